@@ -1,0 +1,24 @@
+"""Learn distributed data-parallel training, and be told which mistake it is.
+
+`run_ranks` runs a function on N ranks from a script, a notebook or a test; everything
+else is reached through the command line (`gradsync --help`) and pytest (the `ranks` fixture).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradsync.ranks import RankFailure, run_ranks
+
+__all__ = ["RankFailure", "__version__", "run_ranks"]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Import the engine when it is first asked for: `import gradsync` stays instant."""
+    if name in {"run_ranks", "RankFailure"}:
+        from gradsync import ranks
+
+        return getattr(ranks, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

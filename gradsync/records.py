@@ -1,0 +1,141 @@
+"""What is known about a run, a test and a submission: frozen, plain data.
+
+Everything else in the package either makes these records or reads them:
+ranks make an `Observation` out of `Event`s, `gradsync.diagnose` turns it into a
+`Diagnosis`, the pytest plugin into a `Verdict`, grading into a `Report`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+Status = Literal[
+    "passed", "failed", "error", "deadlock", "timeout", "crashed", "missing", "unfinished"
+]
+STATUSES: tuple[Status, ...] = get_args(Status)
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """What one rank asked of `torch.distributed`: the arguments that must agree, and from where."""
+
+    op: str  # "all_reduce", "broadcast", "send", ...
+    group: str  # the process group's name; each group counts its own collectives
+    members: tuple[int, ...]  # global ranks of the group, in group order
+    shapes: tuple[tuple[int, ...], ...] = ()  # of the tensors this rank put in
+    dtype: str | None = None  # "float32"
+    reduce: str | None = None  # "SUM"
+    root: int | None = None  # global rank that a broadcast, reduce, gather or scatter turns on
+    peer: int | None = None  # global rank of the other end of a send or recv; None is any
+    tag: int = 0
+    label: str | None = None  # "fc2.bias.grad", where the tensor is a model's
+    where: str | None = None  # "template_trainer.py:91"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One step of a collective on one rank, as the rank itself reported it.
+
+    `enter` comes before the call, `wait` when a thread begins to block on it, `exit` when
+    it is complete for this rank. `call` counts the rank's collectives from 0.
+    """
+
+    rank: int
+    kind: Literal["enter", "wait", "exit"]
+    call: int
+    seconds: float  # since the run began
+    thread: int
+    others: int = 0  # further threads of this rank that could still enter a collective
+    collective: Collective | None = None  # with `enter` only
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """A known mistake: its code from the contract's list, whose it is, and what shows it."""
+
+    code: str
+    ranks: tuple[int, ...]
+    explanation: str
+    where: str | None = None  # "template_trainer.py:91"
+    guide: str | None = None  # a heading of GUIDELINES.md
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a run of ranks did not come to its end, told once, at its root."""
+
+    status: Status
+    diagnosis: Diagnosis
+    exception: str | None = None  # the type's name, where a rank raised
+    detail: str | None = None  # the exception's own words
+    traceback: str = ""  # the frames of the user's own files, innermost last
+    collective: Collective | None = None  # the one that the others wait in
+    waiting: tuple[int, ...] = ()  # the ranks that wait there
+
+
+@dataclass(frozen=True)
+class Observation(Sequence[Any]):
+    """What one run of N ranks showed. As a sequence it is the values the ranks returned."""
+
+    world_size: int
+    values: tuple[Any, ...]  # by rank; None for a rank that did not answer
+    events: tuple[Event, ...]
+    output: tuple[str, ...]  # by rank: stdout and stderr as they came
+    seconds: float
+    failure: Failure | None = None
+    answered: tuple[int, ...] = ()  # ranks whose value arrived
+
+    def __getitem__(self, rank: Any) -> Any:
+        return self.values[rank]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values)
+
+    def collectives(self, rank: int) -> list[Collective]:
+        """The collectives that `rank` entered, in order."""
+        return [e.collective for e in self.events if e.rank == rank and e.collective is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one test of a suite says of a submission."""
+
+    id: str  # "phase1/trainer::test_every_rank_ends_with_the_mean"
+    exercise: str  # "phase1/average_gradients"
+    points: float
+    max_points: float
+    status: Status
+    message: str  # what a learner reads; "" when passed
+    diagnosis: Diagnosis | None = None
+    seconds: float = 0.0
+    title: str = ""  # the test's own sentence
+    world_size: int = 0  # of the run that `events` come from; 0 without one
+    events: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a whole suite says of a submission."""
+
+    submission: str
+    seed: int
+    seconds: float
+    verdicts: tuple[Verdict, ...]
+    notes: tuple[str, ...] = field(default=())  # what was refused, ignored or missing, a line each
+
+    @property
+    def score(self) -> float:
+        return sum(verdict.points for verdict in self.verdicts)
+
+    @property
+    def max_score(self) -> float:
+        return sum(verdict.max_points for verdict in self.verdicts)
+
+    def of_phase(self, phase: str) -> tuple[Verdict, ...]:
+        """The verdicts of "phase1" or "phase2"."""
+        return tuple(v for v in self.verdicts if v.exercise.startswith(phase + "/"))
