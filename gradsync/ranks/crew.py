@@ -1,0 +1,66 @@
+"""Trusted: the processes of one run, whichever launcher started them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+MAX_MESSAGE = 4096  # bytes of a packet between the fork launcher and its warm process
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """The trusted ends of the three sockets that join it to one rank."""
+
+    channel: socket.socket  # frames, both ways
+    output: socket.socket  # the rank's stdout and stderr
+    stacks: socket.socket  # where its threads stand, when asked
+
+    def all(self) -> tuple[socket.socket, socket.socket, socket.socket]:
+        return self.channel, self.output, self.stacks
+
+
+class Crew(Protocol):
+    """N started ranks, waiting for their task."""
+
+    lines: list[Lines]
+
+    def exit_codes(self) -> dict[int, int]:
+        """Return the codes of the ranks that have ended, as `subprocess` writes them."""
+
+    def ask_stacks(self, rank: int) -> None:
+        """Have a rank write where its threads stand to its `stacks` line."""
+
+
+class Launcher(Protocol):
+    def crew(self, world_size: int, directory: str) -> AbstractContextManager[Crew]:
+        """Start N ranks; on leaving, end them and all that they started.
+
+        `directory` is the run's own temporary folder, which goes with it.
+        """
+
+
+@contextmanager
+def lines_for(world_size: int) -> Iterator[tuple[list[Lines], list[Lines]]]:
+    """Open the sockets of N ranks: the trusted ends, and the ranks' ends to hand over."""
+    with ExitStack() as stack:
+        ours, theirs = [], []
+        for _ in range(world_size):
+            pairs = [socket.socketpair() for _ in range(3)]
+            for pair in pairs:
+                for end in pair:
+                    stack.callback(end.close)
+            ours.append(Lines(*(pair[0] for pair in pairs)))
+            theirs.append(Lines(*(pair[1] for pair in pairs)))
+        yield ours, theirs
+
+
+def thread_limits() -> dict[str, str]:
+    """Return the environment of a rank: one thread each, and gloo on the loopback interface."""
+    loopback = {"GLOO_SOCKET_IFNAME": "lo"} if os.path.exists("/sys/class/net/lo") else {}
+    one_thread = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return {**os.environ, **dict.fromkeys(one_thread, "1"), **loopback}

@@ -1,0 +1,146 @@
+"""Trusted, pure: what a rank that did not answer tells of itself, as a `Failure`."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+from gradsync.ranks.wording import ranks_text
+from gradsync.records import Diagnosis, Failure, Status
+
+MAX_MESSAGE = 2_000  # characters of an exception's text that a report shows
+ARGUMENTS = re.compile(r"positional argument|keyword argument|takes no arguments|multiple values")
+EXERCISE = re.compile(r"phase\d/\w+")
+NO_GROUP = "process group has not been initialized"
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception as a rank described it, every field checked."""
+
+    type: str
+    message: str
+    code: str | None
+    missing: str | None
+    frames: tuple[tuple[str, str, str], ...]  # place, function, source line; innermost last
+    in_collective: bool
+    out_of_memory: bool
+
+    @classmethod
+    def read(cls, header: dict[str, Any]) -> Raised:
+        """Read a rank's `raised` frame, believing nothing of it."""
+        frames = header.get("frames")
+        rows = frames if isinstance(frames, list) else []
+        return cls(
+            type=_text(header.get("type"), "exception"),
+            message=_text(header.get("message")),
+            code=None if header.get("code") is None else _text(str(header["code"])),
+            missing=None if header.get("missing") is None else _text(header["missing"]),
+            frames=tuple(
+                (_text(row[0]), _text(row[1]), _text(row[2]).strip())
+                for row in rows[-20:]
+                if isinstance(row, list) and len(row) == 3
+            ),
+            in_collective=header.get("in_collective") is True,
+            out_of_memory=header.get("out_of_memory") is True,
+        )
+
+    @property
+    def where(self) -> str | None:
+        return self.frames[-1][0] if self.frames else None
+
+    @property
+    def traceback(self) -> str:
+        return "\n".join(
+            f"{place} in {name}" + (f": {source}" if source else "")
+            for place, name, source in self.frames
+        )
+
+    def alike(self, other: Raised) -> bool:
+        return (self.type, self.where, self.missing) == (other.type, other.where, other.missing)
+
+
+def raised(error: Raised, ranks: tuple[int, ...]) -> Failure:
+    """Return the failure of ranks that raised this exception."""
+    status, code, text, where = _classify(error, ranks)
+    at = f" at {where}" if where and code not in ("unfinished", "wrong-signature") else ""
+    return Failure(
+        status=status,
+        diagnosis=Diagnosis(code, ranks, text + at, where),
+        exception=error.type,
+        detail=error.message,
+        traceback=error.traceback,
+    )
+
+
+def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, str | None]:
+    who = ranks_text(ranks)
+    said = f"{error.type}: {error.message}" if error.message else error.type
+    if error.type == "NotImplementedError" and EXERCISE.fullmatch(error.message):
+        return "unfinished", "unfinished", f"{error.message} is not written yet", error.where
+    if error.missing and not error.frames:
+        return "missing", "missing-name", f"the file does not define {error.missing}", None
+    if error.type == "TypeError" and not error.frames and ARGUMENTS.search(error.message):
+        text = f"it can't be called as the contract says: {error.message}"
+        return "error", "wrong-signature", text, None
+    if error.type in ("SystemExit", "KeyboardInterrupt"):
+        return "crashed", "rank-crashed", f"{who} left with {error.type}({error.code})", error.where
+    if error.out_of_memory or "DefaultCPUAllocator: can't allocate memory" in error.message:
+        return "crashed", "out-of-memory", f"{who} ran out of memory ({said})", error.where
+    if NO_GROUP in error.message:
+        text = f"{who} used a collective before the process group was started ({said})"
+        return "error", "group-not-initialised", text, error.where
+    return "error", "exception", f"{who} raised {said}", error.where
+
+
+def left(rank: int, exit_code: int | None) -> Failure:
+    """Return the failure of a rank whose process ended, or fell silent, without an answer.
+
+    `exit_code` is as `subprocess` has it: negative is the signal that killed it.
+    """
+    if exit_code is None:
+        text = f"rank {rank} closed its connection to the grader and was stopped"
+    elif exit_code < 0:
+        text = f"rank {rank} was killed by {_signal_text(-exit_code)}"
+    else:
+        text = f"rank {rank} left with exit status {exit_code} before its function returned"
+    return Failure("crashed", Diagnosis("rank-crashed", (rank,), text))
+
+
+def timeout(seconds: float, busy: dict[int, str | None], waiting: set[int]) -> Failure:
+    """Return the failure of ranks that were still at it when the time was up.
+
+    `busy` has the line that each of them is at, where it is known; the others wait for them.
+    """
+    told = [
+        f"rank {rank} " + (f"is at {where}" if where else "is still running")
+        for rank, where in sorted(busy.items())
+    ]
+    if waiting:
+        told.append(f"{ranks_text(waiting)} wait{'s' * (len(waiting) == 1)} in a collective")
+    text = f"not done after {seconds:g} s: {'; '.join(told)}. Is that a loop without an end?"
+    where = next((busy[rank] for rank in sorted(busy) if busy[rank]), None)
+    return Failure("timeout", Diagnosis("too-slow", tuple(sorted(busy)), text, where))
+
+
+def protocol(rank: int, problem: str) -> Failure:
+    """Return the failure of a rank that sent what no honest rank sends."""
+    return Failure("crashed", Diagnosis("tampering", (rank,), f"rank {rank}: {problem}"))
+
+
+def _signal_text(number: int) -> str:
+    hints = {
+        signal.SIGSEGV: " (a segmentation fault)",
+        signal.SIGABRT: " (it aborted itself)",
+        signal.SIGKILL: " (killed from outside, or out of memory)",
+    }
+    try:
+        return signal.Signals(number).name + hints.get(signal.Signals(number), "")
+    except ValueError:
+        return f"signal {number}"
+
+
+def _text(value: Any, default: str = "") -> str:
+    return value[:MAX_MESSAGE] if type(value) is str else default

@@ -1,0 +1,101 @@
+"""`run_ranks`: a function on N ranks, from a script, a notebook or a test."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from gradsync.ranks.crew import Launcher
+from gradsync.ranks.fork import ForkLauncher
+from gradsync.ranks.spawn import SpawnLauncher
+from gradsync.ranks.supervise import observe
+from gradsync.ranks.task import Task
+from gradsync.records import Observation
+
+LauncherName = Literal["fork", "spawn"]
+
+
+class RankFailure(Exception):  # noqa: N818 - it is about a rank's failure, not an error of ours
+    """A run of ranks did not come to its end; `observation` has all that was seen of it."""
+
+    def __init__(self, observation: Observation) -> None:
+        super().__init__(observation)
+        self.observation = observation
+
+    def __str__(self) -> str:
+        failure = self.observation.failure
+        if failure is None:
+            return "no failure"
+        lines = [failure.diagnosis.explanation]
+        if failure.traceback:
+            lines += ["", *("  " + line for line in failure.traceback.splitlines())]
+        return "\n".join(lines)
+
+
+def run_ranks(
+    function: Callable[..., Any],
+    world_size: int,
+    *,
+    timeout: float = 60.0,
+    process_group: bool = True,
+    launcher: LauncherName | None = None,
+    **inputs: Any,
+) -> Observation:
+    """Run `function` on `world_size` ranks, each a process with a gloo group around it.
+
+    Its parameters are filled by name: `rank`, `world_size`, and whatever is given as `inputs`
+    (arrays, tensors, anything that cloudpickle takes). It may be a closure, a lambda or a
+    function from a notebook. What the ranks print appears here, a rank's name before each line.
+
+    Args:
+        function: what each rank runs; it returns numbers, strings, tensors, arrays, or lists,
+            tuples, sets and dicts of them.
+        world_size: the number of ranks, 1 to 64.
+        timeout: seconds after which ranks that still run are ended. A deadlock does not wait
+            for it: it is proved from what the ranks enter, and told at once.
+        process_group: start the default group before the function is called.
+        launcher: "fork" (Linux: tens of milliseconds a run) or "spawn" (anywhere: seconds);
+            None takes the faster one that this system has.
+        **inputs: the function's other arguments, the same for every rank.
+
+    Returns:
+        What was observed; as a sequence, the ranks' return values: `run_ranks(f, 4)[2]`.
+
+    Raises:
+        RankFailure: a rank raised, died, deadlocked or ran out of time; it says which and where.
+    """
+    task = Task(
+        function=function,
+        world_size=world_size,
+        inputs=inputs,
+        path=tuple(entry or str(Path.cwd()) for entry in sys.path),
+        cwd=Path.cwd(),
+        process_group=process_group,
+        timeout=timeout,
+    )
+    observation = observe(task, get_launcher(launcher))
+    for rank, text in enumerate(observation.output):
+        for line in text.splitlines():
+            print(f"[rank {rank}] {line}")
+    if observation.failure is not None:
+        raise RankFailure(observation)
+    return observation
+
+
+def get_launcher(name: LauncherName | None = None) -> Launcher:
+    """Return the launcher of that name, or the fastest that this system has."""
+    if name is None:
+        name = "fork" if sys.platform == "linux" else "spawn"
+    if name not in ("fork", "spawn"):
+        raise ValueError(f"launcher must be 'fork' or 'spawn', got {name!r}")
+    if name == "fork" and sys.platform != "linux":
+        raise ValueError("the fork launcher needs Linux: take launcher='spawn'")
+    return _launchers(name)
+
+
+@functools.cache
+def _launchers(name: LauncherName) -> Launcher:
+    return ForkLauncher() if name == "fork" else SpawnLauncher()

@@ -1,0 +1,60 @@
+"""Trusted: the launcher for systems without a safe fork; every rank imports torch anew."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from gradsync.ranks.crew import Lines, lines_for, thread_limits
+
+
+class SpawnLauncher:
+    @contextmanager
+    def crew(self, world_size: int, directory: str) -> Iterator[SpawnedCrew]:  # noqa: ARG002
+        with lines_for(world_size) as (ours, theirs), ExitStack() as stack:
+            crew = SpawnedCrew(ours)
+            stack.callback(crew.end)
+            for lines in theirs:
+                crew.start(lines)
+            yield crew
+
+
+class SpawnedCrew:
+    def __init__(self, lines: list[Lines]) -> None:
+        self.lines = lines
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, lines: Lines) -> None:
+        numbers = [lines.channel.fileno(), lines.stacks.fileno()]
+        self._processes.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "gradsync.ranks.worker", *map(str, numbers)],
+                pass_fds=numbers,
+                stdin=subprocess.DEVNULL,
+                stdout=lines.output.fileno(),
+                stderr=lines.output.fileno(),
+                env=thread_limits(),
+                start_new_session=True,
+            )
+        )
+        for end in lines.all():
+            end.close()
+
+    def exit_codes(self) -> dict[int, int]:
+        codes = {rank: process.poll() for rank, process in enumerate(self._processes)}
+        return {rank: code for rank, code in codes.items() if code is not None}
+
+    def ask_stacks(self, rank: int) -> None:
+        self._processes[rank].send_signal(signal.SIGUSR1)
+
+    def end(self) -> None:
+        for process in self._processes:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()

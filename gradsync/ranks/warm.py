@@ -1,0 +1,151 @@
+"""The warm process: imports torch once, runs nothing, and forks the ranks of every run.
+
+Trusted: it never runs a line of a learner's, only its children do. It talks with `WarmLauncher`
+over one socket, a JSON message a packet, and ends with it. As the subreaper of all it started it
+inherits what a rank leaves behind, daemons too, and ends that with the run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+# What ranks use is imported here, so that every fork has it at once.
+import torch._dynamo  # the first optimizer step imports it, for over a second
+import torch.optim
+import torch.profiler._cupti_monitor
+import torch.utils.data  # noqa: F401
+
+from gradsync.ranks import worker
+from gradsync.ranks.crew import MAX_MESSAGE
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class WarmProcess:
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._libc = ctypes.CDLL(None)
+        self._ranks: dict[int, int] = {}  # pid -> rank
+        self._directory: str | None = None
+        self._wakeup = -1
+
+    def serve(self) -> None:
+        """Answer messages until the launcher closes its end."""
+        self._libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        read, self._wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._send(ready=True)
+        while True:
+            ready, _, _ = select.select([self._control.fileno(), read], [], [])
+            if read in ready:
+                os.read(read, 512)
+                self._reap()
+            if self._control.fileno() in ready and not self._answer():
+                break
+        self._end_all()
+        if self._directory:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _answer(self) -> bool:
+        data, fds, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, 3)
+        if not data:
+            return False
+        message = json.loads(data)
+        if message["do"] == "start":
+            self._directory = message["directory"]
+            self._start(message["rank"], fds)
+        elif message["do"] == "stacks":
+            for pid, rank in self._ranks.items():
+                if rank == message["rank"]:
+                    os.kill(pid, signal.SIGUSR1)
+        elif message["do"] == "end":
+            self._end_all()
+            self._directory = None
+            self._send(ended=True)
+        return True
+
+    def _start(self, rank: int, fds: list[int]) -> None:
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become_rank(parent, fds)
+        self._ranks[pid] = rank
+        for fd in fds:
+            os.close(fd)
+
+    def _become_rank(self, parent: int, fds: list[int]) -> None:
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.setsid()
+            self._libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:  # it died before it could be watched
+                os._exit(1)
+            channel, output, stacks = fds
+            for standard in (1, 2):
+                os.dup2(output, standard)
+            for fd in map(int, os.listdir("/proc/self/fd")):
+                if fd > 2 and fd not in (channel, stacks):
+                    _close(fd)
+            worker.main(socket.socket(fileno=channel), socket.socket(fileno=stacks))
+        finally:
+            os._exit(1)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            rank = self._ranks.pop(pid, None)
+            if rank is not None:
+                self._send(rank=rank, exit_code=os.waitstatus_to_exitcode(status))
+
+    def _end_all(self) -> None:
+        """Kill and reap every descendant: whatever loses its parent becomes a child of ours."""
+        self._ranks.clear()
+        while children := _children():
+            for pid in children:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            for pid in children:
+                try:
+                    os.waitpid(pid, 0)
+                except ChildProcessError:
+                    continue
+
+    def _send(self, **message: Any) -> None:
+        self._control.send(json.dumps(message).encode())
+
+
+def _children() -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+
+
+def _close(fd: int) -> None:
+    try:
+        os.close(fd)
+    except OSError:
+        return  # the listing's own descriptor
+
+
+if __name__ == "__main__":
+    gc.collect()
+    gc.freeze()  # the pages of all that is imported stay shared with every rank
+    WarmProcess(socket.socket(fileno=int(sys.argv[1]))).serve()
