@@ -1,0 +1,114 @@
+"""The course on disk: where it lies, its phases, exercises and suites."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Audience = Literal["visible", "hidden"]
+EXERCISES_FILE = "exercises.toml"
+
+
+class CourseError(Exception):
+    """The course, or a part of it that was asked for, is not there or can't be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exercise:
+    """One thing to write: its name in the learner's file, and how to help with it."""
+
+    id: str  # "phase1/average_gradients"
+    name: str
+    file: str  # "template_trainer.py"
+    guide: str  # a heading of GUIDELINES.md
+    goal: str
+    hints: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A course folder: `phase1/exercises.toml` stands in it."""
+
+    root: Path
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """Return the phases that have exercises, in order."""
+        return tuple(sorted(p.parent.name for p in self.root.glob(f"phase*/{EXERCISES_FILE}")))
+
+    def exercises(self, phase: str) -> tuple[Exercise, ...]:
+        """Return a phase's exercises in the order in which they build on each other."""
+        path = self.root / phase / EXERCISES_FILE
+        try:
+            rows = tomllib.loads(path.read_text(encoding="utf-8"))["exercise"]
+            return tuple(_exercise(phase, row) for row in rows)
+        except (OSError, KeyError, TypeError, ValueError) as problem:
+            raise CourseError(f"{path} can't be read as a list of exercises: {problem}") from None
+
+    def files(self, phase: str) -> tuple[str, ...]:
+        """Return the names of the files that a learner fills in."""
+        return tuple(dict.fromkeys(exercise.file for exercise in self.exercises(phase)))
+
+    def find(self, name: str) -> Exercise:
+        """Return the exercise of that name or id.
+
+        Raises:
+            CourseError: there is none; the message lists those there are.
+        """
+        every = [e for phase in self.phases for e in self.exercises(phase)]
+        for exercise in every:
+            if name in (exercise.name, exercise.id):
+                return exercise
+        names = ", ".join(exercise.name for exercise in every)
+        raise CourseError(f"there is no exercise {name!r}. There are: {names}")
+
+    def suite(self, audience: Audience, phase: str) -> Path:
+        """Return the folder of a phase's tests.
+
+        Raises:
+            CourseError: this copy of the course has none.
+        """
+        folder = self.root / "tests" / audience / phase
+        if not folder.is_dir():
+            raise CourseError(
+                f"this copy of the course has no {audience} tests for {phase} (looked for {folder})"
+            )
+        return folder
+
+    def graded_phases(self, audience: Audience) -> tuple[str, ...]:
+        """Return the phases that have tests for this audience."""
+        return tuple(p for p in self.phases if (self.root / "tests" / audience / p).is_dir())
+
+
+def find_course(start: Path | None = None) -> Course:
+    """Return the course that the working folder is in, else the one this package stands in.
+
+    Raises:
+        CourseError: there is none.
+    """
+    here = (start or Path.cwd()).resolve()
+    for folder in (here, *here.parents, Path(__file__).resolve().parent.parent):
+        if (folder / "phase1" / EXERCISES_FILE).is_file():
+            return Course(folder)
+    raise CourseError(
+        f"no course here: neither {here} nor a folder above it has phase1/{EXERCISES_FILE}. "
+        "Change into your copy of the course."
+    )
+
+
+def _exercise(phase: str, row: dict[str, Any]) -> Exercise:
+    return Exercise(
+        id=f"{phase}/{row['name']}",
+        name=row["name"],
+        file=row["file"],
+        guide=row["guide"],
+        goal=row["goal"],
+        hints=tuple(row["hints"]),
+    )

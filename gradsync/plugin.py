@@ -1,0 +1,181 @@
+"""The pytest plugin: the `ranks` and `rng` fixtures, the `exercise` marker, and verdicts.
+
+A test runs in the trusted pytest process; only the function that it hands to `ranks` runs on the
+ranks, beside the learner's file if it asks for one by a parameter's name: `trainer` is
+`template_trainer.py` of the submission, `data_loader` is `template_data_loader.py`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradsync.course import Course, CourseError, find_course
+from gradsync.diagnose import Rule, first_match
+from gradsync.ranks import RankFailure, get_launcher
+from gradsync.ranks.crew import Launcher
+from gradsync.ranks.supervise import observe
+from gradsync.ranks.task import Task
+from gradsync.records import Observation
+from gradsync.verdicts import MissingFile, verdict_of
+
+STANDINS = Path(__file__).parent / "standins"
+POINTS = pytest.StashKey[float]()
+SEEN = pytest.StashKey[Sequence[Observation]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("gradsync", "grading submissions on N ranks")
+    group.addoption("--submission", type=Path, help="the folder whose files are judged")
+    group.addoption("--launcher", choices=["fork", "spawn"], help="how ranks are started")
+    group.addoption("--seed", type=int, default=0, help="from which tests draw their inputs")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "exercise(id, points): what the test is of, and what passing it is worth"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Share a test's points among its parameter sets."""
+    families: dict[str, int] = {}
+    for item in items:
+        family = item.nodeid.split("[")[0]
+        families[family] = families.get(family, 0) + 1
+    for item in items:
+        marker = item.get_closest_marker("exercise")
+        if marker is not None:
+            points = float(marker.kwargs["points"])
+            item.stash[POINTS] = points / families[item.nodeid.split("[")[0]]
+
+
+@dataclass
+class Ranks:
+    """Runs a function on N ranks: the `ranks` fixture."""
+
+    launcher: Launcher
+    submission: Path | None  # None: the function stands alone
+    course: Course | None
+    phase: str
+    seen: list[Observation]
+
+    def __call__(
+        self,
+        probe: Callable[..., Any],
+        world_size: int,
+        *,
+        timeout: float = 60.0,
+        process_group: bool = True,
+        mistakes: Sequence[Rule] = (),
+        **inputs: Any,
+    ) -> Observation:
+        """Run `probe` as `gradsync.run_ranks` does, with the learner's files at hand.
+
+        Args:
+            probe: its parameters are filled by name: `rank`, `world_size`, a learner's file
+                (`trainer`), and `inputs`.
+            world_size: the number of ranks.
+            timeout: seconds until ranks that still run are ended.
+            process_group: start the default group before the function is called.
+            mistakes: rules that may know better what a failure of the ranks means.
+            **inputs: the same for every rank.
+
+        Raises:
+            RankFailure: the ranks did not come to their end.
+            MissingFile: the submission lacks a file that the function asks for.
+        """
+        task = Task(
+            function=probe,
+            world_size=world_size,
+            inputs=inputs,
+            modules=self._modules(probe),
+            roots=(self.submission,) if self.submission else (),
+            path=(str(self.submission / self.phase), str(STANDINS)) if self.submission else (),
+            process_group=process_group,
+            timeout=timeout,
+        )
+        observation = observe(task, self.launcher)
+        self.seen.append(observation)
+        if observation.failure is not None:
+            raise RankFailure(first_match(observation, mistakes))
+        return observation
+
+    def _modules(self, probe: Callable[..., Any]) -> dict[str, Path]:
+        if self.submission is None or self.course is None:
+            return {}
+        wanted = probe.__code__.co_varnames[: probe.__code__.co_argcount]
+        modules = {}
+        for file in self.course.files(self.phase):
+            name = file.removeprefix("template_").removesuffix(".py")
+            path = self.submission / self.phase / file
+            if name in wanted:
+                if not path.is_file():
+                    raise MissingFile(f"{self.phase}/{file}")
+                modules[name] = path
+        return modules
+
+
+@pytest.fixture
+def ranks(request: pytest.FixtureRequest) -> Ranks:
+    """Call it with a function, `world_size=4` and inputs by name, for what N ranks return."""
+    course, phase = _place(request.path)
+    submission = request.config.getoption("--submission")
+    if course is not None:
+        submission = (submission or course.root).resolve()
+    seen: list[Observation] = []
+    request.node.stash[SEEN] = seen
+    launcher = get_launcher(request.config.getoption("--launcher"))
+    return Ranks(launcher, submission, course, phase, seen)
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """Draw inputs: afresh for each seed, the same for the same seed and test."""
+    seed = request.config.getoption("--seed")
+    return np.random.default_rng([seed, zlib.crc32(request.node.name.encode())])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Say in one message what a learner reads, and keep the verdict for a grader."""
+    report = yield
+    marker = item.get_closest_marker("exercise")
+    decides = call.when == "call" or (call.when == "setup" and report.failed)
+    if marker is not None and decides:
+        verdict = verdict_of(
+            error=call.excinfo.value if call.excinfo else None,
+            id=_test_id(item),
+            exercise=marker.args[0],
+            max_points=item.stash[POINTS],
+            title=" ".join((getattr(item, "obj", None).__doc__ or item.name).split()),
+            seconds=call.duration,
+            seen=item.stash.get(SEEN, []),
+        )
+        report.gradsync_verdict = verdict  # type: ignore[attr-defined]
+        if call.excinfo is not None and not item.config.getoption("fulltrace"):
+            report.longrepr = verdict.message
+    return report
+
+
+def _place(test: Path) -> tuple[Course | None, str]:
+    """Return the course and phase that a test file belongs to, if it is one of a suite."""
+    if test.parent.parent.name not in ("visible", "hidden"):
+        return None, ""
+    try:
+        return find_course(test.parent), test.parent.name
+    except CourseError:
+        return None, ""
+
+
+def _test_id(item: pytest.Item) -> str:
+    stem = item.path.stem.removeprefix("test_")
+    return f"{item.path.parent.name}/{stem}::{item.name}"

@@ -1,0 +1,160 @@
+"""A learner's submission: the files that count, read by name from a folder or an archive.
+
+Nothing of a submission is run or unpacked here: its files come into memory as bytes, those of the
+contract's names alone, and what was missing or refused is noted.
+"""
+
+from __future__ import annotations
+
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from gradsync.course import Course
+
+ARCHIVES = (".zip", ".tar.gz", ".tgz")
+MAX_FILE = 2**20  # bytes of one source file
+
+
+class SubmissionError(Exception):
+    """A path that holds no submission at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What a learner handed in."""
+
+    name: str
+    files: Mapping[str, bytes]  # "phase1/template_trainer.py" -> its source
+    notes: tuple[str, ...] = ()  # what was missing, ignored or refused, a line each
+
+    @contextmanager
+    def unpacked(self) -> Iterator[Path]:
+        """Write the files to a private folder, for the ranks to import, while the block runs."""
+        with tempfile.TemporaryDirectory(prefix="gradsync-") as folder:
+            for path, source in self.files.items():
+                target = Path(folder) / path
+                target.parent.mkdir(exist_ok=True)
+                target.write_bytes(source)
+            yield Path(folder)
+
+
+def find_submissions(path: Path, course: Course) -> list[Path]:
+    """Return the submissions at `path`: itself, or, where it is a class, those in it.
+
+    Raises:
+        SubmissionError: there is nothing at `path`, or nothing in it that could be a submission.
+    """
+    if is_archive(path):
+        return [path]
+    if not path.is_dir():
+        problem = "is no folder, .zip or .tar.gz" if path.exists() else "does not exist"
+        raise SubmissionError(f"{path} {problem}. Name a submission, or a folder of submissions.")
+    wanted = _wanted(course)
+    if any((path / name).exists() for names in wanted.values() for name in names):
+        return [path]
+    members = sorted(p for p in path.iterdir() if p.is_dir() or is_archive(p))
+    members = [p for p in members if not p.name.startswith((".", "__"))]
+    if not members:
+        expected = ", ".join(names[0] for names in wanted.values())
+        raise SubmissionError(f"{path} holds no submission: none of {expected} is in it.")
+    return members
+
+
+def read_submission(path: Path, course: Course, name: str | None = None) -> Submission:
+    """Read what counts of a submission; what can't be read becomes a note, never an exception."""
+    name = name or submission_name(path)
+    files: dict[str, bytes] = {}
+    notes: list[str] = []
+    try:
+        members, read = _open(path, course)
+        for target, names in _wanted(course).items():
+            member = _pick(members, names)
+            if member is None:
+                notes.append(f"missing: {target}")
+            elif (size := members[member]) > MAX_FILE:
+                notes.append(f"refused: {target} has {size:,} bytes, {MAX_FILE:,} are allowed")
+            else:
+                files[target] = read(member)
+    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, tarfile.TarError) as e:
+        return Submission(name, {}, (f"unreadable: {path.name} can't be read: {e}",))
+    return Submission(name, files, tuple(notes))
+
+
+def is_archive(path: Path) -> bool:
+    return path.is_file() and path.name.endswith(ARCHIVES)
+
+
+def submission_name(path: Path) -> str:
+    """Return the name under which a submission is graded: its file's, without the ending."""
+    name = path.resolve().name
+    for ending in ARCHIVES:
+        if is_archive(path):
+            name = name.removesuffix(ending)
+    return name
+
+
+def _wanted(course: Course) -> dict[str, tuple[str, ...]]:
+    """Return, for each of the contract's files, where it may lie: in its phase's folder, or loose.
+
+    Two phases share file names, so a loose file counts for the first phase that has the name.
+    """
+    wanted: dict[str, tuple[str, ...]] = {}
+    loose: set[str] = set()
+    for phase in course.phases:
+        for file in course.files(phase):
+            paths = (f"{phase}/{file}",) if file in loose else (f"{phase}/{file}", file)
+            wanted[f"{phase}/{file}"] = paths
+            loose.add(file)
+    return wanted
+
+
+def _pick(members: Mapping[str, int], names: Sequence[str]) -> str | None:
+    """Return the member of one of these names, in the archive's root or in its only folder."""
+    tops = {PurePosixPath(member).parts[0] for member in members if member}
+    prefixes = ["", f"{next(iter(tops))}/"] if len(tops) == 1 else [""]
+    for prefix in prefixes:
+        for name in names:
+            if prefix + name in members:
+                return prefix + name
+    return None
+
+
+def _open(path: Path, course: Course) -> tuple[dict[str, int], Callable[[str], bytes]]:
+    """Return the regular files with their sizes, and how to read one."""
+    if path.is_dir():
+        names = [name for names in _wanted(course).values() for name in names]
+        found = {name: path / name for name in names}
+        members = {
+            n: p.stat().st_size for n, p in found.items() if p.is_file() and not p.is_symlink()
+        }
+        return members, lambda member: found[member].read_bytes()
+    return _open_zip(path) if path.name.endswith(".zip") else _open_tar(path)
+
+
+def _open_zip(path: Path) -> tuple[dict[str, int], Callable[[str], bytes]]:
+    with zipfile.ZipFile(path) as archive:
+        members = {i.filename: i.file_size for i in archive.infolist() if not i.is_dir()}
+
+    def read(member: str) -> bytes:
+        with zipfile.ZipFile(path) as archive, archive.open(member) as file:
+            return file.read(MAX_FILE)
+
+    return members, read
+
+
+def _open_tar(path: Path) -> tuple[dict[str, int], Callable[[str], bytes]]:
+    with tarfile.open(path, "r:gz") as archive:
+        members = {m.name.removeprefix("./"): m.size for m in archive if m.isreg()}
+
+    def read(member: str) -> bytes:
+        with tarfile.open(path, "r:gz") as archive:
+            names = {m.name.removeprefix("./"): m for m in archive if m.isreg()}
+            file = archive.extractfile(names[member])
+            return file.read(MAX_FILE) if file else b""
+
+    return members, read

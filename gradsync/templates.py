@@ -1,0 +1,93 @@
+"""Templates from solutions: the marked parts of a solution are what a learner writes.
+
+The markers are nbgrader's, so that one source serves files and notebooks.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from gradsync.course import Course, CourseError
+
+BEGIN = "### BEGIN SOLUTION"
+END = "### END SOLUTION"
+
+
+def make_template(solution: str, phase: str) -> str:
+    """Return the template of a solution's source text.
+
+    A marked part within a function becomes a TODO, its size, and `raise NotImplementedError` with
+    the exercise's id; one between functions (a helper that the learner may or may not want) goes.
+
+    Raises:
+        CourseError: a marker without its partner.
+    """
+    owners = _owners(solution)
+    lines: list[str] = []
+    removed: list[str] | None = None
+    for number, line in enumerate(solution.splitlines(), 1):
+        marker = line.strip()
+        if marker == BEGIN and removed is None:
+            removed = []
+        elif marker == END and removed is not None:
+            indent = line[: len(line) - len(line.lstrip())]
+            lines += _stub(owners.get(number), phase, indent, removed)
+            removed = None
+        elif marker in (BEGIN, END):
+            raise CourseError(f"line {number}: {marker!r} without its partner")
+        elif removed is None:
+            lines.append(line)
+        else:
+            removed.append(line)
+    if removed is not None:
+        raise CourseError(f"{BEGIN!r} is never closed")
+    return _tidied(lines)
+
+
+def templates(course: Course) -> Iterator[tuple[str, str]]:
+    """Yield (path within the course, text) of every template that the solutions give."""
+    for phase in course.phases:
+        for file in course.files(phase):
+            source = course.root / "solutions" / phase / file
+            yield f"{phase}/{file}", make_template(source.read_text(encoding="utf-8"), phase)
+
+
+def _owners(source: str) -> dict[int, str]:
+    """Return, for each line within a function, the exercise: the class's or the function's name."""
+    owners: dict[int, str] = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef):
+            for item in node.body:
+                if isinstance(item, ast.FunctionDef):
+                    owners |= dict.fromkeys(_lines(item), node.name)
+        elif isinstance(node, ast.FunctionDef):
+            owners |= dict.fromkeys(_lines(node), node.name)
+    return owners
+
+
+def _lines(node: ast.FunctionDef) -> range:
+    last = node.end_lineno or node.lineno
+    return range(node.lineno, last + 2)  # its closing marker is a comment after the last statement
+
+
+def _stub(owner: str | None, phase: str, indent: str, removed: list[str]) -> list[str]:
+    if owner is None or any(
+        line.startswith((f"{indent}def ", f"{indent}class ")) for line in removed
+    ):
+        return []
+    size = sum(1 for line in removed if line.strip())
+    about = f"about {size} line{'s' * (size != 1)}"
+    return [
+        f"{indent}# TODO: {about}; `gradsync hint {owner}` if you are stuck",
+        f'{indent}raise NotImplementedError("{phase}/{owner}")',
+    ]
+
+
+def _tidied(lines: list[str]) -> str:
+    """Close the gaps that removed helpers leave: at most two empty lines in a row."""
+    kept: list[str] = []
+    for line in lines:
+        if line.strip() or len(kept) < 2 or kept[-1].strip() or kept[-2].strip():
+            kept.append(line)
+    return "\n".join(kept).rstrip() + "\n"

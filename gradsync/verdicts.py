@@ -1,0 +1,68 @@
+"""From how a test ended to its verdict: a pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradsync.judge import Mistake
+from gradsync.ranks import RankFailure
+from gradsync.records import Diagnosis, Observation, Status, Verdict
+
+
+class MissingFile(Exception):  # noqa: N818 - a learner's file is missing, nothing of ours failed
+    """The submission lacks a file of the contract."""
+
+
+def verdict_of(
+    error: BaseException | None,
+    *,
+    id: str,
+    exercise: str,
+    max_points: float,
+    title: str,
+    seconds: float,
+    seen: Sequence[Observation],
+) -> Verdict:
+    """Return the verdict of a test that ended with `error`, or well."""
+    status, message, diagnosis = _judge(error, exercise, title)
+    last = seen[-1] if seen else None
+    return Verdict(
+        id=id,
+        exercise=exercise,
+        points=max_points if status == "passed" else 0.0,
+        max_points=max_points,
+        status=status,
+        message=message,
+        diagnosis=diagnosis,
+        seconds=seconds,
+        title=title,
+        world_size=last.world_size if last else 0,
+        events=last.events if last else (),
+    )
+
+
+def _judge(
+    error: BaseException | None, exercise: str, title: str
+) -> tuple[Status, str, Diagnosis | None]:
+    if error is None:
+        return "passed", "", None
+    if isinstance(error, Mistake):
+        return "failed", str(error), error.diagnosis
+    if isinstance(error, RankFailure) and error.observation.failure is not None:
+        failure = error.observation.failure
+        if failure.status == "unfinished":
+            return "unfinished", _unfinished(failure.detail or "", exercise), failure.diagnosis
+        return failure.status, str(error), failure.diagnosis
+    if isinstance(error, MissingFile):
+        file = str(error)
+        text = f"{file} is not in the submission"
+        return "missing", text, Diagnosis("missing-name", (), text)
+    # Nothing of the test itself is shown: a hidden test's code and values stay hidden.
+    kind = type(error).__name__
+    return "error", f'"{title}" could not be judged: what came back does not fit ({kind})', None
+
+
+def _unfinished(missing: str, exercise: str) -> str:
+    if missing == exercise:
+        return f"{missing} is not written yet"
+    return f"{exercise} needs {missing}, which is not written yet"

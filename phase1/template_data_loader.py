@@ -1,0 +1,118 @@
+"""Phase 1, first file: give each rank its share of the data.
+
+Words used here: N is the world size (`num_replicas`), r this rank, M the number of samples.
+Read GUIDELINES.md, "Data distribution" and "Data loaders"; `gradsync check` says how far you are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+
+class PaddedDistributedSampler(Sampler[int]):
+    """The indices of one rank's share of a dataset: `ceil(M/N)` of them on every rank.
+
+    The epoch's order (0..M-1, or a permutation of it) is padded at its end with its own beginning,
+    repeated as often as needed, and rank r takes the r-th contiguous chunk. M=10, N=4, no shuffle:
+    `[0,1,2] [3,4,5] [6,7,8] [9,0,1]`.
+
+    The permutation depends on `(seed, epoch)` alone: the same on every rank, in every process, on
+    every run. The global random state neither matters to it nor is changed by it. Epochs count
+    from 0, and a new sampler is at epoch 0.
+
+    Args:
+        dataset: anything with a length M.
+        num_replicas: the world size N.
+        rank: this rank, 0..N-1.
+        shuffle: permute the samples in each epoch.
+        seed: another seed gives other permutations; the same on every rank.
+
+    Raises:
+        ValueError: naming the argument, for `num_replicas < 1`, a `rank` outside 0..N-1, or an
+            empty `dataset`.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int,
+        rank: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+    ) -> None:
+        # TODO: about 12 lines; `gradsync hint PaddedDistributedSampler` if you are stuck
+        raise NotImplementedError("phase1/PaddedDistributedSampler")
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass that of `epoch`, counted from 0."""
+        # TODO: about 1 line; `gradsync hint PaddedDistributedSampler` if you are stuck
+        raise NotImplementedError("phase1/PaddedDistributedSampler")
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield this rank's indices of the current epoch."""
+        # TODO: about 4 lines; `gradsync hint PaddedDistributedSampler` if you are stuck
+        raise NotImplementedError("phase1/PaddedDistributedSampler")
+
+    def __len__(self) -> int:
+        """Return how many indices every rank gets: `ceil(M/N)`."""
+        # TODO: about 1 line; `gradsync hint PaddedDistributedSampler` if you are stuck
+        raise NotImplementedError("phase1/PaddedDistributedSampler")
+
+
+def create_dataloaders(
+    train_dataset: Dataset,
+    val_dataset: Dataset,
+    batch_size: int,
+    *,
+    world_size: int = 1,
+    rank: int = 0,
+    seed: int = 0,
+    num_workers: int = 0,
+    pin_memory: bool = False,
+) -> tuple[DataLoader, DataLoader]:
+    """Return this rank's `(train_loader, val_loader)`.
+
+    With one rank they are plain loaders: train shuffled (the same order for the same seed), val in
+    order. With more, each runs over a `PaddedDistributedSampler`, train shuffled, val not. No
+    sample is dropped. It works before a process group exists.
+
+    Args:
+        train_dataset: samples to train on.
+        val_dataset: samples to evaluate on.
+        batch_size: samples in a batch of one rank; the global batch is N times that.
+        world_size: N.
+        rank: r.
+        seed: of the shuffling.
+        num_workers: processes that load ahead, on each rank.
+        pin_memory: load into page-locked memory, from where copies to a GPU are faster.
+    """
+    # TODO: about 11 lines; `gradsync hint create_dataloaders` if you are stuck
+    raise NotImplementedError("phase1/create_dataloaders")
+
+
+def main() -> None:
+    """Print each rank's share of 10 samples on 4 ranks, and what can be said of them."""
+    num_samples, num_replicas = 10, 4
+    shares = [
+        list(PaddedDistributedSampler(range(num_samples), num_replicas, rank, shuffle=False))
+        for rank in range(num_replicas)
+    ]
+    for rank, share in enumerate(shares):
+        print(f"rank {rank}: {share}")
+
+    together = [index for share in shares for index in share]
+    padding = -(-num_samples // num_replicas) * num_replicas - num_samples
+    repeats = len(together) - len(set(together))
+    equal = len({len(share) for share in shares}) == 1
+    print(f"equal shares: {'yes' if equal else 'NO'}")
+    print(f"all samples covered: {'yes' if set(together) == set(range(num_samples)) else 'NO'}")
+    print(f"overlap only in the padding: {'yes' if repeats == padding else 'NO'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""One rank writes, whole or not at all; every rank reads for itself, and runs nothing."""
+
+import contextlib
+import io
+import os
+import pickle
+import resource
+import signal
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from gradsync.diagnose.values import close
+from gradsync.records import Diagnosis
+from gradsync.testing import check, exercise
+
+GUIDE = "Checkpoints"
+
+
+def make(seed, size=8):
+    """Return a model with buffers and an optimizer with momentum, both with a past."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(size, size), nn.BatchNorm1d(size), nn.Linear(size, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 + seed, momentum=0.9)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.rand(4, size)).sum().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def state_of(model, optimizer):
+    momenta = [s["momentum_buffer"] for s in optimizer.state_dict()["state"].values()]
+    return [dict(model.state_dict()), momenta, optimizer.param_groups[0]["lr"]]
+
+
+def write_failed(seen, expected):
+    """Recognise a rank that should not write by the limit that its write ran into."""
+    failure = seen.failure
+    if failure is None:
+        return None
+    too_large = "too large" in (failure.detail or "") or "PytorchStreamWriter" in (failure.detail or "")
+    if not too_large or 0 in failure.diagnosis.ranks:
+        return None
+    ranks = failure.diagnosis.ranks
+    text = (
+        f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))} wrote to the disk: rank 0 "
+        f"alone writes a checkpoint, or N ranks write over each other (GUIDELINES, {GUIDE})"
+    )
+    return Diagnosis("every-rank-writes", ranks, text, failure.diagnosis.where, GUIDE)
+
+
+@exercise("phase1/save_checkpoint", points=1.5)
+def test_rank_0_alone_writes(ranks):
+    """The other ranks write nothing."""
+
+    def probe(rank, trainer):
+        model, optimizer = make(0, size=200)  # 160 kB
+        if rank != 0:  # a write by another rank runs into this limit
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        trainer.save_checkpoint("there.pt", model, optimizer, 3)
+        return sorted(os.listdir())
+
+    seen = ranks(probe, 3, mistakes=[write_failed])
+
+    check(
+        all("there.pt" in names for names in seen),
+        "others-do-not-wait",
+        f"after save_checkpoint('there.pt', ...) the file is not there (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+
+
+@exercise("phase1/save_checkpoint", points=1.5)
+def test_when_it_returns_the_file_is_there_for_every_rank(ranks):
+    """The other ranks wait until rank 0, which may be late, has written."""
+
+    def probe(rank, trainer):
+        model, optimizer = make(0)
+        early = []
+        if rank == 0:
+            time.sleep(0.3)
+            early = os.listdir()
+        trainer.save_checkpoint(Path("there.pt"), model, optimizer, 3)
+        return [early, os.path.exists("there.pt")]
+
+    seen = ranks(probe, 3)
+
+    check(
+        not [name for name in seen[0][0] if not name.startswith("store")],
+        "every-rank-writes",
+        f"before rank 0 had called save_checkpoint, {seen[0][0]} was there already: another rank "
+        f"wrote it (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+    absent = [rank for rank in range(3) if not seen[rank][1]]
+    check(
+        not absent,
+        "others-do-not-wait",
+        f"save_checkpoint returned on rank {absent} before the file was there: they have to wait "
+        f"for rank 0 (GUIDELINES, {GUIDE})",
+        ranks=absent,
+        guide=GUIDE,
+    )
+
+
+@exercise("phase1/save_checkpoint", points=2)
+def test_a_crash_midway_leaves_the_former_file(ranks):
+    """When the disk fills up halfway, the checkpoint from before is still whole."""
+
+    def probe(trainer):
+        model, optimizer = make(0, size=200)  # 160 kB
+        trainer.save_checkpoint("there.pt", model, optimizer, 3)
+        before = Path("there.pt").read_bytes()
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
+        try:
+            trainer.save_checkpoint("there.pt", model, optimizer, 4)
+            ended = "as if all were well"
+        except Exception:
+            ended = "with an error"
+        after = Path("there.pt")
+        return [ended, after.exists() and after.read_bytes() == before]
+
+    [seen] = ranks(probe, 1)
+
+    ended, same = seen
+    check(
+        same,
+        "not-atomic",
+        "a second save_checkpoint broke off halfway, as on a full disk, and the checkpoint from "
+        f"before it is lost: now there is no whole one (GUIDELINES, {GUIDE})",
+        ranks=[0],
+        guide=GUIDE,
+    )
+    check(
+        ended == "with an error",
+        "not-atomic",
+        f"save_checkpoint could not write the file and ended {ended} (GUIDELINES, {GUIDE})",
+        ranks=[0],
+        guide=GUIDE,
+    )
+
+
+@exercise("phase1/load_checkpoint", points=1.5)
+def test_everything_comes_back(ranks):
+    """Parameters, buffers, the optimizer's state and the epoch are those that were saved."""
+
+    def probe(rank, trainer):
+        trainer.save_checkpoint("there.pt", *make(0), 7)
+        model, optimizer = make(rank + 1)
+        epoch = trainer.load_checkpoint("there.pt", model, optimizer)
+        return [int(epoch), *state_of(model, optimizer)]
+
+    seen = ranks(probe, 2)
+
+    names = ("the epoch", "the model", "the optimizer's momenta", "the learning rate")
+    expected = [7, *state_of_saved(seen, ranks)]
+    for index, name in enumerate(names):
+        wrong = [rank for rank in range(2) if not close(seen[rank][index], expected[index], 0)]
+        check(
+            not wrong,
+            "state-lost",
+            f"after load_checkpoint {name} is not what was saved (GUIDELINES, {GUIDE})",
+            ranks=wrong,
+            guide=GUIDE,
+        )
+
+
+def state_of_saved(seen, ranks):
+    """Return the state that was saved, as a rank of its own works it out."""
+
+    def probe():
+        return state_of(*make(0))
+
+    [state] = ranks(probe, 1, process_group=False)
+    return state
+
+
+@exercise("phase1/load_checkpoint", points=0.5)
+def test_each_rank_reads_for_itself(ranks):
+    """Loading needs no process group and no other rank."""
+
+    def write(rank, trainer):
+        trainer.save_checkpoint("there.pt", *make(0), 7)
+        return Path("there.pt").read_bytes()
+
+    def read(rank, trainer, content):
+        Path("there.pt").write_bytes(content)
+        if rank == 1:
+            return 7
+        return trainer.load_checkpoint("there.pt", *make(1))
+
+    content = ranks(write, 1)[0]
+    alone = ranks(read, 1, process_group=False, content=content)
+    beside = ranks(read, 2, content=content)
+
+    check(
+        [alone[0], beside[0]] == [7, 7],
+        "state-lost",
+        "load_checkpoint by one rank alone does not return the epoch that was saved "
+        f"(GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+
+
+class Bomb:
+    """A pickle that writes a file when it is loaded."""
+
+    def __reduce__(self):
+        return (exec, ("open('ran', 'w').close()",))
+
+
+@exercise("phase1/load_checkpoint", points=1)
+def test_code_in_the_file_is_not_run(ranks):
+    """A checkpoint with code in it is refused, not run."""
+
+    def probe(trainer, files):
+        for content in files:
+            Path("bad.pt").write_bytes(content)
+            with contextlib.suppress(Exception):  # refused, as it should be
+                trainer.load_checkpoint("bad.pt", *make(0))
+        return os.path.exists("ran")
+
+    whole = io.BytesIO()
+    torch.save({"model": {}, "optimizer": {}, "epoch": 1, "more": Bomb()}, whole)
+    files = [whole.getvalue(), pickle.dumps(Bomb())]
+    [ran] = ranks(probe, 1, process_group=False, files=files)
+
+    check(
+        not ran,
+        "unsafe-load",
+        "load_checkpoint ran code that stood in the file: a checkpoint from elsewhere could do "
+        f"anything (GUIDELINES, {GUIDE})",
+        ranks=[0],
+        guide=GUIDE,
+    )
