@@ -31,6 +31,10 @@ class Exercise:
     goal: str
     hints: tuple[str, ...]
 
+    @property
+    def phase(self) -> str:
+        return self.id.partition("/")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Course:

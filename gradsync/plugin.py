@@ -155,6 +155,7 @@ def pytest_runtest_makereport(
             error=call.excinfo.value if call.excinfo else None,
             id=_test_id(item),
             exercise=marker.args[0],
+            file=_file_of(item, marker.args[0]),
             max_points=item.stash[POINTS],
             title=" ".join((getattr(item, "obj", None).__doc__ or item.name).split()),
             seconds=call.duration,
@@ -174,6 +175,11 @@ def _place(test: Path) -> tuple[Course | None, str]:
         return find_course(test.parent), test.parent.name
     except CourseError:
         return None, ""
+
+
+def _file_of(item: pytest.Item, exercise: str) -> str:
+    course, phase = _place(item.path)
+    return f"{phase}/{course.find(exercise).file}" if course is not None else ""
 
 
 def _test_id(item: pytest.Item) -> str:

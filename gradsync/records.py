@@ -107,6 +107,7 @@ class Verdict:
 
     id: str  # "phase1/trainer::test_every_rank_ends_with_the_mean"
     exercise: str  # "phase1/average_gradients"
+    file: str  # "phase1/template_trainer.py", where the learner writes it
     points: float
     max_points: float
     status: Status

@@ -18,6 +18,7 @@ def verdict_of(
     *,
     id: str,
     exercise: str,
+    file: str,
     max_points: float,
     title: str,
     seconds: float,
@@ -29,6 +30,7 @@ def verdict_of(
     return Verdict(
         id=id,
         exercise=exercise,
+        file=file,
         points=max_points if status == "passed" else 0.0,
         max_points=max_points,
         status=status,

@@ -55,7 +55,9 @@ def buffers_left_out(buffers: Sequence[str]) -> Rule:
             f"{'is' if len(wrong) == 1 else 'are'} not: buffers belong to a model too, and "
             f"evaluation uses them (GUIDELINES, {GUIDE})"
         )
-        return Diagnosis("buffers-not-broadcast", _ranks(seen, expected), text, last_line(seen), GUIDE)
+        return Diagnosis(
+            "buffers-not-broadcast", _ranks(seen, expected), text, last_line(seen), GUIDE
+        )
 
     return rule
 

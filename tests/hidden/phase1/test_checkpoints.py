@@ -41,7 +41,9 @@ def write_failed(seen, expected):
     failure = seen.failure
     if failure is None:
         return None
-    too_large = "too large" in (failure.detail or "") or "PytorchStreamWriter" in (failure.detail or "")
+    too_large = "too large" in (failure.detail or "") or "PytorchStreamWriter" in (
+        failure.detail or ""
+    )
     if not too_large or 0 in failure.diagnosis.ranks:
         return None
     ranks = failure.diagnosis.ranks

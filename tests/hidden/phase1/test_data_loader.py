@@ -76,9 +76,7 @@ def test_the_length_is_the_number_of_indices(ranks, rng):
 
     def probe(data_loader, cases):
         sampler_class = data_loader.PaddedDistributedSampler
-        return [
-            [len(sampler_class(range(m), n, rank)) for rank in range(n)] for m, n in cases
-        ]
+        return [[len(sampler_class(range(m), n, rank)) for rank in range(n)] for m, n in cases]
 
     cases = draw_cases(rng)
     [seen] = ranks(probe, 1, process_group=False, cases=cases)

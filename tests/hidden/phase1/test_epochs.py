@@ -125,7 +125,11 @@ def test_the_epochs_loss_weighs_every_sample_alike(ranks, rng):
                 "train_epoch returns the mean of its batches' losses, though the last batch has 1 "
                 "sample and the others 4: weigh each by its samples",
             ),
-            wrong(by_rank, "loss-is-local", "train_epoch returns the loss of this rank's samples alone"),
+            wrong(
+                by_rank,
+                "loss-is-local",
+                "train_epoch returns the loss of this rank's samples alone",
+            ),
             wrong(
                 losses.mean(0),
                 "loss-is-local",

@@ -224,9 +224,7 @@ def test_the_timeout_holds(ranks):
     def probe(trainer, port):
         began = time.monotonic()
         with contextlib.suppress(Exception):
-            trainer.setup_distributed(
-                info_of(trainer, 0, 2, port), timeout=timedelta(seconds=1)
-            )
+            trainer.setup_distributed(info_of(trainer, 0, 2, port), timeout=timedelta(seconds=1))
         return time.monotonic() - began
 
     [waited] = ranks(probe, 1, process_group=False, port=free_port(), timeout=20.0)

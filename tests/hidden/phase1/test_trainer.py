@@ -35,7 +35,9 @@ def make_model(seed):
 
 
 def tensors_of(model):
-    return {name: t.detach().clone() for name, t in [*model.named_parameters(), *model.named_buffers()]}
+    return {
+        name: t.detach().clone() for name, t in [*model.named_parameters(), *model.named_buffers()]
+    }
 
 
 @pytest.mark.parametrize(("world_size", "src"), [(3, 0), (2, 1)])

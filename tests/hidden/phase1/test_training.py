@@ -254,7 +254,8 @@ def test_it_learns_to_read_handwritten_digits(ranks, handwriting):
         torch.manual_seed(rank)
         model = SmallCNN()
         train_set, test_set = (
-            TensorDataset(torch.from_numpy(x), torch.from_numpy(y)) for x, y in (train_part, test_part)
+            TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
+            for x, y in (train_part, test_part)
         )
         trainer.train(
             info_of(trainer, rank, world_size),

@@ -1,0 +1,42 @@
+# Every target makes .venv first, when it is missing or older than what it is made of.
+# PYTHON chooses the interpreter, PIP_OPTIONS goes to pip (--index-url of PyTorch's CPU wheels, say).
+PYTHON ?= python3
+PIP_OPTIONS ?=
+BIN := .venv/bin
+
+# A copy of MNIST that lies beside the checkout is used as it is; else see gradsync/data.py.
+ifneq ($(wildcard ../shared/mnist),)
+export GRADSYNC_DATA ?= $(abspath ../shared/mnist)
+endif
+
+.PHONY: demo test bench lint templates lock clean
+
+demo: .venv/ready  ## grade three submissions, and see what a report says
+	$(BIN)/gradsync demo
+
+test: lint  ## everything that must hold before a change lands
+	$(BIN)/pytest
+
+bench: .venv/ready  ## the figures of README.md, measured side by side
+	$(BIN)/python -m benchmarks
+
+lint: .venv/ready  ## what pre-commit checks, too
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+templates: .venv/ready  ## phase*/template_*.py from the solutions
+	$(BIN)/gradsync templates
+
+lock: .venv/ready  ## exact versions for every Python from 3.10 on
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.10 --all-extras \
+	  --no-annotate --quiet --custom-compile-command 'make lock' --output-file constraints.txt
+
+clean:
+	rm -rf .venv grades build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet $(PIP_OPTIONS) --constraint constraints.txt --editable '.[dev]'
+	touch $@

@@ -1,0 +1,112 @@
+"""One submission held against a suite: its `Report`."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from gradsync.course import Audience, Course
+from gradsync.ranks import get_launcher
+from gradsync.ranks.run import LauncherName
+from gradsync.records import Report, Verdict
+from gradsync.submission import Submission
+
+
+class GraderError(Exception):
+    """The grader itself failed: no submission is to blame."""
+
+
+class Collector:
+    """Picks the tests of one exercise, where one is asked for, and takes down their verdicts."""
+
+    def __init__(self, exercise: str | None) -> None:
+        self.exercise = exercise
+        self.verdicts: list[Verdict] = []
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if self.exercise is not None:
+            items[:] = [item for item in items if self._is_wanted(item)]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        verdict = getattr(report, "gradsync_verdict", None)
+        if verdict is not None:
+            self.verdicts.append(verdict)
+
+    def _is_wanted(self, item: pytest.Item) -> bool:
+        marker = item.get_closest_marker("exercise")
+        return marker is not None and marker.args[0] == self.exercise
+
+
+def grade(
+    submission: Submission,
+    course: Course,
+    *,
+    phases: Sequence[str],
+    seed: int,
+    audience: Audience = "hidden",
+    exercise: str | None = None,
+    launcher: LauncherName | None = None,
+) -> Report:
+    """Run the suites of `phases` on a submission and return what they say.
+
+    The submission's code runs on the ranks alone, never in this process.
+
+    Args:
+        submission: what was handed in.
+        course: whose suites are run.
+        phases: "phase1", "phase2".
+        seed: from which tests draw their inputs: the same seed, the same grade.
+        audience: the visible suites, or the hidden ones that a grade is made of.
+        exercise: run the tests of this one alone.
+        launcher: how ranks are started; None takes the fastest that this system has.
+
+    Raises:
+        CourseError: a phase has no such suite.
+        GraderError: pytest itself failed.
+    """
+    began = time.monotonic()
+    suites = [course.suite(audience, phase) for phase in phases]
+    get_launcher(launcher).warm_up()
+    collector = Collector(exercise)
+    with submission.unpacked() as folder:
+        options = [f"--submission={folder}", f"--seed={seed}"]
+        if launcher is not None:
+            options.append(f"--launcher={launcher}")
+        _run_pytest(suites, course.root, options, collector)
+    return Report(
+        submission=submission.name,
+        seed=seed,
+        seconds=time.monotonic() - began,
+        verdicts=_in_order(collector.verdicts, course, phases),
+        notes=submission.notes,
+    )
+
+
+def _run_pytest(
+    suites: Sequence[Path], root: Path, options: Sequence[str], collector: Collector
+) -> None:
+    # Only our own plugin, no configuration and no cache: nothing but the suite has a say.
+    isolated = ["--disable-plugin-autoload", "-p", "gradsync.plugin", "-p", "no:cacheprovider"]
+    isolated += ["-c", os.devnull, f"--rootdir={root}", "--import-mode=importlib"]
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        code = pytest.main(
+            [*isolated, "-q", *options, *map(str, suites)],
+            plugins=[collector],
+        )
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise GraderError(f"pytest ended with {code!r}:\n{said.getvalue()[-4000:]}")
+
+
+def _in_order(
+    verdicts: Sequence[Verdict], course: Course, phases: Sequence[str]
+) -> tuple[Verdict, ...]:
+    """Return the verdicts in the order in which the course comes to their exercises."""
+    ids = [exercise.id for phase in phases for exercise in course.exercises(phase)]
+    return tuple(sorted(verdicts, key=lambda verdict: ids.index(verdict.exercise)))

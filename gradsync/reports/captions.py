@@ -1,0 +1,83 @@
+"""The words of a timeline: labels that fit, tooltips that tell all, times and a legend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradsync.reports import lanes
+from gradsync.reports.lanes import Bar, Gap
+from gradsync.reports.svg import text_width
+
+_SHORTEST = 4  # letters that still tell one op from another
+_SHAPES = 8  # of a collective's tensors; a bucket may have hundreds
+
+
+def label(item: Bar | Gap, width: float) -> str:
+    """As much about `item` as fits into `width`: from the whole name down to nothing."""
+    labels = [item.name, _shortened(item.name, width), f"#{item.number}"]
+    if isinstance(item, Gap):
+        labels = [f"never entered {item.name}", "never entered", "never"]
+    elif item.collective.label:
+        labels.insert(0, f"{item.name} {item.collective.label}")
+    return next((text for text in labels if text and text_width(text) <= width), "")
+
+
+def tooltip(item: Bar | Gap) -> str:
+    """All that is known of `item`, a few lines."""
+    if isinstance(item, Gap):
+        others = f"rank {item.missed.rank} waits in {item.missed.name}"
+        return f"rank {item.rank} never entered {item.name}\n{others}\n{_details(item.missed)}"
+    took = f"entered at {_duration(item.start)}, waits for ever"
+    if item.end is not None:
+        took = f"took {_duration(item.end - item.start)}, from {_duration(item.start)} on"
+    return f"rank {item.rank}: {item.name}\n{_details(item)}\n{took}"
+
+
+def times(moments: Sequence[float]) -> list[str]:
+    """The moments in milliseconds, with the decimals that it takes to tell them apart."""
+    span = (moments[-1] - moments[0]) * 1000
+    decimals = 3 if span < 0.5 else 2 if span < 5 else 1 if span < 200 else 0
+    return [f"{moment * 1000:,.{decimals}f}" for moment in moments]
+
+
+def legend(items: Sequence[Bar | Gap], *, left_out: int, shortened: bool) -> list[tuple[str, str]]:
+    """What the unusual marks mean, if there are any: a mark's name or "", and words."""
+    bars = [item for item in items if isinstance(item, Bar)]
+    notes = []
+    if any(bar.end is None for bar in bars):
+        notes.append(("bar", "waits for ever"))
+    if len(bars) < len(items):
+        notes.append(("gap", "never entered"))
+    if any(map(lanes.disagree, lanes.meetings(bars))):
+        notes.append(("differs", "calls that do not fit"))
+    if left_out:
+        last = f"the last {lanes.KEPT} collectives of each rank"
+        notes.append(("", f"{last}; {left_out:,} earlier ones are not drawn"))
+    if shortened:
+        notes.append(("", "// a pause, shortened"))
+    return notes
+
+
+def _shortened(name: str, width: float) -> str:
+    """The name as "reduce_sc… #12" if enough of the op is left to know it by, else ""."""
+    op, _, number = name.rpartition(" ")
+    while op and text_width(f"{op}… {number}") > width:
+        op = op[:-1]
+    return f"{op}… {number}" if len(op) >= _SHORTEST else ""
+
+
+def _details(bar: Bar) -> str:
+    call = bar.collective
+    shapes = " ".join(str(list(shape)) for shape in call.shapes[:_SHAPES])
+    more = f"and {len(call.shapes) - _SHAPES} more" if len(call.shapes) > _SHAPES else None
+    root = None if call.root is None else f"root {call.root}"
+    peer = None if call.peer is None else f"peer {call.peer}"
+    group = f"group {call.group}"
+    details = (call.label, call.dtype, shapes, more, call.reduce, root, peer, group)
+    where = f"\nat {call.where}" if call.where else ""
+    return " · ".join(detail for detail in details if detail) + where
+
+
+def _duration(seconds: float) -> str:
+    milliseconds = seconds * 1000
+    return f"{milliseconds:,.0f} ms" if milliseconds >= 100 else f"{milliseconds:.3g} ms"

@@ -1,0 +1,150 @@
+"""Events in, bars out: who entered which collective when, who waits for ever, and who never came.
+
+Nothing here knows pixels. Events come from a learner's process: a missing enter, a second exit or
+an absurd time costs a bar its meaning, never the report its picture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from gradsync.records import Collective, Event
+
+MAX_RANKS = 64
+KEPT = 40  # collectives of each rank: the last ones, for a run breaks at its end
+
+_LATEST = 1e7  # seconds; a later time is no time
+_BRIEFEST = 1e-6  # seconds; so that what took no time has two ends all the same
+_OTHER_END = {"send": "recv", "recv": "send"}
+# In these, every rank must bring as many elements of the same type as the others.
+_ALIKE = ("all_reduce", "broadcast", "reduce")
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One collective on one rank."""
+
+    rank: int
+    call: int
+    start: float
+    end: float | None  # None: it never came back
+    collective: Collective
+    meeting: Hashable  # the same for the calls of all ranks that belong together
+    number: int  # which of the group's collectives it is for this rank, from 1
+    expected: frozenset[int]  # the ranks that take part
+
+    @property
+    def name(self) -> str:
+        """What the explanations call it: "all_reduce #4"."""
+        return f"{self.collective.op} #{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A place that was kept for a rank that never came."""
+
+    rank: int
+    start: float
+    missed: Bar  # of the first who waits there
+
+    @property
+    def number(self) -> int:
+        return self.missed.number
+
+    @property
+    def name(self) -> str:
+        """What the rank should have entered: the other end, where a message was awaited."""
+        op = self.missed.collective.op
+        return f"{_OTHER_END.get(op, op)} #{self.number}"
+
+
+def bars(events: Sequence[Event], world_size: int) -> list[Bar]:
+    """The collectives of all ranks, by rank, each rank's in its own order."""
+    entered: dict[tuple[int, int], tuple[float, Collective]] = {}
+    exited: dict[tuple[int, int], float] = {}
+    for event in events:
+        if event.kind == "enter" and event.collective and 0 <= event.rank < world_size:
+            arrival = _sane(event.seconds), event.collective
+            entered.setdefault((event.rank, event.call), arrival)
+        elif event.kind == "exit":
+            exited.setdefault((event.rank, event.call), _sane(event.seconds))
+    counts: dict[Hashable, int] = defaultdict(int)
+    found = []
+    for rank, call in sorted(entered):
+        start, collective = entered[rank, call]
+        end = exited.get((rank, call))
+        if end is not None:
+            end = max(end, start + _BRIEFEST)
+        line = _line(rank, collective)
+        counts[rank, line] += 1
+        number = counts[rank, line]
+        expected = _expected(rank, collective, world_size)
+        found.append(Bar(rank, call, start, end, collective, (line, number), number, expected))
+    return found
+
+
+def last_of_each_rank(found: Sequence[Bar]) -> list[Bar]:
+    """Without what lies further back than the last `KEPT` of its rank."""
+    by_rank: dict[int, list[Bar]] = {}
+    for bar in found:
+        by_rank.setdefault(bar.rank, []).append(bar)
+    return [bar for mine in by_rank.values() for bar in mine[-KEPT:]]
+
+
+def meetings(found: Sequence[Bar]) -> list[list[Bar]]:
+    """The bars that belong together, each time by rank."""
+    together: dict[Hashable, list[Bar]] = {}
+    for bar in found:
+        together.setdefault(bar.meeting, []).append(bar)
+    return list(together.values())
+
+
+def gaps(found: Sequence[Bar]) -> list[Gap]:
+    """For each rank that others wait for in vain, the first place where it is missed."""
+    first: dict[int, Gap] = {}
+    for together in meetings(found):
+        waiting = [bar for bar in together if bar.end is None]
+        if not waiting:
+            continue
+        missed = min(waiting, key=lambda bar: bar.start)
+        came = {bar.rank for bar in together}
+        for rank in missed.expected - came:
+            gap = Gap(rank, missed.start, missed)
+            if rank not in first or gap.start < first[rank].start:
+                first[rank] = gap
+    return [first[rank] for rank in sorted(first)]
+
+
+def disagree(together: Sequence[Bar]) -> bool:
+    """Whether ranks met with calls that do not fit each other."""
+    calls = [bar.collective for bar in together]
+    if any(call.op in _OTHER_END for call in calls):
+        return False
+    labels = {call.label for call in calls if call.label is not None}
+    sizes = {(c.dtype, tuple(map(math.prod, c.shapes))) for c in calls if c.op in _ALIKE}
+    return len({(c.op, c.root) for c in calls}) > 1 or len(labels) > 1 or len(sizes) > 1
+
+
+def _line(rank: int, collective: Collective) -> Hashable:
+    """What the call queues up in: its group's collectives, or the messages of two ranks."""
+    if collective.op in _OTHER_END:
+        if collective.peer is None:  # from anyone: nobody can say whose message it takes
+            return collective.group, rank, collective.op, collective.tag
+        ends = (rank, collective.peer)
+        return collective.group, ends if collective.op == "send" else ends[::-1], collective.tag
+    return collective.group if collective.members else collective.op
+
+
+def _expected(rank: int, collective: Collective, world_size: int) -> frozenset[int]:
+    if collective.op in _OTHER_END:
+        ranks = {rank} if collective.peer is None else {rank, collective.peer}
+    else:
+        ranks = set(collective.members) or set(range(world_size))
+    return frozenset(ranks & set(range(world_size)))
+
+
+def _sane(seconds: float) -> float:
+    return min(max(seconds, 0.0), _LATEST) if math.isfinite(seconds) else 0.0

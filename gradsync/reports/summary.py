@@ -1,0 +1,203 @@
+"""A report put in order: by file, by exercise, by problem. What every way of showing it needs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+
+from gradsync.records import Report, Status, Verdict
+from gradsync.reports.text import counted, printable
+
+_NAMED = 3  # exercises that one problem touches; more are only counted
+
+
+@dataclass(frozen=True, slots=True)
+class Exercise:
+    """One exercise and all that the suite says of it."""
+
+    id: str  # "phase1/average_gradients"
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def name(self) -> str:
+        return self.id.rpartition("/")[2]
+
+    @property
+    def file(self) -> str:
+        """The learner's file that it is written in."""
+        return self.verdicts[0].file
+
+    @property
+    def points(self) -> float:
+        return sum(verdict.points for verdict in self.verdicts)
+
+    @property
+    def max_points(self) -> float:
+        return sum(verdict.max_points for verdict in self.verdicts)
+
+    @property
+    def passed(self) -> tuple[Verdict, ...]:
+        return tuple(verdict for verdict in self.verdicts if verdict.status == "passed")
+
+    @property
+    def status(self) -> Status:
+        """What to say of the whole: a mistake before a gap, a gap before what passed."""
+        statuses = [verdict.status for verdict in self.verdicts]
+        mistakes = [status for status in statuses if status not in ("passed", "unfinished")]
+        if mistakes:
+            return mistakes[0]
+        return "unfinished" if "unfinished" in statuses else "passed"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake, and the tests that stumble over it: the first is the one to read."""
+
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def first(self) -> Verdict:
+        return self.verdicts[0]
+
+    @property
+    def others(self) -> tuple[Verdict, ...]:
+        return self.verdicts[1:]
+
+    @property
+    def exercises(self) -> tuple[str, ...]:
+        """The ids of the exercises it touches, in order."""
+        return tuple(dict.fromkeys(verdict.exercise for verdict in self.verdicts))
+
+    @property
+    def title(self) -> str:
+        """The names of the exercises, or how many they are."""
+        names = [exercise.rpartition("/")[2] for exercise in self.exercises]
+        return ", ".join(names) if len(names) <= _NAMED else counted(len(names), "exercise")
+
+    @property
+    def sentence(self) -> str:
+        """What the first test wanted; nothing where a file was missing, which no test is about."""
+        return "" if self.first.status == "missing" else sentence(self.first)
+
+    @property
+    def points(self) -> float:
+        return sum(verdict.points for verdict in self.verdicts)
+
+    @property
+    def max_points(self) -> float:
+        return sum(verdict.max_points for verdict in self.verdicts)
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """Where to read on."""
+
+    path: str  # "phase1/GUIDELINES.md"
+    heading: str  # "Gradient aggregation"
+
+    @property
+    def link(self) -> str:
+        """The path with the heading's anchor, as GitHub and most editors make it."""
+        slug = re.sub(r"[^\w\- ]", "", self.heading.strip().lower()).replace(" ", "-")
+        return f"{self.path}#{slug}"
+
+
+def exercises(report: Report) -> list[Exercise]:
+    """The exercises in the order in which the suite comes to them."""
+    groups = _group(report.verdicts, lambda verdict: verdict.exercise)
+    return [Exercise(verdicts[0].exercise, verdicts) for verdicts in groups]
+
+
+def by_file(report: Report) -> dict[str, list[Exercise]]:
+    """The exercises under the learner's file they belong to."""
+    files: dict[str, list[Exercise]] = {}
+    for exercise in exercises(report):
+        files.setdefault(exercise.file, []).append(exercise)
+    return files
+
+
+def unfinished(report: Report) -> list[Exercise]:
+    """The exercises in which a TODO is left, in order."""
+    return [e for e in exercises(report) if any(v.status == "unfinished" for v in e.verdicts)]
+
+
+def problems(report: Report) -> list[Problem]:
+    """What went wrong, each mistake once, in the order of the exercises; gaps are no mistakes."""
+    wrong = (v for e in exercises(report) for v in e.verdicts)
+    groups = _group((v for v in wrong if v.status not in ("passed", "unfinished")), _mistake)
+    return [Problem(verdicts) for verdicts in groups]
+
+
+def is_unreadable(report: Report) -> bool:
+    """Whether nothing of the submission could be read, so that nothing was graded."""
+    nothing_there = all(verdict.status == "missing" for verdict in report.verdicts)
+    return nothing_there and any(note.startswith("unreadable:") for note in report.notes)
+
+
+def standing(report: Report) -> str:
+    """How far the submission has come, in one sentence."""
+    if is_unreadable(report):
+        return "Nothing could be read, so nothing was graded."
+    every, wrong, gaps = exercises(report), len(problems(report)), len(unfinished(report))
+    done = sum(exercise.status == "passed" for exercise in every)
+    parts = [f"{done} of {counted(len(every), 'exercise')} done"]
+    if wrong:
+        parts.append(f"{counted(wrong, 'mistake')} to mend")
+    if gaps:
+        parts.append(f"{gaps} still to write")
+    return ", ".join(parts) + "."
+
+
+def sentence(verdict: Verdict) -> str:
+    """The test's own sentence, with the parameters that tell it from its sisters."""
+    path, bracket, parameters = verdict.id.partition("[")
+    name = path.rpartition("::")[2].removeprefix("test_").replace("_", " ")
+    words = " ".join(verdict.title.split()) or name
+    return f"{words} [{parameters}" if bracket else words
+
+
+def paragraphs(verdict: Verdict) -> list[str]:
+    """The message and the diagnosis in words, without saying the same twice."""
+    message, explanation = verdict.message.strip(), ""
+    if verdict.diagnosis is not None:
+        explanation = verdict.diagnosis.explanation.strip()
+    if explanation in message:
+        return [message] if message else []
+    return [explanation] if message in explanation else [message, explanation]
+
+
+def guide(verdict: Verdict) -> Guide | None:
+    """The section of the course's text that explains the mistake."""
+    if verdict.diagnosis is None or not verdict.diagnosis.guide:
+        return None
+    return Guide(verdict.exercise.partition("/")[0] + "/GUIDELINES.md", verdict.diagnosis.guide)
+
+
+def hint_command(exercise: Exercise) -> str:
+    """What a learner types for help; both phases have a `train`, a bare one is the first's."""
+    name = exercise.name if exercise.id.startswith("phase1/") else exercise.id
+    return f"gradsync hint {shlex.quote(printable(name))}"
+
+
+def repeat_command(report: Report) -> str:
+    """What gives the same grade again: the same inputs are drawn from the same seed."""
+    return f"gradsync grade {shlex.quote(printable(report.submission))} --seed {report.seed}"
+
+
+def _mistake(verdict: Verdict) -> Hashable:
+    if verdict.status == "missing":  # one missing file, told once for all its exercises
+        return verdict.status, verdict.message
+    if verdict.diagnosis is None:
+        return verdict.exercise, verdict.status, verdict.message
+    return verdict.exercise, verdict.status, verdict.diagnosis.code, verdict.diagnosis.where
+
+
+def _group(
+    verdicts: Iterable[Verdict], key: Callable[[Verdict], Hashable]
+) -> list[tuple[Verdict, ...]]:
+    groups: dict[Hashable, list[Verdict]] = {}
+    for verdict in verdicts:
+        groups.setdefault(key(verdict), []).append(verdict)
+    return [tuple(group) for group in groups.values()]

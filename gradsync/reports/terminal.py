@@ -1,0 +1,190 @@
+"""A report for the terminal: the table of points, then one block for each mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import StringIO
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from gradsync.records import Report, Status, Verdict
+from gradsync.reports.summary import (
+    Exercise,
+    Problem,
+    by_file,
+    guide,
+    hint_command,
+    is_unreadable,
+    paragraphs,
+    problems,
+    repeat_command,
+    standing,
+    unfinished,
+)
+from gradsync.reports.text import amount, blocks, counted, printable
+
+LONGEST_MESSAGE = 1200  # characters; report.html has all of it
+NARROWEST = 40
+
+_INDENT = 4
+MARKS: dict[Status, tuple[str, str]] = {"passed": ("✓", "green"), "unfinished": ("○", "dim")}
+WRONG = ("✗", "red")
+
+
+def render(report: Report, *, color: bool = False, width: int = 80) -> str:
+    """The report in lines of at most `width` characters, with ANSI colours if `color`."""
+    lines = StringIO()
+    console = console_for(lines, color, width)
+    for part in _parts(report):
+        console.print(part)
+    return "\n".join(line.rstrip() for line in lines.getvalue().split("\n"))
+
+
+def console_for(lines: StringIO, color: bool, width: int) -> Console:
+    """A console that writes to `lines`, whatever terminal there is."""
+    return Console(
+        file=lines,
+        width=max(width, NARROWEST),
+        force_terminal=color,
+        force_jupyter=False,
+        color_system="standard" if color else None,  # the sixteen that follow the user's theme
+        no_color=not color,
+        highlight=False,
+        legacy_windows=False,
+    )
+
+
+def _parts(report: Report) -> Iterator[RenderableType]:
+    yield _header(report)
+    yield Rule(style="dim")
+    if report.notes:
+        yield from (Text("note: " + printable(note), style="yellow") for note in report.notes)
+        yield ""
+    yield standing(report)
+    if not is_unreadable(report):
+        yield from _graded(report)
+    yield ""
+    yield Text.assemble(("the same grade again: ", "dim"), repeat_command(report))
+
+
+def _header(report: Report) -> RenderableType:
+    return Text.assemble(
+        (printable(report.submission), "bold"),
+        "  ",
+        (f"{amount(report.score)} of {amount(report.max_score)} points", "bold"),
+        (f"  ·  seed {report.seed}  ·  {amount(report.seconds)} s", "dim"),
+    )
+
+
+def _graded(report: Report) -> Iterator[RenderableType]:
+    yield ""
+    yield _table(report)
+    for problem in problems(report):
+        yield ""
+        yield from _problem(problem)
+    if unfinished(report):
+        yield ""
+        yield from _to_write(unfinished(report))
+
+
+def _table(report: Report) -> RenderableType:
+    codes = _codes(report)
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(width=2, justify="right")
+    table.add_column(overflow="fold")
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for file, members in by_file(report).items():
+        table.add_row("", Text(printable(file), style="dim"))
+        for exercise in members:
+            mark, style = MARKS.get(exercise.status, WRONG)
+            table.add_row(
+                Text(mark, style=style),
+                Text(printable(exercise.name)),
+                amount(exercise.points),
+                f"/ {amount(exercise.max_points)}",
+                Padding(Text(codes.get(exercise.id, ""), style=style), (0, 0, 0, 1)),
+            )
+    return table
+
+
+def _codes(report: Report) -> dict[str, str]:
+    """By exercise, what is the matter with it in a word: its first problem's, or "to write"."""
+    codes = {exercise.id: "to write" for exercise in unfinished(report)}
+    for problem in reversed(problems(report)):
+        codes.update((exercise, _code(problem.first)) for exercise in problem.exercises)
+    return codes
+
+
+def _problem(problem: Problem) -> Iterator[RenderableType]:
+    verdict = problem.first
+    header = Table.grid(expand=True, padding=(0, 1))
+    header.add_column(width=2, justify="right")
+    header.add_column(ratio=1, overflow="fold")
+    header.add_column(justify="right", no_wrap=True)
+    points = f"{amount(problem.points)} / {amount(problem.max_points)}"
+    name = Text(printable(problem.title), style="bold")
+    header.add_row(Text(WRONG[0], style=WRONG[1]), name, points)
+    yield header
+    if problem.sentence:
+        yield _indented(Text(printable(problem.sentence), style="italic dim"))
+    yield from _message(verdict)
+    yield ""
+    yield _indented(_facts(problem))
+
+
+def _message(verdict: Verdict) -> Iterator[RenderableType]:
+    whole = "\n\n".join(paragraphs(verdict))
+    for block in blocks(whole[:LONGEST_MESSAGE]):
+        yield ""
+        yield _indented(Text(block.text, overflow="fold"), 2 * block.is_code)
+    if len(whole) > LONGEST_MESSAGE:
+        rest = f"… and {len(whole) - LONGEST_MESSAGE:,} characters more in report.html"
+        yield _indented(Text(rest, style="dim"))
+
+
+def _facts(problem: Problem) -> RenderableType:
+    verdict, diagnosis = problem.first, problem.first.diagnosis
+    facts = Table.grid(padding=(0, 2, 0, 0))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    facts.add_row("mistake", Text(_code(verdict), style="red"))
+    if diagnosis is not None and diagnosis.ranks:
+        facts.add_row(
+            "ranks" if len(diagnosis.ranks) > 1 else "rank", ", ".join(map(str, diagnosis.ranks))
+        )
+    if diagnosis is not None and diagnosis.where:
+        facts.add_row("line", Text(printable(diagnosis.where)))
+    section = guide(verdict)
+    if section is not None:
+        facts.add_row("read", Text(printable(f"{section.path}, “{section.heading}”")))
+    if problem.others:
+        facts.add_row("also", f"in {counted(len(problem.others), 'more test')}")
+    return facts
+
+
+def _to_write(exercises: list[Exercise]) -> Iterator[RenderableType]:
+    names = ", ".join(exercise.name for exercise in exercises)
+    yield Text.assemble((" ○ ", "dim"), (f"{len(exercises)} still to write", "bold"))
+    yield _indented(Text(printable(names)))
+    yield _indented(
+        Text.assemble(
+            ("begin with ", "dim"),
+            printable(exercises[0].name),
+            (": ", "dim"),
+            printable(hint_command(exercises[0])),
+        )
+    )
+
+
+def _code(verdict: Verdict) -> str:
+    return printable(verdict.diagnosis.code) if verdict.diagnosis is not None else verdict.status
+
+
+def _indented(content: RenderableType, further: int = 0) -> RenderableType:
+    return Padding(content, (0, 0, 0, _INDENT + further))
