@@ -6,6 +6,7 @@ The markers are nbgrader's, so that one source serves files and notebooks.
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator
 
 from gradsync.course import Course, CourseError
@@ -23,25 +24,22 @@ def make_template(solution: str, phase: str) -> str:
     Raises:
         CourseError: a marker without its partner.
     """
+    _check_markers(solution)
     owners = _owners(solution)
     lines: list[str] = []
     removed: list[str] | None = None
     for number, line in enumerate(solution.splitlines(), 1):
         marker = line.strip()
-        if marker == BEGIN and removed is None:
+        if marker == BEGIN:
             removed = []
         elif marker == END and removed is not None:
             indent = line[: len(line) - len(line.lstrip())]
             lines += _stub(owners.get(number), phase, indent, removed)
             removed = None
-        elif marker in (BEGIN, END):
-            raise CourseError(f"line {number}: {marker!r} without its partner")
         elif removed is None:
             lines.append(line)
         else:
             removed.append(line)
-    if removed is not None:
-        raise CourseError(f"{BEGIN!r} is never closed")
     return _tidied(lines)
 
 
@@ -51,6 +49,21 @@ def templates(course: Course) -> Iterator[tuple[str, str]]:
         for file in course.files(phase):
             source = course.root / "solutions" / phase / file
             yield f"{phase}/{file}", make_template(source.read_text(encoding="utf-8"), phase)
+
+
+def _check_markers(source: str) -> None:
+    markers = [
+        (n, line.strip()) for n, line in enumerate(source.splitlines(), 1) if _is_marker(line)
+    ]
+    for (number, marker), wanted in zip(markers, itertools.cycle([BEGIN, END]), strict=False):
+        if marker != wanted:
+            raise CourseError(f"line {number}: {marker!r} where {wanted!r} was to come")
+    if len(markers) % 2:
+        raise CourseError(f"line {markers[-1][0]}: {BEGIN!r} is never closed")
+
+
+def _is_marker(line: str) -> bool:
+    return line.strip() in (BEGIN, END)
 
 
 def _owners(source: str) -> dict[int, str]:

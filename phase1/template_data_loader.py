@@ -6,6 +6,7 @@ Read GUIDELINES.md, "Data distribution" and "Data loaders"; `gradsync check` say
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sized
 
 import numpy as np
@@ -106,7 +107,7 @@ def main() -> None:
         print(f"rank {rank}: {share}")
 
     together = [index for share in shares for index in share]
-    padding = -(-num_samples // num_replicas) * num_replicas - num_samples
+    padding = math.ceil(num_samples / num_replicas) * num_replicas - num_samples
     repeats = len(together) - len(set(together))
     equal = len({len(share) for share in shares}) == 1
     print(f"equal shares: {'yes' if equal else 'NO'}")

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 MAX_MESSAGE = 4096  # bytes of a packet between the fork launcher and its warm process
+
+
+class LauncherError(Exception):
+    """The launcher itself failed: no rank is to blame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +24,7 @@ class Lines:
 
     channel: socket.socket  # frames, both ways
     output: socket.socket  # the rank's stdout and stderr
-    stacks: socket.socket  # where its threads stand, when asked
+    stacks: socket.socket  # where its threads stand, when asked or when it crashes
 
     def all(self) -> tuple[socket.socket, socket.socket, socket.socket]:
         return self.channel, self.output, self.stacks
@@ -37,9 +43,6 @@ class Crew(Protocol):
 
 
 class Launcher(Protocol):
-    def warm_up(self) -> None:
-        """Begin what takes long now, in the background, for a run that comes later."""
-
     def crew(self, world_size: int, directory: str) -> AbstractContextManager[Crew]:
         """Start N ranks; on leaving, end them and all that they started.
 
@@ -62,8 +65,22 @@ def lines_for(world_size: int) -> Iterator[tuple[list[Lines], list[Lines]]]:
         yield ours, theirs
 
 
-def thread_limits() -> dict[str, str]:
-    """Return the environment of a rank: one thread each, and gloo on the loopback interface."""
-    loopback = {"GLOO_SOCKET_IFNAME": "lo"} if os.path.exists("/sys/class/net/lo") else {}
+def rank_environ() -> dict[str, str]:
+    """Return this process's environment, fit for a rank: one thread each, gloo on the loopback."""
+    loopback = {"GLOO_SOCKET_IFNAME": "lo"} if Path("/sys/class/net/lo").exists() else {}
     one_thread = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return {**os.environ, **dict.fromkeys(one_thread, "1"), **loopback}
+
+
+def command(module: str, *descriptors: int) -> list[str]:
+    """Return the command that calls `start` of a module of ours in a fresh interpreter.
+
+    It imports from where this process does, but for the current folder: there may lie a
+    learner's `random.py`.
+    """
+    here = Path.cwd()
+    path = [entry for entry in sys.path if Path(entry).is_absolute() and Path(entry) != here]
+    path.append(str(Path(__file__).parents[2]))
+    arguments = ", ".join(map(str, descriptors))
+    code = f"import sys; sys.path[:] = {path!r}; from {module} import start; start({arguments})"
+    return [sys.executable, "-c", code]

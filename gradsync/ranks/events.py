@@ -1,4 +1,4 @@
-"""What a rank reports, read as hostile input: exact types and sane sizes, or no event at all."""
+"""What a rank reports, written by it and read as hostile input: exact types and sane sizes."""
 
 from __future__ import annotations
 
@@ -11,44 +11,73 @@ KINDS = ("enter", "wait", "exit")
 MAX_RANKS = 64
 MAX_TEXT = 200  # characters of a name; longer ones are cut
 MAX_SIDES = 64
+MAX_TENSORS = 4096
+MAX_BATCH = 4096  # events in one frame
+FIELDS = ("op", "group", "members", "shapes", "dtype", "reduce", "root", "peer", "tag")
+FIELDS += ("label", "where")
 
 
-def decode(frame: Frame, rank: int) -> Event:
-    """Return the event that `rank` reported.
+def encode(event: Event) -> dict[str, Any]:
+    """Return an event as `decode` reads it."""
+    row: dict[str, Any] = {
+        "kind": event.kind,
+        "call": event.call,
+        "seconds": event.seconds,
+        "thread": event.thread,
+        "others": event.others,
+    }
+    if event.collective is not None:
+        row["collective"] = {name: getattr(event.collective, name) for name in FIELDS}
+    return row
+
+
+def decode(frame: Frame, rank: int) -> list[Event]:
+    """Return the events that `rank` reported.
 
     Raises:
-        WireError: a field is missing, or of another type than the recorder writes.
+        WireError: a field is missing, or of another type than `encode` writes.
     """
-    header = frame.header
     try:
-        return Event(
-            rank=rank,
-            kind=frame.kind,  # type: ignore[arg-type]  # the caller dispatches on KINDS
-            call=_integer(header["call"]),
-            seconds=_number(header["seconds"]),
-            thread=_integer(header["thread"]),
-            others=_integer(header["others"]),
-            collective=_collective(header["collective"]) if frame.kind == "enter" else None,
-        )
+        return [_event(row, rank) for row in _items(frame.header["events"], MAX_BATCH)]
     except (KeyError, TypeError) as problem:
         raise WireError(f"rank {rank} sent an event that is none ({problem})") from None
 
 
-def _collective(fields: dict[str, Any]) -> Collective:
-    members = tuple(_integer(member) for member in _items(fields["members"], MAX_RANKS))
-    shapes = _items(fields["shapes"], 4096)
+def text(value: Any, limit: int = MAX_TEXT) -> str:
+    """Return a text that came from a rank, cut to `limit` and fit to be written anywhere."""
+    if type(value) is not str:
+        raise TypeError("a text was wanted")
+    return value[:limit].encode(errors="replace").decode()  # no half of a surrogate pair
+
+
+def _event(row: Any, rank: int) -> Event:
+    kind = row["kind"]
+    if kind not in KINDS:
+        raise TypeError("no such kind")
+    return Event(
+        rank=rank,
+        kind=kind,
+        call=_integer(row["call"]),
+        seconds=_number(row["seconds"]),
+        thread=_integer(row["thread"]),
+        others=_integer(row["others"]),
+        collective=_collective(row["collective"]) if kind == "enter" else None,
+    )
+
+
+def _collective(fields: Any) -> Collective:
     return Collective(
-        op=_text(fields["op"]),
-        group=_text(fields["group"]),
-        members=members,
-        shapes=tuple(tuple(_integer(side) for side in _items(s, MAX_SIDES)) for s in shapes),
-        dtype=_optional(_text, fields["dtype"]),
-        reduce=_optional(_text, fields["reduce"]),
+        op=text(fields["op"]),
+        group=text(fields["group"]),
+        members=_integers(fields["members"], MAX_RANKS),
+        shapes=tuple(_integers(s, MAX_SIDES) for s in _items(fields["shapes"], MAX_TENSORS)),
+        dtype=_optional(text, fields["dtype"]),
+        reduce=_optional(text, fields["reduce"]),
         root=_optional(_integer, fields["root"]),
         peer=_optional(_integer, fields["peer"]),
         tag=_integer(fields["tag"]),
-        label=_optional(_text, fields["label"]),
-        where=_optional(_text, fields["where"]),
+        label=_optional(text, fields["label"]),
+        where=_optional(text, fields["where"]),
     )
 
 
@@ -57,7 +86,7 @@ def _optional(read: Any, value: Any) -> Any:
 
 
 def _integer(value: Any) -> int:
-    if type(value) is not int or abs(value) >= 2**63:
+    if type(value) is not int or abs(value) >= 2**64:
         raise TypeError("an integer was wanted")
     return value
 
@@ -68,10 +97,8 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def _text(value: Any) -> str:
-    if type(value) is not str:
-        raise TypeError("a text was wanted")
-    return value[:MAX_TEXT]
+def _integers(value: Any, limit: int) -> tuple[int, ...]:
+    return tuple(_integer(item) for item in _items(value, limit))
 
 
 def _items(value: Any, limit: int) -> list[Any]:

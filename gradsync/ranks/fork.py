@@ -13,14 +13,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gradsync.ranks.crew import MAX_MESSAGE, Lines, lines_for, thread_limits
+from gradsync.ranks.crew import (
+    MAX_MESSAGE,
+    LauncherError,
+    Lines,
+    command,
+    lines_for,
+    rank_environ,
+)
 
 START_SECONDS = 120.0  # importing torch from a cold disk
 END_SECONDS = 30.0
-
-
-class LauncherError(Exception):
-    """The launcher itself failed: no rank is to blame."""
 
 
 class ForkLauncher:
@@ -32,32 +35,32 @@ class ForkLauncher:
         self._ready = False
         self._lock = threading.Lock()  # one run at a time
         atexit.register(self.close)
-        os.register_at_fork(after_in_child=self._forget)
+        os.register_at_fork(after_in_child=self._forget_in_child)
 
     @contextmanager
     def crew(self, world_size: int, directory: str) -> Iterator[ForkedCrew]:
         with self._lock, lines_for(world_size) as (ours, theirs):
-            control = self._warm()
-            crew = ForkedCrew(control, ours)
+            crew = ForkedCrew(self._warm(), ours)
             try:
                 for rank, lines in enumerate(theirs):
                     crew.start(rank, lines, directory)
                 yield crew
             finally:
-                if not crew.end():
-                    self.close()
+                self._end(crew)
 
     def close(self) -> None:
         """End the warm process and all that it started."""
-        if self._control is not None:
-            self._control.close()
-        if self._process is not None:
+        process, control = self._process, self._control
+        self._process = self._control = None
+        self._ready = False
+        if control is not None:
+            control.close()
+        if process is not None:
             try:
-                self._process.wait(END_SECONDS)
+                process.wait(END_SECONDS)
             except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        self._forget()
+                process.kill()
+                process.wait()
 
     def warm_up(self) -> None:
         """Begin to import torch now, in the background, for a run that comes later."""
@@ -70,14 +73,14 @@ class ForkLauncher:
         control = self._start()
         if not self._ready:
             control.settimeout(START_SECONDS)
-            if not control.recv(MAX_MESSAGE):
+            if not _receive(control):
                 self.close()
                 raise LauncherError(
                     "the process that forks the ranks did not start: "
                     f"does `{sys.executable} -c 'import torch'` work?"
                 )
+            control.settimeout(None)
             self._ready = True
-        control.settimeout(END_SECONDS)
         return control
 
     def _start(self) -> socket.socket:
@@ -85,20 +88,33 @@ class ForkLauncher:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "gradsync.ranks.warm", str(theirs.fileno())],
+                    command("gradsync.ranks.warm", theirs.fileno()),
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
-                    env=thread_limits(),
+                    stdout=subprocess.DEVNULL,
+                    env=rank_environ(),
                     start_new_session=True,  # Ctrl-C is for the trusted side, which then ends it
                 )
             self._control = ours
         return self._control
 
-    def _forget(self) -> None:
+    def _end(self, crew: ForkedCrew) -> None:
+        ended = False
+        try:
+            ended = crew.end()
+        finally:
+            if not ended:  # gone, or a Ctrl-C came in between: half a talk can't be gone on with
+                self.close()
+
+    def _forget_in_child(self) -> None:
+        """Leave the warm process to the parent: a fork of this process starts its own."""
         if self._control is not None:
             self._control.close()
+        if self._process is not None:
+            self._process.returncode = 0  # not this process's child: nothing to wait for
         self._process = self._control = None
         self._ready = False
+        self._lock = threading.Lock()
 
 
 class ForkedCrew:
@@ -108,38 +124,53 @@ class ForkedCrew:
         self._exit_codes: dict[int, int] = {}
 
     def start(self, rank: int, lines: Lines, directory: str) -> None:
-        message = {"do": "start", "rank": rank, "directory": directory}
         ends = lines.all()
-        socket.send_fds(self._control, [json.dumps(message).encode()], [e.fileno() for e in ends])
+        self._tell({"do": "start", "rank": rank, "directory": directory}, ends)
         for end in ends:
             end.close()
 
     def exit_codes(self) -> dict[int, int]:
-        self._control.setblocking(False)
-        try:
-            while data := self._control.recv(MAX_MESSAGE):
-                self._take(json.loads(data))
-        except BlockingIOError:
-            pass
-        finally:
-            self._control.settimeout(END_SECONDS)
+        while message := _receive(self._control, socket.MSG_DONTWAIT):
+            self._take(message)
+        if message is None:
+            raise LauncherError("the process that forks the ranks is gone: was it killed?")
         return self._exit_codes
 
     def ask_stacks(self, rank: int) -> None:
-        self._control.send(json.dumps({"do": "stacks", "rank": rank}).encode())
+        self._tell({"do": "stacks", "rank": rank})
 
     def end(self) -> bool:
         """Have all ranks killed and reaped; False if the warm process is itself gone."""
         try:
-            self._control.send(b'{"do": "end"}')
-            while data := self._control.recv(MAX_MESSAGE):
-                if self._take(json.loads(data)):
-                    return True
-        except OSError:
+            self._tell({"do": "end"})
+        except LauncherError:
             return False
+        self._control.settimeout(END_SECONDS)
+        while message := _receive(self._control):
+            if self._take(message):
+                self._control.settimeout(None)
+                return True
         return False
+
+    def _tell(self, message: dict[str, Any], ends: tuple[socket.socket, ...] = ()) -> None:
+        data = json.dumps(message).encode()
+        try:
+            socket.send_fds(self._control, [data], [end.fileno() for end in ends])
+        except OSError as error:
+            raise LauncherError(f"the process that forks the ranks is gone ({error})") from error
 
     def _take(self, message: dict[str, Any]) -> bool:
         if "rank" in message:
             self._exit_codes[message["rank"]] = message["exit_code"]
         return "ended" in message
+
+
+def _receive(control: socket.socket, flags: int = 0) -> dict[str, Any] | None:
+    """Return the warm process's next message; {} if there is none yet, None if it is gone."""
+    try:
+        data = control.recv(MAX_MESSAGE, flags)
+    except BlockingIOError:
+        return {}
+    except OSError:
+        return None
+    return dict(json.loads(data)) if data else None

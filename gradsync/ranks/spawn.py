@@ -1,21 +1,20 @@
-"""Trusted: the launcher for systems without a safe fork; every rank imports torch anew."""
+"""Trusted: the launcher for systems without a safe fork; every rank imports torch anew.
+
+What a rank starts in a session of its own outlives it here: only the fork launcher inherits that.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
-from gradsync.ranks.crew import Lines, lines_for, thread_limits
+from gradsync.ranks.crew import Lines, command, lines_for, rank_environ
 
 
 class SpawnLauncher:
-    def warm_up(self) -> None:
-        """Do nothing: what a rank imports, it imports alone."""
-
     @contextmanager
     def crew(self, world_size: int, directory: str) -> Iterator[SpawnedCrew]:  # noqa: ARG002
         with lines_for(world_size) as (ours, theirs), ExitStack() as stack:
@@ -35,12 +34,12 @@ class SpawnedCrew:
         numbers = [lines.channel.fileno(), lines.stacks.fileno()]
         self._processes.append(
             subprocess.Popen(
-                [sys.executable, "-m", "gradsync.ranks.worker", *map(str, numbers)],
+                command("gradsync.ranks.worker", *numbers),
                 pass_fds=numbers,
                 stdin=subprocess.DEVNULL,
                 stdout=lines.output.fileno(),
                 stderr=lines.output.fileno(),
-                env=thread_limits(),
+                env=rank_environ(),
                 start_new_session=True,
             )
         )
@@ -55,9 +54,8 @@ class SpawnedCrew:
         self._processes[rank].send_signal(signal.SIGUSR1)
 
     def end(self) -> None:
+        """Kill the ranks, and what they started in their own sessions."""
         for process in self._processes:
-            try:
+            with suppress(ProcessLookupError, PermissionError):  # the latter: macOS, all zombies
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             process.wait()

@@ -7,6 +7,8 @@ types and checks every shape against the bytes that came, so a value is safe to 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
     import torch
 
 MAX_DEPTH = 64
+MAX_COLLISIONS = 64  # honest keys share a hash now and then; thousands that do are an attack
 
+PLAIN = (type(None), bool, int, float, str)
 TENSOR_DTYPES = {
     name: size
     for size, names in {
@@ -29,7 +33,8 @@ TENSOR_DTYPES = {
     }.items()
     for name in names
 }
-ARRAY_KINDS = "biufc"
+NUMBERS = "?" + np.typecodes["AllInteger"] + np.typecodes["AllFloat"]
+ARRAY_DTYPES = {np.dtype(order + kind).str for order in "<>" for kind in NUMBERS}
 CONTAINERS: dict[str, type] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 
 
@@ -40,41 +45,53 @@ def encode(value: Any) -> tuple[Any, bytes]:
         TypeError: it holds something that is not plain data; the message says where.
     """
     blobs: list[bytes] = []
-    tree = _encode(value, blobs, "the returned value")
+    tree = _encode(value, blobs, "the returned value", MAX_DEPTH)
     return tree, b"".join(blobs)
 
 
-def _encode(value: Any, blobs: list[bytes], path: str) -> Any:
+def _encode(value: Any, blobs: list[bytes], path: str, depth: int) -> Any:
     import torch
 
-    if value is None or type(value) in (bool, int, float, str):
+    if type(value) in PLAIN:
         return value
     if isinstance(value, torch.Tensor):
         return _encode_tensor(value.detach(), blobs, path)
-    if isinstance(value, np.generic):
-        return _encode(value.item(), blobs, path)
-    if isinstance(value, np.ndarray):
-        return _encode_array(value, blobs, path)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _encode_array(np.asarray(value), blobs, path, scalar=isinstance(value, np.generic))
     if isinstance(value, (bytes, bytearray)):
         blobs.append(bytes(value))
         return {"bytes": len(value)}
-    if isinstance(value, dict):
-        return {
-            "dict": [
-                [_encode(k, blobs, f"a key of {path}"), _encode(v, blobs, f"{path}[{k!r}]")]
-                for k, v in value.items()
-            ]
-        }
-    for name, container in CONTAINERS.items():
-        if isinstance(value, container):
-            return {name: [_encode(v, blobs, f"{path}[{i}]") for i, v in enumerate(value)]}
-    for plain in (bool, int, float, str):  # a subclass travels as what it is underneath
+    if isinstance(value, (dict, *CONTAINERS.values())):
+        if depth == 0:
+            raise TypeError(f"{path} lies too deep: a rank can return {MAX_DEPTH} levels")
+        return _encode_container(value, blobs, path, depth - 1)
+    for plain in PLAIN[1:]:  # a subclass travels as what it is underneath
         if isinstance(value, plain):
             return plain(value)
     raise TypeError(
         f"{path} is a {type(value).__name__}: a rank can return numbers, strings, tensors, "
         "arrays, and lists, tuples, sets and dicts of them"
     )
+
+
+def _encode_container(value: Any, blobs: list[bytes], path: str, depth: int) -> Any:
+    if isinstance(value, dict):
+        return {
+            "dict": [
+                [
+                    _encode(k, blobs, f"a key of {path}", depth),
+                    _encode(v, blobs, f"{path}[{k!r}]", depth),
+                ]
+                for k, v in value.items()
+            ]
+        }
+    name = next(name for name, kind in CONTAINERS.items() if isinstance(value, kind))
+    return {
+        name: [
+            item if type(item) in PLAIN else _encode(item, blobs, f"{path}[{i}]", depth)
+            for i, item in enumerate(value)
+        ]
+    }
 
 
 def _encode_tensor(tensor: torch.Tensor, blobs: list[bytes], path: str) -> Any:
@@ -88,10 +105,14 @@ def _encode_tensor(tensor: torch.Tensor, blobs: list[bytes], path: str) -> Any:
     return {"tensor": dtype, "shape": list(tensor.shape)}
 
 
-def _encode_array(array: np.ndarray[Any, Any], blobs: list[bytes], path: str) -> Any:
-    if array.dtype.kind not in ARRAY_KINDS:
+def _encode_array(
+    array: np.ndarray[Any, Any], blobs: list[bytes], path: str, *, scalar: bool
+) -> Any:
+    if array.dtype.str not in ARRAY_DTYPES:
         raise TypeError(f"{path} is an array of {array.dtype}: only numbers can travel")
-    blobs.append(np.ascontiguousarray(array).tobytes())
+    if scalar and type(array.item()) in PLAIN:
+        return array.item()
+    blobs.append(array.tobytes())
     return {"array": array.dtype.str, "shape": list(array.shape)}
 
 
@@ -120,9 +141,9 @@ class _Reader:
 
 
 def _decode(tree: Any, reader: _Reader, depth: int) -> Any:
-    if tree is None or type(tree) in (bool, int, float, str):
+    if type(tree) in PLAIN:
         return tree
-    if depth == 0 or type(tree) is not dict or not tree:
+    if type(tree) is not dict or not tree:
         raise WireError("an answer is not plain data")
     kind, content = next(iter(tree.items()))
     if kind == "tensor":
@@ -131,7 +152,7 @@ def _decode(tree: Any, reader: _Reader, depth: int) -> Any:
         return _decode_array(content, _shape(tree), reader)
     if kind == "bytes":
         return bytes(reader.take(_size(content)))
-    if type(content) is not list:
+    if type(content) is not list or depth == 0:
         raise WireError("an answer is not plain data")
     return _decode_container(kind, content, reader, depth - 1)
 
@@ -139,13 +160,24 @@ def _decode(tree: Any, reader: _Reader, depth: int) -> Any:
 def _decode_container(kind: str, content: list[Any], reader: _Reader, depth: int) -> Any:
     try:
         if kind == "dict":
-            return {
-                _decode(key, reader, depth): _decode(value, reader, depth) for key, value in content
-            }
-        items = (_decode(item, reader, depth) for item in content)
+            pairs = [
+                (_decode(key, reader, depth), _decode(item, reader, depth)) for key, item in content
+            ]
+            _refuse_collisions(key for key, _ in pairs)
+            return dict(pairs)
+        items = [_decode(item, reader, depth) for item in content]
+        if kind in ("set", "frozenset"):
+            _refuse_collisions(items)
         return CONTAINERS[kind](items)
     except (KeyError, TypeError, ValueError):  # no such kind, no pair, an unhashable key
         raise WireError("an answer is not plain data") from None
+
+
+def _refuse_collisions(keys: Iterable[Any]) -> None:
+    """Refuse keys made to have the same hash: a dict of them would take hours to build."""
+    seen = Counter(str(hash(key)) for key in keys)  # the hash of a text can't be foreseen
+    if seen and max(seen.values()) > MAX_COLLISIONS:
+        raise WireError("an answer holds keys that were made to collide")
 
 
 def _decode_tensor(dtype: Any, shape: list[int], reader: _Reader) -> torch.Tensor:
@@ -154,20 +186,33 @@ def _decode_tensor(dtype: Any, shape: list[int], reader: _Reader) -> torch.Tenso
     if type(dtype) is not str or dtype not in TENSOR_DTYPES:
         raise WireError("an answer holds a tensor of an unknown dtype")
     data = reader.take(math.prod(shape) * TENSOR_DTYPES[dtype])
-    if not data:
-        return torch.empty(shape, dtype=getattr(torch, dtype))
-    return torch.frombuffer(data, dtype=getattr(torch, dtype)).reshape(shape)
+    if dtype == "bool":
+        _check_bools(data)
+    kind = getattr(torch, dtype)
+    try:
+        if not data:
+            return torch.empty(shape, dtype=kind)
+        return torch.frombuffer(data, dtype=kind).reshape(shape)
+    except RuntimeError:  # sides that overflow, one of them 0
+        raise WireError("an answer holds a tensor of an impossible shape") from None
 
 
 def _decode_array(dtype: Any, shape: list[int], reader: _Reader) -> np.ndarray[Any, Any]:
-    try:
-        kind = np.dtype(dtype) if type(dtype) is str else None
-    except TypeError:
-        kind = None
-    if kind is None or kind.kind not in ARRAY_KINDS:
+    if type(dtype) is not str or dtype not in ARRAY_DTYPES:
         raise WireError("an answer holds an array of an unknown dtype")
+    kind = np.dtype(dtype)
     data = reader.take(math.prod(shape) * kind.itemsize)
-    return np.frombuffer(data, dtype=kind).reshape(shape)
+    if kind.kind == "b":
+        _check_bools(data)
+    try:
+        return np.frombuffer(data, dtype=kind).reshape(shape)
+    except ValueError:  # more sides than NumPy has, or sides that overflow, one of them 0
+        raise WireError("an answer holds an array of an impossible shape") from None
+
+
+def _check_bools(data: bytearray) -> None:
+    if data.translate(None, b"\0\1"):
+        raise WireError("an answer holds a bool that is neither true nor false")
 
 
 def _shape(tree: dict[str, Any]) -> list[int]:

@@ -1,6 +1,6 @@
 """The warm process: imports torch once, runs nothing, and forks the ranks of every run.
 
-Trusted: it never runs a line of a learner's, only its children do. It talks with `WarmLauncher`
+Trusted: it never runs a line of a learner's, only its children do. It talks with `ForkLauncher`
 over one socket, a JSON message a packet, and ends with it. As the subreaper of all it started it
 inherits what a rank leaves behind, daemons too, and ends that with the run.
 """
@@ -9,27 +9,42 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import json
 import os
 import select
 import shutil
 import signal
 import socket
-import sys
+import traceback
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
-
-# What ranks use is imported here, so that every fork has it at once.
-import torch._dynamo  # the first optimizer step imports it, for over a second
-import torch.optim
-import torch.profiler._cupti_monitor
-import torch.utils.data  # noqa: F401
+from typing import Any, NoReturn
 
 from gradsync.ranks import worker
 from gradsync.ranks.crew import MAX_MESSAGE
 
+# What ranks use is imported here, so that every fork has it at once.
+WANTED_SOON = (
+    "cloudpickle",
+    "torch._dynamo",  # the first optimizer step imports it, for over a second
+    "torch.optim",
+    "torch.profiler._cupti_monitor",
+    "torch.utils.data",
+)
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+
+
+def start(descriptor: int) -> NoReturn:
+    """Serve the launcher at the other end of this socket for as long as it is there."""
+    for name in WANTED_SOON:
+        with suppress(ImportError):  # another torch has other private parts
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # the pages of all that is imported stay shared with every rank
+    WarmProcess(socket.socket(fileno=descriptor)).serve()
+    os._exit(0)
 
 
 class WarmProcess:
@@ -38,25 +53,30 @@ class WarmProcess:
         self._libc = ctypes.CDLL(None)
         self._ranks: dict[int, int] = {}  # pid -> rank
         self._directory: str | None = None
-        self._wakeup = -1
 
     def serve(self) -> None:
-        """Answer messages until the launcher closes its end."""
+        """Answer messages until the launcher closes its end, or is killed."""
         self._libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        read, self._wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+        deaths, wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._send(ready=True)
+        try:
+            with suppress(ConnectionError):
+                self._send(ready=True)
+                self._serve(deaths)
+        finally:
+            self._end_all()
+            if self._directory:
+                shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _serve(self, deaths: int) -> None:
         while True:
-            ready, _, _ = select.select([self._control.fileno(), read], [], [])
-            if read in ready:
-                os.read(read, 512)
+            ready, _, _ = select.select([self._control, deaths], [], [])
+            if deaths in ready:
+                os.read(deaths, 512)
                 self._reap()
-            if self._control.fileno() in ready and not self._answer():
-                break
-        self._end_all()
-        if self._directory:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            if self._control in ready and not self._answer():
+                return
 
     def _answer(self) -> bool:
         data, fds, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, 3)
@@ -85,7 +105,7 @@ class WarmProcess:
         for fd in fds:
             os.close(fd)
 
-    def _become_rank(self, parent: int, fds: list[int]) -> None:
+    def _become_rank(self, parent: int, fds: list[int]) -> NoReturn:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -96,10 +116,13 @@ class WarmProcess:
             channel, output, stacks = fds
             for standard in (1, 2):
                 os.dup2(output, standard)
-            for fd in map(int, os.listdir("/proc/self/fd")):
-                if fd > 2 and fd not in (channel, stacks):
-                    _close(fd)
+            for entry in list(Path("/proc/self/fd").iterdir()):
+                if int(entry.name) > 2 and int(entry.name) not in (channel, stacks):
+                    with suppress(OSError):  # the listing's own descriptor
+                        os.close(int(entry.name))
             worker.main(socket.socket(fileno=channel), socket.socket(fileno=stacks))
+        except BaseException:  # noqa: BLE001 - whatever it is, a rank must not become a second server
+            traceback.print_exc()
         finally:
             os._exit(1)
 
@@ -120,15 +143,11 @@ class WarmProcess:
         self._ranks.clear()
         while children := _children():
             for pid in children:
-                try:
+                with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
             for pid in children:
-                try:
+                with suppress(ChildProcessError):
                     os.waitpid(pid, 0)
-                except ChildProcessError:
-                    continue
 
     def _send(self, **message: Any) -> None:
         self._control.send(json.dumps(message).encode())
@@ -136,16 +155,3 @@ class WarmProcess:
 
 def _children() -> list[int]:
     return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
-
-
-def _close(fd: int) -> None:
-    try:
-        os.close(fd)
-    except OSError:
-        return  # the listing's own descriptor
-
-
-if __name__ == "__main__":
-    gc.collect()
-    gc.freeze()  # the pages of all that is imported stay shared with every rank
-    WarmProcess(socket.socket(fileno=int(sys.argv[1]))).serve()

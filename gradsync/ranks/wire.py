@@ -15,7 +15,9 @@ from typing import Any
 
 PREFIX = struct.Struct("!II")
 MAX_HEADER = 16 * 2**20  # bytes
-MAX_BODY = 2**30  # bytes
+MAX_ANSWER = 256 * 2**20  # bytes of tensors that come back from a rank
+MAX_TASK = 2**31  # bytes of the function and its inputs, which the trusted side sends itself
+GO = b"+"  # the one word that the trusted side says after the task: your collective may start
 
 
 class WireError(Exception):
@@ -29,26 +31,33 @@ class Frame:
     body: bytes = b""
 
 
-def pack(kind: str, header: dict[str, Any] | None = None, body: bytes = b"") -> bytes:
+def pack(
+    kind: str, header: dict[str, Any] | None = None, body: bytes = b"", limit: int = MAX_ANSWER
+) -> bytes:
     """Return the bytes of one frame."""
-    head = json.dumps({**(header or {}), "kind": kind}).encode()
-    if len(head) > MAX_HEADER or len(body) > MAX_BODY:
+    return head(kind, header or {}, len(body), limit) + body
+
+
+def head(kind: str, header: dict[str, Any], size: int, limit: int = MAX_ANSWER) -> bytes:
+    """Return a frame's bytes up to its body of `size` bytes, which need not be copied then."""
+    data = json.dumps({**header, "kind": kind}).encode()
+    if len(data) > MAX_HEADER or size > limit:
         raise WireError(
-            f"a {kind!r} frame of {len(head) + len(body):,} bytes is over the limit: "
-            f"a rank's answer may have {MAX_BODY:,} bytes of tensors and {MAX_HEADER:,} of the rest"
+            f"a {kind!r} frame of {len(data) + size:,} bytes is over the limit: "
+            f"it may have {limit:,} bytes of tensors and {MAX_HEADER:,} of the rest"
         )
-    return PREFIX.pack(len(head), len(body)) + head + body
+    return PREFIX.pack(len(data), size) + data
 
 
 def receive(channel: socket.socket) -> Frame | None:
-    """Block for the next frame; None when the other side has closed."""
+    """Block for the next frame, on a rank; None when the trusted side has closed."""
     prefix = _receive_exactly(channel, PREFIX.size)
     if prefix is None:
         return None
-    head_length, body_length = _checked_lengths(prefix)
-    head = _receive_exactly(channel, head_length)
+    head_length, body_length = PREFIX.unpack(prefix)
+    data = _receive_exactly(channel, head_length)
     body = _receive_exactly(channel, body_length)
-    return None if head is None or body is None else _frame(head, body)
+    return None if data is None or body is None else _frame(data, body)
 
 
 class Decoder:
@@ -66,27 +75,23 @@ class Decoder:
         self._buffer += data
         frames = []
         while len(self._buffer) >= PREFIX.size:
-            head_length, body_length = _checked_lengths(self._buffer[: PREFIX.size])
-            body_start = PREFIX.size + head_length
-            end = body_start + body_length
+            head_length, body_length = PREFIX.unpack_from(self._buffer)
+            if head_length > MAX_HEADER or body_length > MAX_ANSWER:
+                total = head_length + body_length
+                raise WireError(f"a frame announces {total:,} bytes, over the limit")
+            start = PREFIX.size + head_length
+            end = start + body_length
             if len(self._buffer) < end:
                 break
-            head = bytes(self._buffer[PREFIX.size : body_start])
-            frames.append(_frame(head, bytes(self._buffer[body_start:end])))
+            with memoryview(self._buffer) as view:
+                frames.append(_frame(bytes(view[PREFIX.size : start]), bytes(view[start:end])))
             del self._buffer[:end]
         return frames
 
 
-def _checked_lengths(prefix: bytes | bytearray) -> tuple[int, int]:
-    head_length, body_length = PREFIX.unpack(prefix)
-    if head_length > MAX_HEADER or body_length > MAX_BODY:
-        raise WireError(f"a frame announces {head_length + body_length:,} bytes, over the limit")
-    return head_length, body_length
-
-
-def _frame(head: bytes, body: bytes) -> Frame:
+def _frame(data: bytes, body: bytes) -> Frame:
     try:
-        header = json.loads(head)
+        header = json.loads(data)
     except (ValueError, RecursionError):
         raise WireError("a frame's header is not JSON") from None
     if type(header) is not dict or type(header.get("kind")) is not str:

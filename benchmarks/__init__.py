@@ -1,0 +1,1 @@
+"""The figures that the README states, each beside what a user would take instead."""

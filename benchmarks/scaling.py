@@ -1,0 +1,55 @@
+"""Training on 2 ranks beside 1, one thread each, with the reference solution."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from benchmarks.figure import Figure, in_turns
+from gradsync import run_ranks
+from gradsync.course import find_course
+from gradsync.data import digits
+from gradsync.model import SmallCNN
+
+BATCH = 64  # samples of a rank
+STEPS = 60
+
+
+def figures() -> Iterator[Figure]:
+    """Measure samples per second, the same work for each rank."""
+    data = digits().train.first(BATCH * STEPS)
+    solution = str(find_course().root / "solutions" / "phase1")
+    two, one = in_turns(lambda: _rate(2, data, solution), lambda: _rate(1, data, solution), times=7)
+    yield Figure(
+        "training on 2 ranks, one thread each",
+        f"2 ranks: {two:,.0f} samples/s",
+        f"1 rank: {one:,.0f} samples/s",
+        two / one,
+        "1.7 times the samples/s",
+        two >= 1.7 * one,
+    )
+
+
+def _rate(world_size: int, data: object, solution: str) -> float:
+    spans = run_ranks(train_an_epoch, world_size, data=data, solution=solution)
+    return world_size * BATCH * STEPS / max(spans)
+
+
+def train_an_epoch(data: torch.utils.data.Dataset, solution: str) -> float:
+    """Return the seconds of an epoch over this rank's samples, after a first step."""
+    sys.path.insert(0, solution)
+    from template_trainer import broadcast_model, train_epoch
+
+    model = SmallCNN()
+    broadcast_model(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = torch.utils.data.DataLoader(data, batch_size=BATCH)
+    first = torch.utils.data.DataLoader(data.first(BATCH), batch_size=BATCH)
+    train_epoch(model, first, nn.CrossEntropyLoss(), optimizer, 0)
+    began = time.perf_counter()
+    train_epoch(model, loader, nn.CrossEntropyLoss(), optimizer, 1)
+    return time.perf_counter() - began
