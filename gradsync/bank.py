@@ -1,10 +1,16 @@
-"""Submissions with one known mistake each: small patches on the solution, kept as TOML."""
+"""Submissions of known truth: wrong ones, with one mistake each, and right ones, written otherwise.
+
+A wrong one is the solution with a small patch, kept as TOML. A right one is the solution with some
+of its functions written again: what stands in `tests/right/PHASE/FILE/NAME.py` is added at the end
+of that file, where a later definition of a name wins.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from gradsync.course import Course, CourseError
 from gradsync.submission import Submission
@@ -24,8 +30,7 @@ class Wrong:
     exercise: str  # "phase1/average_gradients"
     code: str  # "sum-not-mean"
     file: str  # "phase1/template_trainer.py"
-    old: str  # of the solution's text, where it stands once
-    new: str
+    patches: tuple[tuple[str, str], ...]  # of the solution's text: what stands there once, and new
 
     def submission(self, course: Course) -> Submission:
         """Return the solution with this mistake in it.
@@ -35,12 +40,29 @@ class Wrong:
         """
         files = dict(reference(course).files)
         source = files[self.file].decode()
-        if source.count(self.old) != 1:
-            raise CourseError(
-                f"{self.name}: the text to replace stands {source.count(self.old)} times in "
-                f"solutions/{self.file}, once is wanted:\n{self.old}"
-            )
-        files[self.file] = source.replace(self.old, self.new).encode()
+        for old, new in self.patches:
+            if source.count(old) != 1:
+                raise CourseError(
+                    f"{self.name}: the text to replace stands {source.count(old)} times in "
+                    f"solutions/{self.file}, once is wanted:\n{old}"
+                )
+            source = source.replace(old, new)
+        files[self.file] = source.encode()
+        return Submission(self.name, files)
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """The solution with some of its functions written in earnest in another way."""
+
+    name: str
+    additions: Mapping[str, str]  # by file, "phase1/template_trainer.py"
+
+    def submission(self, course: Course) -> Submission:
+        """Return the solution with these functions instead of its own."""
+        files = dict(reference(course).files)
+        for path, text in self.additions.items():
+            files[path] += f"\n\n{text}".encode()
         return Submission(self.name, files)
 
 
@@ -59,13 +81,23 @@ def wrong_submissions(course: Course, phase: str) -> tuple[Wrong, ...]:
                 exercise=f"{phase}/{row['exercise']}",
                 code=row["code"],
                 file=f"{phase}/{course.find(row['exercise']).file}",
-                old=row["old"],
-                new=row["new"],
+                patches=tuple(zip(_list(row["old"]), _list(row["new"]), strict=True)),
             )
             for row in rows
         )
     except (OSError, KeyError, TypeError, ValueError) as problem:
         raise CourseError(f"{path} can't be read as a list of mistakes: {problem}") from None
+
+
+def right_submissions(course: Course, phase: str) -> tuple[Right, ...]:
+    """Return the other ways to write a phase, from `tests/right/PHASE`, by name."""
+    additions: dict[str, dict[str, str]] = {}
+    for file in course.files(phase):
+        folder = course.root / "tests" / "right" / phase / Path(file).stem
+        for path in sorted(folder.glob("*.py")):
+            text = path.read_text(encoding="utf-8")
+            additions.setdefault(path.stem, {})[f"{phase}/{file}"] = text
+    return tuple(Right(name, additions[name]) for name in sorted(additions))
 
 
 def reference(course: Course) -> Submission:
@@ -79,6 +111,10 @@ def untouched(course: Course) -> Submission:
     return Submission(
         "untouched-template", {path: text.encode() for path, text in templates(course)}
     )
+
+
+def _list(texts: str | list[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts
 
 
 def _read(course: Course, paths: list[str]) -> Mapping[str, bytes]:

@@ -52,6 +52,7 @@ def grade(
     audience: Audience = "hidden",
     exercise: str | None = None,
     launcher: LauncherName | None = None,
+    first_failure: bool = False,
 ) -> Report:
     """Run the suites of `phases` on a submission and return what they say.
 
@@ -65,6 +66,7 @@ def grade(
         audience: the visible suites, or the hidden ones that a grade is made of.
         exercise: run the tests of this one alone.
         launcher: how ranks are started; None takes the fastest that this system has.
+        first_failure: stop at the first test that fails.
 
     Raises:
         CourseError: a phase has no such suite.
@@ -78,6 +80,8 @@ def grade(
         options = [f"--submission={folder}", f"--seed={seed}"]
         if launcher is not None:
             options.append(f"--launcher={launcher}")
+        if first_failure:
+            options.append("--exitfirst")
         _run_pytest(suites, course.root, options, collector)
     return Report(
         submission=submission.name,

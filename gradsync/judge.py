@@ -6,7 +6,8 @@ unless the contract says it anyway. A rule (see `gradsync.diagnose`) may name th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gradsync.diagnose import Rule, first_diagnosis
@@ -69,11 +70,20 @@ def blame(
     ranks: Sequence[int] = (),
 ) -> None:
     """Raise the mistake that the first rule recognises, or say `otherwise`."""
-    diagnosis = first_diagnosis(seen, expected, mistakes)
-    if diagnosis is not None:
-        raise Mistake(diagnosis.explanation, diagnosis)
+    hold(first_diagnosis(seen, expected, mistakes))
     who = f" (on rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))})" if ranks else ""
     raise Mistake(otherwise + who)
+
+
+def hold(diagnosis: Diagnosis | None) -> None:
+    """Raise the mistake that was found, if one was."""
+    if diagnosis is not None:
+        raise Mistake(diagnosis.explanation, diagnosis)
+
+
+def each(seen: Observation, pick: Callable[[Any], Any]) -> Observation:
+    """Return the observation with what `pick` takes of every rank's value in its place."""
+    return replace(seen, values=tuple(pick(value) for value in seen))
 
 
 def check(
@@ -81,4 +91,4 @@ def check(
 ) -> None:
     """Raise the mistake with that code and text unless the condition holds."""
     if not holds:
-        raise Mistake(explanation, Diagnosis(code, tuple(ranks), explanation, guide=guide))
+        hold(Diagnosis(code, tuple(ranks), explanation, guide=guide))

@@ -6,7 +6,15 @@ import pytest
 
 from gradsync.diagnose.confusions import differs_from_one_process, would_be
 from gradsync.diagnose.values import EXACT
-from gradsync.judge import Mistake, assert_on_every_rank, assert_rank_by_rank, blame, check
+from gradsync.judge import (
+    Mistake,
+    assert_on_every_rank,
+    assert_rank_by_rank,
+    blame,
+    check,
+    each,
+    hold,
+)
 
 __all__ = [
     "EXACT",
@@ -16,8 +24,10 @@ __all__ = [
     "blame",
     "check",
     "differs_from_one_process",
+    "each",
     "exercise",
     "free_port",
+    "hold",
     "would_be",
 ]
 

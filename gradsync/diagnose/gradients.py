@@ -20,56 +20,83 @@ def gradient_mistakes(local: Sequence[Gradients]) -> list[Rule]:
 
     A rule is asked with `expected` as one dict a rank.
     """
-    return [not_synchronised(local), wrong_scale, only_one_rank, only_some_parameters]
+    return [
+        not_synchronised(local),
+        wrong_scale,
+        the_largest(local),
+        only_one_rank,
+        only_some_parameters,
+    ]
 
 
 def not_synchronised(local: Sequence[Gradients]) -> Rule:
-    """Every rank still has its own gradients."""
+    """Every rank still has its own gradients, divided perhaps."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
-        if expected is None or not close(list(seen), list(local)):
+        if expected is None or seen.world_size < 2:
             return None
-        return Diagnosis(
-            "gradients-not-synchronised",
-            tuple(range(seen.world_size)),
-            "every rank still has its own gradients, as they were before the call: nothing was "
-            "exchanged, so each rank would step in a direction of its own (GUIDELINES, "
-            f"{GUIDE})",
-            guide=GUIDE,
+        factor = _common_factor(list(seen), list(local))
+        if factor is None or factor <= 0:
+            return None
+        divided = "" if _is(factor, 1) else f", only {1 / factor:.4g} times smaller"
+        text = (
+            f"every rank still has its own gradients{divided}: what the ranks had was not added "
+            "up, so each would step in a direction of its own"
         )
+        return _found("gradients-not-synchronised", range(seen.world_size), text)
 
     return rule
 
 
 def wrong_scale(seen: Observation, expected: Any) -> Diagnosis | None:
-    """Every gradient is the same multiple of the mean."""
+    """Every gradient is the same multiple of the mean, on some ranks at least."""
     if expected is None:
         return None
-    factor = _common_factor(list(seen), expected)
-    if factor is None or abs(factor - 1) < 1e-3 or factor <= 0:
-        return None
     size = seen.world_size
-    ranks = tuple(range(size))
+    wrong = [rank for rank in range(size) if not close(seen[rank], expected[rank])]
+    factor = _common_factor([seen[r] for r in wrong], [expected[r] for r in wrong])
+    if factor is None or factor <= 0:
+        return None
     where = last_reduce(seen)
-    at = f" The all-reduce is at {where}" if where else " See"
-    if abs(factor - size) < 1e-3 * size:
+    at = f". The all-reduce is at {where}" if where else ""
+    who = "every gradient" if len(wrong) == size else f"on {_ranks(wrong)} every gradient"
+    if _is(factor, size):
         text = (
-            f"every gradient is exactly {size} times the mean of the ranks': you summed over "
-            f"{size} ranks and did not divide.{at} (GUIDELINES, {GUIDE})"
+            f"{who} is exactly {size} times the mean of the ranks': you summed over {size} ranks "
+            "and did not divide"
         )
-        return Diagnosis("sum-not-mean", ranks, text, where, GUIDE)
-    if abs(factor * size - 1) < 1e-3:
+        return _found("sum-not-mean", wrong, text + at, where)
+    if _is(factor * size, 1):
         text = (
-            f"every gradient is {size} times too small: the sum over {size} ranks was divided by "
-            f"{size} twice.{at} (GUIDELINES, {GUIDE})"
+            f"{who} is {size} times too small: the sum over {size} ranks was divided by {size} "
+            "twice"
         )
-        return Diagnosis("divided-twice", ranks, text, where, GUIDE)
-    code = "sum-not-mean" if factor > 1 else "divided-twice"
+        return _found("divided-twice", wrong, text + at, where)
     text = (
-        f"every gradient is {factor:.4g} times the mean of the {size} ranks': the sum was divided "
-        f"by {size / factor:.4g}, where {size} ranks took part.{at} (GUIDELINES, {GUIDE})"
+        f"{who} is {factor:.4g} times the mean: the sum was divided by {size / factor:.4g}, where "
+        f"the number of ranks is {size}"
     )
-    return Diagnosis(code, ranks, text, where, GUIDE)
+    return _found("sum-not-mean" if factor > 1 else "divided-twice", wrong, text + at, where)
+
+
+def the_largest(local: Sequence[Gradients]) -> Rule:
+    """Every element is the largest of the ranks', or the smallest."""
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        parts = [_flat([gradients]) for gradients in local]
+        values = [_flat([value]) for value in seen]
+        if expected is None or len(parts) < 2 or any(part is None for part in parts):
+            return None
+        for name, extreme in (("largest", np.max), ("smallest", np.min)):
+            if close(values, [extreme(parts, axis=0)] * len(parts)):
+                text = (
+                    f"every element is the {name} of the ranks': an all-reduce can do more than "
+                    "add up, and here it has to add up"
+                )
+                return _found("sum-not-mean", range(seen.world_size), text, last_reduce(seen))
+        return None
+
+    return rule
 
 
 def only_one_rank(seen: Observation, expected: Any) -> Diagnosis | None:
@@ -79,59 +106,69 @@ def only_one_rank(seen: Observation, expected: Any) -> Diagnosis | None:
     right = [rank for rank in range(seen.world_size) if close(seen[rank], expected[rank])]
     if len(right) != 1:
         return None
-    others = tuple(rank for rank in range(seen.world_size) if rank not in right)
+    others = [rank for rank in range(seen.world_size) if rank not in right]
     text = (
         f"rank {right[0]} alone ends with the mean of the gradients: the other ranks need it as "
-        f"well, or they step in another direction (GUIDELINES, {GUIDE})"
+        "well, or they step in another direction"
     )
-    return Diagnosis("only-one-rank-has-it", others, text, last_reduce(seen), GUIDE)
+    return _found("only-one-rank-has-it", others, text, last_reduce(seen))
 
 
 def only_some_parameters(seen: Observation, expected: Any) -> Diagnosis | None:
     """Some parameters are right on every rank, others are not."""
-    if expected is None or not all(isinstance(value, Mapping) for value in seen):
+    wrong = _wrong_names(seen, expected)
+    if not wrong or len(wrong) == len(expected[0]):
         return None
-    names = list(expected[0])
-    wrong = [
-        n for n in names if any(not close(seen[r].get(n), e[n]) for r, e in enumerate(expected))
-    ]
-    if not 0 < len(wrong) < len(names):
-        return None
-    ranks = tuple(
-        r for r, e in enumerate(expected) if any(not close(seen[r].get(n), e[n]) for n in wrong)
-    )
+    right = [name for name in expected[0] if name not in wrong]
+    ranks = [r for r, e in enumerate(expected) if not close(seen[r], e)]
     text = (
-        f"{', '.join(wrong)} did not end as the mean over the ranks, while "
-        f"{', '.join(n for n in names if n not in wrong)} did: every trainable parameter has to "
-        f"take part (GUIDELINES, {GUIDE})"
+        f"{', '.join(wrong)} did not end as the mean over the ranks, while {', '.join(right)} "
+        "did: every trainable parameter has to take part"
     )
-    return Diagnosis("only-some-parameters", ranks, text, last_reduce(seen), GUIDE)
+    return _found("only-some-parameters", ranks, text, last_reduce(seen))
 
 
-def none_gradient_skipped(without: Sequence[int], names: Sequence[str]) -> Rule:
-    """Ranks without a gradient left a collective out that the others wait in."""
+def none_gradient_skipped(without: Sequence[int], name: str) -> Rule:
+    """Ranks without a gradient stayed away from a collective, or were not counted."""
+    ranks = f"{_ranks(without)} had no gradient of {name}"
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         failure = seen.failure
-        stopped = failure is not None and failure.status == "deadlock"
-        if not stopped and (expected is None or close(list(seen), expected)):
+        if failure is not None:
+            if failure.status != "deadlock" or not _told_apart(seen, without):
+                return None
+            text = (
+                f"{failure.diagnosis.explanation}. {ranks} and left it out, but the others wait "
+                "all the same: who has nothing to add takes part with zeros"
+            )
+            return _found("none-gradient-skipped", without, text, failure.diagnosis.where)
+        if _wrong_names(seen, expected) != [name]:
             return None
-        if failure is not None and not stopped:
-            return None
-        told = (
-            failure.diagnosis.explanation
-            if failure is not None
-            else "the other ranks' mean leaves its zero out"
-        )
-        has = f"rank{'s' * (len(without) != 1)} {', '.join(map(str, without))} had"
-        text = (
-            f"{told}. The gradient of {', '.join(names)} was None there: {has} nothing to add, but "
-            f"must take part all the same, with zeros (GUIDELINES, {GUIDE})"
-        )
-        where = failure.diagnosis.where if failure is not None else last_reduce(seen)
-        return Diagnosis("none-gradient-skipped", tuple(without), text, where, GUIDE)
+        having = [r for r in range(seen.world_size) if r not in without]
+        if all(close(seen[r].get(name), expected[r][name]) for r in having):
+            text = (
+                f"{ranks}, and did not end with the mean of the others': they need it too, or "
+                "they step otherwise than the ranks that had one"
+            )
+            return _found("none-gradient-skipped", without, text, last_reduce(seen))
+        share = len(having) / seen.world_size
+        if all(close(share * array(seen[r].get(name)), expected[r][name]) for r in having):
+            text = (
+                f"{ranks}, and the sum was divided by {len(having)}, the number of those that had "
+                f"one: a missing gradient counts as zero, and there are {seen.world_size} ranks"
+            )
+            return _found("none-gradient-skipped", without, text, last_reduce(seen))
+        return None
 
     return rule
+
+
+def _told_apart(seen: Observation, without: Sequence[int]) -> bool:
+    """Tell whether the ranks without a gradient brought something else last than the others."""
+    last = {r: c[-1].shapes for r in range(seen.world_size) if (c := seen.collectives(r))}
+    lacking = {shapes for rank, shapes in last.items() if rank in without}
+    having = {shapes for rank, shapes in last.items() if rank not in without}
+    return len(lacking) == len(having) == 1 and lacking != having
 
 
 def last_reduce(seen: Observation) -> str | None:
@@ -144,7 +181,30 @@ def last_reduce(seen: Observation) -> str | None:
     return lines[-1] if lines else None
 
 
-def _common_factor(values: list[Any], expected: Any) -> float | None:
+def _found(code: str, ranks: Sequence[int], text: str, where: str | None = None) -> Diagnosis:
+    return Diagnosis(code, tuple(ranks), f"{text} (GUIDELINES, {GUIDE})", where, GUIDE)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"
+
+
+def _is(factor: float, wanted: float) -> bool:
+    return abs(factor - wanted) < 1e-3 * wanted
+
+
+def _wrong_names(seen: Observation, expected: Any) -> list[str]:
+    """Return the parameters that are not right on every rank."""
+    if expected is None or not all(isinstance(value, Mapping) for value in seen):
+        return []
+    return [
+        name
+        for name in expected[0]
+        if any(not close(seen[r].get(name), e[name]) for r, e in enumerate(expected))
+    ]
+
+
+def _common_factor(values: list[Any], expected: list[Any]) -> float | None:
     """Return c where all of `values` are c times `expected`."""
     one, other = _flat(values), _flat(expected)
     if one is None or other is None or one.shape != other.shape or not other.any():
@@ -153,9 +213,14 @@ def _common_factor(values: list[Any], expected: Any) -> float | None:
     return factor if close(one, factor * other) else None
 
 
-def _flat(values: Any) -> np.ndarray[Any, Any] | None:
-    """Return all numbers of a list of dicts in one vector."""
-    arrays = [array(v) for value in values if isinstance(value, Mapping) for v in value.values()]
+def _flat(values: Sequence[Any]) -> np.ndarray[Any, Any] | None:
+    """Return all numbers of a list of dicts in one vector, by name."""
+    arrays = [
+        array(value[name])
+        for value in values
+        if isinstance(value, Mapping)
+        for name in sorted(value)
+    ]
     if not arrays or any(a is None for a in arrays):
         return None
     return np.concatenate([a.reshape(-1) for a in arrays if a is not None])

@@ -13,8 +13,10 @@ MAX_TEXT = 200  # characters of a name; longer ones are cut
 MAX_SIDES = 64
 MAX_TENSORS = 4096
 MAX_BATCH = 4096  # events in one frame
-FIELDS = ("op", "group", "members", "shapes", "dtype", "reduce", "root", "peer", "tag")
-FIELDS += ("label", "where")
+FIELDS = (
+    *("op", "group", "members", "shapes", "dtype", "reduce", "root", "peer", "tag"),
+    *("label", "where"),
+)
 
 
 def encode(event: Event) -> dict[str, Any]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from gradsync.ranks.wording import ranks_text
+from gradsync.ranks import events
+from gradsync.ranks.standoff import Call
+from gradsync.ranks.wording import ranks_text, waits_texts
 from gradsync.records import Diagnosis, Failure, Status
 
 MAX_MESSAGE = 2_000  # characters of an exception's text that a report shows
@@ -36,7 +39,7 @@ class Raised:
         return cls(
             type=_text(header.get("type"), "exception"),
             message=_text(header.get("message")),
-            code=None if header.get("code") is None else _text(str(header["code"])),
+            code=_code(header.get("code")),
             missing=None if header.get("missing") is None else _text(header["missing"]),
             frames=tuple(
                 (_text(row[0]), _text(row[1]), _text(row[2]).strip())
@@ -95,10 +98,11 @@ def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, 
     return "error", "exception", f"{who} raised {said}", error.where
 
 
-def left(rank: int, exit_code: int | None) -> Failure:
+def left(rank: int, exit_code: int | None, where: str | None) -> Failure:
     """Return the failure of a rank whose process ended, or fell silent, without an answer.
 
-    `exit_code` is as `subprocess` has it: negative is the signal that killed it.
+    `exit_code` is as `subprocess` has it: negative is the signal that killed it. `where` is the
+    line that it crashed at, if it could still tell.
     """
     if exit_code is None:
         text = f"rank {rank} closed its connection to the grader and was stopped"
@@ -106,10 +110,11 @@ def left(rank: int, exit_code: int | None) -> Failure:
         text = f"rank {rank} was killed by {_signal_text(-exit_code)}"
     else:
         text = f"rank {rank} left with exit status {exit_code} before its function returned"
-    return Failure("crashed", Diagnosis("rank-crashed", (rank,), text))
+    at = f" at {where}" if where else ""
+    return Failure("crashed", Diagnosis("rank-crashed", (rank,), text + at, where))
 
 
-def timeout(seconds: float, busy: dict[int, str | None], waiting: set[int]) -> Failure:
+def timeout(seconds: float, busy: dict[int, str | None], waiting: Iterable[Call]) -> Failure:
     """Return the failure of ranks that were still at it when the time was up.
 
     `busy` has the line that each of them is at, where it is known; the others wait for them.
@@ -118,11 +123,16 @@ def timeout(seconds: float, busy: dict[int, str | None], waiting: set[int]) -> F
         f"rank {rank} " + (f"is at {where}" if where else "is still running")
         for rank, where in sorted(busy.items())
     ]
-    if waiting:
-        told.append(f"{ranks_text(waiting)} wait{'s' * (len(waiting) == 1)} in a collective")
-    text = f"not done after {seconds:g} s: {'; '.join(told)}. Is that a loop without an end?"
+    told += waits_texts(waiting)
+    text = f"not done after {seconds:g} s: {'; '.join(told)}"
     where = next((busy[rank] for rank in sorted(busy) if busy[rank]), None)
     return Failure("timeout", Diagnosis("too-slow", tuple(sorted(busy)), text, where))
+
+
+def late(deadlock: Failure, timeout: Failure) -> Failure:
+    """Return a deadlock that showed only when the time was up."""
+    text = f"{deadlock.diagnosis.explanation} ({timeout.diagnosis.explanation})"
+    return replace(deadlock, diagnosis=replace(deadlock.diagnosis, explanation=text))
 
 
 def protocol(rank: int, problem: str) -> Failure:
@@ -142,5 +152,9 @@ def _signal_text(number: int) -> str:
         return f"signal {number}"
 
 
+def _code(value: Any) -> str | None:
+    return str(value)[:MAX_MESSAGE] if type(value) is int else value and _text(value)
+
+
 def _text(value: Any, default: str = "") -> str:
-    return value[:MAX_MESSAGE] if type(value) is str else default
+    return events.text(value, MAX_MESSAGE) if type(value) is str else default

@@ -6,58 +6,65 @@ import linecache
 import sys
 import traceback
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import suppress
 from types import FrameType, ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
-import gradsync
+from gradsync.ranks.places import is_users, place
 
-LIBRARIES = tuple(str(Path(str(m.__file__)).parent) for m in (torch, gradsync, traceback))
 MODULE_FRAMES = 6  # how far above the call a local variable may hold the model
-
-
-def is_users(filename: str, roots: tuple[str, ...]) -> bool:
-    """Tell whether a file is the user's own: under `roots`, or, without roots, in no library."""
-    if roots:
-        return filename.startswith(roots)
-    return not filename.startswith((*LIBRARIES, "<frozen"))
+MAX_FRAMES = 20  # of a traceback that are told, innermost last
+MAX_MESSAGE = 10_000  # characters
+OURS = ("watch.py", "worker.py")  # where a collective is started on a rank's behalf
+STARTERS = ("wrapper", "start_group")
 
 
 def caller(roots: tuple[str, ...], tensor: torch.Tensor | None) -> tuple[str | None, str | None]:
     """Return ("template_trainer.py:91", "fc2.bias.grad") for the call being made."""
-    where = label = None
     frames = [f for f in _stack() if is_users(f.f_code.co_filename, roots)]
-    if frames:
-        where = place(frames[0].f_code.co_filename, frames[0].f_lineno)
-    if tensor is not None:
+    if not frames:
+        return None, None
+    where = place(frames[0].f_code.co_filename, frames[0].f_lineno)
+    if tensor is None or tensor.numel() == 0:
+        return where, None
+    with suppress(RuntimeError, ValueError, TypeError, AttributeError):
+        # a name is a courtesy: no odd tensor that a program holds may make it fail
         for frame in frames[:MODULE_FRAMES]:
-            label = label or _label(frame, tensor)
-    return where, label
-
-
-def place(filename: str, line: int) -> str:
-    return f"{Path(filename).name}:{line}"
+            if label := _label(frame, tensor):
+                return where, label
+    return where, None
 
 
 def describe_exception(error: BaseException, roots: tuple[str, ...]) -> dict[str, Any]:
     """Return what the trusted side wants to know of an exception, as plain data."""
     summary = traceback.extract_tb(error.__traceback__)
     users = [f for f in summary if is_users(f.filename, roots)]
+    lines = [(f.filename, f.lineno or 0, f.name) for f in users]
+    if isinstance(error, SyntaxError) and error.filename:
+        lines.append((error.filename, error.lineno or 0, "<module>"))
+    code = error.code if isinstance(error, SystemExit) else None
     return {
         "type": type(error).__name__,
-        "message": str(error),
-        "code": getattr(error, "code", None) if isinstance(error, SystemExit) else None,
+        "message": _text(error),
+        "code": code if code is None or type(code) is int else _text(code),
         "missing": _missing_name(error),
         "frames": [
-            [place(f.filename, f.lineno or 0), f.name, linecache.getline(f.filename, f.lineno or 0)]
-            for f in users
+            [place(filename, line), name, linecache.getline(filename, line)]
+            for filename, line, name in lines[-MAX_FRAMES:]
         ],
-        "in_collective": any(f.name in ("wrapper", "start_group") for f in summary),
+        "in_collective": any(f.name in STARTERS and f.filename.endswith(OURS) for f in summary),
         "out_of_memory": isinstance(error, MemoryError),
     }
+
+
+def _text(thing: object) -> str:
+    try:
+        return str(thing)[:MAX_MESSAGE]
+    except Exception as error:  # noqa: BLE001 - a __str__ of the user's own
+        return f"(its text can't be had: {type(error).__name__})"
 
 
 def _missing_name(error: BaseException) -> str | None:
@@ -75,19 +82,18 @@ def _stack() -> Iterator[FrameType]:
 
 
 def _label(frame: FrameType, tensor: torch.Tensor) -> str | None:
+    """Return the name of the parameter, gradient or buffer that a tensor is."""
+    memory, size = tensor.data_ptr(), tensor.numel()
     for value in list(frame.f_locals.values()):
         if isinstance(value, nn.Module):
             for name, candidate in (*value.named_parameters(), *value.named_buffers()):
-                if _same_memory(candidate, tensor):
+                if _lies_at(candidate, memory, size):
                     return name
-                if candidate.grad is not None and _same_memory(candidate.grad, tensor):
+                grad = candidate.grad if candidate.is_leaf else None
+                if grad is not None and _lies_at(grad, memory, size):
                     return f"{name}.grad"
     return None
 
 
-def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one is other or (
-        one.numel() == other.numel() > 0
-        and one.device == other.device
-        and one.data_ptr() == other.data_ptr()
-    )
+def _lies_at(tensor: torch.Tensor, memory: int, size: int) -> bool:
+    return tensor.layout == torch.strided and tensor.data_ptr() == memory and tensor.numel() == size

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from gradsync.ranks.crew import Launcher
+from gradsync.ranks.crew import Launcher, rank_environ
 from gradsync.ranks.fork import ForkLauncher
 from gradsync.ranks.spawn import SpawnLauncher
 from gradsync.ranks.supervise import observe
@@ -49,6 +49,7 @@ def run_ranks(
     Its parameters are filled by name: `rank`, `world_size`, and whatever is given as `inputs`
     (arrays, tensors, anything that cloudpickle takes). It may be a closure, a lambda or a
     function from a notebook. What the ranks print appears here, a rank's name before each line.
+    Their temporary files go with them.
 
     Args:
         function: what each rank runs; it returns numbers, strings, tensors, arrays, or lists,
@@ -57,8 +58,7 @@ def run_ranks(
         timeout: seconds after which ranks that still run are ended. A deadlock does not wait
             for it: it is proved from what the ranks enter, and told at once.
         process_group: start the default group before the function is called.
-        launcher: "fork" (Linux: tens of milliseconds a run) or "spawn" (anywhere: seconds);
-            None takes the faster one that this system has.
+        launcher: "fork" (Linux: tens of milliseconds a run) or "spawn" (anywhere: seconds).
         **inputs: the function's other arguments, the same for every rank.
 
     Returns:
@@ -66,6 +66,7 @@ def run_ranks(
 
     Raises:
         RankFailure: a rank raised, died, deadlocked or ran out of time; it says which and where.
+        LauncherError: the ranks could not be started, or were lost.
     """
     task = Task(
         function=function,
@@ -73,6 +74,7 @@ def run_ranks(
         inputs=inputs,
         path=tuple(entry or str(Path.cwd()) for entry in sys.path),
         cwd=Path.cwd(),
+        environ=rank_environ(),
         process_group=process_group,
         timeout=timeout,
     )

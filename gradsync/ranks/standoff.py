@@ -1,201 +1,277 @@
 """Trusted, pure: who waits for whom. Proves a deadlock or a mismatch from the streamed events.
 
 Each process group counts its own collectives on each rank; the k-th of one rank meets the k-th of
-the others. A rank is blocked while every thread of it that could act waits in a collective. It can
-go on if all it waits for have come, or are able to come; what is left after that is stuck, whatever
-time passes, and no time limit is needed to say so.
+the others, a send its recv. A rank is blocked while every thread of it that could act waits. It
+can go on if all it waits for have come, or are able to come; what is left after that is stuck,
+whatever time passes, and no time limit is needed to say so.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict, deque
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
-from gradsync.ranks import wording
-from gradsync.records import Collective, Event, Failure
+from gradsync.records import Collective, Event
 
 # A rank may leave these although some member never came: nothing it needs passes through that one.
 LOOSE_OPS = {"broadcast", "reduce", "gather", "scatter"}
 # Ranks may put tensors of unlike sizes into these.
 UNEVEN_OPS = {"all_to_all", "all_to_all_single", "barrier", "monitored_barrier"}
-Place = tuple[str, int]  # a group, and the position in its order
+# These wait for nobody when there is nothing to exchange.
+SKIPPED_WHEN_EMPTY = {
+    "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_into_tensor",
+    "all_gather_coalesced", "reduce_scatter", "reduce_scatter_tensor",
+}  # fmt: skip
+ITEM_BYTES = {
+    "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "float16": 2, "bfloat16": 2,
+    "int64": 8, "float64": 8, "complex64": 8, "complex128": 16,
+}  # fmt: skip
+MAX_THREADS = 1024  # of a rank that are kept track of
+
 Mail = tuple[str, int, int, int]  # a group, from, to, tag
 
 
-@dataclass
+@dataclass(eq=False, slots=True)
+class Meeting:
+    """Calls of different ranks that belong together."""
+
+    position: int  # among those of its group, or of its sender and receiver, from 0
+    calls: dict[int, Call] = field(default_factory=dict)  # by rank
+    conflict: str | None = None  # what the calls disagree in
+
+
+@dataclass(eq=False, slots=True)
 class Call:
     """One collective as one rank entered it."""
 
     rank: int
     collective: Collective
-    place: Place | None = None  # None for a send or recv
-    mail: Mail | None = None
-    position: int = 0  # among the sends, or recvs, of its mail
-    waiting: bool = False
+    expected: frozenset[int]  # the ranks that meet in it
+    meeting: Meeting
+    mail: Mail | None = None  # of a send or recv
+    from_anyone: bool = False
+
+    @property
+    def elsewhere(self) -> set[int]:
+        """The ranks that have yet to come."""
+        return set(self.expected.difference(self.meeting.calls))
 
 
-@dataclass
+Stuck = dict[int, list[Call]]  # by rank, the calls that its threads wait in
+
+
 class Standoff:
     """The state of all ranks, event by event."""
 
-    world_size: int
-    over: set[int] = field(default_factory=set)
-    _calls: dict[tuple[int, int], Call] = field(default_factory=dict)
-    _waiting: dict[int, dict[int, Call]] = field(default_factory=lambda: defaultdict(dict))
-    _others: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    _order: dict[tuple[str, int], list[Call]] = field(default_factory=lambda: defaultdict(list))
-    _sent: dict[Mail, list[Call]] = field(default_factory=lambda: defaultdict(list))
-    _received: dict[Mail, list[Call]] = field(default_factory=lambda: defaultdict(list))
-    _from_anyone: set[tuple[str, int, int]] = field(default_factory=set)
+    def __init__(self, world_size: int) -> None:
+        self.over: set[int] = set()  # ranks that will enter nothing any more
+        self._everyone = frozenset(range(world_size))
+        self._calls: dict[tuple[int, int], Call] = {}  # (rank, number) -> not yet left
+        self._waiting: dict[int, dict[int, Call]] = defaultdict(dict)  # rank -> thread -> call
+        self._others: Counter[int] = Counter()
+        self._positions: Counter[tuple[object, ...]] = Counter()
+        self._meetings: dict[tuple[str, int], Meeting] = {}  # not yet complete
+        self._mail: dict[Mail, deque[Meeting]] = defaultdict(deque)  # one side posted
+        self._from_anyone: set[tuple[str, int, int]] = set()  # a group, to, tag
 
-    def feed(self, event: Event) -> Failure | None:
-        """Take one event; return the mismatch, if this rank may not go on with what it entered."""
-        self._others[event.rank] = event.others
+    def feed(self, event: Event) -> bool:
+        """Take one event; False if the rank may not start what it enters: it does not fit."""
+        rank = event.rank
+        self._others[rank] = event.others
+        waiting = self._waiting[rank]
         if event.collective is not None:
-            return self._enter(event.rank, event.call, event.collective)
-        call = self._calls.get((event.rank, event.call))
-        if call is None:
-            return None
+            call = self._enter(rank, event.collective)
+            self._calls[rank, event.call] = call
+            if call.meeting.conflict is not None:
+                waiting[event.thread] = call  # it is held back
+            return call.meeting.conflict is None
+        entered = self._calls.get((rank, event.call))
+        if entered is None:
+            return True
         if event.kind == "wait":
-            call.waiting = True
-            self._waiting[event.rank][event.thread] = call
+            if len(waiting) < MAX_THREADS:
+                waiting[event.thread] = entered
         else:
-            call.waiting = False
-            for thread, waited in list(self._waiting[event.rank].items()):
-                if waited is call:
-                    del self._waiting[event.rank][thread]
-        return None
+            del self._calls[rank, event.call]
+            for thread in [thread for thread, call in waiting.items() if call is entered]:
+                del waiting[thread]
+        return True
 
-    def blocked(self) -> set[int]:
-        """Return the ranks that wait, with every thread that could act."""
-        return {
-            rank
-            for rank in range(self.world_size)
-            if rank not in self.over and len(self._waiting[rank]) > self._others[rank]
-        }
-
-    def stuck(self) -> set[int]:
+    def proved(self) -> Stuck:
         """Return the ranks that can never go on."""
-        blocked = self.blocked()
-        able = set(range(self.world_size)) - self.over - blocked
-        grown = True
-        while grown:
-            freed = {r for r in blocked - able if self._can_go_on(r, able)}
-            grown = bool(freed)
-            able |= freed
-        return blocked - able
+        return self._stuck(self._blocked(), sure=True)
 
-    def certain(self, stuck: set[int]) -> bool:
-        """Tell whether some stuck rank waits for one that its collective can't do without."""
-        return any(self._lost(call) for rank in stuck for call in self._waiting[rank].values())
+    def likely(self) -> Stuck:
+        """Return the ranks that can't go on, unless what they need is already on its way."""
+        return self._stuck(self._blocked(), sure=False)
 
-    def explain(self, stuck: set[int]) -> Failure:
-        """Return the deadlock, told from the collective that was entered first."""
-        calls = [call for rank in sorted(stuck) for call in self._waiting[rank].values()]
-        first = min(calls, key=lambda c: (c.mail is not None, c.place[1] if c.place else 0))
-        missing = self._missing(first)
-        waiting = {
-            c.rank: c
-            for c in calls
-            if c is first or (c.place is not None and c.place == first.place)
+    def at_last(self) -> Stuck:
+        """Return the ranks that look stuck when the time is up.
+
+        Those too that poll for what a rank that returned never entered, and those with a thread
+        that waits whatever their other threads are at.
+        """
+        held = {rank: list(threads.values()) for rank, threads in self._waiting.items() if threads}
+        for (rank, _), call in self._calls.items():
+            if not self._waiting[rank] and self.missing(call) & self.over:
+                held.setdefault(rank, []).append(call)
+        live = {rank: held[rank] for rank in sorted(held) if rank not in self.over}
+        return self._stuck(live, sure=False)
+
+    def waits(self) -> dict[int, Call]:
+        """Return the ranks that wait for others now, and in what."""
+        blocked = self._blocked().items()
+        return {
+            rank: calls[0]
+            for rank, calls in blocked
+            if all(self.missing(call) or call.meeting.conflict for call in calls)
         }
-        return wording.deadlock(
-            waiting={rank: call.collective for rank, call in waiting.items()},
-            index=first.place[1] + 1 if first.place else first.position + 1,
-            missing=missing,
-            elsewhere={
-                rank: next(iter(self._waiting[rank].values())).collective
-                for rank in stuck
-                if rank not in waiting
-            },
-            over=missing & self.over,
+
+    def missing(self, call: Call) -> set[int]:
+        """Return the ranks that have yet to come for this call to complete."""
+        if call.from_anyone or call.mail is None or call.collective.op == "recv":
+            return call.elsewhere
+        group, _, target, tag = call.mail
+        return set() if (group, target, tag) in self._from_anyone else call.elsewhere
+
+    def conflicts(self) -> list[Meeting]:
+        """Return the meetings whose calls do not fit each other, in the order of their groups."""
+        found = {
+            id(call.meeting): call.meeting for call in self._calls.values() if call.meeting.conflict
+        }
+        return sorted(found.values(), key=lambda meeting: meeting.position)
+
+    def _blocked(self) -> Stuck:
+        return {
+            rank: list(threads.values())
+            for rank, threads in sorted(self._waiting.items())
+            if threads and len(threads) > self._others[rank] and rank not in self.over
+        }
+
+    def _stuck(self, blocked: Stuck, *, sure: bool) -> Stuck:
+        able = set(self._everyone.difference(self.over, blocked))
+        freed = list(blocked)
+        while blocked and freed:
+            freed = [
+                rank
+                for rank, calls in blocked.items()
+                if any(self._can_go_on(call, able, sure=sure) for call in calls)
+            ]
+            able.update(freed)
+            blocked = {rank: calls for rank, calls in blocked.items() if rank not in able}
+        return blocked
+
+    def _can_go_on(self, call: Call, able: set[int], *, sure: bool) -> bool:
+        if call.meeting.conflict is not None:
+            return False
+        missing = self.missing(call)
+        if call.from_anyone:
+            return self._has_mail(call) or not missing.isdisjoint(able)
+        collective = call.collective
+        if collective.op in SKIPPED_WHEN_EMPTY and not _numel(collective):
+            return True
+        if sure and collective.op in LOOSE_OPS:
+            missing = _indispensable(call, missing)
+        return missing <= able
+
+    def _has_mail(self, call: Call) -> bool:
+        """Tell whether a send is posted that a recv from anyone would take."""
+        group, tag = call.collective.group, call.collective.tag
+        return any(
+            mail[0] == group
+            and mail[2:] == (call.rank, tag)
+            and meetings
+            and mail[1] in meetings[0].calls
+            for mail, meetings in self._mail.items()
         )
 
-    def _enter(self, rank: int, number: int, collective: Collective) -> Failure | None:
-        call = Call(rank, collective)
-        self._calls[rank, number] = call
+    def _enter(self, rank: int, collective: Collective) -> Call:
         if collective.op in ("send", "recv"):
-            return self._post(call)
-        members = collective.members or tuple(range(self.world_size))
-        group = collective.group if collective.members else collective.op
-        order = self._order[group, rank]
-        call.place = (group, len(order))
-        order.append(call)
-        for member in members:
-            theirs = self._at(member, call.place)
-            if theirs is not None and member != rank:
-                mismatch = _mismatch(theirs.collective, collective)
-                if mismatch:
-                    same = {m: c.collective for m in members if (c := self._at(m, call.place))}
-                    return wording.mismatch(mismatch, same, len(order))
-        return None
+            return self._post(rank, collective)
+        expected = frozenset(collective.members) or self._everyone
+        position = self._next(collective.group, rank)
+        place = (collective.group, position)
+        meeting = self._meetings.setdefault(place, Meeting(position))
+        call = Call(rank, collective, expected, meeting)
+        meeting.calls[rank] = call
+        first = next(iter(meeting.calls.values())).collective
+        meeting.conflict = meeting.conflict or disagreement([first, collective])
+        if not call.elsewhere:
+            del self._meetings[place]
+        return call
 
-    def _post(self, call: Call) -> Failure | None:
-        collective, rank = call.collective, call.rank
-        if collective.peer is None:
-            self._from_anyone.add((collective.group, rank, collective.tag))
-            return None
-        sends = collective.op == "send"
-        ends = (rank, collective.peer) if sends else (collective.peer, rank)
-        call.mail = (collective.group, *ends, collective.tag)
-        mine, theirs = (self._sent, self._received) if sends else (self._received, self._sent)
-        call.position = len(mine[call.mail])
-        mine[call.mail].append(call)
-        if call.position < len(theirs[call.mail]):
-            other = theirs[call.mail][call.position]
-            send, recv = (call, other) if sends else (other, call)
-            # A shorter message is fine; one that does not fit aborts the receiver.
-            if _numel(send.collective) > _numel(recv.collective):
-                same = {send.rank: send.collective, recv.rank: recv.collective}
-                return wording.mismatch("shapes", same, call.position + 1)
-        return None
+    def _post(self, rank: int, collective: Collective) -> Call:
+        group, peer, tag = collective.group, collective.peer, collective.tag
+        position = self._next(group, rank, collective.op, peer, tag)
+        if peer is None:
+            self._from_anyone.add((group, rank, tag))
+            everyone = frozenset(collective.members) or self._everyone
+            meeting = Meeting(position)
+            call = Call(rank, collective, everyone, meeting, from_anyone=True)
+            meeting.calls[rank] = call
+            return call
+        ends = (rank, peer) if collective.op == "send" else (peer, rank)
+        mail = (group, *ends, tag)
+        open_ = self._mail[mail]
+        if open_ and rank not in open_[0].calls:
+            meeting = open_.popleft()
+        else:
+            meeting = Meeting(position)
+            open_.append(meeting)
+        if not open_:
+            del self._mail[mail]
+        call = Call(rank, collective, frozenset(ends), meeting, mail)
+        meeting.calls[rank] = call
+        if (group, ends[1], tag) not in self._from_anyone:  # who knows then which meets which
+            meeting.conflict = disagreement([c.collective for c in meeting.calls.values()])
+        return call
 
-    def _at(self, rank: int, place: Place) -> Call | None:
-        order = self._order[place[0], rank]
-        return order[place[1]] if place[1] < len(order) else None
-
-    def _missing(self, call: Call) -> set[int]:
-        """Return the ranks that have yet to come for this call to complete."""
-        if call.place is not None:
-            members = call.collective.members or tuple(range(self.world_size))
-            return {m for m in members if self._at(m, call.place) is None}
-        if call.mail is None:
-            return set(range(self.world_size)) - {call.rank}
-        group, source, target, tag = call.mail
-        if call.collective.op == "recv":
-            return {source} if len(self._sent[call.mail]) <= call.position else set()
-        if (group, target, tag) in self._from_anyone:
-            return set()
-        return {target} if len(self._received[call.mail]) <= call.position else set()
-
-    def _can_go_on(self, rank: int, able: set[int]) -> bool:
-        for call in self._waiting[rank].values():
-            missing = self._missing(call)
-            from_anyone = call.place is None and call.mail is None
-            if missing & able if from_anyone else missing <= able:
-                return True
-        return False
-
-    def _lost(self, call: Call) -> bool:
-        """Tell whether a rank that can't be done without is among the missing."""
-        collective = call.collective
-        if collective.op in ("reduce", "gather"):
-            return collective.root == call.rank
-        return collective.op not in LOOSE_OPS or collective.root in self._missing(call)
+    def _next(self, *key: object) -> int:
+        position = self._positions[key]
+        self._positions[key] += 1
+        return position
 
 
-def _mismatch(one: Collective, other: Collective) -> str | None:
-    """Return what two ranks' views of the same collective disagree in."""
-    if one.op != other.op:
+def disagreement(views: Sequence[Collective]) -> str | None:
+    """Return what the ranks' views of one meeting disagree in."""
+    first = views[0]
+    if first.op in ("send", "recv"):
+        return None if _fits(views) else "shapes"
+    if any(view.op != first.op for view in views):
         return "ops"
-    if one.root != other.root:
+    if any(view.root != first.root for view in views):
         return "roots"
-    if one.op in UNEVEN_OPS:
+    if first.op in UNEVEN_OPS:
         return None
-    if (one.dtype, _numel(one)) != (other.dtype, _numel(other)):
+    if any((v.dtype, _numel(v)) != (first.dtype, _numel(first)) for v in views):
         return "shapes"
-    return "reductions" if one.reduce != other.reduce else None
+    return "reductions" if any(view.reduce != first.reduce for view in views) else None
+
+
+def _fits(ends: Sequence[Collective]) -> bool:
+    """Tell whether a message fits its receiver: a longer one aborts it, a shorter one is fine."""
+    send = next((end for end in ends if end.op == "send"), None)
+    recv = next((end for end in ends if end.op == "recv"), None)
+    if send is None or recv is None:
+        return True
+    if send.dtype != recv.dtype:
+        return _bytes(send) == _bytes(recv)
+    return _bytes(send) <= _bytes(recv)
+
+
+def _indispensable(call: Call, missing: Set[int]) -> set[int]:
+    """Return those of the missing that a rank can't leave a loose collective without."""
+    root = call.collective.root
+    if call.collective.op in ("reduce", "gather"):
+        return set(missing) if root == call.rank else set()
+    return {root} & missing if root is not None else set()
 
 
 def _numel(collective: Collective) -> int:
-    return sum(wording.numel(shape) for shape in collective.shapes)
+    return sum(map(math.prod, collective.shapes))
+
+
+def _bytes(collective: Collective) -> int:
+    return _numel(collective) * ITEM_BYTES.get(collective.dtype or "", 4)

@@ -6,245 +6,194 @@ and ends the run as soon as all ranks have answered, or one has failed and no ot
 
 from __future__ import annotations
 
-import re
+import functools
 import selectors
-import socket
 import tempfile
 import time
-from typing import Any
 
-from gradsync.ranks import events, failures, values, wire
-from gradsync.ranks.crew import Crew, Launcher
+from gradsync.ranks import events, failures, stacks, values, wire, wording
+from gradsync.ranks.crew import Crew, Launcher, LauncherError
 from gradsync.ranks.failures import Raised
-from gradsync.ranks.standoff import Standoff
+from gradsync.ranks.member import Member
+from gradsync.ranks.standoff import Standoff, Stuck
 from gradsync.ranks.task import Task
 from gradsync.records import Event, Failure, Observation
 
 POLL_SECONDS = 0.05  # how soon the death of a rank is seen whose children hold its sockets open
+START_SECONDS = 120.0  # for ranks to import torch, from a cold disk, and to meet
 GRACE_SECONDS = 1.0  # for ranks that still compute when another has failed
 SETTLE_SECONDS = 0.4  # for data already on its way, where a collective can do without some rank
 EXIT_SECONDS = 2.0  # between a rank's closed socket and its exit code
-STACK_SECONDS = 0.2  # between two pieces of a stack that a rank writes
-MAX_OUTPUT = 256 * 2**10  # bytes kept of each rank's stdout and stderr
 MAX_EVENTS = 200_000  # kept of a run
-STACK_LINE = re.compile(r'File "([^"]+)", line (\d+)')
-
-
-class RankState:
-    """What is known of one rank so far."""
-
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-        self.decoder = wire.Decoder()
-        self.value: Any = None
-        self.answered = False
-        self.raised: Raised | None = None
-        self.broken: Failure | None = None  # it broke the protocol
-        self.closed = False
-        self.exit_code: int | None = None
-        self.output = bytearray()
-
-    @property
-    def over(self) -> bool:
-        return self.answered or self.failed
-
-    @property
-    def failed(self) -> bool:
-        return self.raised is not None or self.broken is not None or self.closed
-
-    @property
-    def innocent(self) -> bool:
-        """Tell whether it may have failed only because another rank did."""
-        return self.raised is not None and self.raised.in_collective
 
 
 class Run:
-    def __init__(self, task: Task, crew: Crew, directory: str) -> None:
+    def __init__(self, task: Task, crew: Crew) -> None:
         self._task = task
         self._crew = crew
         self._began = time.monotonic()
+        self._started: float | None = None  # when the last rank was ready
+        self._looked = self._began  # for deaths
         self._standoff = Standoff(task.world_size)
-        self._ranks = [RankState(rank) for rank in range(task.world_size)]
+        self._members = [Member(rank, lines) for rank, lines in enumerate(crew.lines)]
         self._events: list[Event] = []
-        self._mismatch: Failure | None = None
         self._failed_at: float | None = None
-        self._stuck_at: float | None = None
-        self._directory = directory
+        self._stuck: Stuck = {}
+        self._stuck_at = self._began
 
-    def observe(self) -> Observation:
+    def observe(self, payload: bytes, directory: str) -> Observation:
         """Hand out the task and watch the ranks until the run is decided."""
-        payload = self._task.payload()
         with selectors.DefaultSelector() as selector:
-            for state, lines in zip(self._ranks, self._crew.lines, strict=True):
-                header = self._task.header(state.rank, self._directory, self._began)
-                _send(lines.channel, wire.pack("task", header, payload))
-                selector.register(lines.channel, selectors.EVENT_READ, (self._read_frames, state))
-                selector.register(lines.output, selectors.EVENT_READ, (self._read_output, state))
+            for member in self._members:
+                header = self._task.header(member.rank, directory, self._began)
+                member.send_task(header, payload, START_SECONDS)
+                hear = functools.partial(self._hear, member)
+                selector.register(member.lines.channel, selectors.EVENT_READ, hear)
+                selector.register(member.lines.output, selectors.EVENT_READ, member.hear_output)
             failure = None
-            while failure is None and not all(state.answered for state in self._ranks):
+            while failure is None and not all(member.answered for member in self._members):
                 for key, _ in selector.select(POLL_SECONDS):
-                    read, state = key.data
-                    if not read(key.fileobj, state):
+                    if not key.data():
                         selector.unregister(key.fileobj)
-                failure = self._decide()
-        seconds = time.monotonic() - self._began
-        return self._observation(failure, seconds)
+                failure = self._decide(time.monotonic())
+        return self._observation(failure, time.monotonic() - self._began)
 
-    def _decide(self) -> Failure | None:
+    def _hear(self, member: Member) -> bool:
+        """Take what a rank sent; False when nothing more can come."""
+        for frame in member.hear():
+            if not member.over:
+                self._take(frame, member)
+        return not member.closed
+
+    def _take(self, frame: wire.Frame, member: Member) -> None:
+        try:
+            if frame.kind == "events":
+                for event in events.decode(frame, member.rank):
+                    self._take_event(event, member)
+            elif frame.kind == "answer":
+                member.value = values.decode(frame.header.get("value"), frame.body)
+                member.answered = True
+            elif frame.kind == "raised":
+                member.raised = Raised.read(frame.header)
+            elif frame.kind == "ready":
+                self._take_ready(member)
+            else:
+                raise wire.WireError(f"it sent a frame of an unknown kind, {frame.kind[:40]!r}")
+        except wire.WireError as problem:
+            member.breaks(str(problem))
+
+    def _take_ready(self, member: Member) -> None:
+        """Let the ranks begin together: who leaves early breaks the start of slower ones."""
+        member.ready = True
+        if self._started is None and all(other.ready for other in self._members):
+            self._started = time.monotonic()
+            for other in self._members:
+                other.go()
+
+    def _take_event(self, event: Event, member: Member) -> None:
+        if len(self._events) < MAX_EVENTS:
+            self._events.append(event)
+        if self._standoff.feed(event) and event.kind == "enter":
+            member.go()
+
+    def _decide(self, now: float) -> Failure | None:
         """Return the failure once it is certain, None while the run may still succeed."""
-        if self._mismatch is not None:
-            return self._root_failure() or self._mismatch
-        now = time.monotonic()
-        self._notice_deaths()
-        live = {state.rank for state in self._ranks if not state.over}
+        if now - self._looked > POLL_SECONDS:
+            self._looked = now
+            self._notice_deaths()
+        live = {member.rank for member in self._members if not member.over}
         self._standoff.over = set(range(self._task.world_size)) - live
-        stuck = self._standoff.stuck()
-        if any(state.failed for state in self._ranks):
+        stuck = self._standoff.likely()
+        if stuck != self._stuck:
+            self._stuck, self._stuck_at = stuck, now
+        if any(member.failed for member in self._members):
             self._failed_at = self._failed_at or now
-            if live <= stuck or now - self._failed_at > GRACE_SECONDS:
-                return self._root_failure() or self._any_failure()
-            return None
-        if stuck:
-            self._stuck_at = self._stuck_at or now
-            proved = self._standoff.certain(stuck) or now - self._stuck_at > SETTLE_SECONDS
-            if proved and (live == stuck or now - self._stuck_at > GRACE_SECONDS):
-                return self._standoff.explain(stuck)
-        else:
-            self._stuck_at = None
-        if now - self._began > self._task.timeout:
-            busy = live - self._standoff.blocked() or live
-            places = {rank: self._place(rank) for rank in busy}
-            return failures.timeout(self._task.timeout, places, live - busy)
-        return None
+            if live <= stuck.keys() or now - self._failed_at > GRACE_SECONDS:
+                return self._failed()
+        elif stuck:
+            waited = now - self._stuck_at
+            proof = stuck if waited > SETTLE_SECONDS else self._standoff.proved()
+            if proof and (live == proof.keys() or waited > GRACE_SECONDS):
+                return wording.explain(self._standoff, proof)
+        return self._late(live, now)
 
-    def _root_failure(self) -> Failure | None:
-        """Return what the ranks did that failed of themselves, not because another did."""
-        for state in self._ranks:
-            if state.broken is not None:
-                return state.broken
-        for state in self._ranks:
-            if state.closed and state.raised is None and not state.answered:
-                return failures.left(state.rank, self._exit_code(state))
-        return self._raised([s for s in self._ranks if s.raised and not s.innocent])
+    def _failed(self) -> Failure | None:
+        """Return what a rank did that failed of itself, not because another did."""
+        for member in self._members:
+            if member.broken is not None:
+                return member.broken
+        for member in self._members:
+            if member.failed and member.raised is None:
+                return self._left(member)
+        errors = {m.rank: m.raised for m in self._members if m.raised is not None}
+        culprits = {rank: error for rank, error in errors.items() if not error.in_collective}
+        conflicts = self._standoff.conflicts()
+        if conflicts and not culprits:
+            return wording.mismatch(conflicts[0])
+        told = culprits or errors
+        first = next(iter(told.values()))
+        return failures.raised(first, tuple(r for r, error in told.items() if error.alike(first)))
 
-    def _any_failure(self) -> Failure | None:
-        return self._raised([state for state in self._ranks if state.raised])
-
-    def _raised(self, states: list[RankState]) -> Failure | None:
-        errors = {state.rank: state.raised for state in states if state.raised is not None}
-        if not errors:
-            return None
-        first = next(iter(errors.values()))
-        return failures.raised(first, tuple(r for r, error in errors.items() if error.alike(first)))
-
-    def _exit_code(self, state: RankState) -> int | None:
+    def _left(self, member: Member) -> Failure:
         until = time.monotonic() + EXIT_SECONDS
-        while state.exit_code is None and time.monotonic() < until:
-            state.exit_code = self._crew.exit_codes().get(state.rank)
+        while member.exit_code is None and time.monotonic() < until:
+            member.exit_code = self._crew.exit_codes().get(member.rank)
             time.sleep(0.002)
-        return state.exit_code
+        if not member.ready:
+            raise LauncherError(
+                f"rank {member.rank} ended before it began (exit status {member.exit_code}): "
+                f"{member.hear_last_output().strip()[-2000:] or 'it printed nothing'}"
+            )
+        where = stacks.after_crash(member.lines.stacks, self._task.shows)
+        return failures.left(member.rank, member.exit_code, where)
 
     def _notice_deaths(self) -> None:
         """Close the books on ranks that have ended, though a child may hold their sockets open."""
         for rank, code in self._crew.exit_codes().items():
-            state = self._ranks[rank]
-            state.exit_code = code
-            while not state.over and _readable(self._crew.lines[rank].channel):
-                if not self._read_frames(self._crew.lines[rank].channel, state):
-                    break
-            state.closed = state.closed or not state.over
+            member = self._members[rank]
+            if member.exit_code is None:
+                member.exit_code = code
+            elif not member.over:  # seen dead a while ago: all that it sent has been read
+                member.closed = True
 
-    def _place(self, rank: int) -> str | None:
-        """Ask a rank that still runs for the user's line that it is at."""
-        self._crew.ask_stacks(rank)
-        line = self._crew.lines[rank].stacks
-        line.settimeout(STACK_SECONDS)
-        text = bytearray()
-        try:
-            while len(text) < MAX_OUTPUT and (data := line.recv(2**16)):
-                text += data
-        except OSError:  # silent for long enough: that was all
-            pass
-        for file, number in STACK_LINE.findall(text.decode(errors="replace")):
-            if self._task.shows(file):
-                return f"{file.rsplit('/', 1)[-1]}:{number}"
-        return None
-
-    def _read_frames(self, channel: socket.socket, state: RankState) -> bool:
-        """Take what a rank sent; False when nothing more can come."""
-        try:
-            data = channel.recv(2**20)
-            for frame in state.decoder.feed(data):
-                self._take(frame, state, channel)
-        except (wire.WireError, BlockingIOError) as problem:
-            state.broken = failures.protocol(state.rank, str(problem))
-            return False
-        except OSError:
-            data = b""
-        state.closed = state.closed or not data
-        return bool(data)
-
-    def _take(self, frame: wire.Frame, state: RankState, channel: socket.socket) -> None:
-        if state.over or self._mismatch is not None:
-            return
-        if frame.kind == "answer":
-            state.value = values.decode(frame.header.get("value"), frame.body)
-            state.answered = True
-        elif frame.kind == "raised":
-            state.raised = Raised.read(frame.header)
-        elif frame.kind in events.KINDS:
-            event = events.decode(frame, state.rank)
-            if len(self._events) < MAX_EVENTS:
-                self._events.append(event)
-            self._mismatch = self._standoff.feed(event)
-            if event.kind == "enter" and self._mismatch is None:
-                channel.send(GO, socket.MSG_DONTWAIT)
-        else:
-            raise wire.WireError(f"it sent a frame of an unknown kind, {frame.kind[:40]!r}")
-
-    def _read_output(self, line: socket.socket, state: RankState) -> bool:
-        try:
-            data = line.recv(2**16)
-        except OSError:
-            data = b""
-        state.output += data[: MAX_OUTPUT - len(state.output)]
-        return bool(data)
+    def _late(self, live: set[int], now: float) -> Failure | None:
+        """Return what the ranks were at when their time was up."""
+        if self._started is None:
+            if now - self._began > START_SECONDS:
+                raise LauncherError(f"the ranks did not start within {START_SECONDS:g} s")
+            return None
+        if now - self._started <= self._task.timeout:
+            return None
+        waits = self._standoff.waits()
+        busy = live - waits.keys() or live
+        places = stacks.now(self._crew, busy, self._task.shows)
+        late = failures.timeout(self._task.timeout, places, waits.values())
+        if stuck := self._standoff.at_last():
+            return failures.late(wording.explain(self._standoff, stuck), late)
+        return late
 
     def _observation(self, failure: Failure | None, seconds: float) -> Observation:
-        for state, lines in zip(self._ranks, self._crew.lines, strict=True):
-            while _readable(lines.output) and self._read_output(lines.output, state):
-                pass
         return Observation(
             world_size=self._task.world_size,
-            values=tuple(state.value for state in self._ranks),
+            values=tuple(member.value for member in self._members),
             events=tuple(self._events),
-            output=tuple(bytes(s.output).decode(errors="replace") for s in self._ranks),
+            output=tuple(member.hear_last_output() for member in self._members),
             seconds=seconds,
             failure=failure,
-            answered=tuple(state.rank for state in self._ranks if state.answered),
+            answered=tuple(member.rank for member in self._members if member.answered),
         )
 
 
 def observe(task: Task, launcher: Launcher) -> Observation:
-    """Run the task on its ranks and return what was seen; nothing of it stays behind."""
+    """Run the task on its ranks and return what was seen; nothing of it stays behind.
+
+    Raises:
+        LauncherError: the ranks could not be started, or not be watched to their end.
+        TypeError: the function or an input can't be sent to a rank.
+    """
+    payload = task.payload()
     with (
         tempfile.TemporaryDirectory(prefix="gradsync-", ignore_cleanup_errors=True) as directory,
         launcher.crew(task.world_size, directory) as crew,
     ):
-        return Run(task, crew, directory).observe()
-
-
-GO = wire.pack("go")
-
-
-def _send(channel: socket.socket, data: bytes) -> None:
-    try:
-        channel.sendall(data)
-    except OSError:  # it died at once: its exit code will say why
-        return
-
-
-def _readable(line: socket.socket) -> bool:
-    with selectors.DefaultSelector() as selector:
-        selector.register(line, selectors.EVENT_READ)
-        return bool(selector.select(0))
+        return Run(task, crew).observe(payload, directory)

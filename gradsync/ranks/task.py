@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import pickle
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,8 +17,10 @@ from typing import Any
 import cloudpickle
 
 from gradsync.ranks.events import MAX_RANKS
+from gradsync.ranks.places import is_users
 
 RESERVED = {"rank", "world_size"}
+_registry = threading.Lock()  # of the modules that cloudpickle takes along
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,7 @@ class Task:
     roots: tuple[Path, ...] = ()  # whose lines an explanation may name; empty: all but libraries'
     path: tuple[str, ...] = ()  # goes before the ranks' own sys.path
     cwd: Path | None = None  # None: a private temporary folder
+    environ: Mapping[str, str] | None = None  # None: what the launcher starts its processes with
     process_group: bool = True  # the default group is started before the function is called
     timeout: float = 60.0  # seconds, for endless loops: a deadlock is proved long before
 
@@ -44,34 +51,72 @@ class Task:
             raise ValueError(f"timeout must be above 0 seconds, got {self.timeout!r}")
         if taken := RESERVED & self.inputs.keys():
             raise ValueError(
-                f"{' and '.join(sorted(taken))} come from the rank itself, not as input"
+                f"{' and '.join(sorted(taken))}: the rank's own, can't be given as input"
             )
+        self._check_arguments()
 
     def shows(self, file: str) -> bool:
         """Tell whether a rank's stack frame in `file` is worth naming."""
-        if self.roots:
-            return file.startswith(tuple(map(str, self.roots)))
-        libraries = (sys.prefix, sys.base_prefix, str(Path(__file__).parent.parent), "<")
-        return "site-packages" not in file and not file.startswith(libraries)
+        return is_users(file, tuple(map(str, self.roots)))
 
     def payload(self) -> bytes:
-        """Return the function and its inputs as a rank unpickles them."""
-        with _by_value(sys.modules.get(self.function.__module__)):
-            return bytes(cloudpickle.dumps((self.function, dict(self.inputs))))
+        """Return the function and its inputs as a rank unpickles them.
+
+        Raises:
+            TypeError: something among them can't be sent to another process.
+        """
+        with _by_value(_home(self.function)):
+            try:
+                return bytes(cloudpickle.dumps((self.function, dict(self.inputs))))
+            except (TypeError, ValueError, AttributeError, pickle.PicklingError) as error:
+                raise TypeError(
+                    f"{_name(self.function)} and its inputs go to other processes, "
+                    f"and can't: {error}"
+                ) from error
 
     def header(self, rank: int, directory: str, began: float) -> dict[str, Any]:
         """Return what else `rank` is told."""
         return {
             "rank": rank,
             "world_size": self.world_size,
-            "store": str(Path(directory) / "store"),
+            "directory": directory,
             "cwd": str(self.cwd or directory),
+            "environ": None if self.environ is None else dict(self.environ),
             "modules": {name: str(path) for name, path in self.modules.items()},
             "roots": [str(root) for root in self.roots],
             "path": list(self.path),
             "process_group": self.process_group,
             "began": began,
         }
+
+    def _check_arguments(self) -> None:
+        """Tell now, and here, that the function can't be called like this on the ranks."""
+        try:
+            signature = inspect.signature(self.function)
+        except ValueError:  # a builtin that does not tell
+            return
+        offered = dict.fromkeys((*RESERVED, *self.modules))
+        given = {name: None for name in offered if name in signature.parameters}
+        try:
+            signature.bind(**given, **self.inputs)
+        except TypeError as error:
+            raise TypeError(
+                f"{_name(self.function)}{signature} can't be called by name with "
+                f"{', '.join([*given, *self.inputs]) or 'nothing'}: {error}"
+            ) from None
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", function))
+
+
+def _home(function: Any) -> ModuleType | None:
+    """Return the module of the user's own that a function stands in."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    file = getattr(module, "__file__", None)
+    return module if file is not None and is_users(file, ()) else None
 
 
 @contextmanager
@@ -80,14 +125,15 @@ def _by_value(module: ModuleType | None) -> Iterator[None]:
 
     The ranks can't import a test module, nor a notebook: it may not be on their path at all.
     """
-    if module is None or module.__name__ in ("__main__", *sys.builtin_module_names):
-        yield
-        return
-    known = module.__name__ in cloudpickle.list_registry_pickle_by_value()
-    if not known:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
+    with _registry:
+        known = module is None or module.__name__ in (
+            "__main__",  # always taken along
+            *cloudpickle.list_registry_pickle_by_value(),
+        )
         if not known:
-            cloudpickle.unregister_pickle_by_value(module)
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            if not known:
+                cloudpickle.unregister_pickle_by_value(module)

@@ -69,7 +69,7 @@ def _encode(value: Any, blobs: list[bytes], path: str, depth: int) -> Any:
         if isinstance(value, plain):
             return plain(value)
     raise TypeError(
-        f"{path} is a {type(value).__name__}: a rank can return numbers, strings, tensors, "
+        f"{path} is of type {type(value).__name__}: a rank can return numbers, strings, tensors, "
         "arrays, and lists, tuples, sets and dicts of them"
     )
 

@@ -71,11 +71,11 @@ class WarmProcess:
 
     def _serve(self, deaths: int) -> None:
         while True:
-            ready, _, _ = select.select([self._control, deaths], [], [])
+            ready, _, _ = select.select([self._control.fileno(), deaths], [], [])
             if deaths in ready:
                 os.read(deaths, 512)
                 self._reap()
-            if self._control in ready and not self._answer():
+            if self._control.fileno() in ready and not self._answer():
                 return
 
     def _answer(self) -> bool:

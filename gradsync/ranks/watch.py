@@ -1,26 +1,26 @@
 """Untrusted side: report every collective of this rank to the trusted side, before it starts.
 
-Every collective of `torch.distributed`, whatever it is called through (functions imported early,
-object collectives, DTensor, a helper thread), ends in a method of `ProcessGroup`, and every wait in
+Every function of `torch.distributed`, whatever it is called through (a name imported early, an
+object collective, a hook, a helper thread), ends in a method of `ProcessGroup`, and every wait in
 `Work.wait`. Those are wrapped, nothing above them. Only what C++ starts itself stays unseen: the
-gradient buckets of torch's own DistributedDataParallel.
+buckets of torch's own DistributedDataParallel, functional collectives, and DTensor through them.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-import socket
 import threading
-import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from gradsync.ranks import frames, wire
+from gradsync.ranks import frames
+from gradsync.ranks.recorder import Recorder
 from gradsync.records import Collective
 
 # ProcessGroup's method -> (the name in torch.distributed, which argument holds what a rank puts in)
@@ -47,42 +47,42 @@ COLLECTIVES: dict[str, tuple[str, int | None]] = {
     "recv": ("recv", 0),
     "recv_anysource": ("recv", 0),
 }
-REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
-# Threads that PyTorch and multiprocessing keep to move data: they never enter a collective.
-DATA_THREADS = ("torch.utils.data", "multiprocessing")
+BLOCKS = {"monitored_barrier"}  # in the call itself: it returns no handle to wait for
+REDUCTIONS = {
+    getattr(dist.ReduceOp, name): name
+    for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
+}
+WORK_DONE = dist.Work.is_completed
+FUTURE_DONE = torch._C.Future.done
+MANY = 64  # handles that nobody waited for, before those that are done are let go
 
 
-class Recorder:
-    """Sends this rank's events, and lets a collective start when the trusted side says go."""
+class Watch:
+    """One rank's wrappers, and the handles of the collectives that they saw start."""
 
-    def __init__(self, channel: socket.socket, began: float, roots: tuple[str, ...]) -> None:
-        self._channel = channel
-        self._began = began
+    def __init__(self, recorder: Recorder, world_size: int, roots: tuple[str, ...]) -> None:
+        self.recorder = recorder
+        self.world_size = world_size
+        self.everyone = tuple(range(world_size))
         self._roots = roots
-        self._calls = 0
-        self._lock = threading.Lock()
+        self._calls: dict[int, int] = {}  # id of a work or future -> call
+        self._handles: dict[int, list[Any]] = {}  # call -> these objects: so long an id is theirs
+        self._many = MANY
 
-    def enter(self, collective: Collective) -> int:
-        """Report the collective and block until it may start; returns its number on this rank."""
-        with self._lock:
-            call = self._calls
-            self._calls += 1
-            self._send("enter", call, collective=asdict(collective))
-            if wire.receive(self._channel) is None:  # the trusted side is gone: nobody listens
-                os._exit(1)
-        return call
+    def sees(self) -> bool:
+        """Tell whether the default group is this run's world, its ranks numbered alike."""
+        return (
+            dist.is_initialized()
+            and dist.get_world_size() == self.world_size
+            and dist.get_rank() == self.recorder.rank
+        )
 
-    def report(self, kind: str, call: int) -> None:
-        with self._lock:
-            self._send(kind, call)
-
-    def describe(self, op: str, group: Any, tensors: Any = (), **more: Any) -> Collective:
+    def describe(self, op: str, group: str, tensors: Any = (), **more: Any) -> Collective:
         flat = list(_tensors_in(tensors))
         where, label = frames.caller(self._roots, flat[0] if flat else None)
         return Collective(
             op=op,
-            group=group.group_name if group is not None else "world",
-            members=tuple(dist.get_process_group_ranks(group)) if group is not None else (),
+            group=group,
             shapes=tuple(tuple(t.shape) for t in flat),
             dtype=str(flat[0].dtype).removeprefix("torch.") if flat else None,
             label=label,
@@ -90,64 +90,78 @@ class Recorder:
             **more,
         )
 
-    def _send(self, kind: str, call: int, **more: Any) -> None:
-        self._channel.sendall(
-            wire.pack(
-                kind,
-                {
-                    "call": call,
-                    "seconds": time.monotonic() - self._began,
-                    "thread": threading.get_ident(),
-                    "others": _other_threads(),
-                    **more,
-                },
-            )
-        )
+    def call_of(self, handle: Any) -> int | None:
+        return self._calls.get(id(handle))
+
+    def add(self, handle: Any, call: int) -> None:
+        """Remember that this work or future is complete when the call is."""
+        if len(self._handles) >= self._many:
+            self._let_go()
+        self._calls[id(handle)] = call
+        self._handles.setdefault(call, []).append(handle)
+
+    def done(self, call: int, *, at_once: bool = False) -> None:
+        """Report the end of a call, the first time that it shows."""
+        handles = self._handles.pop(call, None)
+        if handles is not None:
+            for handle in handles:
+                del self._calls[id(handle)]
+            self.recorder.leave(call, at_once=at_once)
+
+    def _let_go(self) -> None:
+        for call, handles in list(self._handles.items()):
+            if _is_done(handles[0]):
+                self.done(call)
+        self._many = max(MANY, 2 * len(self._handles))
 
 
-def install(recorder: Recorder) -> None:
+def install(recorder: Recorder, world_size: int, roots: tuple[str, ...]) -> None:
     """Wrap the methods; call it before a learner's module is imported."""
-    pending: dict[int, tuple[Any, int]] = {}  # id -> (work or future, call), kept till it is done
+    watch = Watch(recorder, world_size, roots)
     for name, (op, position) in COLLECTIVES.items():
-        _wrap_collective(recorder, pending, name, op, position)
-    _wrap_wait(recorder, pending, dist.Work, "wait")
-    _wrap_wait(recorder, pending, torch._C.Future, "wait")
-    _wrap_completed(recorder, pending)
-    _wrap_future(pending)
-    for name in ("init_process_group", "new_group"):
-        _wrap_rendezvous(recorder, name)
+        if hasattr(dist.ProcessGroup, name):  # an older or newer torch has another set of methods
+            _wrap_collective(watch, name, op, position)
+    _wrap_wait(watch, dist.Work)
+    _wrap_wait(watch, torch._C.Future)
+    _wrap_poll(watch, dist.Work, "is_completed")
+    _wrap_poll(watch, torch._C.Future, "done")
+    _wrap_derived(watch, dist.Work, "get_future")
+    _wrap_derived(watch, torch._C.Future, "then")
+    _wrap_rendezvous(watch, "init_process_group", _world)
+    _wrap_rendezvous(watch, "new_group", _founders)
+    _wrap_join(recorder)
 
 
-def _wrap_collective(
-    recorder: Recorder,
-    pending: dict[int, tuple[Any, int]],
-    name: str,
-    op: str,
-    position: int | None,
-) -> None:
-    original = getattr(dist.ProcessGroup, name, None)
-    if original is None:  # an older or newer torch has another set of methods
-        return
+def _wrap_collective(watch: Watch, name: str, op: str, position: int | None) -> None:
+    original = getattr(dist.ProcessGroup, name)
+    recorder = watch.recorder
 
     def wrapper(group: Any, *args: Any, **kwargs: Any) -> Any:
+        if not watch.sees():
+            return original(group, *args, **kwargs)
         tensors = args[position] if position is not None and position < len(args) else ()
-        call = recorder.enter(recorder.describe(op, group, tensors, **_details(op, group, args)))
-        if op == "monitored_barrier":  # the one that blocks in the call itself
-            recorder.report("wait", call)
-        work = original(group, *args, **kwargs)
+        details = _details(op, group, args)
+        collective = watch.describe(op, group.group_name, tensors, **details)
+        waits = op in BLOCKS or any(getattr(o, "asyncOp", None) is False for o in args)
+        call = recorder.enter(collective, waits=waits)
+        try:
+            work = original(group, *args, **kwargs)
+        except BaseException:
+            recorder.leave(call, at_once=True)
+            raise
         if work is None:
-            recorder.report("exit", call)
+            recorder.leave(call)
         else:
-            pending[id(work)] = (work, call)
+            watch.add(work, call)
         return work
 
     setattr(dist.ProcessGroup, name, wrapper)
 
 
 def _details(op: str, group: Any, args: tuple[Any, ...]) -> dict[str, Any]:
-    """Return what else must agree: the root, the reduction, the peer and tag."""
-    details: dict[str, Any] = {}
-    members = dist.get_process_group_ranks(group)
+    """Return what else must agree: the members, the root, the reduction, the peer and tag."""
+    members = tuple(dist.get_process_group_ranks(group))
+    details: dict[str, Any] = {"members": members}
     if op in ("send", "recv"):
         if len(args) == 3:
             details["peer"] = members[args[1]]
@@ -157,85 +171,126 @@ def _details(op: str, group: Any, args: tuple[Any, ...]) -> dict[str, Any]:
         if hasattr(options, "rootRank"):
             details["root"] = members[options.rootRank]
         if hasattr(options, "reduceOp"):
-            details["reduce"] = next(
-                (name for name in REDUCTIONS if options.reduceOp == getattr(dist.ReduceOp, name)),
-                None,
-            )
+            details["reduce"] = REDUCTIONS.get(getattr(options.reduceOp, "op", options.reduceOp))
     return details
 
 
-def _wrap_wait(
-    recorder: Recorder, pending: dict[int, tuple[Any, int]], owner: Any, name: str
-) -> None:
+def _wrap_wait(watch: Watch, owner: Any) -> None:
+    original = owner.wait
+
+    def wrapper(handle: Any, *args: Any, **kwargs: Any) -> Any:
+        call = watch.call_of(handle)
+        if call is None:
+            return original(handle, *args, **kwargs)
+        if not _is_done(handle):
+            watch.recorder.wait(call)
+        try:
+            result = original(handle, *args, **kwargs)
+        except BaseException:
+            watch.done(call, at_once=True)
+            raise
+        watch.done(call)
+        return result
+
+    owner.wait = wrapper
+
+
+def _wrap_poll(watch: Watch, owner: Any, name: str) -> None:
     original = getattr(owner, name)
 
-    def wrapper(work: Any, *args: Any, **kwargs: Any) -> Any:
-        known = pending.get(id(work))
-        if known is None:
-            return original(work, *args, **kwargs)
-        recorder.report("wait", known[1])
-        result = original(work, *args, **kwargs)
-        if pending.pop(id(work), None) is not None:
-            recorder.report("exit", known[1])
-        return result
+    def wrapper(handle: Any) -> bool:
+        done = bool(original(handle))
+        call = watch.call_of(handle)
+        if done and call is not None:
+            watch.done(call)
+        return done
 
     setattr(owner, name, wrapper)
 
 
-def _wrap_completed(recorder: Recorder, pending: dict[int, tuple[Any, int]]) -> None:
-    original = dist.Work.is_completed
+def _wrap_derived(watch: Watch, owner: Any, name: str) -> None:
+    """Wrap a method that makes a future out of a handle."""
+    original = getattr(owner, name)
 
-    def is_completed(work: Any) -> bool:
-        done = bool(original(work))
-        if done and id(work) in pending:
-            recorder.report("exit", pending.pop(id(work))[1])
-        return done
-
-    dist.Work.is_completed = is_completed  # type: ignore[method-assign, assignment]
-
-
-def _wrap_future(pending: dict[int, tuple[Any, int]]) -> None:
-    original = dist.Work.get_future
-
-    def get_future(work: Any) -> Any:
-        future = original(work)
-        if id(work) in pending:
-            pending[id(future)] = (future, pending.pop(id(work))[1])
+    def wrapper(handle: Any, *args: Any, **kwargs: Any) -> Any:
+        future = original(handle, *args, **kwargs)
+        call = watch.call_of(handle)
+        if call is not None:
+            watch.add(future, call)
         return future
 
-    dist.Work.get_future = get_future  # type: ignore[method-assign, assignment]
+    setattr(owner, name, wrapper)
 
 
-def _wrap_rendezvous(recorder: Recorder, name: str) -> None:
-    """Wrap a function in which all ranks of the world meet over the store."""
+def _wrap_rendezvous(
+    watch: Watch, name: str, who: Callable[[Watch, dict[str, Any]], tuple[int, ...] | None]
+) -> None:
+    """Wrap a function in which ranks meet over the store."""
     original: Callable[..., Any] = getattr(distributed_c10d, name)
+    signature = inspect.signature(original)
 
+    @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        call = recorder.enter(recorder.describe(name, None))
-        recorder.report("wait", call)
-        result = original(*args, **kwargs)
-        recorder.report("exit", call)
-        return result
+        members = who(watch, _by_name(signature, args, kwargs))
+        if members is None:
+            return original(*args, **kwargs)
+        collective = watch.describe(name, f"{name} {members}", members=members)
+        call = watch.recorder.enter(collective, waits=True)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            watch.recorder.leave(call, at_once=True)
 
     for module in (dist, distributed_c10d):
         setattr(module, name, wrapper)
 
 
-def _tensors_in(value: Any) -> Any:
+def _world(watch: Watch, arguments: dict[str, Any]) -> tuple[int, ...] | None:
+    """Return who meets in `init_process_group`; None for another world than this run's."""
+    size = arguments.get("world_size", -1)
+    told = str(size) if type(size) is int and size > 0 else os.environ.get("WORLD_SIZE", "")
+    return watch.everyone if told in ("", str(watch.world_size)) else None
+
+
+def _founders(watch: Watch, arguments: dict[str, Any]) -> tuple[int, ...] | None:
+    """Return who meets in `new_group`: everyone, members or not, unless they agreed otherwise."""
+    if not watch.sees():
+        return None
+    ranks = arguments.get("ranks")
+    if arguments.get("use_local_synchronization") and ranks:
+        return tuple(sorted(ranks))
+    return watch.everyone
+
+
+def _by_name(
+    signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    try:
+        return signature.bind(*args, **kwargs).arguments
+    except TypeError:  # the call itself will say so
+        return {}
+
+
+def _wrap_join(recorder: Recorder) -> None:
+    """Wrap `Thread.join`: whoever is in there can't enter a collective before the other ends."""
+    original = threading.Thread.join
+
+    def join(thread: threading.Thread, timeout: float | None = None) -> None:
+        if timeout is not None:
+            return original(thread, timeout)
+        with recorder.asleep():
+            return original(thread)
+
+    threading.Thread.join = join  # type: ignore[method-assign, assignment]
+
+
+def _is_done(handle: Any) -> bool:
+    return bool(FUTURE_DONE(handle) if isinstance(handle, torch._C.Future) else WORK_DONE(handle))
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _tensors_in(item)
-
-
-def _other_threads() -> int:
-    here = threading.current_thread()
-    return sum(
-        1
-        for thread in threading.enumerate()
-        if thread is not here
-        and not str(getattr(getattr(thread, "_target", None), "__module__", "")).startswith(
-            DATA_THREADS
-        )
-    )

@@ -3,16 +3,85 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable
 
-from gradsync.records import Collective, Diagnosis, Failure
+from gradsync.ranks.standoff import Call, Meeting, Standoff, Stuck, disagreement
+from gradsync.records import Diagnosis, Failure
 
 GUIDE = "Deadlocks"
 NOUNS = {"float32": "float", "float64": "double"}
+# What a meeting's calls disagree in -> the code, and what is said first.
+MISMATCHES = {
+    "ops": ("deadlock-order-differs", "the ranks call different collectives at the same point"),
+    "roots": ("wrong-source", "the ranks disagree on the source of {}"),
+    "reductions": ("shape-mismatch", "the ranks disagree on the reduction of {}"),
+    "shapes": ("shape-mismatch", "the ranks meet in {} with tensors that do not fit"),
+}
 
 
-def numel(shape: tuple[int, ...]) -> int:
-    return math.prod(shape)
+def explain(standoff: Standoff, stuck: Stuck) -> Failure:
+    """Tell why these ranks can't go on."""
+    conflicts = standoff.conflicts()
+    return mismatch(conflicts[0]) if conflicts else deadlock(standoff, stuck)
+
+
+def deadlock(standoff: Standoff, stuck: Stuck) -> Failure:
+    """Some ranks wait for others that can never come."""
+    first = _first(standoff, stuck)
+    missing = standoff.missing(first)
+    over = missing & standoff.over
+    beside = {
+        rank: call
+        for rank, calls in stuck.items()
+        for call in calls
+        if call.meeting is first.meeting
+    }
+    elsewhere = {rank: calls[0] for rank, calls in stuck.items() if rank not in beside}
+    if over:
+        parts = [_absence(first, over), *_since(beside.values(), "there")]
+    else:
+        parts = _since(beside.values(), f"in {call_text(first)}")
+    parts += [text for call in elsewhere.values() for text in waits_texts([call])]
+    code = "deadlock-rank-missing" if over else "deadlock-order-differs"
+    if first.collective.op == "init_process_group":
+        code = "group-not-initialised"
+    culprits = over or (missing if first.mail is None else stuck.keys())
+    return Failure(
+        "deadlock",
+        Diagnosis(code, tuple(sorted(culprits)), "; ".join(parts), first.collective.where, GUIDE),
+        collective=first.collective,
+        waiting=tuple(sorted(beside)),
+    )
+
+
+def mismatch(meeting: Meeting) -> Failure:
+    """Ranks meet in the same place with calls that do not fit each other."""
+    calls = [meeting.calls[rank] for rank in sorted(meeting.calls)]
+    kind = disagreement([call.collective for call in calls]) or "ops"
+    views: dict[str, list[int]] = {}
+    for call in calls:
+        views.setdefault(_view(kind, call), []).append(call.rank)
+    odd = min(views.values(), key=lambda ranks: (len(ranks), -min(ranks)))
+    first = meeting.calls[odd[0]]
+    code, lead = MISMATCHES[kind]
+    labels = {call.collective.label for call in calls}
+    if kind == "shapes" and None not in labels and len(labels) > 1:
+        code = "deadlock-order-differs"
+    culprits = odd if first.mail is None else list(meeting.calls)
+    told = "; ".join(f"{ranks_text(ranks)}: {view}" for view, ranks in views.items())
+    name = f"{first.collective.op} #{meeting.position + 1}"
+    return Failure(
+        "deadlock",
+        Diagnosis(
+            code,
+            tuple(sorted(culprits)),
+            f"{lead.format(name)}. {told}",
+            first.collective.where,
+            GUIDE,
+        ),
+        collective=first.collective,
+        waiting=tuple(sorted(meeting.calls)),
+    )
 
 
 def ranks_text(ranks: Collection[int]) -> str:
@@ -20,88 +89,72 @@ def ranks_text(ranks: Collection[int]) -> str:
     return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, sorted(ranks)))}"
 
 
-def call_text(collective: Collective, index: int | None = None) -> str:
+def waits_texts(calls: Iterable[Call]) -> list[str]:
+    """Return "ranks 0, 1 wait in barrier #2 since template_trainer.py:91", a text a place."""
+    together: dict[str, list[Call]] = {}
+    for call in calls:
+        together.setdefault(call_text(call), []).append(call)
+    return [text for name, calls in together.items() for text in _since(calls, f"in {name}")]
+
+
+def call_text(call: Call) -> str:
     """Return "all_reduce #7 (fc2.bias.grad, 10 floats)"."""
-    count = sum(numel(shape) for shape in collective.shapes)
+    collective = call.collective
+    count = sum(map(math.prod, collective.shapes))
     noun = NOUNS.get(collective.dtype or "", f"{collective.dtype} value")
     size = f"{count} {noun}{'s' * (count != 1)}" if collective.dtype else None
-    details = ", ".join(d for d in (collective.label, size) if d)
+    details = ", ".join(detail for detail in (collective.label, size) if detail)
     peer = ""
     if collective.op in ("send", "recv"):
-        direction = "to" if collective.op == "send" else "from"
-        peer = f" {direction} " + (
-            "any rank" if collective.peer is None else f"rank {collective.peer}"
-        )
-    number = f" #{index}" if index else ""
+        whom = "any rank" if collective.peer is None else f"rank {collective.peer}"
+        peer = f" to {whom}" if collective.op == "send" else f" from {whom}"
+    number = f" #{call.meeting.position + 1}"
     return f"{collective.op}{number}{peer}" + (f" ({details})" if details else "")
 
 
-def _since(collective: Collective) -> str:
-    return f" at {collective.where}" if collective.where else ""
+def _first(standoff: Standoff, stuck: Stuck) -> Call:
+    """Return the call to tell a deadlock from, the same on every run of the same program.
+
+    A rank that returned can't be waiting for anyone: it comes first. Then what most ranks wait in.
+    """
+    calls = [call for rank in sorted(stuck) for call in stuck[rank]]
+
+    def weight(call: Call) -> tuple[bool, int, bool, int]:
+        together = sum(other.meeting is call.meeting for other in calls)
+        returned = standoff.missing(call) & standoff.over
+        return not returned, -together, call.mail is not None, call.meeting.position
+
+    return min(calls, key=weight)
 
 
-def deadlock(
-    waiting: Mapping[int, Collective],
-    index: int,
-    missing: Collection[int],
-    elsewhere: Mapping[int, Collective],
-    over: Collection[int],
-) -> Failure:
-    """Some ranks wait in a collective that the missing ones can never enter."""
-    first = waiting[min(waiting)]
-    call = call_text(first, index)
-    parts = []
-    if over:
-        have = "it has" if len(over) == 1 else "they have"
-        parts.append(f"{ranks_text(over)} never entered {call}: {have} already returned")
-    wait = "waits" if len(waiting) == 1 else "wait"
-    parts.append(f"{ranks_text(waiting)} {wait} in {call}{_since(first)}")
-    parts += [
-        f"rank {rank} waits in {call_text(other)}{_since(other)}"
-        for rank, other in sorted(elsewhere.items())
+def _absence(call: Call, over: set[int]) -> str:
+    have = "it has" if len(over) == 1 else "they have"
+    what = f"entered {call_text(call)}"
+    if call.collective.op == "recv":
+        what = f"sent what {call_text(call)} of rank {call.rank} wants"
+    elif call.collective.op == "send":
+        what = f"received {call_text(call)} of rank {call.rank}"
+    return f"{ranks_text(over)} never {what}: {have} already returned"
+
+
+def _since(calls: Iterable[Call], where: str) -> list[str]:
+    """Return who waits there, a text for each line that they wait at."""
+    lines: dict[str | None, set[int]] = {}
+    for call in calls:
+        lines.setdefault(call.collective.where, set()).add(call.rank)
+    return [
+        f"{ranks_text(ranks)} {'waits' if len(ranks) == 1 else 'wait'} {where}"
+        + (f" since {line}" if line else "")
+        for line, ranks in lines.items()
     ]
-    code = "deadlock-order-differs" if elsewhere else "deadlock-rank-missing"
-    if first.op == "init_process_group":
-        code = "group-not-initialised"
-    diagnosis = Diagnosis(
-        code, tuple(sorted(missing or waiting)), "; ".join(parts), first.where, GUIDE
-    )
-    return Failure("deadlock", diagnosis, collective=first, waiting=tuple(sorted(waiting)))
 
 
-def mismatch(kind: str, entered: Mapping[int, Collective], index: int) -> Failure:
-    """Ranks meet in the same place with calls that do not fit each other."""
-    views: dict[str, list[int]] = {}
-    for rank, collective in entered.items():
-        views.setdefault(_view(kind, collective, index), []).append(rank)
-    told = "; ".join(f"{ranks_text(ranks)}: {view}" for view, ranks in views.items())
-    odd = min(views.values(), key=lambda ranks: (len(ranks), -min(ranks)))
-    first = entered[odd[0]]
-    labels = {collective.label for collective in entered.values()}
-    codes = {
-        "ops": "deadlock-order-differs",
-        "roots": "wrong-source",
-        "reductions": "shape-mismatch",
-        "shapes": "shape-mismatch",
-    }
-    code = codes[kind]
-    if kind == "shapes" and None not in labels and len(labels) > 1:
-        code = "deadlock-order-differs"
-    lead = {
-        "ops": "the ranks call different collectives at the same point",
-        "roots": f"the ranks disagree on the source of {first.op} #{index}",
-        "reductions": f"the ranks disagree on the reduction of {first.op} #{index}",
-        "shapes": f"the ranks meet in {first.op} #{index} with tensors that do not fit",
-    }[kind]
-    diagnosis = Diagnosis(code, tuple(sorted(odd)), f"{lead}. {told}", first.where, GUIDE)
-    return Failure("deadlock", diagnosis, collective=first, waiting=tuple(sorted(entered)))
-
-
-def _view(kind: str, collective: Collective, index: int) -> str:
+def _view(kind: str, call: Call) -> str:
+    collective = call.collective
+    at = f" at {collective.where}" if collective.where else ""
     if kind == "roots":
-        return f"root {collective.root}{_since(collective)}"
+        return f"root {collective.root}{at}"
     if kind == "reductions":
-        return f"{collective.reduce}{_since(collective)}"
+        return f"{collective.reduce}{at}"
     shapes = " + ".join(str(list(shape)) for shape in collective.shapes)
-    view = f"{call_text(collective, index)}{_since(collective)}"
-    return f"{view}, shape {shapes}" if kind == "shapes" else view
+    return f"{call_text(call)}{at}" + (f", shape {shapes}" if kind == "shapes" else "")

@@ -7,21 +7,36 @@ import importlib.util
 import inspect
 import os
 import pickle
+import random
 import signal
 import socket
 import sys
+import tempfile
+import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 from gradsync.ranks import frames, values, watch, wire
+from gradsync.ranks.recorder import Recorder
+
+PARENT_SECONDS = 1.0  # between two looks at whether the parent still lives
 
 
-def main(channel: socket.socket, stacks: socket.socket) -> None:
+def start(channel: int, stacks: int) -> NoReturn:
+    """Be a rank in a process of its own, whose parent may be killed and can't end it then."""
+    threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
+    main(socket.socket(fileno=channel), socket.socket(fileno=stacks))
+
+
+def main(channel: socket.socket, stacks: socket.socket) -> NoReturn:
     """Run the one task that comes over `channel` and end this process.
 
     A gloo group's destructor can hang or abort, now and then, so no rank ever returns into the
@@ -30,39 +45,66 @@ def main(channel: socket.socket, stacks: socket.socket) -> None:
     task = wire.receive(channel)
     if task is None:
         os._exit(1)
+    faulthandler.enable(stacks.fileno(), all_threads=False)
     faulthandler.register(signal.SIGUSR1, file=stacks.fileno(), all_threads=True)
-    roots = tuple(task.header["roots"])
-    try:
-        tree, body = values.encode(_run(channel, task, roots))
-        answer = wire.pack("answer", {"value": tree}, body)
-    except BaseException as error:  # noqa: BLE001 - whatever a rank raises is reported as itself
-        answer = wire.pack("raised", frames.describe_exception(error, roots))
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    process = os.getpid()
+    recorder = Recorder(channel, task.header["rank"], task.header["began"])
+    head, body = _outcome(task, recorder)
+    if os.getpid() != process:  # a child that the function forked and let return
+        os._exit(0)
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    channel.sendall(answer)
+        with suppress(AttributeError, ValueError, OSError):  # the function may have closed it
+            stream.flush()
+    recorder.say(head, body)
     while channel.recv(1):  # a rank that leaves early breaks the connections of slower ones
         pass
     os._exit(0)
-
-
-def _run(channel: socket.socket, task: wire.Frame, roots: tuple[str, ...]) -> Any:
-    header = task.header
-    rank, world_size = header["rank"], header["world_size"]
-    os.chdir(header["cwd"])
-    sys.path[:] = header["path"] + [p for p in sys.path if p not in header["path"]]
-    torch.set_num_threads(1)
-    if header["process_group"]:
-        start_group(header["store"], rank, world_size)
-    watch.install(watch.Recorder(channel, header["began"], roots))
-    function, inputs = pickle.loads(task.body)
-    modules = {name: Path(path) for name, path in header["modules"].items()}
-    return function(**_arguments(function, rank, world_size, modules, inputs))
 
 
 def start_group(path: str, rank: int, world_size: int) -> None:
     """Meet the other ranks over a file: no port that two runs side by side could both want."""
     store = dist.FileStore(path, world_size)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+
+
+def _outcome(task: wire.Frame, recorder: Recorder) -> tuple[bytes, bytes]:
+    """Return the frame, its head and its body, that tells how the function ended."""
+    try:
+        tree, body = values.encode(_run(task, recorder))
+        return wire.head("answer", {"value": tree}, len(body)), body
+    except BaseException as error:  # noqa: BLE001 - whatever a rank raises is reported as itself
+        roots = tuple(task.header["roots"])
+        return wire.head("raised", frames.describe_exception(error, roots), 0), b""
+
+
+def _run(task: wire.Frame, recorder: Recorder) -> Any:
+    header = task.header
+    rank, world_size = header["rank"], header["world_size"]
+    _settle(header)
+    if header["process_group"]:
+        start_group(str(Path(header["directory"]) / "store"), rank, world_size)
+    watch.install(recorder, world_size, tuple(header["roots"]))
+    recorder.say(wire.pack("ready"))
+    recorder.await_go()
+    function, inputs = pickle.loads(task.body)
+    modules = {name: Path(path) for name, path in header["modules"].items()}
+    return function(**_arguments(function, rank, world_size, modules, inputs))
+
+
+def _settle(header: dict[str, Any]) -> None:
+    """Make this process what a rank started by hand would be, whatever it was forked from."""
+    if header["environ"] is not None:
+        os.environ.clear()
+        os.environ.update(header["environ"])
+    os.environ["TMPDIR"] = header["directory"]  # what a rank leaves there goes with the run
+    tempfile.tempdir = None
+    os.chdir(header["cwd"])
+    sys.path[:] = header["path"] + [p for p in sys.path if p not in header["path"]]
+    torch.set_num_threads(1)
+    torch.seed()
+    random.seed()
+    np.random.seed()
 
 
 def _arguments(
@@ -73,7 +115,10 @@ def _arguments(
     inputs: dict[str, Any],
 ) -> dict[str, Any]:
     """Fill the function's parameters by name; a learner's file is imported when it is asked for."""
-    wanted = inspect.signature(function).parameters
+    try:
+        wanted = set(inspect.signature(function).parameters)
+    except ValueError:  # a builtin that does not tell
+        wanted = set()
     known: dict[str, Any] = {"rank": rank, "world_size": world_size}
     given = {name: value for name, value in known.items() if name in wanted}
     given |= {name: _load(path) for name, path in modules.items() if name in wanted}
@@ -92,5 +137,7 @@ def _load(path: Path) -> ModuleType:
     return module
 
 
-if __name__ == "__main__":
-    main(*(socket.socket(fileno=int(number)) for number in sys.argv[1:]))
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(PARENT_SECONDS)
+    os.killpg(0, signal.SIGKILL)

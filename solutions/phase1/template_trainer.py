@@ -366,8 +366,8 @@ def main() -> None:
         SmallCNN().to(device),
         data.train.first(10_000),
         data.test,
-        epochs=2,
-        batch_size=32,
+        epochs=5,
+        batch_size=50,
         lr=0.1,
     )
     cleanup_distributed()

@@ -5,13 +5,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 
-from gradsync.testing import (
-    assert_on_every_rank,
-    assert_rank_by_rank,
-    check,
-    exercise,
-    would_be,
-)
+from gradsync.testing import assert_on_every_rank, check, each, exercise, would_be
 
 GUIDE = "Epochs and evaluation"
 
@@ -31,14 +25,18 @@ class Spy(nn.Module):
 
 
 class EarSampler(SequentialSampler):
-    """Goes in order, and notes the epochs that it is told."""
+    """Goes in order, and notes the epoch that it was last told when a pass begins."""
 
     def __init__(self, dataset):
         super().__init__(dataset)
-        self.told = []
+        self.epoch, self.passes = None, []
 
     def set_epoch(self, epoch):
-        self.told.append(epoch)
+        self.epoch = epoch
+
+    def __iter__(self):
+        self.passes.append(self.epoch)
+        return super().__iter__()
 
 
 def draw(rng, counts):
@@ -87,16 +85,19 @@ def test_the_sampler_is_told_the_epoch(ranks, rng):
         loader = DataLoader(data, batch_size=4, sampler=EarSampler(data))
         model = Spy()
         trainer.train_epoch(model, loader, nn.CrossEntropyLoss(), sgd(model), 5)
-        return loader.sampler.told
+        return [[*loader.sampler.passes], loader.sampler.epoch]
 
     seen = ranks(probe, 2, shares=draw(rng, [8, 8]))
 
+    wrong = [rank for rank in range(2) if seen[rank][0] != [5]]
+    passes, told = seen[wrong[0]] if wrong else ([5], 5)
+    heard = "nothing" if told is None else f"epoch {told}" + " after the pass" * (None in passes)
     check(
-        all(told and told[-1] == 5 for told in seen),
+        not wrong,
         "epoch-not-set",
-        f"train_epoch of epoch 5 told the loader's sampler {list(seen)} by rank: without it every "
-        f"epoch has the order of the first (GUIDELINES, {GUIDE})",
-        ranks=[rank for rank in range(2) if not seen[rank] or seen[rank][-1] != 5],
+        f"train_epoch of epoch 5 told the loader's sampler {heard}: before the pass it has to be "
+        f"told the epoch, or its order is not that epoch's (GUIDELINES, {GUIDE})",
+        ranks=wrong,
         guide=GUIDE,
     )
 
@@ -108,37 +109,52 @@ def test_the_epochs_loss_weighs_every_sample_alike(ranks, rng):
 
     seen = ranks(probe_epoch, 3, shares=shares, batch_size=4)
 
-    losses, sizes = batch_losses(shares, 4)  # (batch, rank), (batch,)
-    by_rank = sizes @ losses / sizes.sum()  # (rank,)
-    modes = [value[1] for value in seen]
-
-    def wrong(values, code, text):
-        return would_be([[v, m] for v, m in zip(values, modes)], code, text, GUIDE)
-
-    assert_rank_by_rank(
-        seen,
-        [[by_rank.mean(), mode] for mode in modes],
-        mistakes=[
-            wrong(
-                [losses.mean()] * 3,
-                "mean-of-means",
-                "train_epoch returns the mean of its batches' losses, though the last batch has 1 "
-                "sample and the others 4: weigh each by its samples",
-            ),
-            wrong(
-                by_rank,
-                "loss-is-local",
-                "train_epoch returns the loss of this rank's samples alone",
-            ),
-            wrong(
-                losses.mean(0),
-                "loss-is-local",
-                "train_epoch returns the mean of this rank's batches alone",
-            ),
-        ],
-        otherwise="train_epoch's loss is not the mean over all samples of all ranks, as they were "
-        f"when each batch came: by rank {[value[0] for value in seen]}",
+    batches = [len(modes) for _, modes in seen]
+    check(
+        batches == [3, 3, 3],
+        "samples-dropped",
+        f"train_epoch trained on {batches} batches by rank: 9 samples on each, in batches of 4, "
+        f"are 3 batches (GUIDELINES, {GUIDE})",
+        ranks=[rank for rank in range(3) if batches[rank] != 3],
+        guide=GUIDE,
     )
+    losses, sizes = batch_losses(shares, 4)  # (batch, rank), (batch,)
+    seen = each(seen, lambda value: value[0])
+    assert_on_every_rank(
+        seen,
+        (sizes @ losses).mean() / sizes.sum(),
+        mistakes=epoch_loss_mistakes(losses, sizes),
+        otherwise=f"train_epoch returns {list(seen)} by rank: that is not the mean over all "
+        "samples of all ranks, as they were when each batch came",
+    )
+
+
+def epoch_loss_mistakes(losses, sizes):
+    """Return the rules that know a mistake by the loss returned, from those of (batch, rank)."""
+    ranks = losses.shape[1]
+    by_rank = sizes @ losses / sizes.sum()  # (rank,)
+    last = "the last batch has 1 sample and the others 4: each weighs by its samples"
+
+    def rule(values, code, text):
+        return would_be(list(np.broadcast_to(values, ranks)), code, f"train_epoch {text}", GUIDE)
+
+    return [
+        rule(losses.mean(), "mean-of-means", f"returns the mean of its batches' losses, but {last}"),
+        rule(losses[-1].mean(), "mean-of-means", "returns the last batch's loss, not the epoch's"),
+        rule(by_rank, "loss-is-local", "returns the loss of this rank's samples alone"),
+        rule(losses.mean(0), "loss-is-local", "returns the mean of this rank's batches alone"),
+        rule(
+            (sizes @ losses).mean(), "sum-not-mean", "returns a sum over samples, not their mean"
+        ),
+        rule(losses.mean(1).sum(), "sum-not-mean", "returns the sum of its batches' losses"),
+        rule(
+            by_rank.mean() / ranks,
+            "divided-twice",
+            f"returns a loss that is {ranks} times too small: that of a step is the mean over "
+            "ranks already",
+        ),
+        rule(by_rank.sum(), "sum-not-mean", "returns the sum of the ranks' losses, not their mean"),
+    ]
 
 
 @exercise("phase1/train_epoch", points=1)
@@ -160,127 +176,10 @@ def test_a_plain_loader_will_do(ranks, rng):
     """A loader whose sampler knows no epochs, as with one rank, is fine."""
     seen = ranks(probe_epoch, 1, shares=draw(rng, [8]), batch_size=4)
 
-    check(len(seen[0][1]) == 2, "samples-dropped", "train_epoch left batches of a plain loader out")
-
-
-def probe_evaluate(rank, trainer, shares):
-    """Evaluate with rank-dependent shares and batches of 4; say what it did to the model."""
-    model = Spy().train(rank != 1)
-    model.layer.weight.grad = torch.full((3, 4), 2.0).double()
-    loader = DataLoader(tensors(shares[rank]), batch_size=4)
-    result = trainer.evaluate(model, loader, nn.CrossEntropyLoss())
-    return {
-        "result": {name: float(value) for name, value in dict(result).items()},
-        "calls": [list(call) for call in model.calls],
-        "kept_mode": [m.training for m in (model, model.layer)] == [rank != 1] * 2,
-        "kept_grad": bool((model.layer.weight.grad == 2).all()) and model.layer.bias.grad is None,
-    }
-
-
-def evaluated(shares):
-    """Return loss sums, correct answers and samples, of each rank's batches of 4."""
-    model = Spy()
-    rows = []
-    for rank, share in enumerate(shares):
-        for start in range(0, len(share[1]), 4):
-            x, y = (torch.from_numpy(part[start : start + 4]) for part in share)
-            outputs = model(x).detach()
-            loss = nn.functional.cross_entropy(outputs, y).item() * len(y)
-            rows.append([rank, loss, (outputs.argmax(1) == y).sum().item(), len(y)])
-    return np.array(rows)  # (batch, [rank, loss sum, correct, samples])
-
-
-def metrics(rows):
-    loss, correct, samples = rows[:, 1:].sum(0)
-    return {"loss": loss / samples, "accuracy": correct / samples, "samples": samples}
-
-
-@exercise("phase1/evaluate", points=3.5)
-def test_ranks_and_batches_weigh_by_their_samples(ranks, rng):
-    """Sums over all ranks: of unequal shares, a smaller last batch, and a rank with nothing."""
-    shares = draw(rng, [11, 2, 0, 6])
-
-    seen = ranks(probe_evaluate, 4, shares=shares)
-
-    rows = evaluated(shares)
-    by_rank = [metrics(rows[rows[:, 0] == rank]) for rank in (0, 1, 3)]
-    means = {"samples": rows[:, 3].sum(), "accuracy": (rows[:, 2] / rows[:, 3]).mean()}
-    means["loss"] = (rows[:, 1] / rows[:, 3]).mean()
-    results = [value["result"] for value in seen]
     check(
-        all(set(result) == {"loss", "accuracy", "samples"} for result in results),
-        "missing-name",
-        f"evaluate returns the keys {sorted(results[0])}: loss, accuracy and samples are wanted",
-    )
-    check(
-        any(abs(result["samples"] - results[0]["samples"]) > 0 for result in results) is False,
-        "loss-is-local",
-        f"evaluate returns other numbers on other ranks, {results[0]} and {results[1]}: sum over "
-        f"all ranks (GUIDELINES, {GUIDE})",
-        guide=GUIDE,
-    )
-    _hold_results(seen, results, metrics(rows), means, by_rank)
-
-
-def _hold_results(seen, results, expected, means, by_rank):
-    from dataclasses import replace
-
-    only_results = replace(seen, values=tuple(results))
-    rank_means = {
-        "loss": float(np.mean([m["loss"] for m in by_rank])),
-        "accuracy": float(np.mean([m["accuracy"] for m in by_rank])),
-        "samples": expected["samples"],
-    }
-    assert_on_every_rank(
-        only_results,
-        expected,
-        mistakes=[
-            would_be(
-                [wrong] * 4,
-                "mean-of-means",
-                "evaluate averages means: of batches or ranks that have 11, 2, 0 and 6 samples, in "
-                "batches of at most 4. Sums weigh right",
-                GUIDE,
-            )
-            for wrong in (means, rank_means, {**expected, "loss": means["loss"]})
-        ],
-        otherwise=f"evaluate returns {results[0]} on rank 0, with 11, 2, 0 and 6 samples on the "
-        "ranks in batches of at most 4: that is not loss and accuracy over all samples",
-    )
-
-
-@exercise("phase1/evaluate", points=1.5)
-def test_nothing_is_learned_from_it(ranks, rng):
-    """It runs in evaluation mode, without gradients, and leaves those there are alone."""
-    seen = ranks(probe_evaluate, 2, shares=draw(rng, [5, 3]))
-
-    calls = [call for value in seen for call in value["calls"]]
-    check(
-        not any(training for training, _ in calls),
-        "mode-not-restored",
-        f"evaluate runs the model in training mode (GUIDELINES, {GUIDE})",
-        guide=GUIDE,
-    )
-    check(
-        not any(enabled for _, enabled in calls) and all(value["kept_grad"] for value in seen),
-        "exception",
-        f"evaluate tracks or changes gradients: nothing is learned from it (GUIDELINES, {GUIDE})",
-        guide=GUIDE,
-    )
-
-
-@exercise("phase1/evaluate", points=2)
-def test_the_former_mode_is_put_back(ranks, rng):
-    """A model in training mode is in it afterwards, one in evaluation mode too."""
-    seen = ranks(probe_evaluate, 2, shares=draw(rng, [5, 3]))
-
-    wrong = [rank for rank in range(2) if not seen[rank]["kept_mode"]]
-    was = " and ".join(f"rank {r} ({'training' if r != 1 else 'evaluation'})" for r in wrong)
-    check(
-        not wrong,
-        "mode-not-restored",
-        f"after evaluate the model is not in the mode that it came in, on {was} "
+        len(seen[0][1]) == 2,
+        "samples-dropped",
+        "train_epoch of a plain loader trained on another number of batches than it has "
         f"(GUIDELINES, {GUIDE})",
-        ranks=wrong,
         guide=GUIDE,
     )

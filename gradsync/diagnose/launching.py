@@ -1,0 +1,59 @@
+"""Mistakes in starting and ending the process group, known by the exception that they end in."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from gradsync.records import Diagnosis, Observation
+
+GUIDE = "Launching ranks"
+VARIABLE = re.compile(r"environment variable (\w+) expected")
+TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
+
+
+def variable_not_set(seen: Observation, expected: Any) -> Diagnosis | None:
+    """It looked for a launcher's variable that this launcher does not set."""
+    found = VARIABLE.search(_detail(seen))
+    if found is None:
+        return None
+    text = (
+        f"setup_distributed counts on the environment variable {found[1]}, which not every "
+        "launcher sets: all that is needed is in `info`"
+    )
+    return _found("launcher-not-read", seen, text)
+
+
+def address_taken(seen: Observation, expected: Any) -> Diagnosis | None:
+    """It wanted a port that somebody has, or several ranks wanted the same."""
+    if not TAKEN.search(_detail(seen)):
+        return None
+    text = (
+        "setup_distributed could not open its port, since it is taken. Either that is not the "
+        "port in `info`, or more than one rank takes itself for rank 0"
+    )
+    return _found("wrong-master", seen, text)
+
+
+def no_group_to_end(seen: Observation, expected: Any) -> Diagnosis | None:
+    """It ended, or used, a group that is not there."""
+    if seen.failure is None or seen.failure.status != "error":
+        return None
+    text = (
+        "without a process group cleanup_distributed fails: where none was started, or it has "
+        "ended already, there is nothing to do. torch.distributed can tell which is the case"
+    )
+    return _found("group-not-initialised", seen, text)
+
+
+def _detail(seen: Observation) -> str:
+    return (seen.failure.detail or "") if seen.failure else ""
+
+
+def _found(code: str, seen: Observation, text: str) -> Diagnosis | None:
+    if seen.failure is None:
+        return None
+    known = seen.failure.diagnosis
+    at = f", at {known.where}" if known.where else ""
+    said = f"{text} ({seen.failure.exception}{at}; GUIDELINES, {GUIDE})"
+    return Diagnosis(code, known.ranks, said, known.where, GUIDE)

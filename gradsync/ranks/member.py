@@ -1,0 +1,97 @@
+"""Trusted: one rank of a run, what came over its lines and what is known of it so far."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from gradsync.ranks import failures, wire
+from gradsync.ranks.crew import Lines
+from gradsync.ranks.failures import Raised
+from gradsync.records import Failure
+
+MAX_OUTPUT = 256 * 2**10  # bytes kept of a rank's stdout and stderr
+IN_FLIGHT = 8  # pieces of output that a socket may still hold
+
+
+class Member:
+    def __init__(self, rank: int, lines: Lines) -> None:
+        self.rank = rank
+        self.lines = lines
+        self.ready = False  # it has the task, and the group
+        self.answered = False
+        self.value: Any = None
+        self.raised: Raised | None = None
+        self.broken: Failure | None = None  # it broke the protocol
+        self.closed = False
+        self.exit_code: int | None = None
+        self.output = bytearray()
+        self._decoder = wire.Decoder()
+
+    @property
+    def failed(self) -> bool:
+        return not self.answered and (
+            self.raised is not None or self.broken is not None or self.closed
+        )
+
+    @property
+    def over(self) -> bool:
+        return self.answered or self.failed
+
+    def send_task(self, header: dict[str, Any], payload: bytes, seconds: float) -> None:
+        """Hand out the task; what becomes of a rank that does not take it shows later."""
+        channel = self.lines.channel
+        channel.settimeout(seconds)
+        try:
+            channel.sendall(wire.head("task", header, len(payload), wire.MAX_TASK))
+            channel.sendall(payload)
+        except OSError:
+            pass
+        channel.setblocking(False)
+
+    def hear(self) -> list[wire.Frame]:
+        """Return the frames that have come, none if that was its last word."""
+        try:
+            data = self.lines.channel.recv(2**16)  # more would be mapped and unmapped by malloc
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        self.closed = self.closed or not data
+        if self.over:
+            return []
+        try:
+            return self._decoder.feed(data)
+        except wire.WireError as problem:
+            self.breaks(str(problem))
+            return []
+
+    def breaks(self, problem: str) -> None:
+        """Hold against it that it sent what no honest rank sends."""
+        self.broken = failures.protocol(self.rank, problem)
+
+    def go(self) -> None:
+        """Let it start: its function, or the collective that it has entered."""
+        try:
+            self.lines.channel.send(wire.GO)
+        except BlockingIOError:
+            self.breaks("it entered collectives without waiting until they may start")
+        except OSError:
+            self.closed = True
+
+    def hear_output(self) -> bool:
+        """Take what it printed; False when nothing more can come."""
+        try:
+            data = self.lines.output.recv(2**16, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        self.output += data[: MAX_OUTPUT - len(self.output)]
+        return bool(data)
+
+    def hear_last_output(self) -> str:
+        """Return all that it printed, with what is still on its way."""
+        for _ in range(IN_FLIGHT):
+            self.hear_output()
+        return bytes(self.output).decode(errors="replace")

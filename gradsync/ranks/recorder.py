@@ -1,0 +1,144 @@
+"""Untrusted side: tells the trusted side what this rank enters, waits for and leaves."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from gradsync.ranks import events, wire
+from gradsync.ranks.standoff import LOOSE_OPS
+from gradsync.records import Collective, Event
+
+# Threads that PyTorch, multiprocessing and a rank itself keep: they never enter a collective.
+OTHERS_THREADS = ("torch.utils.data", "multiprocessing", "gradsync.ranks")
+
+
+class Recorder:
+    """Sends this rank's events, and lets a collective start when the trusted side says go.
+
+    What the trusted side needs at once, it is told at once: that a collective is entered, or that
+    a thread waits. That one is left goes along with the next report, since the trusted side knows
+    that it can be left as soon as all ranks are in it.
+    """
+
+    def __init__(self, channel: socket.socket, rank: int, began: float) -> None:
+        self._channel = channel
+        self.rank = rank
+        self._began = began
+        self._calls = 0
+        self._backlog: list[dict[str, Any]] = []
+        self._waits: dict[int, int] = {}  # thread -> the call it waits for
+        self._urgent: set[int] = set()  # calls that may be left while some rank has yet to come
+        self._asleep: set[int] = set()  # threads that can't act before another one has ended
+        self._lock = threading.Lock()
+
+    def enter(self, collective: Collective, *, waits: bool) -> int:
+        """Report the collective and block until it may start; returns its number on this rank.
+
+        With `waits` the thread does nothing more until it is complete.
+        """
+        with self._lock:
+            call = self._calls
+            self._calls += 1
+            if collective.op in LOOSE_OPS:
+                self._urgent.add(call)
+            self._add("enter", call, collective)
+            if waits:
+                self._wait(call)
+            self._flush()
+            self.await_go()
+        return call
+
+    def await_go(self) -> None:
+        """Block until the trusted side lets this rank go on."""
+        if not self._channel.recv(1):  # it is gone: nobody listens
+            os._exit(1)
+
+    def wait(self, call: int) -> None:
+        """Report that this thread blocks until the call is complete."""
+        with self._lock:
+            if self._waits.get(threading.get_ident()) != call:
+                self._wait(call)
+                self._flush()
+
+    def leave(self, call: int, *, at_once: bool = False) -> None:
+        """Report that the call is complete; `at_once` where it need not be, as after an error."""
+        with self._lock:
+            self._waits = {thread: c for thread, c in self._waits.items() if c != call}
+            self._add("exit", call)
+            if at_once or call in self._urgent or self._backlog[-1]["others"]:
+                self._flush()
+            self._urgent.discard(call)
+
+    @contextmanager
+    def asleep(self) -> Iterator[None]:
+        """Mark this thread as one that waits for another of this process."""
+        thread = threading.get_ident()
+        self._tell_waits(self._asleep.add, thread)
+        try:
+            yield
+        finally:
+            self._tell_waits(self._asleep.discard, thread)
+
+    def say(self, *parts: bytes) -> None:
+        """Send a frame that is no event."""
+        with self._lock:
+            self._flush()
+            for part in parts:
+                self._channel.sendall(part)
+
+    def _tell_waits(self, change: Any, thread: int) -> None:
+        with self._lock:
+            change(thread)
+            for waiting, call in self._waits.items():
+                self._add("wait", call, thread=waiting)
+            self._flush()
+
+    def _wait(self, call: int) -> None:
+        self._waits[threading.get_ident()] = call
+        self._add("wait", call)
+
+    def _add(
+        self,
+        kind: Literal["enter", "wait", "exit"],
+        call: int,
+        collective: Collective | None = None,
+        thread: int | None = None,
+    ) -> None:
+        thread = threading.get_ident() if thread is None else thread
+        self._backlog.append(
+            events.encode(
+                Event(
+                    rank=self.rank,
+                    kind=kind,
+                    call=call,
+                    seconds=time.monotonic() - self._began,
+                    thread=thread,
+                    others=self._others(thread),
+                    collective=collective,
+                )
+            )
+        )
+
+    def _flush(self) -> None:
+        if self._backlog:
+            self._channel.sendall(wire.pack("events", {"events": self._backlog}))
+            self._backlog.clear()
+
+    def _others(self, thread: int) -> int:
+        """Count the threads besides this one that could still enter a collective."""
+        threads = threading.enumerate()
+        return 0 if len(threads) == 1 else sum(self._could_act(t, thread) for t in threads)
+
+    def _could_act(self, other: threading.Thread, thread: int) -> bool:
+        target = getattr(other, "_target", None)  # what a thread runs, while it runs
+        return not (
+            other.ident == thread
+            or other.ident in self._asleep
+            or str(getattr(target, "__module__", "")).startswith(OTHERS_THREADS)
+        )

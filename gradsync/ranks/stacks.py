@@ -1,0 +1,72 @@
+"""Trusted: where a rank's threads stand, as it writes when asked, or when it crashes."""
+
+from __future__ import annotations
+
+import re
+import selectors
+import socket
+import time
+from collections.abc import Callable, Collection
+
+from gradsync.ranks.crew import Crew
+from gradsync.ranks.places import place
+
+ANSWER_SECONDS = 0.4  # for ranks to write their stacks
+QUIET_SECONDS = 0.1  # after which that was all
+MAX_STACK = 256 * 2**10  # bytes
+FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
+THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
+WAITING = ("/gradsync/ranks/watch.py", "wrapper")  # a frame of a thread that waits in a collective
+
+
+def now(crew: Crew, ranks: Collection[int], shows: Callable[[str], bool]) -> dict[int, str | None]:
+    """Ask ranks that still run for the user's line that each is at."""
+    texts = {rank: bytearray() for rank in ranks}
+    until = time.monotonic() + ANSWER_SECONDS
+    with selectors.DefaultSelector() as selector:
+        for rank in ranks:
+            crew.ask_stacks(rank)
+            selector.register(crew.lines[rank].stacks, selectors.EVENT_READ, rank)
+        while (left := until - time.monotonic()) > 0 and selector.get_map():
+            ready = selector.select(min(left, QUIET_SECONDS))
+            if not ready and all(texts.values()):
+                break
+            for key, _ in ready:
+                if not _read(crew.lines[key.data].stacks, texts[key.data]):
+                    selector.unregister(key.fileobj)
+    return {rank: user_line(text.decode(errors="replace"), shows) for rank, text in texts.items()}
+
+
+def after_crash(line: socket.socket, shows: Callable[[str], bool]) -> str | None:
+    """Return the user's line that a rank's last words name, if it had any."""
+    text = bytearray()
+    while _read(line, text):
+        pass
+    return user_line(text.decode(errors="replace"), shows)
+
+
+def user_line(text: str, shows: Callable[[str], bool]) -> str | None:
+    """Return the innermost line of the user's that the dump of all threads' stacks names.
+
+    Of the thread that was started first, of those that do not wait in a collective.
+    """
+    threads = [FRAME.findall(part) for part in reversed(THREAD.split(text))]
+    busy = [frames for frames in threads if not any(map(_waits, frames))]
+    for frames in (*busy, *threads):
+        for file, number, _ in frames:
+            if shows(file):
+                return place(file, int(number))
+    return None
+
+
+def _waits(frame: tuple[str, str, str]) -> bool:
+    return frame[0].endswith(WAITING[0]) and frame[2] == WAITING[1]
+
+
+def _read(line: socket.socket, text: bytearray) -> bool:
+    try:
+        data = line.recv(2**16, socket.MSG_DONTWAIT)
+    except OSError:
+        return False
+    text += data
+    return bool(data) and len(text) < MAX_STACK

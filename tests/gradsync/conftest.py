@@ -1,0 +1,45 @@
+"""What the tests of the engine share."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+
+from gradsync.ranks import RankFailure, run_ranks
+from gradsync.records import Failure
+
+# The same examples on every run, and no limit on how long one takes on a busy machine.
+hypothesis.settings.register_profile("gradsync", deadline=None, derandomize=True, database=None, max_examples=3000)
+hypothesis.settings.load_profile("gradsync")
+
+
+@pytest.fixture
+def failure_of() -> Callable[..., Failure]:
+    """Run a function that must fail on its ranks, long before its time is up; returns why."""
+
+    def run(function: Callable[..., Any], world_size: int = 2, **options: Any) -> Failure:
+        with pytest.raises(RankFailure) as caught:
+            run_ranks(function, world_size, **{"timeout": 40.0, **options})
+        observation = caught.value.observation
+        assert observation.seconds < 10, "it took a time limit to see the failure"
+        assert observation.failure is not None
+        return observation.failure
+
+    return run
+
+
+@pytest.fixture
+def here() -> Callable[[Callable[..., Any]], str]:
+    """Return where a function's line that says `# here` stands: "test_ranks_run.py:12"."""
+
+    def find(function: Callable[..., Any]) -> str:
+        lines, first = inspect.getsourcelines(function)
+        [offset] = [i for i, line in enumerate(lines) if "# here" in line]
+        return f"{Path(inspect.getfile(function)).name}:{first + offset}"
+
+    return find

@@ -1,0 +1,196 @@
+"""The commands as they are typed: what they print, write, and exit with."""
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOLUTIONS = ROOT / "solutions"
+TRAINER = "phase1/template_trainer.py"
+
+
+def gradsync(*arguments, cwd=ROOT):
+    command = [sys.executable, "-m", "gradsync", *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=cwd, check=False, capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.fixture(scope="module")
+def graded_class(tmp_path_factory):
+    """Grade a class of four: one right, one wrong, one without a file, one that is no archive."""
+    folder = tmp_path_factory.mktemp("class")
+    shutil.copytree(SOLUTIONS, folder / "ada")
+    shutil.copytree(SOLUTIONS, folder / "bob")
+    source = (folder / "bob" / TRAINER).read_text()
+    (folder / "bob" / TRAINER).write_text(source.replace("param.grad /= dist.get_world_size()", ""))
+    shutil.copytree(SOLUTIONS, folder / "cleo")
+    (folder / "cleo" / TRAINER).unlink()
+    (folder / "dan.zip").write_bytes(b"not a zip")
+    out = tmp_path_factory.mktemp("out")
+    done = gradsync("grade", folder, "--out", out, "--seed", 5)
+    return done, out
+
+
+def report_of(out, name):
+    return json.loads((out / name / "report.json").read_text())
+
+
+def test_a_class_is_graded_whatever_is_in_it(graded_class):
+    done, out = graded_class
+
+    assert done.returncode == 0, done.stderr
+    rows = {
+        row["submission"]: row
+        for row in csv.DictReader((out / "gradebook.csv").read_text().splitlines())
+    }
+    assert list(rows) == ["ada", "bob", "cleo", "dan"]
+    assert {row["max_score"] for row in rows.values()} == {"100.0"}
+    assert [rows[name]["score"] for name in ("ada", "dan")] == ["100.0", "0.0"]
+    assert rows["dan"]["status"] == "unreadable"
+
+
+def test_a_report_has_what_the_contract_says(graded_class):
+    _, out = graded_class
+    report = report_of(out, "bob")
+
+    assert report["submission"] == "bob"
+    assert report["score"] == pytest.approx(sum(test["points"] for test in report["tests"]))
+    assert report["max_score"] == pytest.approx(100)
+    assert all(
+        {"id", "exercise", "points", "max_points", "status", "message", "diagnosis"} == set(test)
+        for test in report["tests"]
+    )
+
+
+def test_the_mistake_is_named_with_ranks_and_line(graded_class):
+    _, out = graded_class
+    [first, *_] = [t for t in report_of(out, "bob")["tests"] if t["diagnosis"]]
+
+    assert first["exercise"] == "phase1/average_gradients"
+    assert first["status"] == "failed"
+    assert first["diagnosis"]["code"] == "sum-not-mean"
+    assert first["diagnosis"]["ranks"] == [0, 1]
+    assert "template_trainer.py:" in first["message"]
+    assert "GUIDELINES" in first["message"]
+
+
+def test_a_missing_file_loses_its_own_points_only(graded_class):
+    _, out = graded_class
+    tests = report_of(out, "cleo")["tests"]
+
+    lost = {test["exercise"] for test in tests if test["status"] == "missing"}
+    kept = {test["exercise"] for test in tests if test["status"] == "passed"}
+    assert kept == {"phase1/PaddedDistributedSampler", "phase1/create_dataloaders"}
+    assert len(lost) == 11
+
+
+def test_every_submission_has_a_page(graded_class):
+    _, out = graded_class
+
+    assert all((out / name / "report.html").stat().st_size > 5000 for name in ("ada", "bob", "dan"))
+
+
+def test_a_trainer_without_its_loader_file_is_judged_all_the_same(tmp_path):
+    (tmp_path / "eve").mkdir()
+    shutil.copy(SOLUTIONS / TRAINER, tmp_path / "eve")
+    done = gradsync("grade", tmp_path / "eve", "--out", tmp_path / "out")
+
+    tests = report_of(tmp_path / "out", "eve")["tests"]
+    assert done.returncode == 0
+    assert {t["exercise"] for t in tests if t["status"] != "passed"} == {
+        "phase1/PaddedDistributedSampler",
+        "phase1/create_dataloaders",
+    }
+
+
+@pytest.mark.parametrize(
+    "source", ["def broken(:\n", "import nothing_like_that\n", "1 / 0\n", "\0"]
+)
+def test_a_file_that_does_not_import_is_graded(tmp_path, source):
+    shutil.copytree(SOLUTIONS, tmp_path / "eve")
+    (tmp_path / "eve" / TRAINER).write_text(source)
+    done = gradsync("grade", tmp_path / "eve", "--out", tmp_path / "out")
+
+    tests = report_of(tmp_path / "out", "eve")["tests"]
+    assert done.returncode == 0
+    assert {t["status"] for t in tests if "data_loader" not in t["id"]} == {"error"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["grade", "nothing-there"], "nothing-there does not exist"),
+        (["grade", "README.md"], "README.md is no folder, .zip or .tar.gz"),
+        (["grade", "solutions", "--phase", "2"], "no hidden tests for phase2"),
+        (["grade", "solutions", "--phase", "3"], "less than or equal to 2"),
+        (["grade"], "SUBMISSIONS"),
+        (["hint", "averge_gradients"], "average_gradients"),
+        (["check", "averge_gradients"], "average_gradients"),
+        (["nonsense"], "nonsense"),
+    ],
+)
+def test_unusable_arguments_get_one_clear_line_and_status_2(arguments, said):
+    done = gradsync(*arguments)
+
+    assert done.returncode == 2
+    assert said.lower() in done.stderr.lower()
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_outside_any_course_falls_back_on_the_packages_own(tmp_path):
+    assert gradsync("hint", "train", cwd=tmp_path).returncode == 0
+
+
+def test_a_hint_is_gentle_first(tmp_path):
+    first = gradsync("hint", "average_gradients").stdout
+    second = gradsync("hint", "average_gradients", "-n", 2).stdout
+
+    assert "all-reduce" in first
+    assert len(second) > len(first)
+    assert "GUIDELINES.md" in first
+
+
+def test_check_says_how_far_a_learner_is_and_what_is_next(tmp_path):
+    for part in ("phase1", "tests/visible"):
+        shutil.copytree(ROOT / part, tmp_path / part)
+    shutil.copy(SOLUTIONS / "phase1/template_data_loader.py", tmp_path / "phase1")
+    done = gradsync("check", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert "2 of 13 exercises done" in done.stdout
+    assert "next: read_rank_info in phase1/template_trainer.py" in " ".join(done.stdout.split())
+
+
+def test_check_of_one_exercise_shows_every_detail(tmp_path):
+    for part in ("phase1", "tests/visible"):
+        shutil.copytree(ROOT / part, tmp_path / part)
+    done = gradsync("check", "average_gradients", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert "average_gradients" in done.stdout
+    assert "broadcast_model" not in done.stdout
+
+
+def test_the_demo_grades_right_untouched_and_wrong(tmp_path):
+    done = gradsync("demo", "--out", tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    scores = {row["submission"]: float(row["score"]) for row in _gradebook(tmp_path)}
+    assert scores["reference"] == 100
+    assert scores["untouched-template"] == 0
+    assert 80 < scores["skips-missing-gradients"] < 100
+    [mistake] = [
+        t for t in report_of(tmp_path, "skips-missing-gradients")["tests"] if t["diagnosis"]
+    ]
+    assert mistake["diagnosis"]["code"] == "none-gradient-skipped"
+    assert mistake["status"] == "deadlock"
+
+
+def _gradebook(out):
+    return list(csv.DictReader((out / "gradebook.csv").read_text().splitlines()))

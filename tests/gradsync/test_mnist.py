@@ -1,0 +1,259 @@
+"""MNIST's files: whole or refused, downloaded whole or not at all, read without an operator."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from small_mnist import IMAGES, LABELS, RAW, idx, mirror, mnist_files, write, zipped
+
+from gradsync import mnist
+from gradsync.mnist import DataError, download_mnist, import_torchvision, read_mnist
+
+TRAIN_IMAGES, TRAIN_LABELS = f"train-{IMAGES}", f"train-{LABELS}"
+TEST_IMAGES, TEST_LABELS = f"t10k-{IMAGES}", f"t10k-{LABELS}"
+
+
+@pytest.fixture
+def mnist_class():
+    return import_torchvision().datasets.MNIST
+
+
+def python(code, **environ):
+    """Run `code` in a fresh interpreter."""
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, **environ
+    )
+
+
+def test_the_four_files_become_two_sets(tmp_path):
+    (images, _), (test_images, _) = read_mnist(write(tmp_path, mnist_files(train=40, test=20)))
+
+    assert (images.shape, test_images.shape) == ((40, 28, 28), (20, 28, 28))
+
+
+def test_pixels_and_labels_are_those_of_the_files(tmp_path):
+    files = mnist_files()
+
+    (images, labels), _ = read_mnist(write(tmp_path, files))
+
+    assert images.numpy().tobytes() == files[TRAIN_IMAGES][16:]
+    assert labels.to(torch.uint8).numpy().tobytes() == files[TRAIN_LABELS][8:]
+
+
+def test_gzipped_files_are_read_as_well(tmp_path):
+    read = read_mnist(write(tmp_path / "zipped", zipped(mnist_files())))
+
+    assert torch.equal(read[0][0], read_mnist(write(tmp_path / "plain", mnist_files()))[0][0])
+
+
+def test_reading_gzipped_files_leaves_the_folder_as_it_was(tmp_path):
+    read_mnist(write(tmp_path, zipped(mnist_files())))
+
+    assert {path.suffix for path in (tmp_path / RAW).iterdir()} == {".gz"}
+
+
+WHOLE = mnist_files()
+DAMAGE = {
+    "half the images": (TRAIN_IMAGES, WHOLE[TRAIN_IMAGES][:9000]),
+    "half the labels": (TEST_LABELS, WHOLE[TEST_LABELS][:15]),
+    "an empty file": (TEST_IMAGES, b""),
+    "a header cut short": (TRAIN_IMAGES, WHOLE[TRAIN_IMAGES][:10]),
+    "bytes too many": (TEST_LABELS, WHOLE[TEST_LABELS] + b"\0"),
+    "a page of a login portal": (TRAIN_LABELS, b"<html><body>Please sign in.</body></html>"),
+    "a length that no memory holds": (TRAIN_LABELS, bytes([0, 0, 8, 1]) + b"\xff" * 12),
+    "fewer labels than images": (TRAIN_LABELS, idx(np.zeros(39, np.uint8))),
+    "images of another size": (TEST_IMAGES, idx(np.zeros((20, 14, 14), np.uint8))),
+    "no image at all": (TEST_IMAGES, idx(np.zeros((0, 28, 28), np.uint8))),
+    "a label beyond 9": (TEST_LABELS, idx(np.full(20, 10, np.uint8))),
+}
+
+
+@pytest.mark.parametrize(("name", "content"), DAMAGE.values(), ids=DAMAGE.keys())
+def test_a_damaged_file_is_named(tmp_path, name, content):
+    root = write(tmp_path, WHOLE | {name: content})
+
+    with pytest.raises(DataError) as refused:
+        read_mnist(root)
+
+    assert str(root / RAW / name) in str(refused.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    root = write(tmp_path, WHOLE)
+    (root / RAW / TEST_LABELS).unlink()
+
+    with pytest.raises(DataError, match=f"{TEST_LABELS} is missing"):
+        read_mnist(root)
+
+
+def test_a_truncated_gzip_is_named(tmp_path):
+    packed = zipped(WHOLE)
+    name = f"{TRAIN_IMAGES}.gz"
+    root = write(tmp_path, packed | {name: packed[name][:5000]})
+
+    with pytest.raises(DataError, match=f"{name} is damaged, or only part of a file"):
+        read_mnist(root)
+
+
+def test_a_gzip_of_half_a_file_is_named(tmp_path):
+    root = write(tmp_path, zipped(WHOLE | {TRAIN_IMAGES: WHOLE[TRAIN_IMAGES][:9000]}))
+
+    with pytest.raises(DataError, match=f"{RAW}/{TRAIN_IMAGES}.gz is damaged"):
+        read_mnist(root)
+
+
+def test_what_torchvision_itself_cannot_read_is_no_traceback_of_its_parser(tmp_path):
+    root = write(tmp_path, WHOLE)
+    (root / "MNIST" / "processed").mkdir()  # where torchvision once kept MNIST, and still looks
+    for name in ("training.pt", "test.pt"):
+        (root / "MNIST" / "processed" / name).write_bytes(b"no tensor")
+
+    with pytest.raises(DataError, match="torchvision cannot read") as refused:
+        read_mnist(root)
+
+    assert refused.value.__suppress_context__
+
+
+def test_a_download_arrives_whole(tmp_path, mnist_class, monkeypatch):
+    with mirror(mnist_class, monkeypatch):
+        download_mnist(tmp_path)
+
+    assert len(read_mnist(tmp_path)[0][1]) == 40
+
+
+def test_a_download_shows_how_far_it_is(tmp_path, mnist_class, monkeypatch, capsys):
+    with mirror(mnist_class, monkeypatch):
+        download_mnist(tmp_path)
+
+    assert "100" in capsys.readouterr().err
+
+
+def test_ranks_that_start_at_once_download_once(tmp_path, mnist_class, monkeypatch):
+    with mirror(mnist_class, monkeypatch) as server, ThreadPoolExecutor(4) as ranks:
+        obstacles = list(ranks.map(download_mnist, [tmp_path] * 4))
+
+    # torchvision asks twice for each file: where it is, then for its bytes.
+    assert obstacles == [None] * 4
+    assert server.asked.count(f"{TRAIN_IMAGES}.gz") == 2
+
+
+def test_a_connection_that_breaks_leaves_nothing_that_looks_like_mnist(
+    tmp_path, mnist_class, monkeypatch
+):
+    with mirror(mnist_class, monkeypatch, "half"):
+        obstacle = download_mnist(tmp_path)
+
+    assert obstacle is not None
+    assert not mnist.holds_mnist(tmp_path)
+
+
+def test_other_bytes_than_mnist_are_not_kept(tmp_path, mnist_class, monkeypatch):
+    other = zipped(mnist_files(train=7))
+    with mirror(mnist_class, monkeypatch, files=other):
+        obstacle = download_mnist(tmp_path)
+
+    assert "corrupted" in obstacle
+    assert not mnist.holds_mnist(tmp_path)
+
+
+def test_a_server_that_never_answers_is_given_up(tmp_path, mnist_class, monkeypatch):
+    monkeypatch.setattr(mnist, "PATIENCE", 0.3)
+    with mirror(mnist_class, monkeypatch, "silent"):
+        obstacle = download_mnist(tmp_path)
+
+    assert obstacle == "not a byte came in 0.3 s"
+
+
+def test_ranks_do_not_wait_for_a_silent_server_one_after_the_other(
+    tmp_path, mnist_class, monkeypatch
+):
+    monkeypatch.setattr(mnist, "PATIENCE", 0.3)
+    with mirror(mnist_class, monkeypatch, "silent") as server, ThreadPoolExecutor(4) as ranks:
+        list(ranks.map(download_mnist, [tmp_path] * 4))
+
+    assert len(server.asked) == 1
+
+
+def test_what_a_killed_process_left_unfinished_is_cleared_away(tmp_path, mnist_class, monkeypatch):
+    write(tmp_path / "unfinished-abc", {TRAIN_IMAGES: b"half"})
+
+    with mirror(mnist_class, monkeypatch):
+        download_mnist(tmp_path)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["MNIST", "download.lock"]
+
+
+def test_a_cache_that_cannot_be_written_is_an_obstacle(tmp_path):
+    (tmp_path / "file").touch()
+
+    obstacle = download_mnist(tmp_path / "file" / "cache")
+
+    assert "Not a directory" in obstacle
+
+
+def test_torchvision_imports_beside_any_build_of_torch():
+    run = python(
+        "from gradsync.data import import_torchvision\n"
+        "assert import_torchvision() is import_torchvision()\n"
+        "import torchvision\n"
+        "torchvision.datasets.MNIST, torchvision.transforms.ToTensor()"
+    )
+
+    assert run.returncode == 0, run.stderr
+
+
+def test_torchvision_imports_after_an_import_that_failed():
+    run = python(
+        "from gradsync.data import import_torchvision\n"
+        "try:\n"
+        "    import torchvision\n"
+        "except RuntimeError:\n"
+        "    pass\n"
+        "import_torchvision().datasets.MNIST"
+    )
+
+    assert run.returncode == 0, run.stderr
+
+
+WITH_OPERATORS = """
+import torch
+library = torch.library.Library("torchvision", "DEF")
+for name in ("nms", "qnms"):
+    library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    library.impl(name, lambda dets, scores, iou_threshold: scores + 1, "CPU")
+"""
+
+
+def test_a_torchvision_whose_operators_load_keeps_them(tmp_path):
+    (tmp_path / "torchvision.py").write_text(WITH_OPERATORS)
+    run = python(
+        "import sys; sys.path.insert(0, '.')\n"
+        "import torch\n"
+        "from gradsync.data import import_torchvision\n"
+        "import_torchvision()\n"
+        "print(torch.ops.torchvision.nms(torch.ones(1, 4), torch.ones(1), 0.5).item())",
+        cwd=tmp_path,
+    )
+
+    assert run.stdout == "2.0\n", run.stderr
+
+
+def test_another_failure_of_the_import_stays_as_it_is(tmp_path):
+    (tmp_path / "torchvision.py").write_text("raise RuntimeError('something else')")
+    run = python(
+        "import sys; sys.path.insert(0, '.')\n"
+        "from gradsync.data import import_torchvision\n"
+        "import_torchvision()",
+        cwd=tmp_path,
+    )
+
+    assert run.stderr.endswith("RuntimeError: something else\n")
+
+
+def test_importing_the_module_imports_no_torchvision():
+    run = python("import sys, gradsync.data; sys.exit('torchvision' in sys.modules)")
+
+    assert run.returncode == 0

@@ -1,0 +1,137 @@
+"""Events: what a rank writes is read, and nothing else is."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradsync.ranks import events
+from gradsync.ranks.wire import Frame, WireError
+from gradsync.records import Collective, Event
+
+numbers = st.integers(-(2**63), 2**63)
+names = st.text(st.characters(codec="utf-8"), max_size=events.MAX_TEXT)
+collectives = st.builds(
+    Collective,
+    op=names,
+    group=names,
+    members=st.lists(numbers, max_size=8).map(tuple),
+    shapes=st.lists(st.lists(numbers, max_size=4).map(tuple), max_size=4).map(tuple),
+    dtype=st.none() | names,
+    reduce=st.none() | names,
+    root=st.none() | numbers,
+    peer=st.none() | numbers,
+    tag=numbers,
+    label=st.none() | names,
+    where=st.none() | names,
+)
+enters = st.builds(
+    Event,
+    rank=st.just(3),
+    kind=st.just("enter"),
+    call=numbers,
+    seconds=st.floats(-1e8, 1e8),
+    thread=numbers,
+    others=numbers,
+    collective=collectives,
+)
+EVENT = events.encode(
+    Event(0, "enter", 0, 0.5, 1, 0, Collective("barrier", "0", (0, 1), shapes=((2,),)))
+)
+
+
+def through_json(rows):
+    return events.decode(Frame("events", json.loads(json.dumps({"events": rows}))), rank=3)
+
+
+@given(st.lists(enters, max_size=5))
+def test_events_return_as_they_were(sent):
+    assert through_json([events.encode(event) for event in sent]) == sent
+
+
+@pytest.mark.parametrize("kind", ["wait", "exit"])
+def test_only_entering_carries_a_collective(kind):
+    event = Event(3, kind, 1, 0.5, 7, 2)
+
+    assert through_json([events.encode(event)]) == [event]
+
+
+def test_the_rank_is_the_one_whose_channel_it_is():
+    assert through_json([{**EVENT, "rank": 9}])[0].rank == 3
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [None, {}, "enter", [None], ["enter"], [[]], [{}], [EVENT] * 5000],
+    ids=lambda rows: str(rows)[:20],
+)
+def test_what_is_no_list_of_events_is_refused(rows):
+    with pytest.raises(WireError):
+        through_json(rows)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"kind": "sleep"},
+        {"kind": ["enter"]},
+        {"call": "1"},
+        {"call": True},
+        {"call": 2**70},
+        {"seconds": "now"},
+        {"seconds": float("nan")},
+        {"seconds": 1e300},
+        {"thread": None},
+        {"others": 1.5},
+        {"collective": None},
+        {"collective": []},
+        {"collective": {}},
+    ],
+    ids=str,
+)
+def test_a_field_of_another_type_is_refused(lie):
+    with pytest.raises(WireError):
+        through_json([{**EVENT, **lie}])
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"op": 3},
+        {"op": None},
+        {"members": "01"},
+        {"members": [0.5]},
+        {"members": [0] * 65},
+        {"shapes": [2]},
+        {"shapes": [[2.5]]},
+        {"shapes": [[1] * 65]},
+        {"shapes": [[]] * 5000},
+        {"dtype": ["float32"]},
+        {"root": "0"},
+        {"tag": None},
+        {"where": 3},
+    ],
+    ids=lambda lie: str(lie)[:20],
+)
+def test_a_collective_of_other_types_is_refused(lie):
+    with pytest.raises(WireError):
+        through_json([{**EVENT, "collective": {**EVENT["collective"], **lie}}])
+
+
+@pytest.mark.parametrize("field", sorted(EVENT))
+def test_a_missing_field_is_refused(field):
+    with pytest.raises(WireError):
+        through_json([{name: value for name, value in EVENT.items() if name != field}])
+
+
+def test_a_long_name_is_cut():
+    collective = {**EVENT["collective"], "op": "x" * 10_000}
+
+    [event] = through_json([{**EVENT, "collective": collective}])
+
+    assert event.collective.op == "x" * events.MAX_TEXT
+
+
+def test_half_a_character_is_made_fit_to_be_written():
+    assert events.text("\ud800!").encode() == b"?!"

@@ -1,0 +1,320 @@
+"""A function on N ranks: what goes in, what comes back, what is printed, what is refused."""
+
+import functools
+import os
+import random
+import re
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from gradsync import RankFailure, run_ranks
+from gradsync.ranks.values import TENSOR_DTYPES
+
+
+def helper_of_this_module(number):
+    return number + 1
+
+
+def sum_over_ranks(rank, scale=1):
+    tensor = torch.tensor([float(rank * scale)])
+    dist.all_reduce(tensor)
+    return tensor.item()
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_values_come_by_rank(world_size):
+    seen = run_ranks(lambda rank, world_size: (rank, world_size), world_size)
+
+    assert list(seen) == [(rank, world_size) for rank in range(world_size)]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_the_ranks_are_a_group(world_size):
+    seen = run_ranks(sum_over_ranks, world_size)
+
+    assert list(seen) == [sum(range(world_size))] * world_size
+
+
+@pytest.mark.parametrize("dtype", sorted(TENSOR_DTYPES))
+def test_a_tensor_of_any_dtype_returns_as_it_was(dtype):
+    tensor = torch.tensor([[0, 1, 3]]).to(getattr(torch, dtype))
+
+    seen = run_ranks(lambda tensor: tensor, 1, process_group=False, tensor=tensor)
+
+    assert seen[0].dtype == tensor.dtype
+    assert torch.equal(seen[0], tensor)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (2, 3)])
+def test_a_tensor_of_any_shape_returns_as_it_was(shape):
+    seen = run_ranks(lambda: torch.ones(shape), 1, process_group=False)
+
+    assert torch.equal(seen[0], torch.ones(shape))
+
+
+def test_a_view_returns_as_what_it_shows():
+    seen = run_ranks(lambda: torch.arange(6).reshape(2, 3).T[1:], 1, process_group=False)
+
+    assert torch.equal(seen[0], torch.arange(6).reshape(2, 3).T[1:])
+
+
+def test_a_parameter_returns_as_a_plain_tensor():
+    seen = run_ranks(lambda: torch.nn.Parameter(torch.ones(2)), 1, process_group=False)
+
+    assert type(seen[0]) is torch.Tensor
+
+
+def test_an_array_returns_as_it_was():
+    seen = run_ranks(lambda: np.arange(6, dtype=">i2").reshape(2, 3), 1, process_group=False)
+
+    np.testing.assert_array_equal(seen[0], np.arange(6, dtype=">i2").reshape(2, 3), strict=True)
+
+
+def test_containers_nest():
+    value = {"a": [1, 2.5, None, True], (1, "b"): ({3}, frozenset({"x"})), 7: b"\x00bytes"}
+
+    seen = run_ranks(lambda: value, 1, process_group=False)
+
+    assert seen[0] == value
+
+
+def test_inputs_are_given_by_name():
+    seen = run_ranks(
+        lambda scale, rank, offset: scale * rank + offset, 2, process_group=False, scale=3, offset=1
+    )
+
+    assert list(seen) == [1, 4]
+
+
+def test_an_input_of_megabytes_arrives_whole():
+    data = torch.arange(2_000_000)
+
+    seen = run_ranks(lambda data: int(data.sum()), 2, process_group=False, data=data)
+
+    assert list(seen) == [int(data.sum())] * 2
+
+
+def test_an_answer_of_megabytes_arrives_whole():
+    seen = run_ranks(lambda rank: torch.full((2_000_000,), rank), 2, process_group=False)
+
+    assert torch.equal(seen[1], torch.full((2_000_000,), 1))
+
+
+def test_a_closure_travels():
+    captured = [1, 2]
+
+    seen = run_ranks(lambda rank: captured[rank], 2, process_group=False)
+
+    assert list(seen) == captured
+
+
+def test_helpers_of_the_functions_module_travel():
+    seen = run_ranks(lambda rank: 10 * helper_of_this_module(rank), 2, process_group=False)
+
+    assert list(seen) == [10, 20]
+
+
+def test_a_partial_travels_with_its_module():
+    seen = run_ranks(functools.partial(helper_of_this_module, number=4), 1, process_group=False)
+
+    assert seen[0] == 5
+
+
+def test_a_function_of_an_installed_library_is_imported_not_copied():
+    seen = run_ranks(dist.get_world_size, 2)
+
+    assert list(seen) == [2, 2]
+
+
+def test_a_default_argument_may_stay_out():
+    seen = run_ranks(lambda rank, scale=10: rank * scale, 2, process_group=False)
+
+    assert list(seen) == [0, 10]
+
+
+def test_no_group_is_started_unless_wanted():
+    seen = run_ranks(dist.is_initialized, 2, process_group=False)
+
+    assert list(seen) == [False, False]
+
+
+def test_two_runs_know_nothing_of_each_other():
+    def leave_a_trace():
+        before = hasattr(torch, "a_trace")
+        torch.a_trace = True
+        return before
+
+    run_ranks(leave_a_trace, 2, process_group=False)
+    seen = run_ranks(leave_a_trace, 2, process_group=False)
+
+    assert list(seen) == [False, False]
+
+
+def test_threads_may_run_ranks_at_once():
+    found = {}
+
+    def run(number):
+        found[number] = list(run_ranks(sum_over_ranks, 2, scale=number))
+
+    threads = [threading.Thread(target=run, args=[number]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert found == {number: [number, number] for number in range(4)}
+
+
+@pytest.mark.parametrize("launcher", ["fork", "spawn"])
+def test_random_states_differ_from_rank_to_rank(launcher):
+    def draw():
+        return random.random(), np.random.random(), torch.rand(()).item()
+
+    one, other = run_ranks(draw, 2, process_group=False, launcher=launcher)
+
+    assert not set(one) & set(other)
+
+
+@pytest.mark.parametrize("launcher", ["fork", "spawn"])
+def test_ranks_see_what_the_caller_sees(launcher, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GRADSYNC_TEST", "now")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def look():
+        return str(Path.cwd()), os.environ.get("GRADSYNC_TEST"), sys.path[0]
+
+    seen = run_ranks(look, 1, process_group=False, launcher=launcher)
+
+    assert seen[0] == (str(tmp_path), "now", str(tmp_path))
+
+
+def test_the_ranks_are_not_led_astray_by_a_file_named_like_a_module(monkeypatch, tmp_path):
+    (tmp_path / "random.py").write_text("raise SystemExit('the wrong one')")
+    monkeypatch.chdir(tmp_path)
+
+    seen = run_ranks(lambda rank: rank, 1, process_group=False, launcher="spawn")
+
+    assert list(seen) == [0]
+
+
+def test_what_ranks_print_is_shown_with_the_ranks_name(capsys):
+    def speak(rank):
+        print(f"hello from {rank}")
+        print("and more", file=sys.stderr)
+
+    seen = run_ranks(speak, 2, process_group=False)
+
+    assert seen.output == ("hello from 0\nand more\n", "hello from 1\nand more\n")
+    assert "[rank 1] hello from 1\n[rank 1] and more\n" in capsys.readouterr().out
+
+
+def test_what_a_rank_printed_before_it_died_is_shown():
+    def speak():
+        print("last words")
+        os._exit(1)
+
+    with pytest.raises(RankFailure) as caught:
+        run_ranks(speak, 1, process_group=False)
+
+    assert caught.value.observation.output == ("last words\n",)
+
+
+def test_output_beyond_the_limit_is_cut():
+    seen = run_ranks(lambda: print("x" * 1_000_000), 1, process_group=False)
+
+    assert len(seen.output[0]) == 2**18
+
+
+def test_a_rank_may_close_its_own_output():
+    def close(rank):
+        sys.stdout.close()
+        return rank
+
+    seen = run_ranks(close, 1, process_group=False)
+
+    assert list(seen) == [0]
+
+
+def test_temporary_files_of_a_rank_go_with_it():
+    seen = run_ranks(tempfile.mkdtemp, 1, process_group=False)
+
+    assert not Path(seen[0]).exists()
+
+
+def test_a_child_that_returns_from_the_function_does_not_answer():
+    def fork_and_return(rank):
+        return "child" if os.fork() == 0 else rank
+
+    seen = run_ranks(fork_and_return, 2, process_group=False)
+
+    assert list(seen) == [0, 1]
+
+
+@pytest.mark.parametrize("world_size", [0, -1, 65, 1.5, True, "2"])
+def test_an_unusable_world_size_is_refused(world_size):
+    with pytest.raises(ValueError, match="world_size must be from 1 to 64"):
+        run_ranks(lambda: None, world_size)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+def test_an_unusable_timeout_is_refused(timeout):
+    with pytest.raises(ValueError, match="timeout must be above 0"):
+        run_ranks(lambda: None, 1, timeout=timeout)
+
+
+def test_what_is_no_function_is_refused():
+    with pytest.raises(TypeError, match="function must be callable, got 3"):
+        run_ranks(3, 1)
+
+
+def test_an_input_may_not_be_called_rank():
+    with pytest.raises(ValueError, match="rank: the rank's own"):
+        run_ranks(lambda rank: rank, 1, rank=3)
+
+
+def test_an_unknown_launcher_is_refused():
+    with pytest.raises(ValueError, match="'fork' or 'spawn', got 'threads'"):
+        run_ranks(lambda: None, 1, launcher="threads")
+
+
+def test_an_input_that_the_function_does_not_take_is_refused():
+    def take(rank, scale):
+        return rank * scale
+
+    with pytest.raises(TypeError, match=r"take\(rank, scale\) can't be called .* 'size'"):
+        run_ranks(take, 1, scale=1, size=2)
+
+
+def test_a_parameter_without_an_input_is_refused():
+    with pytest.raises(TypeError, match="missing a required argument: 'scale'"):
+        run_ranks(lambda rank, scale: rank * scale, 1)
+
+
+def test_an_input_that_cannot_travel_is_refused():
+    with pytest.raises(TypeError, match="go to other processes, and can't"):
+        run_ranks(lambda lock: lock.locked(), 1, lock=threading.Lock())
+
+
+@pytest.mark.parametrize(
+    ("value", "where"),
+    [
+        (object, "the returned value is of type object"),
+        (lambda: {"loss": [1, object()]}, r"the returned value\['loss'\]\[1\] is of type object"),
+        (lambda: {object(): 1}, "a key of the returned value is of type object"),
+        (lambda: [np.array(["a"])], r"the returned value\[0\] is an array of <U1"),
+        (lambda: torch.ones(2, 2).to_sparse(), "the returned value is a torch.sparse_coo tensor"),
+    ],
+    ids=["itself", "nested", "key", "array", "sparse"],
+)
+def test_a_value_that_is_no_plain_data_is_named(failure_of, value, where):
+    failure = failure_of(value, 1, process_group=False)
+
+    assert re.search(where, failure.diagnosis.explanation)

@@ -1,0 +1,211 @@
+"""How the ranks meet in a process group, and part."""
+
+import socket
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from gradsync.diagnose.launching import address_taken, no_group_to_end, variable_not_set
+from gradsync.testing import check, exercise, free_port
+
+GUIDE = "Launching ranks"
+USUAL_PORTS = (29500, 12355)  # torch's own default, and that of its tutorials
+
+
+def info_of(trainer, rank, world_size, port):
+    """Return a rank's info; its number on this machine is another than among all."""
+    return trainer.RankInfo(rank, world_size, (rank + 1) % world_size, "127.0.0.1", port)
+
+
+class LazyGroup(dist.ProcessGroup):
+    """Is gloo, but connects to the other ranks no sooner than the first collective needs it."""
+
+    def __init__(self, store, rank, world_size, timeout):
+        super().__init__(rank, world_size)
+        self.place = (store, rank, world_size, timeout)
+        self.gloo = None
+
+    def connected(self):
+        self.gloo = self.gloo or dist.ProcessGroupGloo(*self.place)
+        return self.gloo
+
+    def getBackendName(self):  # noqa: N802 - torch's name
+        return "lazy"
+
+    def barrier(self, *arguments, **options):
+        return self.connected().barrier(*arguments, **options)
+
+    def broadcast(self, *arguments, **options):
+        return self.connected().broadcast(*arguments, **options)
+
+    def allreduce(self, *arguments, **options):
+        return self.connected().allreduce(*arguments, **options)
+
+    def allgather(self, *arguments, **options):
+        return self.connected().allgather(*arguments, **options)
+
+
+def probe_group(rank, world_size, trainer, port):
+    """Set up a group while the usual ports are taken; say what is known of it."""
+    taken = [listen(usual) for usual in USUAL_PORTS] if rank == 0 else []
+    device = trainer.setup_distributed(info_of(trainer, rank, world_size, port))
+    kind = type(device).__name__
+    total = torch.ones(1, device=device if kind in ("device", "str") else "cpu")
+    dist.all_reduce(total)
+    place = str(device)
+    del taken
+    return [[dist.get_rank(), dist.get_world_size()], dist.get_backend(), kind, place, total.item()]
+
+
+def listen(port):
+    """Take a port, if nobody has it yet."""
+    taken = socket.socket()
+    try:
+        taken.bind(("", port))
+        taken.listen()
+    except OSError:
+        pass
+    return taken
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+@exercise("phase1/setup_distributed", points=2)
+def test_the_group_is_up_on_every_rank(ranks, world_size):
+    """Afterwards the default group has every rank, on gloo where there is no GPU."""
+    seen = ranks(
+        probe_group,
+        world_size,
+        process_group=False,
+        mistakes=[variable_not_set, address_taken],
+        port=free_port(),
+    )
+
+    every = range(world_size)
+    check(
+        [value[0] for value in seen] == [[rank, world_size] for rank in every],
+        "launcher-not-read",
+        f"by rank, the group says [rank, world size] {[value[0] for value in seen]}: they are to be "
+        f"those of `info`, whose `local_rank` is this machine's own number (GUIDELINES, {GUIDE})",
+        ranks=every,
+        guide=GUIDE,
+    )
+    check(
+        {value[2] for value in seen} == {"device"},
+        "wrong-signature",
+        f"setup_distributed returns a {seen[0][2]}: a torch.device is wanted (GUIDELINES, {GUIDE})",
+        ranks=every,
+        guide=GUIDE,
+    )
+    check(
+        all(value[1:] == ["gloo", "device", "cpu", world_size] for value in seen),
+        "exception",
+        "where there is no GPU the group is to use gloo and the CPU: rank 0 has "
+        f"{seen[0][1]} and {seen[0][3]} (GUIDELINES, {GUIDE})",
+        ranks=every,
+        guide=GUIDE,
+    )
+
+
+@exercise("phase1/setup_distributed", points=1)
+def test_it_returns_only_when_every_rank_is_up(ranks):
+    """A rank that is early waits for the late one, on a backend that does not wait by itself."""
+
+    def probe(rank, world_size, trainer, port):
+        dist.Backend.register_backend("lazy", LazyGroup, devices=["cpu"])
+        if rank == 2:
+            time.sleep(0.4)
+        called = time.monotonic()
+        trainer.setup_distributed(info_of(trainer, rank, world_size, port), backend="lazy")
+        return [called, time.monotonic()]
+
+    seen = ranks(probe, 3, process_group=False, mistakes=[address_taken], port=free_port())
+
+    early = [rank for rank in (0, 1) if seen[rank][1] < seen[2][0]]
+    check(
+        not early,
+        "no-rank-waits",
+        f"setup_distributed returned on rank {' and '.join(map(str, early))} before rank 2 had even "
+        "called it, on a backend that connects at the first collective only, as nccl does: "
+        f"something in it has to wait for all ranks (GUIDELINES, {GUIDE})",
+        ranks=early,
+        guide=GUIDE,
+    )
+
+
+@exercise("phase1/setup_distributed", points=1)
+def test_the_timeout_holds(ranks):
+    """A rank that waits for one that never comes gives up after `timeout`."""
+
+    def probe(trainer, port):
+        ended = []
+
+        def setup():
+            info = info_of(trainer, 0, 2, port)
+            try:
+                trainer.setup_distributed(info, timeout=timedelta(seconds=1))
+                ended.append("returned")
+            except Exception as error:
+                ended.append(error)
+
+        attempt = threading.Thread(target=setup, daemon=True)
+        attempt.start()
+        attempt.join(8)
+        if ended and isinstance(ended[0], NotImplementedError):
+            raise ended[0]
+        return "gave up" if ended and ended[0] != "returned" else "".join(ended)
+
+    [ended] = ranks(probe, 1, process_group=False, port=free_port())
+
+    check(
+        ended == "gave up",
+        "no-rank-waits",
+        "with timeout=1 s and a rank that never came, rank 0 "
+        f"{ended or 'still waited after 8 s'}: it is to give up after `timeout`, with an error "
+        f"(GUIDELINES, {GUIDE})",
+        ranks=[0],
+        guide=GUIDE,
+    )
+
+
+@exercise("phase1/cleanup_distributed", points=1)
+def test_the_group_is_gone_afterwards(ranks):
+    """After cleanup there is no default group, on any rank."""
+
+    def probe(trainer):
+        trainer.cleanup_distributed()
+        return dist.is_initialized()
+
+    seen = ranks(probe, 2)
+
+    left = [rank for rank in range(2) if seen[rank]]
+    check(
+        not left,
+        "group-not-ended",
+        f"after cleanup_distributed() the process group is still there on rank "
+        f"{', '.join(map(str, left))}: every rank has to end it (GUIDELINES, {GUIDE})",
+        ranks=left,
+        guide=GUIDE,
+    )
+
+
+@exercise("phase1/cleanup_distributed", points=1)
+def test_cleanup_without_a_group_is_harmless(ranks):
+    """It may be called twice, or with no group ever started."""
+
+    def probe(trainer):
+        trainer.cleanup_distributed()
+        trainer.cleanup_distributed()
+        return dist.is_initialized()
+
+    [started] = ranks(probe, 1, process_group=False, mistakes=[no_group_to_end])
+
+    check(
+        not started,
+        "group-not-ended",
+        f"cleanup_distributed() started a process group (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )

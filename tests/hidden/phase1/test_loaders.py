@@ -1,0 +1,175 @@
+"""Who gets which samples: the loaders. They come back as the samples of every batch."""
+
+import torch
+from torch.utils.data import DistributedSampler, TensorDataset
+
+from gradsync.diagnose.shares import diagnose_shares, some
+from gradsync.testing import check, exercise, hold
+
+GUIDE = "Data loaders"
+
+
+def probe_loaders(data_loader, num_samples, batch_size, world_size, seed):
+    """Return [train, val] of every rank, each a list of batches of sample numbers."""
+    train, val = (TensorDataset(torch.arange(count)) for count in num_samples)
+    seen = []
+    for rank in range(world_size):
+        loaders = data_loader.create_dataloaders(
+            train, val, batch_size, world_size=world_size, rank=rank, seed=seed
+        )
+        seen.append([[batch[0].tolist() for batch in loader] for loader in loaders])
+    return seen
+
+
+def joined(batches):
+    return [index for batch in batches for index in batch]
+
+
+@exercise("phase1/create_dataloaders", points=2)
+def test_one_rank_has_plain_loaders(ranks, rng):
+    """Alone, train is shuffled, the same way for the same seed, and val is in order."""
+
+    def probe(data_loader, seeds):
+        made = [probe_loaders(data_loader, (90, 31), 8, 1, seed)[0] for seed in seeds]
+        return [[joined(train), joined(val)] for train, val in made]
+
+    seed = int(rng.integers(1000))
+    [seen] = ranks(probe, 1, process_group=False, seeds=[seed, seed, seed + 1])
+
+    (train, val), (again, _), (other, _) = seen
+    check(
+        sorted(train) == list(range(90)) and sorted(val) == list(range(31)),
+        "samples-dropped",
+        f"with one rank the loaders give {len(set(train))} of 90 train samples and "
+        f"{len(set(val))} of 31 val samples: all are wanted, once each (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+    check(
+        train != sorted(train),
+        "not-shuffled",
+        f"with one rank the train loader is not shuffled (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+    check(
+        val == sorted(val),
+        "val-shuffled",
+        f"with one rank the val loader is shuffled: it goes in order (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+    check(
+        train == again and train != other,
+        "seed-ignored",
+        "with one rank the train order must be the same for the same seed and another one for "
+        f"another seed (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+
+
+@exercise("phase1/create_dataloaders", points=2)
+def test_the_batch_size_is_per_rank_and_nothing_is_dropped(ranks):
+    """Every rank gets batches of `batch_size`, and what is left over as a smaller last one."""
+
+    def probe(data_loader):
+        sizes = []
+        for world_size in (1, 3):
+            seen = probe_loaders(data_loader, (50, 23), 4, world_size, 0)
+            sizes.append([[[len(b) for b in batches] for batches in rank] for rank in seen])
+        return sizes
+
+    [seen] = ranks(probe, 1, process_group=False)
+
+    for world_size, by_rank in zip((1, 3), seen, strict=True):
+        for rank, loaders in enumerate(by_rank):
+            for name, sizes, count in zip(("train", "val"), loaders, (50, 23), strict=True):
+                share = -(-count // world_size)
+                case = f"{count} samples, world size {world_size}, batches of 4: the {name} loader"
+                check(
+                    world_size == 1 or sum(sizes) < count,
+                    "sampler-not-used",
+                    f"{case} of rank {rank} gives all {count} samples: no sampler shares them out "
+                    f"(GUIDELINES, {GUIDE})",
+                    ranks=[rank],
+                    guide=GUIDE,
+                )
+                check(
+                    max(sizes, default=0) == 4,
+                    "batch-size-divided",
+                    f"{case} of rank {rank} gives batches of {max(sizes, default=0)}: "
+                    "`batch_size` is that of one rank already, whatever their number "
+                    f"(GUIDELINES, {GUIDE})",
+                    ranks=[rank],
+                    guide=GUIDE,
+                )
+                check(
+                    sum(sizes) == share and set(sizes[:-1]) <= {4},
+                    "samples-dropped",
+                    f"{case} of rank {rank} gives {sum(sizes)} samples, in batches of {sizes}: its "
+                    f"share is {share}, and a smaller last batch is a batch too "
+                    f"(GUIDELINES, {GUIDE})",
+                    ranks=[rank],
+                    guide=GUIDE,
+                )
+
+
+@exercise("phase1/create_dataloaders", points=3)
+def test_every_rank_loads_its_own_share(ranks, rng):
+    """With N ranks, each loader goes over that rank's padded share: train shuffled, val not."""
+
+    def probe(data_loader, seeds):
+        made = [probe_loaders(data_loader, (96, 31), 4, 4, seed) for seed in seeds]
+        loaders = data_loader.create_dataloaders(range(96), range(31), 4, world_size=4, rank=0)
+        return [*made, [type(loader.sampler) is DistributedSampler for loader in loaders]]
+
+    seed = int(rng.integers(1000))
+    [seen] = ranks(probe, 1, process_group=False, seeds=[seed, seed, seed + 1])
+
+    *made, shortcuts = seen
+    (train, val), (again, _), (other, _) = (
+        [[joined(rank[kind]) for rank in by_rank] for kind in (0, 1)] for by_rank in made
+    )
+    hold_shared("train", train, 96)
+    hold_shared("val", val, 31)
+    check(
+        not any(shortcuts),
+        "forbidden-shortcut",
+        "with 4 ranks a loader runs over torch's own DistributedSampler: the PaddedDistributedSampler "
+        f"that you have written is meant (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+    hold(diagnose_shares(train, 96, shuffle=True))
+    check(
+        diagnose_shares(train, 96, shuffle=False) is not None,
+        "not-shuffled",
+        f"with 4 ranks the train loader goes through the samples in order: rank 0 gets "
+        f"{some(train[0])}. Training data is shuffled (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+    check(
+        train == again and train != other,
+        "seed-ignored",
+        "with 4 ranks the train order must be the same for the same seed and another one for "
+        f"another seed (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+    in_order = diagnose_shares(val, 31, shuffle=False) is None
+    check(
+        in_order or diagnose_shares(val, 31, shuffle=True) is not None,
+        "val-shuffled",
+        f"with 4 ranks the val loader is shuffled, rank 0 gets {some(val[0])}: it goes in order "
+        f"(GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+    hold(diagnose_shares(val, 31, shuffle=False))
+
+
+def hold_shared(name, shares, count):
+    """Hold that the ranks do not all load everything."""
+    everything = [rank for rank in range(4) if set(shares[rank]) == set(range(count))]
+    check(
+        not everything,
+        "sampler-not-used",
+        f"with 4 ranks the {name} loader of rank {', '.join(map(str, everything))} gives all "
+        f"{count} samples: no sampler shares them out (GUIDELINES, {GUIDE})",
+        ranks=everything,
+        guide=GUIDE,
+    )

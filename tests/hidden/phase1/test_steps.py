@@ -1,0 +1,259 @@
+"""The training step: N ranks step as one process with all their samples would."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from gradsync.diagnose.values import close
+from gradsync.records import Diagnosis
+from gradsync.testing import (
+    assert_on_every_rank,
+    check,
+    differs_from_one_process,
+    each,
+    exercise,
+    would_be,
+)
+
+GUIDE = "The training step"
+LEARNING_RATE, MOMENTUM = 0.2, 0.9
+
+
+class Net(nn.Module):
+    """Tied, frozen and unused parameters in one small classifier of float64."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(5, 5)
+        self.tied = nn.Linear(5, 5)
+        self.tied.weight = self.first.weight
+        self.frozen = nn.Linear(5, 5)
+        self.frozen.requires_grad_(False)
+        self.unused = nn.Linear(5, 2)
+        self.last = nn.Linear(5, 3)
+        torch.manual_seed(7)
+        for param in self.parameters():
+            nn.init.uniform_(param, -0.7, 0.7)
+        self.double()
+
+    def forward(self, inputs):
+        return self.last(self.frozen(torch.tanh(self.tied(torch.tanh(self.first(inputs))))))
+
+
+def weights_of(model):
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def optimizer_for(model):
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    return torch.optim.SGD(trainable, lr=LEARNING_RATE, momentum=MOMENTUM)
+
+
+def draw_batches(rng, steps, world_size, size):
+    """Return inputs (step, rank, sample, 5) and targets (step, rank, sample)."""
+    inputs = rng.standard_normal((steps, world_size, size, 5)) * 2
+    return inputs, rng.integers(0, 3, (steps, world_size, size))
+
+
+def probe_steps(rank, trainer, inputs, targets):
+    """Return this rank's weights and losses after a step on each of its batches."""
+    model = Net()
+    optimizer = optimizer_for(model)
+    losses = [
+        trainer.train_step(
+            model,
+            (torch.from_numpy(x[rank]), torch.from_numpy(y[rank])),
+            nn.CrossEntropyLoss(),
+            optimizer,
+        )
+        for x, y in zip(inputs, targets, strict=True)
+    ]
+    return {"weights": weights_of(model), "losses": losses}
+
+
+def one_process(inputs, targets, *, rank=None, scale=1.0, zero=True):
+    """Do the same in one process: on all ranks' samples, or as a mistake would have it."""
+    model = Net()
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    velocity = {}
+    losses = []
+    for x, y in zip(inputs, targets, strict=True):
+        chosen = slice(None) if rank is None else slice(rank, rank + 1)
+        samples = torch.from_numpy(x[chosen].reshape(-1, x.shape[-1]))
+        if zero:
+            model.zero_grad()
+        loss = nn.functional.cross_entropy(model(samples), torch.from_numpy(y[chosen].reshape(-1)))
+        loss.backward()
+        with torch.no_grad():
+            for param in (p for p in trainable if p.grad is not None):
+                param.grad *= scale
+                velocity[param] = MOMENTUM * velocity.get(param, 0) + param.grad
+                param -= LEARNING_RATE * velocity[param]
+        losses.append(loss.item())
+    return {"weights": weights_of(model), "losses": losses}
+
+
+@pytest.mark.parametrize("world_size", [3, 2, 1])
+@exercise("phase1/train_step", points=5)
+def test_steps_equal_those_of_one_process(ranks, rng, world_size):
+    """After each of several steps, N ranks of B samples have the weights of one with N*B."""
+    inputs, targets = draw_batches(rng, 4, world_size, 6)
+
+    seen = ranks(probe_steps, world_size, inputs=inputs, targets=targets)
+
+    assert_on_every_rank(
+        each(seen, lambda value: value["weights"]),
+        one_process(inputs, targets)["weights"],
+        mistakes=step_mistakes(inputs, targets),
+    )
+
+
+def step_mistakes(inputs, targets, pick=dict):
+    """Return the rules that know a mistake by the weights, those picked, that it ends with."""
+    world_size = inputs.shape[1]
+
+    def ended(**options):
+        return pick(one_process(inputs, targets, **options)["weights"])
+
+    def rule(code, text, **options):
+        return would_be([ended(**options)] * world_size, code, text, GUIDE)
+
+    alone = [ended(rank=rank) for rank in range(world_size)]
+    return [
+        would_be(
+            alone,
+            "gradients-not-synchronised",
+            "each rank ends with the weights of a process that trained on its own samples alone: "
+            "the gradients have to be averaged between backward and step",
+            GUIDE,
+        ),
+        rule(
+            "sum-not-mean",
+            f"the weights are those of steps {world_size} times as long: gradients were summed "
+            "over the ranks, not averaged, or something was multiplied by their number",
+            scale=world_size,
+        ),
+        rule(
+            "divided-twice",
+            f"the weights are those of steps {world_size} times too short: the gradients are "
+            "means already, and were divided by the number of ranks once more",
+            scale=1 / world_size,
+        ),
+        rule(
+            "does-not-learn",
+            "the weights are those from before: no step was taken, or with empty gradients",
+            scale=0,
+        ),
+        rule(
+            "gradients-not-zeroed",
+            "the weights are those of steps with the gradients of all earlier steps added in: "
+            "they have to be cleared for each step",
+            zero=False,
+        ),
+        differs_from_one_process(GUIDE, f"{world_size} ranks with {inputs.shape[2]} samples each"),
+    ]
+
+
+@exercise("phase1/train_step", points=2)
+def test_the_returned_loss_is_the_mean_over_ranks(ranks, rng):
+    """Every rank returns the same float: the mean of the ranks' losses before the step."""
+    inputs, targets = draw_batches(rng, 1, 3, 6)
+
+    def probe(rank, trainer, inputs, targets):
+        [loss] = probe_steps(rank, trainer, inputs, targets)["losses"]
+        return [type(loss).__name__, float(loss)]
+
+    seen = ranks(probe, 3, inputs=inputs, targets=targets)
+
+    kinds = {kind for kind, _ in seen}
+    check(
+        kinds == {"float"},
+        "wrong-signature",
+        f"train_step returns a {' or a '.join(sorted(kinds))}: a float is wanted "
+        f"(GUIDELINES, {GUIDE})",
+        ranks=[rank for rank in range(3) if seen[rank][0] != "float"],
+        guide=GUIDE,
+    )
+    losses = each(seen, lambda value: value[1])
+    own = [one_process(inputs, targets, rank=rank)["losses"][0] for rank in range(3)]
+    assert_on_every_rank(
+        losses,
+        float(np.mean(own)),
+        mistakes=loss_mistakes(own),
+        otherwise=f"train_step returns {list(losses)} by rank: that is not the mean of the ranks' "
+        "losses before the step",
+    )
+
+
+def loss_mistakes(own):
+    """Return the rules that know a mistake by the losses returned, given each rank's own."""
+    total = sum(own)
+    return [
+        would_be(
+            own,
+            "loss-is-local",
+            "every rank returns the loss of its own batch: the mean over the ranks is wanted",
+            GUIDE,
+        ),
+        would_be(
+            [loss / len(own) for loss in own],
+            "loss-is-local",
+            "every rank returns its own loss, divided by the number of ranks: what is missing is "
+            "the sum over them",
+            GUIDE,
+        ),
+        would_be(
+            [total] * len(own),
+            "sum-not-mean",
+            "the returned loss is the sum over the ranks, not their mean",
+            GUIDE,
+        ),
+        only_rank_0_has_it,
+    ]
+
+
+def only_rank_0_has_it(seen, expected):
+    if not close(seen[0], expected[0]):
+        return None
+    text = (
+        f"rank 0 alone returns the mean loss, the ranks return {list(seen)}: all of them are to "
+        f"have it (GUIDELINES, {GUIDE})"
+    )
+    return Diagnosis("only-one-rank-has-it", tuple(range(1, len(seen))), text, guide=GUIDE)
+
+
+@exercise("phase1/train_step", points=1)
+def test_gradients_from_before_do_not_count(ranks, rng):
+    """What is left in `grad` when a step begins has no part in it."""
+    inputs, targets = draw_batches(rng, 1, 2, 6)
+
+    def probe(rank, trainer, inputs, targets):
+        model = Net()
+        optimizer = optimizer_for(model)
+        for param in model.parameters():
+            if param.requires_grad:
+                param.grad = torch.ones_like(param)
+        batch = (torch.from_numpy(inputs[0][rank]), torch.from_numpy(targets[0][rank]))
+        trainer.train_step(model, batch, nn.CrossEntropyLoss(), optimizer)
+        return used(weights_of(model))
+
+    seen = ranks(probe, 2, inputs=inputs, targets=targets)
+
+    expected = used(one_process(inputs, targets)["weights"])
+    stale = {n: p if n.startswith("frozen") else p - LEARNING_RATE for n, p in expected.items()}
+    cleared = would_be(
+        [stale] * 2,  # a gradient of 1 too many
+        "gradients-not-zeroed",
+        "gradients that were there before the step were added to its own: they have to be cleared "
+        "for each step",
+        GUIDE,
+    )
+    assert_on_every_rank(
+        seen, expected, mistakes=[cleared, *step_mistakes(inputs, targets, pick=used)]
+    )
+
+
+def used(weights):
+    """Leave out what the model does not use: with or without a zero gradient, both are fine."""
+    return {name: value for name, value in weights.items() if not name.startswith("unused")}

@@ -1,0 +1,144 @@
+"""What `gradsync check` tries on template_trainer.py: a file that all ranks can count on."""
+
+import contextlib
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from gradsync.testing import check, exercise
+
+GUIDE = "Checkpoints"
+
+
+def make(weight, lr):
+    """Return the model `output = weight * input`, and its optimizer."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, weight)
+    return model, torch.optim.SGD(model.parameters(), lr=lr)
+
+
+@exercise("phase1/save_checkpoint", points=1)
+def test_rank_0_writes_and_rank_1_waits(ranks):
+    """Rank 0 comes late: nothing is written before, and rank 1 does not go on before."""
+
+    def probe(rank, trainer):
+        model, optimizer = make(weight=1.0, lr=0.1)
+        if rank == 0:
+            time.sleep(0.2)
+        early = Path("model.pt").exists()
+        trainer.save_checkpoint("model.pt", model, optimizer, epoch=1)
+        return {"there before": early, "there after": Path("model.pt").exists()}
+
+    seen = ranks(probe, world_size=2)
+
+    check(
+        not seen[0]["there before"],
+        "every-rank-writes",
+        "rank 1 wrote the file before rank 0 had even called save_checkpoint: rank 0 alone writes, "
+        f"or all ranks write over each other (GUIDELINES, {GUIDE})",
+        ranks=[1],
+        guide=GUIDE,
+    )
+    check(
+        seen[0]["there after"],
+        "exception",
+        "save_checkpoint('model.pt', ...) returned on rank 0, and there is no file model.pt "
+        f"(GUIDELINES, {GUIDE})",
+        ranks=[0],
+        guide=GUIDE,
+    )
+    check(
+        seen[1]["there after"],
+        "others-do-not-wait",
+        "save_checkpoint returned on rank 1 before rank 0 had written the file: rank 1 might go on "
+        f"and read what is not there (GUIDELINES, {GUIDE})",
+        ranks=[1],
+        guide=GUIDE,
+    )
+
+
+class PowerCut:
+    """Whoever writes this to a file gets no further."""
+
+    def __reduce__(self):
+        raise OSError("the power is gone")
+
+
+@exercise("phase1/save_checkpoint", points=1)
+def test_the_former_checkpoint_survives_a_power_cut(ranks):
+    """The second save breaks off midway: the file of the first is still there, and whole."""
+
+    def probe(trainer):
+        model, optimizer = make(weight=1.0, lr=0.1)
+        trainer.save_checkpoint("model.pt", model, optimizer, epoch=1)
+        before = Path("model.pt").read_bytes()
+        optimizer.param_groups[0]["note"] = PowerCut()
+        with contextlib.suppress(Exception):
+            trainer.save_checkpoint("model.pt", model, optimizer, epoch=2)
+        return Path("model.pt").exists() and Path("model.pt").read_bytes() == before
+
+    [survived] = ranks(probe, world_size=1)
+
+    check(
+        survived,
+        "not-atomic",
+        "a save broke off midway, and with it the checkpoint from before was lost: the old file "
+        f"has to stay until the new one is complete (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+
+
+@exercise("phase1/load_checkpoint", points=1)
+def test_what_was_saved_comes_back(ranks):
+    """Weight 7, learning rate 0.5 and epoch 3 are saved, and loaded over weight 0 and rate 0.1."""
+
+    def probe(trainer):
+        trainer.save_checkpoint("model.pt", *make(weight=7.0, lr=0.5), epoch=3)
+        model, optimizer = make(weight=0.0, lr=0.1)
+        epoch = trainer.load_checkpoint("model.pt", model, optimizer)
+        lr = optimizer.param_groups[0]["lr"]
+        return {"weight": model.weight.item(), "lr": lr, "epoch": epoch}
+
+    [loaded] = ranks(probe, world_size=1)
+
+    saved = {"weight": 7.0, "lr": 0.5, "epoch": 3}
+    check(
+        loaded == saved,
+        "state-lost",
+        f"what was saved is {saved}, and what came back is {loaded}, where `epoch` is what "
+        f"load_checkpoint returned (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+
+
+class Trap:
+    """Whoever unpickles this without care makes a file with the name `caught`."""
+
+    def __reduce__(self):
+        return (open, ("caught", "w"))
+
+
+@exercise("phase1/load_checkpoint", points=1)
+def test_code_in_a_file_is_not_run(ranks):
+    """A checkpoint from a stranger may hold code: to load it does not run it."""
+
+    def probe(trainer):
+        model, optimizer = make(weight=1.0, lr=0.1)
+        trainer.save_checkpoint("good.pt", model, optimizer, epoch=1)
+        trainer.load_checkpoint("good.pt", model, optimizer)
+        torch.save({"model": model.state_dict(), "surprise": Trap()}, "bad.pt")
+        with contextlib.suppress(Exception):  # refused, as it should be
+            trainer.load_checkpoint("bad.pt", model, optimizer)
+        return Path("caught").exists()
+
+    [caught] = ranks(probe, world_size=1)
+
+    check(
+        not caught,
+        "unsafe-load",
+        "load_checkpoint ran code that was hidden in the file: it might have deleted everything "
+        f"that you own (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )

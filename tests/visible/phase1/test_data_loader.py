@@ -1,0 +1,194 @@
+"""What `gradsync check` tries on template_data_loader.py: few samples, to follow on paper."""
+
+import random
+
+import numpy as np
+import torch
+from torch.utils.data import TensorDataset
+
+from gradsync.diagnose.shares import diagnose_shares
+from gradsync.testing import check, exercise
+
+SHARES, LOADERS = "Data distribution", "Data loaders"
+
+
+def assert_shares(shares, wanted):
+    """Hold the ranks' indices, a list a rank, against those of the contract."""
+    num_samples = len({index for share in wanted for index in share})
+    mistake = diagnose_shares(shares, num_samples, shuffle=False)
+    check(
+        shares == wanted,
+        mistake.code if mistake else "padding-wrong",
+        f"{num_samples} samples on {len(wanted)} ranks, not shuffled: your ranks get {shares}, but "
+        f"should get {wanted} (GUIDELINES, {SHARES})",
+        ranks=[rank for rank, share in enumerate(shares) if share != wanted[rank]],
+        guide=SHARES,
+    )
+
+
+@exercise("phase1/PaddedDistributedSampler", points=1)
+def test_every_rank_gets_a_chunk_of_neighbours(ranks):
+    """6 samples on 2 ranks: the first three are rank 0's, the others rank 1's."""
+
+    def probe(rank, world_size, data_loader):
+        sampler = data_loader.PaddedDistributedSampler(range(6), world_size, rank, shuffle=False)
+        return [int(index) for index in sampler]
+
+    seen = ranks(probe, world_size=2)
+
+    assert_shares(list(seen), [[0, 1, 2], [3, 4, 5]])
+
+
+@exercise("phase1/PaddedDistributedSampler", points=1)
+def test_the_beginning_fills_up_the_last_chunk(ranks):
+    """5 samples on 3 ranks: each gets 2, so sample 0 comes a second time, at the very end."""
+
+    def probe(rank, world_size, data_loader):
+        sampler = data_loader.PaddedDistributedSampler(range(5), world_size, rank, shuffle=False)
+        return [[int(index) for index in sampler], len(sampler)]
+
+    seen = ranks(probe, world_size=3)
+
+    assert_shares([share for share, _ in seen], [[0, 1], [2, 3], [4, 0]])
+    lengths = [length for _, length in seen]
+    check(
+        lengths == [2, 2, 2],
+        "wrong-length",
+        f"5 samples on 3 ranks: `len(sampler)` is {lengths} by rank, but every rank gets 2 indices "
+        f"(GUIDELINES, {SHARES})",
+        guide=SHARES,
+    )
+
+
+@exercise("phase1/PaddedDistributedSampler", points=1)
+def test_every_epoch_has_an_order_that_all_ranks_know(ranks):
+    """20 samples on 2 ranks, shuffled: every sample comes once an epoch, in another order."""
+
+    def probe(rank, world_size, data_loader):
+        for set_seed in (random.seed, np.random.seed, torch.manual_seed):
+            set_seed(rank)  # as in real life: each rank's global random state is its own
+        sampler = data_loader.PaddedDistributedSampler(range(20), world_size, rank)
+        epochs = []
+        for epoch in (0, 1):
+            sampler.set_epoch(epoch)
+            epochs.append([int(index) for index in sampler])
+        return epochs
+
+    seen = ranks(probe, world_size=2)
+
+    first, second = ([*seen[0][epoch], *seen[1][epoch]] for epoch in (0, 1))
+    missing = sorted(set(range(20)) - set(first))
+    check(
+        not missing,
+        "same-shard-on-every-rank" if seen[0] == seen[1] else "shuffle-differs-across-ranks",
+        f"in epoch 0 the two ranks together leave out {missing} of 20 samples and draw others "
+        "twice. Both must cut their shares from one and the same permutation, though their global "
+        f"random states differ (GUIDELINES, {SHARES})",
+        ranks=(0, 1),
+        guide=SHARES,
+    )
+    check(
+        first != list(range(20)),
+        "not-shuffled",
+        "with `shuffle` on, as it is unless somebody turns it off, the 20 samples still come in "
+        f"the order 0, 1, 2, ... (GUIDELINES, {SHARES})",
+        guide=SHARES,
+    )
+    check(
+        first != second,
+        "epoch-ignored",
+        "after set_epoch(1) the samples come in the order of epoch 0: every epoch needs a "
+        f"permutation of its own (GUIDELINES, {SHARES})",
+        guide=SHARES,
+    )
+
+
+def numbered_samples(count):
+    """Return a dataset in which each sample is its own number."""
+    return TensorDataset(torch.arange(count))
+
+
+def batches_of(loader):
+    return [numbers.tolist() for [numbers] in loader]
+
+
+def joined(batches):
+    return [number for batch in batches for number in batch]
+
+
+@exercise("phase1/create_dataloaders", points=1)
+def test_one_rank_loads_everything(ranks):
+    """Alone, a rank gets all training samples shuffled, and all validation samples in order."""
+
+    def probe(data_loader):
+        train, val = numbered_samples(12), numbered_samples(4)
+        train_loader, val_loader = data_loader.create_dataloaders(train, val, batch_size=5)
+        return [batches_of(train_loader), batches_of(val_loader)]
+
+    [(train, val)] = ranks(probe, world_size=1, process_group=False)
+
+    sizes = [len(batch) for batch in train]
+    order = joined(train)
+    check(
+        sizes == [5, 5, 2] and sorted(order) == list(range(12)),
+        "samples-dropped",
+        f"12 training samples on one rank, in batches of 5: yours come as {train}, but should come "
+        f"5, 5 and 2 at a time, and every one once (GUIDELINES, {LOADERS})",
+        guide=LOADERS,
+    )
+    check(
+        order != sorted(order),
+        "not-shuffled",
+        "on one rank the training samples come in the order 0, 1, 2, ..., but should come "
+        f"shuffled (GUIDELINES, {LOADERS})",
+        guide=LOADERS,
+    )
+    check(
+        val == [[0, 1, 2, 3]],
+        "val-shuffled" if sorted(joined(val)) == [0, 1, 2, 3] else "samples-dropped",
+        f"4 validation samples on one rank come as {val}, but should come as [[0, 1, 2, 3]], all "
+        f"of them and in order (GUIDELINES, {LOADERS})",
+        guide=LOADERS,
+    )
+
+
+@exercise("phase1/create_dataloaders", points=1)
+def test_two_ranks_load_half_each(ranks):
+    """On 2 ranks each loads its own half, in batches of the size that was asked for."""
+
+    def probe(rank, world_size, data_loader):
+        train, val = numbered_samples(12), numbered_samples(8)
+        train_loader, val_loader = data_loader.create_dataloaders(
+            train, val, batch_size=4, world_size=world_size, rank=rank
+        )
+        return [batches_of(train_loader), batches_of(val_loader)]
+
+    seen = ranks(probe, world_size=2, process_group=False)
+
+    drawn = [sorted(joined(train)) for train, _ in seen]  # (rank, sample)
+    check(
+        sorted(drawn[0] + drawn[1]) == list(range(12)),
+        "sampler-not-used" if drawn[0] == drawn[1] else "samples-dropped",
+        f"12 training samples on 2 ranks: rank 0 loads {drawn[0]} and rank 1 {drawn[1]} (sorted "
+        "here), but each should load 6, and every sample should be on one of them "
+        f"(GUIDELINES, {LOADERS})",
+        guide=LOADERS,
+    )
+    sizes = [[len(batch) for batch in train] for train, _ in seen]
+    check(
+        sizes == [[4, 2], [4, 2]],
+        "batch-size-divided",
+        f"2 ranks with 6 samples each, and a batch_size of 4: your batches have the sizes {sizes} "
+        f"by rank, but should have 4 and 2, for `batch_size` is that of one rank "
+        f"(GUIDELINES, {LOADERS})",
+        guide=LOADERS,
+    )
+    val = [val for _, val in seen]  # (rank, batch, sample)
+    is_shuffled = diagnose_shares([joined(batches) for batches in val], 8, shuffle=True) is None
+    check(
+        val == [[[0, 1, 2, 3]], [[4, 5, 6, 7]]],
+        "val-shuffled" if is_shuffled else "sampler-not-used",
+        f"8 validation samples on 2 ranks: rank 0 loads {val[0]} and rank 1 {val[1]}, but they "
+        f"should load [[0, 1, 2, 3]] and [[4, 5, 6, 7]], in order (GUIDELINES, {LOADERS})",
+        guide=LOADERS,
+    )

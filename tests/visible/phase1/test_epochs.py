@@ -1,0 +1,166 @@
+"""What `gradsync check` tries on template_trainer.py: a pass over the data, and what it says."""
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
+
+from gradsync.testing import assert_on_every_rank, check, exercise, would_be
+
+GUIDE = "Epochs and evaluation"
+
+
+def one_weight(value):
+    """Return the model `output = weight * input`."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, value)
+    return model
+
+
+class EpochSampler(SequentialSampler):
+    """Goes through the samples in order, and remembers the epochs that it is told."""
+
+    def __init__(self, dataset):
+        super().__init__(dataset)
+        self.told = []
+
+    def set_epoch(self, epoch):
+        self.told.append(epoch)
+
+
+@exercise("phase1/train_epoch", points=1)
+def test_the_sampler_is_told_the_epoch(ranks):
+    """In epoch 3 the loader's sampler hears 3."""
+
+    def probe(trainer):
+        data = TensorDataset(torch.ones(4, 1), torch.ones(4, 1))
+        loader = DataLoader(data, batch_size=2, sampler=EpochSampler(data))
+        model = one_weight(0.0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        trainer.train_epoch(model, loader, nn.MSELoss(), optimizer, epoch=3)
+        return loader.sampler.told
+
+    [told] = ranks(probe, world_size=1)
+
+    check(
+        3 in told,
+        "epoch-not-set",
+        f"train_epoch was called for epoch 3, and told the loader's sampler {told or 'nothing'}: a "
+        f"sampler that hears of no epoch repeats the same order for ever (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+
+
+@exercise("phase1/train_epoch", points=1)
+def test_a_smaller_batch_weighs_less(ranks):
+    """Batches of losses 1, 1 | 4 on rank 0 and 4, 4 | 16 on rank 1 have the mean 30 / 6 = 5."""
+
+    def probe(rank, trainer):
+        targets = [[1.0], [1.0], [2.0]] if rank == 0 else [[2.0], [2.0], [4.0]]  # (sample, 1)
+        loader = DataLoader(TensorDataset(torch.ones(3, 1), torch.tensor(targets)), batch_size=2)
+        model = one_weight(0.0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)  # so a loss is the target squared
+        return trainer.train_epoch(model, loader, nn.MSELoss(), optimizer, epoch=0)
+
+    seen = ranks(probe, world_size=2)
+
+    assert_on_every_rank(
+        seen,
+        5.0,
+        mistakes=[
+            would_be(
+                [6.25, 6.25],
+                "mean-of-means",
+                "train_epoch returns 6.25, the mean of its batches' mean losses, in which a batch "
+                "of one sample counts as much as a batch of two. Over the samples the mean is 5",
+                GUIDE,
+            ),
+            would_be(
+                [2.0, 8.0],
+                "loss-is-local",
+                "each rank returns the mean loss of its own samples, 2 and 8, but both should "
+                "return the mean over all samples, 5",
+                GUIDE,
+            ),
+        ],
+        otherwise=f"train_epoch returns {list(seen)} by rank, but both should return 5, the mean "
+        "loss over the samples of both",
+    )
+
+
+def scores_as_they_come():
+    """Return a model that takes two scores and gives the same two."""
+    model = nn.Linear(2, 2, bias=False)
+    nn.init.eye_(model.weight)
+    return model
+
+
+@exercise("phase1/evaluate", points=1)
+def test_every_sample_weighs_alike(ranks):
+    """Rank 0 has 3 samples of loss 1, rank 1 has one of loss 5: the mean is 2, not 3."""
+
+    def probe(rank, trainer):
+        right, wrong = [-1.0, -4.0], [-5.0, -2.0]  # the scores of classes 0 and 1; 0 is right
+        scores = torch.tensor([right, right, right] if rank == 0 else [wrong])  # (sample, class)
+        data = TensorDataset(scores, torch.zeros(len(scores), dtype=torch.long))
+        loader = DataLoader(data, batch_size=2)
+        return trainer.evaluate(scores_as_they_come(), loader, nn.NLLLoss())
+
+    seen = ranks(probe, world_size=2)
+
+    wanted = {"loss": 2.0, "accuracy": 0.75, "samples": 4}
+    own = [
+        {"loss": 1.0, "accuracy": 1.0, "samples": 3},
+        {"loss": 5.0, "accuracy": 0.0, "samples": 1},
+    ]
+    assert_on_every_rank(
+        seen,
+        wanted,
+        mistakes=[
+            would_be(
+                own,
+                "loss-is-local",
+                f"each rank returns the numbers of its own samples, {own[0]} and {own[1]}, but "
+                f"both should return {wanted}",
+                GUIDE,
+            ),
+            would_be(
+                [{"loss": 3.0, "accuracy": 0.5, "samples": 4}] * 2,
+                "mean-of-means",
+                "evaluate returns loss 3 and accuracy 0.5, the means over the ranks, though rank 0 "
+                "has 3 samples and rank 1 has one. Over the samples they are 2 and 0.75",
+                GUIDE,
+            ),
+        ],
+        otherwise=f"evaluate should return {wanted} on both ranks, but by rank it returns "
+        f"{list(seen)}",
+    )
+
+
+@exercise("phase1/evaluate", points=1)
+def test_it_only_looks(ranks):
+    """The model runs in evaluation mode, and is back in training mode afterwards."""
+
+    def probe(trainer):
+        model = scores_as_they_come().train()
+        modes = []
+        model.register_forward_hook(lambda *_: modes.append(model.training))
+        data = TensorDataset(torch.ones(2, 2), torch.zeros(2, dtype=torch.long))
+        trainer.evaluate(model, DataLoader(data, batch_size=1), nn.NLLLoss())
+        return {"trained meanwhile": any(modes), "training afterwards": model.training}
+
+    [seen] = ranks(probe, world_size=1)
+
+    check(
+        not seen["trained meanwhile"],
+        "mode-not-restored",
+        "evaluate runs the model in training mode, in which dropout drops and BatchNorm learns "
+        f"from the validation samples: switch to evaluation mode (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+    check(
+        seen["training afterwards"],
+        "mode-not-restored",
+        "the model came in training mode, and evaluate left it in evaluation mode: put the former "
+        f"mode back (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )

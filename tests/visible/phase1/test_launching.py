@@ -1,0 +1,143 @@
+"""What `gradsync check` tries on template_trainer.py: who a process is, and how two meet."""
+
+import os
+from dataclasses import asdict
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from gradsync.testing import check, exercise, free_port
+
+GUIDE = "Launching ranks"
+TORCHRUN = {
+    "RANK": "1",
+    "WORLD_SIZE": "2",
+    "LOCAL_RANK": "1",
+    "MASTER_ADDR": "10.0.0.1",
+    "MASTER_PORT": "4000",
+}
+SLURM = {
+    "SLURM_PROCID": "2",
+    "SLURM_NTASKS": "4",
+    "SLURM_LOCALID": "0",
+    "SLURM_JOB_NODELIST": "cpu[11-12]",
+}
+
+
+def who_am_i(trainer, environ):
+    """Return what read_rank_info says, or how it refuses to."""
+    try:
+        info = trainer.read_rank_info(environ)
+    except (ValueError, KeyError) as error:
+        return f"{type(error).__name__}: {error}"
+    return asdict(info) if isinstance(info, trainer.RankInfo) else repr(info)
+
+
+@pytest.mark.parametrize(
+    ("environ", "wanted"),
+    [
+        pytest.param(TORCHRUN, (1, 2, 1, "10.0.0.1", 4000), id="torchrun"),
+        pytest.param(SLURM, (2, 4, 0, "cpu11", 29500), id="slurm"),
+        pytest.param({}, (0, 1, 0, "127.0.0.1", 29500), id="alone"),
+    ],
+)
+@exercise("phase1/read_rank_info", points=1)
+def test_every_process_learns_who_it_is(ranks, environ, wanted):
+    """The launcher's variables say which rank this is; where there are none, it is alone."""
+    [seen] = ranks(who_am_i, world_size=1, process_group=False, environ=environ)
+
+    fields = ("rank", "world_size", "local_rank", "master_addr", "master_port")
+    expected = dict(zip(fields, wanted, strict=True))
+    variables = ", ".join(f"{name}={value}" for name, value in environ.items()) or "no variables"
+    check(
+        seen == expected,
+        "launcher-not-read",
+        f"with {variables} read_rank_info gives {seen}, but should give {expected} "
+        f"(GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+
+
+@exercise("phase1/read_rank_info", points=1)
+def test_half_a_set_is_refused(ranks):
+    """A rank without a world size is somebody's mistake: a ValueError names the variable."""
+    [seen] = ranks(who_am_i, world_size=1, process_group=False, environ={"RANK": "0"})
+
+    check(
+        isinstance(seen, str)
+        and seen.startswith("ValueError")
+        and ("RANK" in seen or "WORLD_SIZE" in seen),
+        "bad-environment-accepted",
+        f"with RANK=0 and no WORLD_SIZE read_rank_info gives {seen}, but should raise a ValueError "
+        f"that names the variable (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+
+
+@exercise("phase1/setup_distributed", points=1)
+def test_two_ranks_meet(ranks):
+    """Afterwards two ranks can add up a number: 1 from each is 2."""
+
+    def probe(rank, world_size, trainer, port):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # on the CPU, whatever machine this is
+        info = trainer.RankInfo(rank, world_size, rank, "127.0.0.1", port)
+        device = trainer.setup_distributed(info)
+        if not dist.is_initialized():
+            return "no process group"
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        return {"rank": dist.get_rank(), "sum": total.item(), "device": str(device)}
+
+    seen = ranks(probe, world_size=2, process_group=False, port=free_port(), timeout=10)
+
+    wrong = [rank for rank in (0, 1) if seen[rank] != {"rank": rank, "sum": 2.0, "device": "cpu"}]
+    check(
+        not wrong,
+        "group-not-initialised",
+        f"after setup_distributed we see {list(seen)}: the ranks should be 0 and 1, the sum over "
+        f"both 2.0, and the device that was returned the CPU (GUIDELINES, {GUIDE})",
+        ranks=wrong,
+        guide=GUIDE,
+    )
+
+
+@exercise("phase1/cleanup_distributed", points=1)
+def test_the_group_is_ended(ranks):
+    """Afterwards there is no process group any more."""
+
+    def probe(trainer):
+        trainer.cleanup_distributed()
+        return dist.is_initialized()
+
+    seen = ranks(probe, world_size=2)
+
+    check(
+        list(seen) == [False, False],
+        "exception",
+        f"after cleanup_distributed there still is a process group (GUIDELINES, {GUIDE})",
+        ranks=[rank for rank in (0, 1) if seen[rank]],
+        guide=GUIDE,
+    )
+
+
+@exercise("phase1/cleanup_distributed", points=1)
+def test_it_is_harmless_where_there_is_no_group(ranks):
+    """Nothing happens where no process group was ever started."""
+
+    def probe(trainer):
+        try:
+            trainer.cleanup_distributed()
+        except (ValueError, AssertionError) as error:
+            return f"{type(error).__name__}: {error}"
+        return "nothing"
+
+    [happened] = ranks(probe, world_size=1, process_group=False)
+
+    check(
+        happened == "nothing",
+        "exception",
+        "no process group was ever started, so cleanup_distributed should do nothing, but it "
+        f"raised {happened} (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )

@@ -1,0 +1,226 @@
+"""What `gradsync check` tries on template_trainer.py: one model on two ranks, by small numbers."""
+
+import torch
+from torch import nn
+
+from gradsync.diagnose.broadcast import broadcast_mistakes
+from gradsync.diagnose.gradients import gradient_mistakes, none_gradient_skipped
+from gradsync.testing import assert_on_every_rank, exercise, would_be
+
+MODEL, STEP = "Model synchronisation", "The training step"
+
+
+def full_of(number):
+    """Return a small model in which every parameter and every buffer is that number."""
+    model = nn.BatchNorm1d(2)  # weight, bias; running_mean, running_var, num_batches_tracked
+    for tensor in model.state_dict().values():
+        tensor.fill_(number)
+    return model
+
+
+def one_weight(value):
+    """Return the model `output = weight * input`."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, value)
+    return model
+
+
+@exercise("phase1/broadcast_model", points=1)
+def test_every_rank_ends_with_the_model_of_rank_0(ranks):
+    """Rank 0's model is full of 10s, rank 1's of 11s, rank 2's of 12s: all become 10s."""
+
+    def probe(rank, trainer):
+        model = full_of(10 + rank)
+        trainer.broadcast_model(model)
+        return model.state_dict()
+
+    seen = ranks(probe, world_size=3)
+
+    before = [full_of(10 + rank).state_dict() for rank in range(3)]
+    buffers = ["running_mean", "running_var", "num_batches_tracked"]
+    assert_on_every_rank(seen, before[0], mistakes=broadcast_mistakes(before, 0, buffers))
+
+
+@exercise("phase1/broadcast_model", points=1)
+def test_an_optimizer_from_before_still_trains_the_model(ranks):
+    """The weight becomes 5 on both ranks, and a step of length 1 then brings it to 4."""
+
+    def probe(rank, trainer):
+        model = one_weight(5.0 if rank == 0 else 9.0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        trainer.broadcast_model(model)
+        model.weight.grad = torch.ones(1, 1)
+        optimizer.step()
+        return model.weight.item()
+
+    seen = ranks(probe, world_size=2)
+
+    assert_on_every_rank(
+        seen,
+        4.0,
+        mistakes=[
+            would_be(
+                [5.0, 5.0],
+                "tensors-replaced",
+                "an optimizer that was made before broadcast_model moves nothing after it: the "
+                "model now has other parameter objects than those that the optimizer holds",
+                MODEL,
+            )
+        ],
+        otherwise="the weight is 5 on rank 0 and 9 on rank 1; after broadcast_model and a step of "
+        f"length 1 it is {list(seen)} by rank, but should be 4 on both",
+    )
+
+
+def numbers_in_gradients(model):
+    return {
+        name: p.grad if p.grad is None else p.grad.item() for name, p in model.named_parameters()
+    }
+
+
+@exercise("phase1/average_gradients", points=1)
+def test_gradients_become_their_mean(ranks):
+    """The weight's gradients 2 and 6 become 4 on both ranks, the bias's 1 and 5 become 3."""
+
+    def probe(rank, trainer):
+        model = nn.Linear(1, 1)
+        model.weight.grad = torch.tensor([[2.0]] if rank == 0 else [[6.0]])
+        model.bias.grad = torch.tensor([1.0] if rank == 0 else [5.0])
+        trainer.average_gradients(model)
+        return numbers_in_gradients(model)
+
+    seen = ranks(probe, world_size=2)
+
+    before = [{"weight": 2.0, "bias": 1.0}, {"weight": 6.0, "bias": 5.0}]
+    mean = {"weight": 4.0, "bias": 3.0}
+    assert_on_every_rank(
+        seen,
+        mean,
+        mistakes=gradient_mistakes(before),
+        otherwise=f"the gradients {before[0]} on rank 0 and {before[1]} on rank 1 should become "
+        f"{mean} on both, but they became {list(seen)}",
+    )
+
+
+@exercise("phase1/average_gradients", points=1)
+def test_a_missing_gradient_counts_as_zero(ranks):
+    """The gradient is 6 on rank 0 and None on rank 1: the mean of 6 and 0 is 3."""
+
+    def probe(rank, trainer):
+        model = one_weight(0.0)
+        if rank == 0:
+            model.weight.grad = torch.tensor([[6.0]])
+        trainer.average_gradients(model)
+        return numbers_in_gradients(model)
+
+    skipped = none_gradient_skipped([1], ["weight"])
+    seen = ranks(probe, world_size=2, mistakes=[skipped])
+
+    before = [{"weight": 6.0}, {"weight": 0.0}]
+    assert_on_every_rank(seen, {"weight": 3.0}, mistakes=[*gradient_mistakes(before)[:2], skipped])
+
+
+def take_a_step(rank, trainer):
+    """Fit `weight * 1 = 1` on rank 0 and `weight * 2 = 3` on rank 1, beginning at weight 0."""
+    model = one_weight(0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs, targets = ([[1.0]], [[1.0]]) if rank == 0 else ([[2.0]], [[3.0]])  # (sample, 1)
+    batch = (torch.tensor(inputs), torch.tensor(targets))
+    loss = trainer.train_step(model, batch, nn.MSELoss(), optimizer)
+    return {"weight": model.weight.item(), "loss": loss}
+
+
+@exercise("phase1/train_step", points=1)
+def test_two_ranks_step_as_one_process_with_both_samples(ranks):
+    """The gradients are -2 and -12, their mean is -7, and at rate 0.1 the weight becomes 0.7."""
+
+    def probe(rank, trainer):
+        return take_a_step(rank, trainer)["weight"]
+
+    seen = ranks(probe, world_size=2)
+
+    assert_on_every_rank(
+        seen,
+        0.7,
+        mistakes=[
+            would_be(
+                [0.2, 1.2],
+                "gradients-not-synchronised",
+                "after a step the weights are 0.2 and 1.2 by rank, but should be 0.7 on both: each "
+                "rank stepped with its own gradient, -2 and -12, not with the mean, -7",
+                STEP,
+            ),
+            would_be(
+                [1.4, 1.4],
+                "sum-not-mean",
+                "after a step the weight is 1.4, but should be 0.7: the ranks stepped with the sum "
+                "of their gradients, -14, not with the mean, -7",
+                STEP,
+            ),
+            would_be(
+                [0.0, 0.0],
+                "does-not-learn",
+                "after a step the weight is still 0, but should be 0.7: did the optimizer step?",
+                STEP,
+            ),
+        ],
+        otherwise=f"after a step the weights are {list(seen)} by rank, but should be 0.7 on both",
+    )
+
+
+@exercise("phase1/train_step", points=1)
+def test_the_loss_is_the_mean_over_the_ranks(ranks):
+    """The loss is 1 on rank 0 and 9 on rank 1: both return 5."""
+
+    def probe(rank, trainer):
+        return take_a_step(rank, trainer)["loss"]
+
+    seen = ranks(probe, world_size=2)
+
+    assert_on_every_rank(
+        seen,
+        5.0,
+        mistakes=[
+            would_be(
+                [1.0, 9.0],
+                "loss-is-local",
+                "each rank returns the loss of its own batch, 1 and 9, but both should return the "
+                "mean, 5",
+                STEP,
+            )
+        ],
+        otherwise=f"train_step returns {list(seen)} by rank, but both should return 5, the mean of "
+        "their losses 1 and 9",
+    )
+
+
+@exercise("phase1/train_step", points=1)
+def test_the_gradient_of_a_step_is_cleared_for_the_next(ranks):
+    """Two steps of a single rank towards weight 1 lead from 0 to 0.2 and on to 0.36."""
+
+    def probe(trainer):
+        model = one_weight(0.0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        weights = []
+        for _ in range(2):
+            batch = (torch.ones(1, 1), torch.ones(1, 1))
+            trainer.train_step(model, batch, nn.MSELoss(), optimizer)
+            weights.append(model.weight.item())
+        return weights
+
+    seen = ranks(probe, world_size=1)
+
+    assert_on_every_rank(
+        seen,
+        [0.2, 0.36],  # the gradients are 2 * (0 - 1) = -2 and 2 * (0.2 - 1) = -1.6
+        mistakes=[
+            would_be(
+                [[0.2, 0.56]],
+                "gradients-not-zeroed",
+                "two steps lead from 0 to 0.2 and on to 0.56, but should lead to 0.36: the "
+                "gradient of the first step was still there and was added to that of the second",
+                STEP,
+            )
+        ],
+        otherwise=f"two steps from weight 0 lead to {seen[0]}, but should lead to [0.2, 0.36]",
+    )

@@ -1,0 +1,126 @@
+"""What `gradsync check` tries on template_trainer.py: the whole of it, on 200 points of a plane."""
+
+import warnings
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from gradsync.testing import check, exercise
+
+GUIDE = "Training"
+
+
+class Points(Dataset):
+    """Points of a square: class 1 above its diagonal, class 0 below. Notes which are asked for."""
+
+    def __init__(self, count, seed):
+        places = torch.rand(count, 2, generator=torch.Generator().manual_seed(seed))
+        self.places = places * 2 - 1  # (point, xy)
+        self.sides = (places[:, 1] > places[:, 0]).long()  # (point,)
+        self.asked_for = []
+
+    def __len__(self):
+        return len(self.places)
+
+    def __getitem__(self, index):
+        self.asked_for.append(int(index))
+        return self.places[index], self.sides[index]
+
+
+def train_a_little(rank, world_size, trainer):
+    """Train for 3 epochs, beginning with other weights on each rank."""
+    warnings.simplefilter("ignore")  # a warning would be printed, too, but not by you
+    torch.manual_seed(rank)
+    model = nn.Linear(2, 2)
+    info = trainer.RankInfo(rank, world_size, rank, "127.0.0.1", 29500)
+    train_set, val_set = Points(200, seed=1), Points(40, seed=2)
+    history = trainer.train(info, model, train_set, val_set, epochs=3, batch_size=20, lr=1.0)
+    return {"history": history, "weights": model.weight, "samples": train_set.asked_for}
+
+
+@exercise("phase1/train", points=1)
+def test_the_model_learns(ranks):
+    """After 3 epochs on 2 ranks the model tells above the diagonal from below."""
+    seen = ranks(train_a_little, world_size=2)
+
+    history = seen[0]["history"]
+    keys = {"epoch", "train_loss", "val_loss", "val_accuracy"}
+    check(
+        isinstance(history, list)
+        and all(isinstance(row, dict) and row.keys() == keys for row in history)
+        and [row["epoch"] for row in history] == [0, 1, 2],
+        "exception",
+        "train with epochs=3 should return a list of 3 dicts, for epochs 0, 1 and 2, each with "
+        f"epoch, train_loss, val_loss and val_accuracy (GUIDELINES, {GUIDE}). It returns {history}",
+        guide=GUIDE,
+    )
+    losses = [float(row["train_loss"]) for row in history]
+    accuracy = float(history[2]["val_accuracy"])
+    check(
+        losses[2] < losses[0] and accuracy >= 0.8,
+        "does-not-learn",
+        f"over 3 epochs the train loss goes from {losses[0]:.3f} to {losses[2]:.3f}, and the last "
+        f"val_accuracy is {accuracy:.3f}: the loss should fall, and the accuracy reach 0.8 at "
+        f"least, for a straight line parts these points (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+    check(
+        accuracy <= 1,
+        "exception",
+        f"the last val_accuracy is {accuracy:.3f}, but should lie between 0 and 1: it is the share "
+        f"of right answers (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+
+
+@exercise("phase1/train", points=1)
+def test_both_ranks_end_with_one_model_after_half_of_the_work_each(ranks):
+    """The ranks begin with other weights, take 100 of 200 points each, and end with the same."""
+    seen = ranks(train_a_little, world_size=2)
+
+    counts = [len(value["samples"]) for value in seen]
+    check(
+        counts == [300, 300],
+        "sampler-not-used",
+        f"in 3 epochs over 200 points, the 2 ranks train on {counts[0]} and {counts[1]} of them, "
+        f"but should train on 300 each, half of them in each epoch (GUIDELINES, {GUIDE})",
+        ranks=[rank for rank in (0, 1) if counts[rank] != 300],
+        guide=GUIDE,
+    )
+    weights = [value["weights"].numpy() for value in seen]  # (rank, class, xy)
+    shown = [" ".join(f"{number:.2f}" for number in values.flat) for values in weights]
+    check(
+        np.allclose(weights[0], weights[1], atol=1e-3),
+        "models-differ",
+        f"after training the weights are {shown[0]} on rank 0 and {shown[1]} on rank 1: ranks that "
+        "begin with the same weights and make the same steps end with the same "
+        f"(GUIDELINES, {GUIDE})",
+        ranks=(0, 1),
+        guide=GUIDE,
+    )
+
+
+@exercise("phase1/train", points=1)
+def test_rank_0_speaks_for_all(ranks):
+    """Rank 0 prints a line an epoch, rank 1 nothing."""
+    seen = ranks(train_a_little, world_size=2)
+
+    printed = [text.strip() for text in seen.output]
+    check(
+        printed[1] == "",
+        "every-rank-prints",
+        f"rank 1 prints as well, {printed[1][:60]!r}: on 100 ranks you would read every line 100 "
+        f"times. Only rank 0 prints (GUIDELINES, {GUIDE})",
+        ranks=[1],
+        guide=GUIDE,
+    )
+    check(
+        len(printed[0].splitlines()) == 3,
+        "every-rank-prints",
+        f"rank 0 prints {len(printed[0].splitlines())} lines in 3 epochs, but should print one an "
+        f"epoch (GUIDELINES, {GUIDE})",
+        ranks=[0],
+        guide=GUIDE,
+    )
