@@ -52,6 +52,7 @@ def grade(
     audience: Audience = "hidden",
     exercise: str | None = None,
     launcher: LauncherName | None = None,
+    keyword: str | None = None,
     first_failure: bool = False,
 ) -> Report:
     """Run the suites of `phases` on a submission and return what they say.
@@ -66,6 +67,7 @@ def grade(
         audience: the visible suites, or the hidden ones that a grade is made of.
         exercise: run the tests of this one alone.
         launcher: how ranks are started; None takes the fastest that this system has.
+        keyword: run those tests alone whose names fit, as pytest's `-k` has it.
         first_failure: stop at the first test that fails.
 
     Raises:
@@ -80,6 +82,8 @@ def grade(
         options = [f"--submission={folder}", f"--seed={seed}"]
         if launcher is not None:
             options.append(f"--launcher={launcher}")
+        if keyword is not None:
+            options.append(f"-k={keyword}")
         if first_failure:
             options.append("--exitfirst")
         _run_pytest(suites, course.root, options, collector)

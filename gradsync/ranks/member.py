@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 from gradsync.ranks import failures, wire
@@ -49,22 +50,22 @@ class Member:
             pass
         channel.setblocking(False)
 
-    def hear(self) -> list[wire.Frame]:
-        """Return the frames that have come, none if that was its last word."""
+    def hear(self) -> Iterator[wire.Frame]:
+        """Yield the frames that have come, up to its last word."""
         try:
             data = self.lines.channel.recv(2**16)  # more would be mapped and unmapped by malloc
         except BlockingIOError:
-            return []
+            return
         except OSError:
             data = b""
         self.closed = self.closed or not data
-        if self.over:
-            return []
         try:
-            return self._decoder.feed(data)
+            for frame in self._decoder.feed(b"" if self.over else data):
+                yield frame
+                if self.over:
+                    return
         except wire.WireError as problem:
             self.breaks(str(problem))
-            return []
 
     def breaks(self, problem: str) -> None:
         """Hold against it that it sent what no honest rank sends."""

@@ -61,8 +61,7 @@ class Run:
     def _hear(self, member: Member) -> bool:
         """Take what a rank sent; False when nothing more can come."""
         for frame in member.hear():
-            if not member.over:
-                self._take(frame, member)
+            self._take(frame, member)
         return not member.closed
 
     def _take(self, frame: wire.Frame, member: Member) -> None:
@@ -108,9 +107,10 @@ class Run:
             self._stuck, self._stuck_at = stuck, now
         if any(member.failed for member in self._members):
             self._failed_at = self._failed_at or now
-            if live <= stuck.keys() or now - self._failed_at > GRACE_SECONDS:
-                return self._failed()
-        elif stuck:
+            late = now - self._failed_at > GRACE_SECONDS
+            certain = late or live <= stuck.keys() or any(m.broken for m in self._members)
+            return self._failed() if certain else None
+        if stuck:
             waited = now - self._stuck_at
             proof = stuck if waited > SETTLE_SECONDS else self._standoff.proved()
             if proof and (live == proof.keys() or waited > GRACE_SECONDS):

@@ -16,6 +16,7 @@ import select
 import shutil
 import signal
 import socket
+import tempfile
 import traceback
 from contextlib import suppress
 from pathlib import Path
@@ -32,15 +33,14 @@ WANTED_SOON = (
     "torch.profiler._cupti_monitor",
     "torch.utils.data",
 )
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 
 def start(descriptor: int) -> NoReturn:
     """Serve the launcher at the other end of this socket for as long as it is there."""
-    for name in WANTED_SOON:
-        with suppress(ImportError):  # another torch has other private parts
-            importlib.import_module(name)
+    _import_what_ranks_use()
     gc.collect()
     gc.freeze()  # the pages of all that is imported stay shared with every rank
     WarmProcess(socket.socket(fileno=descriptor)).serve()
@@ -151,6 +151,19 @@ class WarmProcess:
 
     def _send(self, **message: Any) -> None:
         self._control.send(json.dumps(message).encode())
+
+
+def _import_what_ranks_use() -> None:
+    # torch._dynamo makes the folder of its cache when it is imported: in the user's /tmp, if let.
+    former = os.environ.get(CACHE)
+    with tempfile.TemporaryDirectory(prefix="gradsync-") as folder:
+        os.environ[CACHE] = folder
+        for name in WANTED_SOON:
+            with suppress(ImportError):  # another torch has other private parts
+                importlib.import_module(name)
+    os.environ.pop(CACHE)
+    if former is not None:
+        os.environ[CACHE] = former
 
 
 def _children() -> list[int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,14 +67,13 @@ class Decoder:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> list[Frame]:
-        """Take more bytes and return the frames they complete.
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Take more bytes and yield the frames they complete.
 
         Raises:
             WireError: the bytes are no frame, or one over the limits.
         """
         self._buffer += data
-        frames = []
         while len(self._buffer) >= PREFIX.size:
             head_length, body_length = PREFIX.unpack_from(self._buffer)
             if head_length > MAX_HEADER or body_length > MAX_ANSWER:
@@ -82,11 +82,11 @@ class Decoder:
             start = PREFIX.size + head_length
             end = start + body_length
             if len(self._buffer) < end:
-                break
+                return
             with memoryview(self._buffer) as view:
-                frames.append(_frame(bytes(view[PREFIX.size : start]), bytes(view[start:end])))
+                frame = _frame(bytes(view[PREFIX.size : start]), bytes(view[start:end]))
             del self._buffer[:end]
-        return frames
+            yield frame
 
 
 def _frame(data: bytes, body: bytes) -> Frame:

@@ -8,6 +8,7 @@ import inspect
 import os
 import pickle
 import random
+import resource
 import signal
 import socket
 import sys
@@ -27,6 +28,7 @@ import torch.distributed as dist
 from gradsync.ranks import frames, values, watch, wire
 from gradsync.ranks.recorder import Recorder
 
+MAX_TMPDIR = 70  # characters: the names of multiprocessing's sockets, 32 longer, have a limit
 PARENT_SECONDS = 1.0  # between two looks at whether the parent still lives
 
 
@@ -97,8 +99,10 @@ def _settle(header: dict[str, Any]) -> None:
     if header["environ"] is not None:
         os.environ.clear()
         os.environ.update(header["environ"])
-    os.environ["TMPDIR"] = header["directory"]  # what a rank leaves there goes with the run
-    tempfile.tempdir = None
+    if len(header["directory"]) <= MAX_TMPDIR:
+        os.environ["TMPDIR"] = header["directory"]  # what a rank leaves there goes with the run
+        tempfile.tempdir = None
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # nor does it leave a core
     os.chdir(header["cwd"])
     sys.path[:] = header["path"] + [p for p in sys.path if p not in header["path"]]
     torch.set_num_threads(1)

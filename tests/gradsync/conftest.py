@@ -14,7 +14,7 @@ from gradsync.ranks import RankFailure, run_ranks
 from gradsync.records import Failure
 
 # The same examples on every run, and no limit on how long one takes on a busy machine.
-hypothesis.settings.register_profile("gradsync", deadline=None, derandomize=True, database=None, max_examples=3000)
+hypothesis.settings.register_profile("gradsync", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("gradsync")
 
 

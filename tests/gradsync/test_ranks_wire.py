@@ -32,7 +32,7 @@ def test_frames_come_whole_in_whatever_pieces(kind, header, body, cuts):
 @given(st.binary())
 def test_garbage_is_no_frame_and_no_other_error(data):
     try:
-        frames = Decoder().feed(data)
+        frames = list(Decoder().feed(data))
     except WireError:
         return
 
@@ -50,13 +50,13 @@ def test_a_header_of_garbage_is_no_frame_and_no_other_error(head):
 
 
 def test_half_a_frame_waits_for_the_rest():
-    assert Decoder().feed(pack("answer", body=b"1234")[:-1]) == []
+    assert list(Decoder().feed(pack("answer", body=b"1234")[:-1])) == []
 
 
 @pytest.mark.parametrize("sizes", [(wire.MAX_HEADER + 1, 0), (2, wire.MAX_ANSWER + 1)])
 def test_a_frame_over_the_limit_is_refused_before_it_comes(sizes):
     with pytest.raises(WireError, match="over the limit"):
-        Decoder().feed(wire.PREFIX.pack(*sizes))
+        next(Decoder().feed(wire.PREFIX.pack(*sizes)))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_frame_over_the_limit_is_refused_before_it_comes(sizes):
 )
 def test_a_header_that_is_none_is_refused(head):
     with pytest.raises(WireError):
-        Decoder().feed(wire.PREFIX.pack(len(head), 0) + head)
+        next(Decoder().feed(wire.PREFIX.pack(len(head), 0) + head))
 
 
 def test_what_is_over_the_limit_is_not_sent():
@@ -90,6 +90,10 @@ def test_a_rank_sees_when_the_trusted_side_has_gone(cut):
             ours.sendall(pack("task", {"rank": 1}, b"payload")[:cut])
 
         assert wire.receive(theirs) is None
+
+
+def test_a_frame_before_garbage_is_had():
+    assert next(Decoder().feed(pack("ready") + b"garbage" * 10)) == Frame("ready", {})
 
 
 def test_a_frame_is_readable_json():

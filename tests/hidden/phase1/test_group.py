@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -175,7 +176,10 @@ def test_the_timeout_holds(ranks):
 def test_the_group_is_gone_afterwards(ranks):
     """After cleanup there is no default group, on any rank."""
 
-    def probe(trainer):
+    def probe(rank, trainer):
+        Path(f"up-{rank}").touch()
+        while not Path(f"up-{1 - rank}").exists():  # no rank leaves before the other is up
+            time.sleep(0.01)
         trainer.cleanup_distributed()
         return dist.is_initialized()
 

@@ -1,0 +1,109 @@
+"""The truth of a grade: every known mistake is named, every correct answer gets full marks."""
+
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from gradsync.bank import Right, Wrong, reference, right_submissions, wrong_submissions
+from gradsync.course import CourseError, find_course
+from gradsync.grading import grade
+
+COURSE = find_course(Path(__file__).parent)
+WRONG = {wrong.name: wrong for wrong in wrong_submissions(COURSE, "phase1")}
+RIGHT = {right.name: right for right in right_submissions(COURSE, "phase1")}
+CORES = 2
+SLOW = "handwritten_digits"  # trains for seconds; only who writes `train` anew has to show it
+
+
+def grade_one(name):
+    """Grade a wrong one by its exercise's tests up to the first failure, a right one whole."""
+    known = WRONG.get(name) or RIGHT[name]
+    if isinstance(known, Wrong):
+        options = {"exercise": known.exercise, "first_failure": True}
+    else:
+        writes_train = any("def train(" in text for text in known.additions.values())
+        options = {"keyword": None if writes_train else f"not {SLOW}"}
+    return grade(known.submission(COURSE), COURSE, phases=["phase1"], seed=3, **options)
+
+
+@pytest.fixture(scope="module")
+def graded(request):
+    """Grade all that are asked for side by side; a function from a name to its report."""
+    asked = [item.callspec.params["name"] for item in request.session.items if _is_ours(item)]
+    with ProcessPoolExecutor(CORES, mp_context=get_context("spawn")) as pool:
+        reports = {name: pool.submit(grade_one, name) for name in asked}
+        yield lambda name: reports[name].result()
+        pool.shutdown(cancel_futures=True)
+
+
+def _is_ours(item):
+    return item.path == Path(__file__) and hasattr(item, "callspec")
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_known_mistake_costs_points_and_is_named(graded, name):
+    verdicts = graded(name).verdicts
+
+    failed = [verdict for verdict in verdicts if verdict.status != "passed"]
+    assert failed, "it got full marks"
+    assert failed[0].points == 0 < failed[0].max_points
+    assert failed[0].diagnosis is not None, failed[0].message
+    assert failed[0].diagnosis.code == WRONG[name].code, failed[0].message
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_correct_answer_gets_full_marks(graded, name):
+    report = graded(name)
+
+    lost = {verdict.id: verdict.message for verdict in report.verdicts if verdict.status != "passed"}
+    assert lost == {}
+    assert report.score == report.max_score >= 95
+
+
+def test_the_bank_is_large_and_every_exercise_has_its_share():
+    per_exercise = Counter(wrong.exercise for wrong in WRONG.values())
+
+    assert len(WRONG) >= 80
+    assert len(RIGHT) >= 20
+    assert set(per_exercise) == {exercise.id for exercise in COURSE.exercises("phase1")}
+    assert min(per_exercise.values()) >= 3
+
+
+def test_no_two_in_the_bank_have_the_same_name():
+    names = [wrong.name for wrong in wrong_submissions(COURSE, "phase1")]
+
+    assert len(names) == len(set(names))
+    assert not set(names) & set(RIGHT)
+
+
+def test_two_mistakes_in_one_submission_are_both_found():
+    first, second = WRONG["forgets-the-buffers"], WRONG["returns-its-own-loss"]
+    both = replace(first, patches=first.patches + second.patches).submission(COURSE)
+
+    exercises = (first.exercise, second.exercise)
+    reports = [grade(both, COURSE, phases=["phase1"], seed=3, exercise=e) for e in exercises]
+
+    codes = [{v.diagnosis.code for v in report.verdicts if v.diagnosis} for report in reports]
+    assert codes == [{first.code}, {second.code}]
+
+
+def test_a_patch_that_does_not_fit_the_solution_is_refused():
+    stray = replace(WRONG["forgets-to-divide"], patches=(("no such text", ""),))
+
+    with pytest.raises(CourseError, match="stands 0 times"):
+        stray.submission(COURSE)
+
+
+def test_a_right_one_is_the_solution_with_definitions_added():
+    right = Right("mine", {"phase1/template_trainer.py": "def train():\n    pass\n"})
+
+    files = right.submission(COURSE).files
+
+    assert files["phase1/template_trainer.py"].endswith(b"\n\ndef train():\n    pass\n")
+    assert files["phase1/template_data_loader.py"] == (
+        reference(COURSE).files["phase1/template_data_loader.py"]
+    )

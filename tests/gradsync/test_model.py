@@ -1,0 +1,104 @@
+"""The small CNN: each sample by itself, and quick to learn."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from gradsync.data import digits
+from gradsync.model import SmallCNN
+
+BESIDE_THE_CHECKOUT = Path(__file__).parents[3] / "shared" / "mnist"
+MNIST = Path(os.environ.get("GRADSYNC_DATA") or BESIDE_THE_CHECKOUT)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """A rank has one; and of several, each waits for the slowest at every small operation."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return SmallCNN()
+
+
+def gradients(model, images, labels):
+    model.zero_grad()
+    F.cross_entropy(model(images), labels).backward()
+    return [parameter.grad.clone() for parameter in model.parameters()]
+
+
+def test_it_gives_ten_logits_for_each_image(model):
+    assert model(torch.zeros(3, 1, 28, 28)).shape == (3, 10)
+
+
+def test_every_layer_has_a_readable_name_and_a_bias(model):
+    layers = ("conv1", "conv2", "fc1", "fc2")
+
+    assert [name for name, _ in model.named_parameters()] == [
+        f"{layer}.{part}" for layer in layers for part in ("weight", "bias")
+    ]
+
+
+def test_it_is_small(model):
+    assert 10_000 <= sum(parameter.numel() for parameter in model.parameters()) <= 60_000
+
+
+def test_it_keeps_no_statistics_of_batches(model):
+    assert list(model.buffers()) == []
+
+
+def test_an_image_is_read_the_same_whatever_is_beside_it(model):
+    images = torch.randn(8, 1, 28, 28)
+
+    torch.testing.assert_close(model(images)[2:3], model(images[2:3]))
+
+
+def test_training_and_evaluation_compute_the_same(model):
+    images = torch.randn(4, 1, 28, 28)
+
+    assert torch.equal(model.train()(images), model.eval()(images))
+
+
+def test_gradients_of_two_halves_average_to_those_of_the_whole(model):
+    images, labels = torch.randn(8, 1, 28, 28), torch.arange(8)
+    halves = [gradients(model, images[part], labels[part]) for part in (slice(4), slice(4, 8))]
+
+    means = [(one + other) / 2 for one, other in zip(*halves, strict=True)]
+    torch.testing.assert_close(means, gradients(model, images, labels))
+
+
+def accuracy_after(model, train, test, *, epochs, batch, lr):
+    """Train with plain SGD, and return the share of the test set that is read right."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    for _ in range(epochs):
+        for chosen in torch.randperm(len(train)).split(batch):
+            optimizer.zero_grad()
+            F.cross_entropy(model(train.images[chosen]), train.labels[chosen]).backward()
+            optimizer.step()
+    with torch.no_grad():
+        return (model(test.images).argmax(1) == test.labels).float().mean()
+
+
+def test_it_learns_the_builtin_digits(model, tmp_path, monkeypatch):
+    monkeypatch.delenv("GRADSYNC_DATA", raising=False)
+    monkeypatch.setattr("gradsync.data.user_cache_path", lambda *_, **__: tmp_path)
+
+    data = digits(download=False)
+
+    assert accuracy_after(model, data.train, data.test, epochs=8, batch=32, lr=0.1) > 0.95
+
+
+@pytest.mark.skipif(not (MNIST / "MNIST").is_dir(), reason="MNIST is not on this machine")
+def test_it_learns_mnist_from_ten_thousand_digits(model):
+    data = digits(MNIST)
+    some = data.train.first(10_000)
+
+    assert accuracy_after(model, some, data.test, epochs=7, batch=50, lr=0.2) > 0.975

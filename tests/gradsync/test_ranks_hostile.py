@@ -1,0 +1,207 @@
+"""Ranks that lie, flood or sulk: the run ends, they are named, and nobody else suffers."""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+
+import pytest
+import torch.distributed as dist
+
+from gradsync import RankFailure, run_ranks
+from gradsync.ranks.wire import PREFIX, pack
+
+A_GIGABYTE_TO_COME = PREFIX.pack(20, 2**30)
+
+
+def channel():
+    """Return the rank's own line to the trusted side, as learner code could find it."""
+    frame = sys._getframe()
+    while "channel" not in frame.f_locals:
+        frame = frame.f_back
+    return frame.f_locals["channel"]
+
+
+def enter(call):
+    collective = {"op": "barrier", "group": "x", "members": [0, 1], "shapes": [], "tag": 0}
+    nothing = dict.fromkeys(["dtype", "reduce", "root", "peer", "label", "where"])
+    event = {"kind": "enter", "call": call, "seconds": 1.0, "thread": 1, "others": 0}
+    return {**event, "collective": {**collective, **nothing}}
+
+
+def hostile(attack):
+    """Let rank 1 attack while rank 0 waits in vain."""
+
+    def run(rank):
+        if rank == 1:
+            attack()
+            time.sleep(60)
+        dist.barrier()
+
+    return run
+
+
+def says(data):
+    def attack():
+        channel().sendall(data)
+
+    return attack
+
+
+def floods_with_entering():
+    for call in range(10_000_000):
+        channel().sendall(pack("events", {"events": [enter(call)]}))
+
+
+def sends_a_gigabyte():
+    channel().sendall(A_GIGABYTE_TO_COME)
+    while True:
+        channel().sendall(bytes(2**20))
+
+
+def sends_bytes_without_end():
+    while True:
+        channel().sendall(bytes(2**20))
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        says(b"garbage " * 10),
+        says(PREFIX.pack(4, 0) + b"null"),
+        says(pack("surprise")),
+        says(pack("events", {"events": [{}]})),
+        says(pack("events", {})),
+        says(pack("answer", {"value": {"tensor": "float32", "shape": [2**40]}}, b"1234")),
+        says(pack("answer", {"value": {"set": [{"list": []}]}})),
+        says(pack("answer", {"value": 1}, b"what for?")),
+        floods_with_entering,
+        sends_a_gigabyte,
+        sends_bytes_without_end,
+    ],
+    ids=[
+        "garbage",
+        "null",
+        "unknown kind",
+        "no event",
+        "no events",
+        "lying shape",
+        "unhashable",
+        "left over",
+        "flood",
+        "gigabyte",
+        "endless",
+    ],
+)
+def test_what_no_honest_rank_sends_is_tampering(failure_of, attack):
+    failure = failure_of(hostile(attack))
+
+    assert (failure.status, failure.diagnosis.code) == ("crashed", "tampering")
+    assert failure.diagnosis.ranks == (1,)
+
+
+def closes():
+    channel().close()
+
+
+def shuts_down():
+    channel().shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize("attack", [closes, shuts_down])
+def test_a_rank_that_closes_its_line_but_lives_on_is_stopped(failure_of, attack):
+    failure = failure_of(hostile(attack))
+
+    assert (failure.status, failure.diagnosis.code) == ("crashed", "rank-crashed")
+    assert failure.diagnosis.ranks == (1,)
+    assert "closed its connection" in failure.diagnosis.explanation
+
+
+def test_a_rank_that_closes_every_file_has_crashed(failure_of):
+    failure = failure_of(hostile(lambda: os.closerange(0, 1000)))
+
+    assert failure.diagnosis.code == "rank-crashed"
+    assert failure.diagnosis.ranks == (1,)
+
+
+def stalls_midway():
+    channel().sendall(pack("answer", {"value": 1}, b"1234")[:-1])
+
+
+def floods_with_waiting():
+    call = 0
+    while True:
+        rows = [
+            {"kind": "wait", "call": 0, "seconds": 1.0, "thread": call + i, "others": 0}
+            for i in range(100)
+        ]
+        call += 100
+        channel().sendall(pack("events", {"events": rows}))
+
+
+def floods_its_stacks():
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    frame = sys._getframe()
+    while "stacks" not in frame.f_locals:
+        frame = frame.f_back
+    stacks = frame.f_locals["stacks"]
+    while True:
+        stacks.sendall(b"File nonsense")
+        time.sleep(0.05)
+
+
+def hides_where_it_is():
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+
+
+@pytest.mark.parametrize(
+    "attack", [stalls_midway, floods_with_waiting, floods_its_stacks, hides_where_it_is]
+)
+def test_whatever_a_rank_does_the_time_limit_holds(attack):
+    with pytest.raises(RankFailure) as caught:
+        run_ranks(hostile(attack), 2, timeout=0.5)
+
+    assert caught.value.observation.failure.diagnosis.code == "too-slow"
+    assert caught.value.observation.seconds < 10
+
+
+def test_a_forged_answer_does_not_stop_the_clock():
+    def forge(rank):
+        if rank == 0:
+            channel().sendall(pack("answer", {"value": 100}))
+            os._exit(0)
+        time.sleep(60)
+
+    with pytest.raises(RankFailure) as caught:
+        run_ranks(forge, 2, timeout=0.5)
+
+    assert caught.value.observation.failure.diagnosis.ranks == (1,)
+
+
+def test_what_comes_after_the_answer_is_not_heard():
+    def prattle(rank):
+        channel().sendall(pack("answer", {"value": rank}) + b"garbage" * 1000)
+
+    assert list(run_ranks(prattle, 2)) == [0, 1]
+
+
+def test_a_deep_exception_frame_is_no_exception_here(failure_of):
+    deep = json.dumps({"kind": "raised", "code": 0}).replace("0", "[" * 500 + "]" * 500).encode()
+
+    failure = failure_of(hostile(says(PREFIX.pack(len(deep), 0) + deep)))
+
+    assert failure.diagnosis.ranks == (1,)
+
+
+def test_a_rank_that_stops_itself_is_ended():
+    def stop(rank):
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    with pytest.raises(RankFailure) as caught:
+        run_ranks(stop, 2, timeout=0.5)
+
+    assert caught.value.observation.failure.diagnosis.ranks == (1,)
