@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -70,7 +72,8 @@ def check_command(
             audience="visible",
             exercise=chosen.id if chosen else None,
         )
-        _show(terminal.render if chosen else progress.render, report)
+        again = f"gradsync check {exercise}" if chosen else "gradsync check"
+        _show(terminal.render if chosen else progress.render, replace(report, command=again))
 
 
 @app.command()
@@ -117,7 +120,10 @@ def grade_command(
     for chosen in phases:
         course.suite("hidden", chosen)
     paths = [found for path in submissions for found in find_submissions(path, course)]
-    named = [read_submission(path, course, name) for path, name in _unique_names(paths).items()]
+    named = [
+        (f"gradsync grade {shlex.quote(str(path))}", read_submission(path, course, name))
+        for path, name in _unique_names(paths).items()
+    ]
     reports = _grade_all(named, course, phases, seed, out)
     print(f"{write_gradebook(reports, out)}: {len(reports)} graded")
 
@@ -125,18 +131,22 @@ def grade_command(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where grades are written.")] = Path("grades/demo"),
+    seed: Seed = None,
 ) -> None:
     """Grade three submissions: the solution, the untouched template, and one with a mistake."""
     course = find_course()
     known = {wrong.name: wrong for wrong in bank.wrong_submissions(course, "phase1")}
-    three = [
-        bank.reference(course),
-        bank.untouched(course),
-        known[DEMO_MISTAKE].submission(course),
-    ]
-    reports = _grade_all(three, course, course.graded_phases("hidden"), None, out)
+    right, empty = bank.reference(course), bank.untouched(course)
+    wrong = known[DEMO_MISTAKE].submission(course)
+    reports = _grade_all(
+        [("gradsync demo", given) for given in (right, empty, wrong)],
+        course,
+        course.graded_phases("hidden"),
+        seed,
+        out,
+    )
     write_gradebook(reports, out)
-    print(f"Open {out / three[-1].name / 'report.html'} to see the mistake rank by rank.")
+    print(f"Open {out / wrong.name / 'report.html'} to see the mistake rank by rank.")
 
 
 @app.command(name="templates")
@@ -181,15 +191,17 @@ def _fail(status: int, text: str) -> NoReturn:
 
 
 def _grade_all(
-    submissions: list[Submission],
+    submissions: Iterable[tuple[str, Submission]],
     course: Course,
     phases: tuple[str, ...],
     seed: int | None,
     out: Path,
 ) -> list[Report]:
+    """Grade each, named with the command that repeats it; show and write its report."""
     reports = []
-    for submission in submissions:
+    for command, submission in submissions:
         report = grade(submission, course, phases=phases, seed=_seed(seed))
+        report = replace(report, command=command)
         _show(terminal.render, report)
         folder = write_report(report, out)
         print(f"{folder / 'report.html'}\n")

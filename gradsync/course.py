@@ -30,6 +30,7 @@ class Exercise:
     guide: str  # a heading of GUIDELINES.md
     goal: str
     hints: tuple[str, ...]
+    needs: tuple[str, ...] = ()  # ids of the exercises that it builds on
 
     @property
     def phase(self) -> str:
@@ -115,4 +116,5 @@ def _exercise(phase: str, row: dict[str, Any]) -> Exercise:
         guide=row["guide"],
         goal=row["goal"],
         hints=tuple(row["hints"]),
+        needs=tuple(f"{phase}/{name}" for name in row.get("needs", ())),
     )

@@ -15,6 +15,7 @@ from gradsync.course import Audience, Course
 from gradsync.ranks import get_launcher
 from gradsync.ranks.run import LauncherName
 from gradsync.records import Report, Verdict
+from gradsync.roots import point_at_roots
 from gradsync.submission import Submission
 
 
@@ -115,6 +116,8 @@ def _run_pytest(
 def _in_order(
     verdicts: Sequence[Verdict], course: Course, phases: Sequence[str]
 ) -> tuple[Verdict, ...]:
-    """Return the verdicts in the order in which the course comes to their exercises."""
-    ids = [exercise.id for phase in phases for exercise in course.exercises(phase)]
-    return tuple(sorted(verdicts, key=lambda verdict: ids.index(verdict.exercise)))
+    """Return the verdicts as the course comes to their exercises, pointing at what to mend first."""
+    exercises = [exercise for phase in phases for exercise in course.exercises(phase)]
+    ids = [exercise.id for exercise in exercises]
+    in_order = sorted(verdicts, key=lambda verdict: ids.index(verdict.exercise))
+    return point_at_roots(in_order, {exercise.id: exercise.needs for exercise in exercises})

@@ -25,6 +25,7 @@ from gradsync.ranks.task import Task
 from gradsync.records import Observation
 from gradsync.verdicts import MissingFile, verdict_of
 
+PATIENCE = 20.0  # seconds a test's ranks may take: a hundred times what a correct answer needs
 STANDINS = Path(__file__).parent / "standins"
 POINTS = pytest.StashKey[float]()
 SEEN = pytest.StashKey[Sequence[Observation]]()
@@ -71,7 +72,7 @@ class Ranks:
         probe: Callable[..., Any],
         world_size: int,
         *,
-        timeout: float = 60.0,
+        timeout: float = PATIENCE,
         process_group: bool = True,
         mistakes: Sequence[Rule] = (),
         **inputs: Any,

@@ -8,7 +8,7 @@ ranks make an `Observation` out of `Event`s, `gradsync.diagnose` turns it into a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 Status = Literal[
@@ -127,7 +127,8 @@ class Report:
     seed: int
     seconds: float
     verdicts: tuple[Verdict, ...]
-    notes: tuple[str, ...] = field(default=())  # what was refused, ignored or missing, a line each
+    notes: tuple[str, ...] = ()  # what was refused, ignored or missing, a line each
+    command: str = "gradsync grade"  # with the seed behind it, it gives the same report again
 
     @property
     def score(self) -> float:

@@ -83,12 +83,12 @@ def the_largest(local: Sequence[Gradients]) -> Rule:
     """Every element is the largest of the ranks', or the smallest."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
-        parts = [_flat([gradients]) for gradients in local]
+        parts = [part for gradients in local if (part := _flat([gradients])) is not None]
         values = [_flat([value]) for value in seen]
-        if expected is None or len(parts) < 2 or any(part is None for part in parts):
+        if expected is None or not 1 < len(parts) == len(local):
             return None
         for name, extreme in (("largest", np.max), ("smallest", np.min)):
-            if close(values, [extreme(parts, axis=0)] * len(parts)):
+            if close(values, [extreme(np.stack(parts), axis=0)] * len(parts)):
                 text = (
                     f"every element is the {name} of the ranks': an all-reduce can do more than "
                     "add up, and here it has to add up"
@@ -151,8 +151,12 @@ def none_gradient_skipped(without: Sequence[int], name: str) -> Rule:
                 "they step otherwise than the ranks that had one"
             )
             return _found("none-gradient-skipped", without, text, last_reduce(seen))
+        by_those = [array(expected[r][name]) for r in having]
         share = len(having) / seen.world_size
-        if all(close(share * array(seen[r].get(name)), expected[r][name]) for r in having):
+        if all(
+            mean is not None and close(seen[r].get(name), mean / share)
+            for r, mean in zip(having, by_those, strict=True)
+        ):
             text = (
                 f"{ranks}, and the sum was divided by {len(having)}, the number of those that had "
                 f"one: a missing gradient counts as zero, and there are {seen.world_size} ranks"

@@ -1,18 +1,20 @@
-"""Mistakes in starting and ending the process group, known by the exception that they end in."""
+"""Mistakes with the process group itself, known by the exception that they end in."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
+from gradsync.diagnose import Rule
 from gradsync.records import Diagnosis, Observation
 
 GUIDE = "Launching ranks"
 VARIABLE = re.compile(r"environment variable (\w+) expected")
+NO_GROUP = re.compile(r"process group (cannot be None|has not been initialized)", re.IGNORECASE)
 TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
 
 
-def variable_not_set(seen: Observation, expected: Any) -> Diagnosis | None:
+def variable_not_set(seen: Observation, _expected: Any) -> Diagnosis | None:
     """It looked for a launcher's variable that this launcher does not set."""
     found = VARIABLE.search(_detail(seen))
     if found is None:
@@ -24,7 +26,7 @@ def variable_not_set(seen: Observation, expected: Any) -> Diagnosis | None:
     return _found("launcher-not-read", seen, text)
 
 
-def address_taken(seen: Observation, expected: Any) -> Diagnosis | None:
+def address_taken(seen: Observation, _expected: Any) -> Diagnosis | None:
     """It wanted a port that somebody has, or several ranks wanted the same."""
     if not TAKEN.search(_detail(seen)):
         return None
@@ -35,25 +37,25 @@ def address_taken(seen: Observation, expected: Any) -> Diagnosis | None:
     return _found("wrong-master", seen, text)
 
 
-def no_group_to_end(seen: Observation, expected: Any) -> Diagnosis | None:
-    """It ended, or used, a group that is not there."""
-    if seen.failure is None or seen.failure.status != "error":
-        return None
-    text = (
-        "without a process group cleanup_distributed fails: where none was started, or it has "
-        "ended already, there is nothing to do. torch.distributed can tell which is the case"
-    )
-    return _found("group-not-initialised", seen, text)
+def without_a_group(text: str, guide: str) -> Rule:
+    """Return the rule for a run without a process group: it asked for one, or ended it."""
+
+    def rule(seen: Observation, _expected: Any) -> Diagnosis | None:
+        if not NO_GROUP.search(_detail(seen)):
+            return None
+        return _found("group-not-initialised", seen, text, guide)
+
+    return rule
 
 
 def _detail(seen: Observation) -> str:
     return (seen.failure.detail or "") if seen.failure else ""
 
 
-def _found(code: str, seen: Observation, text: str) -> Diagnosis | None:
+def _found(code: str, seen: Observation, text: str, guide: str = GUIDE) -> Diagnosis | None:
     if seen.failure is None:
         return None
     known = seen.failure.diagnosis
     at = f", at {known.where}" if known.where else ""
-    said = f"{text} ({seen.failure.exception}{at}; GUIDELINES, {GUIDE})"
-    return Diagnosis(code, known.ranks, said, known.where, GUIDE)
+    said = f"{text} ({seen.failure.exception}{at}; GUIDELINES, {guide})"
+    return Diagnosis(code, known.ranks, said, known.where, guide)

@@ -100,11 +100,18 @@ def _look_at_order(shares: Shares, num_samples: int, shuffle: bool) -> Finding |
     """Look at where the indices lie, when there are as many as there should be."""
     together = [index for share in shares for index in share]
     order, padding = together[:num_samples], together[num_samples:]
-    if not _is_order(order, shuffle):
-        return _why_disordered(shares, order, shuffle)
     beginning = [order[k % num_samples] for k in range(len(padding))]
-    if padding == beginning:
+    is_order = _is_order(order, shuffle)
+    if is_order and padding == beginning:
         return None
+    if shuffle and _was_cut_first(shares, num_samples):
+        text = (
+            f"rank 0's share is {some(sorted(shares[0]))}, in some order: what is shuffled is each "
+            "share by itself. The permutation of all samples comes first, and then the cut"
+        )
+        return "shuffle-differs-across-ranks", range(len(shares)), text
+    if not is_order:
+        return _why_disordered(shares, order, shuffle)
     text = (
         f"the order is padded with {some(padding)}, but it begins with {some(beginning)}. The "
         "padding is the order's own beginning"
@@ -128,13 +135,6 @@ def _why_disordered(shares: Shares, order: list[int], shuffle: bool) -> Finding:
             "0, 1, 2 and so on"
         )
         return "not-contiguous", every, text
-    if shuffle and _was_cut_first(shares, len(order)):
-        text = (
-            f"rank 0's share is {some(sorted(shares[0]))}, in another order perhaps: what is "
-            "shuffled is each share by itself. The permutation of all samples comes first, and "
-            "then the cut"
-        )
-        return "shuffle-differs-across-ranks", every, text
     twice = sorted({index for index in order if order.count(index) > 1})
     text = (
         f"{some(twice)} {'comes' if len(twice) == 1 else 'come'} twice before every sample has "

@@ -43,6 +43,9 @@ class Crew(Protocol):
 
 
 class Launcher(Protocol):
+    def warm_up(self) -> None:
+        """Begin what takes long now, in the background, for a run that comes later."""
+
     def crew(self, world_size: int, directory: str) -> AbstractContextManager[Crew]:
         """Start N ranks; on leaving, end them and all that they started.
 

@@ -15,6 +15,9 @@ from gradsync.ranks.crew import Lines, command, lines_for, rank_environ
 
 
 class SpawnLauncher:
+    def warm_up(self) -> None:
+        """Do nothing: what a rank imports, it imports alone."""
+
     @contextmanager
     def crew(self, world_size: int, directory: str) -> Iterator[SpawnedCrew]:  # noqa: ARG002
         with lines_for(world_size) as (ours, theirs), ExitStack() as stack:

@@ -23,7 +23,7 @@ POLL_SECONDS = 0.05  # how soon the death of a rank is seen whose children hold 
 START_SECONDS = 120.0  # for ranks to import torch, from a cold disk, and to meet
 GRACE_SECONDS = 1.0  # for ranks that still compute when another has failed
 SETTLE_SECONDS = 0.4  # for data already on its way, where a collective can do without some rank
-EXIT_SECONDS = 2.0  # between a rank's closed socket and its exit code
+EXIT_SECONDS = 1.0  # between a rank's closed socket and its exit code
 MAX_EVENTS = 200_000  # kept of a run
 
 

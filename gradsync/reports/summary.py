@@ -183,7 +183,7 @@ def hint_command(exercise: Exercise) -> str:
 
 def repeat_command(report: Report) -> str:
     """What gives the same grade again: the same inputs are drawn from the same seed."""
-    return f"gradsync grade {shlex.quote(printable(report.submission))} --seed {report.seed}"
+    return f"{printable(report.command)} --seed {report.seed}"
 
 
 def _mistake(verdict: Verdict) -> Hashable:

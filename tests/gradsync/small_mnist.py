@@ -15,7 +15,9 @@ IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
 
 def idx(array):
     """Return a uint8 array in the idx format."""
-    return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + bytes(array)
+    return (
+        bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + bytes(array)
+    )
 
 
 def mnist_files(train=40, test=20):
@@ -57,7 +59,7 @@ class Mirror(ThreadingHTTPServer):
 
 
 class _Answer(BaseHTTPRequestHandler):
-    def do_GET(self):  # noqa: N802 - http.server's name
+    def do_GET(self):
         name = self.path.strip("/")
         self.server.asked.append(name)
         if self.server.manner == "silent":

@@ -59,7 +59,9 @@ def test_a_known_mistake_costs_points_and_is_named(graded, name):
 def test_a_correct_answer_gets_full_marks(graded, name):
     report = graded(name)
 
-    lost = {verdict.id: verdict.message for verdict in report.verdicts if verdict.status != "passed"}
+    lost = {
+        verdict.id: verdict.message for verdict in report.verdicts if verdict.status != "passed"
+    }
     assert lost == {}
     assert report.score == report.max_score >= 95
 
@@ -104,6 +106,7 @@ def test_a_right_one_is_the_solution_with_definitions_added():
     files = right.submission(COURSE).files
 
     assert files["phase1/template_trainer.py"].endswith(b"\n\ndef train():\n    pass\n")
-    assert files["phase1/template_data_loader.py"] == (
-        reference(COURSE).files["phase1/template_data_loader.py"]
+    assert (
+        files["phase1/template_data_loader.py"]
+        == (reference(COURSE).files["phase1/template_data_loader.py"])
     )

@@ -156,14 +156,11 @@ def test_a_run_leaves_no_process_file_or_descriptor(program, folder):
     assert eventually(lambda: set(os.listdir("/dev/shm")) <= shared)
 
 
-@pytest.mark.parametrize("program", [raises, is_killed], ids=lambda program: program.__name__)
-def test_spawned_ranks_leave_nothing_either(program, folder):
-    with suppress(RankFailure):
-        run_ranks(succeeds, 1)
+def test_spawned_ranks_leave_nothing_either(folder):
     descriptors = os.listdir("/dev/fd")
 
     with pytest.raises(RankFailure):
-        run_ranks(program, 2, launcher="spawn")
+        run_ranks(is_killed, 2, launcher="spawn")
 
     assert os.listdir("/dev/fd") == descriptors
     assert list(folder.iterdir()) == []
@@ -236,18 +233,11 @@ def test_ranks_end_with_a_caller_that_is_killed(script, folder, launcher):
 
     process.send_signal(signal.SIGKILL)
 
-    stays = set() if launcher == "fork" else family - set(ranks)  # see spawn.py
-    assert eventually(lambda: not {pid for pid in family - stays if is_alive(pid)})
-
-
-@linux_only
-def test_no_file_outlives_a_caller_that_is_killed(script, folder):
-    process = script("run_ranks(never_end, 2)")
-    pids_in(folder)
-
-    process.send_signal(signal.SIGKILL)
-
-    assert eventually(lambda: {path.name for path in folder.iterdir()} == {"pid-0", "pid-1"})
+    if launcher == "spawn":
+        assert eventually(lambda: not any(map(is_alive, ranks)))
+    else:
+        assert eventually(lambda: not any(map(is_alive, family)))
+        assert eventually(lambda: {path.name for path in folder.iterdir()} == {"pid-0", "pid-1"})
 
 
 @linux_only

@@ -265,8 +265,7 @@ PROGRAMS = [
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_a_correct_program_passes(program, world_size):
-    for _ in range(2):
-        run_ranks(program, world_size, timeout=20)
+    run_ranks(program, world_size, timeout=20)
 
 
 @pytest.mark.parametrize("program", [starts_over, keeps_a_world_of_its_own])

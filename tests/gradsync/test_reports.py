@@ -256,8 +256,8 @@ def test_the_guide_links_to_its_heading():
     assert section.link == "phase1/GUIDELINES.md#gradient-aggregation"
 
 
-def test_the_command_that_repeats_a_grade_quotes_the_name():
-    assert summary.repeat_command(report(submission="a b")) == "gradsync grade 'a b' --seed 7"
+def test_the_command_that_repeats_a_grade_names_the_seed():
+    assert summary.repeat_command(report(command="gradsync check")) == "gradsync check --seed 7"
 
 
 def test_the_hint_of_the_second_phase_is_asked_for_by_its_whole_id():

@@ -111,7 +111,7 @@ def test_what_is_still_to_write_is_one_list_and_no_card():
 
 
 def test_the_page_says_how_to_repeat_the_grade():
-    assert "gradsync grade ada --seed 7" in Page(report()).text
+    assert "gradsync grade --seed 7" in Page(report()).text
 
 
 def test_notes_are_shown():

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from gradsync.diagnose.launching import without_a_group
 from gradsync.diagnose.values import close
 from gradsync.records import Diagnosis
 from gradsync.testing import check, exercise
@@ -66,10 +67,13 @@ def test_rank_0_alone_writes(ranks):
 
     seen = ranks(probe, 3, mistakes=[write_failed])
 
+    absent = [rank for rank in range(3) if "there.pt" not in seen[rank]]
     check(
-        all("there.pt" in names for names in seen),
+        not absent,
         "others-do-not-wait",
-        f"after save_checkpoint('there.pt', ...) the file is not there (GUIDELINES, {GUIDE})",
+        f"when save_checkpoint returned on rank {' and '.join(map(str, absent))}, the file was not "
+        f"there: every rank has to wait until rank 0 has written it (GUIDELINES, {GUIDE})",
+        ranks=absent,
         guide=GUIDE,
     )
 
@@ -161,7 +165,7 @@ def test_everything_comes_back(ranks):
 
     seen = ranks(probe, 2)
 
-    names = ("the epoch", "the model", "the optimizer's momenta", "the learning rate")
+    names = ("the epoch", "the model", "the optimizer's momentum", "the learning rate")
     expected = [7, *state_of_saved(seen, ranks)]
     for index, name in enumerate(names):
         wrong = [rank for rank in range(2) if not close(seen[rank][index], expected[index], 0)]
@@ -201,7 +205,12 @@ def test_each_rank_reads_for_itself(ranks):
         return trainer.load_checkpoint("there.pt", *make(1))
 
     content = ranks(write, 1)[0]
-    alone = ranks(read, 1, process_group=False, content=content)
+    no_group = without_a_group(
+        "load_checkpoint does not work on a rank by itself: each rank reads the file on its own, "
+        "and needs neither a process group nor the others",
+        GUIDE,
+    )
+    alone = ranks(read, 1, process_group=False, mistakes=[no_group], content=content)
     beside = ranks(read, 2, content=content)
 
     check(

@@ -230,7 +230,7 @@ def test_the_global_random_state_is_left_alone(ranks):
         touched == [],
         "global-rng-touched",
         f"the global random state of {' and '.join(map(str, touched))} is another one after a "
-        "pass: whatever the learner's model draws next (dropout, augmentation) would depend on "
+        "pass: whatever your model draws next (dropout, augmentation) would depend on "
         f"the sampler (GUIDELINES, {GUIDE})",
         guide=GUIDE,
     )

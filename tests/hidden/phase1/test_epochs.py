@@ -70,7 +70,7 @@ def batch_losses(shares, batch_size, lr=0.3):
         torch.stack(row).mean().backward()
         with torch.no_grad():
             for param in model.parameters():
-                param -= lr * param.grad
+                param.sub_(lr * param.grad)
         losses.append([loss.item() for loss in row])
         sizes.append(len(parts[0][1]))
     return np.array(losses), np.array(sizes)
@@ -139,13 +139,13 @@ def epoch_loss_mistakes(losses, sizes):
         return would_be(list(np.broadcast_to(values, ranks)), code, f"train_epoch {text}", GUIDE)
 
     return [
-        rule(losses.mean(), "mean-of-means", f"returns the mean of its batches' losses, but {last}"),
+        rule(
+            losses.mean(), "mean-of-means", f"returns the mean of its batches' losses, but {last}"
+        ),
         rule(losses[-1].mean(), "mean-of-means", "returns the last batch's loss, not the epoch's"),
         rule(by_rank, "loss-is-local", "returns the loss of this rank's samples alone"),
         rule(losses.mean(0), "loss-is-local", "returns the mean of this rank's batches alone"),
-        rule(
-            (sizes @ losses).mean(), "sum-not-mean", "returns a sum over samples, not their mean"
-        ),
+        rule((sizes @ losses).mean(), "sum-not-mean", "returns a sum over samples, not their mean"),
         rule(losses.mean(1).sum(), "sum-not-mean", "returns the sum of its batches' losses"),
         rule(
             by_rank.mean() / ranks,

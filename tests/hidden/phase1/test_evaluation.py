@@ -111,16 +111,20 @@ def hold_results(seen, rows):
                 for code, text, wrong in known_mistakes(rows, counts)
             ),
         ],
-        otherwise=f"evaluate returns {results[0]} on rank 0, where the ranks have "
+        otherwise=f"evaluate returns {told(results[0])} on rank 0, where the ranks have "
         f"{', '.join(map(str, counts))} samples in batches of at most {BATCH}: that is not loss "
         "and accuracy over all samples",
     )
 
 
+def told(result):
+    return ", ".join(f"{name} {value:.4g}" for name, value in result.items())
+
+
 def differs_across_ranks(seen, expected):
     if all(close(result, seen[0]) for result in seen):
         return None
-    shown = f"{dict(seen[0])} on rank 0 and {dict(seen[1])} on rank 1"
+    shown = f"{told(seen[0])} on rank 0 and {told(seen[1])} on rank 1"
     if close(seen[0], expected[0]):
         text = f"rank 0 alone has the numbers of all ranks: evaluate returns {shown}"
         others = tuple(range(1, len(seen)))

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gradsync.diagnose.launching import address_taken, no_group_to_end, variable_not_set
+from gradsync.diagnose.launching import address_taken, variable_not_set, without_a_group
 from gradsync.testing import check, exercise, free_port
 
 GUIDE = "Launching ranks"
@@ -89,8 +89,8 @@ def test_the_group_is_up_on_every_rank(ranks, world_size):
     check(
         [value[0] for value in seen] == [[rank, world_size] for rank in every],
         "launcher-not-read",
-        f"by rank, the group says [rank, world size] {[value[0] for value in seen]}: they are to be "
-        f"those of `info`, whose `local_rank` is this machine's own number (GUIDELINES, {GUIDE})",
+        f"by rank, the group says [rank, world size] {[value[0] for value in seen]}: they are to "
+        f"be those of `info`, whose `local_rank` is another number (GUIDELINES, {GUIDE})",
         ranks=every,
         guide=GUIDE,
     )
@@ -129,8 +129,8 @@ def test_it_returns_only_when_every_rank_is_up(ranks):
     check(
         not early,
         "no-rank-waits",
-        f"setup_distributed returned on rank {' and '.join(map(str, early))} before rank 2 had even "
-        "called it, on a backend that connects at the first collective only, as nccl does: "
+        f"setup_distributed returned on rank {' and '.join(map(str, early))} before rank 2 had "
+        "even called it, on a backend that connects at the first collective only, as nccl does: "
         f"something in it has to wait for all ranks (GUIDELINES, {GUIDE})",
         ranks=early,
         guide=GUIDE,
@@ -205,7 +205,12 @@ def test_cleanup_without_a_group_is_harmless(ranks):
         trainer.cleanup_distributed()
         return dist.is_initialized()
 
-    [started] = ranks(probe, 1, process_group=False, mistakes=[no_group_to_end])
+    no_group = without_a_group(
+        "without a process group cleanup_distributed fails: where none was started, or it has "
+        "ended already, there is nothing to do. torch.distributed can tell which is the case",
+        GUIDE,
+    )
+    [started] = ranks(probe, 1, process_group=False, mistakes=[no_group])
 
     check(
         not started,

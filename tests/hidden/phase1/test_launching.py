@@ -46,6 +46,8 @@ def shown(environ):
 
 def hold(environ, answer, wanted):
     code, what = "launcher-not-read", "what the launcher says of rank, world size and local rank"
+    if {"RANK", "SLURM_PROCID"} <= set(environ):
+        what += ", where torchrun's variables win"
     if isinstance(answer, list) and answer[:3] == wanted[:3]:
         code, what = "wrong-master", "where the ranks meet"
     check(

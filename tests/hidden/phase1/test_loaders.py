@@ -95,7 +95,7 @@ def test_the_batch_size_is_per_rank_and_nothing_is_dropped(ranks):
                     max(sizes, default=0) == 4,
                     "batch-size-divided",
                     f"{case} of rank {rank} gives batches of {max(sizes, default=0)}: "
-                    "`batch_size` is that of one rank already, whatever their number "
+                    "`batch_size` is that of one rank already, however many there are "
                     f"(GUIDELINES, {GUIDE})",
                     ranks=[rank],
                     guide=GUIDE,
@@ -132,8 +132,8 @@ def test_every_rank_loads_its_own_share(ranks, rng):
     check(
         not any(shortcuts),
         "forbidden-shortcut",
-        "with 4 ranks a loader runs over torch's own DistributedSampler: the PaddedDistributedSampler "
-        f"that you have written is meant (GUIDELINES, {GUIDE})",
+        "with 4 ranks a loader runs over torch's own DistributedSampler: the "
+        f"PaddedDistributedSampler that you have written is meant (GUIDELINES, {GUIDE})",
         guide=GUIDE,
     )
     hold(diagnose_shares(train, 96, shuffle=True))

@@ -89,7 +89,7 @@ def one_process(inputs, targets, *, rank=None, scale=1.0, zero=True):
             for param in (p for p in trainable if p.grad is not None):
                 param.grad *= scale
                 velocity[param] = MOMENTUM * velocity.get(param, 0) + param.grad
-                param -= LEARNING_RATE * velocity[param]
+                param.sub_(LEARNING_RATE * velocity[param])
         losses.append(loss.item())
     return {"weights": weights_of(model), "losses": losses}
 

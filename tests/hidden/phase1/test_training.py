@@ -40,30 +40,20 @@ def weights_of(model):
 
 
 def info_of(trainer, rank, world_size):
-    """Return a rank's info, each rank on a machine of its own."""
-    return trainer.RankInfo(rank, world_size, 0, "127.0.0.1", 29500)
+    return trainer.RankInfo(rank, world_size, 0, "127.0.0.1", 29500)  # each on its own machine
 
 
 def draw(rng, count):
     return rng.standard_normal((count, 4)), rng.integers(0, 3, count)
 
 
-def probe_train(rank, world_size, trainer, data, seeds, epochs, batch_size, seed=3):
+def probe_train(rank, world_size, trainer, data, seeds, seed=3, **options):
     """Train on `data` from weights of its own seed; say what came of it."""
     train_set, val_set = (Numbered(*part) for part in data)
-    model = make_model(seeds[rank])
+    info, model = info_of(trainer, rank, world_size), make_model(seeds[rank])
     said = io.StringIO()  # what it prints: a warning of torch's on stderr is not its doing
     with contextlib.redirect_stdout(said):
-        history = trainer.train(
-            info_of(trainer, rank, world_size),
-            model,
-            train_set,
-            val_set,
-            epochs=epochs,
-            batch_size=batch_size,
-            lr=0.5,
-            seed=seed,
-        )
+        history = trainer.train(info, model, train_set, val_set, lr=0.5, seed=seed, **options)
     return {
         "weights": weights_of(model),
         "history": [{key: float(value) for key, value in dict(row).items()} for row in history],
@@ -96,7 +86,7 @@ def one_step(seed, inputs, targets, val, lr=0.5, scale=1.0):
     loss.backward()
     with torch.no_grad():
         for param in model.parameters():
-            param -= lr * scale * param.grad
+            param.sub_(lr * scale * param.grad)
         outputs = model(val_inputs)
     after = nn.functional.cross_entropy(outputs, val_targets).item()
     accuracy = (outputs.argmax(1) == val_targets).double().mean().item()
@@ -271,7 +261,8 @@ def test_it_learns_to_read_handwritten_digits(ranks):
         torch.manual_seed(rank)
         model = SmallCNN()
         train_set, test_set = (
-            TensorDataset(torch.from_numpy(x), torch.from_numpy(y)) for x, y in (train_part, test_part)
+            TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
+            for x, y in (train_part, test_part)
         )
         val_set = Subset(test_set, range(200))
         for epochs, lr in plan:
@@ -294,7 +285,7 @@ def test_it_learns_to_read_handwritten_digits(ranks):
     # A last epoch of small steps takes the noise out: one process gets to 97.6% at the least.
     epochs, goal = ((3, 1), 0.97) if data.is_mnist else ((20, 3), 0.95)
     plan = list(zip(epochs, (0.15, 0.03), strict=True))
-    seen = ranks(probe, 2, train_part=parts[0], test_part=parts[1], plan=plan)
+    seen = ranks(probe, 2, train_part=parts[0], test_part=parts[1], plan=plan, timeout=120.0)
 
     accuracy = [float(np.mean(guesses.numpy() == parts[1][1])) for guesses in seen]
     check(

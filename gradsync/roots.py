@@ -1,0 +1,48 @@
+"""A mistake with several symptoms, told at its root: what to mend first. A pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gradsync.records import Verdict
+
+SETTLED = ("passed", "unfinished", "missing")  # such a verdict says all there is to say
+
+
+def point_at_roots(
+    verdicts: Sequence[Verdict], needs: Mapping[str, Sequence[str]]
+) -> tuple[Verdict, ...]:
+    """Return the verdicts, those that may be another exercise's symptoms saying so.
+
+    Nothing is taken away: an exercise that builds on a wrong one may be wrong itself, too.
+
+    Args:
+        verdicts: of a submission.
+        needs: by exercise, the exercises that it builds on.
+    """
+    wrong = {verdict.exercise for verdict in verdicts if verdict.status not in SETTLED}
+    return tuple(
+        _point(verdict, sorted(_roots(verdict.exercise, needs, wrong)))
+        if verdict.status not in SETTLED
+        else verdict
+        for verdict in verdicts
+    )
+
+
+def _roots(exercise: str, needs: Mapping[str, Sequence[str]], wrong: set[str]) -> set[str]:
+    """Return the wrong exercises below this one that build on no other wrong one."""
+    found: set[str] = set()
+    for below in needs.get(exercise, ()):
+        deeper = _roots(below, needs, wrong)
+        found |= deeper or ({below} & wrong)
+    return found
+
+
+def _point(verdict: Verdict, roots: Sequence[str]) -> Verdict:
+    if not roots:
+        return verdict
+    names = " and ".join(root.partition("/")[2] for root in roots)
+    are = "is" if len(roots) == 1 else "are"
+    text = f"{names} {are} not right yet, and this may be because of that: mend it first. "
+    return replace(verdict, message=text + verdict.message)

@@ -1,0 +1,131 @@
+"""From the gradients that ranks ended with to the mistake they show."""
+
+import numpy as np
+import pytest
+
+from gradsync.diagnose import first_diagnosis
+from gradsync.diagnose.gradients import gradient_mistakes, none_gradient_skipped
+from gradsync.records import Collective, Diagnosis, Event, Failure, Observation
+
+RNG = np.random.default_rng(1)
+LOCAL = [{"weight": RNG.standard_normal((3, 2)), "bias": RNG.standard_normal(3)} for _ in range(4)]
+
+
+def total(local=LOCAL):
+    return {name: np.sum([gradients[name] for gradients in local], axis=0) for name in local[0]}
+
+
+def times(gradients, factor):
+    return {name: factor * gradient for name, gradient in gradients.items()}
+
+
+MEAN = times(total(), 1 / 4)
+
+
+def observed(values, events=(), failure=None):
+    return Observation(4, tuple(values), tuple(events), ("",) * 4, 0.1, failure)
+
+
+def diagnose(values, rules=None, expected=MEAN, **seen):
+    rules = gradient_mistakes(LOCAL) if rules is None else rules
+    return first_diagnosis(observed(values, **seen), [expected] * 4, rules)
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        (LOCAL, "gradients-not-synchronised"),
+        ([times(gradients, 1 / 4) for gradients in LOCAL], "gradients-not-synchronised"),
+        ([total()] * 4, "sum-not-mean"),
+        ([times(MEAN, 2)] * 4, "sum-not-mean"),
+        ([times(MEAN, 1 / 4)] * 4, "divided-twice"),
+        ([times(MEAN, 1 / 2)] * 4, "divided-twice"),
+        ([MEAN, total(), total(), total()], "sum-not-mean"),
+        ([MEAN, *LOCAL[1:]], "only-one-rank-has-it"),
+        ([{**MEAN, "bias": mine["bias"]} for mine in LOCAL], "only-some-parameters"),
+    ],
+)
+def test_each_mistake_has_its_name(values, code):
+    assert diagnose(values).code == code
+
+
+@pytest.mark.parametrize("extreme", [np.max, np.min])
+def test_the_largest_or_smallest_of_the_ranks_is_not_their_mean(extreme):
+    wrong = {name: extreme([mine[name] for mine in LOCAL], axis=0) for name in MEAN}
+
+    assert diagnose([wrong] * 4).code == "sum-not-mean"
+
+
+def test_evidence_that_fits_no_mistake_gets_no_name():
+    noise = [{name: RNG.standard_normal(g.shape) for name, g in MEAN.items()} for _ in range(4)]
+
+    assert diagnose(noise) is None
+
+
+def test_only_the_ranks_that_are_wrong_are_blamed():
+    diagnosis = diagnose([MEAN, total(), total(), MEAN])
+
+    assert (diagnosis.code, diagnosis.ranks) == ("sum-not-mean", (1, 2))
+    assert diagnosis.explanation.startswith("on ranks 1, 2 every gradient is exactly 4 times")
+
+
+def test_a_sum_is_shown_with_its_factor_and_the_line_of_the_all_reduce():
+    reduce = Collective("all_reduce", "world", (0, 1, 2, 3), where="template_trainer.py:91")
+
+    diagnosis = diagnose([total()] * 4, events=[Event(0, "enter", 0, 0.0, 1, collective=reduce)])
+
+    assert diagnosis.where == "template_trainer.py:91"
+    assert "exactly 4 times the mean" in diagnosis.explanation
+    assert "template_trainer.py:91" in diagnosis.explanation
+
+
+def test_a_factor_of_another_kind_is_told_as_it_is():
+    assert (
+        "divided by 2, where the number of ranks is 4" in diagnose([times(MEAN, 2)] * 4).explanation
+    )
+
+
+WITHOUT = (1, 2)
+SKIPPED = none_gradient_skipped(WITHOUT, "bias")
+
+
+@pytest.mark.parametrize(
+    "biases",
+    [
+        [MEAN["bias"], None, None, MEAN["bias"]],
+        [2 * MEAN["bias"]] * 4,  # divided by the two that had one
+    ],
+)
+def test_a_missing_gradient_that_was_not_counted_as_zero_is_named(biases):
+    diagnosis = diagnose([{**MEAN, "bias": bias} for bias in biases], [SKIPPED])
+
+    assert (diagnosis.code, diagnosis.ranks) == ("none-gradient-skipped", WITHOUT)
+
+
+def test_a_parameter_that_nobody_averages_is_no_matter_of_missing_gradients():
+    own = [{**MEAN, "bias": np.full(3, float(rank))} for rank in range(4)]
+
+    assert diagnose(own, [SKIPPED, *gradient_mistakes(LOCAL)]).code == "only-some-parameters"
+
+
+def deadlock(last):
+    """A run that stopped, where each rank entered one last collective, of that shape."""
+    events = [
+        Event(rank, "enter", 0, 0.0, 1, collective=Collective("all_reduce", "w", (), (shape,)))
+        for rank, shape in last.items()
+    ]
+    told = Diagnosis("deadlock-rank-missing", (1, 2), "ranks 1, 2 never came", "trainer.py:9")
+    return observed([None] * 4, events, Failure("deadlock", told))
+
+
+def test_a_deadlock_of_those_without_a_gradient_is_told_at_its_root():
+    diagnosis = SKIPPED(deadlock({0: (3,), 1: (3, 2), 2: (3, 2), 3: (3,)}), None)
+
+    assert diagnosis.code == "none-gradient-skipped"
+    assert diagnosis.explanation.startswith("ranks 1, 2 never came. ranks 1, 2 had no gradient")
+    assert diagnosis.where == "trainer.py:9"
+
+
+@pytest.mark.parametrize("last", [{0: (3, 2)}, {0: (3,), 1: (3,), 2: (3, 2), 3: (3, 2)}])
+def test_another_deadlock_is_not_blamed_on_a_missing_gradient(last):
+    assert SKIPPED(deadlock(last), None) is None

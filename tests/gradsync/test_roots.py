@@ -1,0 +1,62 @@
+"""What fails because of an earlier exercise says so, and nothing is lost."""
+
+from gradsync.records import Verdict
+from gradsync.roots import point_at_roots
+
+NEEDS = {"p/step": ["p/average"], "p/epoch": ["p/step"], "p/train": ["p/epoch", "p/broadcast"]}
+
+
+def verdict(exercise, status="failed"):
+    points = float(status == "passed")
+    return Verdict(f"{exercise}::test", f"p/{exercise}", "f.py", points, 1.0, status, "it differs")
+
+
+def messages(*verdicts):
+    return {v.exercise: v.message for v in point_at_roots(verdicts, NEEDS)}
+
+
+def test_a_symptom_names_the_exercise_to_mend_first():
+    said = messages(verdict("average"), verdict("step"))
+
+    assert said["p/average"] == "it differs"
+    assert said["p/step"].startswith("average is not right yet")
+    assert said["p/step"].endswith("it differs")
+
+
+def test_a_long_chain_leads_to_its_root_alone():
+    said = messages(verdict("average"), verdict("step"), verdict("epoch"), verdict("train"))
+
+    assert said["p/train"].startswith("average is not right yet")
+    assert "step" not in said["p/train"]
+
+
+def test_a_link_that_passes_does_not_break_the_chain():
+    said = messages(verdict("average"), verdict("step", "passed"), verdict("epoch"))
+
+    assert said["p/epoch"].startswith("average is not right yet")
+
+
+def test_two_roots_are_both_named():
+    said = messages(verdict("average"), verdict("broadcast"), verdict("train"))
+
+    assert said["p/train"].startswith("average and broadcast are not right yet")
+
+
+def test_independent_mistakes_stay_as_they_are():
+    assert set(messages(verdict("average"), verdict("broadcast")).values()) == {"it differs"}
+
+
+def test_what_is_not_written_yet_is_no_symptom_and_no_root():
+    said = messages(verdict("average", "unfinished"), verdict("step"), verdict("epoch", "missing"))
+
+    assert set(said.values()) == {"it differs"}
+
+
+def test_points_status_and_order_are_untouched():
+    before = (verdict("step"), verdict("average"), verdict("train", "passed"))
+
+    after = point_at_roots(before, NEEDS)
+
+    assert [(v.id, v.status, v.points) for v in after] == [
+        (v.id, v.status, v.points) for v in before
+    ]
