@@ -53,8 +53,7 @@ def grade(
     audience: Audience = "hidden",
     exercise: str | None = None,
     launcher: LauncherName | None = None,
-    keyword: str | None = None,
-    first_failure: bool = False,
+    pytest_options: Sequence[str] = (),
 ) -> Report:
     """Run the suites of `phases` on a submission and return what they say.
 
@@ -68,8 +67,7 @@ def grade(
         audience: the visible suites, or the hidden ones that a grade is made of.
         exercise: run the tests of this one alone.
         launcher: how ranks are started; None takes the fastest that this system has.
-        keyword: run those tests alone whose names fit, as pytest's `-k` has it.
-        first_failure: stop at the first test that fails.
+        pytest_options: more of pytest's own, such as `--exitfirst`.
 
     Raises:
         CourseError: a phase has no such suite.
@@ -80,13 +78,9 @@ def grade(
     get_launcher(launcher).warm_up()
     collector = Collector(exercise)
     with submission.unpacked() as folder:
-        options = [f"--submission={folder}", f"--seed={seed}"]
+        options = [f"--submission={folder}", f"--seed={seed}", *pytest_options]
         if launcher is not None:
             options.append(f"--launcher={launcher}")
-        if keyword is not None:
-            options.append(f"-k={keyword}")
-        if first_failure:
-            options.append("--exitfirst")
         _run_pytest(suites, course.root, options, collector)
     return Report(
         submission=submission.name,
@@ -116,7 +110,7 @@ def _run_pytest(
 def _in_order(
     verdicts: Sequence[Verdict], course: Course, phases: Sequence[str]
 ) -> tuple[Verdict, ...]:
-    """Return the verdicts as the course comes to their exercises, pointing at what to mend first."""
+    """Return the verdicts in the order of the course, those of symptoms pointing at their roots."""
     exercises = [exercise for phase in phases for exercise in course.exercises(phase)]
     ids = [exercise.id for exercise in exercises]
     in_order = sorted(verdicts, key=lambda verdict: ids.index(verdict.exercise))

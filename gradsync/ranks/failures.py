@@ -16,6 +16,7 @@ from gradsync.records import Diagnosis, Failure, Status
 MAX_MESSAGE = 2_000  # characters of an exception's text that a report shows
 ARGUMENTS = re.compile(r"positional argument|keyword argument|takes no arguments|multiple values")
 EXERCISE = re.compile(r"phase\d/\w+")
+UNUSABLE = ("TypeError", "AttributeError", "KeyError", "IndexError")  # as None is, if returned
 NO_GROUP = "process group has not been initialized"
 
 
@@ -61,6 +62,13 @@ class Raised:
             for place, name, source in self.frames
         )
 
+    @property
+    def loading(self) -> bool:
+        """Tell whether it came up before any function of the user's was called."""
+        return self.type in ("SyntaxError", "IndentationError", "TabError") or (
+            bool(self.frames) and self.frames[-1][1] == "<module>"
+        )
+
     def alike(self, other: Raised) -> bool:
         return (self.type, self.where, self.missing) == (other.type, other.where, other.missing)
 
@@ -86,15 +94,21 @@ def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, 
     if error.missing and not error.frames:
         return "missing", "missing-name", f"the file does not define {error.missing}", None
     if error.type == "TypeError" and not error.frames and ARGUMENTS.search(error.message):
-        text = f"it can't be called as the contract says: {error.message}"
+        text = f"{error.message}: was a parameter of it renamed, added or removed?"
         return "error", "wrong-signature", text, None
     if error.type in ("SystemExit", "KeyboardInterrupt"):
-        return "crashed", "rank-crashed", f"{who} left with {error.type}({error.code})", error.where
+        text = f"{who} ended itself with {error.type}({error.code})"
+        return "crashed", "rank-crashed", text, error.where
     if error.out_of_memory or "DefaultCPUAllocator: can't allocate memory" in error.message:
         return "crashed", "out-of-memory", f"{who} ran out of memory ({said})", error.where
     if NO_GROUP in error.message:
         text = f"{who} used a collective before the process group was started ({said})"
         return "error", "group-not-initialised", text, error.where
+    if error.loading:
+        return "error", "exception", f"the file can't be loaded: {said}", error.where
+    if not error.frames and error.type in UNUSABLE:
+        text = f"what came back can't be used ({said}): does every path end with a return?"
+        return "error", "exception", text, None
     return "error", "exception", f"{who} raised {said}", error.where
 
 
@@ -123,8 +137,10 @@ def timeout(seconds: float, busy: dict[int, str | None], waiting: Iterable[Call]
         f"rank {rank} " + (f"is at {where}" if where else "is still running")
         for rank, where in sorted(busy.items())
     ]
-    told += waits_texts(waiting)
-    text = f"not done after {seconds:g} s: {'; '.join(told)}"
+    others = waits_texts(waiting)
+    text = f"not done after {seconds:g} s: {'; '.join([*told, *others])}"
+    if not others:
+        text += ". Is that a loop without an end?"
     where = next((busy[rank] for rank in sorted(busy) if busy[rank]), None)
     return Failure("timeout", Diagnosis("too-slow", tuple(sorted(busy)), text, where))
 

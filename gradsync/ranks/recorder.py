@@ -16,6 +16,7 @@ from gradsync.records import Collective, Event
 
 # Threads that PyTorch, multiprocessing and a rank itself keep: they never enter a collective.
 OTHERS_THREADS = ("torch.utils.data", "multiprocessing", "gradsync.ranks")
+MANY = events.MAX_BATCH // 2  # reports that wait for the next one
 
 
 class Recorder:
@@ -71,7 +72,8 @@ class Recorder:
         with self._lock:
             self._waits = {thread: c for thread, c in self._waits.items() if c != call}
             self._add("exit", call)
-            if at_once or call in self._urgent or self._backlog[-1]["others"]:
+            alone = not self._backlog[-1]["others"]
+            if at_once or not alone or call in self._urgent or len(self._backlog) >= MANY:
                 self._flush()
             self._urgent.discard(call)
 

@@ -18,6 +18,7 @@ import cloudpickle
 
 from gradsync.ranks.events import MAX_RANKS
 from gradsync.ranks.places import is_users
+from gradsync.ranks.wire import MAX_TASK
 
 RESERVED = {"rank", "world_size"}
 _registry = threading.Lock()  # of the modules that cloudpickle takes along
@@ -64,15 +65,20 @@ class Task:
 
         Raises:
             TypeError: something among them can't be sent to another process.
+            ValueError: they are too large.
         """
         with _by_value(_home(self.function)):
             try:
-                return bytes(cloudpickle.dumps((self.function, dict(self.inputs))))
+                data = bytes(cloudpickle.dumps((self.function, dict(self.inputs))))
             except (TypeError, ValueError, AttributeError, pickle.PicklingError) as error:
-                raise TypeError(
-                    f"{_name(self.function)} and its inputs go to other processes, "
-                    f"and can't: {error}"
-                ) from error
+                name = _name(self.function)
+                text = f"{name} and its inputs go to other processes, and can't: {error}"
+                raise TypeError(text) from error
+        if len(data) > MAX_TASK:
+            raise ValueError(
+                f"the inputs have {len(data):,} bytes, of which {MAX_TASK:,} can be sent to a rank"
+            )
+        return data
 
     def header(self, rank: int, directory: str, began: float) -> dict[str, Any]:
         """Return what else `rank` is told."""

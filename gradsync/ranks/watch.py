@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from gradsync.ranks import frames
+from gradsync.ranks import events, frames
 from gradsync.ranks.recorder import Recorder
 from gradsync.records import Collective
 
@@ -78,12 +78,12 @@ class Watch:
         )
 
     def describe(self, op: str, group: str, tensors: Any = (), **more: Any) -> Collective:
-        flat = list(_tensors_in(tensors))
+        flat = list(_tensors_in(tensors))[: events.MAX_TENSORS]
         where, label = frames.caller(self._roots, flat[0] if flat else None)
         return Collective(
             op=op,
             group=group,
-            shapes=tuple(tuple(t.shape) for t in flat),
+            shapes=tuple(tuple(t.shape[: events.MAX_SIDES]) for t in flat),
             dtype=str(flat[0].dtype).removeprefix("torch.") if flat else None,
             label=label,
             where=where,

@@ -75,7 +75,7 @@ def test_the_mistake_is_named_with_ranks_and_line(graded_class):
     assert first["exercise"] == "phase1/average_gradients"
     assert first["status"] == "failed"
     assert first["diagnosis"]["code"] == "sum-not-mean"
-    assert first["diagnosis"]["ranks"] == [0, 1]
+    assert first["diagnosis"]["ranks"] == [0, 1, 2, 3]
     assert "template_trainer.py:" in first["message"]
     assert "GUIDELINES" in first["message"]
 
@@ -119,7 +119,7 @@ def test_a_file_that_does_not_import_is_graded(tmp_path, source):
 
     tests = report_of(tmp_path / "out", "eve")["tests"]
     assert done.returncode == 0
-    assert {t["status"] for t in tests if "data_loader" not in t["id"]} == {"error"}
+    assert {t["status"] for t in tests if "loader" not in t["id"]} == {"error"}
 
 
 @pytest.mark.parametrize(

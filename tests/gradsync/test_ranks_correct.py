@@ -273,6 +273,24 @@ def test_a_program_may_start_groups_anew(program):
     run_ranks(program, 2, timeout=20)
 
 
+def test_thousands_of_handles_may_be_open():
+    def pile_up():
+        handles = [dist.all_reduce(torch.ones(1), async_op=True) for _ in range(5000)]
+        for handle in handles:
+            handle.wait()
+
+    run_ranks(pile_up, 1, timeout=20)
+
+
+def test_thousands_of_tensors_may_go_in_one_collective():
+    def coalesce():
+        dist.all_gather([torch.ones(1)], torch.ones(1))
+        dist.reduce_scatter(torch.ones((1,) * 70), [torch.ones((1,) * 70)])
+        dist.all_reduce_coalesced([torch.ones(1) for _ in range(5000)])
+
+    run_ranks(coalesce, 1, timeout=20)
+
+
 def test_many_small_collectives_with_random_pauses_pass():
     def stumble(rank):
         pause = random.Random(rank)

@@ -124,7 +124,7 @@ def test_sys_exit_is_a_crash_whatever_the_code(failure_of, code):
     failure = failure_of(leave)
 
     assert (failure.status, failure.diagnosis.code) == ("crashed", "rank-crashed")
-    assert f"rank 1 left with SystemExit({code})" in failure.diagnosis.explanation
+    assert f"rank 1 ended itself with SystemExit({code})" in failure.diagnosis.explanation
 
 
 def test_sys_exit_with_an_object_is_a_crash(failure_of):

@@ -303,6 +303,19 @@ def test_an_input_that_cannot_travel_is_refused():
         run_ranks(lambda lock: lock.locked(), 1, lock=threading.Lock())
 
 
+def test_inputs_beyond_the_limit_are_refused(monkeypatch):
+    monkeypatch.setattr("gradsync.ranks.task.MAX_TASK", 1000)
+
+    with pytest.raises(ValueError, match=r"the inputs have \d,\d+ bytes"):
+        run_ranks(lambda data: data[:1], 1, data=bytes(2000))
+
+
+def test_an_answer_beyond_the_limit_is_told(failure_of):
+    failure = failure_of(lambda: list(range(3_000_000)), 1, process_group=False)
+
+    assert "over the limit: it may have 268,435,456 bytes" in failure.diagnosis.explanation
+
+
 @pytest.mark.parametrize(
     ("value", "where"),
     [
