@@ -4,7 +4,7 @@ Trusted, in the caller's process: `run` (the way in), `task`, `supervise` (the l
 a rank, `crew` with its launchers `fork` (and the `warm` process it forks from) and `spawn`,
 `stacks`, and, pure, `standoff` (proves deadlocks), `wording`, `failures`, `events`, `values`,
 `wire`, `places`.
-Untrusted, in the ranks: `worker`, `recorder`, `watch`, `frames`.
+Untrusted, in the ranks: `worker`, `watch`, `handles`, `recorder`, `frames`.
 """
 
 from gradsync.ranks.crew import LauncherError

@@ -169,7 +169,9 @@ def _signal_text(number: int) -> str:
 
 
 def _code(value: Any) -> str | None:
-    return str(value)[:MAX_MESSAGE] if type(value) is int else value and _text(value)
+    if type(value) is int:
+        return str(value)
+    return None if value is None else _text(value)
 
 
 def _text(value: Any, default: str = "") -> str:

@@ -15,7 +15,7 @@ from gradsync.ranks.standoff import LOOSE_OPS
 from gradsync.records import Collective, Event
 
 # Threads that PyTorch, multiprocessing and a rank itself keep: they never enter a collective.
-OTHERS_THREADS = ("torch.utils.data", "multiprocessing", "gradsync.ranks")
+BYSTANDERS = ("torch.utils.data", "multiprocessing", "gradsync.ranks")
 MANY = events.MAX_BATCH // 2  # reports that wait for the next one
 
 
@@ -33,7 +33,7 @@ class Recorder:
         self._began = began
         self._calls = 0
         self._backlog: list[dict[str, Any]] = []
-        self._waits: dict[int, int] = {}  # thread -> the call it waits for
+        self._waits: dict[int, int] = {}  # thread, or below 0 one to come -> the call it waits for
         self._urgent: set[int] = set()  # calls that may be left while some rank has yet to come
         self._asleep: set[int] = set()  # threads that can't act before another one has ended
         self._lock = threading.Lock()
@@ -66,6 +66,12 @@ class Recorder:
             if self._waits.get(threading.get_ident()) != call:
                 self._wait(call)
                 self._flush()
+
+    def expect(self, call: int) -> None:
+        """Report that a thread will come and act when the call is complete."""
+        with self._lock:
+            self._waits[-1 - call] = call
+            self._add("wait", call, thread=-1 - call)
 
     def leave(self, call: int, *, at_once: bool = False) -> None:
         """Report that the call is complete; `at_once` where it need not be, as after an error."""
@@ -134,13 +140,13 @@ class Recorder:
 
     def _others(self, thread: int) -> int:
         """Count the threads besides this one that could still enter a collective."""
-        threads = threading.enumerate()
-        return 0 if len(threads) == 1 else sum(self._could_act(t, thread) for t in threads)
-
-    def _could_act(self, other: threading.Thread, thread: int) -> bool:
-        target = getattr(other, "_target", None)  # what a thread runs, while it runs
-        return not (
-            other.ident == thread
-            or other.ident in self._asleep
-            or str(getattr(target, "__module__", "")).startswith(OTHERS_THREADS)
+        to_come = sum(other < 0 and other != thread for other in self._waits)
+        here = sum(
+            self._could_act(other) for other in threading.enumerate() if other.ident != thread
         )
+        return to_come + here
+
+    def _could_act(self, thread: threading.Thread) -> bool:
+        target = getattr(thread, "_target", None)  # what it runs, while it runs
+        module = str(getattr(target, "__module__", ""))
+        return thread.ident not in self._asleep and not module.startswith(BYSTANDERS)

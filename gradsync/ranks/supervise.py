@@ -117,7 +117,7 @@ class Run:
                 return wording.explain(self._standoff, proof)
         return self._late(live, now)
 
-    def _failed(self) -> Failure | None:
+    def _failed(self) -> Failure:
         """Return what a rank did that failed of itself, not because another did."""
         for member in self._members:
             if member.broken is not None:

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from gradsync.ranks import events, frames
+from gradsync.ranks.handles import Handles, is_done
 from gradsync.ranks.recorder import Recorder
 from gradsync.records import Collective
 
@@ -52,22 +53,17 @@ REDUCTIONS = {
     getattr(dist.ReduceOp, name): name
     for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 }
-WORK_DONE = dist.Work.is_completed
-FUTURE_DONE = torch._C.Future.done
-MANY = 64  # handles that nobody waited for, before those that are done are let go
 
 
 class Watch:
-    """One rank's wrappers, and the handles of the collectives that they saw start."""
+    """What the wrappers of one rank share."""
 
     def __init__(self, recorder: Recorder, world_size: int, roots: tuple[str, ...]) -> None:
         self.recorder = recorder
+        self.handles = Handles(recorder)
         self.world_size = world_size
         self.everyone = tuple(range(world_size))
         self._roots = roots
-        self._calls: dict[int, int] = {}  # id of a work or future -> call
-        self._handles: dict[int, list[Any]] = {}  # call -> these objects: so long an id is theirs
-        self._many = MANY
 
     def sees(self) -> bool:
         """Tell whether the default group is this run's world, its ranks numbered alike."""
@@ -76,6 +72,11 @@ class Watch:
             and dist.get_world_size() == self.world_size
             and dist.get_rank() == self.recorder.rank
         )
+
+    def members(self, group: Any) -> tuple[int, ...] | None:
+        """Return the ranks of a group, in its order; None for one that can't be followed."""
+        ranks = distributed_c10d._world.pg_group_ranks.get(group)
+        return tuple(ranks) if ranks and self.sees() else None
 
     def describe(self, op: str, group: str, tensors: Any = (), **more: Any) -> Collective:
         flat = list(_tensors_in(tensors))[: events.MAX_TENSORS]
@@ -90,30 +91,6 @@ class Watch:
             **more,
         )
 
-    def call_of(self, handle: Any) -> int | None:
-        return self._calls.get(id(handle))
-
-    def add(self, handle: Any, call: int) -> None:
-        """Remember that this work or future is complete when the call is."""
-        if len(self._handles) >= self._many:
-            self._let_go()
-        self._calls[id(handle)] = call
-        self._handles.setdefault(call, []).append(handle)
-
-    def done(self, call: int, *, at_once: bool = False) -> None:
-        """Report the end of a call, the first time that it shows."""
-        handles = self._handles.pop(call, None)
-        if handles is not None:
-            for handle in handles:
-                del self._calls[id(handle)]
-            self.recorder.leave(call, at_once=at_once)
-
-    def _let_go(self) -> None:
-        for call, handles in list(self._handles.items()):
-            if _is_done(handles[0]):
-                self.done(call)
-        self._many = max(MANY, 2 * len(self._handles))
-
 
 def install(recorder: Recorder, world_size: int, roots: tuple[str, ...]) -> None:
     """Wrap the methods; call it before a learner's module is imported."""
@@ -121,12 +98,13 @@ def install(recorder: Recorder, world_size: int, roots: tuple[str, ...]) -> None
     for name, (op, position) in COLLECTIVES.items():
         if hasattr(dist.ProcessGroup, name):  # an older or newer torch has another set of methods
             _wrap_collective(watch, name, op, position)
-    _wrap_wait(watch, dist.Work)
-    _wrap_wait(watch, torch._C.Future)
-    _wrap_poll(watch, dist.Work, "is_completed")
-    _wrap_poll(watch, torch._C.Future, "done")
-    _wrap_derived(watch, dist.Work, "get_future")
-    _wrap_derived(watch, torch._C.Future, "then")
+    _wrap_wait(watch.handles, dist.Work)
+    _wrap_wait(watch.handles, torch._C.Future)
+    _wrap_poll(watch.handles, dist.Work, "is_completed")
+    _wrap_poll(watch.handles, torch._C.Future, "done")
+    _wrap_future(watch.handles)
+    _wrap_callback(watch.handles, "then")
+    _wrap_callback(watch.handles, "add_done_callback")
     _wrap_rendezvous(watch, "init_process_group", _world)
     _wrap_rendezvous(watch, "new_group", _founders)
     _wrap_join(recorder)
@@ -137,11 +115,12 @@ def _wrap_collective(watch: Watch, name: str, op: str, position: int | None) -> 
     recorder = watch.recorder
 
     def wrapper(group: Any, *args: Any, **kwargs: Any) -> Any:
-        if not watch.sees():
+        members = watch.members(group)
+        if members is None:
             return original(group, *args, **kwargs)
         tensors = args[position] if position is not None and position < len(args) else ()
-        details = _details(op, group, args)
-        collective = watch.describe(op, group.group_name, tensors, **details)
+        details = _details(op, members, args)
+        collective = watch.describe(op, group.group_name, tensors, members=members, **details)
         waits = op in BLOCKS or any(getattr(o, "asyncOp", None) is False for o in args)
         call = recorder.enter(collective, waits=waits)
         try:
@@ -152,16 +131,15 @@ def _wrap_collective(watch: Watch, name: str, op: str, position: int | None) -> 
         if work is None:
             recorder.leave(call)
         else:
-            watch.add(work, call)
+            watch.handles.add(work, call)
         return work
 
     setattr(dist.ProcessGroup, name, wrapper)
 
 
-def _details(op: str, group: Any, args: tuple[Any, ...]) -> dict[str, Any]:
-    """Return what else must agree: the members, the root, the reduction, the peer and tag."""
-    members = tuple(dist.get_process_group_ranks(group))
-    details: dict[str, Any] = {"members": members}
+def _details(op: str, members: tuple[int, ...], args: tuple[Any, ...]) -> dict[str, Any]:
+    """Return what else must agree: the root, the reduction, the peer and tag."""
+    details: dict[str, Any] = {}
     if op in ("send", "recv"):
         if len(args) == 3:
             details["peer"] = members[args[1]]
@@ -175,51 +153,65 @@ def _details(op: str, group: Any, args: tuple[Any, ...]) -> dict[str, Any]:
     return details
 
 
-def _wrap_wait(watch: Watch, owner: Any) -> None:
+def _wrap_wait(handles: Handles, owner: Any) -> None:
     original = owner.wait
 
     def wrapper(handle: Any, *args: Any, **kwargs: Any) -> Any:
-        call = watch.call_of(handle)
+        call = handles.call_of(handle)
         if call is None:
             return original(handle, *args, **kwargs)
-        if not _is_done(handle):
-            watch.recorder.wait(call)
+        if not is_done(handle):
+            handles.recorder.wait(call)
         try:
             result = original(handle, *args, **kwargs)
         except BaseException:
-            watch.done(call, at_once=True)
+            handles.done(call, at_once=True)
             raise
-        watch.done(call)
+        handles.done(call)
         return result
 
     owner.wait = wrapper
 
 
-def _wrap_poll(watch: Watch, owner: Any, name: str) -> None:
+def _wrap_poll(handles: Handles, owner: Any, name: str) -> None:
     original = getattr(owner, name)
 
     def wrapper(handle: Any) -> bool:
         done = bool(original(handle))
-        call = watch.call_of(handle)
+        call = handles.call_of(handle)
         if done and call is not None:
-            watch.done(call)
+            handles.done(call)
         return done
 
     setattr(owner, name, wrapper)
 
 
-def _wrap_derived(watch: Watch, owner: Any, name: str) -> None:
-    """Wrap a method that makes a future out of a handle."""
-    original = getattr(owner, name)
+def _wrap_future(handles: Handles) -> None:
+    original = dist.Work.get_future
 
-    def wrapper(handle: Any, *args: Any, **kwargs: Any) -> Any:
-        future = original(handle, *args, **kwargs)
-        call = watch.call_of(handle)
+    def wrapper(work: Any) -> Any:
+        future = original(work)
+        call = handles.call_of(work)
         if call is not None:
-            watch.add(future, call)
+            handles.add(future, call)
         return future
 
-    setattr(owner, name, wrapper)
+    dist.Work.get_future = wrapper  # type: ignore[method-assign, assignment]
+
+
+def _wrap_callback(handles: Handles, name: str) -> None:
+    original = getattr(torch._C.Future, name)
+
+    def wrapper(future: Any, callback: Callable[[Any], Any]) -> Any:
+        call = handles.call_of(future)
+        if call is None:
+            return original(future, callback)
+        chained = original(future, handles.watched(call, callback))
+        if chained is not None and handles.call_of(future) == call:
+            handles.add(chained, call)
+        return chained
+
+    setattr(torch._C.Future, name, wrapper)
 
 
 def _wrap_rendezvous(
@@ -282,10 +274,6 @@ def _wrap_join(recorder: Recorder) -> None:
             return original(thread)
 
     threading.Thread.join = join  # type: ignore[method-assign, assignment]
-
-
-def _is_done(handle: Any) -> bool:
-    return bool(FUTURE_DONE(handle) if isinstance(handle, torch._C.Future) else WORK_DONE(handle))
 
 
 def _tensors_in(value: Any) -> Iterator[torch.Tensor]:

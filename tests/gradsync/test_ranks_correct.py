@@ -38,6 +38,18 @@ def waits_for_futures(rank):
     dist.barrier()
 
 
+def goes_on_in_a_callback(rank):
+    future = dist.all_reduce(torch.ones(1), async_op=True).get_future()
+    if rank == 0:
+        sent = future.then(lambda _: (time.sleep(0.3), dist.send(torch.ones(1), 1)))
+        dist.recv(torch.ones(1), 1)
+        sent.wait()
+    future.wait()
+    if rank == 1:
+        dist.recv(torch.ones(1), 0)
+        dist.send(torch.ones(1), 0)
+
+
 def leaves_a_handle_alone():
     dist.all_reduce(torch.ones(3), async_op=True)
     dist.barrier()
@@ -239,6 +251,7 @@ PROGRAMS = [
     waits_for_handles,
     polls_a_handle,
     waits_for_futures,
+    goes_on_in_a_callback,
     leaves_a_handle_alone,
     leaves_many_handles_alone,
     passes_messages_around,

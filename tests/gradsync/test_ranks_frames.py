@@ -1,0 +1,103 @@
+"""Where a call stands and whose tensor it holds, as a rank sees it."""
+
+import inspect
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from gradsync.ranks import frames
+
+
+def label_of(tensor):
+    return frames.caller((), tensor)[1]
+
+
+def test_the_line_of_the_call_is_named():
+    line = inspect.currentframe().f_lineno + 1
+    where, _ = frames.caller((), None)
+
+    assert where == f"test_ranks_frames.py:{line}"
+
+
+def test_only_files_under_the_roots_are_named():
+    assert frames.caller(("/submission",), torch.ones(1)) == (None, None)
+
+
+def test_a_parameter_is_named():
+    model = nn.Sequential(nn.Linear(2, 3))
+
+    assert label_of(model[0].weight) == "0.weight"
+
+
+def test_a_gradient_is_named():
+    model = nn.Linear(2, 3)
+    model(torch.ones(1, 2)).sum().backward()
+
+    assert label_of(model.bias.grad) == "bias.grad"
+
+
+def test_a_buffer_is_named():
+    model = nn.BatchNorm1d(3)
+
+    assert label_of(model.running_mean) == "running_mean"
+
+
+def test_a_flat_view_of_a_gradient_is_named():
+    model = nn.Linear(2, 3)
+    model(torch.ones(1, 2)).sum().backward()
+
+    assert label_of(model.weight.grad.view(-1)) == "weight.grad"
+
+
+def test_another_tensor_has_no_name():
+    model = nn.Linear(2, 3)  # noqa: F841 - it is looked for
+
+    assert label_of(torch.ones(3)) is None
+
+
+def test_an_empty_tensor_has_no_name():
+    model = nn.Module()
+    model.register_buffer("nothing", torch.ones(0))
+
+    assert label_of(model.nothing) is None
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules:UserWarning")
+def test_odd_tensors_in_a_model_do_no_harm():
+    model = nn.Module()
+    model.embedding = nn.Embedding(3, 2, sparse=True)
+    model.embedding(torch.tensor([1])).sum().backward()
+    model.register_buffer("sparse", torch.ones(2, 2).to_sparse())
+    model.layer = nn.LazyLinear(3)
+
+    assert label_of(torch.ones(6)) is None
+
+
+def test_an_exception_is_plain_data():
+    def fail():
+        raise ValueError("because")
+
+    with pytest.raises(ValueError, match="because") as caught:
+        fail()
+
+    told = frames.describe_exception(caught.value, ())
+    assert (told["type"], told["message"]) == ("ValueError", "because")
+    assert re.fullmatch(r"test_ranks_frames.py:\d+", told["frames"][-1][0])
+    assert told["frames"][-1][1] == "fail"
+
+
+def test_a_syntax_error_is_told_with_its_line():
+    with pytest.raises(SyntaxError) as caught:
+        compile("def f(:", "/submission/template_trainer.py", "exec")
+
+    told = frames.describe_exception(caught.value, ("/submission",))
+    assert told["frames"] == [["template_trainer.py:1", "<module>", ""]]
+
+
+def test_a_name_that_a_file_lacks_is_told():
+    with pytest.raises(AttributeError) as caught:
+        inspect.no_such_name  # noqa: B018
+
+    assert frames.describe_exception(caught.value, ())["missing"] == "no_such_name"

@@ -1,0 +1,49 @@
+"""Which files are the user's own."""
+
+import json
+import sysconfig
+
+import numpy as np
+import pytest
+
+import gradsync
+from gradsync.ranks.places import is_users, place
+
+
+@pytest.mark.parametrize(
+    "filename",
+    [
+        json.__file__,
+        np.__file__,
+        gradsync.__file__,
+        "/home/ada/.venv/lib/python3.12/site-packages/torch/nn/modules/module.py",
+        "/usr/lib/python3/dist-packages/yaml.py",
+        "<frozen importlib._bootstrap>",
+    ],
+)
+def test_a_library_is_not_the_users(filename):
+    assert not is_users(filename, ())
+
+
+@pytest.mark.parametrize(
+    "filename", [__file__, "/home/ada/trainer.py", "/tmp/ipykernel_7/12.py", "<stdin>", "<string>"]
+)
+def test_all_else_is(filename):
+    assert is_users(filename, ())
+
+
+def test_a_folder_named_like_a_library_and_more_is_the_users():
+    assert is_users(sysconfig.get_path("stdlib") + "-mine/x.py", ())
+
+
+def test_with_roots_only_what_is_under_them_is():
+    roots = ("/work/ada", "/work/bob/trainer.py")
+
+    assert is_users("/work/ada/phase1/trainer.py", roots)
+    assert is_users("/work/bob/trainer.py", roots)
+    assert not is_users("/work/ada2/trainer.py", roots)
+    assert not is_users("/work/bob/other.py", roots)
+
+
+def test_a_place_is_a_file_and_a_line():
+    assert place("/work/ada/trainer.py", 7) == "trainer.py:7"

@@ -1,0 +1,48 @@
+"""The user's line in what a rank writes of its threads."""
+
+from gradsync.ranks.stacks import user_line
+
+HELPER = """Thread 0x00007f01 (most recent call first):
+  File "/work/ada/helper.py", line 3 in fetch
+  File "/usr/lib/python3.11/threading.py", line 975 in run
+"""
+WAITING = """Thread 0x00007f02 (most recent call first):
+  File "/site/gradsync/ranks/watch.py", line 101 in wrapper
+  File "/work/ada/trainer.py", line 8 in step
+"""
+MAIN = """
+Current thread 0x00007f03 (most recent call first):
+  File "/site/torch/autograd.py", line 12 in backward
+  File "/work/ada/trainer.py", line 5 in train
+  File "/work/ada/trainer.py", line 90 in main
+"""
+
+
+def shows(file):
+    return file.startswith("/work/ada/")
+
+
+def test_the_innermost_line_of_the_users_is_told():
+    assert user_line(MAIN, shows) == "trainer.py:5"
+
+
+def test_the_thread_that_was_first_is_told():
+    assert user_line(HELPER + MAIN, shows) == "trainer.py:5"
+
+
+def test_a_thread_that_waits_in_a_collective_comes_last():
+    assert user_line(HELPER + "\n" + WAITING, shows) == "helper.py:3"
+
+
+def test_a_waiting_thread_is_better_than_none():
+    assert user_line(WAITING, shows) == "trainer.py:8"
+
+
+def test_last_words_of_a_crash_are_understood():
+    assert user_line("Fatal Python error: Aborted\n" + MAIN, shows) == "trainer.py:5"
+
+
+def test_nothing_is_made_up():
+    assert user_line(MAIN.replace("/work/ada", "/opt"), shows) is None
+    assert user_line("", shows) is None
+    assert user_line("Thread 0x\n" * 1000, shows) is None
