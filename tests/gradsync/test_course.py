@@ -15,7 +15,7 @@ from gradsync.grading import grade
 from gradsync.templates import make_template, templates
 
 COURSE = find_course(Path(__file__).parent)
-TODO = re.compile(r'raise NotImplementedError\("(phase\d/\w+)"\)')
+TODO = re.compile(r"""raise NotImplementedError\(["'](phase\d/\w+)["']\)""")
 PHASES = COURSE.graded_phases("hidden")
 
 
