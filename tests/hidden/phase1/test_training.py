@@ -282,7 +282,7 @@ def test_it_learns_to_read_handwritten_digits(ranks):
     data = digits()
     train_set, test_set = data.train.first(10_000), data.test
     parts = [(part.images.numpy(), part.labels.numpy()) for part in (train_set, test_set)]
-    # A last epoch of small steps takes the noise out: one process gets to 97.6% at the least.
+    # A last epoch of small steps takes the noise out of a constant learning rate.
     if data.is_mnist:
         batch_size, plan, goal = 100, [(4, 0.4), (1, 0.05)], 0.97
     else:
