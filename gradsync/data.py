@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import torch
@@ -40,13 +40,13 @@ class InMemoryDigits(Dataset[tuple[torch.Tensor, int]]):
     """
 
     def __init__(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        if len(images) != len(labels):
+            raise ValueError(f"{len(labels)} labels for {len(images)} images: each needs one")
         self.images = images
         self.labels = labels
-        # Made once: a view made for each sample costs as much as stacking the batch.
-        self._samples = list(zip(images.unbind(), labels.tolist(), strict=True))
 
     def __len__(self) -> int:
-        return len(self._samples)
+        return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         return self._samples[index]
@@ -55,6 +55,11 @@ class InMemoryDigits(Dataset[tuple[torch.Tensor, int]]):
         """Return the samples of a batch: a DataLoader asks so, once a batch."""
         samples = self._samples
         return [samples[index] for index in indices]
+
+    @cached_property
+    def _samples(self) -> list[tuple[torch.Tensor, int]]:
+        # Made once: a view made for each sample costs as much as stacking the batch.
+        return list(zip(self.images.unbind(), self.labels.tolist(), strict=True))
 
     def __reduce__(self) -> tuple[type[InMemoryDigits], tuple[torch.Tensor, torch.Tensor]]:
         """Travel as two tensors: pickled one by one, 60,000 views would be as many files."""

@@ -96,6 +96,8 @@ def _run_pytest(
 ) -> None:
     # Only our own plugin, no configuration and no cache: nothing but the suite has a say.
     isolated = ["--disable-plugin-autoload", "-p", "gradsync.plugin", "-p", "no:cacheprovider"]
+    # Two of pytest's own only wait for the garbage collector at the end.
+    isolated += ["-p", "no:unraisableexception", "-p", "no:threadexception"]
     isolated += ["-c", os.devnull, f"--rootdir={root}", "--import-mode=importlib"]
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):

@@ -12,23 +12,25 @@ class SmallCNN(nn.Module):
 
     Each sample is computed by itself: no batch statistics and no randomness, in training
     as in evaluation. That is what makes N ranks of B samples equal one process with N*B.
-    About 28,000 parameters; one pass of 10,000 samples takes about 0.3 s on one core.
+    29,050 parameters; one pass over 10,000 samples takes about 0.3 s on one core.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(1, 8, kernel_size=5, stride=2)
-        self.conv2 = nn.Conv2d(8, 16, kernel_size=3)
+        self.conv1 = nn.Conv2d(1, 16, kernel_size=5, stride=2)
+        self.conv2 = nn.Conv2d(16, 16, kernel_size=3)
         self.fc1 = nn.Linear(16 * 5 * 5, 64)
         self.fc2 = nn.Linear(64, 10)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Map `images` (batch, 1, 28, 28) to logits (batch, 10)."""
-        maps = F.relu(self.conv1(images))  # (batch, 8, 12, 12)
+        maps = _normalised(F.relu(self.conv1(images)))  # (batch, 16, 12, 12)
         maps = F.relu(F.max_pool2d(self.conv2(maps), 2))  # (batch, 16, 5, 5)
-        features = maps.flatten(1)  # (batch, 400)
-        # Over one sample's features, never over the batch. Without it plain SGD needs
-        # nearly twice the epochs to the same accuracy.
-        features = F.layer_norm(features, features.shape[1:])
-        logits: torch.Tensor = self.fc2(F.relu(self.fc1(features)))
+        features = _normalised(maps.flatten(1))  # (batch, 400)
+        logits: torch.Tensor = self.fc2(F.relu(_normalised(self.fc1(features))))
         return logits
+
+
+def _normalised(features: torch.Tensor) -> torch.Tensor:
+    """Normalise each sample by itself: plain SGD needs half the steps then."""
+    return F.layer_norm(features, features.shape[1:])

@@ -42,10 +42,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "exercise(id, points): what the test is of, and what passing it is worth"
     )
+    config.addinivalue_line(
+        "markers", "early: loads much, which it may do while the ranks' process still starts"
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Share a test's points among its parameter sets."""
+    """Put the early tests first, and share a test's points among its parameter sets."""
+    items.sort(key=lambda item: item.get_closest_marker("early") is None)
     families: dict[str, int] = {}
     for item in items:
         family = item.nodeid.split("[")[0]

@@ -25,6 +25,7 @@ __all__ = [
     "check",
     "differs_from_one_process",
     "each",
+    "early",
     "exercise",
     "free_port",
     "hold",
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 exercise = pytest.mark.exercise
+early = pytest.mark.early
 
 
 def free_port() -> int:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 from gradsync.ranks import events, wire
@@ -20,7 +21,11 @@ MANY = events.MAX_BATCH // 2  # reports that wait for the next one
 
 
 class Recorder:
-    """Sends this rank's events, and lets a collective start when the trusted side says go.
+    """Sends this rank's events, each collective's before it starts.
+
+    The first of its kind starts when the trusted side says go. The next ones start at once: a
+    training loop makes the same calls thousands of times, and each question costs it two switches
+    of processes. Should ranks differ in one of those, its events are on their way and tell it.
 
     What the trusted side needs at once, it is told at once: that a collective is entered, or that
     a thread waits. That one is left goes along with the next report, since the trusted side knows
@@ -34,12 +39,13 @@ class Recorder:
         self._calls = 0
         self._backlog: list[dict[str, Any]] = []
         self._waits: dict[int, int] = {}  # thread, or below 0 one to come -> the call it waits for
+        self._known: set[Collective] = set()  # kinds that have been let go
         self._urgent: set[int] = set()  # calls that may be left while some rank has yet to come
         self._asleep: set[int] = set()  # threads that can't act before another one has ended
         self._lock = threading.Lock()
 
     def enter(self, collective: Collective, *, waits: bool) -> int:
-        """Report the collective and block until it may start; returns its number on this rank.
+        """Report the collective, block until it may start, and return its number on this rank.
 
         With `waits` the thread does nothing more until it is complete.
         """
@@ -51,8 +57,11 @@ class Recorder:
             self._add("enter", call, collective)
             if waits:
                 self._wait(call)
-            self._flush()
-            self.await_go()
+            kind = replace(collective, label=None, where=None)
+            self._flush(asks=kind not in self._known)
+            if kind not in self._known:
+                self.await_go()
+                self._known.add(kind)
         return call
 
     def await_go(self) -> None:
@@ -133,9 +142,9 @@ class Recorder:
             )
         )
 
-    def _flush(self) -> None:
+    def _flush(self, *, asks: bool = False) -> None:
         if self._backlog:
-            self._channel.sendall(wire.pack("events", {"events": self._backlog}))
+            self._channel.sendall(wire.pack("events", {"events": self._backlog, "asks": asks}))
             self._backlog.clear()
 
     def _others(self, thread: int) -> int:

@@ -69,12 +69,14 @@ class Standoff:
         self.over: set[int] = set()  # ranks that will enter nothing any more
         self._everyone = frozenset(range(world_size))
         self._calls: dict[tuple[int, int], Call] = {}  # (rank, number) -> not yet left
+        self._open: Counter[int] = Counter()  # how many these are, by rank
         self._waiting: dict[int, dict[int, Call]] = defaultdict(dict)  # rank -> thread -> call
         self._others: Counter[int] = Counter()
         self._positions: Counter[tuple[object, ...]] = Counter()
         self._meetings: dict[tuple[str, int], Meeting] = {}  # not yet complete
         self._mail: dict[Mail, deque[Meeting]] = defaultdict(deque)  # one side posted
         self._from_anyone: set[tuple[str, int, int]] = set()  # a group, to, tag
+        self._conflicts: list[Meeting] = []
 
     def feed(self, event: Event) -> bool:
         """Take one event; False if the rank may not start what it enters: it does not fit."""
@@ -84,8 +86,11 @@ class Standoff:
         if event.collective is not None:
             call = self._enter(rank, event.collective)
             self._calls[rank, event.call] = call
+            self._open[rank] += 1
             if call.meeting.conflict is not None:
-                waiting[event.thread] = call  # it is held back
+                waiting[event.thread] = call  # it is held back, or comes to no good
+                if call.meeting not in self._conflicts:
+                    self._conflicts.append(call.meeting)
             return call.meeting.conflict is None
         entered = self._calls.get((rank, event.call))
         if entered is None:
@@ -95,9 +100,14 @@ class Standoff:
                 waiting[event.thread] = entered
         else:
             del self._calls[rank, event.call]
+            self._open[rank] -= 1
             for thread in [thread for thread, call in waiting.items() if call is entered]:
                 del waiting[thread]
         return True
+
+    def count_open(self, rank: int) -> int:
+        """Return how many collectives a rank has entered and not yet left."""
+        return self._open[rank]
 
     def proved(self) -> Stuck:
         """Return the ranks that can never go on."""
@@ -138,10 +148,7 @@ class Standoff:
 
     def conflicts(self) -> list[Meeting]:
         """Return the meetings whose calls do not fit each other, in the order of their groups."""
-        found = {
-            id(call.meeting): call.meeting for call in self._calls.values() if call.meeting.conflict
-        }
-        return sorted(found.values(), key=lambda meeting: meeting.position)
+        return sorted(self._conflicts, key=lambda meeting: meeting.position)
 
     def _blocked(self) -> Stuck:
         return {

@@ -19,12 +19,14 @@ from gradsync.ranks.standoff import Standoff, Stuck
 from gradsync.ranks.task import Task
 from gradsync.records import Event, Failure, Observation
 
+REST_SECONDS = 0.002  # for events to gather: who reads each at once takes the ranks' cores away
 POLL_SECONDS = 0.05  # how soon the death of a rank is seen whose children hold its sockets open
 START_SECONDS = 120.0  # for ranks to import torch, from a cold disk, and to meet
 GRACE_SECONDS = 1.0  # for ranks that still compute when another has failed
 SETTLE_SECONDS = 0.4  # for data already on its way, where a collective can do without some rank
 EXIT_SECONDS = 1.0  # between a rank's closed socket and its exit code
 MAX_EVENTS = 200_000  # kept of a run
+MAX_OPEN = 20_000  # collectives that a rank has entered and not yet left
 
 
 class Run:
@@ -40,6 +42,7 @@ class Run:
         self._failed_at: float | None = None
         self._stuck: Stuck = {}
         self._stuck_at = self._began
+        self._pressing = False  # a rank waits for an answer, or has come to its end
 
     def observe(self, payload: bytes, directory: str) -> Observation:
         """Hand out the task and watch the ranks until the run is decided."""
@@ -52,10 +55,13 @@ class Run:
                 selector.register(member.lines.output, selectors.EVENT_READ, member.hear_output)
             failure = None
             while failure is None and not all(member.answered for member in self._members):
+                self._pressing = False
                 for key, _ in selector.select(POLL_SECONDS):
                     if not key.data():
                         selector.unregister(key.fileobj)
                 failure = self._decide(time.monotonic())
+                if not self._pressing:
+                    time.sleep(REST_SECONDS)
         return self._observation(failure, time.monotonic() - self._began)
 
     def _hear(self, member: Member) -> bool:
@@ -67,9 +73,13 @@ class Run:
     def _take(self, frame: wire.Frame, member: Member) -> None:
         try:
             if frame.kind == "events":
+                asks = frame.header.get("asks") is True
+                self._pressing = self._pressing or asks
                 for event in events.decode(frame, member.rank):
-                    self._take_event(event, member)
-            elif frame.kind == "answer":
+                    self._take_event(event, member, asks=asks)
+                return
+            self._pressing = True
+            if frame.kind == "answer":
                 member.value = values.decode(frame.header.get("value"), frame.body)
                 member.answered = True
             elif frame.kind == "raised":
@@ -89,10 +99,12 @@ class Run:
             for other in self._members:
                 other.go()
 
-    def _take_event(self, event: Event, member: Member) -> None:
+    def _take_event(self, event: Event, member: Member, *, asks: bool) -> None:
         if len(self._events) < MAX_EVENTS:
             self._events.append(event)
-        if self._standoff.feed(event) and event.kind == "enter":
+        if self._standoff.count_open(member.rank) > MAX_OPEN:
+            raise wire.WireError(f"it entered {MAX_OPEN:,} collectives and left none of them")
+        if self._standoff.feed(event) and event.kind == "enter" and asks:
             member.go()
 
     def _decide(self, now: float) -> Failure | None:
@@ -110,6 +122,9 @@ class Run:
             late = now - self._failed_at > GRACE_SECONDS
             certain = late or live <= stuck.keys() or any(m.broken for m in self._members)
             return self._failed() if certain else None
+        if not live:
+            conflicts = self._standoff.conflicts()
+            return wording.mismatch(conflicts[0]) if conflicts else None
         if stuck:
             waited = now - self._stuck_at
             proof = stuck if waited > SETTLE_SECONDS else self._standoff.proved()
@@ -122,12 +137,17 @@ class Run:
         for member in self._members:
             if member.broken is not None:
                 return member.broken
+        conflicts = self._standoff.conflicts()
+        torn = {rank for meeting in conflicts for rank in meeting.calls}
         for member in self._members:
-            if member.failed and member.raised is None:
+            if member.failed and member.raised is None and member.rank not in torn:
                 return self._left(member)
         errors = {m.rank: m.raised for m in self._members if m.raised is not None}
-        culprits = {rank: error for rank, error in errors.items() if not error.in_collective}
-        conflicts = self._standoff.conflicts()
+        culprits = {
+            rank: error
+            for rank, error in errors.items()
+            if not error.in_collective and rank not in torn
+        }
         if conflicts and not culprits:
             return wording.mismatch(conflicts[0])
         told = culprits or errors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import importlib.util
 import inspect
@@ -27,8 +28,10 @@ import torch.distributed as dist
 
 from gradsync.ranks import frames, values, watch, wire
 from gradsync.ranks.recorder import Recorder
+from gradsync.ranks.store import EagerFileStore
 
 MAX_TMPDIR = 70  # characters: the names of multiprocessing's sockets, 32 longer, have a limit
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 PARENT_SECONDS = 1.0  # between two looks at whether the parent still lives
 
 
@@ -65,8 +68,8 @@ def main(channel: socket.socket, stacks: socket.socket) -> NoReturn:
 
 
 def start_group(path: str, rank: int, world_size: int) -> None:
-    """Meet the other ranks over a file: no port that two runs side by side could both want."""
-    store = dist.FileStore(path, world_size)  # type: ignore[attr-defined]
+    """Meet the other ranks."""
+    store = EagerFileStore(path, world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
 
 
@@ -106,9 +109,18 @@ def _settle(header: dict[str, Any]) -> None:
     os.chdir(header["cwd"])
     sys.path[:] = header["path"] + [p for p in sys.path if p not in header["path"]]
     torch.set_num_threads(1)
-    torch.seed()
+    _keep_memory()
+    torch.default_generator.seed()  # those of GPUs are when a GPU is first used
     random.seed()
     np.random.seed()
+
+
+def _keep_memory() -> None:
+    """Have glibc reuse the memory of large tensors: else each training step maps it anew."""
+    with suppress(AttributeError):  # another C library
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_TRIM_THRESHOLD, 2**30)
+        libc.mallopt(M_MMAP_THRESHOLD, 2**25)  # the most that it takes
 
 
 def _arguments(

@@ -63,7 +63,7 @@ def test_rank_0_alone_writes(ranks):
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
         else:
-            time.sleep(0.3)  # whoever writes as well has done so by then
+            time.sleep(0.2)  # whoever writes as well has done so by then
         trainer.save_checkpoint("there.pt", model, optimizer, 3)
         return sorted(os.listdir())
 
@@ -88,7 +88,7 @@ def test_when_it_returns_the_file_is_there_for_every_rank(ranks):
         model, optimizer = make(0)
         early = []
         if rank == 0:
-            time.sleep(0.3)
+            time.sleep(0.2)
             early = os.listdir()
         trainer.save_checkpoint(Path("there.pt"), model, optimizer, 3)
         return [early, os.path.exists("there.pt")]
