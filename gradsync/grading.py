@@ -28,16 +28,23 @@ class Collector:
 
     def __init__(self, exercise: str | None) -> None:
         self.exercise = exercise
-        self.verdicts: list[Verdict] = []
+        self._verdicts: dict[str, Verdict | None] = {}  # by test, in the order of the suite
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        return [verdict for verdict in self._verdicts.values() if verdict is not None]
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self.exercise is not None:
             items[:] = [item for item in items if self._is_wanted(item)]
+        self._verdicts = dict.fromkeys(item.nodeid for item in items)
+        if self.exercise is None:  # what they load, they may load while the ranks' process starts
+            items.sort(key=lambda item: item.get_closest_marker("early") is None)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         verdict = getattr(report, "gradsync_verdict", None)
         if verdict is not None:
-            self.verdicts.append(verdict)
+            self._verdicts[report.nodeid] = verdict
 
     def _is_wanted(self, item: pytest.Item) -> bool:
         marker = item.get_closest_marker("exercise")

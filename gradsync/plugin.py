@@ -48,8 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the early tests first, and share a test's points among its parameter sets."""
-    items.sort(key=lambda item: item.get_closest_marker("early") is None)
+    """Share a test's points among its parameter sets."""
     families: dict[str, int] = {}
     for item in items:
         family = item.nodeid.split("[")[0]

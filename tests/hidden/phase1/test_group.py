@@ -61,6 +61,17 @@ def probe_group(rank, world_size, trainer, port):
     return [[dist.get_rank(), dist.get_world_size()], dist.get_backend(), kind, place, total.item()]
 
 
+def await_listener(port):
+    """Return when somebody listens on a port, or after a second."""
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=0.1).close()
+        except OSError:
+            time.sleep(0.01)
+    return None
+
+
 def listen(port):
     """Take a port, if nobody has it yet."""
     taken = socket.socket()
@@ -116,6 +127,8 @@ def test_it_returns_only_when_every_rank_is_up(ranks):
 
     def probe(rank, world_size, trainer, port):
         dist.Backend.register_backend("lazy", LazyGroup, devices=["cpu"])
+        if rank != 0:
+            await_listener(port)  # else rank 1 may have to try twice, and not be early at all
         if rank == 2:
             time.sleep(0.2)
         called = time.monotonic()
