@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from types import FrameType, ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -19,6 +20,8 @@ MODULE_FRAMES = 6  # how far above the call a local variable may hold the model
 MAX_FRAMES = 20  # of a traceback that are told, innermost last
 MAX_MESSAGE = 10_000  # characters
 OURS = ("watch.py", "worker.py")  # where a collective is started on a rank's behalf
+Named = list[tuple[str, torch.Tensor]]
+NAMES: WeakKeyDictionary[nn.Module, Named] = WeakKeyDictionary()  # asked for at each collective
 STARTERS = ("wrapper", "start_group")
 
 
@@ -86,12 +89,22 @@ def _label(frame: FrameType, tensor: torch.Tensor) -> str | None:
     memory, size = tensor.data_ptr(), tensor.numel()
     for value in list(frame.f_locals.values()):
         if isinstance(value, nn.Module):
-            for name, candidate in (*value.named_parameters(), *value.named_buffers()):
-                if _lies_at(candidate, memory, size):
-                    return name
-                grad = candidate.grad if candidate.is_leaf else None
-                if grad is not None and _lies_at(grad, memory, size):
-                    return f"{name}.grad"
+            label = _name_of(NAMES.get(value, []), memory, size)
+            if label is None:  # a module may have got other tensors meanwhile
+                NAMES[value] = [*value.named_parameters(), *value.named_buffers()]
+                label = _name_of(NAMES[value], memory, size)
+            if label is not None:
+                return label
+    return None
+
+
+def _name_of(named: Named, memory: int, size: int) -> str | None:
+    for name, candidate in named:
+        if _lies_at(candidate, memory, size):
+            return name
+        grad = candidate.grad if candidate.is_leaf else None
+        if grad is not None and _lies_at(grad, memory, size):
+            return f"{name}.grad"
     return None
 
 

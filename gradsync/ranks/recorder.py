@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Literal
 
 from gradsync.ranks import events, wire
@@ -39,7 +38,7 @@ class Recorder:
         self._calls = 0
         self._backlog: list[dict[str, Any]] = []
         self._waits: dict[int, int] = {}  # thread, or below 0 one to come -> the call it waits for
-        self._known: set[Collective] = set()  # kinds that have been let go
+        self._known: set[tuple[Any, ...]] = set()  # kinds that have been let go
         self._urgent: set[int] = set()  # calls that may be left while some rank has yet to come
         self._asleep: set[int] = set()  # threads that can't act before another one has ended
         self._lock = threading.Lock()
@@ -57,7 +56,7 @@ class Recorder:
             self._add("enter", call, collective)
             if waits:
                 self._wait(call)
-            kind = replace(collective, label=None, where=None)
+            kind = _kind(collective)
             self._flush(asks=kind not in self._known)
             if kind not in self._known:
                 self.await_go()
@@ -159,3 +158,9 @@ class Recorder:
         target = getattr(thread, "_target", None)  # what it runs, while it runs
         module = str(getattr(target, "__module__", ""))
         return thread.ident not in self._asleep and not module.startswith(BYSTANDERS)
+
+
+def _kind(call: Collective) -> tuple[Any, ...]:
+    """Return all in which it must agree with the other ranks' calls."""
+    place = (call.op, call.group, call.root, call.peer, call.tag)
+    return (*place, call.shapes, call.dtype, call.reduce)

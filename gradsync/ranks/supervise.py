@@ -19,7 +19,9 @@ from gradsync.ranks.standoff import Standoff, Stuck
 from gradsync.ranks.task import Task
 from gradsync.records import Event, Failure, Observation
 
-REST_SECONDS = 0.002  # for events to gather: who reads each at once takes the ranks' cores away
+# Events gather while we rest: who reads each at once takes the ranks' cores away.
+REST_SECONDS = 0.001  # more each time that no rank waited for us
+MAX_REST_SECONDS = 0.02
 POLL_SECONDS = 0.05  # how soon the death of a rank is seen whose children hold its sockets open
 START_SECONDS = 120.0  # for ranks to import torch, from a cold disk, and to meet
 GRACE_SECONDS = 1.0  # for ranks that still compute when another has failed
@@ -53,15 +55,15 @@ class Run:
                 hear = functools.partial(self._hear, member)
                 selector.register(member.lines.channel, selectors.EVENT_READ, hear)
                 selector.register(member.lines.output, selectors.EVENT_READ, member.hear_output)
-            failure = None
+            failure, rest = None, 0.0
             while failure is None and not all(member.answered for member in self._members):
                 self._pressing = False
                 for key, _ in selector.select(POLL_SECONDS):
                     if not key.data():
                         selector.unregister(key.fileobj)
                 failure = self._decide(time.monotonic())
-                if not self._pressing:
-                    time.sleep(REST_SECONDS)
+                rest = 0.0 if self._pressing else min(rest + REST_SECONDS, MAX_REST_SECONDS)
+                time.sleep(rest)
         return self._observation(failure, time.monotonic() - self._began)
 
     def _hear(self, member: Member) -> bool:
