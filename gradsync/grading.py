@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -107,13 +108,25 @@ def _run_pytest(
     isolated += ["-p", "no:unraisableexception", "-p", "no:threadexception"]
     isolated += ["-c", os.devnull, f"--rootdir={root}", "--import-mode=importlib"]
     said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    with _no_collecting(), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         code = pytest.main(
             [*isolated, "-q", *options, *map(str, suites)],
             plugins=[collector],
         )
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise GraderError(f"pytest ended with {code!r}:\n{said.getvalue()[-4000:]}")
+
+
+@contextlib.contextmanager
+def _no_collecting() -> Iterator[None]:
+    """Look for no garbage: a suite leaves little, and all of torch would be gone through."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _in_order(

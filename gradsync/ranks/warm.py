@@ -7,8 +7,11 @@ inherits what a rank leaves behind, daemons too, and ends that with the run.
 
 from __future__ import annotations
 
-import ctypes
 import gc
+
+gc.disable()  # until all is imported: none of it is garbage, and to look for some takes long
+
+import ctypes
 import importlib
 import json
 import os
@@ -41,6 +44,7 @@ PR_SET_CHILD_SUBREAPER = 36
 def start(descriptor: int) -> NoReturn:
     """Serve the launcher at the other end of this socket for as long as it is there."""
     _import_what_ranks_use()
+    gc.enable()
     gc.collect()
     gc.freeze()  # the pages of all that is imported stay shared with every rank
     WarmProcess(socket.socket(fileno=descriptor)).serve()
