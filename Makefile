@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/mnist),)
 export GRADSYNC_DATA ?= $(abspath ../shared/mnist)
 endif
 
-.PHONY: demo test bench lint templates lock clean
+.PHONY: demo test bench truth lint templates lock clean
 
 demo: .venv/ready  ## grade three submissions, and see what a report says
 	$(BIN)/gradsync demo
@@ -19,6 +19,9 @@ test: lint  ## everything that must hold before a change lands
 
 bench: .venv/ready  ## the figures of README.md, measured side by side
 	$(BIN)/python -m benchmarks
+
+truth: .venv/ready  ## grade every known mistake and correct answer in full; the table of README.md
+	$(BIN)/python -m benchmarks.truth
 
 lint: .venv/ready  ## what pre-commit checks, too
 	$(BIN)/ruff format --check .

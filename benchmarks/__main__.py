@@ -24,7 +24,7 @@ def main(parts: list[str]) -> int:
         figures += importlib.import_module(f"benchmarks.{part}").figures()
     table = Table("what", "ours", "instead", "ratio", "wanted", "")
     for figure in figures:
-        ratio = "" if figure.ratio is None else f"{figure.ratio:.1f}"
+        ratio = "" if figure.ratio is None else f"{figure.ratio:.3g}"
         mark = "[green]✓[/]" if figure.holds else "[red]✗[/]"
         table.add_row(figure.what, figure.ours, figure.instead, ratio, figure.wanted, mark)
     Console(width=max(Console().width, 120)).print(table)

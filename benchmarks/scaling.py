@@ -15,8 +15,8 @@ from gradsync.course import find_course
 from gradsync.data import digits
 from gradsync.model import SmallCNN
 
-BATCH = 2048  # samples of a rank: large enough to be worth the communication
-STEPS = 8
+BATCH = 3072  # samples of a rank: large enough to be worth the communication
+STEPS = 6
 
 
 def figures() -> Iterator[Figure]:
