@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/mnist),)
 export GRADSYNC_DATA ?= $(abspath ../shared/mnist)
 endif
 
-.PHONY: demo test bench truth lint templates lock clean
+.PHONY: demo test bench truth soak lint templates lock clean
 
 demo: .venv/ready  ## grade three submissions, and see what a report says
 	$(BIN)/gradsync demo
@@ -22,6 +22,9 @@ bench: .venv/ready  ## the figures of README.md, measured side by side
 
 truth: .venv/ready  ## grade every known mistake and correct answer in full; the table of README.md
 	$(BIN)/python -m benchmarks.truth
+
+soak: .venv/ready  ## 500 grades, half of them on a busy machine: takes hours
+	$(BIN)/python -m benchmarks.soak
 
 lint: .venv/ready  ## what pre-commit checks, too
 	$(BIN)/ruff format --check .

@@ -38,6 +38,9 @@ class Crew(Protocol):
     def exit_codes(self) -> dict[int, int]:
         """Return the codes of the ranks that have ended, as `subprocess` writes them."""
 
+    def starved(self) -> float:
+        """Return for how many seconds, since it started, the worst-off rank waited for a core."""
+
     def ask_stacks(self, rank: int) -> None:
         """Have a rank write where its threads stand to its `stacks` line."""
 

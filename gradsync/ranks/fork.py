@@ -24,6 +24,7 @@ from gradsync.ranks.crew import (
 
 START_SECONDS = 120.0  # importing torch from a cold disk
 END_SECONDS = 30.0
+GONE = "the process that forks the ranks is gone: was it killed?"
 
 
 class ForkLauncher:
@@ -133,8 +134,12 @@ class ForkedCrew:
         while message := _receive(self._control, socket.MSG_DONTWAIT):
             self._take(message)
         if message is None:
-            raise LauncherError("the process that forks the ranks is gone: was it killed?")
+            raise LauncherError(GONE)
         return self._exit_codes
+
+    def starved(self) -> float:
+        self._tell({"do": "starved"})
+        return float(self._await("starved")["starved"])
 
     def ask_stacks(self, rank: int) -> None:
         self._tell({"do": "stacks", "rank": rank})
@@ -143,14 +148,10 @@ class ForkedCrew:
         """Have all ranks killed and reaped; False if the warm process is itself gone."""
         try:
             self._tell({"do": "end"})
+            self._await("ended")
         except LauncherError:
             return False
-        self._control.settimeout(END_SECONDS)
-        while message := _receive(self._control):
-            if self._take(message):
-                self._control.settimeout(None)
-                return True
-        return False
+        return True
 
     def _tell(self, message: dict[str, Any], ends: tuple[socket.socket, ...] = ()) -> None:
         data = json.dumps(message).encode()
@@ -159,10 +160,19 @@ class ForkedCrew:
         except OSError as error:
             raise LauncherError(f"the process that forks the ranks is gone ({error})") from error
 
-    def _take(self, message: dict[str, Any]) -> bool:
+    def _await(self, answer: str) -> dict[str, Any]:
+        """Return the message that has `answer`; ranks may end before it comes."""
+        self._control.settimeout(END_SECONDS)
+        while message := _receive(self._control):
+            if answer in message:
+                self._control.settimeout(None)
+                return message
+            self._take(message)
+        raise LauncherError(GONE)
+
+    def _take(self, message: dict[str, Any]) -> None:
         if "rank" in message:
             self._exit_codes[message["rank"]] = message["exit_code"]
-        return "ended" in message
 
 
 def _receive(control: socket.socket, flags: int = 0) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from gradsync.ranks.crew import Lines, command, lines_for, rank_environ
+from gradsync.ranks.patience import starved
 
 
 class SpawnLauncher:
@@ -52,6 +53,9 @@ class SpawnedCrew:
     def exit_codes(self) -> dict[int, int]:
         codes = {rank: process.poll() for rank, process in enumerate(self._processes)}
         return {rank: code for rank, code in codes.items() if code is not None}
+
+    def starved(self) -> float:
+        return max(starved(process.pid) for process in self._processes)
 
     def ask_stacks(self, rank: int) -> None:
         self._processes[rank].send_signal(signal.SIGUSR1)

@@ -15,6 +15,7 @@ from gradsync.ranks import events, failures, stacks, values, wire, wording
 from gradsync.ranks.crew import Crew, Launcher, LauncherError
 from gradsync.ranks.failures import Raised
 from gradsync.ranks.member import Member
+from gradsync.ranks.patience import Patience
 from gradsync.ranks.standoff import Standoff, Stuck
 from gradsync.ranks.task import Task
 from gradsync.records import Event, Failure, Observation
@@ -36,14 +37,16 @@ class Run:
         self._task = task
         self._crew = crew
         self._began = time.monotonic()
-        self._started: float | None = None  # when the last rank was ready
         self._looked = self._began  # for deaths
         self._standoff = Standoff(task.world_size)
         self._members = [Member(rank, lines) for rank, lines in enumerate(crew.lines)]
         self._events: list[Event] = []
-        self._failed_at: float | None = None
+        self._limit: Patience | None = None  # for the whole run, once all ranks are ready
+        self._grace: Patience | None = None  # for the others, once a rank has failed
         self._stuck: Stuck = {}
         self._stuck_at = self._began
+        self._settling: Patience | None = None  # for ranks that look stuck, while they do
+        self._lingering: Patience | None = None  # for the others, meanwhile
         self._pressing = False  # a rank waits for an answer, or has come to its end
 
     def observe(self, payload: bytes, directory: str) -> Observation:
@@ -96,8 +99,8 @@ class Run:
     def _take_ready(self, member: Member) -> None:
         """Let the ranks begin together: who leaves early breaks the start of slower ones."""
         member.ready = True
-        if self._started is None and all(other.ready for other in self._members):
-            self._started = time.monotonic()
+        if self._limit is None and all(other.ready for other in self._members):
+            self._limit = Patience(self._task.timeout, self._crew, time.monotonic())
             for other in self._members:
                 other.go()
 
@@ -119,20 +122,31 @@ class Run:
         stuck = self._standoff.likely()
         if stuck != self._stuck:
             self._stuck, self._stuck_at = stuck, now
+            self._settling = self._lingering = None
         if any(member.failed for member in self._members):
-            self._failed_at = self._failed_at or now
-            late = now - self._failed_at > GRACE_SECONDS
-            certain = late or live <= stuck.keys() or any(m.broken for m in self._members)
-            return self._failed() if certain else None
+            self._grace = self._grace or Patience(GRACE_SECONDS, self._crew, now)
+            certain = live <= stuck.keys() or any(m.broken for m in self._members)
+            return self._failed() if certain or self._grace.over(now) else None
         if not live:
             conflicts = self._standoff.conflicts()
             return wording.mismatch(conflicts[0]) if conflicts else None
-        if stuck:
-            waited = now - self._stuck_at
-            proof = stuck if waited > SETTLE_SECONDS else self._standoff.proved()
-            if proof and (live == proof.keys() or waited > GRACE_SECONDS):
-                return wording.explain(self._standoff, proof)
+        if stuck and (proof := self._proof(stuck, live, now)):
+            return wording.explain(self._standoff, proof)
         return self._late(live, now)
+
+    def _proof(self, stuck: Stuck, live: set[int], now: float) -> Stuck | None:
+        """Return the ranks that can't go on for certain, once nobody else will tell us more."""
+        proof = self._standoff.proved()
+        if live == proof.keys():
+            return proof
+        if now - self._stuck_at > POLL_SECONDS and self._settling is None:
+            self._settling = Patience(SETTLE_SECONDS, self._crew, now)
+            self._lingering = Patience(GRACE_SECONDS, self._crew, now)
+        if self._settling is None or self._lingering is None:
+            return None
+        if self._settling.over(now):
+            proof = stuck
+        return proof if proof and (live == proof.keys() or self._lingering.over(now)) else None
 
     def _failed(self) -> Failure:
         """Return what a rank did that failed of itself, not because another did."""
@@ -180,11 +194,11 @@ class Run:
 
     def _late(self, live: set[int], now: float) -> Failure | None:
         """Return what the ranks were at when their time was up."""
-        if self._started is None:
+        if self._limit is None:
             if now - self._began > START_SECONDS:
                 raise LauncherError(f"the ranks did not start within {START_SECONDS:g} s")
             return None
-        if now - self._started <= self._task.timeout:
+        if not self._limit.over(now):
             return None
         waits = self._standoff.waits()
         busy = live - waits.keys() or live

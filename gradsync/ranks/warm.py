@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 
 from gradsync.ranks import worker
 from gradsync.ranks.crew import MAX_MESSAGE
+from gradsync.ranks.patience import starved
 
 # What ranks use is imported here, so that every fork has it at once.
 WANTED_SOON = (
@@ -90,6 +91,8 @@ class WarmProcess:
         if message["do"] == "start":
             self._directory = message["directory"]
             self._start(message["rank"], fds)
+        elif message["do"] == "starved":
+            self._send(starved=max(map(starved, self._ranks), default=0.0))
         elif message["do"] == "stacks":
             for pid, rank in self._ranks.items():
                 if rank == message["rank"]:

@@ -1,0 +1,79 @@
+"""Time limits that a busy machine does not use up."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gradsync import run_ranks
+from gradsync.ranks.patience import MOST, Patience, starved
+
+
+class Crew:
+    waited = 0.0
+
+    def starved(self):
+        return self.waited
+
+
+def test_on_an_idle_machine_the_time_is_up_when_it_is():
+    patience = Patience(20.0, Crew(), now=100.0)
+
+    assert [patience.over(now) for now in (100.0, 119.9, 120.1)] == [False, False, True]
+
+
+def test_time_in_which_ranks_could_not_run_does_not_count():
+    crew = Crew()
+    crew.waited = 7.0  # before
+    patience = Patience(20.0, crew, now=0.0)
+    crew.waited = 22.0
+
+    assert [patience.over(now) for now in (21.0, 34.9)] == [False, False]
+    assert patience.over(35.1)
+
+
+def test_no_limit_is_moved_for_ever():
+    crew = Crew()
+    patience = Patience(20.0, crew, now=0.0)
+    crew.waited = 1e6
+
+    assert not patience.over(MOST * 20.0 - 1)
+    assert patience.over(MOST * 20.0 + 1)
+
+
+def test_a_process_that_has_ended_waits_no_more():
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+
+    assert starved(ended.pid) == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this system does not say")
+def test_a_process_that_others_keep_from_its_core_is_starved():
+    spin = [sys.executable, "-c", "import os; os.sched_setaffinity(0, {0})\nwhile True: pass"]
+    rivals = [subprocess.Popen(spin) for _ in range(3)]
+    try:
+        until = time.monotonic() + 20
+        while starved(rivals[0].pid) < 0.2 and time.monotonic() < until:
+            time.sleep(0.05)
+        waited = starved(rivals[0].pid)
+    finally:
+        for rival in rivals:
+            rival.kill()
+            rival.wait()
+
+    assert waited >= 0.2
+
+
+@pytest.mark.parametrize("launcher", ["fork", "spawn"])
+def test_a_rank_that_is_kept_from_running_gets_its_time(launcher):
+    def compute(rank):
+        os.sched_setaffinity(0, {0})  # all on one core
+        until = time.process_time() + 0.8
+        while time.process_time() < until:
+            pass
+        return rank
+
+    assert list(run_ranks(compute, 3, launcher=launcher, timeout=1.2)) == [0, 1, 2]
