@@ -71,8 +71,8 @@ def blame(
 ) -> None:
     """Raise the mistake that the first rule recognises, or say `otherwise`."""
     hold(first_diagnosis(seen, expected, mistakes))
-    who = f" (on rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))})" if ranks else ""
-    raise Mistake(otherwise + who)
+    who = f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}: " if ranks else ""
+    raise Mistake(who + otherwise)
 
 
 def hold(diagnosis: Diagnosis | None) -> None:

@@ -19,13 +19,14 @@ import pytest
 from gradsync.course import Course, CourseError, find_course
 from gradsync.diagnose import Rule, first_match
 from gradsync.ranks import RankFailure, get_launcher
-from gradsync.ranks.crew import Launcher
+from gradsync.ranks.crew import Launcher, rank_environ
 from gradsync.ranks.supervise import observe
 from gradsync.ranks.task import Task
 from gradsync.records import Observation
 from gradsync.verdicts import MissingFile, verdict_of
 
 PATIENCE = 20.0  # seconds a test's ranks may take: a hundred times what a correct answer needs
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}  # the same grade on every machine
 STANDINS = Path(__file__).parent / "standins"
 POINTS = pytest.StashKey[float]()
 SEEN = pytest.StashKey[Sequence[Observation]]()
@@ -102,6 +103,7 @@ class Ranks:
             modules=self._modules(probe),
             roots=(self.submission,) if self.submission else (),
             path=(str(self.submission / self.phase), str(STANDINS)) if self.submission else (),
+            environ={**rank_environ(), **NO_GPU} if self.submission else None,
             process_group=process_group,
             timeout=timeout,
         )
