@@ -20,7 +20,7 @@ test: lint  ## everything that must hold before a change lands
 bench: .venv/ready  ## the figures of README.md, measured side by side
 	$(BIN)/python -m benchmarks
 
-truth: .venv/ready  ## grade every known mistake and correct answer in full; the table of README.md
+truth: .venv/ready  ## grade every known mistake and every correct answer in full
 	$(BIN)/python -m benchmarks.truth
 
 soak: .venv/ready  ## 500 grades, half of them on a busy machine: takes hours
