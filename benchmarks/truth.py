@@ -29,13 +29,12 @@ class Outcome:
     """What a full grade said of one submission of known truth."""
 
     known: Wrong | Right
-    full_marks: bool
     first: tuple[str, str | None] | None  # exercise and code of the first test that failed
     message: str = ""
 
     @property
-    def caught(self) -> bool:
-        return not self.full_marks
+    def full_marks(self) -> bool:
+        return self.first is None
 
     @property
     def named(self) -> bool:
@@ -58,7 +57,7 @@ def main(names: Sequence[str]) -> int:
     wrong = [o for o in outcomes if isinstance(o.known, Wrong)]
     right = [o for o in outcomes if isinstance(o.known, Right)]
     counts = [
-        ("mistakes caught", sum(o.caught for o in wrong), len(wrong), 1.0),
+        ("mistakes caught", sum(not o.full_marks for o in wrong), len(wrong), 1.0),
         ("mistakes named rightly, first", sum(o.named for o in wrong), len(wrong), NAMED_SHARE),
         ("correct answers with full marks", sum(o.full_marks for o in right), len(right), 1.0),
     ]
@@ -72,24 +71,23 @@ def main(names: Sequence[str]) -> int:
 
 def _graded(names: Sequence[str]) -> Iterator[Outcome]:
     """Grade side by side, a process a core."""
-    asked = [index for index, known in enumerate(_bank()) if not names or known.name in names]
+    asked = [known for known in _bank() if not names or known.name in names]
     cores = os.cpu_count() or 1
     with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
-        jobs = [pool.submit(grade_one, index) for index in asked]
+        jobs = [pool.submit(grade_one, known) for known in asked]
         for job in track(as_completed(jobs), "grading the bank", total=len(jobs)):
             yield job.result()
 
 
-def grade_one(index: int) -> Outcome:
-    """Grade the one of this number in the bank by the whole hidden suite."""
+def grade_one(known: Wrong | Right) -> Outcome:
+    """Grade one of the bank by the whole hidden suite."""
     course = find_course(Path(__file__).parent)
-    known = _bank()[index]
     report = grade(known.submission(course), course, phases=course.phases, seed=SEED)
     failed = next((v for v in report.verdicts if v.status != "passed"), None)
     if failed is None:
-        return Outcome(known, full_marks=True, first=None)
+        return Outcome(known, first=None)
     code = failed.diagnosis.code if failed.diagnosis else None
-    return Outcome(known, False, (failed.exercise, code), failed.message)
+    return Outcome(known, (failed.exercise, code), failed.message)
 
 
 def _bank() -> Sequence[Wrong | Right]:

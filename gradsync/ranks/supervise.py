@@ -60,13 +60,13 @@ class Run:
                 selector.register(member.lines.output, selectors.EVENT_READ, member.hear_output)
             failure, rest = None, 0.0
             while failure is None and not all(member.answered for member in self._members):
+                time.sleep(rest)
                 self._pressing = False
                 for key, _ in selector.select(POLL_SECONDS):
                     if not key.data():
                         selector.unregister(key.fileobj)
                 failure = self._decide(time.monotonic())
                 rest = 0.0 if self._pressing else min(rest + REST_SECONDS, MAX_REST_SECONDS)
-                time.sleep(rest)
         return self._observation(failure, time.monotonic() - self._began)
 
     def _hear(self, member: Member) -> bool:
