@@ -37,13 +37,13 @@ def test_a_folder_named_like_a_library_and_more_is_the_users():
 
 
 def test_with_roots_only_what_is_under_them_is():
-    roots = ("/work/ada", "/work/bob/trainer.py")
+    roots = ("/class/ada", "/class/bob/trainer.py")
 
-    assert is_users("/work/ada/phase1/trainer.py", roots)
-    assert is_users("/work/bob/trainer.py", roots)
-    assert not is_users("/work/ada2/trainer.py", roots)
-    assert not is_users("/work/bob/other.py", roots)
+    assert is_users("/class/ada/phase1/trainer.py", roots)
+    assert is_users("/class/bob/trainer.py", roots)
+    assert not is_users("/class/ada2/trainer.py", roots)
+    assert not is_users("/class/bob/other.py", roots)
 
 
 def test_a_place_is_a_file_and_a_line():
-    assert place("/work/ada/trainer.py", 7) == "trainer.py:7"
+    assert place("/class/ada/trainer.py", 7) == "trainer.py:7"

@@ -3,23 +3,23 @@
 from gradsync.ranks.stacks import user_line
 
 HELPER = """Thread 0x00007f01 (most recent call first):
-  File "/work/ada/helper.py", line 3 in fetch
+  File "/class/ada/helper.py", line 3 in fetch
   File "/usr/lib/python3.11/threading.py", line 975 in run
 """
 WAITING = """Thread 0x00007f02 (most recent call first):
   File "/site/gradsync/ranks/watch.py", line 101 in wrapper
-  File "/work/ada/trainer.py", line 8 in step
+  File "/class/ada/trainer.py", line 8 in step
 """
 MAIN = """
 Current thread 0x00007f03 (most recent call first):
   File "/site/torch/autograd.py", line 12 in backward
-  File "/work/ada/trainer.py", line 5 in train
-  File "/work/ada/trainer.py", line 90 in main
+  File "/class/ada/trainer.py", line 5 in train
+  File "/class/ada/trainer.py", line 90 in main
 """
 
 
 def shows(file):
-    return file.startswith("/work/ada/")
+    return file.startswith("/class/ada/")
 
 
 def test_the_innermost_line_of_the_users_is_told():
@@ -43,6 +43,6 @@ def test_last_words_of_a_crash_are_understood():
 
 
 def test_nothing_is_made_up():
-    assert user_line(MAIN.replace("/work/ada", "/opt"), shows) is None
+    assert user_line(MAIN.replace("/class/ada", "/opt"), shows) is None
     assert user_line("", shows) is None
     assert user_line("Thread 0x\n" * 1000, shows) is None
