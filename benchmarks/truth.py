@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from rich.progress import track
-
 from gradsync.bank import Right, Wrong, right_submissions, wrong_submissions
 from gradsync.course import find_course
 from gradsync.grading import grade
@@ -29,6 +27,7 @@ class Outcome:
     """What a full grade said of one submission of known truth."""
 
     known: Wrong | Right
+    seconds: float
     first: tuple[str, str | None] | None  # exercise and code of the first test that failed
     message: str = ""
 
@@ -41,19 +40,29 @@ class Outcome:
         assert isinstance(self.known, Wrong)
         return self.first == (self.known.exercise, self.known.code)
 
+    @property
+    def true(self) -> bool:
+        return self.named if isinstance(self.known, Wrong) else self.full_marks
+
     def told(self) -> str:
-        """Return a line for one that went wrong."""
+        """Return what a person reads of it."""
+        got = f"{self.first[1]} in {self.first[0]}" if self.first else "full marks"
+        line = f"{self.seconds:6.1f} s  {self.known.name}: {got}"
+        if self.true:
+            return line
         wanted = "full marks"
         if isinstance(self.known, Wrong):
             wanted = f"{self.known.code} in {self.known.exercise}"
-        got = f"{self.first[1]} in {self.first[0]}" if self.first else "full marks"
-        return f"{self.known.name}: expected {wanted}, got {got}: {self.message[:200]}"
+        return f"{line}, NOT {wanted}: {self.message[:200]}"
 
 
 def main(names: Sequence[str]) -> int:
     """Grade and print the table; 1 where it falls short."""
     began = time.monotonic()
-    outcomes = list(_graded(names))
+    outcomes = []
+    for outcome in _graded(names):
+        print(outcome.told(), flush=True)
+        outcomes.append(outcome)
     wrong = [o for o in outcomes if isinstance(o.known, Wrong)]
     right = [o for o in outcomes if isinstance(o.known, Right)]
     counts = [
@@ -61,8 +70,6 @@ def main(names: Sequence[str]) -> int:
         ("mistakes named rightly, first", sum(o.named for o in wrong), len(wrong), NAMED_SHARE),
         ("correct answers with full marks", sum(o.full_marks for o in right), len(right), 1.0),
     ]
-    for outcome in [o for o in wrong if not o.named] + [o for o in right if not o.full_marks]:
-        print(outcome.told())
     for what, count, of, _ in counts:
         print(f"{what}: {count} of {of}")
     print(f"{len(outcomes)} full grades in {time.monotonic() - began:,.0f} s")
@@ -75,7 +82,7 @@ def _graded(names: Sequence[str]) -> Iterator[Outcome]:
     cores = os.cpu_count() or 1
     with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
         jobs = [pool.submit(grade_one, known) for known in asked]
-        for job in track(as_completed(jobs), "grading the bank", total=len(jobs)):
+        for job in as_completed(jobs):
             yield job.result()
 
 
@@ -85,9 +92,9 @@ def grade_one(known: Wrong | Right) -> Outcome:
     report = grade(known.submission(course), course, phases=course.phases, seed=SEED)
     failed = next((v for v in report.verdicts if v.status != "passed"), None)
     if failed is None:
-        return Outcome(known, first=None)
+        return Outcome(known, report.seconds, first=None)
     code = failed.diagnosis.code if failed.diagnosis else None
-    return Outcome(known, (failed.exercise, code), failed.message)
+    return Outcome(known, report.seconds, (failed.exercise, code), failed.message)
 
 
 def _bank() -> Sequence[Wrong | Right]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,8 +53,7 @@ class Course:
         """Return a phase's exercises in the order in which they build on each other."""
         path = self.root / phase / EXERCISES_FILE
         try:
-            rows = tomllib.loads(path.read_text(encoding="utf-8"))["exercise"]
-            return tuple(_exercise(phase, row) for row in rows)
+            return _exercises(phase, path.read_text(encoding="utf-8"))
         except (OSError, KeyError, TypeError, ValueError) as problem:
             raise CourseError(f"{path} can't be read as a list of exercises: {problem}") from None
 
@@ -106,6 +106,11 @@ def find_course(start: Path | None = None) -> Course:
         f"no course here: neither {here} nor a folder above it has phase1/{EXERCISES_FILE}. "
         "Change into your copy of the course."
     )
+
+
+@functools.cache
+def _exercises(phase: str, text: str) -> tuple[Exercise, ...]:
+    return tuple(_exercise(phase, row) for row in tomllib.loads(text)["exercise"])
 
 
 def _exercise(phase: str, row: dict[str, Any]) -> Exercise:

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import io
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -41,6 +42,10 @@ class Collector:
         self._verdicts = dict.fromkeys(item.nodeid for item in items)
         if self.exercise is None:  # what they load, they may load while the ranks' process starts
             items.sort(key=lambda item: item.get_closest_marker("early") is None)
+
+    def pytest_runtestloop(self) -> None:
+        if torch := sys.modules.get("torch"):  # a suite's own sums are small, and ranks want cores
+            torch.set_num_threads(1)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         verdict = getattr(report, "gradsync_verdict", None)
@@ -104,8 +109,8 @@ def _run_pytest(
 ) -> None:
     # Only our own plugin, no configuration and no cache: nothing but the suite has a say.
     isolated = ["--disable-plugin-autoload", "-p", "gradsync.plugin", "-p", "no:cacheprovider"]
-    # Two of pytest's own only wait for the garbage collector at the end.
-    isolated += ["-p", "no:unraisableexception", "-p", "no:threadexception"]
+    # Two of pytest's own only wait for the garbage collector at the end, one keeps log records.
+    isolated += ["-p", "no:unraisableexception", "-p", "no:threadexception", "-p", "no:logging"]
     isolated += ["-c", os.devnull, f"--rootdir={root}", "--import-mode=importlib"]
     said = io.StringIO()
     with _no_collecting(), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):

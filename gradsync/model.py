@@ -12,21 +12,22 @@ class SmallCNN(nn.Module):
 
     Each sample is computed by itself: no batch statistics and no randomness, in training
     as in evaluation. That is what makes N ranks of B samples equal one process with N*B.
-    29,050 parameters; one pass over 10,000 samples takes about 0.3 s on one core.
+    40,394 parameters; one pass over 10,000 samples takes about 0.1 s on one core.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(1, 16, kernel_size=5, stride=2)
-        self.conv2 = nn.Conv2d(16, 16, kernel_size=3)
-        self.fc1 = nn.Linear(16 * 5 * 5, 64)
+        # What is normalised next needs no bias.
+        self.conv1 = nn.Conv2d(1, 16, kernel_size=6, stride=3, bias=False)
+        self.conv2 = nn.Conv2d(16, 16, kernel_size=3, bias=False)
+        self.fc1 = nn.Linear(16 * 6 * 6, 64, bias=False)
         self.fc2 = nn.Linear(64, 10)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Map `images` (batch, 1, 28, 28) to logits (batch, 10)."""
-        maps = _normalised(F.relu(self.conv1(images)))  # (batch, 16, 12, 12)
-        maps = F.relu(F.max_pool2d(self.conv2(maps), 2))  # (batch, 16, 5, 5)
-        features = _normalised(maps.flatten(1))  # (batch, 400)
+        maps = _normalised(F.relu(self.conv1(images)))  # (batch, 16, 8, 8)
+        maps = F.relu(self.conv2(maps))  # (batch, 16, 6, 6)
+        features = _normalised(maps.flatten(1))  # (batch, 576)
         logits: torch.Tensor = self.fc2(F.relu(_normalised(self.fc1(features))))
         return logits
 

@@ -26,7 +26,10 @@ from gradsync.records import Observation
 from gradsync.verdicts import MissingFile, verdict_of
 
 PATIENCE = 20.0  # seconds a test's ranks may take: a hundred times what a correct answer needs
-NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}  # the same grade on every machine
+GRADED = {
+    "CUDA_VISIBLE_DEVICES": "",  # the same grade on every machine
+    "PYTHONDONTWRITEBYTECODE": "",  # one rank compiles a learner's file, the next ones read that
+}
 STANDINS = Path(__file__).parent / "standins"
 POINTS = pytest.StashKey[float]()
 SEEN = pytest.StashKey[Sequence[Observation]]()
@@ -103,7 +106,7 @@ class Ranks:
             modules=self._modules(probe),
             roots=(self.submission,) if self.submission else (),
             path=(str(self.submission / self.phase), str(STANDINS)) if self.submission else (),
-            environ={**rank_environ(), **NO_GPU} if self.submission else None,
+            environ={**rank_environ(), **GRADED} if self.submission else None,
             process_group=process_group,
             timeout=timeout,
         )

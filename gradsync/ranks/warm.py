@@ -14,13 +14,16 @@ gc.disable()  # until all is imported: none of it is garbage, and to look for so
 import ctypes
 import importlib
 import json
+import linecache
 import os
 import select
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import traceback
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -37,8 +40,13 @@ WANTED_SOON = (
     "torch.profiler._cupti_monitor",
     "torch.utils.data",
 )
+# torch.manual_seed formats the stack of each call, and reads the lines of these for that.
+READ_SOON = ("torch.random", "torch.cuda", "torch.cuda.random", "torch.xpu", "torch.xpu.random")
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 PR_SET_PDEATHSIG = 1
+MADV_COLLAPSE = 25  # of Linux 6.1
+HUGE_PAGE = 2**21  # bytes
+PACK_AFTER = 100  # runs, which take about as long as it takes to pack
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -58,6 +66,7 @@ class WarmProcess:
         self._libc = ctypes.CDLL(None)
         self._ranks: dict[int, int] = {}  # pid -> rank
         self._directory: str | None = None
+        self._runs = 0
 
     def serve(self) -> None:
         """Answer messages until the launcher closes its end, or is killed."""
@@ -101,6 +110,9 @@ class WarmProcess:
             self._end_all()
             self._directory = None
             self._send(ended=True)
+            self._runs += 1
+            if self._runs == PACK_AFTER:
+                self._pack()
         return True
 
     def _start(self, rank: int, fds: list[int]) -> None:
@@ -156,6 +168,14 @@ class WarmProcess:
                 with suppress(ChildProcessError):
                     os.waitpid(pid, 0)
 
+    def _pack(self) -> None:
+        """Move the heap to huge pages: to fork and to end a rank costs a fifth less from now on."""
+        for start, end in _private_memory():
+            first, last = -(-start // HUGE_PAGE) * HUGE_PAGE, end // HUGE_PAGE * HUGE_PAGE
+            if first < last:  # an older kernel says no, and all is as it was
+                address, length = ctypes.c_void_p(first), ctypes.c_size_t(last - first)
+                self._libc.madvise(address, length, MADV_COLLAPSE)
+
     def _send(self, **message: Any) -> None:
         self._control.send(json.dumps(message).encode())
 
@@ -168,9 +188,23 @@ def _import_what_ranks_use() -> None:
         for name in WANTED_SOON:
             with suppress(ImportError):  # another torch has other private parts
                 importlib.import_module(name)
+    with suppress(AttributeError, KeyError):  # what each start of a group would empty, at some cost
+        sys.modules["torch._dynamo"].trace_rules.clear_lru_cache()
+    for name in READ_SOON:
+        if name in sys.modules:
+            linecache.getlines(sys.modules[name].__file__ or "")
     os.environ.pop(CACHE)
     if former is not None:
         os.environ[CACHE] = former
+
+
+def _private_memory() -> Iterator[tuple[int, int]]:
+    """Yield the ranges of addresses at which this process's own data lie, not those of files."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, access, _, _, _, *name = line.split()
+        if access == "rw-p" and name in ([], ["[heap]"]):
+            start, end = (int(address, 16) for address in addresses.split("-"))
+            yield start, end
 
 
 def _children() -> list[int]:

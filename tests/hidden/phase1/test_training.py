@@ -1,23 +1,19 @@
-"""Everything together: the training loop, and a small CNN that learns handwritten digits."""
+"""Everything together: the training loop."""
 
 import contextlib
 import io
 
-import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import Dataset, Subset, TensorDataset
+from torch.utils.data import Dataset
 
-from gradsync.data import digits
 from gradsync.diagnose.shares import some
 from gradsync.diagnose.values import close
-from gradsync.model import SmallCNN
 from gradsync.testing import (
     assert_on_every_rank,
     check,
     differs_from_one_process,
     each,
-    early,
     exercise,
     would_be,
 )
@@ -250,65 +246,5 @@ def test_rank_0_alone_prints(ranks, rng):
         f"rank 0 printed {len(printed[0])} lines during 3 epochs: a line an epoch is wanted "
         f"(GUIDELINES, {GUIDE})",
         ranks=[0],
-        guide=GUIDE,
-    )
-
-
-@early
-@exercise("phase1/train", points=5)
-def test_it_learns_to_read_handwritten_digits(ranks):
-    """The small CNN, trained on 2 gloo ranks, reads held-out digits."""
-
-    def probe(rank, world_size, trainer, train_part, test_part, batch_size, plan):
-        torch.manual_seed(rank)
-        model = SmallCNN()
-        train_set, test_set = (
-            TensorDataset(torch.from_numpy(x).float(), torch.from_numpy(y))
-            for x, y in (train_part, test_part)
-        )
-        val_set = Subset(test_set, range(200))
-        for epochs, lr in plan:
-            trainer.train(
-                info_of(trainer, rank, world_size),
-                model,
-                train_set,
-                val_set,
-                epochs=epochs,
-                batch_size=batch_size,
-                lr=lr,
-            )
-        model.eval()
-        with torch.no_grad():
-            guesses = [model(images).argmax(1) for images in test_set.tensors[0].split(1000)]
-        return torch.cat(guesses).to(torch.uint8)
-
-    data = digits()
-    train_set, test_set = data.train.first(12_000), data.test
-    # Half the bits are half the way to the ranks, and as good to learn from.
-    parts = [(part.images.half().numpy(), part.labels.numpy()) for part in (train_set, test_set)]
-    # A last epoch of small steps takes the noise out of a constant learning rate.
-    if data.is_mnist:
-        batch_size, plan, goal = 150, [(2, 0.5), (1, 0.1)], 0.97
-    else:
-        batch_size, plan, goal = 50, [(12, 0.2), (2, 0.05)], 0.95
-    epochs = sum(count for count, _ in plan)
-    seen = ranks(
-        probe,
-        2,
-        train_part=parts[0],
-        test_part=parts[1],
-        batch_size=batch_size,
-        plan=plan,
-        timeout=120.0,
-    )
-
-    accuracy = [float(np.mean(guesses.numpy() == parts[1][1])) for guesses in seen]
-    check(
-        min(accuracy) >= goal,
-        "does-not-learn",
-        f"after {epochs} epochs on {len(train_set)} digits the model reads "
-        f"{min(accuracy):.1%} of {len(test_set)} that it has not seen: at least {goal:.0%} are "
-        f"wanted, and one process gets there (GUIDELINES, {GUIDE})",
-        ranks=range(2),
         guide=GUIDE,
     )

@@ -1,0 +1,70 @@
+"""Everything together, in earnest: a small CNN learns to read handwritten digits."""
+
+import numpy as np
+import torch
+from torch.utils.data import Subset, TensorDataset
+
+from gradsync.data import digits
+from gradsync.model import SmallCNN
+from gradsync.testing import check, early, exercise
+
+GUIDE = "Training"
+SAMPLES = 10_000  # to learn from, of MNIST's 60,000
+
+
+def probe_digits(rank, world_size, trainer, known, unseen, batch_size, plan):
+    """Train on the `known` digits, and read this rank's part of the `unseen` ones."""
+    torch.manual_seed(rank)
+    model = SmallCNN()
+    train_set = TensorDataset(torch.from_numpy(known[0]).float(), torch.from_numpy(known[1]))
+    info = trainer.RankInfo(rank, world_size, 0, "127.0.0.1", 29500)
+    for epochs, lr in plan:
+        trainer.train(
+            info,
+            model,
+            train_set,
+            Subset(train_set, range(200)),
+            epochs=epochs,
+            batch_size=batch_size,
+            lr=lr,
+        )
+    model.eval()
+    images = torch.from_numpy(np.array_split(unseen, world_size)[rank]).float()
+    with torch.no_grad():
+        guesses = [model(some).argmax(1) for some in images.split(1000)]
+    return torch.cat(guesses).to(torch.uint8)
+
+
+@early
+@exercise("phase1/train", points=5)
+def test_it_learns_to_read_handwritten_digits(ranks):
+    """The small CNN, trained on 2 gloo ranks, reads held-out digits."""
+    data = digits()
+    known, unseen = data.train.first(SAMPLES), data.test
+    # A last epoch of small steps takes the noise out of a constant learning rate.
+    if data.is_mnist:
+        batch_size, plan, goal = 100, [(3, 0.4), (1, 0.05)], 0.97
+    else:
+        batch_size, plan, goal = 50, [(12, 0.2), (2, 0.05)], 0.95
+
+    seen = ranks(
+        probe_digits,
+        2,
+        # Half the bits are half the way to the ranks, and as good to learn from.
+        known=(known.images.half().numpy(), known.labels.numpy()),
+        unseen=unseen.images.half().numpy(),
+        batch_size=batch_size,
+        plan=plan,
+        timeout=120.0,
+    )
+
+    accuracy = float(np.mean(np.concatenate(seen) == unseen.labels.numpy()))
+    check(
+        accuracy >= goal,
+        "does-not-learn",
+        f"after {sum(epochs for epochs, _ in plan)} epochs on {len(known)} digits the model reads "
+        f"{accuracy:.1%} of {len(unseen)} that it has not seen: at least {goal:.0%} are "
+        f"wanted, and one process gets there (GUIDELINES, {GUIDE})",
+        ranks=range(2),
+        guide=GUIDE,
+    )
