@@ -60,6 +60,7 @@ class Diagnosis:
     explanation: str
     where: str | None = None  # "template_trainer.py:91"
     guide: str | None = None  # a heading of GUIDELINES.md
+    whole_file: bool = False  # it can't be loaded, whatever a test wanted of it
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,24 @@ def point_at_roots(
         verdicts: of a submission.
         needs: by exercise, the exercises that it builds on.
     """
-    wrong = {verdict.exercise for verdict in verdicts if verdict.status not in SETTLED}
+    wrong = {verdict.exercise for verdict in verdicts if _is_root(verdict)}
     return tuple(
         _point(verdict, sorted(_roots(verdict.exercise, needs, wrong)))
-        if verdict.status not in SETTLED
+        if _is_symptom(verdict)
         else verdict
         for verdict in verdicts
     )
+
+
+def _is_symptom(verdict: Verdict) -> bool:
+    unloadable = verdict.diagnosis is not None and verdict.diagnosis.whole_file
+    return verdict.status not in SETTLED and not unloadable
+
+
+def _is_root(verdict: Verdict) -> bool:
+    """Tell whether what builds on this may fail for it; a missing file is stood in for."""
+    missing_name = verdict.status == "missing" and verdict.world_size > 0
+    return _is_symptom(verdict) or missing_name
 
 
 def _roots(exercise: str, needs: Mapping[str, Sequence[str]], wrong: set[str]) -> set[str]:

@@ -77,9 +77,10 @@ def raised(error: Raised, ranks: tuple[int, ...]) -> Failure:
     """Return the failure of ranks that raised this exception."""
     status, code, text, where = _classify(error, ranks)
     at = f" at {where}" if where and code not in ("unfinished", "wrong-signature") else ""
+    unloadable = error.loading and code == "exception"
     return Failure(
         status=status,
-        diagnosis=Diagnosis(code, ranks, text + at, where),
+        diagnosis=Diagnosis(code, ranks, text + at, where, whole_file=unloadable),
         exception=error.type,
         detail=error.message,
         traceback=error.traceback,

@@ -51,7 +51,7 @@ def describe_exception(error: BaseException, roots: tuple[str, ...]) -> dict[str
     code = error.code if isinstance(error, SystemExit) else None
     return {
         "type": type(error).__name__,
-        "message": _text(error),
+        "message": _text(error.msg if isinstance(error, SyntaxError) else error),
         "code": code if code is None or type(code) is int else _text(code),
         "missing": _missing_name(error),
         "frames": [

@@ -100,7 +100,8 @@ def _encode_tensor(tensor: torch.Tensor, blobs: list[bytes], path: str) -> Any:
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in TENSOR_DTYPES or tensor.layout != torch.strided:
         raise TypeError(f"{path} is a {tensor.layout} tensor of {dtype}: no such tensor can travel")
-    dense = tensor.cpu().contiguous().resolve_conj().resolve_neg()
+    # A copy: a tensor of one element is contiguous whatever its stride, and has no bytes to view.
+    dense = tensor.cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     blobs.append(dense.reshape(-1).view(torch.uint8).numpy().tobytes())
     return {"tensor": dtype, "shape": list(tensor.shape)}
 

@@ -64,9 +64,8 @@ def mismatch(meeting: Meeting) -> Failure:
     odd = min(views.values(), key=lambda ranks: (len(ranks), -min(ranks)))
     first = meeting.calls[odd[0]]
     code, lead = MISMATCHES[kind]
-    labels = {call.collective.label for call in calls}
-    if kind == "shapes" and None not in labels and len(labels) > 1:
-        code = "deadlock-order-differs"
+    if kind == "shapes" and len({call.collective.label for call in calls}) > 1:
+        code = "deadlock-order-differs"  # each means another tensor
     culprits = odd if first.mail is None else list(meeting.calls)
     told = "; ".join(f"{ranks_text(ranks)}: {view}" for view, ranks in views.items())
     name = f"{first.collective.op} #{meeting.position + 1}"

@@ -78,8 +78,9 @@ class Problem:
 
     @property
     def sentence(self) -> str:
-        """What the first test wanted; nothing where a file was missing, which no test is about."""
-        return "" if self.first.status == "missing" else sentence(self.first)
+        """What the first test wanted; nothing where a file was of no use: no test is about that."""
+        no_use = self.first.status == "missing" or _is_of_whole_file(self.first)
+        return "" if no_use else sentence(self.first)
 
     @property
     def points(self) -> float:
@@ -186,11 +187,17 @@ def repeat_command(report: Report) -> str:
     return f"{printable(report.command)} --seed {report.seed}"
 
 
+def _is_of_whole_file(verdict: Verdict) -> bool:
+    return verdict.diagnosis is not None and verdict.diagnosis.whole_file
+
+
 def _mistake(verdict: Verdict) -> Hashable:
     if verdict.status == "missing":  # one missing file, told once for all its exercises
         return verdict.status, verdict.message
     if verdict.diagnosis is None:
         return verdict.exercise, verdict.status, verdict.message
+    if _is_of_whole_file(verdict):
+        return verdict.status, verdict.diagnosis.where, verdict.diagnosis.explanation
     return verdict.exercise, verdict.status, verdict.diagnosis.code, verdict.diagnosis.where
 
 

@@ -99,6 +99,13 @@ def test_a_conjugated_view_returns_as_what_it_shows():
     assert torch.equal(through_json(tensor), torch.tensor([1 - 2j]))
 
 
+@pytest.mark.parametrize(
+    "view", [torch.arange(10)[1::5][:1], torch.arange(12).view(3, 4).t()[::2], torch.arange(3)[:0]]
+)
+def test_a_view_of_odd_strides_returns_as_what_it_shows(view):
+    assert torch.equal(through_json(view), view)
+
+
 def test_a_subclass_returns_as_what_it_is_underneath():
     class Loss(float):
         pass

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from report_samples import SCRIPT, SUM_NOT_MEAN, report, verdict
 
-from gradsync.records import Report
+from gradsync.records import Diagnosis, Report
 from gradsync.reports import gradebook, machine, summary
 from gradsync.reports.text import amount, blocks, carriable, printable
 
@@ -217,6 +217,21 @@ def test_a_missing_file_is_one_problem_of_all_its_exercises():
     seen = summary.problems(report(*gone))
 
     assert [problem.title for problem in seen] == ["4 exercises"]
+
+
+def test_a_file_that_can_not_be_loaded_is_one_problem_of_all_its_exercises():
+    broken = Diagnosis("exception", (0,), "it can't be loaded", "trainer.py:9", whole_file=True)
+    alike = replace(broken, ranks=(0, 1))
+
+    seen = summary.problems(
+        report(
+            verdict("average_gradients", "error", diagnosis=broken),
+            verdict("train_step", "error", diagnosis=alike),
+        )
+    )
+
+    assert [problem.title for problem in seen] == ["average_gradients, train_step"]
+    assert seen[0].sentence == ""
 
 
 def test_what_is_still_to_write_is_no_problem():

@@ -1,6 +1,8 @@
 """What fails because of an earlier exercise says so, and nothing is lost."""
 
-from gradsync.records import Verdict
+from dataclasses import replace
+
+from gradsync.records import Diagnosis, Verdict
 from gradsync.roots import point_at_roots
 
 NEEDS = {"p/step": ["p/average"], "p/epoch": ["p/step"], "p/train": ["p/epoch", "p/broadcast"]}
@@ -50,6 +52,20 @@ def test_what_is_not_written_yet_is_no_symptom_and_no_root():
     said = messages(verdict("average", "unfinished"), verdict("step"), verdict("epoch", "missing"))
 
     assert set(said.values()) == {"it differs"}
+
+
+def test_a_name_that_is_missing_is_a_root_and_a_missing_file_is_none():
+    ran = replace(verdict("average", "missing"), world_size=2)
+
+    assert messages(ran, verdict("step"))["p/step"].startswith("average is not right yet")
+    assert messages(verdict("average", "missing"), verdict("step"))["p/step"] == "it differs"
+
+
+def test_a_file_that_can_not_be_loaded_is_nobodys_symptom():
+    broken = Diagnosis("exception", (0,), "it can't be loaded", whole_file=True)
+    both = [replace(verdict(name), diagnosis=broken) for name in ("average", "step")]
+
+    assert set(messages(*both).values()) == {"it differs"}
 
 
 def test_points_status_and_order_are_untouched():
