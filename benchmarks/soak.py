@@ -16,8 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.progress import track
-
 from gradsync.bank import reference, wrong_submissions
 from gradsync.course import Course, find_course
 from gradsync.grading import grade
@@ -29,6 +27,7 @@ DEADLOCKS = "skips-missing-gradients"
 SEED = 1
 PAGE = os.sysconf("SC_PAGE_SIZE")
 MIB = 2**20
+TOLD = 25  # grades from one line of progress to the next
 GROWTH = 1.05  # of the memory, from the first fifth of the grades to the last, that passes as flat
 
 
@@ -53,18 +52,20 @@ def main(times: int) -> int:
     traces: list[Traces] = []
     for load in ("idle", "busy"):
         with _load(load == "busy"):
-            for index in track(range(times // 2), f"grading, the machine {load}"):
+            for index in range(times // 2):
                 kind = index % len(submissions)
                 seen = _fingerprint(_grade(submissions[kind], course))
                 differing += [
                     f"{load}: {a} != {b}" for a, b in zip(first[kind], seen, strict=True) if a != b
                 ]
                 traces.append(_traces(less=_cores() if load == "busy" else 0))
+                if len(traces) % TOLD == 0:
+                    print(f"{len(traces)} of {times}, {load}: {len(differing)} differ", flush=True)
     return _tell(times, differing, before, traces)
 
 
 def _grade(submission: Submission, course: Course) -> Report:
-    return grade(submission, course, phases=course.phases, seed=SEED)
+    return grade(submission, course, phases=["phase1"], seed=SEED)
 
 
 def _fingerprint(report: Report) -> list[tuple[object, ...]]:

@@ -59,21 +59,29 @@ class Outcome:
 def main(names: Sequence[str]) -> int:
     """Grade and print the table; 1 where it falls short."""
     began = time.monotonic()
-    outcomes = []
+    outcomes: dict[str, list[Outcome]] = {}  # by phase
     for outcome in _graded(names):
         print(outcome.told(), flush=True)
-        outcomes.append(outcome)
+        outcomes.setdefault(outcome.known.phase, []).append(outcome)
+    short = [phase for phase in sorted(outcomes) if not _tell(phase, outcomes[phase])]
+    count = sum(map(len, outcomes.values()))
+    print(f"\n{count} full grades in {time.monotonic() - began:,.0f} s")
+    return int(bool(short))
+
+
+def _tell(phase: str, outcomes: Sequence[Outcome]) -> bool:
+    """Print a phase's rows of the table; False where it falls short."""
     wrong = [o for o in outcomes if isinstance(o.known, Wrong)]
     right = [o for o in outcomes if isinstance(o.known, Right)]
-    counts = [
+    rows = [
         ("mistakes caught", sum(not o.full_marks for o in wrong), len(wrong), 1.0),
         ("mistakes named rightly, first", sum(o.named for o in wrong), len(wrong), NAMED_SHARE),
         ("correct answers with full marks", sum(o.full_marks for o in right), len(right), 1.0),
     ]
-    for what, count, of, _ in counts:
+    print(f"\n{phase}")
+    for what, count, of, _ in rows:
         print(f"{what}: {count} of {of}")
-    print(f"{len(outcomes)} full grades in {time.monotonic() - began:,.0f} s")
-    return int(any(count < share * of for _, count, of, share in counts))
+    return all(count >= share * of for _, count, of, share in rows)
 
 
 def _graded(names: Sequence[str]) -> Iterator[Outcome]:
@@ -87,9 +95,9 @@ def _graded(names: Sequence[str]) -> Iterator[Outcome]:
 
 
 def grade_one(known: Wrong | Right) -> Outcome:
-    """Grade one of the bank by the whole hidden suite."""
+    """Grade one of the bank by the whole hidden suite of its phase."""
     course = find_course(Path(__file__).parent)
-    report = grade(known.submission(course), course, phases=course.phases, seed=SEED)
+    report = grade(known.submission(course), course, phases=[known.phase], seed=SEED)
     failed = next((v for v in report.verdicts if v.status != "passed"), None)
     if failed is None:
         return Outcome(known, report.seconds, first=None)
@@ -101,7 +109,7 @@ def _bank() -> Sequence[Wrong | Right]:
     course = find_course(Path(__file__).parent)
     return [
         known
-        for phase in course.phases
+        for phase in course.graded_phases("hidden")
         for known in (*wrong_submissions(course, phase), *right_submissions(course, phase))
     ]
 

@@ -1,8 +1,9 @@
 """Submissions of known truth: wrong ones, with one mistake each, and right ones, written otherwise.
 
-A wrong one is the solution with a small patch, kept as TOML. A right one is the solution with some
-of its functions written again: what stands in `tests/right/PHASE/FILE/NAME.py` is added at the end
-of that file, where a later definition of a name wins.
+A wrong one is the solution with a small patch, an entry of `tests/wrong/PHASE/FILE.toml`. A right
+one is the solution with some of its functions written again: what stands in
+`tests/right/PHASE/FILE/NAME.py` is added at the end of that file, where a later definition of a
+name wins.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ class Wrong:
     file: str  # "phase1/template_trainer.py"
     patches: tuple[tuple[str, str], ...]  # of the solution's text: what stands there once, and new
 
+    @property
+    def phase(self) -> str:
+        return self.exercise.partition("/")[0]
+
     def submission(self, course: Course) -> Submission:
         """Return the solution with this mistake in it.
 
@@ -58,6 +63,10 @@ class Right:
     name: str
     additions: Mapping[str, str]  # by file, "phase1/template_trainer.py"
 
+    @property
+    def phase(self) -> str:
+        return next(iter(self.additions)).partition("/")[0]
+
     def submission(self, course: Course) -> Submission:
         """Return the solution with these functions instead of its own."""
         files = dict(reference(course).files)
@@ -67,12 +76,16 @@ class Right:
 
 
 def wrong_submissions(course: Course, phase: str) -> tuple[Wrong, ...]:
-    """Return the known mistakes of a phase, from `tests/wrong/PHASE.toml`.
+    """Return the known mistakes of a phase, from `tests/wrong/PHASE`.
 
     Raises:
-        CourseError: the file is not there or can't be read.
+        CourseError: a file there can't be read.
     """
-    path = course.root / "tests" / "wrong" / f"{phase}.toml"
+    paths = sorted((course.root / "tests" / "wrong" / phase).glob("*.toml"))
+    return tuple(wrong for path in paths for wrong in _wrong_ones(path, course, phase))
+
+
+def _wrong_ones(path: Path, course: Course, phase: str) -> tuple[Wrong, ...]:
     try:
         rows = tomllib.loads(path.read_text(encoding="utf-8"))["wrong"]
         return tuple(
@@ -80,7 +93,7 @@ def wrong_submissions(course: Course, phase: str) -> tuple[Wrong, ...]:
                 name=row["name"],
                 exercise=f"{phase}/{row['exercise']}",
                 code=row["code"],
-                file=f"{phase}/{course.find(row['exercise']).file}",
+                file=f"{phase}/{course.find(f'{phase}/' + row['exercise']).file}",
                 patches=tuple(zip(_list(row["old"]), _list(row["new"]), strict=True)),
             )
             for row in rows

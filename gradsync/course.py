@@ -62,7 +62,7 @@ class Course:
         return tuple(dict.fromkeys(exercise.file for exercise in self.exercises(phase)))
 
     def find(self, name: str) -> Exercise:
-        """Return the exercise of that name or id.
+        """Return the exercise of that id, or the first of that name.
 
         Raises:
             CourseError: there is none; the message lists those there are.
@@ -71,7 +71,7 @@ class Course:
         for exercise in every:
             if name in (exercise.name, exercise.id):
                 return exercise
-        names = ", ".join(exercise.name for exercise in every)
+        names = ", ".join(dict.fromkeys(exercise.name for exercise in every))
         raise CourseError(f"there is no exercise {name!r}. There are: {names}")
 
     def suite(self, audience: Audience, phase: str) -> Path:

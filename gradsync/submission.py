@@ -54,35 +54,51 @@ def find_submissions(path: Path, course: Course) -> list[Path]:
     if not path.is_dir():
         problem = "is no folder, .zip or .tar.gz" if path.exists() else "does not exist"
         raise SubmissionError(f"{path} {problem}. Name a submission, or a folder of submissions.")
-    wanted = _wanted(course)
-    if any((path / name).exists() for names in wanted.values() for name in names):
+    wanted = [_places(phase, file) for phase in course.phases for file in course.files(phase)]
+    if any((path / place).exists() for places in wanted for place in places):
         return [path]
     members = sorted(p for p in path.iterdir() if p.is_dir() or is_archive(p))
     members = [p for p in members if not p.name.startswith((".", "__"))]
     if not members:
-        expected = ", ".join(names[0] for names in wanted.values())
+        expected = ", ".join(places[0] for places in wanted)
         raise SubmissionError(f"{path} holds no submission: none of {expected} is in it.")
     return members
 
 
-def read_submission(path: Path, course: Course, name: str | None = None) -> Submission:
-    """Read what counts of a submission; what can't be read becomes a note, never an exception."""
+def read_submission(
+    path: Path, course: Course, name: str | None = None, phases: Sequence[str] | None = None
+) -> Submission:
+    """Read what counts of a submission; what can't be read becomes a note, never an exception.
+
+    Args:
+        path: a folder or an archive.
+        course: whose files are looked for.
+        name: of the submission; else its path's.
+        phases: those that are asked for; else all.
+    """
     name = name or submission_name(path)
     files: dict[str, bytes] = {}
     notes: list[str] = []
+    missing: list[str] = []
     try:
         members, read = _open(path, course)
-        for target, names in _wanted(course).items():
-            member = _pick(members, names)
+        for target, member in _found(members, course, phases or course.phases).items():
             if member is None:
-                notes.append(f"missing: {target}")
+                missing.append(target)
             elif (size := members[member]) > MAX_FILE:
                 notes.append(f"refused: {target} has {size:,} bytes, {MAX_FILE:,} are allowed")
             else:
                 files[target] = read(member)
     except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, tarfile.TarError) as e:
         return Submission(name, {}, (f"unreadable: {path.name} can't be read: {e}",))
-    return Submission(name, files, tuple(notes))
+    return Submission(name, files, (*_gaps(missing, files), *notes))
+
+
+def _gaps(missing: Sequence[str], files: Mapping[str, bytes]) -> Iterator[str]:
+    """Say which files are missing, and once where all of a phase are."""
+    begun = {PurePosixPath(path).parts[0] for path in files}
+    gaps = [path if (phase := path.partition("/")[0]) in begun else phase for path in missing]
+    return (f"missing: {gap}" for gap in dict.fromkeys(gaps))
 
 
 def is_archive(path: Path) -> bool:
@@ -98,37 +114,38 @@ def submission_name(path: Path) -> str:
     return name
 
 
-def _wanted(course: Course) -> dict[str, tuple[str, ...]]:
-    """Return, for each of the contract's files, where it may lie: in its phase's folder, or loose.
+def _places(phase: str, file: str) -> tuple[str, str]:
+    """Return where a file of the contract may lie: in its phase's folder, or loose."""
+    return f"{phase}/{file}", file
 
-    Two phases share file names, so a loose file counts for the first phase that has the name.
+
+def _found(
+    members: Mapping[str, int], course: Course, phases: Sequence[str]
+) -> dict[str, str | None]:
+    """Return the member that is each of the contract's files, if one is.
+
+    They may lie in the archive's root or in its only folder. Phases share file names, so loose
+    files are taken for those of the first phase that has all of their names.
     """
-    wanted: dict[str, tuple[str, ...]] = {}
-    loose: set[str] = set()
-    for phase in course.phases:
-        for file in course.files(phase):
-            paths = (f"{phase}/{file}",) if file in loose else (f"{phase}/{file}", file)
-            wanted[f"{phase}/{file}"] = paths
-            loose.add(file)
-    return wanted
-
-
-def _pick(members: Mapping[str, int], names: Sequence[str]) -> str | None:
-    """Return the member of one of these names, in the archive's root or in its only folder."""
     tops = {PurePosixPath(member).parts[0] for member in members if member}
-    prefixes = ["", f"{next(iter(tops))}/"] if len(tops) == 1 else [""]
-    for prefix in prefixes:
-        for name in names:
-            if prefix + name in members:
-                return prefix + name
-    return None
+    top = f"{next(iter(tops))}/" if len(tops) == 1 else ""
+    every = {file for phase in phases for file in course.files(phase)}
+    loose = {file for file in every if {file, top + file} & members.keys()}
+    owner = next((phase for phase in phases if loose <= set(course.files(phase))), phases[0])
+    found: dict[str, str | None] = {}
+    for phase in phases:
+        for file in course.files(phase):
+            inside, beside = _places(phase, file)
+            places = [inside, top + inside, *([beside, top + beside] if phase == owner else [])]
+            found[inside] = next((place for place in places if place in members), None)
+    return found
 
 
 def _open(path: Path, course: Course) -> tuple[dict[str, int], Callable[[str], bytes]]:
     """Return the regular files with their sizes, and how to read one."""
     if path.is_dir():
-        names = [name for names in _wanted(course).values() for name in names]
-        found = {name: path / name for name in names}
+        wanted = [_places(phase, file) for phase in course.phases for file in course.files(phase)]
+        found = {place: path / place for places in wanted for place in places}
         members = {
             n: p.stat().st_size for n, p in found.items() if p.is_file() and not p.is_symlink()
         }

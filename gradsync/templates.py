@@ -91,8 +91,9 @@ def _stub(owner: str | None, phase: str, indent: str, removed: list[str]) -> lis
         return []
     size = sum(1 for line in removed if line.strip())
     about = f"about {size} line{'s' * (size != 1)}"
+    asked = owner if phase == "phase1" else f"{phase}/{owner}"  # later phases use names again
     return [
-        f"{indent}# TODO: {about}; `gradsync hint {owner}` if you are stuck",
+        f"{indent}# TODO: {about}; `gradsync hint {asked}` if you are stuck",
         f'{indent}raise NotImplementedError("{phase}/{owner}")',
     ]
 

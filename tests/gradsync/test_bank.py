@@ -13,51 +13,60 @@ from gradsync.course import CourseError, find_course
 from gradsync.grading import grade
 
 COURSE = find_course(Path(__file__).parent)
-WRONG = {wrong.name: wrong for wrong in wrong_submissions(COURSE, "phase1")}
-RIGHT = {right.name: right for right in right_submissions(COURSE, "phase1")}
+PHASES = COURSE.graded_phases("hidden")
+WRONG = {
+    f"{phase}/{wrong.name}": wrong for phase in PHASES for wrong in wrong_submissions(COURSE, phase)
+}
+RIGHT = {
+    f"{phase}/{right.name}": right for phase in PHASES for right in right_submissions(COURSE, phase)
+}
+LEAST = {"phase1": (80, 20), "phase2": (60, 15)}  # wrong ones, right ones
 CORES = 2
 SLOW = "handwritten_digits"  # trains for seconds; only who writes `train` anew has to show it
 
 
-def grade_one(name):
+def grade_one(key):
     """Grade a wrong one by its exercise's tests up to the first failure, a right one whole."""
-    known = WRONG.get(name) or RIGHT[name]
+    known = WRONG.get(key) or RIGHT[key]
     if isinstance(known, Wrong):
         options = {"exercise": known.exercise, "pytest_options": ["--exitfirst"]}
     else:
         writes_train = any("def train(" in text for text in known.additions.values())
         options = {"pytest_options": [] if writes_train else [f"-k=not {SLOW}"]}
-    return grade(known.submission(COURSE), COURSE, phases=["phase1"], seed=3, **options)
+    phase = key.split("/")[0]
+    return grade(known.submission(COURSE), COURSE, phases=[phase], seed=3, **options)
 
 
 @pytest.fixture(scope="module")
 def graded(request):
     """Grade all that are asked for side by side; a function from a name to its report."""
-    asked = [item.callspec.params["name"] for item in request.session.items if _is_ours(item)]
+    asked = [item.callspec.params["key"] for item in request.session.items if _is_ours(item)]
     with ProcessPoolExecutor(CORES, mp_context=get_context("spawn")) as pool:
-        reports = {name: pool.submit(grade_one, name) for name in asked}
-        yield lambda name: reports[name].result()
+        reports = {key: pool.submit(grade_one, key) for key in asked}
+        yield lambda key: reports[key].result()
         pool.shutdown(cancel_futures=True)
 
 
 def _is_ours(item):
-    return item.path == Path(__file__) and hasattr(item, "callspec")
+    return item.path == Path(__file__) and "key" in getattr(
+        getattr(item, "callspec", None), "params", {}
+    )
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_a_known_mistake_costs_points_and_is_named(graded, name):
-    verdicts = graded(name).verdicts
+@pytest.mark.parametrize("key", WRONG)
+def test_a_known_mistake_costs_points_and_is_named(graded, key):
+    verdicts = graded(key).verdicts
 
     failed = [verdict for verdict in verdicts if verdict.status != "passed"]
     assert failed, "it got full marks"
     assert failed[0].points == 0 < failed[0].max_points
     assert failed[0].diagnosis is not None, failed[0].message
-    assert failed[0].diagnosis.code == WRONG[name].code, failed[0].message
+    assert failed[0].diagnosis.code == WRONG[key].code, failed[0].message
 
 
-@pytest.mark.parametrize("name", RIGHT)
-def test_a_correct_answer_gets_full_marks(graded, name):
-    report = graded(name)
+@pytest.mark.parametrize("key", RIGHT)
+def test_a_correct_answer_gets_full_marks(graded, key):
+    report = graded(key)
 
     lost = {
         verdict.id: verdict.message for verdict in report.verdicts if verdict.status != "passed"
@@ -66,24 +75,28 @@ def test_a_correct_answer_gets_full_marks(graded, name):
     assert report.score == report.max_score >= 95
 
 
-def test_the_bank_is_large_and_every_exercise_has_its_share():
-    per_exercise = Counter(wrong.exercise for wrong in WRONG.values())
+@pytest.mark.parametrize("phase", PHASES)
+def test_the_bank_is_large_and_every_exercise_has_its_share(phase):
+    wrong = wrong_submissions(COURSE, phase)
+    per_exercise = Counter(one.exercise for one in wrong)
 
-    assert len(WRONG) >= 80
-    assert len(RIGHT) >= 20
-    assert set(per_exercise) == {exercise.id for exercise in COURSE.exercises("phase1")}
+    least_wrong, least_right = LEAST[phase]
+
+    assert len(wrong) >= least_wrong
+    assert len(right_submissions(COURSE, phase)) >= least_right
+    assert set(per_exercise) == {exercise.id for exercise in COURSE.exercises(phase)}
     assert min(per_exercise.values()) >= 3
 
 
 def test_no_two_in_the_bank_have_the_same_name():
-    names = [wrong.name for wrong in wrong_submissions(COURSE, "phase1")]
+    wrong = [one.name for phase in PHASES for one in wrong_submissions(COURSE, phase)]
+    right = [one.name for phase in PHASES for one in right_submissions(COURSE, phase)]
 
-    assert len(names) == len(set(names))
-    assert not set(names) & set(RIGHT)
+    assert [name for name, count in Counter(wrong + right).items() if count > 1] == []
 
 
 def test_two_mistakes_in_one_submission_are_both_found():
-    first, second = WRONG["forgets-the-buffers"], WRONG["returns-its-own-loss"]
+    first, second = WRONG["phase1/forgets-the-buffers"], WRONG["phase1/returns-its-own-loss"]
     both = replace(first, patches=first.patches + second.patches).submission(COURSE)
 
     exercises = (first.exercise, second.exercise)
@@ -94,7 +107,7 @@ def test_two_mistakes_in_one_submission_are_both_found():
 
 
 def test_a_patch_that_does_not_fit_the_solution_is_refused():
-    stray = replace(WRONG["forgets-to-divide"], patches=(("no such text", ""),))
+    stray = replace(WRONG["phase1/forgets-to-divide"], patches=(("no such text", ""),))
 
     with pytest.raises(CourseError, match="stands 0 times"):
         stray.submission(COURSE)

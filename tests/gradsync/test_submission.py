@@ -48,7 +48,7 @@ def as_tar(path, files):
     ("name", "pack"), [("ada", as_folder), ("ada.zip", as_zip), ("ada.tar.gz", as_tar)]
 )
 def test_folders_and_archives_are_read_alike(tmp_path, name, pack):
-    submission = read_submission(pack(tmp_path / name, FILES), COURSE)
+    submission = read_submission(pack(tmp_path / name, FILES), COURSE, phases=["phase1"])
 
     assert submission.name == "ada"
     assert submission.files == FILES
@@ -73,7 +73,22 @@ def test_a_missing_file_is_noted(tmp_path):
     submission = read_submission(as_folder(tmp_path / "ada", {LOADER: b""}), COURSE)
 
     assert submission.files == {LOADER: b""}
-    assert submission.notes == (f"missing: {TRAINER}",)
+    assert submission.notes == (f"missing: {TRAINER}", "missing: phase2")
+
+
+def test_loose_files_belong_to_the_first_phase_that_has_all_their_names(tmp_path):
+    names = ("template_data_loader.py", "template_model_parallel.py")
+    loose = as_folder(tmp_path / "ada", dict.fromkeys(names, b""))
+
+    assert set(read_submission(loose, COURSE).files) == {f"phase2/{name}" for name in names}
+
+
+def test_loose_files_are_those_of_the_phase_that_is_asked_for(tmp_path):
+    loose = as_folder(tmp_path / "ada", {"template_trainer.py": b""})
+
+    asked = read_submission(loose, COURSE, phases=["phase2"])
+
+    assert set(asked.files) == {"phase2/template_trainer.py"}
 
 
 def test_nothing_but_the_contracts_files_counts(tmp_path):
@@ -93,7 +108,7 @@ def test_a_link_is_not_followed(tmp_path):
 
 def test_a_huge_file_is_refused_by_name(tmp_path):
     huge = {**FILES, TRAINER: b"#" * (MAX_FILE + 1)}
-    submission = read_submission(as_folder(tmp_path / "ada", huge), COURSE)
+    submission = read_submission(as_folder(tmp_path / "ada", huge), COURSE, phases=["phase1"])
 
     assert set(submission.files) == {LOADER}
     assert submission.notes[0].startswith(f"refused: {TRAINER}")
