@@ -1,4 +1,4 @@
-"""The command line: `gradsync check`, `hint`, `grade`, `demo`, `templates`."""
+"""The command line: `gradsync check`, `hint`, `grade`, `demo`, `trace`, `templates`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rich.markup import escape
 from gradsync import bank
 from gradsync.course import Course, CourseError, find_course
 from gradsync.grading import GraderError, grade
-from gradsync.handback import write_gradebook, write_report
+from gradsync.handback import write_gradebook, write_report, write_trace
 from gradsync.records import Report
-from gradsync.reports import progress, terminal
+from gradsync.reports import progress, spans, terminal
 from gradsync.submission import (
     Submission,
     SubmissionError,
@@ -63,6 +63,7 @@ def check_command(
     chosen = course.find(exercise) if exercise is not None else None
     phases = (chosen.phase,) if chosen else course.graded_phases("visible")
     own = read_submission(course.root, course, "your work")
+    done = True  # all that comes before
     for phase in phases:
         report = grade(
             own,
@@ -72,6 +73,9 @@ def check_command(
             audience="visible",
             exercise=chosen.id if chosen else None,
         )
+        if not done and all(verdict.status == "unfinished" for verdict in report.verdicts):
+            continue  # not begun yet, and not due
+        done = all(verdict.status == "passed" for verdict in report.verdicts)
         again = f"gradsync check {exercise}" if chosen else "gradsync check"
         _show(terminal.render if chosen else progress.render, replace(report, command=again))
 
@@ -95,7 +99,7 @@ def hint(
     for index, text in enumerate(chosen.hints[:number], 1):
         console.print(f"[bold]{index}.[/] {escape(text)}\n")
     if number < len(chosen.hints):
-        console.print(f"[dim]one more: gradsync hint {chosen.name} -n {number + 1}[/]")
+        console.print(f"[dim]one more: gradsync hint {exercise} -n {number + 1}[/]")
     console.print(f'[dim]the idea: {chosen.phase}/GUIDELINES.md, "{chosen.guide}"[/]')
 
 
@@ -120,8 +124,9 @@ def grade_command(
     for chosen in phases:
         course.suite("hidden", chosen)
     paths = [found for path in submissions for found in find_submissions(path, course)]
+    again = "gradsync grade" + (f" --phase {phase}" if phase else "")
     named = [
-        (f"gradsync grade {shlex.quote(str(path))}", read_submission(path, course, name))
+        (f"{again} {shlex.quote(str(path))}", read_submission(path, course, name, phases))
         for path, name in _unique_names(paths).items()
     ]
     reports = _grade_all(named, course, phases, seed, out)
@@ -133,7 +138,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where grades are written.")] = Path("grades/demo"),
     seed: Seed = None,
 ) -> None:
-    """Grade three submissions: the solution, the untouched template, and one with a mistake."""
+    """Grade three submissions of phase 1: the solution, the template, and one with a mistake."""
     course = find_course()
     known = {wrong.name: wrong for wrong in bank.wrong_submissions(course, "phase1")}
     right, empty = bank.reference(course), bank.untouched(course)
@@ -141,12 +146,43 @@ def demo(
     reports = _grade_all(
         [("gradsync demo", given) for given in (right, empty, wrong)],
         course,
-        course.graded_phases("hidden"),
+        ("phase1",),
         seed,
         out,
     )
     write_gradebook(reports, out)
     print(f"Open {out / wrong.name / 'report.html'} to see the mistake rank by rank.")
+
+
+@app.command(name="trace")
+def trace_command(
+    submission: Annotated[Path | None, typer.Argument(help="Default: your own work.")] = None,
+    phase: Annotated[int, typer.Option(min=1, max=2, help="Whose trainer.")] = 1,
+    ranks: Annotated[int, typer.Option(min=1, max=8, help="How many.")] = 2,
+    out: Annotated[Path, typer.Option(help="Where the trace is written.")] = Path("trace"),
+) -> None:
+    """See what a trainer does when: compute and collectives, rank by rank.
+
+    Runs a few steps of `train`; writes OUT.svg, and OUT.json for https://ui.perfetto.dev.
+
+    [dim]gradsync trace --phase 2[/]              your own trainer of phase 2, on 2 ranks
+    [dim]gradsync trace ada.zip --ranks 4[/]      somebody's of phase 1, on 4
+    """
+    from gradsync.tracing import trace  # numpy and pytest: the other commands start without
+    from gradsync.verdicts import MissingFile
+
+    course = find_course()
+    chosen = f"phase{phase}"
+    given = read_submission(submission or course.root, course, phases=[chosen])
+    try:
+        seen = trace(given, course, chosen, ranks)
+    except MissingFile as missing:
+        raise SubmissionError(f"{missing} is not in {submission or course.root}") from None
+    for path in write_trace(seen, out):
+        print(path)
+    print(spans.waiting(seen.events, seen.world_size))
+    if seen.failure is not None:
+        print(f"It did not come to its end: {seen.failure.diagnosis.explanation}")
 
 
 @app.command(name="templates")

@@ -7,8 +7,8 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from gradsync.records import Report
-from gradsync.reports import gradebook, html, machine
+from gradsync.records import Observation, Report
+from gradsync.reports import chrome, gradebook, html, machine, overlap
 
 UNSAFE = re.compile(r"[^\w. @+-]|^\.|\.$")
 
@@ -28,6 +28,15 @@ def write_gradebook(reports: Sequence[Report], out: Path) -> Path:
     path = out / "gradebook.csv"
     write_whole(path, gradebook.render(reports))
     return path
+
+
+def write_trace(seen: Observation, out: Path) -> tuple[Path, Path]:
+    """Write a run as a picture, `out`.svg, and for Perfetto, `out`.json; return both paths."""
+    picture, trace = (out.with_name(out.name + ending) for ending in (".svg", ".json"))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(picture, overlap.render(seen.events, seen.world_size))
+    write_whole(trace, chrome.render(seen.events, seen.world_size))
+    return picture, trace
 
 
 def folder_name(submission: str) -> str:

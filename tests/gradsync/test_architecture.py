@@ -22,7 +22,7 @@ LAYERS = [
     {"gradsync.ranks", "gradsync.diagnose", "gradsync.reports"},
     {"gradsync.judge", "gradsync.verdicts", "gradsync.course"},
     {"gradsync.plugin", "gradsync.testing", "gradsync.templates", "gradsync.submission"},
-    {"gradsync.grading", "gradsync.bank", "gradsync.handback"},
+    {"gradsync.grading", "gradsync.tracing", "gradsync.bank", "gradsync.handback"},
     {"gradsync.cli"},
 ]
 

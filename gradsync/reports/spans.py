@@ -1,0 +1,62 @@
+"""When a rank's main thread computed, and when it stood still for a collective. Seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradsync.records import Event
+
+Span = tuple[float, float]
+
+
+def period(events: Sequence[Event]) -> Span:
+    """From the first event of all ranks to the last one."""
+    times = [event.seconds for event in events]
+    return (min(times), max(times)) if times else (0.0, 0.0)
+
+
+def blocked(events: Sequence[Event], rank: int) -> list[Span]:
+    """When the thread that the rank began with waited for a collective, in order, none overlapping.
+
+    It waits from where it said so until that collective is complete, to the end of the period if
+    it never was.
+    """
+    own = [event for event in events if event.rank == rank]
+    if not own:
+        return []
+    end = period(events)[1]
+    exits = {event.call: event.seconds for event in own if event.kind == "exit"}
+    waits = [e for e in own if e.kind == "wait" and e.thread == own[0].thread]
+    return _joined([(e.seconds, max(e.seconds, exits.get(e.call, end))) for e in waits])
+
+
+def computing(events: Sequence[Event], rank: int) -> list[Span]:
+    """The rest: between the rank's first event and its last one, where it was not blocked."""
+    times = [event.seconds for event in events if event.rank == rank]
+    if not times:
+        return []
+    edges = [min(times)]
+    for start, end in blocked(events, rank):
+        edges += [start, end]
+    edges.append(max(times))
+    return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if b > a]
+
+
+def waiting(events: Sequence[Event], world_size: int) -> str:
+    """Say in a line how much of its time each rank stood still."""
+    shares = []
+    for rank in range(world_size):
+        still = sum(end - start for start, end in blocked(events, rank))
+        busy = sum(end - start for start, end in computing(events, rank))
+        shares.append(f"rank {rank} waited {still / max(still + busy, 1e-9):.0%} of the time")
+    return ", ".join(shares)
+
+
+def _joined(spans: Sequence[Span]) -> list[Span]:
+    joined: list[Span] = []
+    for start, end in sorted(spans):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((start, end))
+    return joined

@@ -1,0 +1,62 @@
+"""A few steps of a learner's `train` on N ranks, to be looked at: its `Observation`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gradsync.course import Course
+from gradsync.plugin import Ranks
+from gradsync.ranks import RankFailure, get_launcher
+from gradsync.records import Observation
+from gradsync.submission import Submission
+
+STEPS, BATCH = 4, 50  # of each rank: enough to see what repeats, few enough to see each
+SECONDS = 120.0
+
+
+def trace(submission: Submission, course: Course, phase: str, world_size: int) -> Observation:
+    """Train the small CNN for some steps by the submission's `train`, on handwritten digits.
+
+    Returns:
+        What was observed, also where the ranks failed: what led to that is the more worth a look.
+
+    Raises:
+        MissingFile: the submission has no trainer for this phase.
+    """
+    from gradsync.data import digits
+
+    some = digits().train.first(STEPS * BATCH * world_size)
+    with submission.unpacked() as folder:
+        ranks = Ranks(get_launcher(), Path(folder), course, phase, seen=[])
+        try:
+            return ranks(
+                train_a_little,
+                world_size,
+                timeout=SECONDS,
+                images=some.images.numpy(),
+                labels=some.labels.numpy(),
+            )
+        except RankFailure as failed:
+            return failed.observation
+
+
+def train_a_little(rank: int, world_size: int, trainer: Any, images: Any, labels: Any) -> None:
+    """Run one epoch of few steps; this is what each rank does."""
+    from types import SimpleNamespace
+
+    import torch
+    from torch.utils.data import Subset, TensorDataset
+
+    from gradsync.model import SmallCNN
+
+    known = TensorDataset(torch.from_numpy(images), torch.from_numpy(labels))
+    info = SimpleNamespace(
+        rank=rank,
+        world_size=world_size,
+        local_rank=rank,
+        master_addr="127.0.0.1",
+        master_port=29500,
+    )
+    few = Subset(known, range(world_size))
+    trainer.train(info, SmallCNN(), known, few, epochs=1, batch_size=BATCH, lr=0.1)
