@@ -105,7 +105,9 @@ class Ranks:
             inputs=inputs,
             modules=self._modules(probe),
             roots=(self.submission,) if self.submission else (),
-            path=(str(self.submission / self.phase), str(STANDINS)) if self.submission else (),
+            path=(str(self.submission / self.phase), str(STANDINS / self.phase))
+            if self.submission
+            else (),
             environ={**rank_environ(), **GRADED} if self.submission else None,
             process_group=process_group,
             timeout=timeout,

@@ -28,7 +28,7 @@ def diagnose_shares(
         shuffle: whether the order may be any permutation, or is 0..M-1.
         shortcut: the shares came from torch's own sampler.
     """
-    finding = _look_at_counts(shares, num_samples, shuffle)
+    finding = look_at_counts(shares, num_samples, shuffle)
     finding = finding or _look_at_order(shares, num_samples, shuffle)
     if finding is None:
         return None
@@ -40,7 +40,7 @@ def diagnose_shares(
     return Diagnosis(code, tuple(ranks), f"{case}: {text} (GUIDELINES, {GUIDE})", guide=GUIDE)
 
 
-def _look_at_counts(shares: Shares, num_samples: int, shuffle: bool) -> Finding | None:
+def look_at_counts(shares: Shares, num_samples: int, shuffle: bool) -> Finding | None:
     """Look at how many indices the ranks get, and which."""
     every = range(len(shares))
     wanted = math.ceil(num_samples / len(shares))

@@ -1,0 +1,156 @@
+"""Mistakes in a pipeline's step, known by its gradients, its losses and its order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gradsync.diagnose import Rule
+from gradsync.diagnose.confusions import last_line, would_be
+from gradsync.diagnose.values import array, close
+from gradsync.records import Diagnosis, Observation
+
+GUIDE = "Pipelines"
+# What was done to the microbatches -> the code, and what gradients it leaves.
+GRADIENTS = {
+    "equally": (
+        "microbatch-mean-unweighted",
+        "the gradients are those of the mean of the microbatches' losses, each weighing the same: "
+        "a microbatch of more samples has to weigh more",
+    ),
+    "summed": (
+        "microbatch-mean-unweighted",
+        "the gradients are those of the sum of the microbatches' mean losses: that is not the "
+        "mean over the whole batch, but larger",
+    ),
+    "last": (
+        "differs-from-single-process",
+        "the gradients are those of one microbatch alone: what the other microbatches gave is lost",
+    ),
+    "kept": (
+        "gradients-not-zeroed",
+        "what was in `grad` when the step began is in the gradients of this step: they are to be "
+        "cleared for each step",
+    ),
+    "crossed": (
+        "microbatch-order",
+        "gradients that come back from the next rank meet the activations of another microbatch: "
+        "both ends have to go through the microbatches in one and the same order",
+    ),
+}
+
+
+def pipeline_gradient_mistakes(ended: Sequence[tuple[str, Sequence[Any]]]) -> list[Rule]:
+    """Return the rules for the stages' gradients after a step.
+
+    Args:
+        ended: what may have been done, a key of GRADIENTS, and each rank's gradients then.
+    """
+    known = [would_be(by_rank, *GRADIENTS[what], GUIDE) for what, by_rank in ended]
+    return [nothing_left, *known, other_gradients]
+
+
+def nothing_left(seen: Observation, expected: Any) -> Diagnosis | None:
+    """Know gradients that are None or zero where they should not be."""
+    if expected is None:
+        return None
+    empty = tuple(
+        rank
+        for rank, wanted in enumerate(expected)
+        if any(_is_empty(seen[rank].get(n)) and not _is_empty(wanted[n]) for n in wanted)
+    )
+    if not empty:
+        return None
+    text = (
+        "after the step a parameter's gradient is None or zero. Gradients stay readable after the "
+        "step, and backward has to come through every stage, also one whose gradient arrives from "
+        f"another rank (GUIDELINES, {GUIDE})"
+    )
+    return Diagnosis("differs-from-single-process", empty, text, last_line(seen), GUIDE)
+
+
+def other_gradients(seen: Observation, expected: Any) -> Diagnosis | None:
+    """Say that gradients differ and no more, where no known mistake makes such gradients."""
+    if expected is None:
+        return None
+    wrong = tuple(rank for rank, wanted in enumerate(expected) if not close(seen[rank], wanted))
+    text = (
+        f"rank{'s' * (len(wrong) != 1)} {', '.join(map(str, wrong))}: the gradients after the step "
+        f"are not those of the unsplit model on the whole batch (GUIDELINES, {GUIDE})"
+    )
+    return Diagnosis("differs-from-single-process", wrong, text, last_line(seen), GUIDE)
+
+
+def pipeline_loss_mistakes(equally: float, summed: float) -> list[Rule]:
+    """Return the rules for the losses returned, given those of microbatches weighed wrongly."""
+
+    def not_told(seen: Observation, expected: Any) -> Diagnosis | None:
+        if expected is None or len(seen) == 1 or not close(seen[-1], expected[-1]):
+            return None
+        wrong = tuple(rank for rank, wanted in enumerate(expected) if not close(seen[rank], wanted))
+        text = (
+            "the last rank alone returns the batch's loss, since it alone has the targets: the "
+            f"other ranks are to return it too (GUIDELINES, {GUIDE})"
+        )
+        return Diagnosis("loss-is-local", wrong, text, last_line(seen), GUIDE)
+
+    def weighed(wrong: float, text: str) -> Rule:
+        def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+            same = expected is not None and close(seen[-1], wrong)
+            ranks = tuple(range(len(seen)))
+            told = f"{text} (GUIDELINES, {GUIDE})"
+            code = "microbatch-mean-unweighted"
+            return Diagnosis(code, ranks, told, last_line(seen), GUIDE) if same else None
+
+        return rule
+
+    return [
+        not_told,
+        weighed(
+            equally,
+            "the returned loss is the mean of the microbatches' losses, each weighing the same: a "
+            "microbatch of more samples has to weigh more",
+        ),
+        weighed(
+            summed,
+            "the returned loss is the sum of the microbatches' mean losses: the mean over the "
+            "whole batch is wanted",
+        ),
+        other_losses,
+    ]
+
+
+def other_losses(seen: Observation, expected: Any) -> Diagnosis | None:
+    """Say that the losses differ and no more, where no known mistake makes such losses."""
+    if expected is None:
+        return None
+    text = (
+        f"pipeline_train_step returns {list(seen)} by rank: that is not the mean loss over all "
+        f"samples, as it was before the step (GUIDELINES, {GUIDE})"
+    )
+    ranks = tuple(range(len(seen)))
+    return Diagnosis("differs-from-single-process", ranks, text, last_line(seen), GUIDE)
+
+
+def diagnose_order(orders: Sequence[Sequence[str]], microbatches: int) -> Diagnosis | None:
+    """Return what is wrong with when each rank's stage ran "forward" and "backward"."""
+    early: Mapping[int, int] = {
+        rank: [*order, "backward"].index("backward") for rank, order in enumerate(orders)
+    }
+    ranks = tuple(rank for rank, forwards in early.items() if forwards < microbatches)
+    if not ranks:
+        return None
+    rank = ranks[0]
+    what = "its first backward came" if "backward" in orders[rank] else "that was all"
+    text = (
+        f"rank {rank}'s stage had run forward {early[rank]} "
+        f"time{'s' * (early[rank] != 1)} when {what}, with {microbatches} microbatches in the "
+        "batch: first all of them go forward, one by one, and then all of them backward "
+        f"(GUIDELINES, {GUIDE})"
+    )
+    return Diagnosis("microbatch-order", ranks, text, guide=GUIDE)
+
+
+def _is_empty(gradient: Any) -> bool:
+    values = array(gradient)
+    return values is None or not values.any()

@@ -1,0 +1,90 @@
+"""Mistakes of an optimizer whose parameters are stepped by one rank each.
+
+What they are recognised by: each rank's parameters after every step, `value[step][parameter]`, and
+those that torch's own optimizer would make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gradsync.diagnose import Rule
+from gradsync.diagnose.values import close
+from gradsync.records import Diagnosis, Observation
+
+GUIDE = "Sharding the optimizer"
+
+
+def not_gathered(before: Sequence[Any]) -> Rule:
+    """Return the rule for parameters that a rank still has as they were before a step.
+
+    Args:
+        before: the parameters that all ranks began with.
+    """
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        if expected is None:
+            return None
+        found = list(_stale(seen, expected, before))
+        if not found:
+            return None
+        ranks = tuple(sorted({rank for rank, _, _ in found}))
+        if len(found) == sum(len(row) for value in seen for row in value):
+            text = "after a step every parameter is what it was before, on every rank"
+            said = f"{text}: nothing was stepped (GUIDELINES, {GUIDE})"
+            return Diagnosis("does-not-learn", ranks, said, guide=GUIDE)
+        rank, step, parameter = found[0]
+        who = f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"
+        text = (
+            f"{who}: after a step some parameters are still what they were before it, for one "
+            f"parameter {parameter} on rank {rank} after step {step + 1}. Every parameter needs an "
+            "owner that steps it, and after each step every rank needs it as its owner has it "
+            f"(GUIDELINES, {GUIDE})"
+        )
+        return Diagnosis("parameters-not-gathered", ranks, text, guide=GUIDE)
+
+    return rule
+
+
+def _stale(
+    seen: Observation, expected: Any, before: Sequence[Any]
+) -> Iterator[tuple[int, int, int]]:
+    """Yield (rank, step, parameter) of what a step should have changed, and did not."""
+    for rank, value in enumerate(seen):
+        for step, row in enumerate(value):
+            formerly = value[step - 1] if step else before
+            for index, param in enumerate(row):
+                kept = close(param, formerly[index])
+                if kept and not close(expected[rank][step][index], formerly[index]):
+                    yield rank, step, index
+
+
+def ranks_differ(seen: Observation, expected: Any) -> Diagnosis | None:
+    """Recognise ranks that ended with different parameters."""
+    if expected is None or all(close(value, seen[0]) for value in seen):
+        return None
+    text = f"after the steps the ranks have different parameters (GUIDELINES, {GUIDE})"
+    return Diagnosis("models-differ", tuple(range(len(seen))), text, guide=GUIDE)
+
+
+def other_steps(case: str) -> Rule:
+    """Return the rule that says no more than that the steps are not those of one process."""
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        if expected is None:
+            return None
+        steps = range(len(expected[0]))
+        first = next((s for s in steps if not _same(seen, expected, s)), 0)
+        text = (
+            f"{case}: from step {first + 1} on the parameters are not those that the optimizer "
+            f"itself would have, without sharding (GUIDELINES, {GUIDE})"
+        )
+        everyone = tuple(range(len(seen)))
+        return Diagnosis("differs-from-single-process", everyone, text, guide=GUIDE)
+
+    return rule
+
+
+def _same(seen: Observation, expected: Any, step: int) -> bool:
+    return all(close(value[step], expected[rank][step]) for rank, value in enumerate(seen))

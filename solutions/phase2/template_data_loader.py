@@ -1,0 +1,161 @@
+"""Phase 2, first file: shares that can be resumed, that repeat nothing, and parts of a batch.
+
+Words used here: N is the world size (`num_replicas`), r this rank, M the number of samples.
+Read GUIDELINES.md, "Resumable shares" to "Microbatches"; `gradsync check` says how far you are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence, Sized
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import Sampler
+
+
+class ResumableDistributedSampler(Sampler[int]):
+    """The indices of one rank's share of a dataset, strided, and able to go on in mid-epoch.
+
+    Rank r takes positions r, r+N, r+2N, ... of the epoch's order (0..M-1, or a permutation of it),
+    which is padded at its end with its own beginning, repeated as often as needed, or cut to a
+    multiple of N with `drop_last`. M=10, N=4, no shuffle: `[0,4,8] [1,5,9] [2,6,0] [3,7,1]`.
+
+    The permutation depends on `(seed, epoch)` alone: the same on every rank, in every process, on
+    every run, and for every world size. The global random state neither matters to it nor is
+    changed by it. Epochs count from 0, and a new sampler is at epoch 0.
+
+    Args:
+        dataset: anything with a length M.
+        num_replicas: the world size N.
+        rank: this rank, 0..N-1.
+        shuffle: permute the samples in each epoch.
+        seed: another seed gives other permutations; the same on every rank.
+        drop_last: cut what does not fill a row of N instead of padding it.
+
+    Raises:
+        ValueError: naming the argument, for `num_replicas < 1`, a `rank` outside 0..N-1, or an
+            empty `dataset`.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int,
+        rank: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        ### BEGIN SOLUTION
+        if num_replicas < 1:
+            raise ValueError(f"num_replicas must be at least 1, got {num_replicas}")
+        if not 0 <= rank < num_replicas:
+            raise ValueError(f"rank must be in 0..{num_replicas - 1}, got {rank}")
+        if len(dataset) == 0:
+            raise ValueError("dataset is empty: there is nothing to share out")
+        self.dataset = dataset
+        self.num_replicas = num_replicas
+        self.rank = rank
+        self.shuffle = shuffle
+        self.seed = seed
+        self.drop_last = drop_last
+        self.epoch = 0
+        self.samples_seen = 0
+        ### END SOLUTION
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass that of `epoch`, counted from 0: all of it, or the resumed rest."""
+        ### BEGIN SOLUTION
+        if epoch != self.epoch:
+            self.samples_seen = 0
+        self.epoch = epoch
+        ### END SOLUTION
+
+    def resume(self, epoch: int, samples_seen: int) -> None:
+        """Make the next pass what is left of `epoch` after its first `samples_seen` positions.
+
+        Those are positions of the global order, that of all ranks together, and the ranks of now
+        share the rest: their number may differ from before. The rest is padded with its own
+        beginning, or cut, as a whole epoch is. The pass after it is a whole epoch again.
+        """
+        ### BEGIN SOLUTION
+        self.epoch = epoch
+        self.samples_seen = samples_seen
+        ### END SOLUTION
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield this rank's indices of the next pass."""
+        ### BEGIN SOLUTION
+        rest = self._order()[self.samples_seen :]
+        positions = range(self.rank, len(self) * self.num_replicas, self.num_replicas)
+        self.samples_seen = 0
+        return iter([rest[position % len(rest)] for position in positions])
+        ### END SOLUTION
+
+    def __len__(self) -> int:
+        """Return how many indices the next pass yields, on every rank."""
+        ### BEGIN SOLUTION
+        left = max(0, len(self.dataset) - self.samples_seen)
+        rows = left / self.num_replicas
+        return math.floor(rows) if self.drop_last else math.ceil(rows)
+        ### END SOLUTION
+
+    ### BEGIN SOLUTION
+    def _order(self) -> list[int]:
+        """Return the epoch's order of all samples, before padding."""
+        count = len(self.dataset)
+        if not self.shuffle:
+            return list(range(count))
+        return np.random.default_rng([self.seed, self.epoch]).permutation(count).tolist()
+
+    ### END SOLUTION
+
+
+def shard_without_padding(num_samples: int, num_replicas: int, rank: int) -> range:
+    """Return rank r's contiguous part of `range(num_samples)`: disjoint parts that cover all.
+
+    Their sizes differ by at most one, the larger ones first: 10 on 4 ranks are 3, 3, 2, 2. A rank
+    may get nothing.
+    """
+    ### BEGIN SOLUTION
+    size, larger = divmod(num_samples, num_replicas)
+    start = rank * size + min(rank, larger)
+    return range(start, start + size + (rank < larger))
+    ### END SOLUTION
+
+
+def split_microbatches(batch: Sequence[Tensor], num_microbatches: int) -> list[tuple[Tensor, ...]]:
+    """Split each tensor of a batch along dim 0 into parts, in order: views, not copies.
+
+    Their sizes differ by at most one, the larger ones first.
+
+    Raises:
+        ValueError: for more parts than samples, or fewer than one.
+    """
+    ### BEGIN SOLUTION
+    samples = len(batch[0])
+    if not 1 <= num_microbatches <= samples:
+        raise ValueError(
+            f"num_microbatches must be in 1..{samples}, the samples of the batch, "
+            f"got {num_microbatches}"
+        )
+    parts = [shard_without_padding(samples, num_microbatches, i) for i in range(num_microbatches)]
+    return [tuple(tensor[part.start : part.stop] for tensor in batch) for part in parts]
+    ### END SOLUTION
+
+
+def main() -> None:
+    """Print each rank's share of 10 samples on 4 ranks, whole and resumed on 3 after 4 samples."""
+    for rank in range(4):
+        sampler = ResumableDistributedSampler(range(10), 4, rank, shuffle=False)
+        print(f"rank {rank} of 4: {list(sampler)}")
+    for rank in range(3):
+        sampler = ResumableDistributedSampler(range(10), 3, rank, shuffle=False)
+        sampler.resume(epoch=0, samples_seen=4)
+        print(f"rank {rank} of 3, resumed after 4 samples: {list(sampler)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,511 @@
+"""Phase 2, second file: what makes data-parallel training fast, small and hard to interrupt.
+
+Every function takes the default process group as given. N is the world size, r this rank.
+Read GUIDELINES.md from "The ring" on; `gradsync check` says how far you are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader, Dataset, Subset
+
+from template_data_loader import (
+    ResumableDistributedSampler,
+    shard_without_padding,
+    split_microbatches,
+)
+
+LossFunction = Callable[[Tensor, Tensor], Tensor]
+Batch = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class RankInfo:
+    """Who this process is among all, and where they meet."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    master_addr: str
+    master_port: int
+
+
+def ring_all_reduce(tensor: Tensor) -> None:
+    """Replace `tensor` by its sum over ranks, in place, with point-to-point sends alone.
+
+    Two passes around the ring of ranks: a reduce-scatter, after which each rank has one chunk of
+    the sum, then an all-gather of the chunks. Each rank sends 2(N-1)/N of the tensor, rounded up
+    to whole chunks. Any shape, any N, fewer elements than N too.
+    """
+    ### BEGIN SOLUTION
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    if world_size == 1:
+        return
+    flat = tensor.detach().contiguous().view(-1)  # the tensor's own memory, or a copy without gaps
+    chunks = flat.tensor_split(world_size)  # views, the larger ones first
+    buffer = torch.empty_like(chunks[0])
+
+    for step in range(world_size - 1):
+        chunk = chunks[(rank - step - 1) % world_size]
+        arriving = buffer[: len(chunk)]
+        _pass_on(chunks[(rank - step) % world_size], arriving)
+        chunk += arriving
+    for step in range(world_size - 1):
+        _pass_on(chunks[(rank - step + 1) % world_size], chunks[(rank - step) % world_size])
+    if not tensor.is_contiguous():
+        tensor.detach().copy_(flat.view_as(tensor))
+    ### END SOLUTION
+
+
+### BEGIN SOLUTION
+def _pass_on(leaving: Tensor, arriving: Tensor) -> None:
+    """Send to the next rank of the ring while receiving from the one before."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    sending = dist.isend(leaving, (rank + 1) % world_size)
+    dist.recv(arriving, (rank - 1) % world_size)
+    sending.wait()
+
+
+class _Bucket:
+    """Parameters whose gradients travel together, in one flat tensor."""
+
+    def __init__(self, params: list[nn.Parameter]) -> None:
+        self.params = params
+        self.missing = len(params)  # whose gradients this backward has yet to make
+        self.work: dist.Work | None = None  # the all-reduce on its way
+
+    def launch(self) -> None:
+        """Start to sum the gradients, divided by N first; one that is None counts as zero."""
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
+        self._flat = torch.cat([grad.reshape(-1) for grad in grads])
+        self._flat /= dist.get_world_size()
+        self.work = dist.all_reduce(self._flat, async_op=True)
+
+    def finish(self) -> None:
+        """Wait for the sum, and make its parts the gradients: nothing is copied back."""
+        assert self.work is not None
+        self.work.wait()
+        self.work = None
+        self.missing = len(self.params)
+        parts = self._flat.split([p.numel() for p in self.params])
+        for param, part in zip(self.params, parts, strict=True):
+            param.grad = part.view_as(param)
+
+
+### END SOLUTION
+
+
+class BucketedGradientAverager:
+    """Averages gradients over ranks in buckets, while backward still makes the next ones.
+
+    Buckets are filled in reverse parameter order, the order in which backward makes gradients, and
+    each is all-reduced as soon as its gradients are there, without waiting. `finish()` waits; then
+    every trainable parameter's gradient is the mean over ranks, one that some ranks lack counting
+    as zero there. Every rank starts the same buckets in the same order, whatever its gradients.
+
+    Args:
+        model: the same on every rank.
+        bucket_cap_mb: how much a bucket holds, in MiB; a larger parameter gets one of its own.
+    """
+
+    def __init__(self, model: nn.Module, bucket_cap_mb: float = 25.0) -> None:
+        ### BEGIN SOLUTION
+        params = [p for p in reversed(list(model.parameters())) if p.requires_grad]
+        self._buckets = [_Bucket(group) for group in _grouped(params, bucket_cap_mb * 2**20)]
+        self._launched = 0  # buckets of this backward that are on their way
+        self._syncs = True
+        self._sent = False  # a backward that sends has been since the last `finish`
+        self._stale = False  # gradients changed after that
+        self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket.params}
+        for param in params:
+            param.register_post_accumulate_grad_hook(self._ready)
+        ### END SOLUTION
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Have backward inside the block accumulate gradients, and send nothing."""
+        ### BEGIN SOLUTION
+        before, self._syncs = self._syncs, False
+        try:
+            yield
+        finally:
+            self._syncs = before
+        ### END SOLUTION
+
+    def finish(self) -> None:
+        """Wait until every gradient is the mean over ranks."""
+        ### BEGIN SOLUTION
+        for bucket in self._buckets[self._launched :]:
+            bucket.launch()
+        if self._stale:  # what left then is not what is to be averaged now
+            for bucket in self._buckets:
+                bucket.work.wait()
+                bucket.launch()
+        for bucket in self._buckets:
+            bucket.finish()
+        self._launched, self._sent, self._stale = 0, False, False
+        ### END SOLUTION
+
+    ### BEGIN SOLUTION
+    def _ready(self, param: nn.Parameter) -> None:
+        """Note that backward has made a gradient, and start the buckets that are full now."""
+        bucket = self._bucket_of[param]
+        if bucket.work is not None or (self._sent and not self._syncs):
+            self._stale = True
+        if not self._syncs:
+            return
+        self._sent = True
+        bucket.missing -= 1
+        while self._launched < len(self._buckets) and not self._buckets[self._launched].missing:
+            self._buckets[self._launched].launch()
+            self._launched += 1
+
+    ### END SOLUTION
+
+
+### BEGIN SOLUTION
+EARLY = 2**20  # bytes that are enough for the first bucket: while it travels, backward goes on
+
+
+def _grouped(params: Iterable[nn.Parameter], cap: float) -> list[list[nn.Parameter]]:
+    """Fill groups of one dtype and device, in order, up to `cap` bytes."""
+    groups: list[list[nn.Parameter]] = []
+    for param in params:
+        last = groups[-1] if groups else []
+        alike = bool(last) and (last[0].dtype, last[0].device) == (param.dtype, param.device)
+        enough = len(groups) == 1 and sum(p.nbytes for p in last) >= EARLY
+        if alike and not enough and sum(p.nbytes for p in last) + param.nbytes <= cap:
+            last.append(param)
+        else:
+            groups.append([param])
+    return groups
+
+
+### END SOLUTION
+
+
+def train_step_accumulated(
+    model: nn.Module,
+    microbatches: Sequence[Batch],
+    loss_fn: LossFunction,
+    optimizer: Optimizer,
+    averager: BucketedGradientAverager,
+) -> float:
+    """Take one optimizer step on this rank's batch, that comes in microbatches.
+
+    It equals a step on the whole batch, also when microbatches differ in size, and synchronises
+    gradients once, on the last microbatch.
+
+    Args:
+        model: the same on every rank.
+        microbatches: of `(inputs, targets)`; as many samples together on every rank.
+        loss_fn: from outputs and targets to the mean loss of a microbatch.
+        optimizer: over the model's parameters.
+        averager: of the model.
+
+    Returns:
+        The loss, mean over all samples of all ranks.
+    """
+    ### BEGIN SOLUTION
+    device = next(model.parameters()).device
+    samples = sum(len(targets) for _, targets in microbatches)
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    optimizer.zero_grad()
+    for number, microbatch in enumerate(microbatches, 1):
+        inputs, targets = (part.to(device) for part in microbatch)
+        with nullcontext() if number == len(microbatches) else averager.no_sync():
+            loss = loss_fn(model(inputs), targets) * (len(targets) / samples)
+            loss.backward()
+        total += loss.detach()
+    averager.finish()
+    optimizer.step()
+    dist.all_reduce(total)
+    return total.item() / dist.get_world_size()
+    ### END SOLUTION
+
+
+class ShardedOptimizer(Optimizer):
+    """Any optimizer, each rank keeping the state of its share of the parameters (ZeRO, stage 1).
+
+    Each parameter belongs to one rank, which alone keeps its state and steps it; then every rank
+    gets all updated parameters. A rank's share has at most an even part of all elements and one
+    parameter more. Parameter groups, `add_param_group`, `zero_grad`, `step(closure)` and
+    learning-rate schedulers work as with the optimizer itself; `state` is that of this rank's
+    share.
+
+    Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter
+    Models", 2020.
+
+    Args:
+        params: parameters, or groups of them, the same on every rank.
+        optimizer_class: `torch.optim.Adam`, for one.
+        **kwargs: what it is made with.
+    """
+
+    def __init__(
+        self, params: Iterable[Any], optimizer_class: type[Optimizer], **kwargs: Any
+    ) -> None:
+        ### BEGIN SOLUTION
+        self._make = optimizer_class
+        self._local: Optimizer | None = None  # over this rank's share
+        self._shares: list[list[nn.Parameter]] = [[] for _ in range(dist.get_world_size())]
+        super().__init__(params, kwargs)
+        self.state = self._local.state
+        self.defaults = self._local.defaults  # all of them: some schedulers look for theirs here
+        ### END SOLUTION
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group, as `torch.optim.Optimizer` does, and give each of its parameters a rank."""
+        ### BEGIN SOLUTION
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        before = len(self._shares[dist.get_rank()])
+        for param in group["params"]:
+            min(self._shares, key=_elements).append(param)
+        options = {k: v for k, v in group.items() if k not in ("params", "param_names")}
+        mine = {**options, "params": self._shares[dist.get_rank()][before:]}
+        if self._local is None:
+            self._local = self._make([mine], **self.defaults)
+        else:
+            self._local.add_param_group(mine)
+        for name, value in self._local.param_groups[-1].items():
+            group.setdefault(name, value)
+        ### END SOLUTION
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Step this rank's share, then take the other shares from the ranks that stepped them.
+
+        Returns:
+            What `closure` returned, or None.
+        """
+        ### BEGIN SOLUTION
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group, mine in zip(self.param_groups, self._local.param_groups, strict=True):
+            mine.update({k: v for k, v in group.items() if k not in ("params", "param_names")})
+        self._local.step()
+        _exchange(self._shares)
+        return loss
+        ### END SOLUTION
+
+
+### BEGIN SOLUTION
+def _elements(params: list[nn.Parameter]) -> int:
+    return sum(param.numel() for param in params)
+
+
+@torch.no_grad()
+def _exchange(shares: list[list[nn.Parameter]]) -> None:
+    """Give every rank each share as it is on the rank of that number, a message a dtype."""
+    arrivals = []
+    for owner, share in enumerate(shares):
+        for dtype in dict.fromkeys(param.dtype for param in share):
+            params = [param for param in share if param.dtype == dtype]
+            flat = torch.cat([param.reshape(-1) for param in params])
+            arrivals.append((params, flat, dist.broadcast(flat, src=owner, async_op=True)))
+    for params, flat, work in arrivals:
+        work.wait()
+        parts = flat.split([param.numel() for param in params])
+        for param, part in zip(params, parts, strict=True):
+            param.copy_(part.view_as(param))
+
+
+### END SOLUTION
+
+
+def evaluate(
+    model: nn.Module, dataset: Dataset, loss_fn: LossFunction, batch_size: int
+) -> dict[str, Any]:
+    """Return `{"loss", "accuracy", "samples"}` over a dataset, the same on every rank.
+
+    Each sample counts exactly once, whatever N, also where some ranks have fewer samples or none.
+    The accuracy lies in 0..1. Nothing learns from it: no gradients, evaluation mode, and the
+    former mode put back.
+
+    Args:
+        model: the same on every rank.
+        dataset: of `(input, target)`, the same on every rank.
+        loss_fn: from outputs and targets to the mean loss of a batch.
+        batch_size: of one rank.
+    """
+    ### BEGIN SOLUTION
+    device = next(model.parameters()).device
+    sums = torch.zeros(3, dtype=torch.float64, device=device)  # (loss, correct, samples)
+    mine = shard_without_padding(len(dataset), dist.get_world_size(), dist.get_rank())
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    with torch.no_grad():
+        for batch in DataLoader(Subset(dataset, mine), batch_size=batch_size):
+            inputs, targets = (part.to(device) for part in batch)
+            outputs = model(inputs)
+            correct = (outputs.argmax(dim=1) == targets).sum().item()
+            loss = loss_fn(outputs, targets).item() * len(targets)
+            sums += torch.tensor([loss, correct, len(targets)], dtype=sums.dtype, device=device)
+    for module, mode in modes.items():
+        module.training = mode
+    dist.all_reduce(sums)
+    loss, correct, samples = sums.tolist()
+    return {"loss": loss / samples, "accuracy": correct / samples, "samples": int(samples)}
+    ### END SOLUTION
+
+
+def train(
+    info: RankInfo,
+    model: nn.Module,
+    train_dataset: Dataset,
+    val_dataset: Dataset,
+    *,
+    epochs: int,
+    batch_size: int,
+    lr: float,
+    seed: int = 0,
+    accumulation_steps: int = 1,
+    resume_from: str | Path | None = None,
+) -> list[dict[str, Any]]:
+    """Train a model on all ranks with SGD and cross-entropy, and go on where it was interrupted.
+
+    Rank 0 alone prints, a line an epoch.
+
+    Args:
+        info: who this process is.
+        model: on its device; its weights need not be the same on every rank yet.
+        train_dataset: samples to train on.
+        val_dataset: samples to evaluate on after each epoch.
+        epochs: how often to go through the training samples.
+        batch_size: of one rank, for one optimizer step.
+        lr: the learning rate.
+        seed: of the shuffling.
+        accumulation_steps: the microbatches that a batch is taken in.
+        resume_from: a file that says how far training came: it goes on from there where the file
+            exists, from the start where it does not, and keeps the file up to date, whole or not
+            at all, at least once an epoch. On another world size, and in mid-epoch, too.
+
+    Returns:
+        For each epoch that this call ended `{"epoch", "train_loss", "val_loss", "val_accuracy"}`.
+    """
+    ### BEGIN SOLUTION
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    progress = _Progress(resume_from, model)
+    progress.load()
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+    sampler = ResumableDistributedSampler(train_dataset, info.world_size, info.rank, seed=seed)
+    loader = DataLoader(train_dataset, batch_size=batch_size, sampler=sampler)
+    averager = BucketedGradientAverager(model)
+    loss_fn = nn.CrossEntropyLoss()
+
+    history = []
+    for epoch in range(progress.epoch, epochs):
+        sampler.resume(epoch, progress.samples_seen)
+        model.train()
+        for batch in loader:
+            parts = split_microbatches(batch, min(accumulation_steps, len(batch[1])))
+            loss = train_step_accumulated(model, parts, loss_fn, optimizer, averager)
+            progress.step(loss, len(batch[1]) * info.world_size)
+        train_loss = progress.end_epoch()
+        val = evaluate(model, val_dataset, loss_fn, batch_size)
+        history.append(
+            {
+                "epoch": epoch,
+                "train_loss": train_loss,
+                "val_loss": val["loss"],
+                "val_accuracy": val["accuracy"],
+            }
+        )
+        if info.rank == 0:
+            print(
+                f"epoch {epoch}: train loss {train_loss:.4f}, val loss {val['loss']:.4f}, "
+                f"val accuracy {val['accuracy']:.2%}"
+            )
+    return history
+    ### END SOLUTION
+
+
+### BEGIN SOLUTION
+class _Progress:
+    """How far training came, kept in a file that rank 0 writes."""
+
+    STEPS = 20  # optimizer steps from one writing to the next
+
+    def __init__(self, path: str | Path | None, model: nn.Module) -> None:
+        self._path = None if path is None else Path(path)
+        self._model = model
+        self._steps = 0
+        self.epoch = 0
+        self.samples_seen = 0  # of this epoch, by all ranks
+        self._loss = 0.0  # the sum over these
+
+    def load(self) -> None:
+        """Take what the file says, where it exists."""
+        if self._path is not None and self._path.exists():
+            device = next(self._model.parameters()).device
+            state = torch.load(self._path, map_location=device, weights_only=True)
+            self._model.load_state_dict(state["model"])
+            self.epoch, self.samples_seen = state["epoch"], state["samples_seen"]
+            self._loss = state["loss"]
+
+    def step(self, loss: float, samples: int) -> None:
+        """Note an optimizer step with the mean loss of its samples."""
+        self._loss += loss * samples
+        self.samples_seen += samples
+        self._steps += 1
+        if self._steps % self.STEPS == 0:
+            self._save()
+
+    def end_epoch(self) -> float:
+        """Note that the epoch is over, and return its mean loss."""
+        mean = self._loss / self.samples_seen
+        self.epoch, self.samples_seen, self._loss = self.epoch + 1, 0, 0.0
+        self._save()
+        return mean
+
+    def _save(self) -> None:
+        if self._path is not None and dist.get_rank() == 0:
+            beside = self._path.with_name(f"{self._path.name}.part")
+            state = {
+                "model": self._model.state_dict(),
+                "epoch": self.epoch,
+                "samples_seen": self.samples_seen,
+                "loss": self._loss,
+            }
+            torch.save(state, beside)
+            beside.replace(self._path)
+
+
+### END SOLUTION
+
+
+def main() -> None:
+    """Train the small CNN on MNIST: `torchrun --nproc_per_node 2 phase2/template_trainer.py`."""
+    from gradsync.data import digits
+    from gradsync.model import SmallCNN
+
+    dist.init_process_group("gloo")
+    info = RankInfo(
+        rank=dist.get_rank(),
+        world_size=dist.get_world_size(),
+        local_rank=int(os.environ["LOCAL_RANK"]),
+        master_addr=os.environ["MASTER_ADDR"],
+        master_port=int(os.environ["MASTER_PORT"]),
+    )
+    data = digits()
+    known = data.train.first(10_000)
+    path = "small_cnn.pt"
+    train(info, SmallCNN(), known, data.test, epochs=5, batch_size=50, lr=0.1, resume_from=path)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""From what parallel layers compute to the mistake that it shows."""
+
+import pytest
+import torch
+
+from gradsync.diagnose import first_diagnosis
+from gradsync.diagnose.parallel_layers import (
+    column_input_mistake,
+    diagnose_refusals,
+    layer_gradient_mistakes,
+    row_bias_mistake,
+    row_input_mistake,
+    row_output_mistakes,
+    unlike_linear,
+)
+from gradsync.records import Observation
+
+WEIGHT = torch.tensor([[1.0, 2.0], [3.0, 5.0]])
+BIAS = torch.tensor([10.0, 20.0])
+INPUTS = torch.tensor([[1.0, 4.0]])
+OUTPUTS = INPUTS @ WEIGHT.T + BIAS
+PRODUCTS = [INPUTS[:, :1] @ WEIGHT[:, :1].T, INPUTS[:, 1:] @ WEIGHT[:, 1:].T]
+FULL = {"weight": WEIGHT, "bias": BIAS, "inputs": INPUTS}
+
+
+def diagnose(values, expected, rules):
+    return first_diagnosis(Observation(2, tuple(values), (), (), 0.0), expected, rules)
+
+
+@pytest.mark.parametrize(
+    ("values", "code", "ranks"),
+    [
+        ([None, BIAS], "backward-not-reduced", (0,)),
+        ([2 * BIAS] * 2, "differs-from-single-process", (0, 1)),
+        ([BIAS / 2] * 2, "differs-from-single-process", (0, 1)),
+        ([BIAS, BIAS + 1], "differs-from-single-process", (1,)),
+    ],
+)
+def test_a_gradient_is_known_by_what_made_it(values, code, ranks):
+    diagnosis = diagnose(values, [BIAS] * 2, layer_gradient_mistakes("bias", [BIAS] * 2))
+
+    assert (diagnosis.code, diagnosis.ranks) == (code, ranks)
+
+
+def test_an_inputs_gradient_is_known_that_was_not_summed():
+    upstream = torch.ones(1, 2)
+    whole = upstream @ WEIGHT
+    rule = column_input_mistake(upstream, WEIGHT, 2)
+
+    diagnosis = diagnose([WEIGHT[:1], WEIGHT[1:]], [whole] * 2, [rule])
+
+    assert diagnosis.code == "backward-not-reduced"
+    assert diagnose([whole] * 2, [whole] * 2, [rule]) is None
+
+
+def test_an_inputs_gradient_is_known_that_holds_one_slice():
+    whole = torch.tensor([[1.0, 2.0]])
+    slices = [torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0]])]
+
+    diagnosis = diagnose(slices, [whole] * 2, [row_input_mistake(whole, 2)])
+
+    assert diagnosis.code == "backward-not-reduced"
+
+
+def test_a_bias_is_known_that_every_rank_adds_a_fraction_of():
+    diagnosis = diagnose([BIAS / 2] * 2, [BIAS] * 2, [row_bias_mistake(BIAS, 2)])
+
+    assert diagnosis.code == "bias-added-per-rank"
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ([OUTPUTS + BIAS] * 2, "bias-added-per-rank"),
+        ([(OUTPUTS - BIAS) / 2 + BIAS] * 2, "differs-from-single-process"),
+        (PRODUCTS, "differs-from-single-process"),
+    ],
+)
+def test_a_row_layers_outputs_are_known_by_what_made_them(values, code):
+    diagnosis = diagnose(values, [OUTPUTS] * 2, row_output_mistakes(FULL, OUTPUTS, 2))
+
+    assert diagnosis.code == code
+
+
+def test_other_values_are_named_by_rank():
+    diagnosis = diagnose([OUTPUTS, OUTPUTS + 1], [OUTPUTS] * 2, [unlike_linear("the output")])
+
+    assert (diagnosis.code, diagnosis.ranks) == ("differs-from-single-process", (1,))
+
+
+@pytest.mark.parametrize(
+    ("told", "code"),
+    [
+        (["ValueError: no", None], None),
+        ([None, None], "bad-arguments-accepted"),
+        (["AssertionError", None], "bad-arguments-accepted"),
+        (["ValueError: no", "ValueError: no"], "differs-from-single-process"),
+    ],
+)
+def test_refusals_are_wanted_of_what_does_not_divide_alone(told, code):
+    diagnosis = diagnose_refusals([told, told], "out_features")
+
+    assert (diagnosis and diagnosis.code) == code

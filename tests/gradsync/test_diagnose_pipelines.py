@@ -1,0 +1,72 @@
+"""From what a pipeline's stages ended with to the mistake that it shows."""
+
+import numpy as np
+import pytest
+
+from gradsync.diagnose import first_diagnosis
+from gradsync.diagnose.pipelines import (
+    diagnose_order,
+    pipeline_gradient_mistakes,
+    pipeline_loss_mistakes,
+)
+from gradsync.records import Observation
+
+RIGHT = [{"a": np.array([1.0, 2.0])}, {"b": np.array([3.0])}]
+
+
+def times(factor):
+    return [{name: factor * value for name, value in stage.items()} for stage in RIGHT]
+
+
+def observed(values):
+    return Observation(len(values), tuple(values), (), (), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "code", "ranks"),
+    [
+        (times(2), "microbatch-mean-unweighted", (0, 1)),
+        (times(3), "microbatch-order", (0, 1)),
+        ([{"a": None}, RIGHT[1]], "differs-from-single-process", (0,)),
+        ([RIGHT[0], {"b": np.array([0.0])}], "differs-from-single-process", (1,)),
+        ([RIGHT[0], {"b": np.array([7.0])}], "differs-from-single-process", (1,)),
+    ],
+)
+def test_gradients_are_known_by_what_made_them(values, code, ranks):
+    rules = pipeline_gradient_mistakes([("equally", times(2)), ("crossed", times(3))])
+
+    diagnosis = first_diagnosis(observed(values), RIGHT, rules)
+
+    assert (diagnosis.code, diagnosis.ranks) == (code, ranks)
+
+
+@pytest.mark.parametrize(
+    ("losses", "code", "ranks"),
+    [
+        ([0.0, None, 2.0], "loss-is-local", (0, 1)),
+        ([2.5] * 3, "microbatch-mean-unweighted", (0, 1, 2)),
+        ([5.0] * 3, "microbatch-mean-unweighted", (0, 1, 2)),
+        ([7.0] * 3, "differs-from-single-process", (0, 1, 2)),
+    ],
+)
+def test_losses_are_known_by_what_made_them(losses, code, ranks):
+    rules = pipeline_loss_mistakes(equally=2.5, summed=5.0)
+
+    diagnosis = first_diagnosis(observed(losses), [2.0] * 3, rules)
+
+    assert (diagnosis.code, diagnosis.ranks) == (code, ranks)
+
+
+def test_all_forwards_before_the_first_backward_are_in_order():
+    twice = ["forward", "forward", "forward", "backward", "forward", "backward"]
+
+    assert diagnose_order([["forward", "forward", "backward", "backward"], twice], 2) is None
+
+
+@pytest.mark.parametrize("order", [["forward", "backward"] * 2, ["forward", "backward"], []])
+def test_a_backward_before_the_last_forward_is_named(order):
+    right = ["forward", "forward", "backward", "backward"]
+
+    diagnosis = diagnose_order([right, order], 2)
+
+    assert (diagnosis.code, diagnosis.ranks) == ("microbatch-order", (1,))

@@ -1,0 +1,294 @@
+"""One optimizer step from several microbatches: the same weights, the same loss, one exchange."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from gradsync.diagnose.buckets import between, bucket_sizes, in_objects, lanes
+from gradsync.testing import (
+    assert_on_every_rank,
+    check,
+    differs_from_one_process,
+    each,
+    exercise,
+    would_be,
+)
+
+GUIDE = "Gradient accumulation"
+LEARNING_RATE, MOMENTUM = 0.2, 0.9
+UNEQUAL = [[5, 2, 1], [1, 4, 3], [3, 1, 4]]  # samples, by rank and microbatch
+CASES = {
+    "three ranks": UNEQUAL,
+    "two ranks": [[4, 3, 1], [2, 1, 5]],
+    "one rank": [[1, 6, 2]],
+    "one microbatch": [[7], [7]],
+}
+
+
+class Net(nn.Module):
+    """A classifier of float64 with a frozen layer; 104 trainable elements."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(11)
+        self.first = nn.Linear(5, 8)
+        self.frozen = nn.Linear(8, 8).requires_grad_(False)
+        self.last = nn.Linear(8, 7, bias=False)
+        self.double()
+
+    def forward(self, inputs):
+        return self.last(torch.tanh(self.frozen(torch.tanh(self.first(inputs)))))
+
+
+def weights_of(model):
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def draw(rng, steps, sizes):
+    """Return inputs (step, rank, sample, 5) and targets, whose losses vary a lot."""
+    shape = (steps, len(sizes), sum(sizes[0]))
+    return rng.standard_normal((*shape, 5)) * 3, rng.integers(0, 7, shape)
+
+
+def mark(group, number):
+    """Leave a mark among the rank's collectives; see `gradsync.diagnose.buckets`."""
+    dist.all_reduce(torch.zeros(1, 1, number, dtype=torch.int8), group=group)
+
+
+def probe_steps(rank, trainer, inputs, targets, sizes):
+    """Return this rank's weights and losses after a step on each of its batches.
+
+    Mark 1 is left before each step, mark 2 in the loss of its last microbatch, mark 3 at its end.
+    """
+    group = dist.new_group()
+    model = Net()
+    optimizer = torch.optim.SGD(
+        [p for p in model.parameters() if p.requires_grad], lr=LEARNING_RATE, momentum=MOMENTUM
+    )
+    averager = trainer.BucketedGradientAverager(model)
+    calls = []
+
+    def loss_fn(outputs, labels):
+        calls.append(len(labels))
+        if len(calls) == len(sizes[rank]):
+            mark(group, 2)
+        return nn.functional.cross_entropy(outputs, labels)
+
+    losses = []
+    for x, y in zip(inputs, targets, strict=True):
+        parts = (torch.from_numpy(part[rank]).split(sizes[rank]) for part in (x, y))
+        microbatches = list(zip(*parts, strict=True))
+        calls.clear()
+        mark(group, 1)
+        loss = trainer.train_step_accumulated(model, microbatches, loss_fn, optimizer, averager)
+        mark(group, 3)
+        losses.append(loss)
+    kinds = sorted({type(loss).__name__ for loss in losses})
+    return {
+        "weights": weights_of(model),
+        "losses": [float(loss) for loss in losses],
+        "kinds": kinds,
+    }
+
+
+def one_process(inputs, targets, sizes, weigh=None, rank=None, scale=1.0, zero=True):
+    """Train in one process, on all samples at once or as a mistake weighs them.
+
+    `weigh` gives each microbatch's weight from its sizes and number; None weighs by samples.
+    """
+    model, velocity, losses = Net(), {}, []
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    for x, y in zip(inputs, targets, strict=True):
+        if zero:
+            model.zero_grad()
+        total = 0.0
+        for r in range(len(sizes)) if rank is None else [rank]:
+            parts = (torch.from_numpy(part[r]).split(sizes[r]) for part in (x, y))
+            for number, (samples, labels) in enumerate(zip(*parts, strict=True)):
+                by_samples = len(labels) / sum(sizes[r])
+                weight = by_samples if weigh is None else weigh(sizes[r], number)
+                loss = nn.functional.cross_entropy(model(samples), labels)
+                (loss * weight / (len(sizes) if rank is None else 1)).backward()
+                total += loss.item() * weight / (len(sizes) if rank is None else 1)
+        losses.append(total)
+        with torch.no_grad():
+            for param in trainable:
+                velocity[param] = MOMENTUM * velocity.get(param, 0) + param.grad * scale
+                param.sub_(LEARNING_RATE * velocity[param])
+    return {"weights": weights_of(model), "losses": losses}
+
+
+UNWEIGHTED, LOST = "microbatch-mean-unweighted", "accumulation-lost"
+MISWEIGHED = [  # how a microbatch weighs by the sizes and its number, the code, and what it means
+    (
+        lambda sizes, _: 1 / len(sizes),
+        UNWEIGHTED,
+        "every microbatch weighs the same, whatever its size: a microbatch's mean loss stands for "
+        "its samples, and weighs by their number",
+    ),
+    (
+        lambda _sizes, _: 1.0,
+        UNWEIGHTED,
+        "the mean losses of the microbatches are added up as they are: together they are to be the "
+        "mean over the batch, each microbatch weighing by its samples",
+    ),
+    (
+        lambda sizes, number: sizes[number],
+        UNWEIGHTED,
+        "the microbatches weigh by their samples, but nothing divides by the samples of the batch: "
+        "that is the sum over samples, not their mean",
+    ),
+    (
+        lambda sizes, number: number == len(sizes) - 1,
+        LOST,
+        "the last microbatch alone counts: what the others made is lost",
+    ),
+    (
+        lambda sizes, number: (number == len(sizes) - 1) * sizes[number] / sum(sizes),
+        LOST,
+        "only the last microbatch's share is there: what the others made is lost",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+@exercise("phase2/train_step_accumulated", points=4)
+def test_steps_equal_those_on_whole_batches(ranks, rng, case):
+    """After several steps the weights are those of one process that takes whole batches."""
+    sizes = CASES[case]
+    inputs, targets = draw(rng, 3, sizes)
+
+    seen = ranks(probe_steps, len(sizes), inputs=inputs, targets=targets, sizes=sizes)
+
+    assert_on_every_rank(
+        each(seen, lambda value: value["weights"]),
+        one_process(inputs, targets, sizes)["weights"],
+        mistakes=step_mistakes(inputs, targets, sizes),
+    )
+
+
+def step_mistakes(inputs, targets, sizes):
+    """Return the rules that know a mistake by the weights that it ends with."""
+    world_size = len(sizes)
+
+    def rule(code, text, **options):
+        ended = one_process(inputs, targets, sizes, **options)["weights"]
+        return would_be([ended] * world_size, code, text, GUIDE)
+
+    alone = [
+        one_process(inputs, targets, sizes, rank=rank)["weights"] for rank in range(world_size)
+    ]
+    return [
+        *(rule(code, text, weigh=weigh) for weigh, code, text in MISWEIGHED),
+        rule("does-not-learn", "the weights are those from before: no step was taken", scale=0.0),
+        rule(
+            "gradients-not-zeroed",
+            "the gradients of earlier steps were added in: they have to be cleared for each step, "
+            "once, before its first microbatch",
+            zero=False,
+        ),
+        rule(
+            "sum-not-mean",
+            f"the weights are those of steps {world_size} times as long: something was multiplied "
+            "by the number of ranks",
+            scale=float(world_size),
+        ),
+        rule(
+            "divided-twice",
+            f"the weights are those of steps {world_size} times too short: the averager divides by "
+            "the number of ranks already",
+            scale=1 / world_size,
+        ),
+        would_be(
+            alone,
+            "gradients-not-synchronised",
+            "each rank ends with the weights of a process that trained on its own samples alone: "
+            "after finish() of the averager the gradients are the mean, and then comes the step",
+            GUIDE,
+        ),
+        differs_from_one_process(GUIDE, f"{world_size} ranks with microbatches of {sizes}"),
+    ]
+
+
+@pytest.mark.parametrize("case", ["three ranks", "one rank"])
+@exercise("phase2/train_step_accumulated", points=2)
+def test_the_loss_is_the_mean_over_all_samples(ranks, rng, case):
+    """The float returned is the mean over the samples of all microbatches of all ranks."""
+    sizes = CASES[case]
+    inputs, targets = draw(rng, 2, sizes)
+
+    seen = ranks(probe_steps, len(sizes), inputs=inputs, targets=targets, sizes=sizes)
+
+    kinds = sorted({kind for value in seen for kind in value["kinds"]})
+    check(
+        kinds == ["float"],
+        "wrong-signature",
+        f"train_step_accumulated returns a {' or a '.join(kinds)}: a float is wanted "
+        f"(GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+    losses = each(seen, lambda value: value["losses"][:1])  # before a step went wrong
+    assert_on_every_rank(
+        losses,
+        one_process(inputs, targets, sizes)["losses"][:1],
+        mistakes=loss_mistakes(inputs[:1], targets[:1], sizes),
+        otherwise="train_step_accumulated does not return the mean loss over the samples of all "
+        f"microbatches of all ranks (GUIDELINES, {GUIDE})",
+    )
+
+
+def loss_mistakes(inputs, targets, sizes):
+    def losses(**options):
+        return one_process(inputs, targets, sizes, **options)["losses"]
+
+    world_size = len(sizes)
+    right = losses()[0]
+    local = [losses(rank=rank) for rank in range(world_size)]
+    text = "every rank returns the loss of its own samples: the mean over all ranks is wanted"
+    summed = "the returned loss is the sum over the ranks, not their mean"
+    rules = [
+        would_be(local, "loss-is-local", text, GUIDE),
+        would_be([[right * world_size]] * world_size, "sum-not-mean", summed, GUIDE),
+    ]
+    for weigh, code, reason in MISWEIGHED:
+        alone = [losses(rank=rank, weigh=weigh) for rank in range(world_size)]
+        said = f"of the returned loss: {reason}"
+        rules.append(would_be([losses(weigh=weigh)] * world_size, code, said, GUIDE))
+        rules.append(would_be(alone, code, said, GUIDE))
+    return rules if world_size > 1 else rules[2:]
+
+
+@exercise("phase2/train_step_accumulated", points=2)
+def test_gradients_are_exchanged_once(ranks, rng):
+    """Gradients travel once a step, after the last microbatch's forward pass."""
+    inputs, targets = draw(rng, 1, UNEQUAL)
+
+    seen = ranks(probe_steps, 3, inputs=inputs, targets=targets, sizes=UNEQUAL)
+
+    elements = sum(p.numel() for p in Net().parameters() if p.requires_grad)
+    case = f"a step of {len(UNEQUAL[0])} microbatches, {elements} elements of gradients"
+    early = [rank for rank in range(3) if lanes(between(seen, rank, (1, 2)))]
+    check(
+        not early,
+        "synchronised-too-often",
+        f"{case}: gradients are sent before the last microbatch has come to its loss. Until then "
+        f"they only accumulate, under no_sync() (GUIDELINES, {GUIDE})",
+        ranks=early,
+        guide=GUIDE,
+    )
+    sent = [sum(bucket_sizes(between(seen, rank, (1, 3)))) for rank in range(3)]
+    check(
+        in_objects(seen) or max(sent) <= 1.5 * elements,
+        "synchronised-too-often",
+        f"{case}: rank 0 sends {sent[0]} elements. All microbatches together are synchronised "
+        f"once, with the last one (GUIDELINES, {GUIDE})",
+        ranks=range(3),
+        guide=GUIDE,
+    )
+    check(
+        min(sent) > 0,
+        "gradients-not-synchronised",
+        f"{case}: no collective carries any (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )

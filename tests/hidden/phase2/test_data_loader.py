@@ -1,0 +1,287 @@
+"""Who gets which samples of a whole epoch: the strided sampler, before anything is resumed."""
+
+import builtins
+import random
+
+import numpy as np
+import torch
+
+from gradsync.diagnose.shares import some
+from gradsync.diagnose.strides import GUIDE, diagnose_strides, rows_of
+from gradsync.testing import check, exercise, hold
+
+
+def probe_shares(data_loader, cases, **options):
+    """Return the indices of every rank in every case, as one process can work them all out."""
+    sampler_class = data_loader.ResumableDistributedSampler
+    return [
+        [[int(i) for i in sampler_class(range(m), n, r, **options)] for r in range(n)]
+        for m, n in cases
+    ]
+
+
+def draw_cases(rng, count=30):
+    """Draw (M, N) of every kind: divisible or not, fewer samples than ranks, one of either."""
+    drawn = [(int(rng.integers(1, 120)), int(rng.integers(1, 17))) for _ in range(count)]
+    return [(10, 4), (8, 4), (1, 4), (3, 8), (7, 1), (1, 1), (2, 3), *drawn]
+
+
+def hold_shuffled(order, samples):
+    """Hold what one rank alone goes through: every sample once, and not in their own order."""
+    check(
+        sorted(order) == list(range(samples)),
+        "samples-missing",
+        f"one rank alone, {samples} samples, shuffled: it goes through {some(order)}, but every "
+        f"sample comes once (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+    check(
+        samples < 20 or order != sorted(order),
+        "not-shuffled",
+        f"`shuffle` is on, and yet the samples come in the order {some(order)} "
+        f"(GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+
+
+@exercise("phase2/ResumableDistributedSampler", points=2)
+def test_every_rank_gets_every_nth_position_of_the_padded_order(ranks, rng):
+    """Without shuffling, rank r gets positions r, r+N, r+2N, ... of 0..M-1, padded."""
+    cases = draw_cases(rng)
+
+    [seen] = ranks(probe_shares, 1, process_group=False, cases=cases, shuffle=False)
+
+    for (samples, _), shares in zip(cases, seen, strict=True):
+        hold(diagnose_strides(shares, range(samples)))
+
+
+@exercise("phase2/ResumableDistributedSampler", points=1)
+def test_the_permutation_is_the_same_for_every_world_size(ranks, rng):
+    """With shuffling, the ranks share one padded permutation, the same whatever N is."""
+    sizes = [10, 1, 3, 200, 30, *(int(rng.integers(2, 90)) for _ in range(6))]
+    cases = [(m, n) for m in sizes for n in (1, 2, 3, 4, 7)]
+    seed = int(rng.integers(1000))
+
+    [seen] = ranks(probe_shares, 1, process_group=False, cases=cases, seed=seed)
+
+    for (samples, world_size), shares in zip(cases, seen, strict=True):
+        if world_size == 1:
+            [order] = shares
+            hold_shuffled(order, samples)
+        hold(diagnose_strides(shares, order))
+
+
+@exercise("phase2/ResumableDistributedSampler", points=1)
+def test_drop_last_cuts_what_does_not_fill_a_row(ranks, rng):
+    """With `drop_last`, the same order is cut to a multiple of N: nothing comes twice."""
+
+    def probe(data_loader, cases, seed):
+        alone = [(m, 1) for m, _ in cases]
+        return [
+            [
+                probe_shares(data_loader, alone, shuffle=shuffle, seed=seed),
+                probe_shares(data_loader, cases, shuffle=shuffle, seed=seed, drop_last=True),
+            ]
+            for shuffle in (False, True)
+        ]
+
+    cases = draw_cases(rng)
+    [seen] = ranks(probe, 1, process_group=False, cases=cases, seed=int(rng.integers(1000)))
+
+    for orders, every_share in seen:
+        for (_, _), [order], shares in zip(cases, orders, every_share, strict=True):
+            hold(diagnose_strides(shares, order, drop_last=True))
+
+
+@exercise("phase2/ResumableDistributedSampler", points=0.5)
+def test_the_length_is_what_a_whole_epoch_yields(ranks, rng):
+    """`len(sampler)` is the number of indices that each rank gets, also with `drop_last`."""
+
+    def probe(data_loader, cases):
+        sampler_class = data_loader.ResumableDistributedSampler
+        return [
+            [len(sampler_class(range(m), n, r, drop_last=drop)) for r in range(n)]
+            for m, n, drop in cases
+        ]
+
+    cases = [(m, n, drop) for m, n in draw_cases(rng) for drop in (False, True)]
+    [seen] = ranks(probe, 1, process_group=False, cases=cases)
+
+    for (m, n, drop), lengths in zip(cases, seen, strict=True):
+        rows = rows_of(m, n, drop)
+        check(
+            lengths == [rows] * n,
+            "wrong-length",
+            f"{m} samples on {n} ranks, drop_last={drop}: `len(sampler)` is {lengths} by rank. It "
+            f"is the number of indices that a rank gets (GUIDELINES, {GUIDE})",
+            guide=GUIDE,
+        )
+
+
+def be_another_process(rank):
+    """Give this rank what differs between processes: global random states, hashes of texts."""
+    torch.manual_seed(rank)
+    np.random.seed(rank)
+    random.seed(rank)
+    plain = builtins.hash
+
+    def salted_hash(value):
+        is_text = "'" in repr(value) or '"' in repr(value)  # or holds one: those hashes are salted
+        return plain((rank, repr(value))) if is_text else plain(value)
+
+    builtins.hash = salted_hash
+
+
+@exercise("phase2/ResumableDistributedSampler", points=0.5)
+def test_every_process_works_out_the_same_order(ranks, rng):
+    """The permutation depends on (seed, epoch) alone, whatever the global random state is."""
+
+    def probe(rank, data_loader, seed):
+        be_another_process(rank)
+        return probe_shares(data_loader, [(50, 3)], seed=seed)[0]
+
+    seen = ranks(probe, 3, process_group=False, seed=int(rng.integers(1000)))
+
+    differing = [rank for rank in range(3) if seen[rank] != seen[0]]
+    check(
+        not differing,
+        "shuffle-differs-across-ranks",
+        "the same seed and epoch gave another permutation in another process, so the ranks' "
+        "shares overlap and leave samples out: something besides (seed, epoch) has a say, such "
+        f"as the global random state, the time or the hash of a text (GUIDELINES, {GUIDE})",
+        ranks=differing,
+        guide=GUIDE,
+    )
+
+
+@exercise("phase2/ResumableDistributedSampler", points=0.5)
+def test_every_epoch_has_its_own_order(ranks, rng):
+    """Another epoch permutes otherwise, the same epoch the same; a new sampler is at epoch 0."""
+
+    def probe(data_loader, seed):
+        sampler = data_loader.ResumableDistributedSampler(range(60), 2, 1, seed=seed)
+        passes = [[int(i) for i in sampler]]
+        for epoch in (0, 1, 2, 0):
+            sampler.set_epoch(epoch)
+            passes.append([int(i) for i in sampler])
+        return passes
+
+    [seen] = ranks(probe, 1, process_group=False, seed=int(rng.integers(1000)))
+
+    fresh, zero, one, two, again = seen
+    for holds, text in (
+        (
+            zero != one and one != two and zero != two,
+            "two of the epochs 0, 1 and 2 go through the samples in the same order: each epoch "
+            "that is set has a permutation of its own",
+        ),
+        (
+            zero == again,
+            "after `set_epoch(0)` the order is another one the second time: it depends on the seed "
+            "and the epoch that was set, not on what came before",
+        ),
+        (
+            fresh == zero,
+            "a new sampler does not go through the samples as after `set_epoch(0)`: epochs count "
+            "from 0, and a new sampler is at epoch 0",
+        ),
+    ):
+        check(holds, "epoch-ignored", f"{text} (GUIDELINES, {GUIDE})", guide=GUIDE)
+
+
+@exercise("phase2/ResumableDistributedSampler", points=0.5)
+def test_every_seed_has_its_own_order(ranks, rng):
+    """Another seed permutes otherwise, in every epoch."""
+
+    def probe(data_loader, seeds):
+        samplers = [
+            data_loader.ResumableDistributedSampler(range(60), 1, 0, seed=seed) for seed in seeds
+        ]
+        first = [[int(i) for i in sampler] for sampler in samplers]
+        for sampler in samplers:
+            sampler.set_epoch(3)
+        return [first, [[int(i) for i in sampler] for sampler in samplers]]
+
+    start = int(rng.integers(1000))
+    [seen] = ranks(probe, 1, process_group=False, seeds=[start, start + 1, start + 7])
+
+    for epoch, orders in zip((0, 3), seen, strict=True):
+        check(
+            orders[0] != orders[1] and orders[1] != orders[2] and orders[0] != orders[2],
+            "seed-ignored",
+            f"different seeds gave the same permutation of epoch {epoch}: another seed has to give "
+            f"another (GUIDELINES, {GUIDE})",
+            guide=GUIDE,
+        )
+
+
+@exercise("phase2/ResumableDistributedSampler", points=0.5)
+def test_no_global_random_state_is_changed(ranks):
+    """Making, resuming and going through a sampler changes no global random state."""
+
+    def probe(data_loader):
+        def states():
+            numpy_state = [part.tolist() if hasattr(part, "tolist") else part for part in numpy()]
+            return {
+                "torch": repr(torch.get_rng_state().tolist()),
+                "numpy": repr(numpy_state),
+                "random": repr(random.getstate()),
+            }
+
+        numpy = np.random.get_state
+        before = states()
+        sampler = data_loader.ResumableDistributedSampler(range(50), 2, 0)
+        sampler.set_epoch(3)
+        list(sampler)
+        sampler.resume(4, 11)
+        list(sampler)
+        after = states()
+        return [name for name in before if before[name] != after[name]]
+
+    [touched] = ranks(probe, 1, process_group=False)
+
+    check(
+        touched == [],
+        "global-rng-touched",
+        f"the global random state of {' and '.join(map(str, touched))} is another one after a "
+        "pass: whatever your model draws next (dropout, augmentation) would depend on "
+        f"the sampler (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+
+
+@exercise("phase2/ResumableDistributedSampler", points=0.5)
+def test_impossible_arguments_are_refused_by_name(ranks):
+    """A world, rank or dataset that can't be is a ValueError that names the argument."""
+
+    def probe(data_loader, cases):
+        answers = []
+        for _, samples, num_replicas, rank in cases:
+            try:
+                list(data_loader.ResumableDistributedSampler(range(samples), num_replicas, rank))
+                answers.append(None)
+            except NotImplementedError:
+                raise
+            except Exception as error:
+                answers.append([isinstance(error, ValueError), type(error).__name__, str(error)])
+        return answers
+
+    cases = [
+        ("num_replicas", 10, 0, 0),
+        ("num_replicas", 10, -1, 0),
+        ("rank", 10, 4, 4),
+        ("rank", 10, 4, -1),
+        ("dataset", 0, 4, 0),
+    ]
+    [seen] = ranks(probe, 1, process_group=False, cases=cases)
+
+    for (name, samples, num_replicas, rank), answer in zip(cases, seen, strict=True):
+        got = f"{answer[1]}: {answer[2]}" if answer else "no error at all"
+        check(
+            answer is not None and answer[0] and name in answer[2],
+            "bad-arguments-accepted",
+            f"ResumableDistributedSampler over {samples} samples with num_replicas={num_replicas}, "
+            f"rank={rank} gave {got}: a ValueError that says {name!r} is wanted "
+            f"(GUIDELINES, {GUIDE})",
+            guide=GUIDE,
+        )

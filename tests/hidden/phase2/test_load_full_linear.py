@@ -1,0 +1,212 @@
+"""From a full linear layer to the parts of it on the ranks, and training with those."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from gradsync.diagnose.parallel_layers import unlike_linear
+from gradsync.records import Diagnosis
+from gradsync.testing import assert_on_every_rank, check, each, exercise, would_be
+
+GUIDE = "Tensor parallelism"
+INPUTS, HIDDEN, OUTPUTS = 5, 12, 3
+LEARNING_RATE, MOMENTUM = 0.3, 0.5
+BEFORE = 0.25  # what every parameter is full of before the full layer is loaded
+
+
+def draw_mlp(rng):
+    """Return the weights and biases of two layers."""
+    shapes = {
+        "first": (HIDDEN, INPUTS),
+        "first_bias": (HIDDEN,),
+        "second": (OUTPUTS, HIDDEN),
+        "second_bias": (OUTPUTS,),
+    }
+    return {n: torch.from_numpy(rng.standard_normal(s, np.float32) / 2) for n, s in shapes.items()}
+
+
+class ParallelMLP(nn.Module):
+    """Two layers in parts, an optimizer that knew them before the weights were loaded."""
+
+    def __init__(self, model_parallel, full, bias=True):
+        super().__init__()
+        self.column = model_parallel.ColumnParallelLinear(INPUTS, HIDDEN, bias)
+        self.row = model_parallel.RowParallelLinear(HIDDEN, OUTPUTS, bias)
+        for param in self.parameters():
+            param.data.fill_(BEFORE)
+        self.optimizer = torch.optim.SGD(self.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+        for layer, name in ((self.column, "first"), (self.row, "second")):
+            whole_bias = full[f"{name}_bias"] if bias else None
+            model_parallel.load_full_linear(layer, full[name], whole_bias)
+
+    def forward(self, inputs):
+        return self.row(torch.tanh(self.column(inputs)))
+
+
+class WholeMLP(nn.Module):
+    """The same in one process."""
+
+    def __init__(self, full, bias=True):
+        super().__init__()
+        self.column = nn.Linear(INPUTS, HIDDEN, bias)
+        self.row = nn.Linear(HIDDEN, OUTPUTS, bias)
+        self.load_state_dict(
+            {
+                f"{layer}.{param}": full[name + suffix]
+                for layer, name in (("column", "first"), ("row", "second"))
+                for param, suffix in (("weight", ""), ("bias", "_bias"))[: 1 + bias]
+            }
+        )
+        self.optimizer = torch.optim.SGD(self.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+
+    def forward(self, inputs):
+        return self.row(torch.tanh(self.column(inputs)))
+
+
+def part_on_every_rank(full, rank, world_size):
+    """Return the full layers as they would be if every rank held the parts of `rank`."""
+    dims = {"first": 0, "first_bias": 0, "second": 1}
+    return {
+        name: torch.cat([t.chunk(world_size, dims[name])[rank]] * world_size, dims[name])
+        if name in dims
+        else t
+        for name, t in full.items()
+    }
+
+
+@pytest.mark.parametrize(("world_size", "bias"), [(3, True), (2, False), (4, True)])
+@exercise("phase2/load_full_linear", points=0.75)
+def test_the_parts_together_are_the_full_layer(ranks, rng, world_size, bias):
+    """After loading, a column layer and a row layer behind it compute what the full ones do."""
+    full = draw_mlp(rng)
+    inputs = torch.from_numpy(rng.standard_normal((4, INPUTS), np.float32))
+
+    def probe(model_parallel, full, inputs, bias):
+        return ParallelMLP(model_parallel, full, bias)(inputs)
+
+    seen = ranks(probe, world_size, full=full, inputs=inputs, bias=bias)
+
+    def ends(changed):
+        return [WholeMLP(changed, bias)(inputs).detach()] * world_size
+
+    first, second = ({**full, n: torch.full_like(full[n], BEFORE)} for n in full if "bias" in n)
+    neither = {**first, "second_bias": second["second_bias"]}
+    without = (
+        "the outputs are those of the full weights with other biases: the biases are to be "
+        "loaded too, of a column layer this rank's part, of a row layer the whole"
+    )
+    mistakes = [
+        would_be(
+            ends(part_on_every_rank(full, 0, world_size)),
+            "differs-from-single-process",
+            "every rank has loaded rank 0's part: which part a rank takes depends on its rank",
+            GUIDE,
+        ),
+        *(
+            would_be(ends(changed), "differs-from-single-process", without, GUIDE)
+            for changed in (first, second, neither)
+        ),
+        unlike_linear("what a column layer and a row layer compute once they are loaded"),
+    ]
+    assert_on_every_rank(
+        seen,
+        ends(full)[0],
+        mistakes=mistakes,
+    )
+
+
+@exercise("phase2/load_full_linear", points=0.5)
+def test_the_layers_parameters_stay_the_same_objects(ranks, rng):
+    """Loading copies: the parameters are the same objects, with memory of their own."""
+    full = draw_mlp(rng)
+
+    def probe(model_parallel, full):
+        column = model_parallel.ColumnParallelLinear(INPUTS, HIDDEN)
+        row = model_parallel.RowParallelLinear(HIDDEN, OUTPUTS)
+        before = [*column.parameters(), *row.parameters()]
+        given = {name: tensor.clone() for name, tensor in full.items()}
+        model_parallel.load_full_linear(column, given["first"], given["first_bias"])
+        model_parallel.load_full_linear(row, given["second"], given["second_bias"])
+        after = [*column.parameters(), *row.parameters()]
+        same = len(before) == len(after) and all(map(lambda a, b: a is b, before, after))
+        trains = all(p.requires_grad and p.is_leaf and p.grad is None for p in after)
+        for param in after:
+            param.data.add_(1)  # as an optimizer's step would
+        return {"same": same, "trains": trains, "given": given}
+
+    seen = ranks(probe, 2, full=full)
+
+    replaced = [rank for rank in range(2) if not seen[rank]["same"]]
+    check(
+        not replaced,
+        "tensors-replaced",
+        "after load_full_linear the layer has other parameter objects than before: an optimizer "
+        f"made earlier would go on training the old ones (GUIDELINES, {GUIDE})",
+        ranks=replaced,
+        guide=GUIDE,
+    )
+    frozen = [rank for rank in range(2) if not seen[rank]["trains"]]
+    check(
+        not frozen,
+        "frozen-touched",
+        "after load_full_linear a parameter of the layer is no longer a trainable leaf without a "
+        f"gradient: what is copied into it is no part of a graph (GUIDELINES, {GUIDE})",
+        ranks=frozen,
+        guide=GUIDE,
+    )
+    assert_on_every_rank(
+        each(seen, lambda kept: kept["given"]),
+        full,
+        mistakes=[shares_memory],
+    )
+
+
+def shares_memory(seen, _expected):
+    text = (
+        "a step on the layer's parameters changes the full weight or bias that was loaded: they "
+        f"share memory with it. A copy is wanted (GUIDELINES, {GUIDE})"
+    )
+    return Diagnosis("tensors-replaced", tuple(range(len(seen))), text, guide=GUIDE)
+
+
+@pytest.mark.parametrize("world_size", [4, 2])
+@exercise("phase2/load_full_linear", points=0.75)
+def test_an_mlp_in_parts_trains_as_the_whole(ranks, rng, world_size):
+    """A column layer and a row layer, loaded after their optimizer was made, train as the full."""
+    full = draw_mlp(rng)
+    inputs = torch.from_numpy(rng.standard_normal((5, 4, INPUTS), np.float32))  # (step, sample, in)
+    targets = torch.from_numpy(rng.standard_normal((5, 4, OUTPUTS), np.float32))
+
+    def probe(model_parallel, full, inputs, targets):
+        return trained(ParallelMLP(model_parallel, full), inputs, targets)
+
+    seen = ranks(probe, world_size, full=full, inputs=inputs, targets=targets)
+
+    whole = trained(WholeMLP(full), inputs, targets)
+    untrained = WholeMLP(full)(inputs[-1]).detach()
+    assert_on_every_rank(
+        seen,
+        whole,
+        mistakes=[
+            would_be(
+                [untrained] * world_size,
+                "tensors-replaced",
+                "an optimizer that was made before load_full_linear trains nothing after it: the "
+                "layer's parameters are other objects now",
+                GUIDE,
+            ),
+            unlike_linear(
+                "what two layers compute that were loaded after their optimizer was made"
+            ),
+        ],
+    )
+
+
+def trained(model, inputs, targets):
+    """Return the outputs for the last batch after a step on each."""
+    for x, y in zip(inputs, targets, strict=True):
+        model.optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        model.optimizer.step()
+    return model(inputs[-1]).detach()

@@ -1,0 +1,215 @@
+"""Gradients in buckets: how many, how large, in which order, and how early they leave."""
+
+import itertools
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from gradsync.diagnose.buckets import (
+    between,
+    bucket_sizes,
+    in_objects,
+    lanes,
+    waits_in_backward,
+)
+from gradsync.diagnose.values import close
+from gradsync.testing import check, exercise
+
+GUIDE = "Buckets and overlap"
+MIB = 2**20
+SIZES = [2880, 2400, 3600, 2640, 3120]  # elements: no two of them are within the cap
+CAP = 3700 * 4 / MIB  # MiB
+MIXED = [480, 720, 240, 6000, 360, 600, 120, 840, 960]  # some are within a cap of 1200, one is not
+OBJECT = 4096  # bytes that an object may hold besides its gradients
+
+
+class Chain(nn.Module):
+    """A number that passes through one parameter after the other, of any sizes; of float32."""
+
+    def __init__(self, sizes):
+        super().__init__()
+        self.weights = nn.ParameterList(torch.full((size,), 0.01) for size in sizes)
+
+    def forward(self, inputs, after_first=None):
+        hidden = torch.zeros(())
+        for number, weight in enumerate(self.weights):
+            hidden = torch.tanh(hidden + inputs[: len(weight)] @ weight)
+            if number == 0 and after_first is not None:
+                hidden.register_hook(after_first)  # in backward, all weights but this come before
+        return hidden
+
+
+def mark(group, number):
+    """Leave a mark among the rank's collectives; see `gradsync.diagnose.buckets`."""
+    dist.all_reduce(torch.zeros(1, 1, number, dtype=torch.int8), group=group)
+
+
+def probe_buckets(rank, trainer, sizes, cap, steps=1):
+    """Average the gradients of a chain, each step between a mark and the next."""
+    group = dist.new_group()
+    model = Chain(sizes)
+    options = {} if cap is None else {"bucket_cap_mb": cap}
+    averager = trainer.BucketedGradientAverager(model, **options)
+    for step in range(steps):
+        mark(group, step + 1)
+        model(torch.linspace(-0.1, 0.1, max(sizes)) * (rank + 1)).backward()
+        averager.finish()
+    mark(group, steps + 1)
+
+
+def sizes_of_step(seen, step):
+    """Return the buckets' sizes of each rank in a step, from 0."""
+    return [bucket_sizes(between(seen, rank, (step + 1, step + 2))) for rank in range(len(seen))]
+
+
+@pytest.mark.parametrize(("world_size", "sizes", "cap"), [(2, MIXED, 1200), (3, SIZES, 3700)])
+@exercise("phase2/BucketedGradientAverager", points=2)
+def test_a_small_cap_makes_several_buckets(ranks, world_size, sizes, cap):
+    """Buckets hold the cap at most, a single larger parameter apart, the last layers come first."""
+    seen = ranks(probe_buckets, world_size, sizes=sizes, cap=cap * 4 / MIB, steps=2)
+
+    for step in range(2):
+        by_rank = sizes_of_step(seen, step)
+        hold_packing(by_rank[0], sizes, cap, seen)
+        check(
+            all(buckets == by_rank[0] for buckets in by_rank),
+            "deadlock-order-differs",
+            f"the ranks do not start buckets of the same sizes in the same order: {by_rank} "
+            f"elements, by rank (GUIDELINES, {GUIDE})",
+            ranks=range(world_size),
+            guide=GUIDE,
+        )
+
+
+def hold_packing(buckets, sizes, cap, seen):
+    """Hold one rank's buckets, in the order in which they left, against the parameters' sizes."""
+    case = f"{len(sizes)} parameters of {sizes} floats, of which {cap} fit into `bucket_cap_mb`"
+    total, unit = sum(sizes), ""
+    everyone = tuple(range(len(seen)))
+    if in_objects(seen):
+        buckets, unit = [max(0, size - OBJECT) // 4 for size in buckets], "about "
+
+    def hold(holds, code, text):
+        text = f"{case}: {text} (GUIDELINES, {GUIDE})"
+        check(holds, code, text, ranks=everyone, guide=GUIDE)
+
+    hold(bool(buckets), "gradients-not-synchronised", "no collective carries any gradients")
+    hold(
+        sum(buckets) <= 1.5 * total,
+        "synchronised-too-often",
+        f"one backward and finish() send {unit}{sum(buckets)} floats a rank, though the gradients "
+        f"are {total}: each gradient is sent once",
+    )
+    hold(
+        len(buckets) > 1 and (sizes is SIZES or len(buckets) < len(sizes)),
+        "not-in-buckets",
+        f"they travel in {len(buckets)} messages, of {buckets} floats. A bucket takes parameters "
+        "until the next one would not fit any more",
+    )
+    larger = [size for size in buckets if size > cap and size not in sizes]
+    hold(
+        not larger,
+        "not-in-buckets",
+        f"there are buckets of {larger} floats: only a single parameter may be larger than the cap",
+    )
+    if unit:
+        return
+    ends = set(itertools.accumulate(reversed(sizes)))
+    hold(
+        set(itertools.accumulate(buckets)) <= ends,
+        "not-in-buckets",
+        f"buckets of {buckets} floats leave in this order, which is not that of the parameters "
+        "from the last to the first, each as a whole: backward makes the last layer's gradients "
+        "first, and these can leave first",
+    )
+
+
+@exercise("phase2/BucketedGradientAverager", points=1)
+def test_a_small_model_is_one_bucket(ranks):
+    """With the default cap, the gradients of a small model travel all together."""
+    seen = ranks(probe_buckets, 3, sizes=MIXED, cap=None)
+
+    by_lane = lanes(between(seen, 0, (1, 2)))
+    counts = {op: len(found) for (op, _), found in by_lane.items()}
+    most = max((n if op != "send" else n / 4 for op, n in counts.items()), default=0)
+    check(
+        most > 0,
+        "gradients-not-synchronised",
+        f"no collective carries any gradients (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+    check(
+        most <= 1,
+        "not-in-buckets",
+        f"the gradients of {len(MIXED)} parameters, {4 * sum(MIXED)} bytes together, take "
+        f"{told(counts)}: within the cap of 25 MiB all of them are one bucket, and every message "
+        f"more costs another wait for the network (GUIDELINES, {GUIDE})",
+        ranks=range(3),
+        guide=GUIDE,
+    )
+
+
+def told(counts):
+    return " and ".join(f"{n} times {op}" for op, n in counts.items())
+
+
+def probe_overlap(rank, trainer, sizes, cap):
+    """Rank 0 goes through its backward while the others have yet to begin theirs, in two steps.
+
+    They begin when rank 0 has come to its first layer, the last one in backward: to get there,
+    it may have started to average, but can't have waited for it.
+    """
+    group = dist.new_group()
+    model = Chain(sizes)
+    averager = trainer.BucketedGradientAverager(model, bucket_cap_mb=cap)
+    inputs = torch.linspace(-0.1, 0.1, max(sizes)) * (rank + 1)
+
+    def at_the_first_layer(_grad):
+        if threading.active_count() > 1:  # a helper may be about to start what it was given
+            time.sleep(0.3)
+        mark(group, 2 * step + 2)
+
+    for step in range(2):
+        model.zero_grad()
+        with averager.no_sync():
+            model(inputs).backward()
+        mark(group, 2 * step + 1)
+        if rank != 0:
+            mark(group, 2 * step + 2)
+        model(inputs, at_the_first_layer if rank == 0 else None).backward()
+        averager.finish()
+    return [weight.grad for weight in model.weights]
+
+
+@exercise("phase2/BucketedGradientAverager", points=3)
+def test_buckets_leave_while_backward_goes_on(ranks):
+    """The first bucket is on its way, and nobody waits for it, before backward has ended."""
+    seen = ranks(probe_overlap, 3, sizes=SIZES, cap=CAP, mistakes=[waits_in_backward])
+
+    for step, when in enumerate(("in the first step", "in the second step")):
+        check(
+            bool(lanes(between(seen, 0, (2 * step + 1, 2 * step + 2)))),
+            "no-overlap",
+            f"when backward has made all gradients but those of the first layer, {when}, not a "
+            f"single bucket is on its way, though the cap makes {len(SIZES)} of them: a bucket "
+            "leaves as soon as its gradients are there, or backward and communication take turns "
+            f"(GUIDELINES, {GUIDE})",
+            ranks=range(3),
+            guide=GUIDE,
+        )
+    hold_same_gradients(seen)
+
+
+def hold_same_gradients(seen):
+    check(
+        all(close(value, seen[0]) for value in seen),
+        "gradients-not-synchronised",
+        "buckets left during backward, but after finish() the ranks have different gradients "
+        f"(GUIDELINES, {GUIDE})",
+        ranks=range(len(seen)),
+        guide=GUIDE,
+    )

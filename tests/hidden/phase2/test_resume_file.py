@@ -1,0 +1,131 @@
+"""The file that a training leaves to go on from: who writes it, how, and how it is read."""
+
+import io
+import os
+import pickle
+import resource
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from gradsync.diagnose.checkpoints import writes_too
+from gradsync.testing import check, exercise
+
+GUIDE = "Resuming"
+WIDTH = 7000  # of the inputs: the model's file has 168 kB
+
+
+@dataclass(frozen=True)
+class Info:
+    """Who a rank is, as `RankInfo` says it."""
+
+    rank: int
+    world_size: int
+    local_rank: int = 0
+    master_addr: str = "127.0.0.1"
+    master_port: int = 29500
+
+
+def go(trainer, rank, world_size, epochs):
+    """Train a large model on few samples, with a file."""
+    torch.manual_seed(0)
+    model = nn.Linear(WIDTH, 3).double()
+    data = TensorDataset(torch.rand(6, WIDTH).double(), torch.tensor([0, 1, 2, 0, 1, 2]))
+    options = {"epochs": epochs, "batch_size": 2, "lr": 0.01, "resume_from": "there.pt"}
+    trainer.train(Info(rank, world_size), model, data, data, **options)
+
+
+def limit_writes(size):
+    """Make writing more than `size` bytes to a file fail, as a full disk does."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+@exercise("phase2/train", points=0.5)
+def test_rank_0_alone_writes(ranks):
+    """The other ranks write nothing, and the file is there in the end."""
+
+    def probe(rank, world_size, trainer):
+        if rank != 0:  # a write by another rank runs into this limit
+            limit_writes(20_000)
+        go(trainer, rank, world_size, epochs=2)
+        return os.path.exists("there.pt")
+
+    seen = ranks(probe, 3, mistakes=[writes_too(GUIDE)])
+
+    check(
+        seen[0],
+        "resume-lost",
+        f"after a training with `resume_from` there is no file at that path (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+
+
+@exercise("phase2/train", points=0.5)
+def test_a_crash_midway_leaves_the_former_file(ranks):
+    """When the disk fills up while it writes, the file from before is still whole."""
+
+    def probe(trainer):
+        go(trainer, 0, 1, epochs=1)
+        before = Path("there.pt").read_bytes() if os.path.exists("there.pt") else None
+        limit_writes(20_000)
+        try:
+            go(trainer, 0, 1, epochs=2)
+        except NotImplementedError:
+            raise
+        except Exception:  # noqa: S110 - how a full disk is told is not judged
+            pass
+        after = Path("there.pt")
+        return before is not None and after.exists() and after.read_bytes() == before
+
+    [same] = ranks(probe, 1)
+
+    check(
+        same,
+        "not-atomic",
+        "writing the file of `resume_from` broke off halfway, as on a full disk, and the one from "
+        "the epoch before is lost: now there is nothing to go on from. The former file has to stay "
+        f"until the new one is complete (GUIDELINES, {GUIDE})",
+        ranks=[0],
+        guide=GUIDE,
+    )
+
+
+class Bomb:
+    """A pickle that writes a file when it is loaded."""
+
+    def __reduce__(self):
+        return (exec, ("open('ran', 'w').close()",))
+
+
+@exercise("phase2/train", points=0.5)
+def test_code_in_the_file_is_not_run(ranks):
+    """A file with code in it is not run."""
+
+    def probe(trainer, files):
+        for content in files:
+            Path("there.pt").write_bytes(content)
+            try:
+                go(trainer, 0, 1, epochs=1)
+            except NotImplementedError:
+                raise
+            except Exception:  # noqa: S110 - refusing it is right
+                pass
+        return os.path.exists("ran")
+
+    whole = io.BytesIO()
+    torch.save({"model": {}, "epoch": 1, "more": Bomb()}, whole)
+    [ran] = ranks(probe, 1, files=[whole.getvalue(), pickle.dumps(Bomb())])
+
+    check(
+        not ran,
+        "unsafe-load",
+        "train ran code that was in the file of `resume_from`: a file from elsewhere could do "
+        f"anything. Only tensors and plain values may be read (GUIDELINES, {GUIDE})",
+        ranks=[0],
+        guide=GUIDE,
+    )

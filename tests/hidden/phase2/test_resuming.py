@@ -1,0 +1,271 @@
+"""Training that was interrupted, and goes on from its file."""
+
+import contextlib
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import Dataset
+
+from gradsync.diagnose.resuming import resumed_wrongly
+from gradsync.diagnose.values import close
+from gradsync.testing import Mistake, check, each, exercise
+
+GUIDE = "Resuming"
+# In batches of one sample a rank: 24 steps an epoch on two ranks, and 48 on one. No padding there,
+# which is other samples in what is left of an epoch than in a whole one.
+SAMPLES, EPOCHS = 48, 3
+FILE = "progress.pt"
+
+
+@dataclass(frozen=True)
+class Info:
+    """Who a rank is, as `RankInfo` says it."""
+
+    rank: int
+    world_size: int
+    local_rank: int = 0
+    master_addr: str = "127.0.0.1"
+    master_port: int = 29500
+
+
+class Net(nn.Module):
+    """A classifier of float64 with a buffer that training moves; notes what it is trained on."""
+
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.layer = nn.Linear(4, 3).double()
+        self.register_buffer("center", torch.rand(4, dtype=torch.float64))
+        self.weights, self.trained = [], []  # at each step, and by the inputs' first numbers
+
+    def forward(self, inputs):
+        if self.training:
+            self.trained += inputs[:, 0].tolist()
+            self.weights.append(self.layer.weight.detach().clone())
+            self.center *= 0.99  # as a running mean is moved, but alike on every rank
+            return self.layer(inputs)
+        return self.layer(inputs - self.center)
+
+
+class Interruption(Exception):  # noqa: N818 - what ends a training from outside
+    """The plug was pulled."""
+
+
+class Numbered(Dataset):
+    """Samples that can be asked for up to an interruption."""
+
+    def __init__(self, inputs, targets, stop_at=None):
+        self.inputs, self.targets = torch.from_numpy(inputs), torch.from_numpy(targets)
+        self.drawn, self.stop_at = 0, stop_at
+
+    def __len__(self):
+        return len(self.targets)
+
+    def __getitem__(self, index):
+        if self.drawn == self.stop_at:
+            raise Interruption
+        self.drawn += 1
+        return self.inputs[index], self.targets[index]
+
+
+def go(trainer, info, seed, data, path, *, epochs=EPOCHS, stop_at=None):
+    """Call `train` with a model of its own; say what came of it, an interruption included."""
+    model, train_set = Net(seed), Numbered(*data[0], stop_at=stop_at)
+    args, history = (model, train_set, Numbered(*data[1])), []
+    options = {"epochs": epochs, "batch_size": 1, "lr": 0.1, "resume_from": path}
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Interruption):
+        history = trainer.train(info, *args, **options)
+    dist.barrier()  # rank 0 may still be writing
+    numbers = {first: index for index, first in enumerate(data[0][0][:, 0].tolist())}
+    return {
+        "params": {name: p.detach().clone() for name, p in model.named_parameters()},
+        "center": model.center.clone(),
+        "weights": torch.stack(model.weights) if model.weights else torch.zeros(0, 3, 4),
+        "trained": [numbers.get(first, -1) for first in model.trained],  # the samples, in order
+        "history": [{key: float(value) for key, value in dict(row).items()} for row in history],
+    }
+
+
+def draw(rng):
+    """Return samples to train on, and some to validate with."""
+    return [(rng.standard_normal((n, 4)), rng.integers(0, 3, n)) for n in (SAMPLES, 5)]
+
+
+def probe_interrupted(rank, world_size, trainer, data, stop_at):
+    """Train undisturbed, then interrupted, then go on from there, each with a fresh model."""
+    info = Info(rank, world_size)
+    whole = go(trainer, info, 1, data, None)
+    first = go(trainer, info, 1, data, FILE, stop_at=stop_at)
+    content = Path(FILE).read_bytes() if Path(FILE).exists() else None
+    second = go(trainer, info, 2, data, Path(FILE)) if content else None
+    return {"whole": whole, "first": first, "second": second, "content": content}
+
+
+@pytest.mark.parametrize(("world_size", "stop_at"), [(2, 24 + 22), (1, 48 + 30)])
+@exercise("phase2/train", points=2)
+def test_an_interrupted_training_ends_as_if_undisturbed(ranks, rng, world_size, stop_at):
+    """Interrupted in mid-epoch and called again, it ends with the undisturbed run's weights."""
+    seen = ranks(probe_interrupted, world_size, data=draw(rng), stop_at=stop_at)
+
+    share = -(-SAMPLES // world_size)
+    hold_file(seen)
+    second, whole = each(seen, lambda value: value["second"]), seen[0]["whole"]
+    if not all(close(one["params"], whole["params"]) for one in second):
+        before = len(seen[0]["first"]["trained"])
+        found = resumed_wrongly([value["whole"] for value in seen], list(second), before)
+        raise Mistake(found.explanation, found)
+    hold(
+        close(second[0]["center"], whole["center"]),
+        "state-lost",
+        "the weights are those of an undisturbed training, but a buffer of the model is not: the "
+        "file has to hold the model's buffers, too",
+    )
+    hold_history(second, whole["history"], *divmod(start_of(seen), share))
+
+
+def hold(holds, code, text, ranks=()):
+    check(holds, code, f"{text} (GUIDELINES, {GUIDE})", ranks=ranks, guide=GUIDE)
+
+
+def hold_file(seen):
+    """Check that training takes each sample once an epoch, and left something to go on from."""
+    trained = len(seen[0]["whole"]["trained"])
+    hold(
+        trained <= EPOCHS * -(-SAMPLES // len(seen)),
+        "same-shard-on-every-rank",
+        f"in {EPOCHS} epochs each of {len(seen)} ranks is trained on {trained} samples, of a "
+        f"dataset of {SAMPLES}: each is to have its own share",
+        range(len(seen)),
+    )
+    hold(
+        all(value["content"] for value in seen),
+        "resume-lost",
+        "a training with `resume_from` was interrupted in its second epoch, and there is no file "
+        "at that path: it has to be written at least once an epoch",
+    )
+
+
+def start_of(seen):
+    """Return how many samples of a rank the second call took as trained on, of all epochs."""
+    return len(seen[0]["whole"]["trained"]) - len(seen[0]["second"]["trained"])
+
+
+def hold_history(second, whole, epoch, steps):
+    """Check that the history of the second call is that of the epochs which it ended."""
+    rows = second[0]["history"]
+    epochs = [round(row["epoch"]) for row in rows]
+    ended = [*range(epoch, EPOCHS)]
+    hold(
+        epochs == ended or (epochs == [epoch - 1, *ended] and steps == 0),  # all but evaluated
+        "wrong-signature",
+        f"a call that went on in epoch {epoch} of {EPOCHS}, counted from 0, returns a history of "
+        f"the epochs {epochs}: it is to be of those that this call ended",
+    )
+    for name in ("val_loss", "val_accuracy", "train_loss"):
+        skip = int(name == "train_loss")  # of an epoch in two parts: not promised
+        numbers = [[row[name] for row in one["history"]][skip:] for one in second]
+        right = [row[name] for row in whole[epochs[0] + skip :]]
+        hold(
+            all(close(own, right) for own in numbers),
+            "differs-from-single-process",
+            f"`{name}` after an interruption is not what an undisturbed training has for the same "
+            "epochs, though the weights in the end are",
+        )
+
+
+def probe_resumed(rank, world_size, trainer, data, content):
+    """Go on from a file that a training on another world size left."""
+    part = Path(f"{rank}.part")
+    part.write_bytes(content)
+    part.replace(FILE)  # all ranks bring the same
+    return go(trainer, Info(rank, world_size), 2, data, FILE)
+
+
+@exercise("phase2/train", points=1)
+def test_it_goes_on_with_another_number_of_ranks(ranks, rng):
+    """Each sample that is left of the epoch is trained on, on more ranks or fewer than before."""
+    data, share = draw(rng), -(-SAMPLES // 2)
+    before = ranks(probe_interrupted, 2, data=data, stop_at=share + 22)
+    hold_file(before)
+    start = start_of(before)
+    epoch, steps = divmod(start, share)  # where the file says that training is
+    done = {i for v in before for i in v["first"]["trained"][epoch * share : start]}
+
+    for world_size in (3, 1):
+        seen = ranks(probe_resumed, world_size, data=data, content=before[0]["content"])
+
+        left = -(-max(0, SAMPLES - 2 * steps) // world_size)  # of a rank, in this epoch
+        later = (EPOCHS - epoch - 1) * -(-SAMPLES // world_size)
+        drawn = [value["trained"] for value in seen]
+        told = (
+            f"on {world_size} ranks, after an interruption on 2, each rank takes {len(drawn[0])} "
+            f"samples to the end of epoch {EPOCHS - 1}"
+        )
+        first = max(left, len(drawn[0]) - later)  # of what it takes in this epoch
+        missing = set(range(SAMPLES)) - done - {i for own in drawn for i in own[:first]}
+        hold(
+            len(drawn[0]) >= left + later and not missing,
+            "samples-missing",
+            f"{told}: not all that were left are among them. The file has to say how many samples "
+            "all ranks together have seen, since their number may change",
+            range(world_size),
+        )
+        hold(
+            all(len(own) == left + later for own in drawn),
+            "samples-repeated",
+            f"{told}: some were trained on before the interruption, and count as done in the file",
+            range(world_size),
+        )
+        hold(
+            all(close(value["params"], seen[0]["params"]) for value in seen),
+            "models-differ",
+            f"{told}, and the ranks end with different weights",
+            range(world_size),
+        )
+
+
+@exercise("phase2/train", points=0.5)
+def test_what_is_done_is_not_done_again(ranks, rng):
+    """Called again with all epochs done it trains nothing; with one more, that one alone."""
+
+    def probe(rank, world_size, trainer, data):
+        info = Info(rank, world_size)
+        return [
+            go(trainer, info, n, data, FILE, epochs=epochs) for n, epochs in enumerate((1, 1, 2))
+        ]
+
+    seen = ranks(probe, 2, data=draw(rng))
+
+    first, again, more = seen[0]
+    hold(
+        again["trained"] == [] and again["history"] == [],
+        "samples-repeated",
+        "called again with a file that says that all epochs are done, it takes "
+        f"{len(again['trained'])} samples, and returns a history of {len(again['history'])} epochs",
+    )
+    hold(
+        close(again["params"], first["params"]),
+        "resume-lost",
+        "called again with a file that says that all epochs are done, it leaves the model without "
+        "the weights that the file holds",
+    )
+    epochs = [round(row["epoch"]) for row in more["history"]]
+    hold(
+        epochs == [1] and 0 < len(more["trained"]) <= len(first["trained"]),
+        "resume-lost",
+        "called for 2 epochs with a file that says that one is done, it trains on "
+        f"{len(more['trained'])} samples a rank and returns a history of the epochs {epochs}: "
+        "`epochs` counts those before, too",
+    )
+    hold(
+        not np.array_equal(more["trained"], first["trained"]),
+        "epoch-not-set",
+        "after a file that says that epoch 0 is done, epoch 1 goes over the samples in the order "
+        "of epoch 0",
+    )

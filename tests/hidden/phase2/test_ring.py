@@ -1,0 +1,255 @@
+"""The ring: a sum over ranks made of sends and receives alone, and of few bytes."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from gradsync.diagnose.values import close
+from gradsync.records import Diagnosis
+from gradsync.testing import assert_on_every_rank, assert_rank_by_rank, check, exercise, would_be
+
+GUIDE = "The ring"
+POINT_TO_POINT = ("send", "recv")
+
+
+def probe_sums(rank, trainer, tensors):
+    """Sum this rank's part of each array, one after another; return all that it became."""
+    mine = [torch.from_numpy(parts[rank].copy()) for parts in tensors]
+    for tensor in mine:
+        trainer.ring_all_reduce(tensor)
+    return mine
+
+
+def everyone_sends(seen, _expected):
+    """Every rank blocks in a send, and so nobody receives."""
+    failure = seen.failure
+    last = [calls[-1].op for r in range(seen.world_size) if (calls := seen.collectives(r))]
+    if failure is None or failure.status != "deadlock" or set(last) != {"send"}:
+        return None
+    told = failure.diagnosis
+    text = (
+        f"{told.explanation}. Every rank waits in a send, so that nobody is left to receive: a "
+        f"send may block until its receiver has come (GUIDELINES, {GUIDE})"
+    )
+    return Diagnosis(told.code, told.ranks, text, told.where, GUIDE)
+
+
+def hold_point_to_point(seen):
+    """Nothing but sends and receives may have been entered."""
+    others = {r: [c for c in seen.collectives(r) if c.op not in POINT_TO_POINT] for r in range(4)}
+    guilty = [rank for rank, calls in others.items() if calls]
+    first = others[guilty[0]][0] if guilty else None
+    check(
+        not guilty,
+        "forbidden-shortcut",
+        f"ring_all_reduce calls {first.op if first else ''} at {first.where if first else ''}: to "
+        f"build the sum out of sends and receives alone is the exercise (GUIDELINES, {GUIDE})",
+        ranks=guilty,
+        guide=GUIDE,
+    )
+
+
+def run(ranks, probe, world_size, **inputs):
+    seen = ranks(probe, world_size, mistakes=[everyone_sends], **inputs)
+    hold_point_to_point(seen)
+    return seen
+
+
+def sum_mistakes(tensors):
+    """Return the rules that know what the ranks ended with, given all parts of each array."""
+    world_size = len(tensors[0])
+    own = [[parts[rank] for parts in tensors] for rank in range(world_size)]
+    means = [parts.sum(0) / world_size for parts in tensors]
+    rules = [
+        would_be(
+            own,
+            "gradients-not-synchronised",
+            "every rank still has what it came with: `tensor` itself has to become the sum, not a "
+            "copy of it",
+            GUIDE,
+        ),
+        would_be(
+            [means] * world_size,
+            "divided-twice",
+            "every rank has the mean over the ranks: ring_all_reduce is to leave their sum",
+            GUIDE,
+        ),
+    ]
+    return [*rules, rounded, some_chunks_wrong] if world_size > 1 else []
+
+
+def rounded(seen, expected):
+    """Say that integers are only nearly right: they went through a type that can't hold them."""
+    if not all(close(np.float32(v), np.float32(e)) for v, e in zip_all(seen, expected)):
+        return None
+    text = (
+        "integers are nearly the sum over the ranks, but not exactly: they were carried in a dtype "
+        f"that can't hold them. What is sent has to have the tensor's own (GUIDELINES, {GUIDE})"
+    )
+    return Diagnosis("shape-mismatch", tuple(range(len(seen))), text, guide=GUIDE)
+
+
+def zip_all(seen, expected):
+    """Yield each value with the expected one, over all ranks."""
+    for values, wanted in zip(seen, expected, strict=True):
+        yield from zip(values, wanted, strict=True)
+
+
+def some_chunks_wrong(seen, expected):
+    """Say where the wrong elements lie, which tells a chunk or a pass that went astray."""
+    for rank, values in enumerate(seen):
+        for value, wanted in zip(values, expected[rank], strict=True):
+            flat, right = np.asarray(value).reshape(-1), np.asarray(wanted).reshape(-1)
+            if flat.shape != right.shape or close(flat, right):
+                continue
+            scale = 1e-5 * np.abs(right).max()
+            [wrong] = np.nonzero(~(np.abs(flat - right) <= scale))
+            ranks = tuple(r for r in range(len(seen)) if not close(seen[r], expected[r]))
+            text = (
+                f"on rank {rank} of {len(seen)}, {len(wrong)} of {len(flat)} elements are not the "
+                f"sum over the ranks, the first at position {wrong[0] if len(wrong) else 0}, the "
+                f"last at {wrong[-1] if len(wrong) else 0}. Which chunk are these in, and in which "
+                f"step was it to be added or copied? (GUIDELINES, {GUIDE})"
+            )
+            return Diagnosis("wrong-chunk", ranks, text, guide=GUIDE)
+    return None
+
+
+def hold_sums(seen, tensors, otherwise):
+    expected = [parts.sum(0) for parts in tensors]
+    assert_on_every_rank(seen, expected, mistakes=sum_mistakes(tensors), otherwise=otherwise)
+
+
+@pytest.mark.parametrize("world_size", [4, 3, 2, 1])
+@exercise("phase2/ring_all_reduce", points=3)
+def test_every_rank_ends_with_the_sum(ranks, rng, world_size):
+    """The sum over 1 to 4 ranks, of a size that divides by their number and of one that doesn't."""
+    whole = int(rng.integers(4, 8)) * world_size
+    tensors = [
+        rng.standard_normal((world_size, n), dtype=np.float32) for n in (whole, whole + 1, whole)
+    ]
+
+    seen = run(ranks, probe_sums, world_size, tensors=tensors)
+
+    hold_sums(
+        seen,
+        tensors,
+        f"three tensors of {whole}, {whole + 1} and {whole} elements on {world_size} ranks do not "
+        f"all become the sum over the ranks (GUIDELINES, {GUIDE})",
+    )
+
+
+@pytest.mark.parametrize("world_size", [4, 3])
+@exercise("phase2/ring_all_reduce", points=3)
+def test_no_rank_sends_more_than_its_part(ranks, rng, world_size):
+    """Each rank sends 2(N-1) chunks of the tensor, each an Nth of it, rounded up."""
+    size = int(rng.integers(40, 50)) * world_size + 1
+    tensors = [rng.standard_normal((world_size, size), dtype=np.float32)]
+
+    seen = run(ranks, probe_sums, world_size, tensors=tensors)
+
+    hold_sums(seen, tensors, f"{size} elements do not become the sum over {world_size} ranks")
+    most = 2 * (world_size - 1) * math.ceil(size / world_size) * 4
+    sent = [
+        sum(bytes_of(c) for c in seen.collectives(r) if c.op == "send") for r in range(len(seen))
+    ]
+    guilty = [rank for rank, number in enumerate(sent) if number > most]
+    check(
+        not guilty,
+        "too-many-bytes",
+        f"of a tensor of {4 * size} bytes on {world_size} ranks they send {told(sent)} bytes, by "
+        f"rank. A ring sends 2(N-1) chunks of an Nth of the tensor, {most} bytes from every rank: "
+        f"no rank does more than the others (GUIDELINES, {GUIDE})",
+        ranks=guilty,
+        guide=GUIDE,
+    )
+
+
+def bytes_of(call):
+    item = {"float64": 8, "int64": 8, "complex64": 8, "complex128": 16, "uint8": 1, "int8": 1}
+    return sum(map(math.prod, call.shapes)) * item.get(call.dtype, 4)
+
+
+def told(numbers):
+    return ", ".join(map(str, numbers))
+
+
+@pytest.mark.parametrize(("world_size", "sizes"), [(4, [3, 1]), (3, [1, 2])])
+@exercise("phase2/ring_all_reduce", points=1.5)
+def test_fewer_elements_than_ranks(ranks, rng, world_size, sizes):
+    """A single element, or fewer than there are ranks, is summed as well."""
+    tensors = [rng.standard_normal((world_size, n), dtype=np.float32) for n in sizes]
+    tensors.append(rng.standard_normal(world_size, dtype=np.float32).reshape(world_size))
+
+    def probe(rank, trainer, tensors):
+        *vectors, numbers = tensors
+        mine = [torch.from_numpy(parts[rank].copy()) for parts in vectors]
+        mine.append(torch.tensor(float(numbers[rank])))  # without a dimension
+        for tensor in mine:
+            trainer.ring_all_reduce(tensor)
+        return mine
+
+    seen = run(ranks, probe, world_size, tensors=tensors)
+
+    hold_sums(
+        seen,
+        tensors,
+        f"tensors of {told(sizes)} elements and a number without a dimension do not become the sum "
+        f"over {world_size} ranks (GUIDELINES, {GUIDE})",
+    )
+
+
+@exercise("phase2/ring_all_reduce", points=1.5)
+def test_any_shape_in_place(ranks, rng):
+    """Columns of a matrix, a transposed and a cut tensor are summed where they lie."""
+    parts = rng.standard_normal((3, 5, 4, 2), dtype=np.float32)  # (rank, ...)
+
+    def probe(rank, trainer, parts):
+        column, turned, cut = (torch.from_numpy(parts[rank].copy()) for _ in range(3))
+        trainer.ring_all_reduce(column[:, 1, 0])
+        trainer.ring_all_reduce(turned.permute(2, 0, 1))
+        trainer.ring_all_reduce(cut[1:4, ::2])
+        return [column, turned, cut]
+
+    seen = run(ranks, probe, 3, parts=parts)
+
+    total = parts.sum(0)
+    expected = []
+    for own in parts:
+        column, cut = own.copy(), own.copy()
+        column[:, 1, 0] = total[:, 1, 0]
+        cut[1:4, ::2] = total[1:4, ::2]
+        expected.append([column, total, cut])
+    untouched = would_be(
+        [[own, own, own] for own in parts],
+        "gradients-not-synchronised",
+        "tensors that do not lie in one piece of memory, as a column or a transposed one, are as "
+        "they were: the sum went into a copy of them",
+        GUIDE,
+    )
+    assert_rank_by_rank(
+        seen,
+        expected,
+        mistakes=[untouched],
+        otherwise="a column, a transposed tensor or every second row are not summed right where "
+        "they lie, or what lies beside them was changed: think of tensors that are not in one "
+        f"piece of memory (GUIDELINES, {GUIDE})",
+    )
+
+
+@exercise("phase2/ring_all_reduce", points=1)
+def test_every_dtype_as_it_is(ranks, rng):
+    """Integers are summed exactly, and float64 stays float64."""
+    integers = rng.integers(2**40, 2**41, (3, 7))  # (rank, element)
+    doubles = rng.standard_normal((3, 4, 2))
+
+    seen = run(ranks, probe_sums, 3, tensors=[integers, doubles])
+
+    hold_sums(
+        seen,
+        [integers, doubles],
+        "an int64 or float64 tensor does not become the sum over the ranks: what is sent and added "
+        f"on the way has to have the tensor's own dtype (GUIDELINES, {GUIDE})",
+    )

@@ -1,0 +1,157 @@
+"""The sharded optimizer: the unsharded one's steps, with a share of its state on each rank."""
+
+import pytest
+import torch
+
+from gradsync.diagnose.sharding import not_gathered, other_steps, ranks_differ
+from gradsync.testing import assert_on_every_rank, exercise
+
+SHAPES = [(6, 5), (2,), (4, 4, 2), (1,), (3, 9)]
+ADAM = {"name": "Adam", "options": {"lr": 0.1, "betas": (0.8, 0.95)}}
+PLAIN = {**ADAM, "shapes": SHAPES, "groups": [{"members": [0, 1, 2, 3, 4]}]}
+GROUPS = {
+    "name": "SGD",
+    "options": {"lr": 0.1, "momentum": 0.9},
+    "shapes": SHAPES,
+    "groups": [{"members": [0, 3], "lr": 0.03}, {"members": [4, 1, 2], "weight_decay": 0.3}],
+}
+
+
+def make_params(case):
+    """Return parameters of float64, or of two dtypes in turn, the same wherever it is called."""
+    torch.manual_seed(5)
+    dtypes = [torch.float64, torch.float32 if case.get("mixed") else torch.float64]
+    made = [torch.rand(s, dtype=dtypes[n % 2]) * 4 - 2 for n, s in enumerate(case["shapes"])]
+    return [torch.nn.Parameter(tensor) for tensor in made]
+
+
+def make_optimizer(params, case, sharded):
+    """Return torch's optimizer of that name, or a `sharded` one that is made with it."""
+    groups = [
+        {**{k: v for k, v in group.items() if k != "members"}, "params": members}
+        for group in case["groups"]
+        if (members := [params[index] for index in group["members"]])
+    ]
+    kind = getattr(torch.optim, case["name"])
+    if sharded is None:
+        return kind(groups, **case["options"])
+    return sharded(groups, kind, **case["options"])
+
+
+def drive(case, grads, sharded=None):
+    """Step with the gradients, (step, parameter); return the parameters after each step."""
+    params = make_params(case)
+    optimizer = make_optimizer(params, case, sharded)
+    decays = [lambda step, base=base: base**step for base in case.get("decays", ())]
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, decays) if decays else None
+    after = []
+    for number, row in enumerate(grads):
+        if number == case.get("late_at"):
+            late = {k: v for k, v in case["late"].items() if k != "members"}
+            optimizer.add_param_group(
+                {**late, "params": [params[i] for i in case["late"]["members"]]}
+            )
+        for param, grad in zip(params, row, strict=True):
+            param.grad = None if grad is None else torch.from_numpy(grad).to(param.dtype)
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+        after.append([param.detach().clone() for param in params])
+    return after
+
+
+def probe_drive(trainer, case, grads):
+    return drive(case, grads, trainer.ShardedOptimizer)
+
+
+def draw(rng, shapes, steps=4):
+    """Return gradients (step, parameter), each of a scale of its own."""
+    return [[rng.standard_normal(s) * rng.uniform(0.2, 5) for s in shapes] for _ in range(steps)]
+
+
+def hold_drive(seen, case, grads, what):
+    """Check the parameters after every step against those of torch's own optimizer."""
+    before = [param.detach() for param in make_params(case)]
+    assert_on_every_rank(
+        seen,
+        drive(case, grads),
+        mistakes=[not_gathered(before), ranks_differ, other_steps(what)],
+    )
+
+
+@pytest.mark.parametrize("world_size", [4, 3, 2, 1])
+@exercise("phase2/ShardedOptimizer", points=2)
+def test_steps_equal_the_unsharded_optimizers(ranks, rng, world_size):
+    """After each step every rank has the parameters that the optimizer itself would make."""
+    grads = draw(rng, SHAPES)
+
+    seen = ranks(probe_drive, world_size, case=PLAIN, grads=grads)
+
+    hold_drive(seen, PLAIN, grads, "Adam over one group")
+
+
+@exercise("phase2/ShardedOptimizer", points=0.5)
+def test_parameters_of_several_dtypes(ranks, rng):
+    """Parameters of float32 and float64 in one group are stepped and shared, each as it is."""
+    case = {**PLAIN, "mixed": True}
+    grads = draw(rng, SHAPES)
+
+    seen = ranks(probe_drive, 2, case=case, grads=grads)
+
+    hold_drive(seen, case, grads, "with parameters of float32 and of float64")
+
+
+@exercise("phase2/ShardedOptimizer", points=1)
+def test_more_ranks_than_parameters(ranks, rng):
+    """A rank may own nothing: it takes part, and has all parameters after each step."""
+    case = {**PLAIN, "shapes": [(3, 2), (4,)], "groups": [{"members": [0]}, {"members": [1]}]}
+    grads = draw(rng, case["shapes"], steps=2)
+
+    seen = ranks(probe_drive, 4, case=case, grads=grads)
+
+    hold_drive(seen, case, grads, "with 2 parameters on 4 ranks")
+
+
+@exercise("phase2/ShardedOptimizer", points=1.5)
+def test_groups_keep_their_own_settings(ranks, rng):
+    """Each parameter is stepped with the settings of its group, wherever it lives."""
+    grads = draw(rng, SHAPES)
+
+    seen = ranks(probe_drive, 2, case=GROUPS, grads=grads)
+
+    hold_drive(seen, GROUPS, grads, "SGD with momentum over two groups with settings of their own")
+
+
+@exercise("phase2/ShardedOptimizer", points=1)
+def test_a_scheduler_sets_the_learning_rate(ranks, rng):
+    """A scheduler's learning rates, one a group, are those that the next step is made with."""
+    case = {**GROUPS, "decays": [0.5, 0.2]}
+    grads = draw(rng, SHAPES)
+
+    seen = ranks(probe_drive, 2, case=case, grads=grads)
+
+    hold_drive(seen, case, grads, "with a scheduler that changes the groups' learning rates")
+
+
+@exercise("phase2/ShardedOptimizer", points=1)
+def test_a_group_may_come_later(ranks, rng):
+    """A group added between steps is stepped from then on, and the others go on as before."""
+    late = {"members": [1, 4], "lr": 0.02, "betas": (0.5, 0.9)}
+    case = {**PLAIN, "groups": [{"members": [0, 2, 3]}], "late": late, "late_at": 2}
+    grads = draw(rng, SHAPES)
+
+    seen = ranks(probe_drive, 3, case=case, grads=grads)
+
+    hold_drive(seen, case, grads, "with a group that add_param_group added after two steps")
+
+
+@exercise("phase2/ShardedOptimizer", points=0.5)
+def test_parameters_without_a_gradient_rest(ranks, rng):
+    """A parameter whose gradient is None in a step stays as it is, and its state too."""
+    grads = draw(rng, SHAPES)
+    for step, index in [(0, 0), (0, 3), (1, 1), (2, 0), (2, 2), (2, 4), (3, 3)]:
+        grads[step][index] = None
+
+    seen = ranks(probe_drive, 2, case=GROUPS, grads=grads)
+
+    hold_drive(seen, GROUPS, grads, "where some parameters have no gradient in some steps")

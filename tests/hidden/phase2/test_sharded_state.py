@@ -1,0 +1,228 @@
+"""What a sharded optimizer keeps, and that it is an optimizer in every other way."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from gradsync.diagnose.sharding import not_gathered, other_steps, ranks_differ
+from gradsync.testing import assert_on_every_rank, assert_rank_by_rank, check, each, exercise
+
+GUIDE = "Sharding the optimizer"
+GROUPS = [[0, 3], [4, 1, 2]]  # of five parameters, by their numbers
+
+
+def make_params(shapes):
+    torch.manual_seed(5)
+    return [torch.nn.Parameter(torch.rand(shape, dtype=torch.float64)) for shape in shapes]
+
+
+def close_in(params, targets):
+    """Return the squared distance of the parameters from numbers, one for each."""
+    return sum(((p - t) ** 2).sum() for p, t in zip(params, targets, strict=True))
+
+
+def probe_closure(rank, world_size, trainer, shapes, targets):
+    """Step twice with a closure that averages gradients, as a training step's would."""
+    params = make_params(shapes)
+    optimizer = trainer.ShardedOptimizer(params, torch.optim.Adam, lr=0.1)
+
+    def closure():
+        for param in params:
+            param.grad = None
+        loss = close_in(params, targets[rank])
+        loss.backward()
+        for param in params:
+            dist.all_reduce(param.grad)
+            param.grad /= world_size
+        return loss
+
+    losses = [optimizer.step(closure) for _ in range(2)]
+    after = [param.detach().clone() for param in params]
+    return {"after": after, "losses": [None if loss is None else float(loss) for loss in losses]}
+
+
+@exercise("phase2/ShardedOptimizer", points=1)
+def test_step_calls_the_closure_and_returns_its_loss(ranks, rng):
+    """step(closure) calls it on every rank, with gradients on, and returns what it returned."""
+    shapes = [(3, 2), (4,)]
+    targets = rng.uniform(-3, 3, (3, 2))  # (rank, parameter)
+
+    seen = ranks(probe_closure, 3, shapes=shapes, targets=targets)
+
+    params = make_params(shapes)
+    optimizer = torch.optim.Adam(params, lr=0.1)
+    losses = [[], [], []]
+    for _ in range(2):
+        optimizer.zero_grad()
+        own = [close_in(params, targets[rank]) for rank in range(3)]
+        (sum(own) / 3).backward()
+        optimizer.step()
+        for rank in range(3):
+            losses[rank].append(own[rank].item())
+    without = [rank for rank in range(3) if None in seen[rank]["losses"]]
+    check(
+        not without,
+        "wrong-signature",
+        f"step(closure) returns None on rank {', '.join(map(str, without))}: every rank is to "
+        f"call the closure and return what it returned (GUIDELINES, {GUIDE})",
+        ranks=without,
+        guide=GUIDE,
+    )
+    assert_on_every_rank(
+        each(seen, lambda value: [value["after"]]),
+        [[param.detach() for param in params]],
+        mistakes=[
+            not_gathered([param.detach() for param in make_params(shapes)]),
+            ranks_differ,
+            other_steps("after two calls of step(closure)"),
+        ],
+    )
+    assert_rank_by_rank(
+        each(seen, lambda value: value["losses"]),
+        losses,
+        otherwise="step(closure) does not return what the closure returned, once for each step",
+    )
+
+
+def probe_state(trainer, shapes, first):
+    """Step with all but the last group there, add that, and step; count what is kept."""
+    made = []
+
+    class Watched(torch.optim.Adam):
+        """Adam that can be found however it is wrapped."""
+
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            made.append(self)
+
+    def elements(*states):
+        """Count what is kept, once where several optimizers share it."""
+        tensors = {id(t): t for state in states for kept in state.values() for t in kept.values()}
+        kept = [t for t in tensors.values() if isinstance(t, torch.Tensor) and t.dim() > 0]
+        return sum(t.numel() for t in kept if t.is_floating_point())
+
+    params = [torch.nn.Parameter(torch.ones(shape)) for shape in shapes]
+    optimizer = trainer.ShardedOptimizer(params[:first], Watched, lr=0.1)
+    rows = []
+    for late in (params[first:], []):
+        for param in params:
+            param.grad = torch.ones_like(param)
+        optimizer.step()
+        rows.append([elements(*(one.state for one in made)), elements(optimizer.state)])
+        if late:
+            optimizer.add_param_group({"params": late, "lr": 0.01})
+    return rows
+
+
+@pytest.mark.parametrize("world_size", [4, 3, 2])
+@exercise("phase2/ShardedOptimizer", points=3)
+def test_each_rank_keeps_a_share_of_the_state(ranks, rng, world_size):
+    """No rank keeps more than an even share by elements and one parameter; all is kept once."""
+    small = [(int(n),) for n in rng.integers(2, 5, 4 * world_size)]
+    big = [(20, 10) if index % world_size == 0 else s for index, s in enumerate(small)]
+    shapes = [
+        *big,
+        (30, 10),
+        (8, 9),
+        (10, 30),
+    ]  # by card-dealing one rank would get all that is large
+
+    seen = ranks(probe_state, world_size, shapes=shapes, first=len(big))
+
+    for moment, known in enumerate((big, shapes)):
+        hold_shares(
+            [value[moment] for value in seen],
+            [math.prod(shape) for shape in known],
+            ", after add_param_group" * moment,
+        )
+
+
+def hold_shares(kept, sizes, when):
+    """Check each rank's `[kept, shown]` elements of Adam's state, two for each of a parameter."""
+    total, world_size = sum(sizes), len(kept)
+    limit = 2 * (math.ceil(total / world_size) + max(sizes))
+    most = [max(elements, shown) for elements, shown in kept]
+    over = [rank for rank in range(world_size) if most[rank] > limit]
+    check(
+        not over,
+        "state-not-sharded",
+        f"rank {', '.join(map(str, over))} keeps optimizer state of "
+        f"{', '.join(str(most[rank]) for rank in over)} elements{when}, where the whole has "
+        f"{2 * total}: a rank of {world_size} may keep an even share of the elements and "
+        f"one parameter, that is {limit} with Adam, which keeps two for each "
+        f"(GUIDELINES, {GUIDE})",
+        ranks=over,
+        guide=GUIDE,
+    )
+    shown = [elements for _, elements in kept]
+    check(
+        sum(shown) == 2 * total,
+        "state-not-sharded",
+        f"`.state` shows {', '.join(map(str, shown))} elements on ranks 0 to {world_size - 1}"
+        f"{when}, and the whole has {2 * total}: each rank's is to show the state of its own "
+        f"share, and every parameter belongs to one rank (GUIDELINES, {GUIDE})",
+        ranks=range(world_size),
+        guide=GUIDE,
+    )
+
+
+@exercise("phase2/ShardedOptimizer", points=0.5)
+def test_it_is_an_optimizer_over_all_parameters(ranks):
+    """It is a torch.optim.Optimizer whose groups hold all parameters, and it clears them all."""
+
+    def probe(trainer, members):
+        params = make_params([(3, 2), (4,), (1,), (5, 2), (2,)])
+        groups = [{"params": [params[index] for index in group]} for group in members]
+        groups[0]["lr"] = 0.03
+        optimizer = trainer.ShardedOptimizer(groups, torch.optim.SGD, lr=0.1)
+        for param in params:
+            param.grad = torch.ones_like(param)
+        optimizer.zero_grad()
+        groups = [
+            [index for held in group["params"] for index, p in enumerate(params) if p is held]
+            for group in optimizer.param_groups
+        ]
+        return {
+            "kind": isinstance(optimizer, torch.optim.Optimizer),
+            "groups": groups,
+            "settings": [float(group["lr"]) for group in optimizer.param_groups],
+            "cleared": all(p.grad is None or not p.grad.any() for p in params),
+        }
+
+    seen = ranks(probe, 2, members=GROUPS)
+
+    check(
+        all(value["kind"] for value in seen),
+        "wrong-signature",
+        "a ShardedOptimizer is no torch.optim.Optimizer: schedulers, for one, refuse anything else "
+        f"(GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+    check(
+        all(list(map(sorted, value["groups"])) == list(map(sorted, GROUPS)) for value in seen),
+        "wrong-signature",
+        "`param_groups` of a ShardedOptimizer do not hold the groups that it was given: "
+        f"parameters {seen[0]['groups']} on rank 0, for {GROUPS}. Who owns a parameter is the "
+        f"optimizer's own business (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+    check(
+        all(np.allclose(value["settings"], [0.03, 0.1]) for value in seen),
+        "wrong-signature",
+        f"the groups' learning rates in `param_groups` are {seen[0]['settings']}, not those that "
+        f"the groups were given (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+    left = [rank for rank in range(2) if not seen[rank]["cleared"]]
+    check(
+        not left,
+        "gradients-not-zeroed",
+        "after zero_grad some parameters still have gradients, on rank "
+        f"{', '.join(map(str, left))}: each rank clears those of all parameters, not of its share "
+        f"alone (GUIDELINES, {GUIDE})",
+        ranks=left,
+        guide=GUIDE,
+    )

@@ -1,0 +1,209 @@
+"""Shares that repeat nothing: of a dataset among ranks, of a batch among microbatches."""
+
+import torch
+
+from gradsync.diagnose.shares import some
+from gradsync.testing import check, exercise
+
+SHARDS, MICROBATCHES = "Shares without padding", "Microbatches"
+
+
+def hold_parts(parts, count, case, guide):
+    """Hold parts of 0..count-1, lists of indices, to be in order, without gaps and even."""
+    every = [index for part in parts for index in part]
+    sizes = [len(part) for part in parts]
+    missing = sorted(set(range(count)) - set(every))
+    alike = len(parts) > 1 and sizes[0] and all(part == parts[0] for part in parts)
+    strangers = sorted(set(every) - set(range(count)))
+    twice = sorted({index for index in every if every.count(index) > 1})
+    for holds, code, text in (
+        (not alike, "same-shard-on-every-rank", f"all get the same, {some(parts[0])}"),
+        (not missing, "samples-missing", f"nobody gets {some(missing)}"),
+        (not strangers, "padding-wrong", f"{some(strangers)} is past the end"),
+        (not twice, "samples-repeated", f"{some(twice)} comes more than once"),
+        (
+            max(sizes) - min(sizes) <= 1,
+            "unequal-shards",
+            f"the sizes {some(sizes)} differ by more than one",
+        ),
+        (
+            sizes == sorted(sizes, reverse=True),
+            "wrong-length",
+            f"the sizes are {some(sizes)}: the larger ones come first",
+        ),
+        (
+            every == sorted(every),
+            "not-contiguous",
+            f"the first is {some(parts[0])}: each takes neighbours, one after the other, in order",
+        ),
+    ):
+        check(holds, code, f"{case}: {text} (GUIDELINES, {guide})", guide=guide)
+
+
+@exercise("phase2/shard_without_padding", points=3)
+def test_shards_are_even_and_cover_all(ranks, rng):
+    """The shares are contiguous, disjoint, cover all, and are even, larger ones first."""
+
+    def probe(data_loader, cases):
+        return [
+            [[int(i) for i in data_loader.shard_without_padding(m, n, r)] for r in range(n)]
+            for m, n in cases
+        ]
+
+    drawn = [(int(rng.integers(1, 200)), int(rng.integers(1, 17))) for _ in range(40)]
+    cases = [(10, 4), (8, 4), (7, 1), (11, 3), (7, 4), *drawn]
+    [seen] = ranks(probe, 1, process_group=False, cases=cases)
+
+    for (m, n), parts in zip(cases, seen, strict=True):
+        hold_parts(parts, m, f"{m} samples on {n} ranks", SHARDS)
+
+
+@exercise("phase2/shard_without_padding", points=1)
+def test_a_rank_may_have_an_empty_shard(ranks, rng):
+    """The share is a `range`, an empty one where there are fewer samples than ranks."""
+
+    def probe(data_loader, cases):
+        shards = [[data_loader.shard_without_padding(m, n, r) for r in range(n)] for m, n in cases]
+        return [[[type(s).__name__, [int(i) for i in s]] for s in shares] for shares in shards]
+
+    few = int(rng.integers(1, 6))
+    cases = [(few, 6), (1, 4), (2, 3), (0, 2), (0, 1), (16, 16)]
+    [seen] = ranks(probe, 1, process_group=False, cases=cases)
+
+    for (m, n), shares in zip(cases, seen, strict=True):
+        case = f"{m} samples on {n} ranks"
+        hold_parts([part for _, part in shares], m, case, SHARDS)
+        kinds = sorted({kind for kind, _ in shares} - {"range"})
+        check(
+            not kinds,
+            "wrong-signature",
+            f"{case}: a share is returned as a {' or a '.join(kinds)}, but should be a `range` "
+            f"(GUIDELINES, {SHARDS})",
+            guide=SHARDS,
+        )
+
+
+def probe_parts(data_loader, batches, num_parts):
+    """Return the parts' types and tensors, and whether a change to them reaches the batch."""
+    seen = []
+    for batch, number in zip(batches, num_parts, strict=True):
+        parts = data_loader.split_microbatches(tuple(batch), number)
+        kinds = [type(parts).__name__, *(type(part).__name__ for part in parts)]
+        values = [[tensor.tolist() for tensor in part] for part in parts]
+        before = [tensor.clone() for tensor in batch]
+        for part in parts:
+            for tensor in part:
+                tensor.add_(1)
+        reached = [
+            bool(torch.equal(now, then + 1)) for now, then in zip(batch, before, strict=True)
+        ]
+        seen.append([kinds, values, reached])
+    return seen
+
+
+def draw_batch(rng, samples):
+    """Draw inputs, weights and, first, each sample's own number."""
+    return [
+        torch.arange(samples),
+        torch.from_numpy(rng.standard_normal((samples, 3, 2))),
+        torch.from_numpy(rng.standard_normal(samples)).float(),
+    ]
+
+
+def draw_splits(rng):
+    """Draw (samples, parts): one part, one sample a part, sizes that divide and do not."""
+    drawn = [int(rng.integers(2, 40)) for _ in range(12)]
+    return [(10, 4), (8, 4), (5, 5), (6, 1), (1, 1), (7, 4)] + [
+        (samples, int(rng.integers(1, samples + 1))) for samples in drawn
+    ]
+
+
+@exercise("phase2/split_microbatches", points=2)
+def test_a_batch_is_split_in_order_and_evenly(ranks, rng):
+    """Each tensor is split along dim 0, all alike, in order, sizes even, larger ones first."""
+    splits = draw_splits(rng)
+    batches = [
+        draw_batch(rng, samples)[: 1 + number % 3] for number, (samples, _) in enumerate(splits)
+    ]
+
+    [seen] = ranks(
+        probe_parts, 1, process_group=False, batches=batches, num_parts=[n for _, n in splits]
+    )
+
+    for (samples, number), batch, (kinds, parts, _) in zip(splits, batches, seen, strict=True):
+        case = f"a batch of {samples} samples in {number} parts"
+        check(
+            kinds == ["list"] + ["tuple"] * len(parts),
+            "wrong-signature",
+            f"{case}: what is returned should be a list of tuples (GUIDELINES, {MICROBATCHES})",
+            guide=MICROBATCHES,
+        )
+        check(
+            len(parts) == number and all(len(part) == len(batch) for part in parts),
+            "wrong-length",
+            f"{case}: {len(parts)} parts came, of {sorted({len(part) for part in parts})} tensors; "
+            f"each is to have all {len(batch)} of the batch (GUIDELINES, {MICROBATCHES})",
+            guide=MICROBATCHES,
+        )
+        numbers = [part[0] for part in parts]
+        hold_parts(numbers, samples, case, MICROBATCHES)
+        check(
+            all(
+                tensor == whole[part[0]].tolist()
+                for part in parts
+                for tensor, whole in zip(part, batch, strict=True)
+            ),
+            "microbatch-order",
+            f"{case}: the tensors are not split alike, so that in a part the samples of one are "
+            f"not those of another, inputs and targets say (GUIDELINES, {MICROBATCHES})",
+            guide=MICROBATCHES,
+        )
+
+
+@exercise("phase2/split_microbatches", points=1)
+def test_the_parts_are_views_of_the_batch(ranks, rng):
+    """The parts are views: no sample is copied."""
+    batches = [draw_batch(rng, samples) for samples in (10, 6, 3)]
+
+    [seen] = ranks(probe_parts, 1, process_group=False, batches=batches, num_parts=[4, 1, 3])
+
+    for batch, number, (_, _, reached) in zip(batches, (4, 1, 3), seen, strict=True):
+        check(
+            all(reached),
+            "tensors-replaced",
+            f"a batch of {len(batch[0])} samples in {number} parts: a change to the parts does not "
+            f"reach the batch. They should be views of its memory (GUIDELINES, {MICROBATCHES})",
+            guide=MICROBATCHES,
+        )
+
+
+@exercise("phase2/split_microbatches", points=1)
+def test_more_parts_than_samples_are_refused(ranks, rng):
+    """More parts than samples, or fewer than one, are a ValueError."""
+
+    def probe(data_loader, cases):
+        answers = []
+        for samples, number in cases:
+            try:
+                data_loader.split_microbatches((torch.zeros(samples, 2),), number)
+                answers.append("no error at all")
+            except NotImplementedError:
+                raise
+            except ValueError:
+                answers.append(None)
+            except Exception as error:
+                answers.append(f"{type(error).__name__}: {error}")
+        return answers
+
+    samples = int(rng.integers(2, 9))
+    cases = [(samples, samples + 1), (1, 2), (samples, 0), (samples, -1), (samples, 10 * samples)]
+    [seen] = ranks(probe, 1, process_group=False, cases=cases)
+
+    for (samples, number), got in zip(cases, seen, strict=True):
+        check(
+            got is None,
+            "bad-arguments-accepted",
+            f"a batch of {samples} samples in {number} parts gave {got}: a ValueError is wanted "
+            f"(GUIDELINES, {MICROBATCHES})",
+            guide=MICROBATCHES,
+        )

@@ -1,0 +1,269 @@
+"""Linear layers in parts: N ranks compute, forward and backward, what one `nn.Linear` does."""
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from gradsync.diagnose.parallel_layers import (
+    column_input_mistake,
+    layer_gradient_mistakes,
+    row_bias_mistake,
+    row_input_mistake,
+    row_output_mistakes,
+    unlike_linear,
+)
+from gradsync.diagnose.traffic import too_many_bytes
+from gradsync.testing import assert_rank_by_rank, check, each, exercise, hold, would_be
+
+GUIDE = "Tensor parallelism"
+KEPT, SPLIT = 5, 12  # features on the side that every rank has whole, and on the one in parts
+CASES = [  # world size, the shape in front of the features, whether there is a bias
+    (4, (3,), True),
+    (3, (2, 3), True),
+    (2, (2, 1, 2), False),
+    (1, (3,), True),
+]
+WIDE = 64
+WEIGHT_BYTES = WIDE * WIDE // 2 * 4  # of the part that each of 2 ranks has
+SENDS_WEIGHTS = (
+    "as much as this rank's part of the weight has, in one forward and backward of one sample. "
+    "The parts of the weight stay where they are: activations and their gradients travel"
+)
+
+
+def draw(rng, outputs, inputs, batch):
+    """Return a full layer, what goes in, and the gradient of what comes out."""
+    shapes = {
+        "weight": (outputs, inputs),
+        "bias": (outputs,),
+        "inputs": (*batch, inputs),
+        "upstream": (*batch, outputs),
+    }
+    return {n: torch.from_numpy(rng.standard_normal(s, np.float32)) for n, s in shapes.items()}
+
+
+def whole_layer(drawn, bias=True):
+    """Do it with the full layer: its outputs, and the gradients of everything."""
+    leaves = {name: drawn[name].clone().requires_grad_() for name in ("inputs", "weight", "bias")}
+    outputs = F.linear(leaves["inputs"], leaves["weight"], leaves["bias"] if bias else None)
+    outputs.backward(drawn["upstream"])
+    return {"outputs": outputs.detach(), **{name: leaf.grad for name, leaf in leaves.items()}}
+
+
+def own(tensor, dim):
+    return tensor.chunk(dist.get_world_size(), dim)[dist.get_rank()]
+
+
+def fill(layer, weight, bias):
+    """Copy a rank's parts into its layer, whatever it calls them; return its parameters.
+
+    Returns nothing where they have not the sizes of these parts.
+    """
+    named = {}
+    for param in layer.parameters():
+        name = {bias.numel(): "bias", weight.numel(): "weight"}.get(param.numel(), "other")
+        named[name] = param
+        part = {"weight": weight, "bias": bias}.get(name)
+        if part is not None:
+            turned = param.dim() == 2 and param.shape != weight.shape
+            param.data.copy_(part.T if turned else part.reshape(param.shape))
+    return named if "weight" in named and "other" not in named else {}
+
+
+def pass_through(layer, weight, bias, inputs, upstream):
+    """Return what a rank's layer makes of these, forward and backward."""
+    named = fill(layer, weight, bias)
+    kept = {"elements": sum(param.numel() for param in layer.parameters()), "fits": bool(named)}
+    if not named:
+        return kept
+    dist.new_group()  # marks where the records of making and filling the layer end
+    leaf = inputs.clone().requires_grad_()
+    outputs = layer(leaf)
+    kept |= {"outputs": outputs, "inputs": None, "weight": None, "bias": None}
+    if outputs.requires_grad and outputs.shape == upstream.shape:
+        outputs.backward(upstream)
+        kept |= {"inputs": leaf.grad, **{name: param.grad for name, param in named.items()}}
+    if kept["weight"] is not None and kept["weight"].dim() == 2:
+        turned = kept["weight"].shape != weight.shape
+        kept["weight"] = kept["weight"].T if turned else kept["weight"]
+    elif kept["weight"] is not None:
+        kept["weight"] = kept["weight"].reshape(weight.shape)
+    return kept
+
+
+def probe_column(model_parallel, drawn, **options):
+    weight, bias, upstream = drawn["weight"], drawn["bias"], drawn["upstream"]
+    layer = model_parallel.ColumnParallelLinear(weight.shape[1], weight.shape[0], **options)
+    upstream = upstream if options.get("gather_output") else own(upstream, -1)
+    return pass_through(layer, own(weight, 0), own(bias, 0), drawn["inputs"], upstream)
+
+
+def probe_row(model_parallel, drawn, **options):
+    weight, bias, inputs = drawn["weight"], drawn["bias"], drawn["inputs"]
+    layer = model_parallel.RowParallelLinear(weight.shape[1], weight.shape[0], **options)
+    inputs = own(inputs, -1) if options.get("input_is_parallel", True) else inputs
+    return pass_through(layer, own(weight, 1), bias, inputs, drawn["upstream"])
+
+
+def check_elements(seen, wanted, what):
+    """Hold the sizes of each rank's parameters against those of its parts."""
+    wrong = [rank for rank, kept in enumerate(seen) if not kept["fits"]]
+    held = max([seen[rank]["elements"] for rank in wrong], default=0)
+    check(
+        not wrong,
+        "state-not-sharded" if held > wanted else "differs-from-single-process",
+        f"the layer's parameters have {held} elements on a rank, in other sizes than those of its "
+        f"part, which is {what} ({wanted} elements; GUIDELINES, {GUIDE})",
+        ranks=wrong,
+        guide=GUIDE,
+    )
+
+
+def check_outputs(seen, expected, mistakes):
+    assert_rank_by_rank(
+        each(seen, lambda kept: kept["outputs"]),
+        expected,
+        mistakes=[*(mistakes if len(seen) > 1 else []), unlike_linear("the layer's output")],
+    )
+
+
+def check_gradient(seen, name, expected, *mistakes):
+    assert_rank_by_rank(
+        each(seen, lambda kept: kept[name]),
+        expected,
+        mistakes=[*(mistakes if len(seen) > 1 else []), *layer_gradient_mistakes(name, expected)],
+    )
+
+
+def judge_column(seen, drawn, *, gathers=False, bias=True):
+    world_size = len(seen)
+    whole = whole_layer(drawn, bias)
+    rows = len(drawn["weight"]) // world_size
+    check_elements(
+        seen,
+        rows * (drawn["weight"].shape[1] + bias),
+        f"{rows} rows of the weight and what bias they have",
+    )
+    parts = whole["outputs"].chunk(world_size, -1)
+    if gathers:
+        text = "with gather_output each rank still returns its own part of the outputs alone"
+        rule = would_be(parts, "parameters-not-gathered", text, GUIDE)
+        check_outputs(seen, [whole["outputs"]] * world_size, [rule])
+    else:
+        check_outputs(seen, parts, [])
+    check_gradient(seen, "weight", whole["weight"].chunk(world_size))
+    if bias:
+        check_gradient(seen, "bias", whole["bias"].chunk(world_size))
+    alone = column_input_mistake(drawn["upstream"], drawn["weight"], world_size)
+    check_gradient(seen, "inputs", [whole["inputs"]] * world_size, alone)
+
+
+def judge_row(seen, drawn, *, parallel=True, bias=True):
+    world_size = len(seen)
+    whole = whole_layer(drawn, bias)
+    columns = drawn["weight"].shape[1] // world_size
+    check_elements(
+        seen,
+        len(drawn["weight"]) * (columns + bias),
+        f"{columns} columns of the weight and what bias it has",
+    )
+    rules = row_output_mistakes(drawn, whole["outputs"], world_size)
+    check_outputs(seen, [whole["outputs"]] * world_size, rules)
+    check_gradient(seen, "weight", whole["weight"].chunk(world_size, -1))
+    if bias:
+        check_row_bias(seen, whole["bias"])
+    if parallel:
+        check_gradient(seen, "inputs", whole["inputs"].chunk(world_size, -1))
+    else:
+        alone = row_input_mistake(whole["inputs"], world_size)
+        check_gradient(seen, "inputs", [whole["inputs"]] * world_size, alone)
+
+
+def check_row_bias(seen, whole):
+    """Hold the bias's gradient against the whole one, on every rank that adds the bias."""
+    if not all(map(is_idle, seen)):  # one rank may add it for all
+        seen = each(seen, lambda kept: {**kept, "bias": whole} if is_idle(kept) else kept)
+    rule = row_bias_mistake(whole, len(seen))
+    check_gradient(seen, "bias", [whole] * len(seen), rule)
+
+
+def is_idle(kept):
+    return kept["bias"] is None or not bool(kept["bias"].any())
+
+
+@pytest.mark.parametrize(("world_size", "batch", "bias"), CASES)
+@exercise("phase2/ColumnParallelLinear", points=2)
+def test_a_column_parallel_layer_equals_its_part_of_the_whole(ranks, rng, world_size, batch, bias):
+    """Each rank's outputs and gradients are its part of nn.Linear's, the input's are whole."""
+    drawn = draw(rng, SPLIT, KEPT, batch)
+
+    def probe(model_parallel, drawn, bias):
+        return probe_column(model_parallel, drawn, bias=bias)
+
+    judge_column(ranks(probe, world_size, drawn=drawn, bias=bias), drawn, bias=bias)
+
+
+@pytest.mark.parametrize(("world_size", "batch"), [(3, (2, 3)), (2, (4,))])
+@exercise("phase2/ColumnParallelLinear", points=1)
+def test_gathered_outputs_are_the_whole_layers(ranks, rng, world_size, batch):
+    """With gather_output every rank has all outputs, and the gradients are still nn.Linear's."""
+    drawn = draw(rng, SPLIT, KEPT, batch)
+
+    def probe(model_parallel, drawn):
+        return probe_column(model_parallel, drawn, gather_output=True)
+
+    judge_column(ranks(probe, world_size, drawn=drawn), drawn, gathers=True)
+
+
+@exercise("phase2/ColumnParallelLinear", points=0.5)
+def test_a_column_parallel_layer_sends_no_weights(ranks, rng):
+    """Forward and backward move less than this rank's part of the weight."""
+    drawn = draw(rng, WIDE, WIDE, (1,))
+
+    def probe(model_parallel, drawn):
+        return probe_column(model_parallel, drawn)
+
+    seen = ranks(probe, 2, drawn=drawn)
+
+    hold(too_many_bytes(seen, WEIGHT_BYTES, SENDS_WEIGHTS, GUIDE))
+    judge_column(seen, drawn)
+
+
+@pytest.mark.parametrize(("world_size", "batch", "bias"), CASES)
+@exercise("phase2/RowParallelLinear", points=2)
+def test_a_row_parallel_layer_equals_the_whole(ranks, rng, world_size, batch, bias):
+    """Every rank has nn.Linear's outputs, with one bias, and its part of the gradients."""
+    drawn = draw(rng, KEPT, SPLIT, batch)
+
+    def probe(model_parallel, drawn, bias):
+        return probe_row(model_parallel, drawn, bias=bias)
+
+    judge_row(ranks(probe, world_size, drawn=drawn, bias=bias), drawn, bias=bias)
+
+
+@pytest.mark.parametrize(("world_size", "batch"), [(3, (2, 3)), (2, (4,))])
+@exercise("phase2/RowParallelLinear", points=1)
+def test_a_whole_input_is_split_by_the_layer(ranks, rng, world_size, batch):
+    """With input_is_parallel=False each rank takes its part, and the input's gradient is whole."""
+    drawn = draw(rng, KEPT, SPLIT, batch)
+
+    def probe(model_parallel, drawn):
+        return probe_row(model_parallel, drawn, input_is_parallel=False)
+
+    judge_row(ranks(probe, world_size, drawn=drawn), drawn, parallel=False)
+
+
+@exercise("phase2/RowParallelLinear", points=0.5)
+def test_a_row_parallel_layer_sends_no_weights(ranks, rng):
+    """Forward and backward move less than this rank's part of the weight."""
+    drawn = draw(rng, WIDE, WIDE, (1,))
+
+    def probe(model_parallel, drawn):
+        return probe_row(model_parallel, drawn)
+
+    seen = ranks(probe, 2, drawn=drawn)
+
+    hold(too_many_bytes(seen, WEIGHT_BYTES, SENDS_WEIGHTS, GUIDE))
+    judge_row(seen, drawn)

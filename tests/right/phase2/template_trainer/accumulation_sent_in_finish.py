@@ -1,0 +1,21 @@
+"""Every microbatch under no_sync, from the last to the first; `finish` alone sends."""
+
+import contextlib
+
+
+def train_step_accumulated(model, microbatches, loss_fn, optimizer, averager):
+    sizes = torch.tensor([len(targets) for _, targets in microbatches], dtype=torch.float64)
+    weights = sizes / sizes.sum()
+    model.zero_grad(set_to_none=False)
+    mean = 0.0
+    with averager.no_sync():
+        for weight, (inputs, targets) in reversed(list(zip(weights.tolist(), microbatches))):
+            loss = loss_fn(model(inputs), targets)
+            (weight * loss).backward()
+            mean += weight * float(loss.detach())
+    averager.finish()
+    optimizer.step()
+    mean = torch.tensor(mean / dist.get_world_size())
+    dist.reduce(mean, 0)
+    dist.broadcast(mean, 0)
+    return float(mean)

@@ -1,0 +1,208 @@
+"""What `gradsync check` tries on BucketedGradientAverager: gradients that are small numbers."""
+
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from gradsync.diagnose.buckets import (
+    averaging_mistakes,
+    between,
+    bucket_sizes,
+    lanes,
+    waits_in_backward,
+)
+from gradsync.testing import assert_on_every_rank, check, exercise, would_be
+
+GUIDE = "Buckets and overlap"
+CAP = 3000 / 2**20  # MiB: 3000 bytes, less than two of the layers below, more than one
+
+
+class Layers(nn.Module):
+    """Four weights of 512 floats; the gradient of each is the input, one number."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = nn.ParameterList(torch.zeros(512) for _ in range(4))
+
+    def forward(self, number, used=(0, 1, 2, 3), in_between=None):
+        hidden = torch.zeros(())
+        for layer in used:
+            hidden = hidden + self.weights[layer].sum() * number
+            if layer == 0 and in_between is not None:
+                hidden.register_hook(in_between)  # in backward, when layers 3 to 1 are done
+        return hidden
+
+
+def numbers_in_gradients(model):
+    return {
+        str(layer): None if w.grad is None else w.grad[0].item()
+        for layer, w in enumerate(model.weights)
+    }
+
+
+def mark(group, number):  # see gradsync.diagnose.buckets
+    dist.all_reduce(torch.zeros(1, 1, number, dtype=torch.int8), group=group)
+
+
+def same(number):
+    """Return the gradients in which every layer has that number."""
+    return {str(layer): float(number) for layer in range(4)}
+
+
+@exercise("phase2/BucketedGradientAverager", points=1)
+def test_gradients_are_the_mean_after_finish(ranks):
+    """In two steps the gradients are 2 and 6 by rank, then 4 and 10: the means are 4 and 7."""
+
+    def probe(rank, trainer):
+        model = Layers()
+        averager = trainer.BucketedGradientAverager(model)
+        after = []
+        for number in ([2.0, 4.0], [6.0, 10.0])[rank]:
+            model.zero_grad()
+            model(number).backward()
+            averager.finish()
+            after.append(numbers_in_gradients(model))
+        return {f"{step}: {n}": g for step, grads in enumerate(after) for n, g in grads.items()}
+
+    seen = ranks(probe, world_size=2)
+
+    def both(first, second):
+        return {f"{s}: {n}": g for s, x in enumerate((first, second)) for n, g in same(x).items()}
+
+    assert_on_every_rank(
+        seen,
+        both(4, 7),
+        mistakes=averaging_mistakes([both(2, 4), both(6, 10)]),
+        otherwise="the gradients are 2 and 6 by rank in step 0, and 4 and 10 in step 1, and should "
+        f"become 4 and then 7. By rank they become {list(seen)} (GUIDELINES, {GUIDE})",
+    )
+
+
+@exercise("phase2/BucketedGradientAverager", points=1)
+def test_a_layer_that_one_rank_does_not_use(ranks):
+    """Rank 1 leaves out layer 2: its gradient is 6 and nothing, so that 3 is the mean."""
+
+    def probe(rank, trainer, cap):
+        model = Layers()
+        averager = trainer.BucketedGradientAverager(model, bucket_cap_mb=cap)
+        model(6.0, (0, 1, 2, 3) if rank == 0 else (0, 1, 3)).backward()
+        averager.finish()
+        return numbers_in_gradients(model)
+
+    seen = ranks(probe, world_size=2, cap=CAP)
+
+    expected = {**same(6), "2": 3.0}
+    assert_on_every_rank(
+        seen,
+        expected,
+        mistakes=[
+            would_be(
+                [expected, {**expected, "2": None}],
+                "none-gradient-skipped",
+                "rank 1 does not use layer 2 and has no gradient for it: it counts as zero there, "
+                "so that the mean is 3 on both ranks",
+                GUIDE,
+            )
+        ],
+        otherwise="every gradient is 6, but rank 1 does not use layer 2, whose mean is 3. By rank "
+        f"they become {list(seen)}, where they should become {expected}: a parameter that a rank "
+        f"does not use counts as zero there (GUIDELINES, {GUIDE})",
+    )
+
+
+@exercise("phase2/BucketedGradientAverager", points=1)
+def test_no_sync_only_accumulates(ranks):
+    """Backward with 1 under no_sync and with 2 after it make 3, on rank 1 ten times as much."""
+
+    def probe(rank, trainer):
+        group = dist.new_group()
+        model = Layers()
+        averager = trainer.BucketedGradientAverager(model)
+        mark(group, 1)
+        with averager.no_sync():
+            model(1.0 * 10**rank).backward()
+        mark(group, 2)
+        model(2.0 * 10**rank).backward()
+        averager.finish()
+        return numbers_in_gradients(model)
+
+    seen = ranks(probe, world_size=2)
+
+    calls = between(seen, 0, (1, 2))
+    check(
+        not calls,
+        "synchronised-too-often",
+        f"backward under no_sync() enters {', '.join(c.op for c in calls)}: it is to send nothing "
+        f"(GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+    lost = "the gradients are 11, the mean of 2 and 20: what came under no_sync() is lost"
+    assert_on_every_rank(
+        seen,
+        same(16.5),
+        mistakes=[
+            would_be([same(11)] * 2, "accumulation-lost", lost, GUIDE),
+            *averaging_mistakes([same(3), same(30)]),
+        ],
+        otherwise="the gradients 1 + 2 on rank 0 and 10 + 20 on rank 1 should become 16.5 on both, "
+        f"but they become {list(seen)}: what came under no_sync() counts (GUIDELINES, {GUIDE})",
+    )
+
+
+def probe_buckets(rank, trainer, cap):
+    """Average once, with mark 1 before backward, 2 in its midst on rank 0, and 3 at the end.
+
+    Rank 1 begins its backward when rank 0 has come to its last layer: it can't have waited.
+    """
+    group = dist.new_group()
+    model = Layers()
+    options = {} if cap is None else {"bucket_cap_mb": cap}
+    averager = trainer.BucketedGradientAverager(model, **options)
+
+    def in_between(_grad):
+        if threading.active_count() > 1:  # a helper may be about to start what it was given
+            time.sleep(0.3)
+        mark(group, 2)
+
+    mark(group, 1)
+    if rank == 1:
+        mark(group, 2)
+    model(1.0, in_between=in_between if rank == 0 else None).backward()
+    averager.finish()
+    mark(group, 3)
+
+
+@exercise("phase2/BucketedGradientAverager", points=1)
+def test_layers_share_a_bucket_within_the_cap(ranks):
+    """Four weights of 2048 bytes: a cap of 25 MiB makes one bucket, a cap of 3000 bytes four."""
+    for cap, wanted in ((None, 1), (CAP, 4)):
+        seen = ranks(probe_buckets, world_size=2, cap=cap, mistakes=[waits_in_backward])
+
+        sizes = bucket_sizes(between(seen, 0, (1, 3)))
+        name = "25 MiB" if cap is None else "3000 bytes"
+        check(
+            len(sizes) == wanted,
+            "not-in-buckets",
+            f"four weights of 512 floats, 2048 bytes each, and a cap of {name}: gradients travel "
+            f"in {len(sizes)} messages of {sizes} floats, but should in {wanted} "
+            f"(GUIDELINES, {GUIDE})",
+            guide=GUIDE,
+        )
+
+
+@exercise("phase2/BucketedGradientAverager", points=1)
+def test_the_first_bucket_leaves_early(ranks):
+    """When three of four layers have their gradients, some bucket is on its way."""
+    seen = ranks(probe_buckets, world_size=2, cap=CAP, mistakes=[waits_in_backward])
+
+    check(
+        bool(lanes(between(seen, 0, (1, 2)))),
+        "no-overlap",
+        "backward has come to its last layer, and no bucket is on its way, though each of the "
+        "three layers that are done has one of its own: do not wait for the end of backward "
+        f"(GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )

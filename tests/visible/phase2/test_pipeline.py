@@ -1,0 +1,116 @@
+"""What `gradsync check` tries of the pipeline: two stages of one weight each."""
+
+import torch
+from torch import nn
+
+from gradsync.diagnose.pipelines import (
+    diagnose_order,
+    pipeline_gradient_mistakes,
+    pipeline_loss_mistakes,
+)
+from gradsync.testing import (
+    assert_on_every_rank,
+    assert_rank_by_rank,
+    differs_from_one_process,
+    each,
+    exercise,
+    hold,
+    would_be,
+)
+
+GUIDE = "Pipelines"
+
+
+class Times(nn.Module):
+    """Multiplies by one weight, and notes when it runs forward and backward."""
+
+    def __init__(self, weight, shape):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(weight))
+        self.shape = shape  # of what a sample becomes
+        self.order = []
+
+    def forward(self, inputs):
+        self.order.append("forward")
+        outputs = (inputs * self.weight).reshape(-1, *self.shape)
+        if outputs.requires_grad:
+            outputs.register_hook(lambda _: self.order.append("backward"))
+        return outputs
+
+
+def probe_step(rank, world_size, model_parallel):
+    """Take a step of a model of two stages: times 2, as (sample, 1, 1, 1), and times 3."""
+    stage = Times(2.0, (1, 1, 1)) if rank == 0 else Times(3.0, ())
+    inputs = [torch.tensor([[1.0], [1.0]]), torch.tensor([[2.0]])]
+    targets = [torch.tensor([5.0, 5.0]), torch.tensor([10.0])]
+    microbatches = [
+        (x if rank == 0 else None, y if rank == world_size - 1 else None)
+        for x, y in zip(inputs, targets, strict=True)
+    ]
+    optimizer = torch.optim.SGD(stage.parameters(), lr=0.125)
+    loss = model_parallel.pipeline_train_step(stage, microbatches, nn.MSELoss(), optimizer)
+    return {
+        "loss": loss,
+        "gradient": {"weight": stage.weight.grad},
+        "weight": stage.weight.item(),
+        "order": stage.order,
+    }
+
+
+@exercise("phase2/pipeline_train_step", points=1)
+def test_the_stages_have_the_whole_batchs_gradients(ranks):
+    """Stages times 2 and times 3; inputs 1 and 1, then 2; targets 5 and 5, then 10.
+
+    The outputs are 6, 6 and 12, off by 1, 1 and 2. The gradient of the mean squared error is 12
+    for the first stage's weight and 8 for the second's.
+    """
+    seen = ranks(probe_step, world_size=2)
+
+    def both(first, second):
+        return [{"weight": torch.tensor(first)}, {"weight": torch.tensor(second)}]
+
+    wrong = [
+        ("equally", both(15.0, 10.0)),
+        ("summed", both(30.0, 20.0)),
+        ("last", both(8.0, 16.0 / 3)),
+    ]
+    gradients = each(seen, lambda kept: kept["gradient"])
+    assert_rank_by_rank(gradients, both(12.0, 8.0), mistakes=pipeline_gradient_mistakes(wrong))
+
+
+@exercise("phase2/pipeline_train_step", points=1)
+def test_each_stage_takes_a_step(ranks):
+    """A step of length 1/8 takes the weight 2 to 0.5, where its gradient is 12, and 3 to 2."""
+    seen = ranks(probe_step, world_size=2)
+
+    weights = each(seen, lambda kept: kept["weight"])
+    assert_rank_by_rank(
+        weights,
+        [0.5, 2.0],
+        mistakes=[
+            would_be(
+                [2.0, 3.0],
+                "does-not-learn",
+                "the weights are those from before: the optimizer has taken no step",
+                GUIDE,
+            ),
+            differs_from_one_process(GUIDE, f"the weights become {list(weights)}: the stages"),
+        ],
+    )
+
+
+@exercise("phase2/pipeline_train_step", points=1)
+def test_every_rank_returns_the_loss(ranks):
+    """The squared errors are 1 and 1, then 4: their mean, 2, is returned on both ranks."""
+    seen = ranks(probe_step, world_size=2)
+
+    losses = each(seen, lambda kept: kept["loss"])
+    assert_on_every_rank(losses, 2.0, mistakes=pipeline_loss_mistakes(equally=2.5, summed=5.0))
+
+
+@exercise("phase2/pipeline_train_step", points=1)
+def test_all_forwards_come_before_all_backwards(ranks):
+    """Both stages run forward for both microbatches, and only then backward."""
+    seen = ranks(probe_step, world_size=2)
+
+    hold(diagnose_order([kept["order"] for kept in seen], 2))

@@ -1,0 +1,179 @@
+"""What `gradsync check` tries on evaluation and training: few samples, and an interruption."""
+
+import contextlib
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+
+from gradsync.diagnose.values import close
+from gradsync.testing import assert_on_every_rank, check, exercise, would_be
+
+GUIDE, EVALUATION = "Resuming", "Evaluation without padding"
+COUNT, EPOCHS = 12, 3
+
+
+@dataclass(frozen=True)
+class Info:
+    """Who a rank is, as `RankInfo` says it."""
+
+    rank: int
+    world_size: int
+    local_rank: int = 0
+    master_addr: str = "127.0.0.1"
+    master_port: int = 29500
+
+
+class Same(nn.Module):
+    """A model whose outputs are its inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros(1))
+
+    def forward(self, inputs):
+        return inputs
+
+
+@exercise("phase2/evaluate", points=1)
+def test_five_samples_on_two_ranks(ranks):
+    """Outputs 0 to 4 for targets 0 have the mean 2, over 5 samples, on both ranks."""
+
+    def probe(trainer):
+        outputs = torch.arange(5.0)
+        data = TensorDataset(torch.stack([outputs, -outputs - 1], dim=1), torch.zeros(5).long())
+
+        def first_output(outputs, targets):
+            return outputs[:, 0].mean()
+
+        return dict(trainer.evaluate(Same(), data, first_output, 2))
+
+    seen = ranks(probe, world_size=2)
+
+    mistakes = [
+        would_be(
+            [{"loss": 10 / 6, "accuracy": 1.0, "samples": 6}] * 2,
+            "samples-repeated",
+            "6 samples count, where the dataset has 5: the first one counts twice, as padding",
+            EVALUATION,
+        ),
+    ]
+    assert_on_every_rank(
+        seen,
+        {"loss": 2.0, "accuracy": 1.0, "samples": 5},
+        mistakes=mistakes,
+        otherwise=f"evaluate returns {list(seen)} by rank, but on both the loss should be 2, the "
+        "accuracy 1, the samples 5",
+    )
+
+
+class Points(Dataset):
+    """Points of a line, class 1 for positive ones; the plug is pulled at one of the draws."""
+
+    def __init__(self, stop_at=None):
+        self.places = torch.linspace(-1, 1, COUNT)[:, None]  # (point, 1)
+        self.drawn, self.stop_at = 0, stop_at
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, index):
+        if self.drawn == self.stop_at:
+            raise KeyboardInterrupt
+        self.drawn += 1
+        return self.places[index], (self.places[index, 0] > 0).long()
+
+
+def go(trainer, info, seed, stop_at=None, **options):
+    """Call `train` with a model of its own; say what came of it."""
+    torch.manual_seed(seed)
+    model, data, history = nn.Linear(1, 2), Points(stop_at), []
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.suppress(KeyboardInterrupt):
+        history = trainer.train(info, model, data, Points(), epochs=EPOCHS, lr=0.5, **options)
+    dist.barrier()  # rank 0 may still be writing
+    lines = [line for line in said.getvalue().splitlines() if line.strip()]
+    weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+    epochs = [int(row["epoch"]) for row in history]
+    return {"weights": weights, "epochs": epochs, "lines": len(lines), "drawn": data.drawn}
+
+
+@exercise("phase2/train", points=1)
+def test_two_ranks_train_one_model(ranks):
+    """From different weights both ranks come to the same, in microbatches too; rank 0 prints."""
+
+    def probe(rank, world_size, trainer):
+        info = Info(rank, world_size)
+        whole = go(trainer, info, rank, batch_size=4)
+        return [whole, go(trainer, info, rank, batch_size=4, accumulation_steps=3)]
+
+    seen = ranks(probe, world_size=2)
+
+    whole, parts = seen[0]
+    check(
+        all(close(run["weights"], whole["weights"]) for run in seen[1][:1]),
+        "models-differ",
+        "after training the ranks have different weights: they have to start from rank 0's, and "
+        f"to take the same steps (GUIDELINES, {GUIDE})",
+        ranks=range(2),
+        guide=GUIDE,
+    )
+    check(
+        close(parts["weights"], whole["weights"]),
+        "differs-from-single-process",
+        "with batches taken in 3 microbatches training ends with other weights than without "
+        "(GUIDELINES, Gradient accumulation)",
+        ranks=range(2),
+        guide="Gradient accumulation",
+    )
+    lines = [value[0]["lines"] for value in seen]
+    check(
+        lines == [EPOCHS, 0],
+        "every-rank-prints",
+        f"during {EPOCHS} epochs rank 0 printed {lines[0]} lines and rank 1 {lines[1]}: rank 0 "
+        f"alone is to print, a line an epoch (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+
+
+@exercise("phase2/train", points=1)
+def test_an_interrupted_training_goes_on(ranks):
+    """Interrupted in the second of 3 epochs and called again, it ends with the same weights."""
+
+    def probe(rank, world_size, trainer):
+        info, path = Info(rank, world_size), Path("progress.pt")
+        whole = go(trainer, info, 1, batch_size=2)
+        go(trainer, info, 1, stop_at=9, batch_size=2, resume_from=path)
+        there = path.exists()
+        return [whole, there, go(trainer, info, 2, batch_size=2, resume_from=path)]
+
+    seen = ranks(probe, world_size=2)
+
+    whole, there, second = seen[0]
+    check(
+        there,
+        "resume-lost",
+        "a training was interrupted in its second epoch and has left no file at the path of "
+        f"`resume_from` (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+    check(
+        second["epochs"] == [1, 2],
+        "resume-lost",
+        f"a training that was interrupted in epoch 1 of {EPOCHS} goes on, and returns a history of "
+        f"the epochs {second['epochs']}, but should have ended 1 and 2 (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+    check(
+        close(second["weights"], whole["weights"]),
+        "state-lost",
+        "a training that was interrupted, and went on, ends with other weights than one that was "
+        f"not: of {whole['drawn']} samples a rank it took {second['drawn']} after the interruption "
+        f"(GUIDELINES, {GUIDE})",
+        ranks=range(2),
+        guide=GUIDE,
+    )
