@@ -13,7 +13,7 @@ from rich.table import Table
 
 from benchmarks.figure import Figure
 
-PARTS = ("start", "deadlock", "loading", "scaling", "suite")
+PARTS = ("start", "deadlock", "loading", "scaling", "suite", "buckets", "ring", "sharding")
 
 
 def main(parts: list[str]) -> int:

@@ -1,0 +1,72 @@
+"""Ranks without the watch, that torch's own C++ collectives would not pay for: plain processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import multiprocessing
+
+from benchmarks.figure import in_turns, seconds
+from gradsync.course import find_course
+
+
+def on_plain_ranks(function: Callable[..., Any], world_size: int, *arguments: object) -> list[Any]:
+    """Return what each rank's `function(*arguments)` returns, as JSON can say it.
+
+    The ranks are spawned, with one thread each and gloo over the loopback interface, and import
+    the solutions of phase 2 by their own names.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        spawned = (folder, world_size, function, arguments)
+        multiprocessing.spawn(_rank, spawned, nprocs=world_size)
+        return [json.loads(_answer(folder, rank).read_text()) for rank in range(world_size)]
+
+
+def steps_in_turns(
+    one: Callable[[], object], other: Callable[[], object], steps: int, times: int
+) -> tuple[float, float]:
+    """Return both medians of this rank's seconds for a step; every rank must call it.
+
+    A turn takes `steps` of them from a barrier on: gloo's barrier lets ranks go unevenly.
+    """
+
+    def turn(step: Callable[[], object]) -> float:
+        dist.barrier()
+        return seconds(lambda: [step() for _ in range(steps)]) / steps
+
+    turn(one), turn(other)  # warm
+    return in_turns(lambda: turn(one), lambda: turn(other), times)
+
+
+def slowest(medians: list[tuple[float, float]]) -> tuple[float, float]:
+    """Return the medians of the rank that took longest, for either."""
+    return max(one for one, _ in medians), max(other for _, other in medians)
+
+
+def _rank(
+    rank: int,
+    folder: str,
+    world_size: int,
+    function: Callable[..., Any],
+    arguments: tuple[object, ...],
+) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    sys.path.insert(0, str(find_course().root / "solutions" / "phase2"))
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    store = dist.FileStore(str(Path(folder) / "store"), world_size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    _answer(folder, rank).write_text(json.dumps(function(*arguments)))
+    dist.destroy_process_group()
+
+
+def _answer(folder: str, rank: int) -> Path:
+    return Path(folder) / f"{rank}.json"

@@ -1,0 +1,275 @@
+"""What production does: the training of phase 2 with what torch brings for it.
+
+    torchrun --nproc_per_node 2 solutions/phase2/production.py --with ddp
+    torchrun --nproc_per_node 2 solutions/phase2/production.py --with fsdp --compile
+
+No exercise, nothing to fill in: one function for each way, and what it replaces of what you wrote.
+All of them train the same small CNN by the same rule, and end at about the same accuracy. They
+take nccl where there is a GPU for each rank, else gloo.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import chain, repeat
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.algorithms.join import Join
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.pipelining import ScheduleGPipe, SplitPoint, pipeline
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD, Adam, Optimizer
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
+
+from gradsync.data import digits
+from gradsync.model import SmallCNN
+
+Context = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to train on many ranks."""
+
+    step: Callable[[Tensor, Tensor], Tensor]  # an optimizer step; this rank's mean loss
+    weights: Callable[[], dict[str, Tensor]]  # of the whole model; every rank must ask
+    loader: Callable[[int], Iterable[list[Tensor]]]  # this rank's batches of an epoch
+    epoch: Context = nullcontext  # what to stand in meanwhile
+
+
+def with_ddp(model: nn.Module, data: Dataset, options: argparse.Namespace) -> Way:
+    """Replicate the model: replaces `broadcast_model` and `BucketedGradientAverager`.
+
+    Adds: the gradients are views of the buckets, so that none is copied (gradient_as_bucket_view),
+    the order of the first backward is kept as the buckets' (static_graph), and ranks may run out
+    of batches at different times (Join), so that no sample is padded or dropped. Join brings the
+    weights together in the end, not an optimizer's state: with momentum, ranks would drift apart.
+    """
+    ddp = DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True)
+    optimizer = SGD(ddp.parameters(), lr=options.lr)
+    forward = torch.compile(ddp) if options.compile else ddp
+    share = Subset(data, range(dist.get_rank(), len(data), dist.get_world_size()))
+
+    def loader(epoch: int) -> DataLoader:
+        order = torch.Generator().manual_seed(epoch)
+        return DataLoader(share, options.batch_size, shuffle=True, generator=order)
+
+    # The graph is recorded in the first backward, which must synchronise: torch 2.13 ends with
+    # "expect_autograd_hooks_ INTERNAL ASSERT FAILED" where that is in no_sync. Averaging on each
+    # microbatch of one step gives the same gradients.
+    first = _accumulating(forward, optimizer, nullcontext, options)
+    other = _accumulating(forward, optimizer, ddp.no_sync, options)
+    steps = chain([first], repeat(other))
+
+    def step(inputs: Tensor, targets: Tensor) -> Tensor:
+        return next(steps)(inputs, targets)
+
+    return Way(
+        step=step,
+        weights=model.state_dict,
+        loader=loader,
+        epoch=lambda: Join([ddp]),
+    )
+
+
+def with_zero(model: nn.Module, data: Dataset, options: argparse.Namespace) -> Way:
+    """Share out the optimizer's state: replaces `ShardedOptimizer`.
+
+    SGD has no state, so this way takes Adam. Adds: the state of all ranks brought together for a
+    checkpoint (consolidate_state_dict), and a step in the same hook as the all-reduce
+    (overlap_with_ddp, not used here).
+    """
+    ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    optimizer = ZeroRedundancyOptimizer(ddp.parameters(), optimizer_class=Adam, lr=options.lr / 100)
+    forward = torch.compile(ddp) if options.compile else ddp
+    return Way(
+        step=_accumulating(forward, optimizer, ddp.no_sync, options),
+        weights=model.state_dict,
+        loader=_padded_loader(data, options.batch_size),
+    )
+
+
+def with_fsdp(model: nn.Module, data: Dataset, options: argparse.Namespace) -> Way:
+    """Share out parameters, gradients and state: ZeRO's stage 3, where `ShardedOptimizer` is 1.
+
+    Every layer is put together just before it computes and dropped after: an all-gather forward,
+    another backward, and a reduce-scatter of its gradients. Adds: the next layer's all-gather
+    overlaps with this one's work, mixed precision, offloading.
+    """
+    device = next(model.parameters()).device
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    for layer in model.children():
+        fully_shard(layer, mesh=mesh)
+    sharded = fully_shard(model, mesh=mesh)
+    optimizer = SGD(sharded.parameters(), lr=options.lr)
+    forward = torch.compile(sharded) if options.compile else sharded
+
+    @contextmanager
+    def no_sync() -> Iterator[None]:
+        sharded.set_requires_gradient_sync(False)
+        yield
+        sharded.set_requires_gradient_sync(True)
+
+    return Way(
+        step=_accumulating(forward, optimizer, no_sync, options),
+        weights=lambda: get_model_state_dict(
+            sharded, options=StateDictOptions(full_state_dict=True)
+        ),
+        loader=_padded_loader(data, options.batch_size),
+    )
+
+
+def with_pipeline(model: nn.Module, data: Dataset, options: argparse.Namespace) -> Way:
+    """Split the model into stages: replaces `pipeline_train_step`.
+
+    Adds: cutting a model by the names of its layers, from what torch.export sees of it; other
+    schedules with smaller bubbles (1F1B, interleaved, zero bubble); shapes agreed on once instead
+    of sent before each tensor. Microbatches are of one size.
+    """
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    device = next(model.parameters()).device
+    batch_size = options.batch_size * world_size  # the other ways' ranks take as many together
+    begins = [name for name, _ in model.named_children()][1:world_size]
+    if len(begins) < world_size - 1 or batch_size % options.microbatches:
+        raise SystemExit("a stage needs a layer, and microbatches must be of one size")
+    example = torch.zeros(batch_size // options.microbatches, 1, 28, 28, device=device)
+    split = dict.fromkeys(begins, SplitPoint.BEGINNING)
+    stage = pipeline(model, mb_args=(example,), split_spec=split).build_stage(rank, device)
+    module = stage.submod
+    if options.compile:
+        stage.submod = torch.compile(module)
+    optimizer = SGD(module.parameters(), lr=options.lr)
+    schedule = ScheduleGPipe(stage, options.microbatches, loss_fn=F.cross_entropy)
+
+    def step(inputs: Tensor, targets: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        losses: list[Tensor] = []
+        schedule.step(*[inputs] * (rank == 0), target=targets, losses=losses)
+        optimizer.step()
+        loss = torch.stack(losses).mean().detach() if losses else torch.zeros((), device=device)
+        dist.broadcast(loss, src=world_size - 1)
+        return loss
+
+    def weights() -> dict[str, Tensor]:
+        parts: list[dict[str, Tensor]] = [{}] * world_size
+        dist.all_gather_object(parts, {k: v.cpu() for k, v in module.state_dict().items()})
+        return {name: tensor for part in parts for name, tensor in part.items()}
+
+    def loader(epoch: int) -> DataLoader:  # every rank sees the same batches
+        order = torch.Generator().manual_seed(epoch)
+        return DataLoader(data, batch_size, shuffle=True, generator=order, drop_last=True)
+
+    return Way(step, weights, loader)
+
+
+def _accumulating(
+    forward: nn.Module, optimizer: Optimizer, no_sync: Context, options: argparse.Namespace
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return what `train_step_accumulated` is: gradients travel on the last microbatch.
+
+    Each sample weighs the same in the gradient, also in a short last batch: under Join one sample
+    may come alone, and would otherwise move the model as far as a batch.
+    """
+
+    def step(inputs: Tensor, targets: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        total = torch.zeros((), device=inputs.device)
+        splits = (part.chunk(options.microbatches) for part in (inputs, targets))
+        parts = list(zip(*splits, strict=True))
+        for number, (some, wanted) in enumerate(parts, 1):
+            with nullcontext() if number == len(parts) else no_sync():
+                loss = F.cross_entropy(forward(some), wanted, reduction="sum")
+                (loss / options.batch_size).backward()
+            total += loss.detach()
+        optimizer.step()
+        return total / len(targets)
+
+    return step
+
+
+def _padded_loader(data: Dataset, batch_size: int) -> Callable[[int], DataLoader]:
+    """Take torch's own sampler, that pads as `ResumableDistributedSampler` does."""
+    sampler = DistributedSampler(data)
+    loader = DataLoader(data, batch_size, sampler=sampler)
+
+    def epoch(number: int) -> DataLoader:
+        sampler.set_epoch(number)
+        return loader
+
+    return epoch
+
+
+def evaluate(weights: dict[str, Tensor], data: Dataset, device: torch.device) -> float:
+    """Return the accuracy of a model with these weights; each sample counts once."""
+    model = SmallCNN().to(device)
+    model.load_state_dict(weights)
+    share = Subset(data, range(dist.get_rank(), len(data), dist.get_world_size()))
+    correct = torch.zeros((), device=device)
+    with torch.no_grad():
+        for images, labels in DataLoader(share, batch_size=500):
+            correct += (model(images.to(device)).argmax(dim=1) == labels.to(device)).sum()
+    dist.all_reduce(correct)
+    return correct.item() / len(data)
+
+
+WAYS = {"ddp": with_ddp, "zero": with_zero, "fsdp": with_fsdp, "pipeline": with_pipeline}
+
+
+def train(options: argparse.Namespace, device: torch.device) -> None:
+    """Train the small CNN one way; rank 0 prints a line an epoch."""
+    known, unknown = digits().train.first(options.samples), digits().test
+    torch.manual_seed(options.seed)
+    way = WAYS[options.way](SmallCNN().to(device), known, options)
+    for epoch in range(options.epochs):
+        losses = []
+        with way.epoch():
+            for inputs, targets in way.loader(epoch):
+                losses.append(way.step(inputs.to(device), targets.to(device)))
+        loss = torch.stack(losses).mean()
+        dist.all_reduce(loss)
+        accuracy = evaluate(way.weights(), unknown, device)
+        if dist.get_rank() == 0:
+            mean = loss.item() / dist.get_world_size()
+            print(f"epoch {epoch}: train loss {mean:.4f}, test accuracy {accuracy:.2%}", flush=True)
+    weights = way.weights()
+    if options.save and dist.get_rank() == 0:
+        torch.save({name: tensor.cpu() for name, tensor in weights.items()}, options.save)
+
+
+def main() -> None:
+    """Read the options, start the group, train."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--with", dest="way", choices=WAYS, required=True)
+    parser.add_argument("--compile", action="store_true", help="torch.compile, after wrapping")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--samples", type=int, default=10_000)
+    parser.add_argument("--batch-size", type=int, default=50, help="of one rank")
+    parser.add_argument("--microbatches", type=int, default=2, help="that a batch is taken in")
+    parser.add_argument("--lr", type=float, default=0.1, help="of SGD")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--save", type=Path, help="where to write the weights in the end")
+    options = parser.parse_args()
+
+    local_rank, ranks_here = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    has_gpu = torch.cuda.device_count() >= ranks_here
+    device = torch.device("cuda", local_rank) if has_gpu else torch.device("cpu")
+    if has_gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if has_gpu else "gloo")
+    train(options, device)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""What production does: each way trains on 2 ranks, and ends where the course's `train` does."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from gradsync import run_ranks
+from gradsync.course import find_course
+from gradsync.data import digits
+from gradsync.model import SmallCNN
+
+SOLUTIONS = find_course().root / "solutions" / "phase2"
+SAMPLES, BATCH, EPOCHS, LR = 64, 32, 4, 0.1
+
+
+@pytest.fixture(autouse=True)
+def builtin_digits(monkeypatch, tmp_path):
+    """Those that scikit-learn brings, as on a machine without MNIST and without a network."""
+    monkeypatch.delenv("GRADSYNC_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # empty
+
+
+@pytest.fixture
+def production(tmp_path):
+    """Run production.py on 2 ranks; returns the losses of its epochs, and its weights."""
+    script = (
+        "import runpy, sys, gradsync.data as data\n"
+        "data.download_mnist = lambda _: 'no network in a test'\n"
+        f"sys.argv[0] = {str(SOLUTIONS / 'production.py')!r}\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
+    wrapper, weights = tmp_path / "offline.py", tmp_path / "weights.pt"
+    wrapper.write_text(script)
+
+    def run(*options):
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command = [*launcher, "--nproc_per_node", "2", str(wrapper), *options]
+        sizes = [f"--samples={SAMPLES}", f"--batch-size={BATCH}", f"--epochs={EPOCHS}"]
+        alone = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        alone["CUDA_VISIBLE_DEVICES"] = ""
+        done = subprocess.run(
+            [*command, *sizes, f"--lr={LR}", f"--save={weights}"],
+            env=alone,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        losses = [float(loss) for loss in re.findall(r"train loss (\S+),", done.stdout)]
+        return losses, torch.load(weights, weights_only=True)
+
+    return run
+
+
+def _train(rank, world_size, solutions, data):
+    sys.path.insert(0, solutions)
+    from template_trainer import RankInfo, train
+
+    torch.manual_seed(0)
+    model = SmallCNN()
+    info = RankInfo(rank, world_size, rank, "", 0)
+    sizes = {"epochs": EPOCHS, "batch_size": BATCH, "accumulation_steps": 2}
+    train(info, model, data, data, lr=LR, **sizes)
+    return model.state_dict()
+
+
+@pytest.mark.parametrize("way", ["ddp", "zero", "fsdp", "pipeline"])
+def test_each_way_learns_what_the_exercises_learn(production, way):
+    losses, weights = production("--with", way)
+
+    assert len(losses) == EPOCHS
+    assert losses[-1] < losses[0] - 0.2
+    data = digits(download=False).train.first(SAMPLES)  # a step takes them all, in any order
+    expected = run_ranks(_train, 2, solutions=str(SOLUTIONS), data=data)[0]
+    assert {name: w.shape for name, w in weights.items()} == {
+        name: w.shape for name, w in expected.items()
+    }
+    if way != "zero":  # which takes Adam
+        torch.testing.assert_close(weights, expected, rtol=1e-3, atol=1e-5)
