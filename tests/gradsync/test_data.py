@@ -2,8 +2,6 @@
 
 import os
 import pickle
-import time
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -243,30 +241,3 @@ def test_mnist_is_all_there(mnist):
 def test_mnist_is_normalised(mnist):
     assert abs(mnist.train.images.mean()) < 1e-3
     assert abs(mnist.train.images.std() - 1) < 1e-3
-
-
-def samples_per_second(dataset, batches):
-    loader = DataLoader(dataset, batch_size=64, shuffle=True)
-    began = time.perf_counter()
-    for _ in islice(loader, batches):
-        pass
-    return 64 * batches / (time.perf_counter() - began)
-
-
-@pytest.fixture
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@with_mnist
-def test_batches_come_twenty_times_as_fast_as_one_transformed_image_after_the_other(
-    mnist, one_thread
-):
-    theirs = import_torchvision().datasets.MNIST(str(MNIST), transform=pipeline())
-    turns = [(samples_per_second(mnist.train, 600), samples_per_second(theirs, 40)) for _ in "abc"]
-
-    ours_best, theirs_best = (max(speeds) for speeds in zip(*turns, strict=True))
-    assert ours_best >= 20 * theirs_best

@@ -197,6 +197,9 @@ from pathlib import Path
 from gradsync import run_ranks
 from gradsync.ranks import LauncherError, get_launcher
 
+# Whoever started the tests in the background had their Ctrl-C ignored, and ours with it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 def tell(*words):
     print(*words, flush=True)
 
