@@ -12,6 +12,7 @@ from typing import Any
 
 from gradsync.diagnose import Rule, first_diagnosis
 from gradsync.diagnose.values import ROUNDINGS, differing_ranks
+from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
 
 
@@ -71,7 +72,7 @@ def blame(
 ) -> None:
     """Raise the mistake that the first rule recognises, or say `otherwise`."""
     hold(first_diagnosis(seen, expected, mistakes))
-    who = f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}: " if ranks else ""
+    who = f"{ranks_text(ranks)}: " if ranks else ""
     raise Mistake(who + otherwise)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from gradsync.course import Course
 from gradsync.plugin import Ranks
+from gradsync.probes import Info
 from gradsync.ranks import RankFailure, get_launcher
 from gradsync.records import Observation
 from gradsync.submission import Submission
@@ -43,20 +44,13 @@ def trace(submission: Submission, course: Course, phase: str, world_size: int) -
 
 def train_a_little(rank: int, world_size: int, trainer: Any, images: Any, labels: Any) -> None:
     """Run one epoch of few steps; this is what each rank does."""
-    from types import SimpleNamespace
-
     import torch
     from torch.utils.data import Subset, TensorDataset
 
     from gradsync.model import SmallCNN
 
     known = TensorDataset(torch.from_numpy(images), torch.from_numpy(labels))
-    info = SimpleNamespace(
-        rank=rank,
-        world_size=world_size,
-        local_rank=rank,
-        master_addr="127.0.0.1",
-        master_port=29500,
-    )
     few = Subset(known, range(world_size))
-    trainer.train(info, SmallCNN(), known, few, epochs=1, batch_size=BATCH, lr=0.1)
+    trainer.train(
+        Info(rank, world_size), SmallCNN(), known, few, epochs=1, batch_size=BATCH, lr=0.1
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradsync.diagnose import Rule
+from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
 
 CUT_SHORT = ("too large", "PytorchStreamWriter", "inline_container")  # what such a write says
@@ -21,7 +22,7 @@ def writes_too(guide: str) -> Rule:
             return None
         ranks, where = failure.diagnosis.ranks, failure.diagnosis.where
         text = (
-            f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))} wrote to the disk, at "
+            f"{ranks_text(ranks)} wrote to the disk, at "
             f"{where}: rank 0 alone writes a checkpoint, or N ranks write over each other "
             f"(GUIDELINES, {guide})"
         )

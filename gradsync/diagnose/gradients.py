@@ -9,6 +9,7 @@ import numpy as np
 
 from gradsync.diagnose import Rule
 from gradsync.diagnose.values import array, close
+from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
 
 GUIDE = "Gradient aggregation"
@@ -59,7 +60,7 @@ def wrong_scale(seen: Observation, expected: Any) -> Diagnosis | None:
         return None
     where = last_reduce(seen)
     at = f". The all-reduce is at {where}" if where else ""
-    who = "every gradient" if len(wrong) == size else f"on {_ranks(wrong)} every gradient"
+    who = "every gradient" if len(wrong) == size else f"on {ranks_text(wrong)} every gradient"
     if _is(factor, size):
         text = (
             f"{who} is exactly {size} times the mean of the ranks': you summed over {size} ranks "
@@ -130,7 +131,7 @@ def only_some_parameters(seen: Observation, expected: Any) -> Diagnosis | None:
 
 def none_gradient_skipped(without: Sequence[int], name: str) -> Rule:
     """Ranks without a gradient stayed away from a collective, or were not counted."""
-    ranks = f"{_ranks(without)} had no gradient of {name}"
+    ranks = f"{ranks_text(without)} had no gradient of {name}"
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         failure = seen.failure
@@ -192,10 +193,6 @@ def last_reduce(seen: Observation) -> str | None:
 
 def _found(code: str, ranks: Sequence[int], text: str, where: str | None = None) -> Diagnosis:
     return Diagnosis(code, tuple(ranks), f"{text} (GUIDELINES, {GUIDE})", where, GUIDE)
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"
 
 
 def _is(factor: float, wanted: float) -> bool:

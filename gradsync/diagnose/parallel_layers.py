@@ -8,6 +8,7 @@ from typing import Any
 from gradsync.diagnose import Rule
 from gradsync.diagnose.confusions import last_line, would_be
 from gradsync.diagnose.values import close
+from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
 
 GUIDE = "Tensor parallelism"
@@ -66,7 +67,7 @@ def unlike_linear(what: str) -> Rule:
             return None
         wrong = tuple(r for r, wanted in enumerate(expected) if not close(seen[r], wanted))
         text = (
-            f"rank{'s' * (len(wrong) != 1)} {', '.join(map(str, wrong))}: {what} is not what "
+            f"{ranks_text(wrong)}: {what} is not what "
             f"nn.Linear makes with the full weight, or not this rank's part (GUIDELINES, {GUIDE})"
         )
         return Diagnosis("differs-from-single-process", wrong, text, last_line(seen), GUIDE)

@@ -11,6 +11,7 @@ from typing import Any
 
 from gradsync.diagnose import Rule
 from gradsync.diagnose.values import close
+from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
 
 GUIDE = "Sharding the optimizer"
@@ -35,12 +36,11 @@ def not_gathered(before: Sequence[Any]) -> Rule:
             said = f"{text}: nothing was stepped (GUIDELINES, {GUIDE})"
             return Diagnosis("does-not-learn", ranks, said, guide=GUIDE)
         rank, step, parameter = found[0]
-        who = f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"
         text = (
-            f"{who}: after a step some parameters are still what they were before it, for one "
-            f"parameter {parameter} on rank {rank} after step {step + 1}. Every parameter needs an "
-            "owner that steps it, and after each step every rank needs it as its owner has it "
-            f"(GUIDELINES, {GUIDE})"
+            f"{ranks_text(ranks)}: after a step some parameters are still what they were before "
+            f"it, for one parameter {parameter} on rank {rank} after step {step + 1}. Every "
+            "parameter needs an owner that steps it, and after each step every rank needs it as "
+            f"its owner has it (GUIDELINES, {GUIDE})"
         )
         return Diagnosis("parameters-not-gathered", ranks, text, guide=GUIDE)
 

@@ -44,10 +44,10 @@ WANTED_SOON = (
 READ_SOON = ("torch.random", "torch.cuda", "torch.cuda.random", "torch.xpu", "torch.xpu.random")
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 MADV_COLLAPSE = 25  # of Linux 6.1
 HUGE_PAGE = 2**21  # bytes
-PACK_AFTER = 100  # runs, which take about as long as it takes to pack
-PR_SET_CHILD_SUBREAPER = 36
+PACK_AFTER = 100  # runs, which save about what it takes to pack
 
 
 def start(descriptor: int) -> NoReturn:

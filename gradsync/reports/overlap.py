@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from gradsync.records import Event
-from gradsync.reports import captions, lanes, scale, spans, svg
+from gradsync.reports import captions, lanes, spans, svg
 from gradsync.reports.lanes import Bar
 from gradsync.reports.palette import rank_colour
 from gradsync.reports.spans import Span
@@ -84,8 +84,7 @@ def render(events: Sequence[Event], world_size: int) -> str:
 
 
 def _lane(events: Sequence[Event], rank: int, mine: Sequence[Bar], top: float, end: float) -> _Lane:
-    places = [(bar.start, end if bar.end is None else bar.end) for bar in mine]
-    collectives = list(zip(mine, places, scale.rows(places), strict=True))
+    collectives = spans.in_rows(mine, end)
     return _Lane(rank, top, spans.computing(events, rank), spans.blocked(events, rank), collectives)
 
 

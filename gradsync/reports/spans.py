@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradsync.records import Event
+from gradsync.reports import scale
+from gradsync.reports.lanes import Bar
 
 Span = tuple[float, float]
 
@@ -40,6 +42,15 @@ def computing(events: Sequence[Event], rank: int) -> list[Span]:
         edges += [start, end]
     edges.append(max(times))
     return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if b > a]
+
+
+def in_rows(bars: Sequence[Bar], end: float) -> list[tuple[Bar, Span, int]]:
+    """A rank's collectives, each with its span, and a row in which it covers no other.
+
+    One that never came back lasts to the `end`.
+    """
+    places = [(bar.start, end if bar.end is None else bar.end) for bar in bars]
+    return list(zip(bars, places, scale.rows(places), strict=True))
 
 
 def waiting(events: Sequence[Event], world_size: int) -> str:

@@ -11,13 +11,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from gradsync.diagnose.checkpoints import writes_too
 from gradsync.diagnose.launching import without_a_group
 from gradsync.diagnose.values import close
-from gradsync.records import Diagnosis
 from gradsync.testing import check, exercise
 
 GUIDE = "Checkpoints"
-CUT_SHORT = ("too large", "PytorchStreamWriter", "inline_container")  # what such a write says
 
 
 def make(seed, size=8):
@@ -37,22 +36,6 @@ def state_of(model, optimizer):
     return [dict(model.state_dict()), momenta, optimizer.param_groups[0]["lr"]]
 
 
-def write_failed(seen, expected):
-    """Recognise a rank that should not write by the limit that its write ran into."""
-    failure = seen.failure
-    if failure is None or failure.status != "error" or 0 in failure.diagnosis.ranks:
-        return None
-    if not any(sign in (failure.detail or "") for sign in CUT_SHORT):
-        return None
-    ranks, where = failure.diagnosis.ranks, failure.diagnosis.where
-    text = (
-        f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))} wrote to the disk, at "
-        f"{where}: rank 0 alone writes a checkpoint, or N ranks write over each other "
-        f"(GUIDELINES, {GUIDE})"
-    )
-    return Diagnosis("every-rank-writes", ranks, text, where, GUIDE)
-
-
 @exercise("phase1/save_checkpoint", points=1.5)
 def test_rank_0_alone_writes(ranks):
     """The other ranks write nothing."""
@@ -67,7 +50,7 @@ def test_rank_0_alone_writes(ranks):
         trainer.save_checkpoint("there.pt", model, optimizer, 3)
         return sorted(os.listdir())
 
-    seen = ranks(probe, 3, mistakes=[write_failed])
+    seen = ranks(probe, 3, mistakes=[writes_too(GUIDE)])
 
     absent = [rank for rank in range(3) if "there.pt" not in seen[rank]]
     check(

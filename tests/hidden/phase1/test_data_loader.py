@@ -1,6 +1,5 @@
 """Who gets which samples: the sampler. Shares come back as lists of indices, one a rank."""
 
-import builtins
 import random
 
 import numpy as np
@@ -8,6 +7,7 @@ import torch
 from torch.utils.data import DistributedSampler
 
 from gradsync.diagnose.shares import GUIDE, diagnose_shares, some
+from gradsync.probes import salt_hashes
 from gradsync.testing import check, exercise, hold
 
 
@@ -103,20 +103,6 @@ def test_the_length_is_the_number_of_indices(ranks, rng):
             f"but every rank gets ceil({m}/{n}) indices (GUIDELINES, {GUIDE})",
             guide=GUIDE,
         )
-
-
-def salt_hashes(salt):
-    """Have the hashes of texts differ, as in processes that are not forked from the same one."""
-    plain = builtins.hash
-
-    def is_salted(value):
-        parts = value if isinstance(value, (tuple, frozenset)) else ()
-        return isinstance(value, (str, bytes)) or any(map(is_salted, parts))
-
-    def salted_hash(value):
-        return plain((salt, plain(value))) if is_salted(value) else plain(value)
-
-    builtins.hash = salted_hash
 
 
 @exercise("phase1/PaddedDistributedSampler", points=2)

@@ -1,6 +1,5 @@
 """Who gets which samples of a whole epoch: the strided sampler, before anything is resumed."""
 
-import builtins
 import random
 
 import numpy as np
@@ -8,6 +7,7 @@ import torch
 
 from gradsync.diagnose.shares import some
 from gradsync.diagnose.strides import GUIDE, diagnose_strides, rows_of
+from gradsync.probes import salt_hashes
 from gradsync.testing import check, exercise, hold
 
 
@@ -123,13 +123,7 @@ def be_another_process(rank):
     torch.manual_seed(rank)
     np.random.seed(rank)
     random.seed(rank)
-    plain = builtins.hash
-
-    def salted_hash(value):
-        is_text = "'" in repr(value) or '"' in repr(value)  # or holds one: those hashes are salted
-        return plain((rank, repr(value))) if is_text else plain(value)
-
-    builtins.hash = salted_hash
+    salt_hashes(rank)
 
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)

@@ -5,7 +5,6 @@ import os
 import pickle
 import resource
 import signal
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,21 +12,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from gradsync.diagnose.checkpoints import writes_too
+from gradsync.probes import Info
 from gradsync.testing import check, exercise
 
 GUIDE = "Resuming"
 WIDTH = 7000  # of the inputs: the model's file has 168 kB
-
-
-@dataclass(frozen=True)
-class Info:
-    """Who a rank is, as `RankInfo` says it."""
-
-    rank: int
-    world_size: int
-    local_rank: int = 0
-    master_addr: str = "127.0.0.1"
-    master_port: int = 29500
 
 
 def go(trainer, rank, world_size, epochs):

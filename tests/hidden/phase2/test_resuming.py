@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from torch.utils.data import Dataset
 
 from gradsync.diagnose.resuming import resumed_wrongly
 from gradsync.diagnose.values import close
+from gradsync.probes import Info
 from gradsync.testing import Mistake, check, each, exercise
 
 GUIDE = "Resuming"
@@ -21,17 +21,6 @@ GUIDE = "Resuming"
 # which is other samples in what is left of an epoch than in a whole one.
 SAMPLES, EPOCHS = 48, 3
 FILE = "progress.pt"
-
-
-@dataclass(frozen=True)
-class Info:
-    """Who a rank is, as `RankInfo` says it."""
-
-    rank: int
-    world_size: int
-    local_rank: int = 0
-    master_addr: str = "127.0.0.1"
-    master_port: int = 29500
 
 
 class Net(nn.Module):

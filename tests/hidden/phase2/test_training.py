@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ from torch.utils.data import Dataset
 
 from gradsync.diagnose.shares import some
 from gradsync.diagnose.values import close
+from gradsync.probes import Info
 from gradsync.testing import (
     assert_on_every_rank,
     check,
@@ -27,17 +27,6 @@ HISTORY = {
     "val_accuracy": "the accuracy, from 0 to 1, over the validation samples after the training",
 }
 KEYS = {"epoch", *HISTORY}
-
-
-@dataclass(frozen=True)
-class Info:
-    """Who a rank is, as `RankInfo` says it."""
-
-    rank: int
-    world_size: int
-    local_rank: int = 0
-    master_addr: str = "127.0.0.1"
-    master_port: int = 29500
 
 
 class Net(nn.Module):

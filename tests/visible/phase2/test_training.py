@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,21 +10,11 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from gradsync.diagnose.values import close
+from gradsync.probes import Info
 from gradsync.testing import assert_on_every_rank, check, exercise, would_be
 
 GUIDE, EVALUATION = "Resuming", "Evaluation without padding"
 COUNT, EPOCHS = 12, 3
-
-
-@dataclass(frozen=True)
-class Info:
-    """Who a rank is, as `RankInfo` says it."""
-
-    rank: int
-    world_size: int
-    local_rank: int = 0
-    master_addr: str = "127.0.0.1"
-    master_port: int = 29500
 
 
 class Same(nn.Module):

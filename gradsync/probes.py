@@ -1,0 +1,29 @@
+"""What a suite's probes need on the ranks; it imports nothing that is slow to start."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Info:
+    """Who a rank is, as a trainer's `RankInfo` says it, each on a machine of its own."""
+
+    rank: int
+    world_size: int
+    local_rank: int = 0
+    master_addr: str = "127.0.0.1"
+    master_port: int = 29500
+
+
+def salt_hashes(salt: int) -> None:
+    """Have the hashes of texts differ, as in processes that are not forked from the same one."""
+    plain = builtins.hash
+
+    def salted_hash(value: Hashable) -> int:
+        is_text = "'" in repr(value) or '"' in repr(value)  # or holds one: those hashes are salted
+        return plain((salt, repr(value))) if is_text else plain(value)
+
+    builtins.hash = salted_hash
