@@ -11,15 +11,17 @@ import zlib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from gradsync.course import Course, CourseError, find_course
 from gradsync.diagnose import Rule, first_match
+from gradsync.precompile import precompile
 from gradsync.ranks import RankFailure, get_launcher
 from gradsync.ranks.crew import Launcher, rank_environ
+from gradsync.ranks.run import LauncherName
 from gradsync.ranks.supervise import observe
 from gradsync.ranks.task import Task
 from gradsync.records import Observation
@@ -28,7 +30,6 @@ from gradsync.verdicts import MissingFile, verdict_of
 PATIENCE = 20.0  # seconds a test's ranks may take: a hundred times what a correct answer needs
 GRADED = {
     "CUDA_VISIBLE_DEVICES": "",  # the same grade on every machine
-    "PYTHONDONTWRITEBYTECODE": "",  # one rank compiles a learner's file, the next ones read that
 }
 STANDINS = Path(__file__).parent / "standins"
 POINTS = pytest.StashKey[float]()
@@ -38,7 +39,7 @@ SEEN = pytest.StashKey[Sequence[Observation]]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("gradsync", "grading submissions on N ranks")
     group.addoption("--submission", type=Path, help="the folder whose files are judged")
-    group.addoption("--launcher", choices=["fork", "spawn"], help="how ranks are started")
+    group.addoption("--launcher", choices=get_args(LauncherName), help="how ranks are started")
     group.addoption("--seed", type=int, default=0, help="from which tests draw their inputs")
 
 
@@ -108,10 +109,12 @@ class Ranks:
             path=(str(self.submission / self.phase), str(STANDINS / self.phase))
             if self.submission
             else (),
-            environ={**rank_environ(), **GRADED} if self.submission else None,
+            environ={**rank_environ(bare=True), **GRADED} if self.submission else None,
             process_group=process_group,
             timeout=timeout,
         )
+        if self.submission and self.course:
+            precompile(self.submission / self.phase, self.course.files(self.phase), self.launcher)
         observation = observe(task, self.launcher)
         self.seen.append(observation)
         if observation.failure is not None:

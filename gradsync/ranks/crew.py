@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+KEPT = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ")  # of a bare environment
 MAX_MESSAGE = 4096  # bytes of a packet between the fork launcher and its warm process
 
 
@@ -38,6 +39,9 @@ class Crew(Protocol):
     def exit_codes(self) -> dict[int, int]:
         """Return the codes of the ranks that have ended, as `subprocess` writes them."""
 
+    def excess(self) -> tuple[str, str] | None:
+        """Return the diagnosis of ranks that were ended for taking too much, and its words."""
+
     def starved(self) -> float:
         """Return for how many seconds, since it started, the worst-off rank waited for a core."""
 
@@ -49,10 +53,13 @@ class Launcher(Protocol):
     def warm_up(self) -> None:
         """Begin what takes long now, in the background, for a run that comes later."""
 
-    def crew(self, world_size: int, directory: str) -> AbstractContextManager[Crew]:
+    def crew(
+        self, world_size: int, directory: str, readable: Sequence[Path]
+    ) -> AbstractContextManager[Crew]:
         """Start N ranks; on leaving, end them and all that they started.
 
-        `directory` is the run's own temporary folder, which goes with it.
+        `directory` is the run's own temporary folder, which goes with it; `readable` has the
+        folders that ranks in a sandbox need besides.
         """
 
 
@@ -71,14 +78,18 @@ def lines_for(world_size: int) -> Iterator[tuple[list[Lines], list[Lines]]]:
         yield ours, theirs
 
 
-def rank_environ() -> dict[str, str]:
-    """Return this process's environment, fit for a rank: one thread each, gloo on the loopback."""
+def rank_environ(*, bare: bool = False) -> dict[str, str]:
+    """Return this process's environment, fit for a rank: one thread each, gloo on the loopback.
+
+    A bare one has only what does not depend on whose machine it is, and holds no secret.
+    """
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if Path("/sys/class/net/lo").exists() else {}
     one_thread = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    return {**os.environ, **dict.fromkeys(one_thread, "1"), **loopback}
+    kept = {n: v for n, v in os.environ.items() if not bare or n in KEPT}
+    return {**kept, **dict.fromkeys(one_thread, "1"), **loopback}
 
 
-def command(module: str, *descriptors: int) -> list[str]:
+def command(module: str, *numbers: int) -> list[str]:
     """Return the command that calls `start` of a module of ours in a fresh interpreter.
 
     It imports from where this process does, but for the current folder: there may lie a
@@ -87,6 +98,6 @@ def command(module: str, *descriptors: int) -> list[str]:
     here = Path.cwd()
     path = [entry for entry in sys.path if Path(entry).is_absolute() and Path(entry) != here]
     path.append(str(Path(__file__).parents[2]))
-    arguments = ", ".join(map(str, descriptors))
+    arguments = ", ".join(map(str, numbers))
     code = f"import sys; sys.path[:] = {path!r}; from {module} import start; start({arguments})"
     return [sys.executable, "-c", code]

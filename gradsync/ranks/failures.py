@@ -129,6 +129,12 @@ def left(rank: int, exit_code: int | None, where: str | None) -> Failure:
     return Failure("crashed", Diagnosis("rank-crashed", (rank,), text + at, where))
 
 
+def took_too_much(ranks: Iterable[int], code: str, text: str) -> Failure:
+    """Return the failure of ranks that were ended because of what they took together."""
+    told = f"the ranks {text} and were ended"
+    return Failure("crashed", Diagnosis(code, tuple(ranks), told))
+
+
 def timeout(seconds: float, busy: dict[int, str | None], waiting: Iterable[Call]) -> Failure:
     """Return the failure of ranks that were still at it when the time was up.
 

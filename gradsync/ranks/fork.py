@@ -9,10 +9,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from gradsync.ranks import sandbox
 from gradsync.ranks.crew import (
     MAX_MESSAGE,
     LauncherError,
@@ -30,7 +32,8 @@ GONE = "the process that forks the ranks is gone: was it killed?"
 class ForkLauncher:
     """Starts the warm process when it is first needed, and again should it be gone."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, sandboxed: bool = False) -> None:
+        self._sandboxed = sandboxed
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._ready = False
@@ -39,10 +42,14 @@ class ForkLauncher:
         os.register_at_fork(after_in_child=self._forget_in_child)
 
     @contextmanager
-    def crew(self, world_size: int, directory: str) -> Iterator[ForkedCrew]:
+    def crew(
+        self, world_size: int, directory: str, readable: Sequence[Path]
+    ) -> Iterator[ForkedCrew]:
         with self._lock, lines_for(world_size) as (ours, theirs):
             crew = ForkedCrew(self._warm(), ours)
             try:
+                if self._sandboxed:
+                    crew.make_sandbox(directory, readable)
                 for rank, lines in enumerate(theirs):
                     crew.start(rank, lines, directory)
                 yield crew
@@ -88,12 +95,13 @@ class ForkLauncher:
         if self._control is None:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
+                warm = command("gradsync.ranks.warm", theirs.fileno(), int(self._sandboxed))
                 self._process = subprocess.Popen(
-                    command("gradsync.ranks.warm", theirs.fileno()),
+                    sandbox.outer(warm) if self._sandboxed else warm,
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    env=rank_environ(),
+                    env=rank_environ(bare=self._sandboxed),
                     start_new_session=True,  # Ctrl-C is for the trusted side, which then ends it
                 )
             self._control = ours
@@ -123,6 +131,10 @@ class ForkedCrew:
         self.lines = lines
         self._control = control
         self._exit_codes: dict[int, int] = {}
+        self._excess: tuple[str, str] | None = None
+
+    def make_sandbox(self, directory: str, readable: Sequence[Path]) -> None:
+        self._tell({"do": "sandbox", "directory": directory, "readable": list(map(str, readable))})
 
     def start(self, rank: int, lines: Lines, directory: str) -> None:
         ends = lines.all()
@@ -136,6 +148,9 @@ class ForkedCrew:
         if message is None:
             raise LauncherError(GONE)
         return self._exit_codes
+
+    def excess(self) -> tuple[str, str] | None:
+        return self._excess
 
     def starved(self) -> float:
         self._tell({"do": "starved"})
@@ -173,6 +188,9 @@ class ForkedCrew:
     def _take(self, message: dict[str, Any]) -> None:
         if "rank" in message:
             self._exit_codes[message["rank"]] = message["exit_code"]
+        elif "excess" in message:
+            code, text = message["excess"]
+            self._excess = code, text
 
 
 def _receive(control: socket.socket, flags: int = 0) -> dict[str, Any] | None:

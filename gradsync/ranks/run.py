@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from gradsync.ranks.crew import Launcher, rank_environ
 from gradsync.ranks.fork import ForkLauncher
@@ -15,7 +15,7 @@ from gradsync.ranks.supervise import observe
 from gradsync.ranks.task import Task
 from gradsync.records import Observation
 
-LauncherName = Literal["fork", "spawn"]
+LauncherName = Literal["fork", "spawn", "sandbox"]
 
 
 class RankFailure(Exception):  # noqa: N818 - it is about a rank's failure, not an error of ours
@@ -58,7 +58,7 @@ def run_ranks(
         timeout: seconds after which ranks that still run are ended. A deadlock does not wait
             for it: it is proved from what the ranks enter, and told at once.
         process_group: start the default group before the function is called.
-        launcher: "fork" (Linux: tens of milliseconds a run) or "spawn" (anywhere: seconds).
+        launcher: "fork" (Linux, fast), "spawn" (anywhere, slow) or "sandbox" (with bubblewrap).
         **inputs: the function's other arguments, the same for every rank.
 
     Returns:
@@ -73,8 +73,8 @@ def run_ranks(
         world_size=world_size,
         inputs=inputs,
         path=tuple(entry or str(Path.cwd()) for entry in sys.path),
-        cwd=Path.cwd(),
-        environ=rank_environ(),
+        cwd=None if launcher == "sandbox" else Path.cwd(),
+        environ=rank_environ(bare=launcher == "sandbox"),
         process_group=process_group,
         timeout=timeout,
     )
@@ -91,13 +91,13 @@ def get_launcher(name: LauncherName | None = None) -> Launcher:
     """Return the launcher of that name, or the fastest that this system has."""
     if name is None:
         name = "fork" if sys.platform == "linux" else "spawn"
-    if name not in ("fork", "spawn"):
-        raise ValueError(f"launcher must be 'fork' or 'spawn', got {name!r}")
-    if name == "fork" and sys.platform != "linux":
-        raise ValueError("the fork launcher needs Linux: take launcher='spawn'")
+    if name not in get_args(LauncherName):
+        raise ValueError(f"launcher must be 'fork', 'spawn' or 'sandbox', got {name!r}")
+    if name != "spawn" and sys.platform != "linux":
+        raise ValueError(f"the {name} launcher needs Linux: take launcher='spawn'")
     return _launchers(name)
 
 
 @functools.cache
 def _launchers(name: LauncherName) -> Launcher:
-    return ForkLauncher() if name == "fork" else SpawnLauncher()
+    return SpawnLauncher() if name == "spawn" else ForkLauncher(sandboxed=name == "sandbox")

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
 from gradsync.ranks.crew import Lines, command, lines_for, rank_environ
 from gradsync.ranks.patience import starved
@@ -20,7 +21,12 @@ class SpawnLauncher:
         """Do nothing: what a rank imports, it imports alone."""
 
     @contextmanager
-    def crew(self, world_size: int, directory: str) -> Iterator[SpawnedCrew]:  # noqa: ARG002
+    def crew(
+        self,
+        world_size: int,
+        directory: str,  # noqa: ARG002
+        readable: Sequence[Path],  # noqa: ARG002
+    ) -> Iterator[SpawnedCrew]:
         with lines_for(world_size) as (ours, theirs), ExitStack() as stack:
             crew = SpawnedCrew(ours)
             stack.callback(crew.end)
@@ -53,6 +59,9 @@ class SpawnedCrew:
     def exit_codes(self) -> dict[int, int]:
         codes = {rank: process.poll() for rank, process in enumerate(self._processes)}
         return {rank: code for rank, code in codes.items() if code is not None}
+
+    def excess(self) -> None:
+        """Return None: nobody counts."""
 
     def starved(self) -> float:
         return max(starved(process.pid) for process in self._processes)

@@ -181,6 +181,8 @@ class Run:
                 f"{member.hear_last_output().strip()[-2000:] or 'it printed nothing'}"
             )
         where = stacks.after_crash(member.lines.stacks, self._task.shows)
+        if excess := self._crew.excess():
+            return failures.took_too_much(range(self._task.world_size), *excess)
         return failures.left(member.rank, member.exit_code, where)
 
     def _notice_deaths(self) -> None:
@@ -230,6 +232,6 @@ def observe(task: Task, launcher: Launcher) -> Observation:
     payload = task.payload()
     with (
         tempfile.TemporaryDirectory(prefix="gradsync-", ignore_cleanup_errors=True) as directory,
-        launcher.crew(task.world_size, directory) as crew,
+        launcher.crew(task.world_size, directory, task.roots) as crew,
     ):
         return Run(task, crew).observe(payload, directory)

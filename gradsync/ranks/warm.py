@@ -28,9 +28,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gradsync.ranks import worker
+from gradsync.ranks import namespaces, worker
 from gradsync.ranks.crew import MAX_MESSAGE
 from gradsync.ranks.patience import starved
+from gradsync.ranks.sandbox import Sandbox
 
 # What ranks use is imported here, so that every fork has it at once.
 WANTED_SOON = (
@@ -42,6 +43,7 @@ WANTED_SOON = (
 )
 # torch.manual_seed formats the stack of each call, and reads the lines of these for that.
 READ_SOON = ("torch.random", "torch.cuda", "torch.cuda.random", "torch.xpu", "torch.xpu.random")
+LOOK_SECONDS = 0.05  # between two looks at what the ranks in a sandbox take
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -50,8 +52,10 @@ HUGE_PAGE = 2**21  # bytes
 PACK_AFTER = 100  # runs, which save about what it takes to pack
 
 
-def start(descriptor: int) -> NoReturn:
+def start(descriptor: int, sandboxed: int) -> NoReturn:
     """Serve the launcher at the other end of this socket for as long as it is there."""
+    if sandboxed:
+        namespaces.mount_proc()  # bubblewrap's has parts covered, and lets nobody mount one in it
     _import_what_ranks_use()
     gc.enable()
     gc.collect()
@@ -66,6 +70,7 @@ class WarmProcess:
         self._libc = ctypes.CDLL(None)
         self._ranks: dict[int, int] = {}  # pid -> rank
         self._directory: str | None = None
+        self._sandbox: Sandbox | None = None
         self._runs = 0
 
     def serve(self) -> None:
@@ -85,7 +90,10 @@ class WarmProcess:
 
     def _serve(self, deaths: int) -> None:
         while True:
-            ready, _, _ = select.select([self._control.fileno(), deaths], [], [])
+            pause = LOOK_SECONDS if self._sandbox else None
+            ready, _, _ = select.select([self._control.fileno(), deaths], [], [], pause)
+            if self._sandbox and not ready:
+                self._look_at(self._sandbox)
             if deaths in ready:
                 os.read(deaths, 512)
                 self._reap()
@@ -97,7 +105,9 @@ class WarmProcess:
         if not data:
             return False
         message = json.loads(data)
-        if message["do"] == "start":
+        if message["do"] == "sandbox":
+            self._sandbox = Sandbox(message["directory"], message["readable"])
+        elif message["do"] == "start":
             self._directory = message["directory"]
             self._start(message["rank"], fds)
         elif message["do"] == "starved":
@@ -107,13 +117,18 @@ class WarmProcess:
                 if rank == message["rank"]:
                     os.kill(pid, signal.SIGUSR1)
         elif message["do"] == "end":
-            self._end_all()
-            self._directory = None
-            self._send(ended=True)
-            self._runs += 1
-            if self._runs == PACK_AFTER:
-                self._pack()
+            self._end()
         return True
+
+    def _end(self) -> None:
+        self._end_all()
+        if self._sandbox:
+            self._sandbox.close()
+        self._directory = self._sandbox = None
+        self._send(ended=True)
+        self._runs += 1
+        if self._runs == PACK_AFTER:
+            self._pack()
 
     def _start(self, rank: int, fds: list[int]) -> None:
         parent = os.getpid()
@@ -129,9 +144,12 @@ class WarmProcess:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.setsid()
-            self._libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != parent:  # it died before it could be watched
-                os._exit(1)
+            if self._sandbox:  # which ends with us
+                self._sandbox.enter()
+            else:
+                self._libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+                if os.getppid() != parent:  # it died before it could be watched
+                    os._exit(1)
             channel, output, stacks = fds
             for standard in (1, 2):
                 os.dup2(output, standard)
@@ -144,6 +162,12 @@ class WarmProcess:
             traceback.print_exc()
         finally:
             os._exit(1)
+
+    def _look_at(self, sandbox: Sandbox) -> None:
+        """End ranks that take too much."""
+        if excess := sandbox.excess():
+            self._send(excess=excess)
+            sandbox.end()
 
     def _reap(self) -> None:
         while True:

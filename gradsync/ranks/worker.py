@@ -102,6 +102,7 @@ def _settle(header: dict[str, Any]) -> None:
     if header["environ"] is not None:
         os.environ.clear()
         os.environ.update(header["environ"])
+    os.environ.setdefault("HOME", header["directory"])
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     if len(header["directory"]) <= MAX_TMPDIR:
         os.environ["TMPDIR"] = header["directory"]  # what a rank leaves there goes with the run

@@ -281,7 +281,7 @@ def test_an_input_may_not_be_called_rank():
 
 
 def test_an_unknown_launcher_is_refused():
-    with pytest.raises(ValueError, match="'fork' or 'spawn', got 'threads'"):
+    with pytest.raises(ValueError, match="'spawn' or 'sandbox', got 'threads'"):
         run_ranks(lambda: None, 1, launcher="threads")
 
 

@@ -1,0 +1,215 @@
+"""Trusted: what a rank that runs other people's code may see and use.
+
+Two sandboxes of bubblewrap's, one in the other. The outer one holds the warm process as long as it
+lives. It hides nothing, but makes it, for root and for anybody, the root of a user namespace: it
+may then make namespaces for others and enter them, and its /proc has nothing but its own family.
+
+The inner one is made anew for each run, in milliseconds. Its ranks, forked from the warm process,
+enter it before they read a byte of a learner's: Python and the system, read-only; an empty home
+of limited size; a loopback of its own; no other process; no capability. What the kernel can't
+limit for all ranks of a run together, the warm process counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import site
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from gradsync.ranks import namespaces
+from gradsync.ranks.events import MAX_RANKS
+
+GIB, MIB = 2**30, 2**20
+MEMORY = 4 * GIB  # of all ranks of a run and what they start
+TASKS = 256  # processes and threads of theirs
+DISK = 512 * MIB  # of a run's own /tmp, where its working folder is; as much of shared memory
+FILE_SIZE = 256 * MIB
+OPEN_FILES = 1024  # of a process
+CPU_SECONDS = 600  # of a process
+LIMITS = {
+    resource.RLIMIT_FSIZE: FILE_SIZE,
+    resource.RLIMIT_NOFILE: OPEN_FILES,
+    resource.RLIMIT_CPU: CPU_SECONDS,
+    resource.RLIMIT_CORE: 0,
+}
+NOBODY = "1000"  # who the ranks think they are
+SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/sbin", "/etc/ld.so.cache", "/etc/localtime")
+PACKAGE = Path(__file__).parents[1]
+INSTALL = "install bubblewrap (`apt install bubblewrap`, `dnf install bubblewrap`)"
+ALL_OF_A_RUN = (
+    namespaces.NEW_MOUNTS
+    | namespaces.NEW_CGROUP
+    | namespaces.NEW_UTS
+    | namespaces.NEW_IPC
+    | namespaces.NEW_NET
+)
+
+
+class SandboxError(Exception):
+    """This machine can't keep other people's code apart; it says why and what to do."""
+
+
+class Sandbox:
+    """The sandbox of one run, in the warm process's hands."""
+
+    def __init__(self, directory: str, readable: Sequence[str]) -> None:
+        """Begin to make it; the ranks' `directory` is new and theirs, `readable` folders are not.
+
+        It is whole when its first process runs, `cat`, which then has a byte for each rank.
+        """
+        info, told = os.pipe()
+        self._ready, echo = os.pipe()
+        keys, self._keys = os.pipe()
+        self._bubblewrap = subprocess.Popen(
+            [*_inner(directory, readable), "--info-fd", str(told), "--", "cat"],
+            pass_fds=[told],
+            stdin=keys,
+            stdout=echo,
+        )
+        for end in (told, echo, keys):
+            os.close(end)
+        os.write(self._keys, bytes(MAX_RANKS))
+        with os.fdopen(info) as lines:
+            self._first = int(json.load(lines)["child-pid"])
+        self._process = os.pidfd_open(self._first)
+        self._outside = os.pidfd_open(os.getpid())
+        self._others = set(_processes())  # that are there without any rank
+        self._shared, _ = _usage(os.getpid())  # what each rank is born with, and need not pay for
+        self._directory = directory
+        namespaces.enter(self._process, namespaces.NEW_PID)  # for ranks, forked from now on
+
+    def enter(self) -> None:
+        """Go in, on a freshly forked rank, and leave every privilege behind."""
+        if not os.read(self._ready, 1):
+            raise SandboxError("bubblewrap could not make a sandbox")
+        namespaces.enter(self._process, ALL_OF_A_RUN)
+        namespaces.enter(self._process, namespaces.NEW_USER)
+        namespaces.drop_privileges()
+        for limit, most in LIMITS.items():
+            hard = resource.getrlimit(limit)[1]
+            allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(limit, (allowed, allowed))
+        os.chdir(self._directory)
+
+    def excess(self) -> tuple[str, str] | None:
+        """Return the diagnosis of a run that takes more than it may, and how it is told."""
+        memory = tasks = 0
+        for pid in set(_processes()) - self._others:
+            used, threads = _usage(pid)
+            memory += max(0, used - self._shared)
+            tasks += threads
+        if memory > MEMORY:
+            return "out-of-memory", f"took more than {MEMORY // GIB} GiB of memory together"
+        if tasks > TASKS:
+            return "rank-crashed", f"started more than {TASKS} processes and threads"
+        return None
+
+    def end(self) -> None:
+        """End every process in it: with the first one of its namespace go all."""
+        with suppress(ProcessLookupError):
+            os.kill(self._first, 9)
+
+    def close(self) -> None:
+        """Forget it, once all in it have ended and been reaped."""
+        namespaces.enter(self._outside, namespaces.NEW_PID)
+        self._bubblewrap.returncode = 0  # reaped with the others
+        for end in (self._ready, self._keys, self._process, self._outside):
+            os.close(end)
+
+
+def outer(command: Sequence[str]) -> list[str]:
+    """Return the command that runs the warm process's as root of its own namespaces."""
+    rights = ("--unshare-user", "--unshare-pid", "--uid", "0", "--gid", "0", "--cap-add", "ALL")
+    return ["bwrap", *rights, "--dev-bind", "/", "/", "--", *command]
+
+
+def check(secret: Path | None = None) -> None:
+    """Try whether ranks can be kept apart here, and the folder `secret` out of their sight.
+
+    Raises:
+        SandboxError: they can't; it says why, and what to do.
+    """
+    if sys.platform != "linux":
+        raise SandboxError("a sandbox needs Linux")
+    if shutil.which("bwrap") is None:
+        raise SandboxError(f"bubblewrap (`bwrap`) is not installed: {INSTALL}")
+    for path in map(Path, ["/usr", *_readable()]):
+        if secret is not None and secret.resolve().is_relative_to(path.resolve()):
+            raise SandboxError(
+                f"{secret} lies in {path}, which ranks have to read: move the course, or install "
+                "Python's environment elsewhere"
+            )
+    with tempfile.TemporaryDirectory(prefix="gradsync-") as folder:
+        tried = subprocess.run(
+            outer([*_inner(folder, ()), "--", "true"]), capture_output=True, text=True, check=False
+        )
+    if tried.returncode != 0:
+        raise SandboxError(
+            f"bubblewrap may not make namespaces here ({tried.stderr.strip()}): in a container, "
+            "run it with --security-opt seccomp=unconfined; on Ubuntu, see "
+            "kernel.apparmor_restrict_unprivileged_userns"
+        )
+
+
+def _inner(directory: str, readable: Sequence[str]) -> list[str]:
+    """Return the start of the command that makes a run's sandbox; a program's is still to come."""
+    apart = ("user", "pid", "ipc", "net", "uts", "cgroup")
+    size = ("--size", str(DISK))
+    command = ["bwrap", *(f"--unshare-{kind}" for kind in apart), "--disable-userns"]
+    command += ["--uid", NOBODY, "--gid", NOBODY, "--hostname", "rank", "--clearenv"]
+    command += ["--die-with-parent", "--new-session", "--as-pid-1"]
+    for path in map(Path, SYSTEM):
+        if path.is_symlink() and path.is_dir():  # as /bin is, where all is in /usr
+            command += ["--symlink", str(path.readlink()), str(path)]
+        else:
+            command += ["--ro-bind-try", str(path), str(path)]
+    command += [
+        "--proc",
+        "/proc",
+        "--remount-ro",
+        "/proc",
+        "--dev",
+        "/dev",
+        *size,
+        "--tmpfs",
+        "/dev/shm",
+    ]
+    command += ["--remount-ro", "/dev", *size, "--tmpfs", "/tmp"]
+    for folder in (*_readable(), *readable):
+        command += ["--ro-bind", folder, folder]
+    if not Path(directory).is_relative_to("/tmp"):
+        command += [*size, "--tmpfs", directory]
+    return [*command, "--dir", directory, "--remount-ro", "/", "--chdir", directory]
+
+
+def _readable() -> list[str]:
+    """Return the folders of Python and of what is installed for it, but for the system's."""
+    wanted = {sys.prefix, sys.base_prefix, sys.exec_prefix, str(PACKAGE)}
+    if site.ENABLE_USER_SITE:
+        wanted.add(site.getusersitepackages())
+    return sorted(p for p in wanted if Path(p).is_dir() and not Path(p).is_relative_to("/usr"))
+
+
+def _processes() -> Iterator[int]:
+    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def _usage(pid: int) -> tuple[int, int]:
+    """Return the bytes of memory that are a process's own, and the number of its threads."""
+    memory = threads = 0
+    with suppress(OSError):  # it has ended
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name in ("RssAnon", "RssShmem"):
+                memory += int(value.split()[0]) * 2**10
+            elif name == "Threads":
+                threads = int(value)
+    return memory, threads
