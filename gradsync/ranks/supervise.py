@@ -7,6 +7,7 @@ and ends the run as soon as all ranks have answered, or one has failed and no ot
 from __future__ import annotations
 
 import functools
+import secrets
 import selectors
 import tempfile
 import time
@@ -37,6 +38,7 @@ class Run:
         self._task = task
         self._crew = crew
         self._began = time.monotonic()
+        self._nonce = secrets.token_hex(16)  # the answer of another run can't serve this one
         self._looked = self._began  # for deaths
         self._standoff = Standoff(task.world_size)
         self._members = [Member(rank, lines) for rank, lines in enumerate(crew.lines)]
@@ -53,7 +55,7 @@ class Run:
         """Hand out the task and watch the ranks until the run is decided."""
         with selectors.DefaultSelector() as selector:
             for member in self._members:
-                header = self._task.header(member.rank, directory, self._began)
+                header = self._task.header(member.rank, directory, self._began, self._nonce)
                 member.send_task(header, payload, START_SECONDS)
                 hear = functools.partial(self._hear, member)
                 selector.register(member.lines.channel, selectors.EVENT_READ, hear)
@@ -77,6 +79,8 @@ class Run:
 
     def _take(self, frame: wire.Frame, member: Member) -> None:
         try:
+            if frame.kind != "raised" and member.ready == (frame.kind == "ready"):
+                raise wire.WireError(f"it sent {frame.kind[:40]!r} out of turn")
             if frame.kind == "events":
                 asks = frame.header.get("asks") is True
                 self._pressing = self._pressing or asks
@@ -84,13 +88,15 @@ class Run:
                     self._take_event(event, member, asks=asks)
                 return
             self._pressing = True
-            if frame.kind == "answer":
+            if frame.kind == "ready":
+                self._take_ready(member)
+            elif frame.kind == "answer":
+                if frame.header.get("nonce") != self._nonce:
+                    raise wire.WireError("it sent an answer that is not to this run's question")
                 member.value = values.decode(frame.header.get("value"), frame.body)
                 member.answered = True
             elif frame.kind == "raised":
                 member.raised = Raised.read(frame.header)
-            elif frame.kind == "ready":
-                self._take_ready(member)
             else:
                 raise wire.WireError(f"it sent a frame of an unknown kind, {frame.kind[:40]!r}")
         except wire.WireError as problem:

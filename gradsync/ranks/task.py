@@ -80,7 +80,7 @@ class Task:
             )
         return data
 
-    def header(self, rank: int, directory: str, began: float) -> dict[str, Any]:
+    def header(self, rank: int, directory: str, began: float, nonce: str) -> dict[str, Any]:
         """Return what else `rank` is told."""
         return {
             "rank": rank,
@@ -93,6 +93,7 @@ class Task:
             "path": list(self.path),
             "process_group": self.process_group,
             "began": began,
+            "nonce": nonce,
         }
 
     def _check_arguments(self) -> None:

@@ -77,7 +77,8 @@ def _outcome(task: wire.Frame, recorder: Recorder) -> tuple[bytes, bytes]:
     """Return the frame, its head and its body, that tells how the function ended."""
     try:
         tree, body = values.encode(_run(task, recorder))
-        return wire.head("answer", {"value": tree}, len(body)), body
+        head = {"value": tree, "nonce": task.header["nonce"]}
+        return wire.head("answer", head, len(body)), body
     except BaseException as error:  # noqa: BLE001 - whatever a rank raises is reported as itself
         roots = tuple(task.header["roots"])
         return wire.head("raised", frames.describe_exception(error, roots), 0), b""

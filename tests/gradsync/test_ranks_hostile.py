@@ -16,12 +16,22 @@ from gradsync.ranks.wire import PREFIX, pack
 A_GIGABYTE_TO_COME = PREFIX.pack(20, 2**30)
 
 
-def channel():
-    """Return the rank's own line to the trusted side, as learner code could find it."""
+def found(name):
+    """Return what has this name in a frame below, as learner code could find it."""
     frame = sys._getframe()
-    while "channel" not in frame.f_locals:
+    while name not in frame.f_locals:
         frame = frame.f_back
-    return frame.f_locals["channel"]
+    return frame.f_locals[name]
+
+
+def channel():
+    """Return the rank's own line to the trusted side."""
+    return found("channel")
+
+
+def answer(value, body=b""):
+    """Return an answer to this run's question."""
+    return pack("answer", {"value": value, "nonce": found("task").header["nonce"]}, body)
 
 
 def enter(call):
@@ -50,6 +60,13 @@ def says(data):
     return attack
 
 
+def answers(value, body=b""):
+    def attack():
+        channel().sendall(answer(value, body))
+
+    return attack
+
+
 def floods_with_entering():
     for call in range(10_000_000):
         channel().sendall(pack("events", {"events": [enter(call)]}))
@@ -74,9 +91,12 @@ def sends_bytes_without_end():
         says(pack("surprise")),
         says(pack("events", {"events": [{}]})),
         says(pack("events", {})),
-        says(pack("answer", {"value": {"tensor": "float32", "shape": [2**40]}}, b"1234")),
-        says(pack("answer", {"value": {"set": [{"list": []}]}})),
-        says(pack("answer", {"value": 1}, b"what for?")),
+        answers({"tensor": "float32", "shape": [2**40]}, b"1234"),
+        answers({"set": [{"list": []}]}),
+        answers(1, b"what for?"),
+        says(pack("answer", {"value": 1})),
+        says(pack("answer", {"value": 1, "nonce": "0" * 32})),
+        says(pack("ready")),
         floods_with_entering,
         sends_a_gigabyte,
         sends_bytes_without_end,
@@ -90,6 +110,9 @@ def sends_bytes_without_end():
         "lying shape",
         "unhashable",
         "left over",
+        "no nonce",
+        "another run's nonce",
+        "out of turn",
         "flood",
         "gigabyte",
         "endless",
@@ -127,7 +150,7 @@ def test_a_rank_that_closes_every_file_has_crashed(failure_of):
 
 
 def stalls_midway():
-    channel().sendall(pack("answer", {"value": 1}, b"1234")[:-1])
+    channel().sendall(answer(1, b"1234")[:-1])
 
 
 def floods_with_waiting():
@@ -143,10 +166,7 @@ def floods_with_waiting():
 
 def floods_its_stacks():
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    frame = sys._getframe()
-    while "stacks" not in frame.f_locals:
-        frame = frame.f_back
-    stacks = frame.f_locals["stacks"]
+    stacks = found("stacks")
     while True:
         stacks.sendall(b"File nonsense")
         time.sleep(0.05)
@@ -171,7 +191,7 @@ def test_whatever_a_rank_does_the_time_limit_holds(attack):
 def test_a_forged_answer_does_not_stop_the_clock():
     def forge(rank):
         if rank == 0:
-            channel().sendall(pack("answer", {"value": 100}))
+            channel().sendall(answer(100))
             os._exit(0)
         time.sleep(60)
 
@@ -183,7 +203,7 @@ def test_a_forged_answer_does_not_stop_the_clock():
 
 def test_what_comes_after_the_answer_is_not_heard():
     def prattle(rank):
-        channel().sendall(pack("answer", {"value": rank}) + b"garbage" * 1000)
+        channel().sendall(answer(rank) + b"garbage" * 1000)
 
     assert list(run_ranks(prattle, 2)) == [0, 1]
 
