@@ -1,0 +1,97 @@
+"""What holds on this machine: whatever the course and the grader need, each tried in earnest."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from gradsync.course import CourseError, find_course
+from gradsync.ranks import LauncherError, RankFailure, run_ranks
+from gradsync.ranks.run import LauncherName
+from gradsync.ranks.sandbox import SandboxError, check
+
+MIB = 2**20
+WORLD_SIZE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at, and how it is."""
+
+    what: str  # "sandbox"
+    fine: bool
+    told: str  # what holds; or what does not, and what to do
+
+
+def examine() -> Iterator[Finding]:
+    """Yield what holds here, a finding at a time: some take seconds."""
+    yield _python()
+    yield _look("ranks", lambda: _meet(None))
+    yield _look("sandbox", _sandbox)
+    yield _look("course", _course)
+    yield _look("digits", _digits)
+    yield Finding("GPUs", True, _gpus())
+
+
+def _look(what: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(what, True, look())
+    except (SandboxError, LauncherError, CourseError, RankFailure, OSError, ValueError) as problem:
+        return Finding(what, False, str(problem))
+
+
+def _python() -> Finding:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / MIB / 1024
+    return Finding(
+        "machine",
+        True,
+        f"{platform.system()}, {os.cpu_count()} cores, {memory:.0f} GiB; "
+        f"Python {platform.python_version()}, torch {version('torch')}",
+    )
+
+
+def _meet(launcher: LauncherName | None) -> str:
+    run_ranks(all_reduce, WORLD_SIZE, launcher=launcher)  # the first one imports torch
+    seen = run_ranks(all_reduce, WORLD_SIZE, launcher=launcher)
+    return f"{WORLD_SIZE} met over gloo, reduced and ended in {seen.seconds * 1000:.0f} ms"
+
+
+def all_reduce() -> None:
+    """Meet the other ranks in one collective."""
+    import torch
+    import torch.distributed as dist
+
+    dist.all_reduce(torch.ones(1))
+
+
+def _sandbox() -> str:
+    check(find_course().root)
+    return f"bubblewrap works: {_meet('sandbox')} in it"
+
+
+def _course() -> str:
+    course = find_course()
+    graded = course.graded_phases("hidden")
+    return f"{course.root}, " + (
+        f"with hidden tests for {', '.join(graded)}" if graded else "without hidden tests"
+    )
+
+
+def _digits() -> str:
+    from gradsync.data import mnist_root  # imports torch
+
+    root = mnist_root()
+    return f"MNIST in {root}" if root else "MNIST is not here yet: it is downloaded when needed"
+
+
+def _gpus() -> str:
+    import torch
+    import torch.distributed as dist
+
+    if not torch.cuda.is_available():
+        return "none: gloo on the CPU is all that the course needs"
+    names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+    return f"{names}; nccl is {'there' if dist.is_nccl_available() else 'missing'}"
