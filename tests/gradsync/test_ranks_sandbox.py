@@ -19,6 +19,17 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = sandbox.PACKAGE
 
 
+def obstacle():
+    try:
+        sandbox.check()
+    except sandbox.SandboxError as problem:
+        return str(problem)
+    return ""
+
+
+pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+
+
 def apart(function, world_size=1, **options):
     return run_ranks(function, world_size, launcher="sandbox", **options)
 
