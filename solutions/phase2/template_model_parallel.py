@@ -223,7 +223,7 @@ def pipeline_train_step(
         arrived = inputs if rank == 0 else _receive(rank - 1, device)
         if rank != 0:
             arrived.requires_grad_(arrived.is_floating_point())
-        outputs = stage(arrived)
+        outputs = stage(arrived.clone())  # a stage may begin with a module that works in place
         if rank != last:
             _send(outputs.detach(), rank + 1)
         passes.append((arrived, outputs))
