@@ -13,7 +13,17 @@ from rich.table import Table
 
 from benchmarks.figure import Figure
 
-PARTS = ("start", "deadlock", "loading", "scaling", "suite", "buckets", "ring", "sharding")
+PARTS = (
+    "start",
+    "deadlock",
+    "loading",
+    "scaling",
+    "suite",
+    "buckets",
+    "ring",
+    "sharding",
+    "production",
+)
 
 
 def main(parts: list[str]) -> int:
