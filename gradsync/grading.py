@@ -19,6 +19,7 @@ from gradsync.ranks.run import LauncherName
 from gradsync.records import Report, Verdict
 from gradsync.roots import point_at_roots
 from gradsync.submission import Submission
+from gradsync.workplace import unpacked
 
 
 class GraderError(Exception):
@@ -90,7 +91,7 @@ def grade(
     suites = [course.suite(audience, phase) for phase in phases]
     get_launcher(launcher).warm_up()
     collector = Collector(exercise)
-    with submission.unpacked() as folder:
+    with unpacked(submission.files) as folder:
         options = [f"--submission={folder}", f"--seed={seed}", *pytest_options]
         if launcher is not None:
             options.append(f"--launcher={launcher}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from gradsync.course import Course
@@ -11,6 +10,7 @@ from gradsync.probes import Info
 from gradsync.ranks import RankFailure, get_launcher
 from gradsync.records import Observation
 from gradsync.submission import Submission
+from gradsync.workplace import unpacked
 
 STEPS, BATCH = 4, 50  # of each rank: enough to see what repeats, few enough to see each
 SECONDS = 120.0
@@ -28,8 +28,8 @@ def trace(submission: Submission, course: Course, phase: str, world_size: int) -
     from gradsync.data import digits
 
     some = digits().train.first(STEPS * BATCH * world_size)
-    with submission.unpacked() as folder:
-        ranks = Ranks(get_launcher(), Path(folder), course, phase, seen=[])
+    with unpacked(submission.files) as folder:
+        ranks = Ranks(get_launcher(), folder, course, phase, seen=[])
         try:
             return ranks(
                 train_a_little,

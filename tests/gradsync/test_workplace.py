@@ -1,0 +1,87 @@
+"""Where a submission is unpacked to, and what is left of that."""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from gradsync.workplace import unpacked
+
+FILES = {"phase1/template_trainer.py": b"x = 1"}
+ROOT = Path(__file__).parents[2]
+KILLED = """
+import os, signal
+from gradsync.workplace import unpacked
+
+with unpacked({"phase1/template_trainer.py": b""}):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def temporary(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def abandoned(temporary):
+    """Leave behind what a grader does that is killed; return the folder."""
+    environ = {"TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", KILLED], env=environ, check=False)
+    [folder] = temporary.iterdir()
+    return folder
+
+
+def test_the_files_lie_there_while_it_lasts(temporary):
+    with unpacked(FILES) as folder:
+        seen = (folder / "phase1" / "template_trainer.py").read_bytes()
+
+    assert seen == b"x = 1"
+    assert list(temporary.iterdir()) == []
+
+
+def test_no_other_user_can_look_in(temporary):
+    with unpacked(FILES) as folder:
+        assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_what_a_killed_grader_left_goes_with_the_next_grade(abandoned, temporary):
+    with unpacked(FILES) as folder:
+        seen = list(temporary.iterdir())
+
+    assert seen == [folder]
+    assert folder != abandoned
+
+
+def test_graders_side_by_side_leave_each_other_alone(temporary):
+    with unpacked(FILES) as one, unpacked(FILES) as other:
+        assert one != other
+        assert one.is_dir()
+
+
+def test_a_folder_that_another_takes_for_abandoned_is_made_again(temporary, monkeypatch):
+    made = []
+
+    def make_and_lose_the_first(prefix):
+        made.append(Path(tempfile.gettempdir()) / f"{prefix}{len(made)}")
+        if len(made) > 1:
+            made[-1].mkdir()
+        return str(made[-1])
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make_and_lose_the_first)
+
+    with unpacked(FILES) as folder:
+        assert [folder] == made[1:]
+
+
+def test_a_link_is_not_followed(temporary, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "kept").touch()
+    (temporary / "gradsync-unpacked-0").symlink_to(elsewhere)
+
+    with unpacked(FILES):
+        pass
+    assert (elsewhere / "kept").exists()
