@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gradsync.course import Audience, Course
-from gradsync.ranks import get_launcher
+from gradsync.ranks import LauncherError, get_launcher
 from gradsync.ranks.run import LauncherName
 from gradsync.records import Report, Verdict
 from gradsync.roots import point_at_roots
@@ -31,6 +31,8 @@ class Collector:
 
     def __init__(self, exercise: str | None) -> None:
         self.exercise = exercise
+        self.lost: LauncherError | None = None  # what kept a test from being judged at all
+        self.interrupted = False  # by Ctrl-C
         self._verdicts: dict[str, Verdict | None] = {}  # by test, in the order of the suite
 
     @property
@@ -52,6 +54,16 @@ class Collector:
         verdict = getattr(report, "gradsync_verdict", None)
         if verdict is not None:
             self._verdicts[report.nodeid] = verdict
+
+    def pytest_exception_interact(self, node: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        error = call.excinfo.value if call.excinfo else None
+        if isinstance(error, LauncherError):
+            self.lost = error
+            node.session.shouldfail = "the ranks were lost"
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        # Of another type when pytest itself gives up, say on a suite that can't be imported.
+        self.interrupted = excinfo.type is KeyboardInterrupt
 
     def _is_wanted(self, item: pytest.Item) -> bool:
         marker = item.get_closest_marker("exercise")
@@ -85,7 +97,7 @@ def grade(
 
     Raises:
         CourseError: a phase has no such suite.
-        GraderError: pytest itself failed.
+        GraderError: pytest itself failed, or the ranks could not be started or were lost.
     """
     began = time.monotonic()
     suites = [course.suite(audience, phase) for phase in phases]
@@ -119,6 +131,10 @@ def _run_pytest(
             [*isolated, "-q", *options, *map(str, suites)],
             plugins=[collector],
         )
+    if collector.interrupted:
+        raise KeyboardInterrupt
+    if collector.lost is not None:
+        raise GraderError(str(collector.lost)) from collector.lost
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise GraderError(f"pytest ended with {code!r}:\n{said.getvalue()[-4000:]}")
 
