@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/mnist),)
 export GRADSYNC_DATA ?= $(abspath ../shared/mnist)
 endif
 
-.PHONY: demo test bench truth soak lint bubblewrap templates lock clean
+.PHONY: demo test bench truth soak kills lint bubblewrap templates lock clean
 
 demo: .venv/ready  ## grade three submissions, and see what a report says
 	$(BIN)/gradsync demo
@@ -25,6 +25,9 @@ truth: .venv/ready  ## grade every known mistake and every correct answer in ful
 
 soak: .venv/ready  ## 500 grades, half of them on a busy machine: takes hours
 	$(BIN)/python -m benchmarks.soak
+
+kills: .venv/ready  ## kill the grader of a class at 50 random moments: takes an hour
+	$(BIN)/python -m benchmarks.kills
 
 lint: .venv/ready  ## what pre-commit checks, too
 	$(BIN)/ruff format --check .

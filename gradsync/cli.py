@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterable
@@ -16,18 +14,14 @@ from rich.console import Console
 from rich.markup import escape
 
 from gradsync import bank
-from gradsync.course import Course, CourseError, find_course
-from gradsync.grading import GraderError, grade
-from gradsync.handback import write_gradebook, write_report, write_trace
+from gradsync.course import CourseError, find_course
+from gradsync.gradebook import Entry, FolderInUse, Outcome, entries_at, grade_class
+from gradsync.grading import GraderError, draw_seed, grade
+from gradsync.handback import GRADEBOOK, write_trace
 from gradsync.records import Report
 from gradsync.reports import progress, spans, terminal
-from gradsync.submission import (
-    Submission,
-    SubmissionError,
-    find_submissions,
-    read_submission,
-    submission_name,
-)
+from gradsync.reports.text import amount, printable
+from gradsync.submission import SubmissionError, read_submission
 from gradsync.templates import templates
 
 UNUSABLE_ARGUMENTS = 2
@@ -42,8 +36,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+Out = Annotated[Path, typer.Option(file_okay=False, help="Where grades are written.")]
 Seed = Annotated[
-    int | None, typer.Option(help="Draw the tests' inputs from this seed; a report names its own.")
+    int | None,
+    typer.Option(min=0, help="Draw the tests' inputs from this seed; a report names its own."),
 ]
 
 
@@ -69,7 +65,7 @@ def check_command(
             own,
             course,
             phases=[phase],
-            seed=_seed(seed),
+            seed=draw_seed() if seed is None else seed,
             audience="visible",
             exercise=chosen.id if chosen else None,
         )
@@ -109,33 +105,35 @@ def grade_command(
         list[Path], typer.Argument(help="Folders, .zip or .tar.gz; or a folder of those.")
     ],
     phase: Annotated[int | None, typer.Option(min=1, max=2, help="Grade this phase alone.")] = None,
-    out: Annotated[Path, typer.Option(help="Where grades are written.")] = Path("grades"),
+    out: Out = Path("grades"),
     seed: Seed = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Take nothing over: grade all anew.")
+    ] = False,
 ) -> None:
     """Grade submissions with the hidden tests.
 
-    Writes OUT/gradebook.csv, and OUT/NAME/report.html and report.json for each submission.
+    Writes OUT/gradebook.csv, and OUT/NAME/report.html and report.json for each submission. Run
+    again, it grades what has changed and what it had not come to, and takes over the rest.
 
     [dim]gradsync grade ada.zip[/]                      one submission
     [dim]gradsync grade class/ --phase 1 --out week3[/]  a class
     """
     course = find_course()
     phases = (f"phase{phase}",) if phase else course.graded_phases("hidden")
-    for chosen in phases:
-        course.suite("hidden", chosen)
-    paths = [found for path in submissions for found in find_submissions(path, course)]
-    again = "gradsync grade" + (f" --phase {phase}" if phase else "")
-    named = [
-        (f"{again} {shlex.quote(str(path))}", read_submission(path, course, name, phases))
-        for path, name in _unique_names(paths).items()
-    ]
-    reports = _grade_all(named, course, phases, seed, out)
-    print(f"{write_gradebook(reports, out)}: {len(reports)} graded")
+    command = "gradsync grade" + (f" --phase {phase}" if phase else "")
+    entries = entries_at(submissions, course, phases, out, command)
+    try:
+        _tell(grade_class(entries, course, phases, out, seed=seed, fresh=fresh), out)
+    except KeyboardInterrupt:
+        again = "Run it again, without --fresh," if fresh else "Run the same again"
+        print(f"\ngradsync: stopped. {again} to go on from here.", file=sys.stderr)
+        raise
 
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Where grades are written.")] = Path("grades/demo"),
+    out: Out = Path("grades/demo"),
     seed: Seed = None,
 ) -> None:
     """Grade three submissions of phase 1: the solution, the template, and one with a mistake."""
@@ -143,14 +141,8 @@ def demo(
     known = {wrong.name: wrong for wrong in bank.wrong_submissions(course, "phase1")}
     right, empty = bank.reference(course), bank.untouched(course)
     wrong = known[DEMO_MISTAKE].submission(course)
-    reports = _grade_all(
-        [("gradsync demo", given) for given in (right, empty, wrong)],
-        course,
-        ("phase1",),
-        seed,
-        out,
-    )
-    write_gradebook(reports, out)
+    entries = [Entry(given, "gradsync demo") for given in (right, empty, wrong)]
+    _tell(grade_class(entries, course, ["phase1"], out, seed=seed, fresh=True), out)
     print(f"Open {out / wrong.name / 'report.html'} to see the mistake rank by rank.")
 
 
@@ -210,7 +202,7 @@ def main() -> None:
     """Run the command line; every way in which it can end has its exit status."""
     try:
         app()
-    except (CourseError, SubmissionError) as problem:
+    except (CourseError, SubmissionError, FolderInUse) as problem:
         _fail(UNUSABLE_ARGUMENTS, str(problem))
     except GraderError as problem:
         _fail(GRADER_FAILED, f"the grader itself failed: {problem}")
@@ -226,42 +218,38 @@ def _fail(status: int, text: str) -> NoReturn:
     raise SystemExit(status)
 
 
-def _grade_all(
-    submissions: Iterable[tuple[str, Submission]],
-    course: Course,
-    phases: tuple[str, ...],
-    seed: int | None,
-    out: Path,
-) -> list[Report]:
-    """Grade each, named with the command that repeats it; show and write its report."""
-    reports = []
-    for command, submission in submissions:
-        report = grade(submission, course, phases=phases, seed=_seed(seed))
-        report = replace(report, command=command)
-        _show(terminal.render, report)
-        folder = write_report(report, out)
-        print(f"{folder / 'report.html'}\n")
-        reports.append(report)
-    return reports
+def _tell(outcomes: Iterable[Outcome], out: Path) -> None:
+    """Show each as it is done, then what was done.
+
+    Raises:
+        GraderError: the grader failed on some; the others are graded.
+    """
+    graded, known, lost = 0, 0, []
+    for outcome in outcomes:
+        name = printable(outcome.grade.submission)
+        if outcome.problem is not None:
+            lost.append(name)
+            _tell_problem(name, outcome.problem)
+        elif outcome.report is not None:
+            graded += 1
+            _show(terminal.render, outcome.report)
+            print(f"{outcome.page}\n")
+        else:
+            known += 1
+            score, most = outcome.grade.score or 0.0, outcome.grade.max_score or 0.0
+            print(f"{name}: {amount(score)} of {amount(most)} points, unchanged: {outcome.page}")
+    kept = f", {known} unchanged and taken over (--fresh grades them anew)" if known else ""
+    print(f"{out / GRADEBOOK}: {graded} graded{kept}")
+    if lost:
+        raise GraderError(f"on {', '.join(lost)}. Run the same again to have that graded, too.")
+
+
+def _tell_problem(name: str, problem: Exception) -> None:
+    if not isinstance(problem, GraderError):  # one that nobody thought of
+        traceback.print_exception(problem)
+    print(f"gradsync: {name} could not be graded: {problem}\n", file=sys.stderr)
 
 
 def _show(render: Callable[..., str], report: Report) -> None:
     console = Console()
     print(render(report, color=console.is_terminal, width=min(console.width, 100)))
-
-
-def _seed(given: int | None) -> int:
-    return secrets.randbelow(2**31) if given is None else given
-
-
-def _unique_names(paths: list[Path]) -> dict[Path, str]:
-    """Return each path's name; two that are alike are told apart by a number."""
-    names: dict[Path, str] = {}
-    for path in dict.fromkeys(paths):
-        name = plain = submission_name(path)
-        count = 1
-        while name in names.values():
-            count += 1
-            name = f"{plain}-{count}"
-        names[path] = name
-    return names

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import io
 import os
+import secrets
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -115,6 +116,10 @@ def grade(
         verdicts=_in_order(collector.verdicts, course, phases),
         notes=submission.notes,
     )
+
+
+def draw_seed() -> int:
+    return secrets.randbelow(2**31)
 
 
 def _run_pytest(

@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from gradsync.records import Observation, Report
+from gradsync.records import Grade, Observation, Origin, Report
 from gradsync.reports import chrome, gradebook, html, machine, overlap
 
-UNSAFE = re.compile(r"[^\w. @+-]|^\.|\.$")
+REPORT, PAGE, GRADEBOOK = "report.json", "report.html", "gradebook.csv"
+STATE = ".grading.json"  # beside the gradebook: what the next run must know of this one
+# What no file system minds, and what stands beside the gradebook must not take its name.
+UNSAFE = re.compile(r"[^\w. @+-]|^\.|\.$|^g(?=radebook\.csv$)", re.IGNORECASE)
+MAX_NAME = 200  # bytes; most file systems take 255
 
 
 def write_report(report: Report, out: Path) -> Path:
-    """Write `report.json` and `report.html` to the submission's folder in `out`; return it."""
+    """Write `report.html` and `report.json` to the submission's folder in `out`; return it.
+
+    The JSON comes last: where it is, all of the report is.
+    """
     folder = out / folder_name(report.submission)
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / "report.json", machine.render(report))
-    write_whole(folder / "report.html", html.render(report))
+    write_whole(folder / PAGE, html.render(report))
+    write_whole(folder / REPORT, machine.render(report))
     return folder
 
 
-def write_gradebook(reports: Sequence[Report], out: Path) -> Path:
+def read_grade(submission: str, out: Path, origin: Origin, seed: int) -> Grade | None:
+    """Return the grade in a submission's report in `out`, if it is whole and made from this."""
+    folder = out / folder_name(submission)
+    try:
+        text = (folder / REPORT).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return machine.read(text, origin, seed) if (folder / PAGE).is_file() else None
+
+
+def write_gradebook(grades: Sequence[Grade], out: Path) -> Path:
     """Write `gradebook.csv` to `out`; return its path."""
     out.mkdir(parents=True, exist_ok=True)
-    path = out / "gradebook.csv"
-    write_whole(path, gradebook.render(reports))
+    path = out / GRADEBOOK
+    write_whole(path, gradebook.render(grades))
     return path
 
 
@@ -40,15 +59,31 @@ def write_trace(seen: Observation, out: Path) -> tuple[Path, Path]:
 
 
 def folder_name(submission: str) -> str:
-    """Return a name that any file system takes: what is odd becomes its number."""
-    return UNSAFE.sub(lambda match: f"%{ord(match[0]):02X}", submission)[:200] or "%"
+    """Return a name that any file system takes, another for each name: what is odd is numbered."""
+    name = UNSAFE.sub(lambda match: f"%{ord(match[0]):02X}", submission) or "%"
+    data = name.encode()
+    if len(data) <= MAX_NAME:
+        return name
+    digest = hashlib.sha256(data).hexdigest()[:16]
+    return f"{data[:MAX_NAME].decode(errors='ignore')}%{digest}"
 
 
 def write_whole(path: Path, text: str) -> None:
     """Replace a file at once: a crash leaves the former one, never a half."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        beside.write_text(text, encoding="utf-8", newline="")
+        with beside.open("w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # else a power cut may leave the new name and no content
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def remove_leftovers(out: Path) -> None:
+    """Remove what a killed grader had not yet renamed; no other one may be at work in `out`."""
+    for place in (GRADEBOOK, STATE, f"*/{REPORT}", f"*/{PAGE}"):
+        folder, _, name = place.rpartition("/")
+        for path in out.glob(f"{folder or '.'}/.{name}.{'[0-9a-f]' * 8}"):
+            path.unlink()

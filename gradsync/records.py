@@ -2,19 +2,21 @@
 
 Everything else in the package either makes these records or reads them:
 ranks make an `Observation` out of `Event`s, `gradsync.diagnose` turns it into a
-`Diagnosis`, the pytest plugin into a `Verdict`, grading into a `Report`.
+`Diagnosis`, the pytest plugin into a `Verdict`, grading into a `Report`, whose line in the
+gradebook is a `Grade`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 Status = Literal[
     "passed", "failed", "error", "deadlock", "timeout", "crashed", "missing", "unfinished"
 ]
 STATUSES: tuple[Status, ...] = get_args(Status)
+GradeStatus = Literal["graded", "unreadable", "grader-failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,14 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """What a report was made from, as digests: the same with the same seed gives the same grade."""
+
+    submission: str  # of its name, its files, and what was noted of them
+    course: str  # of the suites and exercises, and of the package and the torch that ran them
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """What a whole suite says of a submission."""
 
@@ -130,6 +140,7 @@ class Report:
     verdicts: tuple[Verdict, ...]
     notes: tuple[str, ...] = ()  # what was refused, ignored or missing, a line each
     command: str = "gradsync grade"  # with the seed behind it, it gives the same report again
+    origin: Origin | None = None  # None: a report that is shown, and not kept
 
     @property
     def score(self) -> float:
@@ -142,3 +153,14 @@ class Report:
     def of_phase(self, phase: str) -> tuple[Verdict, ...]:
         """The verdicts of "phase1" or "phase2"."""
         return tuple(v for v in self.verdicts if v.exercise.startswith(phase + "/"))
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """A submission's line in the gradebook. Where the grader failed there are no numbers."""
+
+    submission: str
+    status: GradeStatus
+    score: float | None = None
+    max_score: float | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)  # the points of "phase1", "phase2"

@@ -7,9 +7,8 @@ import re
 from collections.abc import Sequence
 from io import StringIO
 
-from gradsync.records import Report
-from gradsync.reports.summary import is_unreadable
-from gradsync.reports.text import carriable, finite
+from gradsync.records import Grade
+from gradsync.reports.text import carriable
 
 COLUMNS = ("submission", "score", "max_score", "phase1", "phase2", "status")
 
@@ -18,29 +17,24 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _LINE_BREAK = re.compile(r"[\r\n]+")
 
 
-def render(reports: Sequence[Report]) -> str:
-    """The reports as CSV, in the order given."""
+def render(grades: Sequence[Grade]) -> str:
+    """The grades as CSV, in the order given."""
     lines = StringIO()
     writer = csv.writer(lines, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows(_row(report) for report in reports)
+    writer.writerows(_row(grade) for grade in grades)
     return lines.getvalue()
 
 
-def _row(report: Report) -> tuple[str | float, ...]:
-    return (
-        _cell(report.submission),
-        finite(report.score),
-        finite(report.max_score),
-        _phase(report, "phase1"),
-        _phase(report, "phase2"),
-        "unreadable" if is_unreadable(report) else "graded",
+def _row(grade: Grade) -> tuple[str | float | None, ...]:
+    return (  # None leaves its cell empty
+        _cell(grade.submission),
+        grade.score,
+        grade.max_score,
+        grade.phases.get("phase1"),
+        grade.phases.get("phase2"),
+        grade.status,
     )
-
-
-def _phase(report: Report, phase: str) -> str | float:
-    verdicts = report.of_phase(phase)
-    return finite(sum(verdict.points for verdict in verdicts)) if verdicts else ""
 
 
 def _cell(text: str) -> str:

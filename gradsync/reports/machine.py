@@ -1,26 +1,52 @@
-"""report.json: what course staff's other tools read. Its keys are the contract's."""
+"""report.json: what course staff's other tools read, and what a later run takes a grade from."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from dataclasses import asdict
+from typing import Any, get_args
 
-from gradsync.records import Diagnosis, Report, Verdict
+from gradsync.records import Diagnosis, Grade, GradeStatus, Origin, Report, Verdict
+from gradsync.reports import summary
 from gradsync.reports.text import carriable, finite
 
 
 def render(report: Report) -> str:
     """The report as JSON, the contract's keys first."""
+    grade = summary.grade(report)
     content = {
-        "submission": carriable(report.submission),
-        "score": finite(report.score),
-        "max_score": finite(report.max_score),
+        "submission": carriable(grade.submission),
+        "score": grade.score,
+        "max_score": grade.max_score,
         "seconds": finite(report.seconds),
         "tests": [_test(verdict) for verdict in report.verdicts],
         "seed": report.seed,
         "notes": [carriable(note) for note in report.notes],
+        "status": grade.status,
+        "phases": dict(grade.phases),
+        "made_from": None if report.origin is None else asdict(report.origin),
     }
     return json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2) + "\n"
+
+
+def read(text: str, origin: Origin, seed: int) -> Grade | None:
+    """Return the grade that a report.json holds, if it is whole and was made from this."""
+    try:
+        content = json.loads(text)
+        if (content["made_from"], content["seed"]) != (asdict(origin), seed):
+            return None
+        status: GradeStatus = content["status"]
+        if status not in get_args(GradeStatus):
+            return None
+        return Grade(
+            submission=str(content["submission"]),
+            status=status,
+            score=finite(content["score"]),
+            max_score=finite(content["max_score"]),
+            phases={str(phase): finite(points) for phase, points in content["phases"].items()},
+        )
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None  # torn, or no report of ours
 
 
 def _test(verdict: Verdict) -> dict[str, Any]:

@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
-from gradsync.records import Report, Status, Verdict
-from gradsync.reports.text import counted, printable
+from gradsync.records import Grade, Report, Status, Verdict
+from gradsync.reports.text import counted, finite, printable
 
 _NAMED = 3  # exercises that one problem touches; more are only counted
 
@@ -135,6 +135,18 @@ def is_unreadable(report: Report) -> bool:
     """Whether nothing of the submission could be read, so that nothing was graded."""
     nothing_there = all(verdict.status == "missing" for verdict in report.verdicts)
     return nothing_there and any(note.startswith("unreadable:") for note in report.notes)
+
+
+def grade(report: Report) -> Grade:
+    """The report's line in the gradebook, its numbers as they are written."""
+    phases = dict.fromkeys(v.exercise.partition("/")[0] for v in report.verdicts)
+    return Grade(
+        submission=report.submission,
+        status="unreadable" if is_unreadable(report) else "graded",
+        score=finite(report.score),
+        max_score=finite(report.max_score),
+        phases={phase: finite(sum(v.points for v in report.of_phase(phase))) for phase in phases},
+    )
 
 
 def standing(report: Report) -> str:

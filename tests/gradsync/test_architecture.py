@@ -20,9 +20,11 @@ UNTRUSTED = {"gradsync.ranks.worker", "gradsync.ranks.watch", "gradsync.ranks.fr
 LAYERS = [
     {"gradsync.records"},
     {"gradsync.ranks", "gradsync.diagnose", "gradsync.reports"},
-    {"gradsync.judge", "gradsync.verdicts", "gradsync.course"},
+    {"gradsync.judge", "gradsync.verdicts", "gradsync.course", "gradsync.workplace"},
     {"gradsync.plugin", "gradsync.testing", "gradsync.templates", "gradsync.submission"},
+    {"gradsync.origin"},
     {"gradsync.grading", "gradsync.tracing", "gradsync.bank", "gradsync.handback"},
+    {"gradsync.gradebook"},
     {"gradsync.cli"},
 ]
 

@@ -1,5 +1,7 @@
 """How a suite is run on a submission."""
 
+import pytest
+
 from gradsync.grading import Collector
 
 pytest_plugins = "pytester"
@@ -45,3 +47,39 @@ def test_the_tests_of_one_exercise_are_picked(pytester):
     pytester.runpytest_inprocess(plugins=[collector]).assert_outcomes(passed=1)
 
     assert [verdict.exercise for verdict in collector.verdicts] == ["phase1/evaluate"]
+
+
+def test_a_suite_that_can_not_be_imported_is_no_ctrl_c(pytester):
+    pytester.makepyfile("import nothing_like_that")
+    collector = Collector(None)
+
+    result = pytester.runpytest_inprocess(plugins=[collector])
+
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert not collector.interrupted
+
+
+def test_ctrl_c_in_a_test_is_taken_down(pytester):
+    pytester.makepyfile("def test_one(): raise KeyboardInterrupt")
+    collector = Collector(None)
+
+    pytester.runpytest_inprocess(plugins=[collector], no_reraise_ctrlc=True)
+
+    assert collector.interrupted
+
+
+def test_a_suite_ends_where_its_ranks_are_lost(pytester):
+    pytester.makepyfile(
+        """
+        from gradsync.ranks import LauncherError
+
+        def test_one(): raise LauncherError("no more processes")
+
+        def test_two(): pass
+        """
+    )
+    collector = Collector(None)
+
+    pytester.runpytest_inprocess(plugins=[collector]).assert_outcomes(failed=1)
+
+    assert str(collector.lost) == "no more processes"

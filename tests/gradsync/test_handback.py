@@ -6,7 +6,14 @@ import json
 import pytest
 from report_samples import report, verdict
 
-from gradsync.handback import folder_name, write_gradebook, write_report, write_whole
+from gradsync.handback import (
+    folder_name,
+    remove_leftovers,
+    write_gradebook,
+    write_report,
+    write_whole,
+)
+from gradsync.records import Grade
 
 
 def test_a_report_is_written_as_json_and_html(tmp_path):
@@ -18,13 +25,15 @@ def test_a_report_is_written_as_json_and_html(tmp_path):
 
 
 def test_the_gradebook_has_a_line_a_submission(tmp_path):
-    path = write_gradebook([report(verdict()), report(verdict(), submission="bob")], tmp_path)
+    path = write_gradebook([Grade("ada", "graded"), Grade("bob", "graded")], tmp_path)
 
     rows = list(csv.DictReader(path.read_text().splitlines()))
     assert [row["submission"] for row in rows] == ["ada", "bob"]
 
 
-@pytest.mark.parametrize("name", ["..", ".", "a/b", "a\nb", "a\\b", "", "x" * 500, "ünï", "a b"])
+@pytest.mark.parametrize(
+    "name", ["..", ".", "a/b", "a\nb", "a\\b", "", "x" * 500, "ü" * 200, "\n" * 90, "ünï", "a b"]
+)
 def test_any_name_becomes_one_folder(tmp_path, name):
     folder = tmp_path / folder_name(name)
     folder.mkdir()
@@ -40,3 +49,31 @@ def test_a_write_that_fails_leaves_the_former_file(tmp_path):
         write_whole(path, "torn \ud800")
     assert path.read_text() == "former"
     assert [p.name for p in tmp_path.iterdir()] == ["grade"]
+
+
+@pytest.mark.parametrize("names", ["a/b a%2Fb", "g %67", "x\n x", f"{'x' * 300} {'x' * 301}"])
+def test_two_names_never_share_a_folder(names):
+    one, other = names.split(" ")
+
+    assert folder_name(one) != folder_name(other)
+
+
+def test_the_gradebooks_own_name_is_not_a_submissions(tmp_path):
+    assert folder_name("gradebook.csv") != "gradebook.csv"
+    assert folder_name("gradebook.csv2") == "gradebook.csv2"
+
+
+def test_what_a_killed_grader_had_not_renamed_is_removed_and_nothing_else(tmp_path):
+    folder = write_report(report(verdict()), tmp_path)
+    kept = {*tmp_path.rglob("*"), tmp_path / ".grading.lock", folder / ".report.json.swp"}
+    for path in (tmp_path / ".grading.lock", folder / ".report.json.swp"):
+        path.touch()
+    for name in (
+        ".gradebook.csv.0a1b2c3d",
+        "ada/.report.json.0a1b2c3d",
+        "ada/.report.html.01234567",
+    ):
+        (tmp_path / name).touch()
+    remove_leftovers(tmp_path)
+
+    assert set(tmp_path.rglob("*")) == kept

@@ -12,9 +12,11 @@ from dataclasses import replace
 import pytest
 from report_samples import SCRIPT, SUM_NOT_MEAN, report, verdict
 
-from gradsync.records import Diagnosis, Report
+from gradsync.records import Diagnosis, Grade, Origin, Report
 from gradsync.reports import gradebook, machine, summary
 from gradsync.reports.text import amount, blocks, carriable, printable
+
+ORIGIN = Origin("files", "course")
 
 
 def loaded(of: Report) -> dict:
@@ -27,7 +29,8 @@ def loaded(of: Report) -> dict:
 
 
 def rows(*reports: Report) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(gradebook.render(reports))))
+    grades = [summary.grade(report) for report in reports]
+    return list(csv.DictReader(io.StringIO(gradebook.render(grades))))
 
 
 def test_reports_load_without_torch():
@@ -63,7 +66,27 @@ def test_json_has_the_contracts_keys_and_the_seed():
         ],
         "seed": 7,
         "notes": ["x.ipynb was ignored"],
+        "status": "graded",
+        "phases": {"phase1": 1.0},
+        "made_from": None,
     }
+
+
+def test_a_grade_is_read_back_as_it_was_written():
+    third = verdict(points=1 / 3)
+    written = report(third, third, submission="a\ud800", origin=ORIGIN)
+    grade = machine.read(machine.render(written), ORIGIN, seed=7)
+
+    assert grade is not None
+    assert gradebook.render([grade]) == gradebook.render([summary.grade(written)])
+
+
+@pytest.mark.parametrize(
+    ("origin", "seed"),
+    [(Origin("other", "course"), 7), (Origin("files", "other"), 7), (ORIGIN, 8)],
+)
+def test_a_grade_made_from_something_else_is_not_read(origin, seed):
+    assert machine.read(machine.render(report(origin=ORIGIN)), origin, seed) is None
 
 
 def test_json_tells_the_diagnosis_with_line_and_guide():
@@ -160,6 +183,10 @@ def test_gradebook_says_when_nothing_could_be_read():
     unreadable = report(verdict(status="missing"), notes=("unreadable: not a zip archive",))
 
     assert rows(unreadable)[0]["status"] == "unreadable"
+
+
+def test_gradebook_has_no_numbers_where_the_grader_failed():
+    assert gradebook.render([Grade("ada", "grader-failed")]).endswith("\nada,,,,,grader-failed\n")
 
 
 def test_a_submission_without_any_file_is_graded_all_the_same():

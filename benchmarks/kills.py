@@ -1,0 +1,164 @@
+"""`make kills`: kill the grader of a class of 10 at 50 random moments, and run it again each time.
+
+A class is graded with part of phase 1's suite, killed (`kill -9`) and run again until it is
+finished, then the next one, until there were as many kills as wanted. Counts gradebooks that differ
+from that of an undisturbed run, finished grades that were made again, and what was left behind.
+Give another number of kills than 50 as an argument.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gradsync.bank import reference, untouched, wrong_submissions
+from gradsync.course import find_course
+from gradsync.submission import Submission
+
+KILLS = 50
+CLASS = 10
+SUITE = ("test_data_loader.py", "test_trainer.py")  # few seconds a submission
+EXERCISES = ("phase1/PaddedDistributedSampler", "phase1/average_gradients")  # with mistakes in them
+SEED = "1"
+GONE_SECONDS = 30.0  # for processes to end with the grader
+
+
+@dataclass
+class Tally:
+    """What came of the kills."""
+
+    kills: int = 0
+    classes: int = 0
+    differing: int = 0  # gradebooks
+    made_again: int = 0  # grades that were finished
+    left: list[str] = field(default_factory=list)  # processes and files
+
+    def told(self) -> str:
+        return (
+            f"{self.kills} kills in {self.classes} classes of {CLASS}: {self.differing} gradebooks "
+            f"differ, {self.made_again} finished grades were made again, {len(self.left)} "
+            "processes or files were left"
+        )
+
+
+class Grader:
+    """Runs `gradsync grade` on the class in `room`, with a temporary folder of its own."""
+
+    def __init__(self, room: Path) -> None:
+        self.room = room
+        self.temporary = room / "tmp"
+        self.temporary.mkdir()
+
+    def start(self, out: Path) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "gradsync", "grade", self.room / "class", "--out", out]
+        return subprocess.Popen(
+            [*command, "--phase", "1", "--seed", SEED],
+            cwd=self.room / "course",
+            env={**os.environ, "TMPDIR": str(self.temporary)},
+            stdout=subprocess.DEVNULL,
+        )
+
+    def left(self, out: Path) -> list[str]:
+        """Return the processes and files that a finished run and its killed forerunners left."""
+        until = time.monotonic() + GONE_SECONDS
+        while self._processes() and time.monotonic() < until:
+            time.sleep(0.1)
+        files = [*self.temporary.iterdir(), *out.glob(".*.????????"), *out.glob("*/.*")]
+        return [*self._processes(), *map(str, files)]
+
+    def _processes(self) -> list[str]:
+        mark = f"TMPDIR={self.temporary}\0".encode()
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                if mark in (entry / "environ").read_bytes():
+                    found.append(f"process {entry.name}")
+            except OSError:  # it has ended, or is not ours
+                continue
+        return found
+
+
+def main(kills: int) -> int:
+    """Kill and run again, and print what came of it; 1 if anything was amiss."""
+    tally = Tally()
+    moments = random.Random(SEED)
+    with tempfile.TemporaryDirectory() as folder:
+        room = Path(folder)
+        _write_course_and_class(room)
+        grader = Grader(room)
+        began = time.monotonic()
+        _finish(grader.start(room / "undisturbed"))
+        seconds = time.monotonic() - began
+        wanted = (room / "undisturbed" / "gradebook.csv").read_bytes()
+        print(f"an undisturbed run takes {seconds:.1f} s", flush=True)
+        while tally.kills < kills:
+            out = room / f"out-{tally.classes}"
+            _grade_with_kills(grader, out, kills, moments, seconds, tally)
+            tally.classes += 1
+            tally.differing += (out / "gradebook.csv").read_bytes() != wanted
+            tally.left += grader.left(out)
+            print(tally.told(), flush=True)
+    print(*tally.left, sep="\n")
+    return int(bool(tally.differing or tally.made_again or tally.left))
+
+
+def _grade_with_kills(
+    grader: Grader, out: Path, kills: int, moments: random.Random, seconds: float, tally: Tally
+) -> None:
+    """Grade a class, killing the grader while it is not done and there are kills left."""
+    while True:
+        finished = _finished(out)
+        process = grader.start(out)
+        try:
+            process.wait(moments.uniform(0, seconds) if tally.kills < kills else None)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            tally.kills += 1
+        else:
+            _finish(process)
+        now = _finished(out)
+        tally.made_again += sum(now.get(name) != known for name, known in finished.items())
+        if process.returncode == 0:
+            return
+
+
+def _finish(process: subprocess.Popen[bytes]) -> None:
+    if process.wait() != 0:
+        raise SystemExit(f"the grader ended with status {process.returncode}")
+
+
+def _finished(out: Path) -> dict[str, tuple[int, int]]:
+    """Return what tells a report from one that was written again, by submission."""
+    reports = {path.parent.name: path.stat() for path in out.glob("*/report.json")}
+    return {name: (seen.st_ino, seen.st_mtime_ns) for name, seen in reports.items()}
+
+
+def _write_course_and_class(room: Path) -> None:
+    course = find_course(Path(__file__).parent)
+    shutil.copytree(course.root / "phase1", room / "course" / "phase1")
+    suite = room / "course" / "tests" / "hidden" / "phase1"
+    suite.mkdir(parents=True)
+    for name in SUITE:
+        shutil.copy(course.suite("hidden", "phase1") / name, suite)
+    mistakes = [w for w in wrong_submissions(course, "phase1") if w.exercise in EXERCISES]
+    members = [reference(course), untouched(course), *(w.submission(course) for w in mistakes)]
+    for member in members[:CLASS]:
+        _write(member, room / "class" / member.name)
+
+
+def _write(submission: Submission, folder: Path) -> None:
+    for path, source in submission.files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(source)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else KILLS))

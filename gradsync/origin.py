@@ -1,0 +1,48 @@
+"""What a report is made from, as digests by which a later run knows whether it still holds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from gradsync.course import EXERCISES_FILE, Course
+from gradsync.submission import Submission
+
+PACKAGE = Path(__file__).parent
+
+
+def course_digest(course: Course, phases: Sequence[str]) -> str:
+    """Return the digest of all that grades these phases: suites, exercises, and what runs them.
+
+    Raises:
+        CourseError: a phase has no hidden suite.
+    """
+    suites = {phase: _files(course.suite("hidden", phase)) for phase in phases}
+    exercises = {phase: _sha256(course.root / phase / EXERCISES_FILE) for phase in phases}
+    runs = [platform.python_version(), version("torch"), _files(PACKAGE)]
+    return _digest([suites, exercises, runs])
+
+
+def submission_digest(submission: Submission) -> str:
+    """Return the digest of a submission: its name, its files, and what was noted of them."""
+    files = {path: hashlib.sha256(data).hexdigest() for path, data in submission.files.items()}
+    return _digest([submission.name, files, submission.notes])
+
+
+def _files(folder: Path) -> dict[str, str]:
+    """Return the digest of each file in a folder, but of what Python leaves there."""
+    paths = (p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    return {path.relative_to(folder).as_posix(): _sha256(path) for path in paths}
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,370 @@
+"""A class graded into a folder: what was finished there is kept, whatever ended the grader."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+from report_samples import report, verdict
+from small_course import RIGHT, SLOW, WRONG, write_course, write_submission
+
+from gradsync import gradebook
+from gradsync.gradebook import FolderInUse, entries_at, grade_class
+from gradsync.grading import GraderError
+
+HERE = Path(__file__).parent
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+class Class:
+    """Three submissions and the folder of their grades; a grade takes no ranks and no time."""
+
+    def __init__(self, root, monkeypatch):
+        self.course = write_course(root / "course")
+        self.folder = root / "class"
+        self.out = root / "out"
+        self.failing = {}  # by name, what the grader raises
+        for name in ("ada", "bob", "cleo"):
+            write_submission(self.folder / name)
+        monkeypatch.setattr(gradebook, "grade", self._fake_grade)
+
+    def grade(self, **options):
+        """Grade the class; return the names of those that were not taken over."""
+        return [o.grade.submission for o in self.outcomes(**options) if o.report or o.problem]
+
+    def outcomes(self, **options):
+        entries = entries_at([self.folder], self.course, ["phase1"], self.out, "gradsync grade")
+        return grade_class(entries, self.course, ["phase1"], self.out, **options)
+
+    def rows(self):
+        rows = csv.DictReader((self.out / "gradebook.csv").read_text().splitlines())
+        return {row["submission"]: row for row in rows}
+
+    def seeds(self):
+        return {json.loads(path.read_text())["seed"] for path in self.out.glob("*/report.json")}
+
+    def _fake_grade(self, submission, _course, *, phases, seed):  # noqa: ARG002
+        if submission.name in self.failing:
+            raise self.failing[submission.name]
+        third = verdict(points=1 / 3, max_points=1.0)
+        return report(third, third, submission=submission.name, seed=seed)
+
+
+@pytest.fixture
+def klass(tmp_path, monkeypatch):
+    return Class(tmp_path, monkeypatch)
+
+
+def test_what_was_finished_is_taken_over_with_the_very_gradebook(klass):
+    first = klass.grade()
+    book = (klass.out / "gradebook.csv").read_bytes()
+    second = klass.grade()
+
+    assert first == ["ada", "bob", "cleo"]
+    assert second == []
+    assert (klass.out / "gradebook.csv").read_bytes() == book
+
+
+def test_a_submission_that_changed_is_graded_anew(klass):
+    klass.grade()
+    write_submission(klass.folder / "bob", WRONG)
+
+    assert klass.grade() == ["bob"]
+
+
+def test_a_submission_that_was_added_takes_its_place_in_the_gradebook(klass):
+    klass.grade()
+    write_submission(klass.folder / "abe")
+
+    assert klass.grade() == ["abe"]
+    assert list(klass.rows()) == ["abe", "ada", "bob", "cleo"]
+
+
+def test_what_is_unreadable_is_graded_anew_once_it_says_something_else(klass):
+    (klass.folder / "dan.zip").write_bytes(b"no zip")
+    klass.grade()
+    (klass.folder / "dan.zip").write_bytes(b"")
+    unchanged = klass.grade()
+    write_submission(klass.folder / "dan")
+    (klass.folder / "dan.zip").unlink()
+
+    assert unchanged == []
+    assert klass.grade() == ["dan"]
+
+
+@pytest.mark.parametrize("file", ["tests/hidden/phase1/test_trainer.py", "phase1/exercises.toml"])
+def test_another_course_grades_all_anew(klass, file):
+    klass.grade()
+    path = klass.course.root / file
+    path.write_text(path.read_text() + "\n# changed\n")
+
+    assert klass.grade() == ["ada", "bob", "cleo"]
+
+
+def test_the_seed_is_the_same_for_all_and_for_later_runs(klass):
+    klass.grade()
+    seeds = klass.seeds()
+    write_submission(klass.folder / "bob", WRONG)
+    klass.grade()
+
+    assert len(seeds) == 1
+    assert klass.seeds() == seeds
+
+
+def test_another_seed_grades_all_anew_and_is_kept(klass):
+    klass.grade(seed=1)
+
+    assert klass.grade(seed=2) == ["ada", "bob", "cleo"]
+    assert klass.grade() == []
+    assert klass.seeds() == {2}
+
+
+def test_fresh_grades_all_anew_from_another_seed(klass):
+    klass.grade(seed=2**31)  # which is never drawn
+
+    assert klass.grade(fresh=True) == ["ada", "bob", "cleo"]
+    assert klass.seeds() != {2**31}
+
+
+@pytest.mark.parametrize("torn", ["", "{", "[]", '{"seed": "5"}', '{"seed": true}'])
+def test_a_torn_note_of_the_seed_is_drawn_again(klass, torn):
+    klass.grade()
+    (klass.out / ".grading.json").write_text(torn)
+
+    assert klass.grade() == ["ada", "bob", "cleo"]
+    assert len(klass.seeds()) == 1
+
+
+def set_key(path, key, value):
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+
+
+@pytest.mark.parametrize(
+    "breaks",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(path.read_bytes()[:-20]),
+        lambda path: path.write_bytes(b"\xff" * 100),
+        lambda path: path.write_text("[" * 100_000),
+        lambda path: path.write_text("[]"),
+        lambda path: path.write_text("{}"),
+        lambda path: set_key(path, "score", None),
+        lambda path: set_key(path, "score", 10**400),
+        lambda path: set_key(path, "phases", [1]),
+        lambda path: set_key(path, "status", "splendid"),
+        lambda path: set_key(path, "status", []),
+        lambda path: path.with_name("report.html").unlink(),
+    ],
+)
+def test_a_report_that_is_not_whole_is_graded_anew(klass, breaks):
+    klass.grade()
+    breaks(klass.out / "bob" / "report.json")
+
+    assert klass.grade() == ["bob"]
+
+
+@pytest.mark.parametrize("problem", [GraderError("pytest broke"), RuntimeError("unthought of")])
+def test_a_failure_of_the_grader_costs_no_points_and_no_neighbour(klass, problem):
+    klass.failing = {"bob": problem}
+    lost = {o.grade.submission: o.problem for o in klass.outcomes() if o.problem}
+
+    assert lost == {"bob": problem}
+    assert [row["status"] for row in klass.rows().values()] == ["graded", "grader-failed", "graded"]
+    assert klass.rows()["bob"]["score"] == ""
+
+
+def test_what_the_grader_failed_on_is_tried_again(klass):
+    klass.failing = {"bob": GraderError()}
+    klass.grade()
+    klass.failing = {}
+
+    assert klass.grade() == ["bob"]
+    assert klass.rows()["bob"]["status"] == "graded"
+
+
+def test_the_gradebook_holds_what_is_known_after_each_grade(klass):
+    klass.grade()
+    write_submission(klass.folder / "bob", WRONG)
+    write_submission(klass.folder / "cleo", WRONG)
+    outcomes = klass.outcomes()
+    seen = [(next(outcomes).grade.submission, list(klass.rows())) for _ in range(3)]
+
+    assert seen == [
+        ("ada", ["ada", "bob", "cleo"]),  # as it was
+        ("bob", ["ada", "bob"]),
+        ("cleo", ["ada", "bob", "cleo"]),
+    ]
+
+
+def test_one_grader_at_a_time_writes_to_a_folder(klass):
+    first = klass.outcomes()
+    next(first)
+
+    with pytest.raises(FolderInUse, match="another grader"):
+        next(klass.outcomes())
+    first.close()
+    assert len(klass.grade()) == 2
+
+
+def test_submissions_of_one_name_are_told_apart(klass):
+    (klass.folder / "ada.zip").write_bytes(b"no zip")
+
+    assert klass.grade() == ["ada", "ada-2", "bob", "cleo"]
+
+
+def test_the_folder_of_grades_is_no_submission_though_it_lies_in_the_class(klass):
+    klass.out = klass.folder / "grades"
+    klass.grade()
+
+    assert klass.grade() == []
+    assert list(klass.rows()) == ["ada", "bob", "cleo"]
+
+
+def test_a_submission_can_be_called_as_the_gradebook_is(klass):
+    write_submission(klass.folder / "gradebook.csv")
+
+    assert klass.grade() == ["ada", "bob", "cleo", "gradebook.csv"]
+    assert list(klass.rows()) == ["ada", "bob", "cleo", "gradebook.csv"]
+
+
+def test_killed_at_any_step_it_is_finished_with_the_very_gradebook(klass):
+    program = [sys.executable, HERE / "mortal_grader.py", klass.course.root, klass.folder]
+    said = subprocess.run(program, check=True, capture_output=True, text=True).stdout
+
+    undisturbed, *deaths = map(json.loads, said.splitlines())
+    assert {len(death["finished"]) for death in deaths} == {0, 1, 2, 3}
+    assert {death["book"] for death in deaths} == {undisturbed}
+    assert all(set(d["finished"]).isdisjoint(d["graded"]) for d in deaths)
+    assert [death["left"] for death in deaths if death["left"]] == []
+
+
+# With ranks, as it is typed
+
+
+@pytest.fixture
+def typed(tmp_path):
+    """Start `gradsync grade class --out OUT` on a class of three, of which bob is the slow one."""
+    course = write_course(tmp_path / "course")
+    for name, source in {"ada": WRONG, "bob": SLOW, "cleo": RIGHT}.items():
+        write_submission(tmp_path / "class" / name, source)
+    started = []
+    with tempfile.TemporaryDirectory() as temporary:
+
+        def start(out, *options):
+            # Who started the tests in the background had their Ctrl-C ignored, and ours with it.
+            code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+            code += "from gradsync.cli import main; main()"
+            arguments = ["grade", tmp_path / "class", "--out", tmp_path / out, *options]
+            process = subprocess.Popen(
+                [sys.executable, "-c", code, *map(str, arguments)],
+                cwd=course.root,
+                env={**os.environ, "TMPDIR": temporary, "PYTHONPATH": str(HERE.parents[1])},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            started.append(process)
+            return process
+
+        start.hurry = course.root / "hurry"
+        start.temporary = Path(temporary)
+        start.root = tmp_path
+        yield start
+        for process in started:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+def children_of(pid):
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def eventually(is_so, seconds=60.0):
+    until = time.monotonic() + seconds
+    while not is_so() and time.monotonic() < until:
+        time.sleep(0.02)
+    return is_so()
+
+
+def at_work_on_bob(grader, out):
+    """Wait until ada is done with and a rank runs bob's; return the ids of all of the grader's."""
+    assert eventually((out / "ada" / "report.json").exists)
+    assert eventually(lambda: any(map(children_of, children_of(grader.pid))))
+    warm = children_of(grader.pid)
+    return [*warm, *(rank for pid in warm for rank in children_of(pid))]
+
+
+def identity(path):
+    return path.stat().st_ino, path.stat().st_mtime_ns
+
+
+@linux_only
+def test_a_killed_grader_leaves_nothing_and_is_taken_up_again(typed):
+    out = typed.root / "out"
+    grader = typed("out", "--seed", 5)
+    family = at_work_on_bob(grader, out)
+    grader.kill()
+    finished = identity(out / "ada" / "report.json")
+    gone = eventually(lambda: not any(map(is_alive, family)))
+    typed.hurry.touch()
+    said = typed("out").communicate()[0]
+    typed("undisturbed", "--seed", 5).communicate()
+
+    assert gone
+    assert identity(out / "ada" / "report.json") == finished
+    assert "2 graded, 1 unchanged and taken over" in said
+    books = [(typed.root / name / "gradebook.csv").read_text() for name in ("out", "undisturbed")]
+    assert books[0] == books[1]
+    assert list(typed.temporary.iterdir()) == []
+
+
+@linux_only
+def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(typed):
+    out = typed.root / "out"
+    grader = typed("out")
+    at_work_on_bob(grader, out)
+    grader.send_signal(signal.SIGINT)
+    said = grader.communicate()[0]
+
+    assert grader.returncode == 130
+    assert "Run the same again to go on" in said
+    assert len((out / "gradebook.csv").read_text().splitlines()) == 2
+    assert list(typed.temporary.iterdir()) == []
+
+
+@linux_only
+def test_ranks_that_are_lost_are_no_fault_of_the_submission(typed):
+    grader = typed("out")
+    [warm, *_] = at_work_on_bob(grader, typed.root / "out")
+    os.kill(int(warm), signal.SIGKILL)
+    said = grader.communicate()[0]
+
+    assert grader.returncode == 3
+    assert "bob could not be graded: the process that forks the ranks is gone" in said
+    assert "bob,,,,,grader-failed\n" in (typed.root / "out" / "gradebook.csv").read_text()
+
+
+def test_a_second_grader_in_the_same_folder_is_refused(typed):
+    (typed.root / "out").mkdir()
+    with FileLock(typed.root / "out" / gradebook.LOCK):
+        second = typed("out")
+        said = second.communicate()[0]
+
+    assert second.returncode == 2
+    assert "another grader is at work in" in said
