@@ -7,10 +7,8 @@ contract's names alone, and what was missing or refused is noted.
 from __future__ import annotations
 
 import tarfile
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -31,16 +29,6 @@ class Submission:
     name: str
     files: Mapping[str, bytes]  # "phase1/template_trainer.py" -> its source
     notes: tuple[str, ...] = ()  # what was missing, ignored or refused, a line each
-
-    @contextmanager
-    def unpacked(self) -> Iterator[Path]:
-        """Write the files to a private folder, for the ranks to import, while the block runs."""
-        with tempfile.TemporaryDirectory(prefix="gradsync-") as folder:
-            for path, source in self.files.items():
-                target = Path(folder) / path
-                target.parent.mkdir(exist_ok=True)
-                target.write_bytes(source)
-            yield Path(folder)
 
 
 def find_submissions(path: Path, course: Course) -> list[Path]:

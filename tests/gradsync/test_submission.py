@@ -160,12 +160,3 @@ def test_a_path_without_a_submission_is_refused_by_name(tmp_path, kind):
 
     with pytest.raises(SubmissionError, match=kind):
         find_submissions(path, COURSE)
-
-
-def test_unpacked_files_lie_as_the_course_has_them_and_go_away(tmp_path):
-    submission = read_submission(as_folder(tmp_path / "ada", FILES), COURSE)
-
-    with submission.unpacked() as folder:
-        there = {name: (folder / name).read_bytes() for name in FILES}
-    assert there == FILES
-    assert not folder.exists()
