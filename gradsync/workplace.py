@@ -1,6 +1,6 @@
-"""The folder that a submission is unpacked to: it goes with its grade, at the latest with the next.
+"""Temporary folders that go with their owner, or, where it was killed, with the next grade.
 
-A grader that is killed can't clear up. So each holds a lock on its folder, which the system
+A grader that is killed can't clear up. So each holds a lock on its folders, which the system
 releases however it ends, and each clears up the folders whose lock nobody holds.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-PREFIX = "gradsync-unpacked-"
+PREFIX = "gradsync-owned-"
 
 
 @contextmanager
@@ -22,19 +22,26 @@ def unpacked(files: Mapping[str, bytes]) -> Iterator[Path]:
     """Write a submission's files to a private folder, for ranks to import, while the block runs."""
     for path in Path(tempfile.gettempdir()).glob(PREFIX + "*"):
         _remove_if_abandoned(path)
-    folder, lock = _own_folder()
-    try:
+    with own_folder() as folder:
         for name, source in files.items():
             target = folder / name
             target.parent.mkdir(exist_ok=True)
             target.write_bytes(source)
+        yield folder
+
+
+@contextmanager
+def own_folder() -> Iterator[Path]:
+    """Make a private temporary folder, which is there while the block runs."""
+    folder, lock = _locked_folder()
+    try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
 
 
-def _own_folder() -> tuple[Path, int]:
+def _locked_folder() -> tuple[Path, int]:
     """Make a folder and lock it; another grader may just have taken it for an abandoned one."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX))

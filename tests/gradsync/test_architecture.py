@@ -18,9 +18,9 @@ MODULES = {
 UNTRUSTED = {"gradsync.ranks.worker", "gradsync.ranks.watch", "gradsync.ranks.frames"}
 # Lower rooms know nothing of higher ones.
 LAYERS = [
-    {"gradsync.records"},
+    {"gradsync.records", "gradsync.workplace"},
     {"gradsync.ranks", "gradsync.diagnose", "gradsync.reports"},
-    {"gradsync.judge", "gradsync.verdicts", "gradsync.course", "gradsync.workplace"},
+    {"gradsync.judge", "gradsync.verdicts", "gradsync.course"},
     {"gradsync.plugin", "gradsync.testing", "gradsync.templates", "gradsync.submission"},
     {"gradsync.origin"},
     {"gradsync.grading", "gradsync.tracing", "gradsync.bank", "gradsync.handback"},

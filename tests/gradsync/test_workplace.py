@@ -1,4 +1,4 @@
-"""Where a submission is unpacked to, and what is left of that."""
+"""Temporary folders, and what is left of them."""
 
 import subprocess
 import sys
@@ -80,7 +80,7 @@ def test_a_folder_that_another_takes_for_abandoned_is_made_again(temporary, monk
 def test_a_link_is_not_followed(temporary, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "kept").touch()
-    (temporary / "gradsync-unpacked-0").symlink_to(elsewhere)
+    (temporary / "gradsync-owned-0").symlink_to(elsewhere)
 
     with unpacked(FILES):
         pass
