@@ -14,7 +14,7 @@ from gradsync.reports import chrome, gradebook, html, machine, overlap
 
 REPORT, PAGE, GRADEBOOK = "report.json", "report.html", "gradebook.csv"
 STATE = ".grading.json"  # beside the gradebook: what the next run must know of this one
-# What no file system minds, and what stands beside the gradebook must not take its name.
+# What a file system may mind; and the gradebook's own name, for it stands beside the folders.
 UNSAFE = re.compile(r"[^\w. @+-]|^\.|\.$|^g(?=radebook\.csv$)", re.IGNORECASE)
 MAX_NAME = 200  # bytes; most file systems take 255
 
