@@ -26,7 +26,7 @@ truth: .venv/ready  ## grade every known mistake and every correct answer in ful
 soak: .venv/ready  ## 500 grades, half of them on a busy machine: takes hours
 	$(BIN)/python -m benchmarks.soak
 
-kills: .venv/ready  ## kill the grader of a class at 50 random moments: takes an hour
+kills: .venv/ready  ## kill the grader of a class at 50 random moments: takes half an hour
 	$(BIN)/python -m benchmarks.kills
 
 lint: .venv/ready  ## what pre-commit checks, too
