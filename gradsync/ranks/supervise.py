@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import secrets
 import selectors
-import tempfile
 import time
 
 from gradsync.ranks import events, failures, stacks, values, wire, wording
@@ -20,6 +19,7 @@ from gradsync.ranks.patience import Patience
 from gradsync.ranks.standoff import Standoff, Stuck
 from gradsync.ranks.task import Task
 from gradsync.records import Event, Failure, Observation
+from gradsync.workplace import own_folder
 
 # Events gather while we rest: who reads each at once takes the ranks' cores away.
 REST_SECONDS = 0.001  # more each time that no rank waited for us
@@ -237,7 +237,7 @@ def observe(task: Task, launcher: Launcher) -> Observation:
     """
     payload = task.payload()
     with (
-        tempfile.TemporaryDirectory(prefix="gradsync-", ignore_cleanup_errors=True) as directory,
-        launcher.crew(task.world_size, directory, task.roots) as crew,
+        own_folder() as folder,  # a killed grader's goes with its warm process, or the next grade
+        launcher.crew(task.world_size, str(folder), task.roots) as crew,
     ):
-        return Run(task, crew).observe(payload, directory)
+        return Run(task, crew).observe(payload, str(folder))
