@@ -1,4 +1,4 @@
-"""The command line: `gradsync check`, `hint`, `grade`, `demo`, `trace`, `templates`."""
+"""The command line: `gradsync check`, `hint`, `grade`, `demo`, `trace`, `doctor`, ..."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from gradsync.course import CourseError, find_course
 from gradsync.gradebook import Entry, FolderInUse, Outcome, entries_at, grade_class
 from gradsync.grading import GraderError, draw_seed, grade
 from gradsync.handback import GRADEBOOK, write_trace
+from gradsync.ranks import sandbox
+from gradsync.ranks.sandbox import SandboxError
 from gradsync.records import Report
 from gradsync.reports import progress, spans, terminal
 from gradsync.reports.text import amount, printable
@@ -27,6 +29,7 @@ from gradsync.templates import templates
 UNUSABLE_ARGUMENTS = 2
 GRADER_FAILED = 3
 DEMO_MISTAKE = "skips-missing-gradients"
+UNSAFE = "With --unsafe-no-sandbox submissions run with your rights, as your own code would."
 
 app = typer.Typer(
     name="gradsync",
@@ -110,6 +113,10 @@ def grade_command(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Take nothing over: grade all anew.")
     ] = False,
+    unsafe: Annotated[
+        bool,
+        typer.Option("--unsafe-no-sandbox", help="Run them as your own code, with your rights."),
+    ] = False,
 ) -> None:
     """Grade submissions with the hidden tests.
 
@@ -123,8 +130,13 @@ def grade_command(
     phases = (f"phase{phase}",) if phase else course.graded_phases("hidden")
     command = "gradsync grade" + (f" --phase {phase}" if phase else "")
     entries = entries_at(submissions, course, phases, out, command)
+    if not unsafe:
+        sandbox.check(course.root)
+    outcomes = grade_class(
+        entries, course, phases, out, seed=seed, fresh=fresh, sandboxed=not unsafe
+    )
     try:
-        _tell(grade_class(entries, course, phases, out, seed=seed, fresh=fresh), out)
+        _tell(outcomes, out)
     except KeyboardInterrupt:
         again = "Run it again, without --fresh," if fresh else "Run the same again"
         print(f"\ngradsync: stopped. {again} to go on from here.", file=sys.stderr)
@@ -142,7 +154,8 @@ def demo(
     right, empty = bank.reference(course), bank.untouched(course)
     wrong = known[DEMO_MISTAKE].submission(course)
     entries = [Entry(given, "gradsync demo") for given in (right, empty, wrong)]
-    _tell(grade_class(entries, course, ["phase1"], out, seed=seed, fresh=True), out)
+    outcomes = grade_class(entries, course, ["phase1"], out, seed=seed, fresh=True, sandboxed=False)
+    _tell(outcomes, out)
     print(f"Open {out / wrong.name / 'report.html'} to see the mistake rank by rank.")
 
 
@@ -177,6 +190,19 @@ def trace_command(
         print(f"It did not come to its end: {seen.failure.diagnosis.explanation}")
 
 
+@app.command(name="doctor")
+def doctor_command() -> None:
+    """See what holds on this machine: ranks, sandbox, data; exit status 1 if anything is amiss."""
+    from gradsync.doctor import examine  # imports the engine: the other commands start without
+
+    console, fine = Console(), True
+    for finding in examine():
+        mark, style = ("✓", "green") if finding.fine else ("✗", "red")
+        console.print(f"[{style}]{mark}[/] [bold]{finding.what:8}[/] {escape(finding.told)}")
+        fine = fine and finding.fine
+    raise typer.Exit(0 if fine else 1)
+
+
 @app.command(name="templates")
 def templates_command(
     check: Annotated[
@@ -204,6 +230,8 @@ def main() -> None:
         app()
     except (CourseError, SubmissionError, FolderInUse) as problem:
         _fail(UNUSABLE_ARGUMENTS, str(problem))
+    except SandboxError as problem:
+        _fail(GRADER_FAILED, f"no sandbox for other people's code: {problem}. {UNSAFE}")
     except GraderError as problem:
         _fail(GRADER_FAILED, f"the grader itself failed: {problem}")
     except OSError as problem:

@@ -29,6 +29,7 @@ from gradsync.handback import (
     write_whole,
 )
 from gradsync.origin import course_digest, submission_digest
+from gradsync.ranks.run import LauncherName
 from gradsync.records import Grade, Origin, Report
 from gradsync.reports import summary
 from gradsync.submission import (
@@ -72,6 +73,7 @@ def grade_class(
     *,
     seed: int | None = None,
     fresh: bool = False,
+    sandboxed: bool = True,
 ) -> Iterator[Outcome]:
     """Grade the submissions one after the other into `out`, yielding each as it is done.
 
@@ -85,6 +87,7 @@ def grade_class(
         out: the folder of the reports and the gradebook.
         seed: from which tests draw their inputs; None takes the folder's own.
         fresh: grade all anew, and draw another seed unless one is given.
+        sandboxed: keep the ranks apart from the machine; `ranks.sandbox.check` says if it can.
 
     Raises:
         FolderInUse: another grader is at work in `out`.
@@ -96,7 +99,9 @@ def grade_class(
         remove_leftovers(out)
         seed = _settled_seed(out, seed, fresh)
         origins = {
-            entry.submission.name: Origin(submission_digest(entry.submission), course_made)
+            entry.submission.name: Origin(
+                submission_digest(entry.submission), course_made, sandboxed
+            )
             for entry in entries
         }
         done = {} if fresh else _finished(origins, out, seed)
@@ -148,7 +153,8 @@ def _grade(
 ) -> Outcome:
     name = entry.submission.name
     try:
-        report = grade(entry.submission, course, phases=phases, seed=seed)
+        launcher: LauncherName | None = "sandbox" if origin.sandboxed else None
+        report = grade(entry.submission, course, phases=phases, seed=seed, launcher=launcher)
         report = replace(report, command=entry.command, origin=origin)
         write_report(report, out)
     except Exception as problem:  # noqa: BLE001 - whatever it is, the others are graded

@@ -128,6 +128,7 @@ class Origin:
 
     submission: str  # of its name, its files, and what was noted of them
     course: str  # of the suites and exercises, and of the package and the torch that ran them
+    sandboxed: bool  # whether the ranks were kept apart from the machine
 
 
 @dataclass(frozen=True, slots=True)

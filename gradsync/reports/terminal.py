@@ -77,6 +77,7 @@ def _header(report: Report) -> RenderableType:
         "  ",
         (f"{amount(report.score)} of {amount(report.max_score)} points", "bold"),
         (f"  ·  seed {report.seed}  ·  {amount(report.seconds)} s", "dim"),
+        ("  ·  no sandbox" if report.origin and not report.origin.sandboxed else "", "yellow"),
     )
 
 

@@ -13,6 +13,8 @@ ROOT = Path(__file__).parents[2]
 SOLUTIONS = ROOT / "solutions"
 TRAINER = "phase1/template_trainer.py"
 
+UNSAFE = "--unsafe-no-sandbox"
+
 
 def gradsync(*arguments, cwd=ROOT):
     command = [sys.executable, "-m", "gradsync", *map(str, arguments)]
@@ -22,7 +24,7 @@ def gradsync(*arguments, cwd=ROOT):
 
 
 @pytest.fixture(scope="module")
-def graded_class(tmp_path_factory):
+def graded_class(tmp_path_factory, needs_sandbox):
     """Grade a class of four: one right, one wrong, one without a file, one that is no archive."""
     folder = tmp_path_factory.mktemp("class")
     shutil.copytree(SOLUTIONS, folder / "ada")
@@ -99,7 +101,7 @@ def test_every_submission_has_a_page(graded_class):
 def test_a_trainer_without_its_loader_file_is_judged_all_the_same(tmp_path):
     (tmp_path / "eve").mkdir()
     shutil.copy(SOLUTIONS / TRAINER, tmp_path / "eve")
-    done = gradsync("grade", tmp_path / "eve", "--phase", 1, "--out", tmp_path / "out")
+    done = gradsync("grade", tmp_path / "eve", "--phase", 1, "--out", tmp_path / "out", UNSAFE)
 
     tests = report_of(tmp_path / "out", "eve")["tests"]
     assert done.returncode == 0
@@ -109,13 +111,46 @@ def test_a_trainer_without_its_loader_file_is_judged_all_the_same(tmp_path):
     }
 
 
+def test_a_report_says_in_what_it_ran(graded_class):
+    _, out = graded_class
+
+    assert report_of(out, "ada")["made_from"]["sandboxed"] is True
+    assert "in a sandbox" in (out / "ada" / "report.html").read_text()
+
+
+def test_without_bubblewrap_nothing_is_graded_unless_asked_for(tmp_path, monkeypatch):
+    shutil.copytree(SOLUTIONS, tmp_path / "eve")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = gradsync("grade", tmp_path / "eve", "--out", tmp_path / "out")
+
+    assert done.returncode == 3
+    assert "apt install bubblewrap" in done.stderr
+    assert "--unsafe-no-sandbox" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_doctor_says_what_holds(needs_sandbox):
+    done = gradsync("doctor")
+
+    assert done.returncode == 0, done.stdout
+    assert "bubblewrap works" in done.stdout
+
+
+def test_the_doctor_says_what_is_amiss(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = gradsync("doctor")
+
+    assert done.returncode == 1
+    assert "apt install bubblewrap" in " ".join(done.stdout.split())
+
+
 @pytest.mark.parametrize(
     "source", ["def broken(:\n", "import nothing_like_that\n", "1 / 0\n", "\0"]
 )
 def test_a_file_that_does_not_import_is_graded(tmp_path, source):
     shutil.copytree(SOLUTIONS, tmp_path / "eve")
     (tmp_path / "eve" / TRAINER).write_text(source)
-    done = gradsync("grade", tmp_path / "eve", "--phase", 1, "--out", tmp_path / "out")
+    done = gradsync("grade", tmp_path / "eve", "--phase", 1, "--out", tmp_path / "out", UNSAFE)
 
     tests = report_of(tmp_path / "out", "eve")["tests"]
     assert done.returncode == 0

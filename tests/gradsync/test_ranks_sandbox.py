@@ -17,17 +17,7 @@ from gradsync.ranks import sandbox
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = sandbox.PACKAGE
-
-
-def obstacle():
-    try:
-        sandbox.check()
-    except sandbox.SandboxError as problem:
-        return str(problem)
-    return ""
-
-
-pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+pytestmark = pytest.mark.usefixtures("needs_sandbox")
 
 
 def apart(function, world_size=1, **options):

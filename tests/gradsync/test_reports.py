@@ -16,7 +16,7 @@ from gradsync.records import Diagnosis, Grade, Origin, Report
 from gradsync.reports import gradebook, machine, summary
 from gradsync.reports.text import amount, blocks, carriable, printable
 
-ORIGIN = Origin("files", "course")
+ORIGIN = Origin("files", "course", sandboxed=True)
 
 
 def loaded(of: Report) -> dict:
@@ -83,7 +83,12 @@ def test_a_grade_is_read_back_as_it_was_written():
 
 @pytest.mark.parametrize(
     ("origin", "seed"),
-    [(Origin("other", "course"), 7), (Origin("files", "other"), 7), (ORIGIN, 8)],
+    [
+        (Origin("other", "course", sandboxed=True), 7),
+        (Origin("files", "other", sandboxed=True), 7),
+        (Origin("files", "course", sandboxed=False), 7),
+        (ORIGIN, 8),
+    ],
 )
 def test_a_grade_made_from_something_else_is_not_read(origin, seed):
     assert machine.read(machine.render(report(origin=ORIGIN)), origin, seed) is None
