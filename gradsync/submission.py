@@ -6,16 +6,17 @@ contract's names alone, and what was missing or refused is noted.
 
 from __future__ import annotations
 
-import tarfile
-import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from gradsync.archives import ENDINGS, archive_entries
+from gradsync.contents import Contents, Refused, Unreadable, listing, printed
 from gradsync.course import Course
+from gradsync.folders import folder_entries
 
-ARCHIVES = (".zip", ".tar.gz", ".tgz")
-MAX_FILE = 2**20  # bytes of one source file
+MISNAMED = 5  # of a submission's names that only look right, how many are told
 
 
 class SubmissionError(Exception):
@@ -34,19 +35,24 @@ class Submission:
 def find_submissions(path: Path, course: Course) -> list[Path]:
     """Return the submissions at `path`: itself, or, where it is a class, those in it.
 
+    A link is followed where it is `path` itself. In a class it is a submission that can't be read.
+
     Raises:
         SubmissionError: there is nothing at `path`, or nothing in it that could be a submission.
     """
-    if is_archive(path):
-        return [path]
-    if not path.is_dir():
-        problem = "is no folder, .zip or .tar.gz" if path.exists() else "does not exist"
-        raise SubmissionError(f"{path} {problem}. Name a submission, or a folder of submissions.")
-    wanted = [_places(phase, file) for phase in course.phases for file in course.files(phase)]
-    if any((path / place).exists() for places in wanted for place in places):
-        return [path]
-    members = sorted(p for p in path.iterdir() if p.is_dir() or is_archive(p))
-    members = [p for p in members if not p.name.startswith((".", "__"))]
+    try:
+        path = path.resolve(strict=True) if path.is_symlink() else path
+        if is_archive(path):
+            return [path]
+        if not path.is_dir():
+            problem = "is no folder, .zip or .tar.gz" if os.path.lexists(path) else "does not exist"
+            raise SubmissionError(f"{path} {problem}. Name a submission, or a folder of them.")
+        wanted = [_places(phase, file) for phase in course.phases for file in course.files(phase)]
+        if any(_may_be_there(path / place) for places in wanted for place in places):
+            return [path]
+        members = sorted(Path(item.path) for item in os.scandir(path) if _is_member(item))
+    except (OSError, RuntimeError, ValueError) as problem:  # RuntimeError: links in a circle
+        raise SubmissionError(f"{path} can't be read: {problem}") from None
     if not members:
         expected = ", ".join(places[0] for places in wanted)
         raise SubmissionError(f"{path} holds no submission: none of {expected} is in it.")
@@ -59,46 +65,46 @@ def read_submission(
     """Read what counts of a submission; what can't be read becomes a note, never an exception.
 
     Args:
-        path: a folder or an archive.
+        path: a folder or an archive; no link.
         course: whose files are looked for.
         name: of the submission; else its path's.
         phases: those that are asked for; else all.
     """
     name = name or submission_name(path)
-    files: dict[str, bytes] = {}
-    notes: list[str] = []
-    missing: list[str] = []
+    files = {file for phase in course.phases for file in course.files(phase)}
+    contents = Contents(phases=course.phases, wanted=files)
+    is_packed = is_archive(path)
+    entries = archive_entries(path) if is_packed else folder_entries(path, course.phases)
     try:
-        members, read = _open(path, course)
-        for target, member in _found(members, course, phases or course.phases).items():
-            if member is None:
-                missing.append(target)
-            elif (size := members[member]) > MAX_FILE:
-                notes.append(f"refused: {target} has {size:,} bytes, {MAX_FILE:,} are allowed")
-            else:
-                files[target] = read(member)
-    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, tarfile.TarError) as e:
-        return Submission(name, {}, (f"unreadable: {path.name} can't be read: {e}",))
-    return Submission(name, files, (*_gaps(missing, files), *notes))
-
-
-def _gaps(missing: Sequence[str], files: Mapping[str, bytes]) -> Iterator[str]:
-    """Say which files are missing, and once where all of a phase are."""
-    begun = {PurePosixPath(path).parts[0] for path in files}
-    gaps = [path if (phase := path.partition("/")[0]) in begun else phase for path in missing]
-    return (f"missing: {gap}" for gap in dict.fromkeys(gaps))
+        contents.take_all(entries)
+        top = contents.folder()
+    except Unreadable as problem:
+        return Submission(name, {}, (f"unreadable: {printed(path.name)}: {problem}",))
+    except Refused as problem:
+        return Submission(name, {}, (f"unreadable: {printed(path.name)} {problem}",))
+    found = _found(contents, top, course, phases or course.phases)
+    sources = {
+        target: contents.sources[member]
+        for target, member in found.items()
+        if member in contents.sources
+    }
+    notes = _notes(contents, top, found)
+    if path == course.root:  # where a learner works there are settings, too
+        notes = [note for note in notes if not note.startswith("ignored:")]
+    return Submission(name, sources, tuple(notes))
 
 
 def is_archive(path: Path) -> bool:
-    return path.is_file() and path.name.endswith(ARCHIVES)
+    """Tell whether a path is to be read as an archive, by its name."""
+    return path.name.lower().endswith(ENDINGS) and (path.is_symlink() or not path.is_dir())
 
 
 def submission_name(path: Path) -> str:
     """Return the name under which a submission is graded: its file's, without the ending."""
-    name = path.resolve().name
-    for ending in ARCHIVES:
-        if is_archive(path):
-            name = name.removesuffix(ending)
+    name = path.name if path.is_symlink() else path.resolve().name
+    if is_archive(path):
+        ending = next(ending for ending in ENDINGS if name.lower().endswith(ending))
+        name = name[: -len(ending)]
     return name
 
 
@@ -107,59 +113,54 @@ def _places(phase: str, file: str) -> tuple[str, str]:
     return f"{phase}/{file}", file
 
 
+def _may_be_there(path: Path) -> bool:
+    try:
+        path.lstat()
+    except PermissionError:  # in a folder that can't be looked into
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _is_member(item: os.DirEntry[str]) -> bool:
+    if item.name.startswith((".", "__")):
+        return False
+    return item.is_dir(follow_symlinks=False) or item.is_symlink() or is_archive(Path(item.path))
+
+
 def _found(
-    members: Mapping[str, int], course: Course, phases: Sequence[str]
+    contents: Contents, top: str, course: Course, phases: Sequence[str]
 ) -> dict[str, str | None]:
     """Return the member that is each of the contract's files, if one is.
 
-    They may lie in the archive's root or in its only folder. Phases share file names, so loose
-    files are taken for those of the first phase that has all of their names.
+    Phases share file names, so loose files are taken for those of the first phase that has all of
+    their names.
     """
-    tops = {PurePosixPath(member).parts[0] for member in members if member}
-    top = f"{next(iter(tops))}/" if len(tops) == 1 else ""
+    members = {*contents.sources, *contents.refused}
     every = {file for phase in phases for file in course.files(phase)}
-    loose = {file for file in every if {file, top + file} & members.keys()}
+    loose = {file for file in every if top + file in members}
     owner = next((phase for phase in phases if loose <= set(course.files(phase))), phases[0])
     found: dict[str, str | None] = {}
     for phase in phases:
         for file in course.files(phase):
             inside, beside = _places(phase, file)
-            places = [inside, top + inside, *([beside, top + beside] if phase == owner else [])]
+            places = [top + inside, *([top + beside] if phase == owner else []), top + phase]
             found[inside] = next((place for place in places if place in members), None)
     return found
 
 
-def _open(path: Path, course: Course) -> tuple[dict[str, int], Callable[[str], bytes]]:
-    """Return the regular files with their sizes, and how to read one."""
-    if path.is_dir():
-        wanted = [_places(phase, file) for phase in course.phases for file in course.files(phase)]
-        found = {place: path / place for places in wanted for place in places}
-        members = {
-            n: p.stat().st_size for n, p in found.items() if p.is_file() and not p.is_symlink()
-        }
-        return members, lambda member: found[member].read_bytes()
-    return _open_zip(path) if path.name.endswith(".zip") else _open_tar(path)
-
-
-def _open_zip(path: Path) -> tuple[dict[str, int], Callable[[str], bytes]]:
-    with zipfile.ZipFile(path) as archive:
-        members = {i.filename: i.file_size for i in archive.infolist() if not i.is_dir()}
-
-    def read(member: str) -> bytes:
-        with zipfile.ZipFile(path) as archive, archive.open(member) as file:
-            return file.read(MAX_FILE)
-
-    return members, read
-
-
-def _open_tar(path: Path) -> tuple[dict[str, int], Callable[[str], bytes]]:
-    with tarfile.open(path, "r:gz") as archive:
-        members = {m.name.removeprefix("./"): m.size for m in archive if m.isreg()}
-
-    def read(member: str) -> bytes:
-        with tarfile.open(path, "r:gz") as archive:
-            names = {m.name.removeprefix("./"): m for m in archive if m.isreg()}
-            file = archive.extractfile(names[member])
-            return file.read(MAX_FILE) if file else b""
-
-    return members, read
+def _notes(contents: Contents, top: str, found: Mapping[str, str | None]) -> list[str]:
+    """Say what is missing, refused and ignored, a line each."""
+    begun = {PurePosixPath(target).parts[0] for target, member in found.items() if member}
+    missing = [target for target, member in found.items() if member is None]
+    gaps = [path if (phase := path.partition("/")[0]) in begun else phase for path in missing]
+    notes = [f"missing: {gap}" for gap in dict.fromkeys(gaps)]
+    for member in dict.fromkeys(found.values()):
+        if member in contents.refused:
+            notes.append(f"refused: {printed(member)} {contents.refused[member]}")
+    for name, meant in contents.misnamed()[:MISNAMED]:
+        notes.append(f"refused: {printed(name)} is not named {printed(meant)} to the letter")
+    if meddlers := contents.meddlers(top):
+        notes.append(f"ignored: {listing(meddlers)} (only the course's own files count)")
+    return notes

@@ -21,6 +21,8 @@ LAYERS = [
     {"gradsync.records", "gradsync.workplace"},
     {"gradsync.ranks", "gradsync.diagnose", "gradsync.reports"},
     {"gradsync.judge", "gradsync.verdicts", "gradsync.course"},
+    {"gradsync.sources", "gradsync.contents"},
+    {"gradsync.archives", "gradsync.folders"},
     {"gradsync.plugin", "gradsync.testing", "gradsync.templates", "gradsync.submission"},
     {"gradsync.origin"},
     {"gradsync.grading", "gradsync.tracing", "gradsync.bank", "gradsync.handback"},

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gradsync.contents import MAX_FILE
 from gradsync.course import find_course
 from gradsync.submission import (
-    MAX_FILE,
     SubmissionError,
     find_submissions,
     read_submission,
@@ -95,6 +95,94 @@ def test_nothing_but_the_contracts_files_counts(tmp_path):
     more = {**FILES, "conftest.py": b"", "phase1/torch.py": b"", "phase1/pytest.ini": b""}
 
     assert read_submission(as_folder(tmp_path / "ada", more), COURSE).files == FILES
+
+
+@pytest.mark.parametrize("pack", [as_folder, as_zip, as_tar])
+def test_what_is_innocent_is_ignored_without_a_word(tmp_path, pack):
+    innocent = ["README.md", "phase1/try.ipynb", "phase1/model.pt", ".git/config", ".DS_Store"]
+    innocent += ["__MACOSX/phase1/._template_trainer.py", "phase1/.ipynb_checkpoints/a.py"]
+    name = {as_folder: "ada", as_zip: "ada.zip", as_tar: "ada.tar.gz"}[pack]
+    path = pack(tmp_path / name, {**FILES, **dict.fromkeys(innocent, b"\0")})
+
+    submission = read_submission(path, COURSE, phases=["phase1"])
+
+    assert submission.files == FILES
+    assert submission.notes == ()
+
+
+def test_what_a_mac_adds_beside_the_folder_is_no_second_one(tmp_path):
+    wrapped = {f"ada/{name}": content for name, content in FILES.items()}
+    more = {"__MACOSX/ada/phase1/._template_trainer.py": b"\0"}
+
+    assert read_submission(as_zip(tmp_path / "x.zip", {**wrapped, **more}), COURSE).files == FILES
+
+
+def test_modules_and_settings_are_named_in_one_line(tmp_path):
+    more = {**FILES, "pytest.ini": b"", "phase1/torch.py": b"", "phase1/helpers.py": b""}
+    submission = read_submission(as_folder(tmp_path / "ada", more), COURSE, phases=["phase1"])
+
+    assert submission.notes == (
+        "ignored: phase1/helpers.py, phase1/torch.py, pytest.ini"
+        " (only the course's own files count)",
+    )
+
+
+def test_where_a_learner_works_settings_are_no_news():
+    assert not any("ignored" in note for note in read_submission(COURSE.root, COURSE).notes)
+
+
+@pytest.mark.parametrize("pack", [as_folder, as_zip, as_tar])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x = 'é'\r\n".encode("utf-8-sig"),
+        "# -*- coding: latin-1 -*-\nx = 'é'\n".encode("latin-1"),
+        "#!/usr/bin/env python\n# vim: set fileencoding=gb18030 :\nx = '作业'\n".encode("gb18030"),
+        b"",
+    ],
+    ids=["byte order mark", "latin-1", "gb18030", "empty"],
+)
+def test_a_source_comes_as_it_was_sent_in_whatever_encoding(tmp_path, pack, source):
+    name = {as_folder: "ada", as_zip: "ada.zip", as_tar: "ada.tar.gz"}[pack]
+    path = pack(tmp_path / name, {**FILES, TRAINER: source})
+
+    assert read_submission(path, COURSE).files[TRAINER] == source
+
+
+def test_a_byte_order_mark_and_another_encoding_are_refused(tmp_path):
+    source = b"\xef\xbb\xbf# coding: latin-1\n"
+    folder = as_folder(tmp_path / "ada", {**FILES, TRAINER: source})
+
+    assert set(read_submission(folder, COURSE).files) == {LOADER}
+
+
+@pytest.mark.parametrize(("name", "pack"), [("ADA.ZIP", as_zip), ("ADA.Tar.Gz", as_tar)])
+def test_an_ending_may_be_in_capitals(tmp_path, name, pack):
+    path = pack(tmp_path / name, FILES)
+
+    assert find_submissions(tmp_path, COURSE) == [path]
+    assert read_submission(path, COURSE).name == "ADA"
+    assert read_submission(path, COURSE).files == FILES
+
+
+def test_a_link_that_was_asked_for_is_followed(tmp_path):
+    folder = as_folder(tmp_path / "ada", FILES)
+    (tmp_path / "latest").symlink_to(folder)
+
+    assert find_submissions(tmp_path / "latest", COURSE) == [folder]
+
+
+def test_a_link_in_a_class_is_a_submission_that_cannot_be_read(tmp_path):
+    as_folder(tmp_path / "class" / "ada", FILES)
+    (tmp_path / "class" / "eve").symlink_to("ada")
+
+    found = find_submissions(tmp_path / "class", COURSE)
+    eve = read_submission(found[1], COURSE)
+
+    assert [path.name for path in found] == ["ada", "eve"]
+    assert eve.name == "eve"
+    assert eve.files == {}
+    assert eve.notes == ("unreadable: eve is a link",)
 
 
 def test_a_link_is_not_followed(tmp_path):

@@ -1,0 +1,132 @@
+"""A folder's entries, read so that no link is followed and nothing but a regular file is opened."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import stat
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from gradsync.contents import FOLDER, MAX_FILE, Entry, Refused
+
+KINDS = {
+    stat.S_IFDIR: FOLDER,
+    stat.S_IFLNK: "is a link",
+    stat.S_IFIFO: "is a pipe",
+    stat.S_IFSOCK: "is a socket",
+    stat.S_IFBLK: "is a device",
+    stat.S_IFCHR: "is a device",
+}
+NO_LINK = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+def kind_flaw(mode: int) -> str:
+    """Return why a thing of this mode is no regular file, "" if it is one."""
+    kind = stat.S_IFMT(mode)
+    return "" if kind == stat.S_IFREG else KINDS.get(kind, "is no regular file")
+
+
+def open_regular(name: str | Path, folder: int | None = None) -> int:
+    """Open a regular file for reading and return its descriptor.
+
+    It is looked at before it is opened, since opening a device can do harm, and after that,
+    since it may have been exchanged meanwhile.
+
+    Args:
+        name: a path, or a name in `folder`.
+        folder: the descriptor of an open folder.
+
+    Raises:
+        Refused: it is anything else, such as a link or a pipe, or can't be opened.
+    """
+    try:
+        _refuse_flaws(os.stat(name, dir_fd=folder, follow_symlinks=False))
+        file = os.open(name, NO_LINK | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=folder)
+    except (OSError, ValueError) as problem:
+        raise Refused(_why(problem)) from None
+    try:
+        _refuse_flaws(os.fstat(file))
+    except Refused:
+        os.close(file)
+        raise
+    return file
+
+
+def folder_entries(path: Path, phases: Collection[str]) -> Iterator[Entry]:
+    """Yield what lies in a folder, and in its folders of the names `phases`.
+
+    Raises:
+        Refused: it is no folder, or can't be listed.
+    """
+    try:
+        kind = kind_flaw(path.lstat().st_mode)
+        if kind != FOLDER:
+            raise Refused(kind or "is no folder")
+        root = os.open(path, NO_LINK | os.O_DIRECTORY)
+    except (OSError, ValueError) as problem:
+        raise Refused(_why(problem)) from None
+    try:
+        yield from _entries(root, "", phases)
+    except OSError as problem:
+        raise Refused(_why(problem)) from None
+    finally:
+        os.close(root)
+
+
+def _entries(folder: int, prefix: str, phases: Collection[str]) -> Iterator[Entry]:
+    with os.scandir(folder) as listed:
+        for item in listed:
+            name = prefix + item.name
+            try:
+                found = item.stat(follow_symlinks=False)
+            except OSError as problem:
+                yield Entry(name, 0, bytes, _why(problem))
+                continue
+            read = functools.partial(_read, item.name, folder)
+            yield Entry(name, found.st_size, read, _flaw(found))
+            if stat.S_ISDIR(found.st_mode) and name in phases:
+                yield from _phase_entries(item.name, folder, phases)
+
+
+def _phase_entries(phase: str, root: int, phases: Collection[str]) -> Iterator[Entry]:
+    try:
+        folder = os.open(phase, NO_LINK | os.O_DIRECTORY, dir_fd=root)
+    except OSError as problem:
+        yield Entry(phase, 0, bytes, _why(problem))
+        return
+    try:
+        yield from _entries(folder, f"{phase}/", phases)
+    finally:
+        os.close(folder)
+
+
+def _read(name: str, folder: int) -> bytes:
+    with open(open_regular(name, folder), "rb") as file:
+        try:
+            source = file.read(MAX_FILE + 1)
+        except OSError as problem:
+            raise Refused(_why(problem)) from None
+    if len(source) > MAX_FILE:
+        raise Refused(f"grows: it has more than {MAX_FILE:,} bytes")
+    return source
+
+
+def _refuse_flaws(found: os.stat_result) -> None:
+    if flaw := _flaw(found):
+        raise Refused(flaw)
+
+
+def _flaw(found: os.stat_result) -> str:
+    flaw = kind_flaw(found.st_mode)
+    if not flaw and found.st_nlink > 1:
+        return "is a hard link to a file elsewhere: hand in a copy"
+    return flaw
+
+
+def _why(problem: OSError | ValueError) -> str:
+    if isinstance(problem, OSError) and problem.errno in (errno.ELOOP, errno.ENOTDIR):
+        return "is a link, or has just been exchanged"
+    reason = problem.strerror if isinstance(problem, OSError) else str(problem)
+    return f"can't be read: {reason}"

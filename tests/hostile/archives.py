@@ -1,0 +1,40 @@
+"""Hostile hand-ins: what each tries, what may be read of it, and what must be said of it.
+
+An attack is a function that writes its submission into a folder and returns its path. It stands in
+`zip_attacks.py`, `tar_attacks.py` or `folder_attacks.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+LOADER, TRAINER = "phase1/template_data_loader.py", "phase1/template_trainer.py"
+HONEST = {LOADER: b"loader = 1\n", TRAINER: b"trainer = 1\n"}
+SOLUTION = b"the reference solution, which lies where no submission may reach\n"
+OUTSIDE = "solutions/phase1"  # beside the submission's folder, and the solution in it
+
+
+@dataclass(frozen=True)
+class Attack:
+    make: Callable[[Path], Path]
+    reads: frozenset[str]  # the files of HONEST that count, no others do
+    note: str  # what one of the notes says
+
+    @property
+    def name(self) -> str:
+        return self.make.__name__
+
+
+ATTACKS: list[Attack] = []
+
+
+def attack(*reads: str, note: str) -> Callable[[Callable[[Path], Path]], Callable[[Path], Path]]:
+    """Add a function to the corpus, with the files that count all the same, and what is said."""
+
+    def add(make: Callable[[Path], Path]) -> Callable[[Path], Path]:
+        ATTACKS.append(Attack(make, frozenset(reads), note))
+        return make
+
+    return add
