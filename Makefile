@@ -2,6 +2,7 @@
 # PYTHON chooses the interpreter, PIP_OPTIONS goes to pip (--index-url of PyTorch's CPU wheels, say).
 PYTHON ?= python3
 PIP_OPTIONS ?=
+EXAMPLES ?= 2500
 BIN := .venv/bin
 
 # A copy of MNIST that lies beside the checkout is used as it is; else see gradsync/data.py.
@@ -9,13 +10,16 @@ ifneq ($(wildcard ../shared/mnist),)
 export GRADSYNC_DATA ?= $(abspath ../shared/mnist)
 endif
 
-.PHONY: demo test bench truth soak kills lint bubblewrap templates lock clean
+.PHONY: demo test bench truth soak kills fuzz lint bubblewrap templates lock clean
 
 demo: .venv/ready  ## grade three submissions, and see what a report says
 	$(BIN)/gradsync demo
 
 test: lint bubblewrap  ## everything that must hold before a change lands
 	$(BIN)/pytest
+
+fuzz: .venv/ready  ## broken frames and archives for two minutes; EXAMPLES=25000 for twenty
+	$(BIN)/pytest tests/fuzz --examples $(EXAMPLES)
 
 bench: .venv/ready  ## the figures of README.md, measured side by side
 	$(BIN)/python -m benchmarks
