@@ -22,7 +22,7 @@ MAX_NAME = 255  # characters; no file of a course has a longer name
 FOLDER = "is a folder"
 DRIVE = re.compile("[a-z]:", re.IGNORECASE)
 SETTINGS = {"pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml"}
-PACKAGES = {"torch", "torchvision", "numpy", "pytest", "_pytest", "__pycache__"}
+SHADOWS = {"torch", "torchvision", "numpy", "pytest", "_pytest", "__pycache__"}  # as folders
 MODULES = (".py", ".pyc", ".pth", ".so", ".pyd")
 
 
@@ -92,7 +92,7 @@ class Contents:
             parts = name.removeprefix(top).split("/")
             start = 1 if parts[0] in self.phases and len(parts) > 1 else 0
             first, is_last = parts[start], len(parts) == start + 1
-            if first in SETTINGS | PACKAGES or (is_last and first.endswith(MODULES)):
+            if first in SETTINGS | SHADOWS or (is_last and first.endswith(MODULES)):
                 found.add(top * name.startswith(top) + "/".join(parts[: start + 1]))
         return found
 
@@ -104,7 +104,7 @@ class Contents:
             self.others.add(name)
         elif name in self.sources or name in self.refused:
             self.sources.pop(name, None)
-            self.refused[name] = "is there more than once"
+            self.refused[name] = "is there more than once: hand in one"
         else:
             try:
                 self.sources[name] = self._read(entry)

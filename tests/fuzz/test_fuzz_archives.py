@@ -118,12 +118,12 @@ def test_a_broken_source_is_taken_as_it_is_or_refused(tmp_path_factory, source):
     assert files in ({}, {"phase1/template_trainer.py": source})
 
 
-@pytest.mark.parametrize("zipped", ZIPS[:2])
+@pytest.mark.parametrize("zipped", ZIPS[:2], ids=["stored", "deflated"])
 def test_a_zip_that_is_mutated_is_right_at_first(read, zipped):
     assert read("eve.zip", zipped).files == FILES
 
 
-@pytest.mark.parametrize("tar", TARS)
+@pytest.mark.parametrize("tar", TARS, ids=["gnu", "pax"])
 def test_a_tar_that_is_mutated_is_right_at_first(read, tar):
     assert resealed(tar) == tar
     assert read("eve.tar.gz", gzip.compress(tar, 1)).files == FILES

@@ -109,6 +109,8 @@ def test_broken_events_are_events_or_refused(header):
     understood(Frame("events", header if isinstance(header, dict) else {}))
 
 
-@pytest.mark.parametrize("frame", FRAMES)
+@pytest.mark.parametrize(
+    "frame", FRAMES, ids=["plain", "tensors", "arrays", "sets", "events", "raised", "ready"]
+)
 def test_what_is_mutated_is_right_at_first(frame):
     assert len(heard(frame, [])) == 1

@@ -22,7 +22,7 @@ LAYERS = [
     {"gradsync.ranks", "gradsync.diagnose", "gradsync.reports"},
     {"gradsync.judge", "gradsync.verdicts", "gradsync.course"},
     {"gradsync.sources", "gradsync.contents"},
-    {"gradsync.archives", "gradsync.folders"},
+    {"gradsync.archives", "gradsync.folders", "gradsync.tars"},
     {"gradsync.plugin", "gradsync.testing", "gradsync.templates", "gradsync.submission"},
     {"gradsync.origin"},
     {"gradsync.grading", "gradsync.tracing", "gradsync.bank", "gradsync.handback"},

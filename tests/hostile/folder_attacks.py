@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+from pathlib import Path
 
 import pytest
 from archives import HONEST, LOADER, OUTSIDE, SOLUTION, TRAINER, attack
@@ -92,10 +93,11 @@ def pipe_in_place_of_an_archive(folder):
 def socket_in_place_of_a_file(folder):
     """A socket in place of a file."""
     eve = laid_out(folder, {LOADER: HONEST[LOADER]})
-    here = os.open(eve / "phase1", os.O_RDONLY)
-    with socket.socket(socket.AF_UNIX) as listener:  # its address may be no longer than 107 bytes
-        listener.bind(f"/proc/self/fd/{here}/template_trainer.py")
-    os.close(here)
+    here = Path.cwd()
+    os.chdir(eve / "phase1")  # a socket's address may be no longer than 107 bytes
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("template_trainer.py")
+    os.chdir(here)
     return eve
 
 
@@ -135,7 +137,7 @@ def folder_of_many_files(folder):
     """More files than anybody hands in."""
     eve = laid_out(folder)
     for number in range(20_001):
-        os.mknod(eve / "phase1" / str(number))
+        (eve / "phase1" / str(number)).touch()
     return eve
 
 

@@ -155,10 +155,17 @@ def tar_that_says_more_than_it_has(folder):
     return packed(folder, member("data.bin", size=8 * 2**30 - 1))
 
 
-@attack(note="a header in it has 209,715,200 bytes")
+@attack(note="it has headers of impossible sizes")
 def tar_of_a_huge_name(folder):
     """A name of 200 MB, which tarfile would read into memory."""
     return packed(folder, member("././@LongLink", b"x" * (200 * 2**20), tarfile.GNUTYPE_LONGNAME))
+
+
+@attack(note="it has headers of impossible sizes")
+def tar_of_many_long_names(folder):
+    """Names of a megabyte each, which together take long to go through."""
+    name = member("././@LongLink", b"x" * 2**20, tarfile.GNUTYPE_LONGNAME)
+    return packed(folder, (name + member("x")) * 9)
 
 
 @attack(LOADER, TRAINER, note="ignored: conftest.py")

@@ -17,7 +17,7 @@ from gradsync.course import find_course
 from gradsync.submission import find_submissions, read_submission
 
 COURSE = find_course(Path(__file__).parent)
-MOST_MEMORY = 60 * 2**20  # bytes, whatever comes
+MOST_MEMORY = 32 * 2**20  # bytes, whatever comes
 NOBODY = 65534
 
 
