@@ -178,7 +178,7 @@ def trace_command(
 
     course = find_course()
     chosen = f"phase{phase}"
-    given = read_submission(submission or course.root, course, phases=[chosen])
+    given = read_submission((submission or course.root).resolve(), course, phases=[chosen])
     try:
         seen = trace(given, course, chosen, ranks)
     except MissingFile as missing:

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutations import mutated
 
-from gradsync.contents import MAX_FILE
 from gradsync.course import find_course
-from gradsync.sources import source_flaw
 from gradsync.submission import read_submission
+from gradsync.submission.contents import MAX_FILE
+from gradsync.submission.sources import source_flaw
 
 COURSE = find_course(Path(__file__).parent)
 NAMES = {f"{phase}/{file}" for phase in COURSE.phases for file in COURSE.files(phase)}

@@ -20,14 +20,12 @@ UNTRUSTED = {"gradsync.ranks.worker", "gradsync.ranks.watch", "gradsync.ranks.fr
 LAYERS = [
     {"gradsync.records", "gradsync.workplace"},
     {"gradsync.ranks", "gradsync.diagnose", "gradsync.reports"},
-    {"gradsync.judge", "gradsync.verdicts", "gradsync.course"},
-    {"gradsync.sources", "gradsync.contents"},
-    {"gradsync.archives", "gradsync.folders", "gradsync.tars"},
+    {"gradsync.judge", "gradsync.verdicts", "gradsync.course", "gradsync.precompile"},
     {"gradsync.plugin", "gradsync.testing", "gradsync.templates", "gradsync.submission"},
     {"gradsync.origin"},
     {"gradsync.grading", "gradsync.tracing", "gradsync.bank", "gradsync.handback"},
     {"gradsync.gradebook"},
-    {"gradsync.cli"},
+    {"gradsync.cli", "gradsync.doctor"},
 ]
 
 

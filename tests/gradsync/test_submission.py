@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from gradsync.contents import MAX_FILE
 from gradsync.course import find_course
 from gradsync.submission import (
     SubmissionError,
     find_submissions,
     read_submission,
 )
+from gradsync.submission.contents import MAX_FILE
 
 COURSE = find_course(Path(__file__).parent)
 LOADER, TRAINER = "phase1/template_data_loader.py", "phase1/template_trainer.py"

@@ -12,9 +12,8 @@ import tar_attacks  # noqa: F401 - each adds its own to ATTACKS
 import zip_attacks  # noqa: F401
 from archives import ATTACKS, HONEST, LOADER, OUTSIDE, SOLUTION, TRAINER
 
-from gradsync import folders
 from gradsync.course import find_course
-from gradsync.submission import find_submissions, read_submission
+from gradsync.submission import find_submissions, folders, read_submission
 
 COURSE = find_course(Path(__file__).parent)
 MOST_MEMORY = 32 * 2**20  # bytes, whatever comes

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from gradsync.contents import FOLDER, MAX_FILE, Entry, Refused
+from gradsync.submission.contents import FOLDER, MAX_FILE, Entry, Refused
 
 KINDS = {
     stat.S_IFDIR: FOLDER,

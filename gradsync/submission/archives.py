@@ -14,9 +14,9 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from gradsync.contents import FOLDER, MAX_FILE, Entry, Refused, Unreadable, printed
-from gradsync.folders import kind_flaw, open_regular
-from gradsync.tars import tar_entries
+from gradsync.submission.contents import FOLDER, MAX_FILE, Entry, Refused, Unreadable, printed
+from gradsync.submission.folders import kind_flaw, open_regular
+from gradsync.submission.tars import tar_entries
 
 ENDINGS = (".zip", ".tar.gz", ".tgz")
 MAX_LIST = 2 * 2**20  # bytes of a zip's list of files

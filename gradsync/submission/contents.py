@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from gradsync.sources import source_flaw
+from gradsync.submission.sources import source_flaw
 
 MAX_FILE = 2**20  # bytes of one source file
 MAX_HELD = 16 * MAX_FILE  # bytes of all files whose names may count

@@ -9,7 +9,15 @@ import zlib
 from collections.abc import Iterator
 from typing import BinaryIO, cast
 
-from gradsync.contents import FOLDER, MAX_ENTRIES, MAX_FILE, TOO_MANY, Entry, Unreadable, printed
+from gradsync.submission.contents import (
+    FOLDER,
+    MAX_ENTRIES,
+    MAX_FILE,
+    TOO_MANY,
+    Entry,
+    Unreadable,
+    printed,
+)
 
 MAX_UNPACKED = 256 * 2**20  # bytes of a tar that are looked at
 MAX_HEADERS = 8 * 2**20  # bytes that a tar says of its members beside their own headers

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from gradsync.archives import ENDINGS, archive_entries
-from gradsync.contents import Contents, Refused, Unreadable, listing, printed
 from gradsync.course import Course
-from gradsync.folders import folder_entries
+from gradsync.submission.archives import ENDINGS, archive_entries
+from gradsync.submission.contents import Contents, Refused, Unreadable, listing, printed
+from gradsync.submission.folders import folder_entries
 
 MISNAMED = 5  # of a submission's names that only look right, how many are told
 
