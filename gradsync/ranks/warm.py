@@ -22,6 +22,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
@@ -71,6 +72,7 @@ class WarmProcess:
         self._ranks: dict[int, int] = {}  # pid -> rank
         self._directory: str | None = None
         self._sandbox: Sandbox | None = None
+        self._looked = 0.0  # at what the ranks in it take
         self._runs = 0
 
     def serve(self) -> None:
@@ -92,7 +94,7 @@ class WarmProcess:
         while True:
             pause = LOOK_SECONDS if self._sandbox else None
             ready, _, _ = select.select([self._control.fileno(), deaths], [], [], pause)
-            if self._sandbox and not ready:
+            if self._sandbox and time.monotonic() - self._looked >= LOOK_SECONDS:
                 self._look_at(self._sandbox)
             if deaths in ready:
                 os.read(deaths, 512)
@@ -165,6 +167,7 @@ class WarmProcess:
 
     def _look_at(self, sandbox: Sandbox) -> None:
         """End ranks that take too much."""
+        self._looked = time.monotonic()
         if excess := sandbox.excess():
             self._send(excess=excess)
             sandbox.end()
