@@ -8,7 +8,7 @@ ranks, beside the learner's file if it asks for one by a parameter's name: `trai
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -82,6 +82,7 @@ class Ranks:
         *,
         timeout: float = PATIENCE,
         process_group: bool = True,
+        casualties: Collection[int] = (),
         mistakes: Sequence[Rule] = (),
         **inputs: Any,
     ) -> Observation:
@@ -93,6 +94,7 @@ class Ranks:
             world_size: the number of ranks.
             timeout: seconds until ranks that still run are ended.
             process_group: start the default group before the function is called.
+            casualties: ranks that may die or be late, while the others go on.
             mistakes: rules that may know better what a failure of the ranks means.
             **inputs: the same for every rank.
 
@@ -112,6 +114,7 @@ class Ranks:
             environ={**rank_environ(bare=True), **GRADED} if self.submission else None,
             process_group=process_group,
             timeout=timeout,
+            casualties=tuple(casualties),
         )
         if self.submission and self.course:
             precompile(self.submission / self.phase, self.course.files(self.phase), self.launcher)

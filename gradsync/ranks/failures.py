@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -135,17 +135,24 @@ def took_too_much(ranks: Iterable[int], code: str, text: str) -> Failure:
     return Failure("crashed", Diagnosis(code, tuple(ranks), told))
 
 
-def timeout(seconds: float, busy: dict[int, str | None], waiting: Iterable[Call]) -> Failure:
+def timeout(
+    seconds: float,
+    busy: dict[int, str | None],
+    waiting: Iterable[Call],
+    lost: Collection[int] = (),
+) -> Failure:
     """Return the failure of ranks that were still at it when the time was up.
 
-    `busy` has the line that each of them is at, where it is known; the others wait for them.
+    `busy` has the line that each of them is at, where it is known; the others wait for them, or
+    for ranks that are `lost`.
     """
     told = [
         f"rank {rank} " + (f"is at {where}" if where else "is still running")
         for rank, where in sorted(busy.items())
     ]
     others = waits_texts(waiting)
-    text = f"not done after {seconds:g} s: {'; '.join([*told, *others])}"
+    gone = [f"{ranks_text(lost)} died"] if lost else []
+    text = f"not done after {seconds:g} s: {'; '.join([*gone, *told, *others])}"
     if not others:
         text += ". Is that a loop without an end?"
     where = next((busy[rank] for rank in sorted(busy) if busy[rank]), None)

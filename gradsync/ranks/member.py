@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from gradsync.ranks import failures, wire
@@ -16,9 +17,10 @@ IN_FLIGHT = 8  # pieces of output that a socket may still hold
 
 
 class Member:
-    def __init__(self, rank: int, lines: Lines) -> None:
+    def __init__(self, rank: int, lines: Lines, *, may_be_lost: bool = False) -> None:
         self.rank = rank
         self.lines = lines
+        self.may_be_lost = may_be_lost
         self.ready = False  # it has the task, and the group
         self.answered = False
         self.value: Any = None
@@ -30,14 +32,19 @@ class Member:
         self._decoder = wire.Decoder()
 
     @property
+    def lost(self) -> bool:
+        """It died, as it was allowed to."""
+        silent = self.closed and not self.answered and self.raised is None and self.broken is None
+        return silent and self.ready and self.may_be_lost
+
+    @property
     def failed(self) -> bool:
-        return not self.answered and (
-            self.raised is not None or self.broken is not None or self.closed
-        )
+        ended = self.raised is not None or self.broken is not None or self.closed
+        return ended and not self.answered and not self.lost
 
     @property
     def over(self) -> bool:
-        return self.answered or self.failed
+        return self.answered or self.failed or self.lost
 
     def send_task(self, header: dict[str, Any], payload: bytes, seconds: float) -> None:
         """Hand out the task; what becomes of a rank that does not take it shows later."""
@@ -79,6 +86,11 @@ class Member:
             self.breaks("it entered collectives without waiting until they may start")
         except OSError:
             self.closed = True
+
+    def dismiss(self) -> None:
+        """Let its process end: until then it keeps its connections to the other ranks open."""
+        with suppress(OSError):
+            self.lines.channel.shutdown(socket.SHUT_WR)
 
     def hear_output(self) -> bool:
         """Take what it printed; False when nothing more can come."""

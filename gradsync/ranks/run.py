@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -42,6 +42,7 @@ def run_ranks(
     timeout: float = 60.0,
     process_group: bool = True,
     launcher: LauncherName | None = None,
+    casualties: Collection[int] = (),
     **inputs: Any,
 ) -> Observation:
     """Run `function` on `world_size` ranks, each a process with a gloo group around it.
@@ -55,10 +56,10 @@ def run_ranks(
         function: what each rank runs; it returns numbers, strings, tensors, arrays, or lists,
             tuples, sets and dicts of them.
         world_size: the number of ranks, 1 to 64.
-        timeout: seconds after which ranks that still run are ended. A deadlock does not wait
-            for it: it is proved from what the ranks enter, and told at once.
+        timeout: seconds after which ranks that still run are ended; a deadlock is told at once.
         process_group: start the default group before the function is called.
         launcher: "fork" (Linux, fast), "spawn" (anywhere, slow) or "sandbox" (with bubblewrap).
+        casualties: ranks that may die or be late; the others go on, and no deadlock is proved.
         **inputs: the function's other arguments, the same for every rank.
 
     Returns:
@@ -77,14 +78,19 @@ def run_ranks(
         environ=rank_environ(bare=launcher == "sandbox"),
         process_group=process_group,
         timeout=timeout,
+        casualties=tuple(casualties),
     )
     observation = observe(task, get_launcher(launcher))
-    for rank, text in enumerate(observation.output):
-        for line in text.splitlines():
-            print(f"[rank {rank}] {line}")
+    _print_output(observation)
     if observation.failure is not None:
         raise RankFailure(observation)
     return observation
+
+
+def _print_output(observation: Observation) -> None:
+    for rank, text in enumerate(observation.output):
+        for line in text.splitlines():
+            print(f"[rank {rank}] {line}")
 
 
 def get_launcher(name: LauncherName | None = None) -> Launcher:

@@ -14,6 +14,7 @@ import time
 from gradsync.ranks import events, failures, stacks, values, wire, wording
 from gradsync.ranks.crew import Crew, Launcher, LauncherError
 from gradsync.ranks.failures import Raised
+from gradsync.ranks.lenient import LenientStandoff
 from gradsync.ranks.member import Member
 from gradsync.ranks.patience import Patience
 from gradsync.ranks.standoff import Standoff, Stuck
@@ -40,8 +41,11 @@ class Run:
         self._began = time.monotonic()
         self._nonce = secrets.token_hex(16)  # the answer of another run can't serve this one
         self._looked = self._began  # for deaths
-        self._standoff = Standoff(task.world_size)
-        self._members = [Member(rank, lines) for rank, lines in enumerate(crew.lines)]
+        self._standoff = (LenientStandoff if task.casualties else Standoff)(task.world_size)
+        self._members = [
+            Member(rank, lines, may_be_lost=rank in task.casualties)
+            for rank, lines in enumerate(crew.lines)
+        ]
         self._events: list[Event] = []
         self._limit: Patience | None = None  # for the whole run, once all ranks are ready
         self._grace: Patience | None = None  # for the others, once a rank has failed
@@ -61,7 +65,7 @@ class Run:
                 selector.register(member.lines.channel, selectors.EVENT_READ, hear)
                 selector.register(member.lines.output, selectors.EVENT_READ, member.hear_output)
             failure, rest = None, 0.0
-            while failure is None and not all(member.answered for member in self._members):
+            while failure is None and not all(m.answered or m.lost for m in self._members):
                 time.sleep(rest)
                 self._pressing = False
                 for key, _ in selector.select(POLL_SECONDS):
@@ -123,6 +127,7 @@ class Run:
         if now - self._looked > POLL_SECONDS:
             self._looked = now
             self._notice_deaths()
+            self._let_survivors_end()
         live = {member.rank for member in self._members if not member.over}
         self._standoff.over = set(range(self._task.world_size)) - live
         stuck = self._standoff.likely()
@@ -200,6 +205,16 @@ class Run:
             elif not member.over:  # seen dead a while ago: all that it sent has been read
                 member.closed = True
 
+    def _let_survivors_end(self) -> None:
+        """Once a rank is lost, let those that are done go, as they would without us.
+
+        Their end breaks their connections, and so tells ranks that have none to the lost one.
+        """
+        if any(member.lost for member in self._members):
+            for member in self._members:
+                if member.over:
+                    member.dismiss()
+
     def _late(self, live: set[int], now: float) -> Failure | None:
         """Return what the ranks were at when their time was up."""
         if self._limit is None:
@@ -211,7 +226,8 @@ class Run:
         waits = self._standoff.waits()
         busy = live - waits.keys() or live
         places = stacks.now(self._crew, busy, self._task.shows)
-        late = failures.timeout(self._task.timeout, places, waits.values())
+        lost = [member.rank for member in self._members if member.lost]
+        late = failures.timeout(self._task.timeout, places, waits.values(), lost)
         if stuck := self._standoff.at_last():
             return failures.late(wording.explain(self._standoff, stuck), late)
         return late

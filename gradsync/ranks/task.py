@@ -42,6 +42,7 @@ class Task:
     environ: Mapping[str, str] | None = None  # None: what the launcher starts its processes with
     process_group: bool = True  # the default group is started before the function is called
     timeout: float = 60.0  # seconds, for endless loops: a deadlock is proved long before
+    casualties: tuple[int, ...] = ()  # ranks that may die or be late: the others go on without
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -50,6 +51,11 @@ class Task:
             raise ValueError(f"world_size must be from 1 to {MAX_RANKS}, got {self.world_size!r}")
         if not self.timeout > 0:
             raise ValueError(f"timeout must be above 0 seconds, got {self.timeout!r}")
+        if not set(self.casualties) < set(range(self.world_size)):
+            raise ValueError(
+                f"casualties must be some of the {self.world_size} ranks and not all, "
+                f"got {self.casualties!r}"
+            )
         if taken := RESERVED & self.inputs.keys():
             raise ValueError(
                 f"{' and '.join(sorted(taken))}: the rank's own, can't be given as input"

@@ -1,0 +1,155 @@
+"""Ranks that may be lost: the others go on, and learn of it from gloo, as they would without us."""
+
+import os
+import signal
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from gradsync import RankFailure, run_ranks
+
+both_launchers = pytest.mark.parametrize("launcher", ["fork", "spawn"])
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def sum_up():
+    """Take part in a collective; return what became of it."""
+    try:
+        dist.all_reduce(torch.ones(3))
+    except RuntimeError as error:
+        return str(error)
+    return "done"
+
+
+@both_launchers
+def test_the_others_go_on_when_a_rank_is_killed(launcher):
+    def function(rank):
+        first = sum_up()
+        if rank == 1:
+            die()
+        return [first, sum_up()]
+
+    seen = run_ranks(function, 3, casualties=[1], launcher=launcher)
+
+    assert seen.answered == (0, 2)
+    assert seen[1] is None
+    assert [seen[rank][0] for rank in (0, 2)] == ["done", "done"]
+    assert all("peer" in seen[rank][1] for rank in (0, 2))
+
+
+def test_a_rank_with_no_connection_to_the_lost_one_hears_of_it_too():
+    def function(rank):
+        if rank == 1:
+            die()
+        return sum_up()
+
+    seen = run_ranks(function, 4, casualties=[1])
+
+    assert all("peer" in seen[rank] for rank in (0, 2, 3))
+
+
+def test_a_rank_that_may_be_lost_need_not_be():
+    seen = run_ranks(sum_up, 3, casualties=[0, 2])
+
+    assert seen.answered == (0, 1, 2)
+    assert list(seen) == ["done"] * 3
+
+
+def test_a_rank_that_is_late_finds_the_others_gone(tmp_path):
+    def function(rank):
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1))
+        while rank == 1 and len(list(tmp_path.iterdir())) < 2:
+            time.sleep(0.01)
+        heard = sum_up()
+        (tmp_path / str(rank)).touch()
+        return heard
+
+    seen = run_ranks(function, 3, casualties=[1])
+
+    assert seen.answered == (0, 1, 2)
+    assert "done" not in seen
+    assert any("Timed out" in seen[rank] for rank in (0, 2))
+
+
+def test_collectives_that_do_not_fit_any_more_are_not_held_back():
+    def function(rank):
+        if rank == 1:
+            die()
+        heard = sum_up()
+        try:
+            dist.barrier() if rank == 0 else dist.broadcast(torch.ones(2), src=2)
+        except RuntimeError:
+            heard += "; failed again"
+        return heard
+
+    seen = run_ranks(function, 3, casualties=[1])
+
+    assert seen[0].endswith("failed again")
+    assert seen.answered == (0, 2)
+
+
+def test_what_a_survivor_raises_is_told(failure_of):
+    def function(rank):
+        if rank == 1:
+            die()
+        dist.barrier()
+
+    failure = failure_of(function, 3, casualties=[1])
+
+    assert (failure.status, failure.exception) == ("error", "RuntimeError")
+    assert failure.diagnosis.ranks == (0, 2)
+
+
+def test_what_a_rank_raises_that_may_be_lost_is_told(failure_of):
+    def function(rank):
+        if rank == 1:
+            raise ValueError("its own")
+        sum_up()
+
+    failure = failure_of(function, 3, casualties=[1])
+
+    assert (failure.detail, failure.diagnosis.ranks) == ("its own", (1,))
+
+
+def test_the_death_of_another_rank_is_a_failure(failure_of):
+    def function(rank):
+        if rank == 2:
+            die()
+        sum_up()
+
+    failure = failure_of(function, 3, casualties=[1])
+
+    assert (failure.diagnosis.code, failure.diagnosis.ranks) == ("rank-crashed", (2,))
+
+
+def test_a_survivor_that_hangs_is_told_with_its_line_and_who_died(failure_of, here):
+    def function(rank):
+        if rank == 1:
+            die()
+        while rank == 0:
+            time.sleep(0.1)
+        dist.recv(torch.ones(3), 0)  # here
+
+    failure = failure_of(function, 3, casualties=[1], timeout=2.0)
+
+    text = failure.diagnosis.explanation
+    assert (failure.status, failure.diagnosis.code) == ("timeout", "too-slow")
+    assert "rank 1 died" in text
+    assert f"rank 2 waits in recv #1 from rank 0 (3 floats) since {here(function)}" in text
+
+
+@pytest.mark.parametrize("casualties", [[2], [0, 1], [-1], ["0"]])
+def test_casualties_are_some_of_the_ranks(casualties):
+    with pytest.raises(ValueError, match="casualties"):
+        run_ranks(sum_up, 2, casualties=casualties)
+
+
+def test_without_leave_to_die_the_run_fails():
+    with pytest.raises(RankFailure, match="rank 1 was killed by SIGKILL"):
+        run_ranks(lambda rank: die() if rank == 1 else sum_up(), 2)
