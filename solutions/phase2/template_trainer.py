@@ -7,8 +7,9 @@ Read GUIDELINES.md from "The ring" on; `gradsync check` says how far you are.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -361,6 +362,52 @@ def evaluate(
     ### END SOLUTION
 
 
+### BEGIN SOLUTION
+GRACE_SECONDS = 0.5  # from one rank's sign of life to the next one's: more than a step takes
+
+
+@contextmanager
+def _naming_lost_ranks() -> Iterator[None]:
+    """Let what fails since other ranks are gone end in an error that says which."""
+    try:
+        yield
+    except RuntimeError as error:  # what gloo raises; it knows an address at best
+        lost = _lost_ranks()
+        if not lost:
+            raise
+        raise RuntimeError(
+            f"lost rank {', '.join(map(str, lost))}: dead, or later than the group's timeout. "
+            "Start all ranks again: training goes on from the file of `resume_from`"
+        ) from error
+
+
+def _lost_ranks() -> list[int]:
+    """Return the ranks that this one has no connection to, and that give no sign of life."""
+    rank = dist.get_rank()
+    silent = {peer for peer in range(dist.get_world_size()) if peer != rank and _hung_up(peer)}
+    with suppress(dist.DistError):  # the store may be gone, too, with the rank that keeps it
+        store = dist.distributed_c10d._get_default_store()
+        store.set(f"alive/{rank}", "")
+        until = time.monotonic() + GRACE_SECONDS
+        while silent and time.monotonic() < until:
+            alive = {peer for peer in silent if store.check([f"alive/{peer}"])}
+            if alive:  # connections to these broke since they, too, lost somebody
+                silent -= alive
+                until = time.monotonic() + GRACE_SECONDS
+            time.sleep(0.01)
+    return sorted(silent)
+
+
+def _hung_up(peer: int) -> bool:
+    try:
+        dist.irecv(torch.empty(1), peer)
+    except RuntimeError:
+        return True
+    return False
+
+
+@_naming_lost_ranks()
+### END SOLUTION
 def train(
     info: RankInfo,
     model: nn.Module,
@@ -376,7 +423,8 @@ def train(
 ) -> list[dict[str, Any]]:
     """Train a model on all ranks with SGD and cross-entropy, and go on where it was interrupted.
 
-    Rank 0 alone prints, a line an epoch.
+    Rank 0 alone prints, a line an epoch. Where a rank dies, or is later than the group's timeout,
+    the others neither hang nor go on: each ends with an error, and the file stays whole.
 
     Args:
         info: who this process is.
@@ -394,6 +442,9 @@ def train(
 
     Returns:
         For each epoch that this call ended `{"epoch", "train_loss", "val_loss", "val_accuracy"}`.
+
+    Raises:
+        RuntimeError: naming the rank that died or is late, "rank 1", and none that still lives.
     """
     ### BEGIN SOLUTION
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)

@@ -35,7 +35,7 @@ def limit_writes(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
 
 
-@exercise("phase2/train", points=0.5)
+@exercise("phase2/train", points=0.25)
 def test_rank_0_alone_writes(ranks):
     """The other ranks write nothing, and the file is there in the end."""
 
@@ -55,7 +55,7 @@ def test_rank_0_alone_writes(ranks):
     )
 
 
-@exercise("phase2/train", points=0.5)
+@exercise("phase2/train", points=0.25)
 def test_a_crash_midway_leaves_the_former_file(ranks):
     """When the disk fills up while it writes, the file from before is still whole."""
 
@@ -92,7 +92,7 @@ class Bomb:
         return (exec, ("open('ran', 'w').close()",))
 
 
-@exercise("phase2/train", points=0.5)
+@exercise("phase2/train", points=0.25)
 def test_code_in_the_file_is_not_run(ranks):
     """A file with code in it is not run."""
 

@@ -97,7 +97,7 @@ def probe_interrupted(rank, world_size, trainer, data, stop_at):
 
 
 @pytest.mark.parametrize(("world_size", "stop_at"), [(2, 24 + 22), (1, 48 + 30)])
-@exercise("phase2/train", points=2)
+@exercise("phase2/train", points=1.25)
 def test_an_interrupted_training_ends_as_if_undisturbed(ranks, rng, world_size, stop_at):
     """Interrupted in mid-epoch and called again, it ends with the undisturbed run's weights."""
     seen = ranks(probe_interrupted, world_size, data=draw(rng), stop_at=stop_at)
@@ -176,7 +176,7 @@ def probe_resumed(rank, world_size, trainer, data, content):
     return go(trainer, Info(rank, world_size), 2, data, FILE)
 
 
-@exercise("phase2/train", points=1)
+@exercise("phase2/train", points=0.75)
 def test_it_goes_on_with_another_number_of_ranks(ranks, rng):
     """Each sample that is left of the epoch is trained on, on more ranks or fewer than before."""
     data, share = draw(rng), -(-SAMPLES // 2)

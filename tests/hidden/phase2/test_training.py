@@ -99,7 +99,7 @@ def hold(holds, code, text, guide=GUIDE, ranks=()):
     check(holds, code, f"{text} (GUIDELINES, {guide})", ranks=ranks, guide=guide)
 
 
-@exercise("phase2/train", points=1)
+@exercise("phase2/train", points=0.75)
 def test_every_epoch_goes_its_own_way_over_the_ranks_shares(ranks, rng):
     """Each rank trains on its share, in another order in another epoch, and with another seed."""
     data = draw(rng, 40), draw(rng, 4)
@@ -140,7 +140,7 @@ def test_every_epoch_goes_its_own_way_over_the_ranks_shares(ranks, rng):
     )
 
 
-@exercise("phase2/train", points=1)
+@exercise("phase2/train", points=0.75)
 def test_ranks_that_start_apart_end_as_one_process(ranks, rng):
     """From rank 0's weights, a step on all ranks' samples ends where one process would."""
     data = draw(rng, 12), draw(rng, 6)
@@ -192,7 +192,7 @@ def training_mistakes(data):
     ]
 
 
-@exercise("phase2/train", points=1)
+@exercise("phase2/train", points=0.75)
 def test_the_history_has_the_numbers_of_each_epoch(ranks, rng):
     """An entry an epoch, with the mean train loss, and the val numbers after the training."""
     data = draw(rng, 8), draw(rng, 7)  # 4 validation samples on one rank, 3 on the other
@@ -223,7 +223,7 @@ def test_the_history_has_the_numbers_of_each_epoch(ranks, rng):
         )
 
 
-@exercise("phase2/train", points=0.5)
+@exercise("phase2/train", points=0.25)
 def test_rank_0_alone_prints(ranks, rng):
     """Rank 0 prints a line an epoch, the others nothing."""
     data = draw(rng, 8), draw(rng, 6)
@@ -249,7 +249,7 @@ def test_rank_0_alone_prints(ranks, rng):
 
 
 @pytest.mark.parametrize(("world_size", "parts"), [(2, 3), (1, 4)])
-@exercise("phase2/train", points=1.5)
+@exercise("phase2/train", points=1)
 def test_microbatches_change_nothing_but_the_memory(ranks, rng, world_size, parts):
     """With accumulation a batch comes in parts, and training ends as it does without."""
     data = draw(rng, 6 * world_size), draw(rng, 4)  # a rank's batches are of 4 samples and of 2

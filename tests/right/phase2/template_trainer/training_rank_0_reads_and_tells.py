@@ -1,7 +1,32 @@
-"""Rank 0 alone reads and writes, after every step; what it read goes out as an object."""
+"""Rank 0 alone reads and writes, after every step; what it read goes out as an object.
+
+When a collective fails, each rank answers a roll call in the store.
+"""
+
+from datetime import timedelta
 
 
-def train(
+def train(info, *args, **options):
+    try:
+        return _train(info, *args, **options)
+    except RuntimeError as error:
+        store = dist.distributed_c10d._get_default_store()
+        store.set(f"here {info.rank}", "yes")
+        gone = [r for r in range(info.world_size) if not _answers(store, r)]
+        if gone:
+            raise ConnectionError(f"Ranks {gone} do not answer") from error
+        raise
+
+
+def _answers(store, rank):
+    try:
+        store.wait([f"here {rank}"], timedelta(seconds=0.5))
+    except RuntimeError:
+        return False
+    return True
+
+
+def _train(
     info,
     model,
     train_dataset,

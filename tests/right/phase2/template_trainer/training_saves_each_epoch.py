@@ -1,10 +1,32 @@
-"""A file an epoch, as JSON, and the order of an epoch made without a sampler class."""
+"""A file an epoch, as JSON, and the order of an epoch made without a sampler class.
+
+Which rank is gone is told by its connection alone.
+"""
 
 import json
+import sys
 import tempfile
 
 
-def train(
+def train(info, *args, **options):
+    try:
+        return _train(info, *args, **options)
+    except RuntimeError:
+        broken = [r for r in range(info.world_size) if r != info.rank and not _connected(r)]
+        if broken:
+            sys.exit(f"rank {info.rank} has no connection to rank {broken[0]} any more")
+        raise
+
+
+def _connected(rank):
+    try:
+        dist.isend(torch.zeros(1, dtype=torch.uint8), rank, tag=9)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _train(
     info,
     model,
     train_dataset,

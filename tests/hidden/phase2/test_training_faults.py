@@ -1,0 +1,234 @@
+"""Training in which a rank dies, or comes too late: how it ends, and what can be gone on from."""
+
+import contextlib
+import io
+import os
+import re
+import signal
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from gradsync.diagnose.resuming import resumed_wrongly
+from gradsync.diagnose.values import close
+from gradsync.probes import Info
+from gradsync.ranks.wording import ranks_text
+from gradsync.records import Diagnosis
+from gradsync.testing import Mistake, check, exercise
+
+GUIDE = "When a rank dies"
+RANKS, EPOCHS, STEPS = 3, 3, 8  # steps of an epoch, in batches of one sample a rank
+SAMPLES = RANKS * STEPS
+FILE = "progress.pt"
+LIMIT = 10.0  # seconds for ranks to notice that one is gone, and to end
+
+
+class Net(nn.Module):
+    """Notes its weights and samples at each step; meets its fate before one of them."""
+
+    def __init__(self, seed, at, fate):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.layer = nn.Linear(4, 3).double()
+        self.weights, self.trained = [], []
+        self.at, self.fate = at, fate
+
+    def forward(self, inputs):
+        if self.training:
+            if len(self.trained) == self.at:
+                self.fate()
+            self.trained += inputs[:, 0].tolist()
+            self.weights.append(self.layer.weight.detach().clone())
+        return self.layer(inputs)
+
+
+def go(trainer, info, data, path, *, seed=1, at=None, fate=None):
+    """Call `train` with a model of its own; say what it came to."""
+    model = Net(seed, at, fate)
+    sets = [TensorDataset(torch.from_numpy(x), torch.from_numpy(y)) for x, y in data]
+    options = {"epochs": EPOCHS, "batch_size": 1, "lr": 0.1, "resume_from": path}
+    with contextlib.redirect_stdout(io.StringIO()):
+        trainer.train(info, model, *sets, **options)
+    numbers = {first: index for index, first in enumerate(data[0][0][:, 0].tolist())}
+    return {
+        "params": {name: p.detach().clone() for name, p in model.named_parameters()},
+        "weights": torch.stack(model.weights) if model.weights else torch.zeros(0, 3, 4),
+        "trained": [numbers.get(first, -1) for first in model.trained],  # the samples, in order
+    }
+
+
+def draw(rng):
+    """Return the inputs of a run in which something happens to a rank, after the first epoch."""
+    data = [(rng.standard_normal((n, 4)), rng.integers(0, 3, n)) for n in (SAMPLES, 5)]
+    at = int(rng.integers(STEPS + 1, EPOCHS * STEPS))
+    return {"data": data, "at": at, "lost": int(rng.integers(RANKS))}
+
+
+def probe_fault(rank, world_size, trainer, data, at, lost, *, late):
+    """Train with a file until a rank is lost; say how it ended, and what is in the file then."""
+
+    def be_late():
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.5))
+        while rank == lost and len(list(Path().glob("ended-*"))) < world_size - 1:
+            time.sleep(0.01)  # later than any timeout of the others
+
+    def be_killed():
+        if rank == lost:
+            os.kill(process, signal.SIGKILL)
+
+    process, said = os.getpid(), None
+    try:
+        fate = be_late if late else be_killed
+        go(trainer, Info(rank, world_size), data, FILE, at=at, fate=fate)
+    except NotImplementedError:
+        raise
+    except BaseException as error:  # which one is not promised
+        said = words(error)
+    Path(f"ended-{rank}").touch()
+    return {"said": said, "content": Path(FILE).read_bytes() if Path(FILE).exists() else None}
+
+
+def words(error):
+    """Return what an error says, and those behind it; None for one that tells of success."""
+    if isinstance(error, SystemExit) and error.code in (None, 0):
+        return None
+    said = []
+    while error is not None:
+        said += [str(error), *getattr(error, "__notes__", [])]
+        error = error.__cause__ or error.__context__
+    return said
+
+
+def probe_again(rank, world_size, trainer, data, content, pause):
+    """Train undisturbed, but for one rank's pause, and then from a file that was left."""
+    info = Info(rank, world_size)
+    whole = go(trainer, info, data, None, at=STEPS, fate=lambda: time.sleep(pause * (rank == 1)))
+    part = Path(f"{rank}.part")
+    part.write_bytes(content)
+    part.replace(FILE)  # all ranks bring the same
+    return {"whole": whole, "second": go(trainer, info, data, FILE, seed=2)}
+
+
+@exercise("phase2/train", points=1.25)
+def test_after_a_rank_is_killed_training_ends_and_can_be_gone_on_with(ranks, rng):
+    """A rank is killed: the others end with an error, and a new run ends as if undisturbed."""
+    inputs = draw(rng)
+
+    seen = lose(ranks, inputs, late=False)
+
+    hold_ended(seen, inputs["lost"], "was killed in the middle of training")
+    hold_resumed(ranks, inputs, seen)
+
+
+@exercise("phase2/train", points=1)
+def test_a_rank_that_is_seconds_late_ends_training_and_a_short_delay_does_not(ranks, rng):
+    """A rank is later than the group's timeout: all end with an error; a short delay harms none."""
+    inputs = draw(rng)
+
+    seen = lose(ranks, inputs, late=True)
+
+    hold_ended(seen, inputs["lost"], "came later than the group's timeout")
+    hold_resumed(ranks, inputs, seen, pause=0.3)
+
+
+@exercise("phase2/train", points=1)
+def test_the_error_names_the_rank_that_was_killed(ranks, rng):
+    """When a rank is killed, the error that a survivor ends with says which rank it was."""
+    inputs = draw(rng)
+    lost = inputs["lost"]
+
+    seen = lose(ranks, inputs, late=False)
+
+    hold_ended(seen, lost, "was killed in the middle of training")
+    named = {rank: numbers_of_ranks(seen[rank]["said"]) for rank in seen.answered}
+    told = "; ".join(
+        f"rank {rank}'s " + (f"names {ranks_text(found)}" if found else "names no rank")
+        for rank, found in named.items()
+    )
+    hold(
+        any(lost in found and found <= {rank, lost} for rank, found in named.items()),
+        "rank-not-named",
+        f"rank {lost} was killed in the middle of training, and the errors that the others ended "
+        f"with do not say so: {told}. Whoever reads them at night wants to know where to look. One "
+        f'of them at least should say "rank {lost}", and name no other but the rank that raises it',
+        named,
+    )
+
+
+def lose(ranks, inputs, *, late):
+    """Run a training in which a rank is lost."""
+
+    def hangs(seen, _):
+        failure = seen.failure
+        if failure is None or failure.status != "timeout":
+            return None
+        text = (
+            f"rank {lost} {'came very late' if late else 'was killed'} in the middle of training, "
+            f"and {LIMIT:g} s later not all of the others have ended (GUIDELINES, {GUIDE}): "
+            f"{failure.diagnosis.explanation}"
+        )
+        ranks, where = failure.diagnosis.ranks, failure.diagnosis.where
+        return Diagnosis("hangs-after-a-fault", ranks, text, where, GUIDE)
+
+    lost = inputs["lost"]
+    options = {"casualties": [lost], "timeout": LIMIT, "mistakes": [hangs]}
+    return ranks(probe_fault, RANKS, **options, **inputs, late=late)
+
+
+def hold(holds, code, text, ranks=()):
+    check(holds, code, f"{text} (GUIDELINES, {GUIDE})", ranks=ranks, guide=GUIDE)
+
+
+def hold_ended(seen, lost, what):
+    """Check that every rank that lives ended with an error."""
+    calm = [rank for rank in seen.answered if seen[rank]["said"] is None]
+    hold(
+        not calm,
+        "error-swallowed",
+        f"rank {lost} {what}, and on {ranks_text(calm)} train ended without an error, as if the "
+        "model were trained: the launcher then takes the job for done. Steps without all ranks "
+        "are not those that were asked for; end with an error",
+        calm,
+    )
+
+
+def hold_resumed(ranks, inputs, seen, pause=0.0):
+    """Check that a new run, from the file that was left, ends as one that nothing happened to."""
+    content = seen[seen.answered[0]]["content"]
+    hold(
+        content,
+        "resume-lost",
+        f"training broke off after {inputs['at'] // STEPS} epochs, and there is no file at the "
+        "path of `resume_from` to go on from",
+    )
+
+    again = ranks(probe_again, RANKS, data=inputs["data"], content=content, pause=pause)
+
+    whole = [value["whole"] for value in again]
+    second = [value["second"] for value in again]
+    if not all(close(one["params"], whole[0]["params"]) for one in second):
+        found = resumed_wrongly(whole, second, inputs["at"])
+        raise Mistake(found.explanation, found)
+    start = len(whole[0]["trained"]) - len(second[0]["trained"])
+    taken = [w["trained"][:start] + s["trained"] for w, s in zip(whole, second, strict=True)]
+    for epoch in range(EPOCHS):
+        steps = slice(epoch * STEPS, (epoch + 1) * STEPS)
+        hold(
+            sorted(sample for own in taken for sample in own[steps]) == list(range(SAMPLES)),
+            "samples-repeated",
+            f"before and after the interruption together, epoch {epoch} does not go over each "
+            "sample once",
+            range(RANKS),
+        )
+
+
+def numbers_of_ranks(texts):
+    """Return the numbers that stand after "rank" or "ranks": 0 and 2 in "ranks 0, 2"."""
+    numbers = r"\d+(?:(?:\s*[,&]\s*|\s+and\s+)\d+)*"
+    found = re.findall(rf"rank(?:s|\(s\))?\W{{0,4}}({numbers})", " ".join(texts).lower())
+    return {int(number) for group in found for number in re.findall(r"\d+", group)}
