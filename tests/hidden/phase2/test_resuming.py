@@ -86,10 +86,10 @@ def draw(rng):
     return [(rng.standard_normal((n, 4)), rng.integers(0, 3, n)) for n in (SAMPLES, 5)]
 
 
-def probe_interrupted(rank, world_size, trainer, data, stop_at):
+def probe_interrupted(rank, world_size, trainer, data, stop_at, *, undisturbed=True):
     """Train undisturbed, then interrupted, then go on from there, each with a fresh model."""
     info = Info(rank, world_size)
-    whole = go(trainer, info, 1, data, None)
+    whole = go(trainer, info, 1, data, None) if undisturbed else None
     first = go(trainer, info, 1, data, FILE, stop_at=stop_at)
     content = Path(FILE).read_bytes() if Path(FILE).exists() else None
     second = go(trainer, info, 2, data, Path(FILE)) if content else None
@@ -103,6 +103,7 @@ def test_an_interrupted_training_ends_as_if_undisturbed(ranks, rng, world_size, 
     seen = ranks(probe_interrupted, world_size, data=draw(rng), stop_at=stop_at)
 
     share = -(-SAMPLES // world_size)
+    hold_shares(seen)
     hold_file(seen)
     second, whole = each(seen, lambda value: value["second"]), seen[0]["whole"]
     if not all(close(one["params"], whole["params"]) for one in second):
@@ -122,8 +123,8 @@ def hold(holds, code, text, ranks=()):
     check(holds, code, f"{text} (GUIDELINES, {GUIDE})", ranks=ranks, guide=GUIDE)
 
 
-def hold_file(seen):
-    """Check that training takes each sample once an epoch, and left something to go on from."""
+def hold_shares(seen):
+    """Check that training takes each sample once an epoch."""
     trained = len(seen[0]["whole"]["trained"])
     hold(
         trained <= EPOCHS * -(-SAMPLES // len(seen)),
@@ -132,6 +133,10 @@ def hold_file(seen):
         f"dataset of {SAMPLES}: each is to have its own share",
         range(len(seen)),
     )
+
+
+def hold_file(seen):
+    """Check that an interrupted training left something to go on from."""
     hold(
         all(value["content"] for value in seen),
         "resume-lost",
@@ -142,7 +147,7 @@ def hold_file(seen):
 
 def start_of(seen):
     """Return how many samples of a rank the second call took as trained on, of all epochs."""
-    return len(seen[0]["whole"]["trained"]) - len(seen[0]["second"]["trained"])
+    return EPOCHS * -(-SAMPLES // len(seen)) - len(seen[0]["second"]["trained"])
 
 
 def hold_history(second, whole, epoch, steps):
@@ -180,7 +185,7 @@ def probe_resumed(rank, world_size, trainer, data, content):
 def test_it_goes_on_with_another_number_of_ranks(ranks, rng):
     """Each sample that is left of the epoch is trained on, on more ranks or fewer than before."""
     data, share = draw(rng), -(-SAMPLES // 2)
-    before = ranks(probe_interrupted, 2, data=data, stop_at=share + 22)
+    before = ranks(probe_interrupted, 2, data=data, stop_at=share + 22, undisturbed=False)
     hold_file(before)
     start = start_of(before)
     epoch, steps = divmod(start, share)  # where the file says that training is

@@ -79,6 +79,16 @@ def probe_train(rank, world_size, trainer, data, seeds, seed=3, **options):
     }
 
 
+def train_in_turn(ranks, world_size, *calls):
+    """Train once for each of these options, in the same processes; return what each came to."""
+
+    def probe(rank, world_size, trainer):
+        return [probe_train(rank, world_size, trainer, **options) for options in calls]
+
+    seen = ranks(probe, world_size)
+    return [each(seen, lambda value, n=n: value[n]) for n in range(len(calls))]
+
+
 def one_step(seed, inputs, targets, val, lr=0.5, scale=1.0):
     """Take the epoch's only step in one process; return weights, train loss, val loss, accuracy."""
     model = Net(seed)
@@ -104,9 +114,9 @@ def test_every_epoch_goes_its_own_way_over_the_ranks_shares(ranks, rng):
     """Each rank trains on its share, in another order in another epoch, and with another seed."""
     data = draw(rng, 40), draw(rng, 4)
     options = {"data": data, "seeds": [1, 1], "batch_size": 4}
+    other = {**options, "epochs": 1, "seed": 4}
 
-    reseeded = ranks(probe_train, 2, epochs=1, seed=4, **options)
-    seen = ranks(probe_train, 2, epochs=2, **options)
+    seen, reseeded = train_in_turn(ranks, 2, {**options, "epochs": 2}, other)
 
     drawn = [value["drawn"] for value in seen]
     first = [indices[:20] for indices in drawn]
@@ -198,8 +208,7 @@ def test_the_history_has_the_numbers_of_each_epoch(ranks, rng):
     data = draw(rng, 8), draw(rng, 7)  # 4 validation samples on one rank, 3 on the other
     options = {"data": data, "seeds": [11, 11], "batch_size": 4}
 
-    once = ranks(probe_train, 2, epochs=1, **options)
-    thrice = ranks(probe_train, 2, epochs=3, **options)
+    once, thrice = train_in_turn(ranks, 2, *({**options, "epochs": epochs} for epochs in (1, 3)))
 
     for value in thrice:
         rows = value["history"]
@@ -255,8 +264,8 @@ def test_microbatches_change_nothing_but_the_memory(ranks, rng, world_size, part
     data = draw(rng, 6 * world_size), draw(rng, 4)  # a rank's batches are of 4 samples and of 2
     options = {"data": data, "seeds": [11, 11], "epochs": 2, "batch_size": 4}
 
-    plain = ranks(probe_train, world_size, **options)
-    seen = ranks(probe_train, world_size, **options, accumulation_steps=parts)
+    in_parts = {**options, "accumulation_steps": parts}
+    plain, seen = train_in_turn(ranks, world_size, options, in_parts)
 
     sizes = seen[0]["sizes"]
     hold(
