@@ -1,0 +1,73 @@
+"""The reference trainer's answer to who is lost: the same on every rank that lives."""
+
+import os
+import signal
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from gradsync import run_ranks
+
+PHASE = Path(__file__).parents[2] / "solutions" / "phase2"
+
+
+def name_the_lost(grace=0.5):
+    """Meet the other ranks; return the error that says who did not come."""
+    sys.path.insert(0, str(PHASE))
+    import template_trainer
+
+    template_trainer.GRACE_SECONDS = grace
+    try:
+        with template_trainer._naming_lost_ranks():
+            dist.all_reduce(torch.ones(1000))
+    except RuntimeError as error:
+        return str(error)
+    return "all came"
+
+
+@pytest.mark.parametrize(("world_size", "lost"), [(2, 1), (3, 0), (5, 2)])
+def test_every_survivor_names_the_rank_that_was_killed_and_no_other(world_size, lost):
+    def function(rank):
+        if rank == lost:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return name_the_lost()
+
+    seen = run_ranks(function, world_size, casualties=[lost])
+
+    assert len(seen.answered) == world_size - 1
+    assert all(seen[rank].startswith(f"lost rank {lost}:") for rank in seen.answered)
+
+
+def test_every_rank_names_the_one_that_is_late_but_for_itself(tmp_path):
+    def function(rank):
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.5))
+        while rank == 1 and len(list(tmp_path.iterdir())) < 3:
+            time.sleep(0.01)
+        said = name_the_lost(grace=2.0)  # the others may be slow to notice, on a busy machine
+        (tmp_path / str(rank)).touch()
+        return said
+
+    seen = run_ranks(function, 4, casualties=[1])
+
+    assert all(seen[rank].startswith("lost rank 1:") for rank in (0, 2, 3))
+    assert "lost rank" not in seen[1]
+    assert seen[1] != "all came"
+
+
+def test_an_error_of_another_kind_stays_as_it_is():
+    def function(rank):
+        sys.path.insert(0, str(PHASE))
+        import template_trainer
+
+        try:
+            with template_trainer._naming_lost_ranks():
+                raise RuntimeError("shapes do not fit")
+        except RuntimeError as error:
+            return str(error)
+
+    assert list(run_ranks(function, 2)) == ["shapes do not fit"] * 2
