@@ -22,7 +22,7 @@ MAX_NAME = 255  # characters; no file of a course has a longer name
 FOLDER = "is a folder"
 DRIVE = re.compile("[a-z]:", re.IGNORECASE)
 SETTINGS = {"pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml"}
-SHADOWS = {"torch", "torchvision", "numpy", "pytest", "_pytest", "__pycache__"}  # as folders
+SHADOWS = {"torch", "torchvision", "numpy", "pytest", "_pytest"}  # as folders
 MODULES = (".py", ".pyc", ".pth", ".so", ".pyd")
 
 

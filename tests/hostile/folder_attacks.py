@@ -147,9 +147,7 @@ def name_of_another_case(folder):
     return laid_out(folder, {LOADER: HONEST[LOADER], "phase1/Template_trainer.py": HONEST[TRAINER]})
 
 
-@attack(
-    LOADER, TRAINER, note="ignored: conftest.py, phase1/_C.so, phase1/__pycache__, phase1/torch, "
-)
+@attack(LOADER, TRAINER, note="ignored: conftest.py, phase1/_C.so, phase1/torch, phase1/torch.py, ")
 def modules_that_shadow(folder):
     """Modules that stand in for the grader's own, were they imported."""
     names = ["conftest.py", "sitecustomize.py", "usercustomize.py", "x.pth", "phase1/torch.py"]
