@@ -29,7 +29,8 @@ from gradsync.templates import templates
 UNUSABLE_ARGUMENTS = 2
 GRADER_FAILED = 3
 DEMO_MISTAKE = "skips-missing-gradients"
-UNSAFE = "With --unsafe-no-sandbox submissions run with your rights, as your own code would."
+NO_SANDBOX = "--unsafe-no-sandbox"
+UNSAFE = f"With {NO_SANDBOX} submissions run with your rights, as your own code would."
 
 app = typer.Typer(
     name="gradsync",
@@ -115,7 +116,7 @@ def grade_command(
     ] = False,
     unsafe: Annotated[
         bool,
-        typer.Option("--unsafe-no-sandbox", help="Run them as your own code, with your rights."),
+        typer.Option(NO_SANDBOX, help="Run them as your own code, with your rights."),
     ] = False,
 ) -> None:
     """Grade submissions with the hidden tests.
@@ -128,7 +129,7 @@ def grade_command(
     """
     course = find_course()
     phases = (f"phase{phase}",) if phase else course.graded_phases("hidden")
-    command = "gradsync grade" + (f" --phase {phase}" if phase else "")
+    command = "gradsync grade" + f" --phase {phase}" * bool(phase) + f" {NO_SANDBOX}" * unsafe
     entries = entries_at(submissions, course, phases, out, command)
     if not unsafe:
         sandbox.check(course.root)
