@@ -88,8 +88,10 @@ class _Bucket:
     def launch(self) -> None:
         """Start to sum the gradients, divided by N first; one that is None counts as zero."""
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
-        self._flat = torch.cat([grad.reshape(-1) for grad in grads])
-        self._flat /= dist.get_world_size()
+        self._flat = grads[0].new_empty(sum(grad.numel() for grad in grads))
+        leaving = self._flat.split([grad.numel() for grad in grads])
+        for grad, part in zip(grads, leaving, strict=True):  # one pass over memory, not two
+            torch.div(grad.reshape(-1), dist.get_world_size(), out=part)
         self.work = dist.all_reduce(self._flat, async_op=True)
 
     def finish(self) -> None:
