@@ -1,6 +1,6 @@
 """`make truth`: grade all of the bank in full, and print how true the grades are.
 
-Names as arguments grade those alone.
+Phases or names as arguments grade those alone: `python -m benchmarks.truth phase1`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _tell(phase: str, outcomes: Sequence[Outcome]) -> bool:
 
 def _graded(names: Sequence[str]) -> Iterator[Outcome]:
     """Grade side by side, a process a core."""
-    asked = [known for known in _bank() if not names or known.name in names]
+    asked = [known for known in _bank() if not names or {known.name, known.phase} & set(names)]
     cores = os.cpu_count() or 1
     with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
         jobs = [pool.submit(grade_one, known) for known in asked]
