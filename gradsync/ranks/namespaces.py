@@ -1,6 +1,7 @@
 """The kernel's calls that a sandbox is made of, which Python itself has not, or not before 3.12.
 
-Sources: setns(2), pidfd_open(2), mount(2), prctl(2), capget(2), capabilities(7).
+Sources: setns(2), pidfd_open(2), mount(2), tmpfs(5), prctl(2), capget(2), capabilities(7),
+seccomp(2).
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from pathlib import Path
 
 NEW_MOUNTS, NEW_CGROUP, NEW_UTS, NEW_IPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 NEW_USER, NEW_PID, NEW_NET = 0x10000000, 0x20000000, 0x40000000
-NOSUID, NODEV, NOEXEC = 2, 4, 8  # of a mount
-SET_DUMPABLE, DROP_FROM_BOUNDING_SET, NO_NEW_PRIVS = 4, 24, 38  # of prctl
+NOSUID, NODEV, NOEXEC, REMOUNT = 2, 4, 8, 32  # of a mount
+SET_DUMPABLE, SET_SECCOMP, DROP_FROM_BOUNDING_SET, NO_NEW_PRIVS = 4, 22, 24, 38  # of prctl
+SECCOMP_FILTER = 2
 CAPABILITIES_VERSION = 0x20080522
 LAST_CAPABILITY = Path("/proc/sys/kernel/cap_last_cap")
 
@@ -22,6 +24,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def mount_proc() -> None:
     """Show in /proc the processes of this namespace, and no others."""
     _call("mount", b"proc", b"/proc", b"proc", ctypes.c_ulong(NOSUID | NODEV | NOEXEC), None)
+
+
+def limit_files(tmpfs: str, count: int) -> None:
+    """Have a tmpfs take so many files and folders; each costs the kernel memory of its own."""
+    flags = ctypes.c_ulong(REMOUNT | NOSUID | NODEV)
+    _call("mount", b"none", tmpfs.encode(), None, flags, f"nr_inodes={count}".encode())
 
 
 def enter(process: int, kinds: int) -> None:
@@ -37,6 +45,19 @@ def drop_privileges() -> None:
     header = (ctypes.c_uint32 * 2)(CAPABILITIES_VERSION, 0)
     _call("capset", header, (ctypes.c_uint32 * 6)())  # effective, permitted, inheritable, twice
     _call("prctl", SET_DUMPABLE, 1, 0, 0, 0)  # or its own /proc/self would be closed to it
+
+
+def refuse_calls(program: bytes) -> None:
+    """Have a filter, of one instruction in 8 bytes, decide on all calls of this thread to come."""
+    instructions = ctypes.create_string_buffer(program, len(program))
+    _call("prctl", SET_SECCOMP, SECCOMP_FILTER, ctypes.byref(_Filter(instructions)), 0, 0)
+
+
+class _Filter(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p))
+
+    def __init__(self, instructions: ctypes.Array[ctypes.c_char]) -> None:
+        super().__init__(len(instructions) // 8, ctypes.addressof(instructions))
 
 
 def _call(name: str, *arguments: object) -> None:

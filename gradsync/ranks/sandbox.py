@@ -24,15 +24,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from gradsync.ranks import namespaces
+from gradsync.ranks import namespaces, seccomp
 from gradsync.ranks.events import MAX_RANKS
 
 GIB, MIB = 2**30, 2**20
 MEMORY = 4 * GIB  # of all ranks of a run and what they start
 TASKS = 256  # processes and threads of theirs
 DISK = 512 * MIB  # of a run's own /tmp, where its working folder is; as much of shared memory
+FILES = 16_384  # in each of these: an empty one takes memory, too
 FILE_SIZE = 256 * MIB
 OPEN_FILES = 1024  # of a process
+ALL_OPEN_FILES = 8192  # a socket may hold 200 KB that nobody has read
 CPU_SECONDS = 600  # of a process
 LIMITS = {
     resource.RLIMIT_FSIZE: FILE_SIZE,
@@ -68,17 +70,22 @@ class Sandbox:
         info, told = os.pipe()
         self._ready, echo = os.pipe()
         keys, self._keys = os.pipe()
+        rules, given = os.pipe()
+        self._rules = seccomp.program()
+        os.write(given, self._rules)
+        os.close(given)
         self._bubblewrap = subprocess.Popen(
-            [*_inner(directory, readable), "--info-fd", str(told), "--", "cat"],
-            pass_fds=[told],
+            [*_inner(directory, readable, rules), "--info-fd", str(told), "--", "cat"],
+            pass_fds=[told, rules],
             stdin=keys,
             stdout=echo,
         )
-        for end in (told, echo, keys):
+        for end in (told, echo, keys, rules):
             os.close(end)
         os.write(self._keys, bytes(MAX_RANKS))
         with os.fdopen(info) as lines:
             self._first = int(json.load(lines)["child-pid"])
+        _limit(self._first)
         self._process = os.pidfd_open(self._first)
         self._outside = os.pidfd_open(os.getpid())
         self._others = set(_processes())  # that are there without any rank
@@ -91,25 +98,28 @@ class Sandbox:
         if not os.read(self._ready, 1):
             raise SandboxError("bubblewrap could not make a sandbox")
         namespaces.enter(self._process, ALL_OF_A_RUN)
+        for tmpfs in _tmpfs(self._directory):
+            namespaces.limit_files(tmpfs, FILES)
         namespaces.enter(self._process, namespaces.NEW_USER)
         namespaces.drop_privileges()
-        for limit, most in LIMITS.items():
-            hard = resource.getrlimit(limit)[1]
-            allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
-            resource.setrlimit(limit, (allowed, allowed))
+        _limit(0)
         os.chdir(self._directory)
+        namespaces.refuse_calls(self._rules)
 
     def excess(self) -> tuple[str, str] | None:
         """Return the diagnosis of a run that takes more than it may, and how it is told."""
-        memory = tasks = 0
+        memory = tasks = files = 0
         for pid in set(_processes()) - self._others:
             used, threads = _usage(pid)
             memory += max(0, used - self._shared)
             tasks += threads
+            files += _count_open(pid)
         if memory > MEMORY:
             return "out-of-memory", f"took more than {MEMORY // GIB} GiB of memory together"
         if tasks > TASKS:
             return "rank-crashed", f"started more than {TASKS} processes and threads"
+        if files > ALL_OPEN_FILES:
+            return "rank-crashed", f"opened more than {ALL_OPEN_FILES:,} files and sockets together"
         return None
 
     def end(self) -> None:
@@ -149,7 +159,7 @@ def check(secret: Path | None = None) -> None:
             )
     with tempfile.TemporaryDirectory(prefix="gradsync-") as folder:
         tried = subprocess.run(
-            outer([*_inner(folder, ()), "--", "true"]), capture_output=True, text=True, check=False
+            outer([*_inner(folder), "--", "true"]), capture_output=True, text=True, check=False
         )
     if tried.returncode != 0:
         raise SandboxError(
@@ -159,10 +169,9 @@ def check(secret: Path | None = None) -> None:
         )
 
 
-def _inner(directory: str, readable: Sequence[str]) -> list[str]:
+def _inner(directory: str, readable: Sequence[str] = (), rules: int | None = None) -> list[str]:
     """Return the start of the command that makes a run's sandbox; a program's is still to come."""
     apart = ("user", "pid", "ipc", "net", "uts", "cgroup")
-    size = ("--size", str(DISK))
     command = ["bwrap", *(f"--unshare-{kind}" for kind in apart), "--disable-userns"]
     command += ["--uid", NOBODY, "--gid", NOBODY, "--hostname", "rank", "--clearenv"]
     command += ["--die-with-parent", "--new-session", "--as-pid-1"]
@@ -171,23 +180,22 @@ def _inner(directory: str, readable: Sequence[str]) -> list[str]:
             command += ["--symlink", str(path.readlink()), str(path)]
         else:
             command += ["--ro-bind-try", str(path), str(path)]
-    command += [
-        "--proc",
-        "/proc",
-        "--remount-ro",
-        "/proc",
-        "--dev",
-        "/dev",
-        *size,
-        "--tmpfs",
-        "/dev/shm",
-    ]
-    command += ["--remount-ro", "/dev", *size, "--tmpfs", "/tmp"]
+    command += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
+    command += ["--dev-bind", "/dev/null", "/dev/zero"]  # it gives memory that nobody can count
+    for tmpfs in _tmpfs(directory):
+        command += ["--size", str(DISK), "--tmpfs", tmpfs]
+    command += ["--remount-ro", "/dev"]
     for folder in (*_readable(), *readable):
         command += ["--ro-bind", folder, folder]
-    if not Path(directory).is_relative_to("/tmp"):
-        command += [*size, "--tmpfs", directory]
+    if rules is not None:
+        command += ["--seccomp", str(rules)]
     return [*command, "--dir", directory, "--remount-ro", "/", "--chdir", directory]
+
+
+def _tmpfs(directory: str) -> tuple[str, ...]:
+    """Return the places that ranks can write to, by the one that is their own."""
+    own = () if Path(directory).is_relative_to("/tmp") else (directory,)
+    return ("/dev/shm", "/tmp", *own)
 
 
 def _readable() -> list[str]:
@@ -196,6 +204,14 @@ def _readable() -> list[str]:
     if site.ENABLE_USER_SITE:
         wanted.add(site.getusersitepackages())
     return sorted(p for p in wanted if Path(p).is_dir() and not Path(p).is_relative_to("/usr"))
+
+
+def _limit(pid: int) -> None:
+    """Set a process's limits, or this one's, to what ranks may use, unless they are lower."""
+    for limit, most in LIMITS.items():
+        hard = resource.prlimit(pid, limit)[1]
+        allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.prlimit(pid, limit, (allowed, allowed))
 
 
 def _processes() -> Iterator[int]:
@@ -208,8 +224,14 @@ def _usage(pid: int) -> tuple[int, int]:
     with suppress(OSError):  # it has ended
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             name, _, value = line.partition(":")
-            if name in ("RssAnon", "RssShmem"):
+            if name in ("RssAnon", "RssShmem", "VmPTE"):
                 memory += int(value.split()[0]) * 2**10
             elif name == "Threads":
                 threads = int(value)
     return memory, threads
+
+
+def _count_open(pid: int) -> int:
+    with suppress(OSError):  # it has ended
+        return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+    return 0

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from ordinary_user import as_an_ordinary_user
 
 from gradsync import RankFailure, run_ranks
 from gradsync.ranks import sandbox
@@ -197,22 +198,6 @@ def f(rank):
 
 print(run_ranks(f, 2, launcher="sandbox")[1])
 """
-
-
-def as_an_ordinary_user():
-    """Return the start of a command: of a user who can read this Python and package."""
-    if os.geteuid() != 0:
-        return []
-    needed = [sys.base_prefix, sys.prefix, str(PACKAGE)]
-    closed = {top for path in needed for top in Path(path).parents if not top.stat().st_mode & 1}
-    view = ["bwrap", "--dev-bind", "/", "/"]
-    for top in closed:  # such as /root
-        view += ["--perms", "0755", "--tmpfs", str(top)]
-    for path in needed:
-        for folder in reversed(Path(path).parents):
-            view += ["--perms", "0755", "--dir", str(folder)]
-        view += ["--ro-bind", path, path]
-    return [*view, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
 
 def test_an_ordinary_user_has_the_same_sandbox():

@@ -1,0 +1,99 @@
+"""The kernel's calls that a rank in a sandbox can do without, and is refused.
+
+Some of them keep memory that belongs to no process, so that nobody could count it: files without
+a name, segments and queues of System V, shared memory that no page table has any more. The others
+are large and have had holes: a training never makes them.
+
+Sources: seccomp(2), bpf(2), linux/filter.h, linux/seccomp.h, asm/unistd.h.
+"""
+
+from __future__ import annotations
+
+import errno
+import platform
+import socket
+import struct
+from mmap import MAP_ANONYMOUS, MAP_SHARED
+
+LOAD, AND, RETURN = 0x20, 0x54, 0x06  # a word of the call; with a constant
+EQUAL, NOT_BELOW = 0x15, 0x35  # jump over as many, if it is, and if it is not
+ALLOW, KILL, REFUSE = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EPERM
+NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16  # where they lie in what is loaded from
+X32 = 0x40000000  # a second set of numbers for the calls of x86_64
+FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
+
+# The architecture's mark, then its numbers of the calls.
+MACHINES: dict[str, tuple[int, dict[str, int]]] = {
+    "x86_64": (
+        0xC000003E,
+        {
+            "mmap": 9,
+            "shmget": 29,
+            "socket": 41,
+            "semget": 64,
+            "msgget": 68,
+            "ptrace": 101,
+            "mq_open": 240,
+            "add_key": 248,
+            "request_key": 249,
+            "keyctl": 250,
+            "perf_event_open": 298,
+            "fanotify_init": 300,
+            "open_by_handle_at": 304,
+            "process_vm_writev": 311,
+            "memfd_create": 319,
+            "bpf": 321,
+            "userfaultfd": 323,
+            "io_uring_setup": 425,
+            "memfd_secret": 447,
+        },
+    ),
+    "aarch64": (
+        0xC00000B7,
+        {
+            "mmap": 222,
+            "shmget": 194,
+            "socket": 198,
+            "semget": 190,
+            "msgget": 186,
+            "ptrace": 117,
+            "mq_open": 180,
+            "add_key": 217,
+            "request_key": 218,
+            "keyctl": 219,
+            "perf_event_open": 241,
+            "fanotify_init": 262,
+            "open_by_handle_at": 265,
+            "process_vm_writev": 271,
+            "memfd_create": 279,
+            "bpf": 280,
+            "userfaultfd": 282,
+            "io_uring_setup": 425,
+            "memfd_secret": 447,
+        },
+    ),
+}
+
+
+def program(machine: str | None = None) -> bytes:
+    """Return the filter as the kernel reads it; where a machine's calls aren't known, all pass."""
+    mark, calls = MACHINES.get(machine or platform.machine(), (0, {}))
+    return b"".join(struct.pack("=HBBI", *line) for line in _lines(mark, calls))
+
+
+def _lines(mark: int, calls: dict[str, int]) -> list[tuple[int, int, int, int]]:
+    """Return instructions: what they do, lines to skip if so, and if not, and with what number."""
+    if not calls:
+        return [(RETURN, 0, 0, ALLOW)]
+    shared = MAP_SHARED | MAP_ANONYMOUS
+    lines = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, mark), (RETURN, 0, 0, KILL)]
+    lines += [(LOAD, 0, 0, NUMBER), (NOT_BELOW, 0, 1, X32), (RETURN, 0, 0, REFUSE)]
+    for name, number in calls.items():
+        if name not in ("mmap", "socket"):
+            lines += [(EQUAL, 0, 1, number), (RETURN, 0, 0, REFUSE)]
+    lines += [(EQUAL, 0, 5, calls["mmap"]), (LOAD, 0, 0, ARGUMENTS + 3 * 8), (AND, 0, 0, shared)]
+    lines += [(EQUAL, 0, 1, shared), (RETURN, 0, 0, REFUSE), (RETURN, 0, 0, ALLOW)]
+    lines += [(EQUAL, 1, 0, calls["socket"]), (RETURN, 0, 0, ALLOW), (LOAD, 0, 0, ARGUMENTS)]
+    for family in FAMILIES:
+        lines += [(EQUAL, 0, 1, family), (RETURN, 0, 0, ALLOW)]
+    return [*lines, (RETURN, 0, 0, REFUSE)]

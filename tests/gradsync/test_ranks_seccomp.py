@@ -1,0 +1,112 @@
+"""The filter of a sandbox's calls, run as the kernel would run it, and on a rank."""
+
+import ctypes
+import errno
+import mmap
+import os
+import socket
+import struct
+
+import pytest
+
+from gradsync import run_ranks
+from gradsync.ranks.seccomp import (
+    ALLOW,
+    AND,
+    ARCHITECTURE,
+    ARGUMENTS,
+    EQUAL,
+    KILL,
+    LOAD,
+    MACHINES,
+    NOT_BELOW,
+    NUMBER,
+    REFUSE,
+    X32,
+    program,
+)
+
+READ = {"x86_64": 0, "aarch64": 63}
+PRIVATE, SHARED = mmap.MAP_PRIVATE, mmap.MAP_SHARED
+NAMELESS = mmap.MAP_ANONYMOUS
+
+
+def verdict(machine, number, *arguments, mark=None):
+    """Return what the filter says of a call."""
+    known = {NUMBER: number, ARCHITECTURE: MACHINES[machine][0] if mark is None else mark}
+    known |= {ARGUMENTS + 8 * i: value for i, value in enumerate(arguments)}
+    word, at = 0, 0
+    instructions = list(struct.iter_unpack("=HBBI", program(machine)))
+    while True:
+        does, if_so, if_not, constant = instructions[at]
+        at += 1
+        if does == LOAD:
+            word = known.get(constant, 0)
+        elif does == AND:
+            word &= constant
+        elif does in (EQUAL, NOT_BELOW):
+            holds = word == constant if does == EQUAL else word >= constant
+            at += if_so if holds else if_not
+        else:
+            return constant
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_calls_that_a_rank_can_do_without_are_refused(machine):
+    calls = MACHINES[machine][1].items()
+
+    refused = {name for name, number in calls if verdict(machine, number) == REFUSE}
+
+    assert refused == MACHINES[machine][1].keys() - {"mmap"}  # a socket of no family
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_other_calls_pass(machine):
+    assert verdict(machine, READ[machine]) == ALLOW
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(
+    ("flags", "answer"),
+    [
+        (PRIVATE | NAMELESS, ALLOW),
+        (PRIVATE, ALLOW),
+        (SHARED, ALLOW),
+        (SHARED | NAMELESS, REFUSE),
+        (SHARED | NAMELESS | mmap.MAP_DENYWRITE, REFUSE),
+    ],
+)
+def test_memory_that_is_shared_has_to_be_a_files(machine, flags, answer):
+    mapped = verdict(machine, MACHINES[machine][1]["mmap"], 0, 4096, 3, flags)
+
+    assert mapped == answer
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(
+    ("family", "answer"),
+    [(socket.AF_UNIX, ALLOW), (socket.AF_INET6, ALLOW), (socket.AF_PACKET, REFUSE), (40, REFUSE)],
+)
+def test_sockets_are_of_known_families(machine, family, answer):
+    assert verdict(machine, MACHINES[machine][1]["socket"], family) == answer
+
+
+def test_calls_by_another_table_of_numbers_do_not_pass():
+    assert verdict("x86_64", READ["x86_64"] | X32) == REFUSE
+    assert verdict("x86_64", READ["x86_64"], mark=0x40000003) == KILL  # those of i386
+
+
+def test_a_machine_whose_calls_are_not_known_has_no_filter():
+    assert list(struct.iter_unpack("=HBBI", program("riscv64"))) == [(0x06, 0, 0, ALLOW)]
+
+
+def test_ranks_in_a_sandbox_are_under_the_filter():
+    def ask():
+        try:
+            os.close(os.memfd_create("x"))
+        except OSError as error:
+            refused = error.errno
+        double = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(lambda number: 2 * number)
+        return refused, double(4)
+
+    assert run_ranks(ask, 1, launcher="sandbox")[0] == (errno.EPERM, 8)
