@@ -52,7 +52,7 @@ def array(value: Any) -> np.ndarray[Any, Any] | None:
         value = value.detach().double().numpy() if not value.is_complex() else value.numpy()
     try:
         return np.asarray(value, dtype=np.complex128 if np.iscomplexobj(value) else np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 

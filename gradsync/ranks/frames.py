@@ -55,7 +55,7 @@ def describe_exception(error: BaseException, roots: tuple[str, ...]) -> dict[str
         "code": code if code is None or type(code) is int else _text(code),
         "missing": _missing_name(error),
         "frames": [
-            [place(filename, line), name, linecache.getline(filename, line)]
+            [place(filename, line), name, _source_line(filename, line)]
             for filename, line, name in lines[-MAX_FRAMES:]
         ],
         "in_collective": any(f.name in STARTERS and f.filename.endswith(OURS) for f in summary),
@@ -68,6 +68,12 @@ def _text(thing: object) -> str:
         return str(thing)[:MAX_MESSAGE]
     except Exception as error:  # noqa: BLE001 - a __str__ of the user's own
         return f"(its text can't be had: {type(error).__name__})"
+
+
+def _source_line(filename: str, line: int) -> str:
+    with suppress(LookupError):  # the file names an encoding that is none
+        return linecache.getline(filename, line)
+    return ""
 
 
 def _missing_name(error: BaseException) -> str | None:

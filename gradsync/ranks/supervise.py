@@ -30,7 +30,7 @@ START_SECONDS = 120.0  # for ranks to import torch, from a cold disk, and to mee
 GRACE_SECONDS = 1.0  # for ranks that still compute when another has failed
 SETTLE_SECONDS = 0.4  # for data already on its way, where a collective can do without some rank
 EXIT_SECONDS = 1.0  # between a rank's closed socket and its exit code
-MAX_EVENTS = 200_000  # kept of a run
+MAX_EVENTS = 200_000  # kept of a run, of which one with many tensors counts as many
 MAX_OPEN = 20_000  # collectives that a rank has entered and not yet left
 
 
@@ -47,6 +47,7 @@ class Run:
             for rank, lines in enumerate(crew.lines)
         ]
         self._events: list[Event] = []
+        self._kept = 0  # how much that is
         self._limit: Patience | None = None  # for the whole run, once all ranks are ready
         self._grace: Patience | None = None  # for the others, once a rank has failed
         self._stuck: Stuck = {}
@@ -108,6 +109,8 @@ class Run:
 
     def _take_ready(self, member: Member) -> None:
         """Let the ranks begin together: who leaves early breaks the start of slower ones."""
+        if member.ready:
+            raise wire.WireError("it said once more that it is ready")
         member.ready = True
         if self._limit is None and all(other.ready for other in self._members):
             self._limit = Patience(self._task.timeout, self._crew, time.monotonic())
@@ -115,7 +118,9 @@ class Run:
                 other.go()
 
     def _take_event(self, event: Event, member: Member, *, asks: bool) -> None:
-        if len(self._events) < MAX_EVENTS:
+        shapes = event.collective.shapes if event.collective else ()
+        self._kept += 1 + sum(map(len, shapes)) // 16
+        if self._kept <= MAX_EVENTS:
             self._events.append(event)
         if self._standoff.count_open(member.rank) > MAX_OPEN:
             raise wire.WireError(f"it entered {MAX_OPEN:,} collectives and left none of them")
