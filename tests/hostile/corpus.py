@@ -1,0 +1,68 @@
+"""The corpus: what hostile submissions do while they run, read from `attacks/*.toml`.
+
+An attack is a submission, the untouched templates or the correct solutions, with some code at the
+end of the file that holds one exercise. It is graded by one test of that exercise.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradsync.bank import reference, untouched
+from gradsync.submission import Submission
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FOLDER = Path(__file__).parent / "attacks"
+TESTS = {
+    "phase1/average_gradients": "ends_with_the_mean[2]",
+    "phase1/read_rank_info": "torchrun_variables_win",
+    "phase2/ring_all_reduce": "sends_more_than_its_part[3]",
+}
+
+
+@dataclass(frozen=True)
+class Attack:
+    name: str
+    group: str  # the file it stands in
+    tries: str  # in words
+    code: str
+    ends: str  # the status that the test of it must have: "failed", or "failed or crashed"
+    says: str = ""  # part of the message that the learner must read
+    exercise: str = "phase1/average_gradients"
+    on: str = "untouched"  # or "reference": it stands behind a correct answer
+    at: str = "end"  # of the file, or "top": in its first lines
+    waits: bool = False  # nothing but the time limit ends it
+    encoding: str = "utf-8"  # in which its file is written
+    many: str = ""  # what stands in its source many `times`, and then a 1
+    times: int = 0
+    known: str = ""  # why it still gains something
+
+    @property
+    def test(self):
+        """Return the one test that it is graded by, as pytest's -k names it."""
+        return TESTS[self.exercise]
+
+    def submission(self, course, **known):
+        """Return it as handed in; it may use the names in `known` as constants of its own."""
+        files = dict((reference if self.on == "reference" else untouched)(course).files)
+        constants = "".join(f"{name} = {value!r}\n" for name, value in known.items())
+        path = f"{self.exercise.partition('/')[0]}/template_trainer.py"
+        source = files[path].decode()
+        if self.at == "top":
+            source = self.code + source
+        else:
+            source += f"\n\n{constants}\n{self.code}{self.many * self.times}1\n"
+        return Submission(self.name, {**files, path: source.encode(self.encoding)})
+
+
+def read_attacks():
+    """Return all attacks, by name of their group and in the order in which they stand there."""
+    return [
+        Attack(group=path.stem, **row)
+        for path in sorted(FOLDER.glob("*.toml"))
+        for row in tomllib.loads(path.read_text(encoding="utf-8"))["attack"]
+    ]

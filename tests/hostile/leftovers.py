@@ -1,0 +1,49 @@
+"""What an attack could leave behind: processes, open files, and whatever bears its mark."""
+
+import ctypes
+import os
+import tempfile
+from pathlib import Path
+
+PR_SET_CHILD_SUBREAPER = 36
+PLACES = ("/", "/tmp", "/var/tmp", "/dev/shm", "/run", "/dev/mqueue", "~", ".")
+
+
+def adopt_orphans():
+    """Have every process that loses its parents become ours: no daemon gets away unseen."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descendants(pid):
+    """Return the processes that come from `pid`, dead ones that nobody has reaped among them."""
+    children = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            child, rest = path.read_text().split(" (", 1)
+        except OSError:  # it has just ended
+            continue
+        parent = int(rest.rpartition(") ")[2].split()[1])
+        children.setdefault(parent, []).append(int(child))
+    found = []
+    for process in (queue := [pid]):
+        found += children.get(process, [])
+        queue += children.get(process, [])
+    return found
+
+
+def open_files():
+    """Return how many files this process and what it started have open, all together."""
+    family = [os.getpid(), *descendants(os.getpid())]
+    return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in family)
+
+
+def marked_files(mark):
+    """Return the files in sight whose name begins with the mark, and all that lie in TMPDIR."""
+    folders = [Path(place).expanduser() for place in PLACES]
+    found = [path for folder in folders if folder.is_dir() for path in folder.glob(f"{mark}*")]
+    return [*found, *Path(tempfile.gettempdir()).iterdir()]
+
+
+def segments():
+    """Return System V's shared memory, queues and semaphores, which outlive processes."""
+    return {kind: Path(f"/proc/sysvipc/{kind}").read_text() for kind in ("shm", "msg", "sem")}

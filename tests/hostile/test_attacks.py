@@ -1,0 +1,167 @@
+"""Every attack of the corpus, graded: nothing gained, nobody harmed, nothing left."""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+import leftovers
+import pytest
+from corpus import read_attacks
+from ordinary_user import as_an_ordinary_user
+
+from gradsync.bank import reference
+from gradsync.course import find_course
+from gradsync.grading import grade
+from gradsync.plugin import Ranks
+
+ROOT = Path(__file__).parents[2]
+COURSE = find_course(ROOT)
+ATTACKS = read_attacks()
+MARK = f"hostile-{os.getpid()}-"
+SECRET = "xyzzy-plugh-8129"
+PATIENCE = 1.0  # seconds, for attacks that wait to the end
+NEIGHBOUR = "phase1/cleanup_distributed", "without_a_group"  # the cheapest test there is
+SOME = (  # for an ordinary user's grader
+    "exits: exits without a word",
+    "hogs: many files",
+    "hogs: memory without a process",
+    "peeks: calls services here",
+    "peeks: reads the disk",
+    "privileges: asks for everything",
+    "processes: fork bomb",
+    "processes: kills all it sees",
+    "processes: leaves a deaf daemon",
+)
+
+
+class Trap:
+    """Services that the grader's machine has, which nobody on a rank may reach."""
+
+    def __init__(self, stack):
+        self.reached = []
+        self.port = self._listen(stack.enter_context(socket.create_server(("127.0.0.1", 0))))
+        unix = stack.enter_context(socket.socket(socket.AF_UNIX))
+        self.abstract = f"\0{MARK}service"
+        unix.bind(self.abstract)
+        unix.listen()
+        self._listen(unix)
+
+    def _listen(self, server):
+        threading.Thread(target=self._serve, args=[server], daemon=True).start()
+        name = server.getsockname()
+        return name[1] if isinstance(name, tuple) else name
+
+    def _serve(self, server):
+        while True:
+            try:
+                client, _ = server.accept()
+            except OSError:  # the tests are over
+                return
+            with client:
+                client.sendall(SECRET.encode())
+                self.reached.append(server.getsockname())
+
+
+@pytest.fixture(scope="module")
+def trap():
+    with ExitStack() as stack:
+        yield Trap(stack)
+
+
+@pytest.fixture(scope="module")
+def secrets():
+    """Plant the secret where graders have some; it is there before a rank is started."""
+    with ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="secrets-")))
+        home = folder / "home"
+        places = [folder / "grades.csv", home / ".netrc", home / "other" / "template_trainer.py"]
+        for place in places:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(SECRET)
+        patch.setenv("HOME", str(home))
+        patch.setenv("GRADER_TOKEN", SECRET)
+        own = folder / "tmp"
+        own.mkdir()
+        patch.setattr(tempfile, "tempdir", str(own))  # where nothing but the grader writes
+        leftovers.adopt_orphans()
+        graded(reference(COURSE), *NEIGHBOUR)  # so that all that stays from now on is there
+        yield [str(place) for place in places]
+
+
+def graded(submission, exercise, test):
+    return grade(
+        submission,
+        COURSE,
+        phases=[exercise.partition("/")[0]],
+        seed=1,
+        exercise=exercise,
+        launcher="sandbox",
+        pytest_options=["-k", test, "-W", "default"],
+    )
+
+
+def in_turn(attacks):
+    """Yield the attacks as cases; one that still gains something must be told when it does not."""
+    for attack in attacks:
+        marks = [pytest.mark.xfail(reason=attack.known, strict=True)] if attack.known else []
+        yield pytest.param(attack, id=f"{attack.group}: {attack.name}", marks=marks)
+
+
+@pytest.mark.parametrize("attack", list(in_turn(ATTACKS)))
+def test_nothing_is_gained_nobody_harmed_and_nothing_left(attack, secrets, trap, monkeypatch):
+    if attack.waits:
+        monkeypatch.setitem(Ranks.__call__.__kwdefaults__, "timeout", PATIENCE)
+        monkeypatch.setattr("gradsync.precompile.PATIENCE", PATIENCE)
+    submission = attack.submission(
+        COURSE,
+        MARK=MARK,
+        SECRETS=secrets,
+        COURSE=str(ROOT),
+        PORT=trap.port,
+        ABSTRACT=trap.abstract,
+        GRADER=os.getpid(),
+    )
+    before = len(leftovers.descendants(os.getpid())), leftovers.open_files(), leftovers.segments()
+    printed = sys.stdout, sys.stderr
+
+    report = graded(submission, attack.exercise, attack.test)
+    neighbour = graded(reference(COURSE), *NEIGHBOUR)
+
+    [verdict] = report.verdicts
+    assert verdict.status in attack.ends.split(" or "), verdict.message
+    assert attack.says in verdict.message
+    assert report.score == (report.max_score if attack.on == "reference" else 0)
+    assert neighbour.score == neighbour.max_score > 0
+    assert SECRET not in repr(report)
+    assert trap.reached == []
+    assert leftovers.marked_files(MARK) == []
+    assert (sys.stdout, sys.stderr) == printed
+    after = len(leftovers.descendants(os.getpid())), leftovers.open_files(), leftovers.segments()
+    assert after == before
+
+
+def test_some_of_them_find_an_ordinary_users_grader_the_same():
+    test = test_nothing_is_gained_nobody_harmed_and_nothing_left.__name__
+    done = subprocess.run(
+        [*as_an_ordinary_user(ROOT), sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        + [f"{__file__}::{test}[{name}]" for name in SOME],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert f"{len(SOME)} passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_no_two_attacks_have_the_same_name():
+    names = [attack.name for attack in ATTACKS]
+
+    assert sorted(names) == sorted(set(names))
