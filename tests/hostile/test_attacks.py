@@ -1,6 +1,7 @@
 """Every attack of the corpus, graded: nothing gained, nobody harmed, nothing left."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from gradsync.bank import reference
 from gradsync.course import find_course
 from gradsync.grading import grade
 from gradsync.plugin import Ranks
+from gradsync.reports import html, terminal
 
 ROOT = Path(__file__).parents[2]
 COURSE = find_course(ROOT)
@@ -25,6 +27,7 @@ ATTACKS = read_attacks()
 MARK = f"hostile-{os.getpid()}-"
 SECRET = "xyzzy-plugh-8129"
 PATIENCE = 1.0  # seconds, for attacks that wait to the end
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")  # which drive a terminal
 NEIGHBOUR = "phase1/cleanup_distributed", "without_a_group"  # the cheapest test there is
 SOME = (  # for an ordinary user's grader
     "exits: exits without a word",
@@ -138,7 +141,9 @@ def test_nothing_is_gained_nobody_harmed_and_nothing_left(attack, secrets, trap,
     assert attack.says in verdict.message
     assert report.score == (report.max_score if attack.on == "reference" else 0)
     assert neighbour.score == neighbour.max_score > 0
-    assert SECRET not in repr(report)
+    shown = terminal.render(report, width=500) + html.render(report)
+    assert SECRET not in shown + repr(report)
+    assert not CONTROLS.search(shown)
     assert trap.reached == []
     assert leftovers.marked_files(MARK) == []
     assert (sys.stdout, sys.stderr) == printed
