@@ -19,7 +19,6 @@ else:
 FOLDER = Path(__file__).parent / "attacks"
 TESTS = {
     "phase1/average_gradients": "ends_with_the_mean[2]",
-    "phase1/read_rank_info": "torchrun_variables_win",
     "phase2/ring_all_reduce": "sends_more_than_its_part[3]",
 }
 
@@ -43,7 +42,7 @@ class Attack:
 
     @property
     def test(self):
-        """Return the one test that it is graded by, as pytest's -k names it."""
+        """Return a part of the name of the one test that it is graded by."""
         return TESTS[self.exercise]
 
     def submission(self, course, **known):

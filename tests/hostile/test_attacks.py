@@ -19,6 +19,7 @@ from gradsync.bank import reference
 from gradsync.course import find_course
 from gradsync.grading import grade
 from gradsync.plugin import Ranks
+from gradsync.ranks import get_launcher
 from gradsync.reports import html, terminal
 
 ROOT = Path(__file__).parents[2]
@@ -92,7 +93,8 @@ def secrets():
         own = folder / "tmp"
         own.mkdir()
         patch.setattr(tempfile, "tempdir", str(own))  # where nothing but the grader writes
-        leftovers.adopt_orphans()
+        stack.enter_context(leftovers.orphans_adopted())
+        get_launcher("sandbox").close()  # it starts anew, and could take what is planted along
         graded(reference(COURSE), *NEIGHBOUR)  # so that all that stays from now on is there
         yield [str(place) for place in places]
 
@@ -105,7 +107,7 @@ def graded(submission, exercise, test):
         seed=1,
         exercise=exercise,
         launcher="sandbox",
-        pytest_options=["-k", test, "-W", "default"],
+        pytest_options=["-k", test, "-W", "default"],  # as grading is, warnings are no errors
     )
 
 
@@ -118,9 +120,6 @@ def in_turn(attacks):
 
 @pytest.mark.parametrize("attack", list(in_turn(ATTACKS)))
 def test_nothing_is_gained_nobody_harmed_and_nothing_left(attack, secrets, trap, monkeypatch):
-    if attack.waits:
-        monkeypatch.setitem(Ranks.__call__.__kwdefaults__, "timeout", PATIENCE)
-        monkeypatch.setattr("gradsync.precompile.PATIENCE", PATIENCE)
     submission = attack.submission(
         COURSE,
         MARK=MARK,
@@ -133,7 +132,11 @@ def test_nothing_is_gained_nobody_harmed_and_nothing_left(attack, secrets, trap,
     before = len(leftovers.descendants(os.getpid())), leftovers.open_files(), leftovers.segments()
     printed = sys.stdout, sys.stderr
 
-    report = graded(submission, attack.exercise, attack.test)
+    with monkeypatch.context() as patch:
+        if attack.waits:
+            patch.setitem(Ranks.__call__.__kwdefaults__, "timeout", PATIENCE)
+            patch.setattr("gradsync.precompile.PATIENCE", PATIENCE)
+        report = graded(submission, attack.exercise, attack.test)
     neighbour = graded(reference(COURSE), *NEIGHBOUR)
 
     [verdict] = report.verdicts
