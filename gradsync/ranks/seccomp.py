@@ -1,8 +1,8 @@
 """The kernel's calls that a rank in a sandbox can do without, and is refused.
 
 Some of them keep memory that belongs to no process, so that nobody could count it: files without
-a name, segments and queues of System V, shared memory that no page table has any more. The others
-are large and have had holes: a training never makes them.
+a name, segments and queues of System V, shared memory that no page table has any more, sockets
+that hold megabytes each. The others are large and have had holes: a training never makes them.
 
 Sources: seccomp(2), bpf(2), linux/filter.h, linux/seccomp.h, asm/unistd.h.
 """
@@ -30,6 +30,7 @@ MACHINES: dict[str, tuple[int, dict[str, int]]] = {
             "mmap": 9,
             "shmget": 29,
             "socket": 41,
+            "setsockopt": 54,
             "semget": 64,
             "msgget": 68,
             "ptrace": 101,
@@ -54,6 +55,7 @@ MACHINES: dict[str, tuple[int, dict[str, int]]] = {
             "mmap": 222,
             "shmget": 194,
             "socket": 198,
+            "setsockopt": 208,
             "semget": 190,
             "msgget": 186,
             "ptrace": 117,
@@ -89,10 +91,14 @@ def _lines(mark: int, calls: dict[str, int]) -> list[tuple[int, int, int, int]]:
     lines = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, mark), (RETURN, 0, 0, KILL)]
     lines += [(LOAD, 0, 0, NUMBER), (NOT_BELOW, 0, 1, X32), (RETURN, 0, 0, REFUSE)]
     for name, number in calls.items():
-        if name not in ("mmap", "socket"):
+        if name not in ("mmap", "setsockopt", "socket"):
             lines += [(EQUAL, 0, 1, number), (RETURN, 0, 0, REFUSE)]
     lines += [(EQUAL, 0, 5, calls["mmap"]), (LOAD, 0, 0, ARGUMENTS + 3 * 8), (AND, 0, 0, shared)]
     lines += [(EQUAL, 0, 1, shared), (RETURN, 0, 0, REFUSE), (RETURN, 0, 0, ALLOW)]
+    lines += [(EQUAL, 0, 7, calls["setsockopt"]), (LOAD, 0, 0, ARGUMENTS + 8)]
+    lines += [(EQUAL, 0, 4, socket.SOL_SOCKET), (LOAD, 0, 0, ARGUMENTS + 2 * 8)]
+    lines += [(EQUAL, 1, 0, socket.SO_SNDBUF), (EQUAL, 0, 1, socket.SO_RCVBUF)]
+    lines += [(RETURN, 0, 0, REFUSE), (RETURN, 0, 0, ALLOW)]
     lines += [(EQUAL, 1, 0, calls["socket"]), (RETURN, 0, 0, ALLOW), (LOAD, 0, 0, ARGUMENTS)]
     for family in FAMILIES:
         lines += [(EQUAL, 0, 1, family), (RETURN, 0, 0, ALLOW)]

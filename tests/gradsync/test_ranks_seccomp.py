@@ -57,7 +57,7 @@ def test_calls_that_a_rank_can_do_without_are_refused(machine):
 
     refused = {name for name, number in calls if verdict(machine, number) == REFUSE}
 
-    assert refused == MACHINES[machine][1].keys() - {"mmap"}  # a socket of no family
+    assert refused == MACHINES[machine][1].keys() - {"mmap", "setsockopt"}  # a socket of no family
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -89,6 +89,20 @@ def test_memory_that_is_shared_has_to_be_a_files(machine, flags, answer):
 )
 def test_sockets_are_of_known_families(machine, family, answer):
     assert verdict(machine, MACHINES[machine][1]["socket"], family) == answer
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(
+    ("level", "option", "answer"),
+    [
+        (socket.SOL_SOCKET, socket.SO_SNDBUF, REFUSE),
+        (socket.SOL_SOCKET, socket.SO_RCVBUF, REFUSE),
+        (socket.SOL_SOCKET, socket.SO_REUSEADDR, ALLOW),
+        (socket.IPPROTO_TCP, socket.SO_SNDBUF, ALLOW),  # a number that means another thing there
+    ],
+)
+def test_sockets_keep_the_size_that_they_have(machine, level, option, answer):
+    assert verdict(machine, MACHINES[machine][1]["setsockopt"], 5, level, option) == answer
 
 
 def test_calls_by_another_table_of_numbers_do_not_pass():
