@@ -15,6 +15,7 @@ from gradsync.judge import (
     each,
     hold,
 )
+from gradsync.ranks.inputs import by_rank
 
 __all__ = [
     "EXACT",
@@ -22,6 +23,7 @@ __all__ = [
     "assert_on_every_rank",
     "assert_rank_by_rank",
     "blame",
+    "by_rank",
     "check",
     "differs_from_one_process",
     "each",

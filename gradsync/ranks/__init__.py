@@ -4,7 +4,7 @@ Trusted, in the caller's process: `run` (the way in), `task`, `supervise` (the l
 a rank, `crew` with its launchers `fork` (and the `warm` process it forks from) and `spawn`,
 `sandbox` (and the kernel's `namespaces` and `seccomp`) for other people's code, `stacks`, and,
 pure, `standoff` (proves deadlocks) and `lenient` (does not), `wording`, `failures`, `events`,
-`values`, `wire`, `places`.
+`values`, `wire`, `places`, `inputs`.
 Untrusted, in the ranks: `worker`, `watch`, `handles`, `recorder`, `frames`.
 """
 

@@ -10,6 +10,7 @@ import functools
 import secrets
 import selectors
 import time
+from collections.abc import Sequence
 
 from gradsync.ranks import events, failures, stacks, values, wire, wording
 from gradsync.ranks.crew import Crew, Launcher, LauncherError
@@ -56,12 +57,12 @@ class Run:
         self._lingering: Patience | None = None  # for the others, meanwhile
         self._pressing = False  # a rank waits for an answer, or has come to its end
 
-    def observe(self, payload: bytes, directory: str) -> Observation:
+    def observe(self, payloads: Sequence[bytes], directory: str) -> Observation:
         """Hand out the task and watch the ranks until the run is decided."""
         with selectors.DefaultSelector() as selector:
             for member in self._members:
                 header = self._task.header(member.rank, directory, self._began, self._nonce)
-                member.send_task(header, payload, START_SECONDS)
+                member.send_task(header, payloads[member.rank], START_SECONDS)
                 hear = functools.partial(self._hear, member)
                 selector.register(member.lines.channel, selectors.EVENT_READ, hear)
                 selector.register(member.lines.output, selectors.EVENT_READ, member.hear_output)
@@ -256,9 +257,9 @@ def observe(task: Task, launcher: Launcher) -> Observation:
         LauncherError: the ranks could not be started, or not be watched to their end.
         TypeError: the function or an input can't be sent to a rank.
     """
-    payload = task.payload()
+    payloads = task.payloads()
     with (
         own_folder() as folder,  # a killed grader's goes with its warm process, or the next grade
         launcher.crew(task.world_size, str(folder), task.roots) as crew,
     ):
-        return Run(task, crew).observe(payload, str(folder))
+        return Run(task, crew).observe(payloads, str(folder))

@@ -17,6 +17,7 @@ from typing import Any
 import cloudpickle
 
 from gradsync.ranks.events import MAX_RANKS
+from gradsync.ranks.inputs import packing_for
 from gradsync.ranks.places import is_users
 from gradsync.ranks.wire import MAX_TASK
 
@@ -66,14 +67,21 @@ class Task:
         """Tell whether a rank's stack frame in `file` is worth naming."""
         return is_users(file, tuple(map(str, self.roots)))
 
-    def payload(self) -> bytes:
-        """Return the function and its inputs as a rank unpickles them.
+    def payloads(self) -> list[bytes]:
+        """Return the function and its inputs as each rank unpickles them.
 
         Raises:
             TypeError: something among them can't be sent to another process.
             ValueError: they are too large.
         """
-        with _by_value(_home(self.function)):
+        first, differs = self._payload(0)
+        if not differs:
+            return [first] * self.world_size
+        return [first, *(self._payload(rank)[0] for rank in range(1, self.world_size))]
+
+    def _payload(self, rank: int) -> tuple[bytes, bool]:
+        """Return what a rank unpickles, and whether another one's differs."""
+        with _by_value(_home(self.function)), packing_for(rank) as packing:
             try:
                 data = bytes(cloudpickle.dumps((self.function, dict(self.inputs))))
             except (TypeError, ValueError, AttributeError, pickle.PicklingError) as error:
@@ -84,7 +92,7 @@ class Task:
             raise ValueError(
                 f"the inputs have {len(data):,} bytes, of which {MAX_TASK:,} can be sent to a rank"
             )
-        return data
+        return data, packing.differs
 
     def header(self, rank: int, directory: str, began: float, nonce: str) -> dict[str, Any]:
         """Return what else `rank` is told."""

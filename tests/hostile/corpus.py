@@ -38,7 +38,6 @@ class Attack:
     encoding: str = "utf-8"  # in which its file is written
     many: str = ""  # what stands in its source many `times`, and then a 1
     times: int = 0
-    known: str = ""  # why it still gains something
 
     @property
     def test(self):

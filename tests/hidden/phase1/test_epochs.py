@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 
-from gradsync.testing import assert_on_every_rank, check, each, exercise, would_be
+from gradsync.testing import assert_on_every_rank, by_rank, check, each, exercise, would_be
 
 GUIDE = "Epochs and evaluation"
 
@@ -87,7 +87,7 @@ def test_the_sampler_is_told_the_epoch(ranks, rng):
         trainer.train_epoch(model, loader, nn.CrossEntropyLoss(), sgd(model), 5)
         return [[*loader.sampler.passes], loader.sampler.epoch]
 
-    seen = ranks(probe, 2, shares=draw(rng, [8, 8]))
+    seen = ranks(probe, 2, shares=by_rank(draw(rng, [8, 8])))
 
     wrong = [rank for rank in range(2) if seen[rank][0] != [5]]
     passes, told = seen[wrong[0]] if wrong else ([5], 5)
@@ -107,7 +107,7 @@ def test_the_epochs_loss_weighs_every_sample_alike(ranks, rng):
     """The mean is over all ranks' samples: a smaller last batch weighs less."""
     shares = draw(rng, [9, 9, 9])
 
-    seen = ranks(probe_epoch, 3, shares=shares, batch_size=4)
+    seen = ranks(probe_epoch, 3, shares=by_rank(shares), batch_size=4)
 
     batches = [len(modes) for _, modes in seen]
     check(
@@ -160,7 +160,7 @@ def epoch_loss_mistakes(losses, sizes):
 @exercise("phase1/train_epoch", points=1)
 def test_it_trains_in_training_mode(ranks, rng):
     """A model that comes in evaluation mode is switched to training mode."""
-    seen = ranks(probe_epoch, 2, shares=draw(rng, [8, 8]), batch_size=4)
+    seen = ranks(probe_epoch, 2, shares=by_rank(draw(rng, [8, 8])), batch_size=4)
 
     check(
         all(all(modes) for _, modes in seen),
@@ -174,7 +174,7 @@ def test_it_trains_in_training_mode(ranks, rng):
 @exercise("phase1/train_epoch", points=1)
 def test_a_plain_loader_will_do(ranks, rng):
     """A loader whose sampler knows no epochs, as with one rank, is fine."""
-    seen = ranks(probe_epoch, 1, shares=draw(rng, [8]), batch_size=4)
+    seen = ranks(probe_epoch, 1, shares=by_rank(draw(rng, [8])), batch_size=4)
 
     check(
         len(seen[0][1]) == 2,

@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from gradsync.diagnose.values import close
 from gradsync.records import Diagnosis
-from gradsync.testing import assert_on_every_rank, check, each, exercise, would_be
+from gradsync.testing import assert_on_every_rank, by_rank, check, each, exercise, would_be
 
 GUIDE = "Epochs and evaluation"
 BATCH = 4
@@ -75,7 +75,7 @@ def test_ranks_and_batches_weigh_by_their_samples(ranks, rng):
     """Sums over all ranks: of unequal shares, and smaller last batches."""
     shares = draw(rng, [11, 2, 5, 6])
 
-    seen = ranks(probe_evaluate, 4, shares=shares)
+    seen = ranks(probe_evaluate, 4, shares=by_rank(shares))
 
     hold_results(seen, evaluated(shares))
 
@@ -85,7 +85,7 @@ def test_a_rank_may_have_nothing(ranks, rng):
     """A rank without a single sample has the same numbers as the others."""
     shares = draw(rng, [3, 0, 9])
 
-    seen = ranks(probe_evaluate, 3, shares=shares)
+    seen = ranks(probe_evaluate, 3, shares=by_rank(shares))
 
     hold_results(seen, evaluated(shares))
 
@@ -177,7 +177,7 @@ def means_of_means(rows, counts):
 @exercise("phase1/evaluate", points=1.5)
 def test_nothing_is_learned_from_it(ranks, rng):
     """It runs in evaluation mode, without gradients, and leaves those there are alone."""
-    seen = ranks(probe_evaluate, 2, shares=draw(rng, [5, 3]))
+    seen = ranks(probe_evaluate, 2, shares=by_rank(draw(rng, [5, 3])))
 
     calls = [call for value in seen for call in value["calls"]]
     check(
@@ -208,7 +208,7 @@ def test_nothing_is_learned_from_it(ranks, rng):
 @exercise("phase1/evaluate", points=2)
 def test_the_former_mode_is_put_back(ranks, rng):
     """A model in training mode is in it afterwards, one in evaluation mode too."""
-    seen = ranks(probe_evaluate, 2, shares=draw(rng, [5, 3]))
+    seen = ranks(probe_evaluate, 2, shares=by_rank(draw(rng, [5, 3])))
 
     wrong = [rank for rank in range(2) if not seen[rank]["kept_mode"]]
     was = " and ".join(f"rank {r} ({'training' if r != 1 else 'evaluation'})" for r in wrong)

@@ -9,6 +9,7 @@ from gradsync.diagnose.values import close
 from gradsync.records import Diagnosis
 from gradsync.testing import (
     assert_on_every_rank,
+    by_rank,
     check,
     differs_from_one_process,
     each,
@@ -100,7 +101,7 @@ def test_steps_equal_those_of_one_process(ranks, rng, world_size):
     """After each of several steps, N ranks of B samples have the weights of one with N*B."""
     inputs, targets = draw_batches(rng, 4, world_size, 6)
 
-    seen = ranks(probe_steps, world_size, inputs=inputs, targets=targets)
+    seen = ranks(probe_steps, world_size, inputs=by_rank(inputs, 1), targets=by_rank(targets, 1))
 
     assert_on_every_rank(
         each(seen, lambda value: value["weights"]),
@@ -164,7 +165,7 @@ def test_the_returned_loss_is_the_mean_over_ranks(ranks, rng):
         [loss] = probe_steps(rank, trainer, inputs, targets)["losses"]
         return [type(loss).__name__, float(loss)]
 
-    seen = ranks(probe, 3, inputs=inputs, targets=targets)
+    seen = ranks(probe, 3, inputs=by_rank(inputs, 1), targets=by_rank(targets, 1))
 
     kinds = {kind for kind, _ in seen}
     check(
@@ -238,7 +239,7 @@ def test_gradients_from_before_do_not_count(ranks, rng):
         trainer.train_step(model, batch, nn.CrossEntropyLoss(), optimizer)
         return used(weights_of(model))
 
-    seen = ranks(probe, 2, inputs=inputs, targets=targets)
+    seen = ranks(probe, 2, inputs=by_rank(inputs, 1), targets=by_rank(targets, 1))
 
     expected = used(one_process(inputs, targets)["weights"])
     stale = {n: p if n.startswith("frozen") else p - LEARNING_RATE for n, p in expected.items()}

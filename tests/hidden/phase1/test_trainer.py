@@ -11,6 +11,7 @@ from gradsync.testing import (
     EXACT,
     assert_on_every_rank,
     assert_rank_by_rank,
+    by_rank,
     check,
     each,
     exercise,
@@ -50,7 +51,7 @@ def test_every_rank_ends_with_the_source_model(ranks, rng, world_size, src):
         trainer.broadcast_model(model, src)
         return tensors_of(model)
 
-    seen = ranks(probe, world_size, seeds=seeds, src=src)
+    seen = ranks(probe, world_size, seeds=by_rank(seeds), src=src)
 
     before = [tensors_of(make_model(seed)) for seed in seeds]
     assert_on_every_rank(
@@ -135,7 +136,7 @@ def test_every_rank_ends_with_the_mean(ranks, rng, world_size):
         trainer.average_gradients(model)
         return {name: param.grad for name, param in model.named_parameters()}
 
-    seen = ranks(probe, world_size, local=local)
+    seen = ranks(probe, world_size, local=by_rank(local))
 
     mean = {"weight": grads.mean(0), "bias": biases.mean(0)}
     assert_on_every_rank(seen, mean, mistakes=gradient_mistakes(local))
@@ -157,7 +158,7 @@ def test_every_parameter_keeps_its_own_dtype(ranks, rng):
         grads = {name: param.grad for name, param in model.named_parameters()}
         return [grads, {name: str(grad.dtype) for name, grad in grads.items()}]
 
-    seen = ranks(probe, 2, local=local)
+    seen = ranks(probe, 2, local=by_rank(local))
 
     mean = {"wide": wide.mean(0), "narrow": narrow.mean(0)}
     dtypes = {"wide": "torch.float64", "narrow": "torch.float32"}
@@ -194,7 +195,7 @@ def test_a_missing_gradient_counts_as_zero(ranks, rng):
         return {name: param.grad for name, param in model.named_parameters()}
 
     skipped = none_gradient_skipped(sorted(without), "bias")
-    inputs = {"grads": grads, "biases": biases, "without": without}
+    inputs = {"grads": by_rank(grads), "biases": by_rank(biases), "without": without}
     seen = ranks(probe, 4, mistakes=[skipped], **inputs)
 
     mean = {"weight": grads.mean(0), "bias": biases.mean(0)}
@@ -216,7 +217,7 @@ def test_frozen_parameters_are_left_alone(ranks, rng):
         trainer.average_gradients(model)
         return [model[0].weight.grad, model[0].bias.grad is None]
 
-    seen = ranks(probe, 2, stale=stale)
+    seen = ranks(probe, 2, stale=by_rank(stale))
 
     assert_rank_by_rank(
         seen,
@@ -255,7 +256,7 @@ def test_tied_parameters_are_averaged_once(ranks, rng):
         trainer.average_gradients(model)
         return {"weight": model[0].weight.grad}
 
-    seen = ranks(probe, 3, grads=grads)
+    seen = ranks(probe, 3, grads=by_rank(grads))
 
     local = [{"weight": grad} for grad in grads]
     assert_on_every_rank(seen, {"weight": grads.mean(0)}, mistakes=gradient_mistakes(local))

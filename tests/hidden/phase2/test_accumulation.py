@@ -8,6 +8,7 @@ from torch import nn
 from gradsync.diagnose.buckets import between, bucket_sizes, in_objects, lanes
 from gradsync.testing import (
     assert_on_every_rank,
+    by_rank,
     check,
     differs_from_one_process,
     each,
@@ -159,7 +160,9 @@ def test_steps_equal_those_on_whole_batches(ranks, rng, case):
     sizes = CASES[case]
     inputs, targets = draw(rng, 3, sizes)
 
-    seen = ranks(probe_steps, len(sizes), inputs=inputs, targets=targets, sizes=sizes)
+    seen = ranks(
+        probe_steps, len(sizes), inputs=by_rank(inputs, 1), targets=by_rank(targets, 1), sizes=sizes
+    )
 
     assert_on_every_rank(
         each(seen, lambda value: value["weights"]),
@@ -218,7 +221,9 @@ def test_the_loss_is_the_mean_over_all_samples(ranks, rng, case):
     sizes = CASES[case]
     inputs, targets = draw(rng, 2, sizes)
 
-    seen = ranks(probe_steps, len(sizes), inputs=inputs, targets=targets, sizes=sizes)
+    seen = ranks(
+        probe_steps, len(sizes), inputs=by_rank(inputs, 1), targets=by_rank(targets, 1), sizes=sizes
+    )
 
     kinds = sorted({kind for value in seen for kind in value["kinds"]})
     check(
@@ -264,7 +269,9 @@ def test_gradients_are_exchanged_once(ranks, rng):
     """Gradients travel once a step, after the last microbatch's forward pass."""
     inputs, targets = draw(rng, 1, UNEQUAL)
 
-    seen = ranks(probe_steps, 3, inputs=inputs, targets=targets, sizes=UNEQUAL)
+    seen = ranks(
+        probe_steps, 3, inputs=by_rank(inputs, 1), targets=by_rank(targets, 1), sizes=UNEQUAL
+    )
 
     elements = sum(p.numel() for p in Net().parameters() if p.requires_grad)
     case = f"a step of {len(UNEQUAL[0])} microbatches, {elements} elements of gradients"

@@ -21,6 +21,7 @@ from gradsync.diagnose.buckets import (
 from gradsync.diagnose.values import close
 from gradsync.testing import (
     assert_on_every_rank,
+    by_rank,
     check,
     each,
     exercise,
@@ -72,7 +73,7 @@ def gradients_of(model):
     return {n: None if p.grad is None else p.grad.clone() for n, p in model.named_parameters()}
 
 
-def probe_steps(rank, trainer, inputs, plan, cap=SMALL, orders=(ALL,) * 4, extra=""):
+def probe_steps(rank, world_size, trainer, inputs, plan, cap=SMALL, orders=(ALL,) * 4, extra=""):
     """Return this rank's gradients after each step of the plan; `orders` has its branches.
 
     A step is a word of passes, "n" a backward under no_sync, "s" one that sends, and `finish()`.
@@ -82,7 +83,7 @@ def probe_steps(rank, trainer, inputs, plan, cap=SMALL, orders=(ALL,) * 4, extra
         model.more[0].weight.grad = torch.full((4, 4), rank + 1.0).double()
     averager = trainer.BucketedGradientAverager(model, bucket_cap_mb=cap)
     after = []
-    if rank == inputs.shape[2] - 1:
+    if rank == world_size - 1:
         time.sleep(0.05)  # the others' buckets can't be complete when they call finish()
     for step, passes in enumerate(plan):
         for number, kind in enumerate(passes):
@@ -131,7 +132,7 @@ def test_every_rank_ends_with_the_mean(ranks, rng, world_size, cap):
     """After finish() every gradient is the mean over ranks, in many buckets and in one."""
     inputs = draw(rng, 1, world_size)
 
-    seen = ranks(probe_steps, world_size, inputs=inputs, plan=["s"], cap=cap)
+    seen = ranks(probe_steps, world_size, inputs=by_rank(inputs, 2), plan=["s"], cap=cap)
 
     hold_means(seen, inputs, ["s"])
 
@@ -141,7 +142,7 @@ def test_several_steps_in_a_row(ranks, rng):
     """Each of four steps averages its own gradients, whether they began as None or as zeros."""
     inputs = draw(rng, 4, 2)
 
-    seen = ranks(probe_steps, 2, inputs=inputs, plan=["s"] * 4)
+    seen = ranks(probe_steps, 2, inputs=by_rank(inputs, 2), plan=["s"] * 4)
 
     hold_means(seen, inputs, ["s"] * 4)
 
@@ -155,7 +156,14 @@ def test_what_a_rank_does_not_use_counts_as_zero(ranks, rng, unused):
     """Ranks may leave out parameters in a pass, or use them in another order."""
     inputs, plan, orders = draw(rng, 2, 3), ["s", "s"], UNUSED[unused]
 
-    seen = ranks(probe_steps, 3, inputs=inputs, plan=plan, orders=orders, mistakes=[unlike_buckets])
+    seen = ranks(
+        probe_steps,
+        3,
+        inputs=by_rank(inputs, 2),
+        plan=plan,
+        orders=orders,
+        mistakes=[unlike_buckets],
+    )
 
     lacking = {number for order in orders for number in ALL if number not in order}
     text = f"these were not used {unused}. They count as zero there, and every rank needs the mean"
@@ -169,7 +177,7 @@ def test_frozen_parameters_are_left_alone(ranks, rng):
     """A frozen parameter keeps what it has in `grad`, and one that nobody uses harms nothing."""
     inputs = draw(rng, 1, 2)
 
-    seen = ranks(probe_steps, 2, inputs=inputs, plan=["s"], extra="spare")
+    seen = ranks(probe_steps, 2, inputs=by_rank(inputs, 2), plan=["s"], extra="spare")
 
     names = ("more.0.weight", "more.0.bias")
     frozen = [[value[0][name] for name in names] for value in seen]
@@ -195,7 +203,7 @@ def test_tied_parameters_are_averaged_once(ranks, rng):
     """A weight that two layers share is one parameter, with one gradient."""
     inputs, plan = draw(rng, 1, 3), ["s"]
 
-    seen = ranks(probe_steps, 3, inputs=inputs, plan=plan, cap=25.0, extra="tied")
+    seen = ranks(probe_steps, 3, inputs=by_rank(inputs, 2), plan=plan, cap=25.0, extra="tied")
 
     once = "a weight of two layers is one parameter, and takes part once"
     tied = only_these_wrong(["more.0.weight"], "tied-parameters-wrong", once)
@@ -216,7 +224,7 @@ def test_parameters_of_two_dtypes(ranks, rng):
     """Parameters of float64 stand between such of float32: a bucket takes one or the other."""
     inputs = draw(rng, 1, 2)
 
-    seen = ranks(probe_steps, 2, inputs=inputs, plan=["s"], cap=25.0, extra="mixed")
+    seen = ranks(probe_steps, 2, inputs=by_rank(inputs, 2), plan=["s"], cap=25.0, extra="mixed")
 
     hold_means(seen, inputs, ["s"], extra="mixed")
 
@@ -246,7 +254,7 @@ def test_no_sync_accumulates_and_sends_nothing(ranks, rng):
     """Backward under no_sync enters no collective; the next one averages all that has come."""
     inputs = draw(rng, 1, 2)
 
-    seen = ranks(probe_no_sync, 2, inputs=inputs)
+    seen = ranks(probe_no_sync, 2, inputs=by_rank(inputs, 2))
 
     calls = [between(seen, rank, (1, 2)) for rank in range(2)]
     check(
@@ -277,7 +285,12 @@ def test_a_second_backward_before_finish(ranks, rng, branch):
     inputs, orders = draw(rng, 1, 3), [ALL, ALL if branch == "used by all" else (0, 2), ALL]
 
     seen = ranks(
-        probe_steps, 3, inputs=inputs, plan=["sn"], orders=orders, mistakes=[unlike_buckets]
+        probe_steps,
+        3,
+        inputs=by_rank(inputs, 2),
+        plan=["sn"],
+        orders=orders,
+        mistakes=[unlike_buckets],
     )
 
     hold_sums_of_passes(

@@ -8,7 +8,14 @@ import torch
 
 from gradsync.diagnose.values import close
 from gradsync.records import Diagnosis
-from gradsync.testing import assert_on_every_rank, assert_rank_by_rank, check, exercise, would_be
+from gradsync.testing import (
+    assert_on_every_rank,
+    assert_rank_by_rank,
+    by_rank,
+    check,
+    exercise,
+    would_be,
+)
 
 GUIDE = "The ring"
 POINT_TO_POINT = ("send", "recv")
@@ -131,7 +138,7 @@ def test_every_rank_ends_with_the_sum(ranks, rng, world_size):
         rng.standard_normal((world_size, n), dtype=np.float32) for n in (whole, whole + 1, whole)
     ]
 
-    seen = run(ranks, probe_sums, world_size, tensors=tensors)
+    seen = run(ranks, probe_sums, world_size, tensors=by_rank(tensors, 1))
 
     hold_sums(
         seen,
@@ -148,7 +155,7 @@ def test_no_rank_sends_more_than_its_part(ranks, rng, world_size):
     size = int(rng.integers(40, 50)) * world_size + 1
     tensors = [rng.standard_normal((world_size, size), dtype=np.float32)]
 
-    seen = run(ranks, probe_sums, world_size, tensors=tensors)
+    seen = run(ranks, probe_sums, world_size, tensors=by_rank(tensors, 1))
 
     hold_sums(seen, tensors, f"{size} elements do not become the sum over {world_size} ranks")
     most = 2 * (world_size - 1) * math.ceil(size / world_size) * 4
@@ -163,6 +170,14 @@ def test_no_rank_sends_more_than_its_part(ranks, rng, world_size):
         f"rank. A ring sends 2(N-1) chunks of an Nth of the tensor, {most} bytes from every rank: "
         f"no rank does more than the others (GUIDELINES, {GUIDE})",
         ranks=guilty,
+        guide=GUIDE,
+    )
+    least = 2 * (world_size - 1) * size * 4  # all parts have to meet, and their sum to get back
+    check(
+        sum(sent) >= least,
+        "tampering",
+        f"the ranks say that they sent {sum(sent)} bytes in all. No sum over {world_size} ranks is "
+        f"made with less than {least}: it came some other way (GUIDELINES, {GUIDE})",
         guide=GUIDE,
     )
 
@@ -191,7 +206,7 @@ def test_fewer_elements_than_ranks(ranks, rng, world_size, sizes):
             trainer.ring_all_reduce(tensor)
         return mine
 
-    seen = run(ranks, probe, world_size, tensors=tensors)
+    seen = run(ranks, probe, world_size, tensors=by_rank(tensors, 1))
 
     hold_sums(
         seen,
@@ -213,7 +228,7 @@ def test_any_shape_in_place(ranks, rng):
         trainer.ring_all_reduce(cut[1:4, ::2])
         return [column, turned, cut]
 
-    seen = run(ranks, probe, 3, parts=parts)
+    seen = run(ranks, probe, 3, parts=by_rank(parts))
 
     total = parts.sum(0)
     expected = []
@@ -245,7 +260,7 @@ def test_every_dtype_as_it_is(ranks, rng):
     integers = rng.integers(2**40, 2**41, (3, 7))  # (rank, element)
     doubles = rng.standard_normal((3, 4, 2))
 
-    seen = run(ranks, probe_sums, 3, tensors=[integers, doubles])
+    seen = run(ranks, probe_sums, 3, tensors=by_rank([integers, doubles], 1))
 
     hold_sums(
         seen,

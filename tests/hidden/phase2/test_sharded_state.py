@@ -8,7 +8,14 @@ import torch
 import torch.distributed as dist
 
 from gradsync.diagnose.sharding import not_gathered, other_steps, ranks_differ
-from gradsync.testing import assert_on_every_rank, assert_rank_by_rank, check, each, exercise
+from gradsync.testing import (
+    assert_on_every_rank,
+    assert_rank_by_rank,
+    by_rank,
+    check,
+    each,
+    exercise,
+)
 
 GUIDE = "Sharding the optimizer"
 GROUPS = [[0, 3], [4, 1, 2]]  # of five parameters, by their numbers
@@ -50,7 +57,7 @@ def test_step_calls_the_closure_and_returns_its_loss(ranks, rng):
     shapes = [(3, 2), (4,)]
     targets = rng.uniform(-3, 3, (3, 2))  # (rank, parameter)
 
-    seen = ranks(probe_closure, 3, shapes=shapes, targets=targets)
+    seen = ranks(probe_closure, 3, shapes=shapes, targets=by_rank(targets))
 
     params = make_params(shapes)
     optimizer = torch.optim.Adam(params, lr=0.1)
