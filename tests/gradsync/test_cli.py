@@ -145,16 +145,22 @@ def test_the_doctor_says_what_is_amiss(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "source", ["def broken(:\n", "import nothing_like_that\n", "1 / 0\n", "\0"]
+    ("source", "status"),
+    [
+        ("def broken(:\n", "error"),
+        ("import nothing_like_that\n", "error"),
+        ("1 / 0\n", "error"),
+        ("\0", "missing"),  # it is no Python, and refused
+    ],
 )
-def test_a_file_that_does_not_import_is_graded(tmp_path, source):
+def test_a_file_that_does_not_import_is_graded(tmp_path, source, status):
     shutil.copytree(SOLUTIONS, tmp_path / "eve")
     (tmp_path / "eve" / TRAINER).write_text(source)
     done = gradsync("grade", tmp_path / "eve", "--phase", 1, "--out", tmp_path / "out", UNSAFE)
 
     tests = report_of(tmp_path / "out", "eve")["tests"]
     assert done.returncode == 0
-    assert {t["status"] for t in tests if "loader" not in t["id"]} == {"error"}
+    assert {t["status"] for t in tests if "loader" not in t["id"]} == {status}
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_code_in_the_file_is_not_run(ranks):
     [ran] = ranks(probe, 1, files=[whole.getvalue(), pickle.dumps(Bomb())])
 
     check(
-        not ran,
+        ran is False,
         "unsafe-load",
         "train ran code that was in the file of `resume_from`: a file from elsewhere could do "
         f"anything. Only tensors and plain values may be read (GUIDELINES, {GUIDE})",
