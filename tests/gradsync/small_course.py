@@ -1,6 +1,7 @@
 """A course of one exercise, whose grades cost next to nothing, and submissions to it.
 
-One with `# slow` in its source is not done with before there is a file `hurry` in the course.
+One with `# slow` in its source is not done with before there is a file `hurry` in the course; a
+file `at-work` says that a rank has begun with it.
 """
 
 from __future__ import annotations
@@ -23,21 +24,24 @@ from pathlib import Path
 
 from gradsync.testing import check, exercise
 
-HURRY = Path(__file__).parents[3] / "hurry"
+HURRY, AT_WORK = (Path(__file__).parents[3] / name for name in ("hurry", "at-work"))
 
 
 @exercise("phase1/double", points=2)
 def test_a_number_is_doubled(ranks, rng, pytestconfig):
     """A number comes back twice as large."""
 
-    def probe(trainer, number, seconds):
-        time.sleep(seconds)
+    def probe(trainer, number, seconds, sign):
+        if seconds:
+            Path(sign).touch()
+            time.sleep(seconds)
         return trainer.double(number)
 
     number = int(rng.integers(100))
     source = (pytestconfig.getoption("--submission") / "phase1/template_trainer.py").read_text()
     rest = 60 if "# slow" in source and not HURRY.exists() else 0
-    seen = ranks(probe, 1, number=number, seconds=rest, process_group=False)
+    told = {"number": number, "seconds": rest, "sign": str(AT_WORK)}
+    seen = ranks(probe, 1, process_group=False, **told)
 
     check(seen[0] == 2 * number, "not-doubled", "it is not twice as large")
 '''

@@ -306,7 +306,7 @@ def eventually(is_so, seconds=60.0):
 def at_work_on_bob(grader, out):
     """Wait until ada is done with and a rank runs bob's; return the ids of all of the grader's."""
     assert eventually((out / "ada" / "report.json").exists)
-    assert eventually(lambda: any(map(children_of, children_of(grader.pid))))
+    assert eventually((out.parent / "course" / "at-work").exists)
     warm = children_of(grader.pid)
     return [*warm, *(rank for pid in warm for rank in children_of(pid))]
 
