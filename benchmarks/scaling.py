@@ -15,7 +15,7 @@ from gradsync.course import find_course
 from gradsync.data import digits
 from gradsync.model import SmallCNN
 
-BATCH = 3072  # samples of a rank: large enough to be worth the communication
+BATCH = 6144  # samples of a rank: large enough to be worth the communication
 STEPS = 6
 
 
