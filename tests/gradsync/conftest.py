@@ -9,22 +9,16 @@ from typing import Any
 
 import hypothesis
 import pytest
+from sandboxed import needs_sandbox
 
-from gradsync.ranks import RankFailure, run_ranks, sandbox
+from gradsync.ranks import RankFailure, run_ranks
 from gradsync.records import Failure
+
+__all__ = ["needs_sandbox"]  # a fixture of both this folder's tests and those of hostile code
 
 # The same examples on every run, and no limit on how long one takes on a busy machine.
 hypothesis.settings.register_profile("gradsync", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("gradsync")
-
-
-@pytest.fixture(scope="session")
-def needs_sandbox() -> None:
-    """Skip the test where this machine can't make a sandbox: a user's may lack bubblewrap."""
-    try:
-        sandbox.check()
-    except sandbox.SandboxError as problem:
-        pytest.skip(str(problem))
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from gradsync.plugin import Ranks
 from gradsync.ranks import get_launcher
 from gradsync.reports import html, terminal
 
+pytestmark = pytest.mark.usefixtures("needs_sandbox")
 ROOT = Path(__file__).parents[2]
 COURSE = find_course(ROOT)
 ATTACKS = read_attacks()

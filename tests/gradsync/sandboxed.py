@@ -1,0 +1,16 @@
+"""What tests need that run ranks in a sandbox."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradsync.ranks import sandbox
+
+
+@pytest.fixture(scope="session")
+def needs_sandbox() -> None:
+    """Skip the test where this machine can't make a sandbox: a user's may lack bubblewrap."""
+    try:
+        sandbox.check()
+    except sandbox.SandboxError as problem:
+        pytest.skip(str(problem))
