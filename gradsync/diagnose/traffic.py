@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
-from gradsync.ranks.standoff import ITEM_BYTES
+from gradsync.ranks.standoff import bytes_of
 from gradsync.records import Collective, Diagnosis, Observation
 
 MARKER = "new_group"  # what a probe calls before that which is measured
-
-
-def bytes_put(call: Collective) -> int:
-    """Return the bytes of the tensors that a rank put into a collective."""
-    return sum(map(math.prod, call.shapes)) * ITEM_BYTES.get(call.dtype or "", 4)
 
 
 def bytes_by_rank(seen: Observation) -> list[int]:
@@ -25,7 +18,7 @@ def bytes_by_rank(seen: Observation) -> list[int]:
         calls = seen.collectives(rank)
         start = max([i for i, call in enumerate(calls) if call.op == MARKER], default=-1)
         given = [call for call in calls[start + 1 :] if _gives(call, rank)]
-        sent.append(sum(map(bytes_put, given)))
+        sent.append(sum(map(bytes_of, given)))
     return sent
 
 
@@ -50,7 +43,7 @@ def too_many_bytes(seen: Observation, limit: int, text: str, guide: str) -> Diag
     lines = [
         call.where
         for rank in ranks
-        for call in sorted(seen.collectives(rank), key=bytes_put)
+        for call in sorted(seen.collectives(rank), key=bytes_of)
         if call.where is not None
     ]
     told = f"by rank, {', '.join(map(str, sent))} bytes go into collectives: {text}"

@@ -264,8 +264,8 @@ def _fits(ends: Sequence[Collective]) -> bool:
     if send is None or recv is None:
         return True
     if send.dtype != recv.dtype:
-        return _bytes(send) == _bytes(recv)
-    return _bytes(send) <= _bytes(recv)
+        return bytes_of(send) == bytes_of(recv)
+    return bytes_of(send) <= bytes_of(recv)
 
 
 def _indispensable(call: Call, missing: Set[int]) -> set[int]:
@@ -280,5 +280,6 @@ def _numel(collective: Collective) -> int:
     return sum(map(math.prod, collective.shapes))
 
 
-def _bytes(collective: Collective) -> int:
+def bytes_of(collective: Collective) -> int:
+    """Return the bytes of the tensors that a rank put into a collective."""
     return _numel(collective) * ITEM_BYTES.get(collective.dtype or "", 4)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from gradsync.diagnose.traffic import bytes_by_rank, bytes_put, too_many_bytes
+from gradsync.diagnose.traffic import bytes_by_rank, too_many_bytes
+from gradsync.ranks.standoff import bytes_of
 from gradsync.records import Collective, Event, Observation
 
 
@@ -23,7 +24,7 @@ def observed(*by_rank):
     ("shape", "dtype", "size"), [((2, 3), "float32", 24), ((3,), "float64", 24), ((), "uint8", 1)]
 )
 def test_bytes_are_elements_times_their_size(shape, dtype, size):
-    assert bytes_put(call("send", shape, dtype)) == size
+    assert bytes_of(call("send", shape, dtype)) == size
 
 
 def test_what_is_received_counts_nothing():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from gradsync.diagnose.traffic import bytes_by_rank
 from gradsync.diagnose.values import close
 from gradsync.records import Diagnosis
 from gradsync.testing import (
@@ -159,9 +160,7 @@ def test_no_rank_sends_more_than_its_part(ranks, rng, world_size):
 
     hold_sums(seen, tensors, f"{size} elements do not become the sum over {world_size} ranks")
     most = 2 * (world_size - 1) * math.ceil(size / world_size) * 4
-    sent = [
-        sum(bytes_of(c) for c in seen.collectives(r) if c.op == "send") for r in range(len(seen))
-    ]
+    sent = bytes_by_rank(seen)
     guilty = [rank for rank, number in enumerate(sent) if number > most]
     check(
         not guilty,
@@ -180,11 +179,6 @@ def test_no_rank_sends_more_than_its_part(ranks, rng, world_size):
         f"made with less than {least}: it came some other way (GUIDELINES, {GUIDE})",
         guide=GUIDE,
     )
-
-
-def bytes_of(call):
-    item = {"float64": 8, "int64": 8, "complex64": 8, "complex128": 16, "uint8": 1, "int8": 1}
-    return sum(map(math.prod, call.shapes)) * item.get(call.dtype, 4)
 
 
 def told(numbers):
