@@ -22,17 +22,10 @@ class Packing:
 
 
 class OfRanks:
-    """A sequence with an item for each rank; a rank finds its own under its number, and no other.
-
-    Raises:
-        KeyError: on a rank, which asked for another one's.
-    """
+    """An item for each rank; on a rank it is a dict with its own under its number, and no other."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         self._items = items
-
-    def __getitem__(self, rank: int) -> Any:
-        return self._items[rank]
 
     def __reduce__(self) -> tuple[type[dict[int, Any]], tuple[list[tuple[int, Any]]]]:
         packing = _packing.get()

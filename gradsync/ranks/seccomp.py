@@ -10,6 +10,7 @@ Sources: seccomp(2), bpf(2), linux/filter.h, linux/seccomp.h, asm/unistd.h.
 from __future__ import annotations
 
 import errno
+import functools
 import platform
 import socket
 import struct
@@ -77,6 +78,7 @@ MACHINES: dict[str, tuple[int, dict[str, int]]] = {
 }
 
 
+@functools.cache  # every run's sandbox has the same
 def program(machine: str | None = None) -> bytes:
     """Return the filter as the kernel reads it; where a machine's calls aren't known, all pass."""
     mark, calls = MACHINES.get(machine or platform.machine(), (0, {}))
