@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from gradsync.course import CourseError, find_course
-from gradsync.ranks import LauncherError, RankFailure, run_ranks
+from gradsync.ranks import LauncherError, RankFailure, cgroups, run_ranks
 from gradsync.ranks.run import LauncherName
-from gradsync.ranks.sandbox import SandboxError, check
+from gradsync.ranks.sandbox import MEMORY, TASKS, SandboxError, check
 
 MIB = 2**20
 WORLD_SIZE = 2
@@ -69,7 +69,15 @@ def all_reduce() -> None:
 
 def _sandbox() -> str:
     check(find_course().root)
-    return f"bubblewrap works: {_meet('sandbox')} in it"
+    return f"bubblewrap works: {_meet('sandbox')} in it; {_limits()}"
+
+
+def _limits() -> str:
+    group = cgroups.make(MEMORY, TASKS)
+    if group is None:
+        return "what ranks take together is counted: no control group can be had to limit it"
+    group.close()
+    return "a control group limits what ranks take together"
 
 
 def _course() -> str:

@@ -40,7 +40,7 @@ class Crew(Protocol):
         """Return the codes of the ranks that have ended, as `subprocess` writes them."""
 
     def excess(self) -> tuple[str, str] | None:
-        """Return the diagnosis of ranks that were ended for taking too much, and its words."""
+        """Look whether ranks take, or wanted, too much; return the diagnosis, and its words."""
 
     def starved(self) -> float:
         """Return for how many seconds, since it started, the worst-off rank waited for a core."""

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gradsync.ranks import sandbox
+from gradsync.ranks import cgroups, sandbox
 from gradsync.ranks.crew import (
     MAX_MESSAGE,
     LauncherError,
@@ -36,6 +36,7 @@ class ForkLauncher:
         self._sandboxed = sandboxed
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._group: cgroups.ControlGroup | None = None
         self._ready = False
         self._lock = threading.Lock()  # one run at a time
         atexit.register(self.close)
@@ -58,8 +59,8 @@ class ForkLauncher:
 
     def close(self) -> None:
         """End the warm process and all that it started."""
-        process, control = self._process, self._control
-        self._process = self._control = None
+        process, control, group = self._process, self._control, self._group
+        self._process = self._control = self._group = None
         self._ready = False
         if control is not None:
             control.close()
@@ -69,6 +70,8 @@ class ForkLauncher:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        if group is not None:
+            group.close()
 
     def warm_up(self) -> None:
         """Begin to import torch now, in the background, for a run that comes later."""
@@ -89,6 +92,8 @@ class ForkLauncher:
                 )
             control.settimeout(None)
             self._ready = True
+            if self._sandboxed:
+                self._group = _limited_group(control)
         return control
 
     def _start(self) -> socket.socket:
@@ -121,7 +126,7 @@ class ForkLauncher:
             self._control.close()
         if self._process is not None:
             self._process.returncode = 0  # not this process's child: nothing to wait for
-        self._process = self._control = None
+        self._process = self._control = self._group = None
         self._ready = False
         self._lock = threading.Lock()
 
@@ -150,6 +155,9 @@ class ForkedCrew:
         return self._exit_codes
 
     def excess(self) -> tuple[str, str] | None:
+        if self._excess is None:
+            self._tell({"do": "look"})
+            self._await("looked")
         return self._excess
 
     def starved(self) -> float:
@@ -191,6 +199,18 @@ class ForkedCrew:
         elif "excess" in message:
             code, text = message["excess"]
             self._excess = code, text
+
+
+def _limited_group(control: socket.socket) -> cgroups.ControlGroup | None:
+    """Have the warm process join a control group, where one can be had: what it forks is in it."""
+    group = cgroups.make(sandbox.MEMORY, sandbox.TASKS + sandbox.OWN_TASKS)
+    if group is not None:
+        folders = {"memory": str(group.memory), "tasks": str(group.tasks)}
+        control.send(json.dumps({"do": "join", **folders}).encode())
+        if not (_receive(control) or {}).get("joined"):
+            group.close()
+            return None
+    return group
 
 
 def _receive(control: socket.socket, flags: int = 0) -> dict[str, Any] | None:

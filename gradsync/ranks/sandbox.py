@@ -6,8 +6,8 @@ may then make namespaces for others and enter them, and its /proc has nothing bu
 
 The inner one is made anew for each run, in milliseconds. Its ranks, forked from the warm process,
 enter it before they read a byte of a learner's: Python and the system, read-only; an empty home
-of limited size; a loopback of its own; no other process; no capability. What the kernel can't
-limit for all ranks of a run together, the warm process counts.
+of limited size; a loopback of its own; no other process; no capability. What all ranks of a run
+take together the warm process counts; where it could join a control group, the kernel limits it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from gradsync.ranks import namespaces, seccomp
+from gradsync.ranks.cgroups import ControlGroup, Refusals
 from gradsync.ranks.events import MAX_RANKS
 
 GIB, MIB = 2**30, 2**20
 MEMORY = 4 * GIB  # of all ranks of a run and what they start
 TASKS = 256  # processes and threads of theirs
+OWN_TASKS = 8  # at most, that the warm process starts for them
 DISK = 512 * MIB  # of a run's own /tmp, where its working folder is; as much of shared memory
 FILES = 16_384  # in each of these: an empty one takes memory, too
 FILE_SIZE = 256 * MIB
@@ -62,7 +64,9 @@ class SandboxError(Exception):
 class Sandbox:
     """The sandbox of one run, in the warm process's hands."""
 
-    def __init__(self, directory: str, readable: Sequence[str]) -> None:
+    def __init__(
+        self, directory: str, readable: Sequence[str], group: ControlGroup | None = None
+    ) -> None:
         """Begin to make it; the ranks' `directory` is new and theirs, `readable` folders are not.
 
         It is whole when its first process runs, `cat`, which then has a byte for each rank.
@@ -91,12 +95,15 @@ class Sandbox:
         self._others = set(_processes())  # that are there without any rank
         self._shared, _ = _usage(os.getpid())  # what each rank is born with, and need not pay for
         self._directory = directory
+        self._group = group
+        self._refused = self._refusals()
         namespaces.enter(self._process, namespaces.NEW_PID)  # for ranks, forked from now on
 
     def enter(self) -> None:
         """Go in, on a freshly forked rank, and leave every privilege behind."""
         if not os.read(self._ready, 1):
             raise SandboxError("bubblewrap could not make a sandbox")
+        Path("/proc/self/oom_score_adj").write_text("1000")  # where memory lacks, it goes first
         namespaces.enter(self._process, ALL_OF_A_RUN)
         for tmpfs in _tmpfs(self._directory):
             namespaces.limit_files(tmpfs, FILES)
@@ -114,13 +121,17 @@ class Sandbox:
             memory += max(0, used - self._shared)
             tasks += threads
             files += _count_open(pid)
-        if memory > MEMORY:
+        refused = self._refusals()
+        if memory > MEMORY or refused.memory > self._refused.memory:
             return "out-of-memory", f"took more than {MEMORY // GIB} GiB of memory together"
-        if tasks > TASKS:
+        if tasks > TASKS or refused.tasks > self._refused.tasks:
             return "rank-crashed", f"started more than {TASKS} processes and threads"
         if files > ALL_OPEN_FILES:
             return "rank-crashed", f"opened more than {ALL_OPEN_FILES:,} files and sockets together"
         return None
+
+    def _refusals(self) -> Refusals:
+        return self._group.refusals() if self._group else Refusals()
 
     def end(self) -> None:
         """End every process in it: with the first one of its namespace go all."""

@@ -167,6 +167,8 @@ class Run:
 
     def _failed(self) -> Failure:
         """Return what a rank did that failed of itself, not because another did."""
+        if excess := self._crew.excess():
+            return failures.took_too_much(range(self._task.world_size), *excess)
         for member in self._members:
             if member.broken is not None:
                 return member.broken
@@ -198,8 +200,6 @@ class Run:
                 f"{member.hear_last_output().strip()[-2000:] or 'it printed nothing'}"
             )
         where = stacks.after_crash(member.lines.stacks, self._task.shows)
-        if excess := self._crew.excess():
-            return failures.took_too_much(range(self._task.world_size), *excess)
         return failures.left(member.rank, member.exit_code, where)
 
     def _notice_deaths(self) -> None:

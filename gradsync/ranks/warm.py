@@ -24,12 +24,13 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from gradsync.ranks import namespaces, worker
+from gradsync.ranks.cgroups import ControlGroup
 from gradsync.ranks.crew import MAX_MESSAGE
 from gradsync.ranks.patience import starved
 from gradsync.ranks.sandbox import Sandbox
@@ -72,6 +73,7 @@ class WarmProcess:
         self._ranks: dict[int, int] = {}  # pid -> rank
         self._directory: str | None = None
         self._sandbox: Sandbox | None = None
+        self._group: ControlGroup | None = None
         self._looked = 0.0  # at what the ranks in it take
         self._runs = 0
 
@@ -107,20 +109,51 @@ class WarmProcess:
         if not data:
             return False
         message = json.loads(data)
-        if message["do"] == "sandbox":
-            self._sandbox = Sandbox(message["directory"], message["readable"])
-        elif message["do"] == "start":
-            self._directory = message["directory"]
-            self._start(message["rank"], fds)
-        elif message["do"] == "starved":
-            self._send(starved=max(map(starved, self._ranks), default=0.0))
-        elif message["do"] == "stacks":
-            for pid, rank in self._ranks.items():
-                if rank == message["rank"]:
-                    os.kill(pid, signal.SIGUSR1)
-        elif message["do"] == "end":
-            self._end()
+        answers: dict[str, Callable[..., None]] = {
+            "join": self._join,
+            "sandbox": self._make_sandbox,
+            "start": self._start,
+            "look": self._look,
+            "starved": self._starved,
+            "stacks": self._stacks,
+            "end": self._end,
+        }
+        answer = answers[message.pop("do")]
+        answer(**message, **({"fds": fds} if fds else {}))
         return True
+
+    def _join(self, memory: str, tasks: str) -> None:
+        group = ControlGroup(Path(memory), Path(tasks))
+        with suppress(OSError):  # another's, as seen from this user's namespace
+            group.join()
+            self._group = group
+        self._send(joined=self._group is not None)
+
+    def _make_sandbox(self, directory: str, readable: list[str]) -> None:
+        self._sandbox = Sandbox(directory, readable, self._group)
+
+    def _start(self, rank: int, directory: str, fds: list[int]) -> None:
+        self._directory = directory
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become_rank(parent, fds)
+        self._ranks[pid] = rank
+        for fd in fds:
+            os.close(fd)
+
+    def _look(self) -> None:
+        if self._sandbox:
+            self._look_at(self._sandbox)
+        self._send(looked=True)
+
+    def _starved(self) -> None:
+        self._send(starved=max(map(starved, self._ranks), default=0.0))
+
+    def _stacks(self, rank: int) -> None:
+        for pid, its_rank in self._ranks.items():
+            if its_rank == rank:
+                os.kill(pid, signal.SIGUSR1)
 
     def _end(self) -> None:
         self._end_all()
@@ -131,15 +164,6 @@ class WarmProcess:
         self._runs += 1
         if self._runs == PACK_AFTER:
             self._pack()
-
-    def _start(self, rank: int, fds: list[int]) -> None:
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            self._become_rank(parent, fds)
-        self._ranks[pid] = rank
-        for fd in fds:
-            os.close(fd)
 
     def _become_rank(self, parent: int, fds: list[int]) -> NoReturn:
         try:
