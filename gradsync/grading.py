@@ -16,6 +16,7 @@ import pytest
 
 from gradsync.course import Audience, Course
 from gradsync.ranks import LauncherError, get_launcher
+from gradsync.ranks.preload import OPTIMIZERS, preload
 from gradsync.ranks.run import LauncherName
 from gradsync.records import Report, Verdict
 from gradsync.roots import point_at_roots
@@ -50,6 +51,7 @@ class Collector:
     def pytest_runtestloop(self) -> None:
         if torch := sys.modules.get("torch"):  # a suite's own sums are small, and ranks want cores
             torch.set_num_threads(1)
+            preload([OPTIMIZERS])  # while the ranks' process starts, not while all wait for it
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         verdict = getattr(report, "gradsync_verdict", None)

@@ -12,7 +12,6 @@ import gc
 gc.disable()  # until all is imported: none of it is garbage, and to look for some takes long
 
 import ctypes
-import importlib
 import json
 import linecache
 import os
@@ -21,7 +20,6 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -33,12 +31,13 @@ from gradsync.ranks import namespaces, worker
 from gradsync.ranks.cgroups import ControlGroup
 from gradsync.ranks.crew import MAX_MESSAGE
 from gradsync.ranks.patience import starved
+from gradsync.ranks.preload import OPTIMIZERS, preload
 from gradsync.ranks.sandbox import Sandbox
 
 # What ranks use is imported here, so that every fork has it at once.
 WANTED_SOON = (
     "cloudpickle",
-    "torch._dynamo",  # the first optimizer step imports it, for over a second
+    OPTIMIZERS,
     "torch.optim",
     "torch.profiler._cupti_monitor",
     "torch.utils.data",
@@ -46,7 +45,6 @@ WANTED_SOON = (
 # torch.manual_seed formats the stack of each call, and reads the lines of these for that.
 READ_SOON = ("torch.random", "torch.cuda", "torch.cuda.random", "torch.xpu", "torch.xpu.random")
 LOOK_SECONDS = 0.05  # between two looks at what the ranks in a sandbox take
-CACHE = "TORCHINDUCTOR_CACHE_DIR"
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 MADV_COLLAPSE = 25  # of Linux 6.1
@@ -232,21 +230,12 @@ class WarmProcess:
 
 
 def _import_what_ranks_use() -> None:
-    # torch._dynamo makes the folder of its cache when it is imported: in the user's /tmp, if let.
-    former = os.environ.get(CACHE)
-    with tempfile.TemporaryDirectory(prefix="gradsync-") as folder:
-        os.environ[CACHE] = folder
-        for name in WANTED_SOON:
-            with suppress(ImportError):  # another torch has other private parts
-                importlib.import_module(name)
+    preload(WANTED_SOON)
     with suppress(AttributeError, KeyError):  # what each start of a group would empty, at some cost
-        sys.modules["torch._dynamo"].trace_rules.clear_lru_cache()
+        sys.modules[OPTIMIZERS].trace_rules.clear_lru_cache()
     for name in READ_SOON:
         if name in sys.modules:
             linecache.getlines(sys.modules[name].__file__ or "")
-    os.environ.pop(CACHE)
-    if former is not None:
-        os.environ[CACHE] = former
 
 
 def _private_memory() -> Iterator[tuple[int, int]]:
