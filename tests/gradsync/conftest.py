@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,16 @@ def failure_of() -> Callable[..., Failure]:
         return observation.failure
 
     return run
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A folder for temporary files of this test alone, with a name of the usual length."""
+    monkeypatch.chdir(tmp_path)
+    with tempfile.TemporaryDirectory() as name:
+        monkeypatch.setattr(tempfile, "tempdir", name)
+        monkeypatch.setenv("TMPDIR", name)
+        yield Path(name)
 
 
 @pytest.fixture

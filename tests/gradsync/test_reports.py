@@ -1,36 +1,17 @@
-"""What all reports share, and the two that programs read: JSON and CSV."""
+"""What all reports share: a report put in order, and text that can be shown."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
-from report_samples import SCRIPT, SUM_NOT_MEAN, report, verdict
+from report_samples import SUM_NOT_MEAN, report, verdict
 
-from gradsync.records import Diagnosis, Grade, Origin, Report
-from gradsync.reports import gradebook, machine, summary
+from gradsync.records import Diagnosis
+from gradsync.reports import summary
 from gradsync.reports.text import amount, blocks, carriable, printable
-
-ORIGIN = Origin("files", "course", sandboxed=True)
-
-
-def loaded(of: Report) -> dict:
-    """The report after a strict reader: no NaN, and as bytes of UTF-8."""
-
-    def refuse(constant):
-        raise ValueError(constant)
-
-    return json.loads(machine.render(of).encode("utf-8"), parse_constant=refuse)
-
-
-def rows(*reports: Report) -> list[dict[str, str]]:
-    grades = [summary.grade(report) for report in reports]
-    return list(csv.DictReader(io.StringIO(gradebook.render(grades))))
 
 
 def test_reports_load_without_torch():
@@ -40,165 +21,6 @@ def test_reports_load_without_torch():
     )
 
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
-
-
-# JSON
-
-
-def test_json_has_the_contracts_keys_and_the_seed():
-    seen = loaded(report(verdict(), notes=("x.ipynb was ignored",)))
-
-    assert seen == {
-        "submission": "ada",
-        "score": 1.0,
-        "max_score": 1.0,
-        "seconds": 3.2,
-        "tests": [
-            {
-                "id": "phase1/trainer::test_average_gradients",
-                "exercise": "phase1/average_gradients",
-                "points": 1.0,
-                "max_points": 1.0,
-                "status": "passed",
-                "message": "",
-                "diagnosis": None,
-            }
-        ],
-        "seed": 7,
-        "notes": ["x.ipynb was ignored"],
-        "status": "graded",
-        "phases": {"phase1": 1.0},
-        "made_from": None,
-    }
-
-
-def test_a_grade_is_read_back_as_it_was_written():
-    third = verdict(points=1 / 3)
-    written = report(third, third, submission="a\ud800", origin=ORIGIN)
-    grade = machine.read(machine.render(written), ORIGIN, seed=7)
-
-    assert grade is not None
-    assert gradebook.render([grade]) == gradebook.render([summary.grade(written)])
-
-
-@pytest.mark.parametrize(
-    ("origin", "seed"),
-    [
-        (Origin("other", "course", sandboxed=True), 7),
-        (Origin("files", "other", sandboxed=True), 7),
-        (Origin("files", "course", sandboxed=False), 7),
-        (ORIGIN, 8),
-    ],
-)
-def test_a_grade_made_from_something_else_is_not_read(origin, seed):
-    assert machine.read(machine.render(report(origin=ORIGIN)), origin, seed) is None
-
-
-def test_json_tells_the_diagnosis_with_line_and_guide():
-    seen = loaded(report(verdict(status="failed", diagnosis=SUM_NOT_MEAN)))
-
-    assert seen["tests"][0]["diagnosis"] == {
-        "code": "sum-not-mean",
-        "ranks": [0, 1, 2, 3],
-        "explanation": "every rank has 4 times the mean",
-        "where": "template_trainer.py:94",
-        "guide": "Gradient aggregation",
-    }
-
-
-def test_json_leaves_out_a_line_and_a_guide_that_nobody_knows():
-    unknown = replace(SUM_NOT_MEAN, where=None, guide=None)
-
-    seen = loaded(report(verdict(status="failed", diagnosis=unknown)))
-
-    assert set(seen["tests"][0]["diagnosis"]) == {"code", "ranks", "explanation"}
-
-
-def test_json_rounds_scores_to_two_decimals():
-    seen = loaded(report(verdict(points=1 / 3), verdict(points=1 / 3)))
-
-    assert seen["score"] == 0.67
-
-
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
-def test_json_counts_what_is_no_number_as_nothing(number):
-    seen = loaded(report(verdict(points=number), seconds=number))
-
-    assert (seen["score"], seen["seconds"], seen["tests"][0]["points"]) == (0.0, 0.0, 0.0)
-
-
-def test_json_is_utf8_whatever_a_message_holds():
-    seen = loaded(report(verdict(status="failed", message="π \ud800 \x00 \x1b")))
-
-    assert seen["tests"][0]["message"] == "π \ufffd \ufffd \x1b"
-
-
-# CSV
-
-
-def test_gradebook_has_a_line_for_each_submission_in_the_order_given():
-    seen = rows(report(submission="bob"), report(submission="ada"))
-
-    assert [row["submission"] for row in seen] == ["bob", "ada"]
-
-
-def test_gradebook_has_the_contracts_columns():
-    assert gradebook.render([]) == "submission,score,max_score,phase1,phase2,status\n"
-
-
-def test_gradebook_leaves_a_phase_empty_that_was_not_graded():
-    row = rows(report(verdict(), verdict(status="failed")))[0]
-
-    assert row == {
-        "submission": "ada",
-        "score": "1.0",
-        "max_score": "2.0",
-        "phase1": "1.0",
-        "phase2": "",
-        "status": "graded",
-    }
-
-
-def test_gradebook_adds_up_each_phase_by_itself():
-    other = verdict(exercise="phase2/ring_all_reduce", points=0.5)
-
-    row = rows(report(verdict(), other))[0]
-
-    assert (row["phase1"], row["phase2"]) == ("1.0", "0.5")
-
-
-@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@sum(A1)", "\t=1"])
-def test_gradebook_disarms_a_name_that_a_spreadsheet_would_compute(name):
-    assert rows(report(submission=name))[0]["submission"] == "'" + name
-
-
-@pytest.mark.parametrize("name", ["a,b", 'a"b', "ada=1", SCRIPT])
-def test_gradebook_keeps_any_other_name_as_it_is(name):
-    assert rows(report(submission=name))[0]["submission"] == name
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"), [("a\nb", "a b"), ("a\r\n=1", "a =1"), ("\r=1", "' =1")]
-)
-def test_gradebook_keeps_to_one_line_for_each_submission(name, expected):
-    assert rows(report(submission=name))[0]["submission"] == expected
-
-
-def test_gradebook_says_when_nothing_could_be_read():
-    unreadable = report(verdict(status="missing"), notes=("unreadable: not a zip archive",))
-
-    assert rows(unreadable)[0]["status"] == "unreadable"
-
-
-def test_gradebook_has_no_numbers_where_the_grader_failed():
-    assert gradebook.render([Grade("ada", "grader-failed")]).endswith("\nada,,,,,grader-failed\n")
-
-
-def test_a_submission_without_any_file_is_graded_all_the_same():
-    assert rows(report(verdict(status="missing")))[0]["status"] == "graded"
-
-
-# What all of them share
 
 
 def test_exercises_keep_the_order_of_the_suite():

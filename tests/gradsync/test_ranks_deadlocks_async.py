@@ -1,0 +1,109 @@
+"""Deadlocks of asynchronous work: of handles, futures, hooks and helper threads."""
+
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from gradsync import RankFailure, run_ranks
+
+
+def test_a_handle_that_is_waited_for_in_vain_is_told(failure_of, here):
+    def skip(rank):
+        if rank == 0:
+            handle = dist.all_reduce(torch.ones(2), async_op=True)  # here
+            handle.wait()
+
+    failure = failure_of(skip)
+
+    assert failure.diagnosis.code == "deadlock-rank-missing"
+    assert failure.diagnosis.ranks == (1,)
+    assert failure.diagnosis.where == here(skip)
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [lambda future: future.wait(), lambda future: future.then(lambda f: f.value()).wait()],
+    ids=["future", "chained"],
+)
+def test_a_future_that_is_waited_for_in_vain_is_told(failure_of, wait):
+    def skip(rank):
+        if rank == 0:
+            wait(dist.all_reduce(torch.ones(2), async_op=True).get_future())
+
+    failure = failure_of(skip)
+
+    assert failure.diagnosis.ranks == (1,)
+
+
+def test_a_handle_waited_for_after_its_future_was_taken_is_told(failure_of):
+    def skip(rank):
+        if rank == 0:
+            handle = dist.all_reduce(torch.ones(2), async_op=True)
+            handle.get_future()
+            handle.wait()
+
+    failure = failure_of(skip)
+
+    assert failure.diagnosis.ranks == (1,)
+
+
+def test_a_deadlock_inside_backward_hooks_is_told(failure_of):
+    def hooked(rank):
+        layer = nn.Linear(2, 1)
+        layer.weight.register_hook(dist.all_reduce)
+        if rank != 1:
+            layer.bias.register_hook(dist.all_reduce)
+        layer(torch.ones(1, 2)).sum().backward()
+
+    failure = failure_of(hooked, 3)
+
+    assert failure.status == "deadlock"
+    assert failure.diagnosis.ranks == (1,)
+
+
+def test_a_deadlock_in_a_helper_thread_that_the_main_thread_joins_is_told(failure_of):
+    def skip(rank):
+        if rank == 0:
+            helper = threading.Thread(target=dist.all_reduce, args=[torch.ones(2)])
+            helper.start()
+            helper.join()
+
+    failure = failure_of(skip)
+
+    assert failure.diagnosis.code == "deadlock-rank-missing"
+    assert failure.diagnosis.ranks == (1,)
+
+
+def test_a_deadlock_beside_an_idle_thread_is_told_when_the_time_is_up():
+    def skip(rank):
+        if rank == 0:
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
+            dist.all_reduce(torch.ones(2))
+
+    with pytest.raises(RankFailure) as caught:
+        run_ranks(skip, 2, timeout=0.5)
+
+    failure = caught.value.observation.failure
+    assert (failure.status, failure.diagnosis.code) == ("deadlock", "deadlock-rank-missing")
+    assert failure.diagnosis.ranks == (1,)
+    assert "not done after 0.5 s" in failure.diagnosis.explanation
+
+
+def test_polling_in_vain_is_told_when_the_time_is_up(here):
+    def poll(rank):
+        if rank == 0:
+            handle = dist.all_reduce(torch.ones(2), async_op=True)  # here
+            while not handle.is_completed():
+                time.sleep(0.01)
+
+    with pytest.raises(RankFailure) as caught:
+        run_ranks(poll, 2, timeout=0.5)
+
+    failure = caught.value.observation.failure
+    assert (failure.status, failure.diagnosis.code) == ("deadlock", "deadlock-rank-missing")
+    assert failure.diagnosis.ranks == (1,)
+    assert failure.diagnosis.where == here(poll)

@@ -1,0 +1,105 @@
+"""Sends and receives that wait for each other in vain."""
+
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+
+def test_everyone_sending_first_is_told(failure_of, here):
+    def ring(rank):
+        dist.send(torch.ones(3), (rank + 1) % 3)  # here
+        dist.recv(torch.ones(3), (rank - 1) % 3)
+
+    failure = failure_of(ring, 3)
+
+    assert failure.diagnosis.code == "deadlock-order-differs"
+    assert failure.diagnosis.ranks == (0, 1, 2)
+    assert failure.diagnosis.where == here(ring)
+    assert "rank 2 waits in send #1 to rank 0 (3 floats)" in failure.diagnosis.explanation
+
+
+def test_a_recv_that_nobody_sends_for_is_told(failure_of):
+    def forget(rank):
+        if rank == 1:
+            dist.recv(torch.ones(3), 0)
+
+    failure = failure_of(forget)
+
+    assert failure.diagnosis.code == "deadlock-rank-missing"
+    assert failure.diagnosis.ranks == (0,)
+    assert "rank 0 never sent what recv #1 from rank 0" in failure.diagnosis.explanation
+
+
+def test_a_send_that_nobody_receives_is_told(failure_of):
+    def forget(rank):
+        if rank == 1:
+            dist.send(torch.ones(3), 0)
+
+    failure = failure_of(forget)
+
+    assert failure.diagnosis.ranks == (0,)
+    assert "rank 0 never received send #1 to rank 0" in failure.diagnosis.explanation
+
+
+def test_a_recv_from_anyone_when_all_have_returned_is_told(failure_of):
+    def forget(rank):
+        if rank == 0:
+            dist.recv(torch.ones(3))
+
+    failure = failure_of(forget, 3)
+
+    assert failure.diagnosis.ranks == (1, 2)
+
+
+def test_another_tag_is_another_message(failure_of):
+    def mistag(rank):
+        if rank == 0:
+            dist.send(torch.ones(3), 1, tag=1)
+        else:
+            dist.recv(torch.ones(3), 0, tag=2)
+
+    failure = failure_of(mistag)
+
+    assert failure.diagnosis.code == "deadlock-order-differs"
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_message_too_long_for_its_receiver_is_told(failure_of, first):
+    def overflow(rank):
+        time.sleep(0.1 * (rank != first))
+        if rank == 0:
+            dist.send(torch.ones(4), 1)
+        else:
+            dist.recv(torch.ones(3), 0)
+
+    failure = failure_of(overflow)
+
+    assert failure.diagnosis.code == "shape-mismatch"
+    assert failure.diagnosis.ranks == (0, 1)
+
+
+def test_a_message_of_another_dtype_is_told(failure_of):
+    def mistype(rank):
+        if rank == 0:
+            dist.send(torch.ones(3), 1)
+        else:
+            dist.recv(torch.ones(3, dtype=torch.float64), 0)
+
+    failure = failure_of(mistype)
+
+    assert failure.diagnosis.code == "shape-mismatch"
+
+
+def test_an_isend_and_irecv_that_cross_wrongly_are_told(failure_of):
+    def exchange(rank):
+        other = 1 - rank
+        handles = dist.batch_isend_irecv([dist.P2POp(dist.irecv, torch.ones(2), other)])
+        for handle in handles:
+            handle.wait()
+        dist.isend(torch.ones(2), other).wait()
+
+    failure = failure_of(exchange)
+
+    assert failure.diagnosis.code == "deadlock-order-differs"

@@ -1,0 +1,79 @@
+"""The gradebook: CSV, a line for each submission."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+from report_samples import SCRIPT, report, verdict
+
+from gradsync.records import Grade, Report
+from gradsync.reports import gradebook, summary
+
+
+def rows(*reports: Report) -> list[dict[str, str]]:
+    grades = [summary.grade(report) for report in reports]
+    return list(csv.DictReader(io.StringIO(gradebook.render(grades))))
+
+
+def test_gradebook_has_a_line_for_each_submission_in_the_order_given():
+    seen = rows(report(submission="bob"), report(submission="ada"))
+
+    assert [row["submission"] for row in seen] == ["bob", "ada"]
+
+
+def test_gradebook_has_the_contracts_columns():
+    assert gradebook.render([]) == "submission,score,max_score,phase1,phase2,status\n"
+
+
+def test_gradebook_leaves_a_phase_empty_that_was_not_graded():
+    row = rows(report(verdict(), verdict(status="failed")))[0]
+
+    assert row == {
+        "submission": "ada",
+        "score": "1.0",
+        "max_score": "2.0",
+        "phase1": "1.0",
+        "phase2": "",
+        "status": "graded",
+    }
+
+
+def test_gradebook_adds_up_each_phase_by_itself():
+    other = verdict(exercise="phase2/ring_all_reduce", points=0.5)
+
+    row = rows(report(verdict(), other))[0]
+
+    assert (row["phase1"], row["phase2"]) == ("1.0", "0.5")
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@sum(A1)", "\t=1"])
+def test_gradebook_disarms_a_name_that_a_spreadsheet_would_compute(name):
+    assert rows(report(submission=name))[0]["submission"] == "'" + name
+
+
+@pytest.mark.parametrize("name", ["a,b", 'a"b', "ada=1", SCRIPT])
+def test_gradebook_keeps_any_other_name_as_it_is(name):
+    assert rows(report(submission=name))[0]["submission"] == name
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("a\nb", "a b"), ("a\r\n=1", "a =1"), ("\r=1", "' =1")]
+)
+def test_gradebook_keeps_to_one_line_for_each_submission(name, expected):
+    assert rows(report(submission=name))[0]["submission"] == expected
+
+
+def test_gradebook_says_when_nothing_could_be_read():
+    unreadable = report(verdict(status="missing"), notes=("unreadable: not a zip archive",))
+
+    assert rows(unreadable)[0]["status"] == "unreadable"
+
+
+def test_gradebook_has_no_numbers_where_the_grader_failed():
+    assert gradebook.render([Grade("ada", "grader-failed")]).endswith("\nada,,,,,grader-failed\n")
+
+
+def test_a_submission_without_any_file_is_graded_all_the_same():
+    assert rows(report(verdict(status="missing")))[0]["status"] == "graded"
