@@ -1,11 +1,9 @@
-"""One optimizer step from several microbatches: the same weights, the same loss, one exchange."""
+"""One optimizer step from several microbatches: the same weights, the same loss."""
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from gradsync.diagnose.buckets import between, bucket_sizes, in_objects, lanes
 from gradsync.testing import (
     assert_on_every_rank,
     by_rank,
@@ -52,38 +50,20 @@ def draw(rng, steps, sizes):
     return rng.standard_normal((*shape, 5)) * 3, rng.integers(0, 7, shape)
 
 
-def mark(group, number):
-    """Leave a mark among the rank's collectives; see `gradsync.diagnose.buckets`."""
-    dist.all_reduce(torch.zeros(1, 1, number, dtype=torch.int8), group=group)
-
-
 def probe_steps(rank, trainer, inputs, targets, sizes):
-    """Return this rank's weights and losses after a step on each of its batches.
-
-    Mark 1 is left before each step, mark 2 in the loss of its last microbatch, mark 3 at its end.
-    """
-    group = dist.new_group()
+    """Return this rank's weights and losses after a step on each of its batches."""
     model = Net()
     optimizer = torch.optim.SGD(
         [p for p in model.parameters() if p.requires_grad], lr=LEARNING_RATE, momentum=MOMENTUM
     )
     averager = trainer.BucketedGradientAverager(model)
-    calls = []
-
-    def loss_fn(outputs, labels):
-        calls.append(len(labels))
-        if len(calls) == len(sizes[rank]):
-            mark(group, 2)
-        return nn.functional.cross_entropy(outputs, labels)
-
     losses = []
     for x, y in zip(inputs, targets, strict=True):
         parts = (torch.from_numpy(part[rank]).split(sizes[rank]) for part in (x, y))
         microbatches = list(zip(*parts, strict=True))
-        calls.clear()
-        mark(group, 1)
-        loss = trainer.train_step_accumulated(model, microbatches, loss_fn, optimizer, averager)
-        mark(group, 3)
+        loss = trainer.train_step_accumulated(
+            model, microbatches, nn.functional.cross_entropy, optimizer, averager
+        )
         losses.append(loss)
     kinds = sorted({type(loss).__name__ for loss in losses})
     return {
@@ -262,40 +242,3 @@ def loss_mistakes(inputs, targets, sizes):
         rules.append(would_be([losses(weigh=weigh)] * world_size, code, said, GUIDE))
         rules.append(would_be(alone, code, said, GUIDE))
     return rules if world_size > 1 else rules[2:]
-
-
-@exercise("phase2/train_step_accumulated", points=2)
-def test_gradients_are_exchanged_once(ranks, rng):
-    """Gradients travel once a step, after the last microbatch's forward pass."""
-    inputs, targets = draw(rng, 1, UNEQUAL)
-
-    seen = ranks(
-        probe_steps, 3, inputs=by_rank(inputs, 1), targets=by_rank(targets, 1), sizes=UNEQUAL
-    )
-
-    elements = sum(p.numel() for p in Net().parameters() if p.requires_grad)
-    case = f"a step of {len(UNEQUAL[0])} microbatches, {elements} elements of gradients"
-    early = [rank for rank in range(3) if lanes(between(seen, rank, (1, 2)))]
-    check(
-        not early,
-        "synchronised-too-often",
-        f"{case}: gradients are sent before the last microbatch has come to its loss. Until then "
-        f"they only accumulate, under no_sync() (GUIDELINES, {GUIDE})",
-        ranks=early,
-        guide=GUIDE,
-    )
-    sent = [sum(bucket_sizes(between(seen, rank, (1, 3)))) for rank in range(3)]
-    check(
-        in_objects(seen) or max(sent) <= 1.5 * elements,
-        "synchronised-too-often",
-        f"{case}: rank 0 sends {sent[0]} elements. All microbatches together are synchronised "
-        f"once, with the last one (GUIDELINES, {GUIDE})",
-        ranks=range(3),
-        guide=GUIDE,
-    )
-    check(
-        min(sent) > 0,
-        "gradients-not-synchronised",
-        f"{case}: no collective carries any (GUIDELINES, {GUIDE})",
-        guide=GUIDE,
-    )
