@@ -15,22 +15,23 @@ class Starving(Protocol):
 
 
 class Patience:
-    """So many seconds from now on, and as many more as the ranks could not run in."""
+    """A wait that began at `now`; time in which the ranks could not run does not count."""
 
-    def __init__(self, seconds: float, crew: Starving, now: float) -> None:
+    def __init__(self, crew: Starving, now: float) -> None:
         self._crew = crew
-        self._starved = crew.starved()
-        self._until = now + seconds
-        self._last = now + MOST * seconds
+        self._began = now
+        self._starved_before = crew.starved()
+        self._lost = 0.0  # seconds that do not count, as far as it has mattered yet
 
-    def over(self, now: float) -> bool:
-        """Tell whether the time is up."""
-        if now <= self._until:
+    def over(self, seconds: float, now: float) -> bool:
+        """Tell whether it has lasted for more than so many seconds."""
+        if now <= self._end(seconds):
             return False
-        starved = self._crew.starved()
-        self._until = min(self._until + starved - self._starved, self._last)
-        self._starved = starved
-        return now > self._until
+        self._lost = self._crew.starved() - self._starved_before
+        return now > self._end(seconds)
+
+    def _end(self, seconds: float) -> float:
+        return self._began + min(seconds + self._lost, MOST * seconds)
 
 
 def starved(pid: int) -> float:

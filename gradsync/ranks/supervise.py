@@ -53,8 +53,7 @@ class Run:
         self._grace: Patience | None = None  # for the others, once a rank has failed
         self._stuck: Stuck = {}
         self._stuck_at = self._began
-        self._settling: Patience | None = None  # for ranks that look stuck, while they do
-        self._lingering: Patience | None = None  # for the others, meanwhile
+        self._still: Patience | None = None  # since the same ranks look stuck, after a moment
         self._pressing = False  # a rank waits for an answer, or has come to its end
 
     def observe(self, payloads: Sequence[bytes], directory: str) -> Observation:
@@ -114,7 +113,7 @@ class Run:
             raise wire.WireError("it said once more that it is ready")
         member.ready = True
         if self._limit is None and all(other.ready for other in self._members):
-            self._limit = Patience(self._task.timeout, self._crew, time.monotonic())
+            self._limit = Patience(self._crew, time.monotonic())
             for other in self._members:
                 other.go()
 
@@ -139,11 +138,11 @@ class Run:
         stuck = self._standoff.likely()
         if stuck != self._stuck:
             self._stuck, self._stuck_at = stuck, now
-            self._settling = self._lingering = None
+            self._still = None
         if any(member.failed for member in self._members):
-            self._grace = self._grace or Patience(GRACE_SECONDS, self._crew, now)
+            self._grace = self._grace or Patience(self._crew, now)
             certain = live <= stuck.keys() or any(m.broken for m in self._members)
-            return self._failed() if certain or self._grace.over(now) else None
+            return self._failed() if certain or self._grace.over(GRACE_SECONDS, now) else None
         if not live:
             conflicts = self._standoff.conflicts()
             return wording.mismatch(conflicts[0]) if conflicts else None
@@ -156,14 +155,14 @@ class Run:
         proof = self._standoff.proved()
         if live == proof.keys():
             return proof
-        if now - self._stuck_at > POLL_SECONDS and self._settling is None:
-            self._settling = Patience(SETTLE_SECONDS, self._crew, now)
-            self._lingering = Patience(GRACE_SECONDS, self._crew, now)
-        if self._settling is None or self._lingering is None:
+        if now - self._stuck_at > POLL_SECONDS and self._still is None:
+            self._still = Patience(self._crew, now)
+        if self._still is None:
             return None
-        if self._settling.over(now):
+        if self._still.over(SETTLE_SECONDS, now):
             proof = stuck
-        return proof if proof and (live == proof.keys() or self._lingering.over(now)) else None
+        certain = proof and (live == proof.keys() or self._still.over(GRACE_SECONDS, now))
+        return proof if certain else None
 
     def _failed(self) -> Failure:
         """Return what a rank did that failed of itself, not because another did."""
@@ -227,7 +226,7 @@ class Run:
             if now - self._began > START_SECONDS:
                 raise LauncherError(f"the ranks did not start within {START_SECONDS:g} s")
             return None
-        if not self._limit.over(now):
+        if not self._limit.over(self._task.timeout, now):
             return None
         waits = self._standoff.waits()
         busy = live - waits.keys() or live

@@ -19,28 +19,37 @@ class Crew:
 
 
 def test_on_an_idle_machine_the_time_is_up_when_it_is():
-    patience = Patience(20.0, Crew(), now=100.0)
+    patience = Patience(Crew(), now=100.0)
 
-    assert [patience.over(now) for now in (100.0, 119.9, 120.1)] == [False, False, True]
+    assert [patience.over(20.0, now) for now in (100.0, 119.9, 120.1)] == [False, False, True]
 
 
 def test_time_in_which_ranks_could_not_run_does_not_count():
     crew = Crew()
     crew.waited = 7.0  # before
-    patience = Patience(20.0, crew, now=0.0)
+    patience = Patience(crew, now=0.0)
     crew.waited = 22.0
 
-    assert [patience.over(now) for now in (21.0, 34.9)] == [False, False]
-    assert patience.over(35.1)
+    assert [patience.over(20.0, now) for now in (21.0, 34.9)] == [False, False]
+    assert patience.over(20.0, 35.1)
 
 
 def test_no_limit_is_moved_for_ever():
     crew = Crew()
-    patience = Patience(20.0, crew, now=0.0)
+    patience = Patience(crew, now=0.0)
     crew.waited = 1e6
 
-    assert not patience.over(MOST * 20.0 - 1)
-    assert patience.over(MOST * 20.0 + 1)
+    assert not patience.over(20.0, MOST * 20.0 - 1)
+    assert patience.over(20.0, MOST * 20.0 + 1)
+
+
+def test_one_wait_serves_a_short_limit_and_a_long_one():
+    crew = Crew()
+    patience = Patience(crew, now=0.0)
+    crew.waited = 15.0
+
+    assert [patience.over(20.0, now) for now in (34.9, 35.1)] == [False, True]
+    assert [patience.over(50.0, now) for now in (35.1, 64.9, 65.1)] == [False, False, True]
 
 
 def test_a_process_that_has_ended_waits_no_more():
