@@ -176,31 +176,48 @@ def hold_shares(kept, sizes, when):
     )
 
 
+def probe_groups(trainer, members):
+    """Make an optimizer of two groups, clear the gradients, and return what it shows then."""
+    params = make_params([(3, 2), (4,), (1,), (5, 2), (2,)])
+    groups = [{"params": [params[index] for index in group]} for group in members]
+    groups[0]["lr"] = 0.03
+    optimizer = trainer.ShardedOptimizer(groups, torch.optim.SGD, lr=0.1)
+    for param in params:
+        param.grad = torch.ones_like(param)
+    optimizer.zero_grad()
+    groups = [
+        [index for held in group["params"] for index, p in enumerate(params) if p is held]
+        for group in optimizer.param_groups
+    ]
+    return {
+        "kind": isinstance(optimizer, torch.optim.Optimizer),
+        "groups": groups,
+        "settings": [float(group["lr"]) for group in optimizer.param_groups],
+        "cleared": all(p.grad is None or not p.grad.any() for p in params),
+    }
+
+
 @exercise("phase2/ShardedOptimizer", points=0.5)
 def test_it_is_an_optimizer_over_all_parameters(ranks):
     """It is a torch.optim.Optimizer whose groups hold all parameters, and it clears them all."""
 
-    def probe(trainer, members):
-        params = make_params([(3, 2), (4,), (1,), (5, 2), (2,)])
-        groups = [{"params": [params[index] for index in group]} for group in members]
-        groups[0]["lr"] = 0.03
-        optimizer = trainer.ShardedOptimizer(groups, torch.optim.SGD, lr=0.1)
-        for param in params:
-            param.grad = torch.ones_like(param)
-        optimizer.zero_grad()
-        groups = [
-            [index for held in group["params"] for index, p in enumerate(params) if p is held]
-            for group in optimizer.param_groups
-        ]
-        return {
-            "kind": isinstance(optimizer, torch.optim.Optimizer),
-            "groups": groups,
-            "settings": [float(group["lr"]) for group in optimizer.param_groups],
-            "cleared": all(p.grad is None or not p.grad.any() for p in params),
-        }
+    seen = ranks(probe_groups, 2, members=GROUPS)
 
-    seen = ranks(probe, 2, members=GROUPS)
+    hold_groups(seen)
+    left = [rank for rank in range(2) if not seen[rank]["cleared"]]
+    check(
+        not left,
+        "gradients-not-zeroed",
+        "after zero_grad some parameters still have gradients, on rank "
+        f"{', '.join(map(str, left))}: each rank clears those of all parameters, not of its share "
+        f"alone (GUIDELINES, {GUIDE})",
+        ranks=left,
+        guide=GUIDE,
+    )
 
+
+def hold_groups(seen):
+    """Hold what each rank's optimizer shows of itself against what it was made of."""
     check(
         all(value["kind"] for value in seen),
         "wrong-signature",
@@ -221,15 +238,5 @@ def test_it_is_an_optimizer_over_all_parameters(ranks):
         "wrong-signature",
         f"the groups' learning rates in `param_groups` are {seen[0]['settings']}, not those that "
         f"the groups were given (GUIDELINES, {GUIDE})",
-        guide=GUIDE,
-    )
-    left = [rank for rank in range(2) if not seen[rank]["cleared"]]
-    check(
-        not left,
-        "gradients-not-zeroed",
-        "after zero_grad some parameters still have gradients, on rank "
-        f"{', '.join(map(str, left))}: each rank clears those of all parameters, not of its share "
-        f"alone (GUIDELINES, {GUIDE})",
-        ranks=left,
         guide=GUIDE,
     )
