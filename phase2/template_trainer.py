@@ -6,8 +6,10 @@ Read GUIDELINES.md from "The ring" on; `gradsync check` says how far you are.
 
 from __future__ import annotations
 
+import functools
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -66,7 +68,7 @@ class BucketedGradientAverager:
     """
 
     def __init__(self, model: nn.Module, bucket_cap_mb: float = 25.0) -> None:
-        # TODO: about 9 lines; `gradsync hint phase2/BucketedGradientAverager` if you are stuck
+        # TODO: about 12 lines; `gradsync hint phase2/BucketedGradientAverager` if you are stuck
         raise NotImplementedError("phase2/BucketedGradientAverager")
 
     @contextmanager

@@ -6,8 +6,10 @@ Read GUIDELINES.md from "The ring" on; `gradsync check` says how far you are.
 
 from __future__ import annotations
 
+import functools
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -130,8 +132,11 @@ class BucketedGradientAverager:
         self._sent = False  # a backward that sends has been since the last `finish`
         self._stale = False  # gradients changed after that
         self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket.params}
+        # Hooks that held this averager would keep it alive, and at work, as long as the model.
+        ready = functools.partial(type(self)._ready, weakref.proxy(self))
         for param in params:
-            param.register_post_accumulate_grad_hook(self._ready)
+            hook = param.register_post_accumulate_grad_hook(ready)
+            weakref.finalize(self, hook.remove)
         ### END SOLUTION
 
     @contextmanager
