@@ -33,8 +33,10 @@ def make_template(solution: str, phase: str) -> str:
         if marker == BEGIN:
             removed = []
         elif marker == END and removed is not None:
-            indent = line[: len(line) - len(line.lstrip())]
-            lines += _stub(owners.get(number), phase, indent, removed)
+            indent = len(line) - len(line.lstrip())
+            owner, margin = owners.get(number, ("", indent))
+            if indent > margin:  # in the function; what stands beside it is a helper
+                lines += _stub(owner, phase, " " * indent, removed)
             removed = None
         elif removed is None:
             lines.append(line)
@@ -66,16 +68,19 @@ def _is_marker(line: str) -> bool:
     return line.strip() in (BEGIN, END)
 
 
-def _owners(source: str) -> dict[int, str]:
-    """Return, for each line within a function, the exercise: the class's or the function's name."""
-    owners: dict[int, str] = {}
+def _owners(source: str) -> dict[int, tuple[str, int]]:
+    """Return, for each line of a function, the exercise and where the function's `def` begins.
+
+    The exercise is the class's name or the function's.
+    """
+    owners: dict[int, tuple[str, int]] = {}
     for node in ast.parse(source).body:
-        if isinstance(node, ast.ClassDef):
-            for item in node.body:
-                if isinstance(item, ast.FunctionDef):
-                    owners |= dict.fromkeys(_lines(item), node.name)
-        elif isinstance(node, ast.FunctionDef):
-            owners |= dict.fromkeys(_lines(node), node.name)
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            functions = node.body if isinstance(node, ast.ClassDef) else [node]
+            for function in functions:
+                if isinstance(function, ast.FunctionDef):
+                    owner = node.name, function.col_offset
+                    owners |= dict.fromkeys(_lines(function), owner)
     return owners
 
 
@@ -84,11 +89,7 @@ def _lines(node: ast.FunctionDef) -> range:
     return range(node.lineno, last + 2)  # its closing marker is a comment after the last statement
 
 
-def _stub(owner: str | None, phase: str, indent: str, removed: list[str]) -> list[str]:
-    if owner is None or any(
-        line.startswith((f"{indent}def ", f"{indent}class ")) for line in removed
-    ):
-        return []
+def _stub(owner: str, phase: str, indent: str, removed: list[str]) -> list[str]:
     size = sum(1 for line in removed if line.strip())
     about = f"about {size} line{'s' * (size != 1)}"
     asked = owner if phase == "phase1" else f"{phase}/{owner}"  # later phases use names again

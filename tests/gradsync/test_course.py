@@ -110,6 +110,25 @@ def test_markers_without_a_partner_are_refused():
         make_template("def f():\n    ### END SOLUTION\n", "phase1")
 
 
+def test_a_marked_part_that_defines_a_function_is_a_todo_all_the_same():
+    solution = "def step():\n    ### BEGIN SOLUTION\n    def add(a, b):\n        return a + b\n"
+    solution += "    return add\n    ### END SOLUTION\n"
+
+    template = make_template(solution, "phase1")
+
+    assert "about 3 lines" in template
+    assert template.endswith('raise NotImplementedError("phase1/step")\n')
+
+
+def test_a_marked_helper_beside_a_method_goes():
+    solution = "class Step:\n    def take(self):\n        return 1\n\n    ### BEGIN SOLUTION\n"
+    solution += "    def _help(self):\n        return 2\n    ### END SOLUTION\n"
+
+    template = make_template(solution, "phase1")
+
+    assert template == "class Step:\n    def take(self):\n        return 1\n"
+
+
 def test_an_unknown_exercise_is_refused_with_those_there_are():
     with pytest.raises(CourseError, match="average_gradients"):
         COURSE.find("averge_gradients")
