@@ -7,6 +7,7 @@ import sys
 import tempfile
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import leftovers
@@ -27,6 +28,7 @@ ATTACKS = read_attacks()
 MARK = f"hostile-{os.getpid()}-"
 SECRET = "xyzzy-plugh-8129"
 PATIENCE = 1.0  # seconds, for attacks that wait to the end
+IN_TIME = 60.0  # seconds, thrice what a run may take: far more than any attack needs
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")  # which drive a terminal
 NEIGHBOUR = "phase1/cleanup_distributed", "without_a_group"  # the cheapest test there is
 
@@ -87,6 +89,17 @@ def secrets():
         yield [str(place) for place in places]
 
 
+@pytest.fixture(scope="module")
+def undisturbed(secrets):
+    """Return what a neighbour's report says where nobody attacks."""
+    return told(graded(reference(COURSE), *NEIGHBOUR))
+
+
+def told(report):
+    """Return all of a report that does not depend on the clock."""
+    return [replace(verdict, seconds=0.0, events=()) for verdict in report.verdicts]
+
+
 def graded(submission, exercise, test):
     return grade(
         submission,
@@ -100,7 +113,9 @@ def graded(submission, exercise, test):
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: f"{attack.group}: {attack.name}")
-def test_nothing_is_gained_nobody_harmed_and_nothing_left(attack, secrets, trap, monkeypatch):
+def test_nothing_is_gained_nobody_harmed_and_nothing_left(
+    attack, secrets, undisturbed, trap, monkeypatch
+):
     submission = attack.submission(
         COURSE,
         MARK=MARK,
@@ -124,6 +139,8 @@ def test_nothing_is_gained_nobody_harmed_and_nothing_left(attack, secrets, trap,
     assert verdict.status in attack.ends.split(" or "), verdict.message
     assert attack.says in verdict.message
     assert report.score == (report.max_score if attack.on == "reference" else 0)
+    assert report.seconds < IN_TIME
+    assert told(neighbour) == undisturbed
     assert neighbour.score == neighbour.max_score > 0
     shown = terminal.render(report, width=500) + html.render(report)
     assert SECRET not in shown + repr(report)
