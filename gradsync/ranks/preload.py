@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import os
-import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
+
+from gradsync.workplace import own_folder
 
 OPTIMIZERS = "torch._dynamo"  # the first optimizer imports it, for over a second
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
@@ -19,8 +20,8 @@ def preload(names: Iterable[str]) -> None:
     let; here that folder is gone at once.
     """
     former = os.environ.get(CACHE)
-    with tempfile.TemporaryDirectory(prefix="gradsync-") as folder:
-        os.environ[CACHE] = folder
+    with own_folder() as folder:
+        os.environ[CACHE] = str(folder)
         for name in names:
             with suppress(ImportError):
                 importlib.import_module(name)

@@ -19,7 +19,6 @@ import shutil
 import site
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +26,7 @@ from pathlib import Path
 from gradsync.ranks import namespaces, seccomp
 from gradsync.ranks.cgroups import ControlGroup, Refusals
 from gradsync.ranks.events import MAX_RANKS
+from gradsync.workplace import own_folder
 
 GIB, MIB = 2**30, 2**20
 MEMORY = 4 * GIB  # of all ranks of a run and what they start
@@ -168,9 +168,9 @@ def check(secret: Path | None = None) -> None:
                 f"{secret} lies in {path}, which ranks have to read: move the course, or install "
                 "Python's environment elsewhere"
             )
-    with tempfile.TemporaryDirectory(prefix="gradsync-") as folder:
+    with own_folder() as folder:
         tried = subprocess.run(
-            outer([*_inner(folder), "--", "true"]), capture_output=True, text=True, check=False
+            outer([*_inner(str(folder)), "--", "true"]), capture_output=True, text=True, check=False
         )
     if tried.returncode != 0:
         raise SandboxError(
