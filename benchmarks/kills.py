@@ -38,7 +38,7 @@ class Tally:
     classes: int = 0
     differing: int = 0  # gradebooks
     made_again: int = 0  # grades that were finished
-    left: list[str] = field(default_factory=list)  # processes and files
+    left: set[str] = field(default_factory=set)  # processes and files
 
     def told(self) -> str:
         return (
@@ -103,9 +103,9 @@ def main(kills: int) -> int:
             _grade_with_kills(grader, out, kills, moments, seconds, tally)
             tally.classes += 1
             tally.differing += (out / "gradebook.csv").read_bytes() != wanted
-            tally.left += grader.left(out)
+            tally.left |= set(grader.left(out))
             print(tally.told(), flush=True)
-    print(*tally.left, sep="\n")
+    print(*sorted(tally.left), sep="\n")
     return int(bool(tally.differing or tally.made_again or tally.left))
 
 
