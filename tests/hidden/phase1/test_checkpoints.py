@@ -178,13 +178,20 @@ def state_of_saved(seen, ranks):
     return state
 
 
+def written(ranks):
+    """Return what save_checkpoint writes of epoch 7."""
+
+    def write(trainer):
+        trainer.save_checkpoint("there.pt", *make(0), 7)
+        return Path("there.pt").read_bytes()
+
+    [content] = ranks(write, 1)
+    return content
+
+
 @exercise("phase1/load_checkpoint", points=0.5)
 def test_each_rank_reads_for_itself(ranks):
     """Loading needs no process group and no other rank."""
-
-    def write(rank, trainer):
-        trainer.save_checkpoint("there.pt", *make(0), 7)
-        return Path("there.pt").read_bytes()
 
     def read(rank, trainer, content):
         Path("there.pt").write_bytes(content)
@@ -192,7 +199,7 @@ def test_each_rank_reads_for_itself(ranks):
             return 7
         return trainer.load_checkpoint("there.pt", *make(1))
 
-    content = ranks(write, 1)[0]
+    content = written(ranks)
     no_group = without_a_group(
         "load_checkpoint does not work on a rank by itself: each rank reads the file on its own, "
         "and needs neither a process group nor the others",
@@ -221,7 +228,9 @@ class Bomb:
 def test_code_in_the_file_is_not_run(ranks):
     """A checkpoint with code in it is refused, not run."""
 
-    def probe(trainer, files):
+    def probe(trainer, files, good):
+        Path("good.pt").write_bytes(good)
+        trainer.load_checkpoint("good.pt", *make(0))  # one without code is not refused
         refused = []
         for content in files:
             Path("bad.pt").write_bytes(content)
@@ -236,7 +245,8 @@ def test_code_in_the_file_is_not_run(ranks):
     whole = io.BytesIO()
     torch.save({"model": {}, "optimizer": {}, "epoch": 1, "more": Bomb()}, whole)
     files = [whole.getvalue(), pickle.dumps(Bomb())]
-    [[ran, refused]] = ranks(probe, 1, process_group=False, files=files)
+    good = written(ranks)
+    [[ran, refused]] = ranks(probe, 1, process_group=False, files=files, good=good)
 
     check(
         not ran and refused == len(files),

@@ -163,6 +163,13 @@ def test_it_trains_in_training_mode(ranks, rng):
     seen = ranks(probe_epoch, 2, shares=by_rank(draw(rng, [8, 8])), batch_size=4)
 
     check(
+        all(modes for _, modes in seen),
+        "samples-dropped",
+        "train_epoch returned without having run the model on a single batch of the loader "
+        f"(GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+    check(
         all(all(modes) for _, modes in seen),
         "mode-not-restored",
         "train_epoch ran the model in evaluation mode: after an evaluation it has to be switched "

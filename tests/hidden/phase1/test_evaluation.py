@@ -174,12 +174,24 @@ def means_of_means(rows, counts):
         yield {**right, "loss": means["loss"]}
 
 
+def hold_model_was_run(calls):
+    """Hold the model to have been run: what is left alone else is told of no evaluation."""
+    check(
+        len(calls) > 0,
+        "differs-from-single-process",
+        "evaluate returned without having run the model on any rank: what comes out of it is to be "
+        f"measured on the samples (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+
+
 @exercise("phase1/evaluate", points=1.5)
 def test_nothing_is_learned_from_it(ranks, rng):
     """It runs in evaluation mode, without gradients, and leaves those there are alone."""
     seen = ranks(probe_evaluate, 2, shares=by_rank(draw(rng, [5, 3])))
 
     calls = [call for value in seen for call in value["calls"]]
+    hold_model_was_run(calls)
     check(
         not any(training for training, _ in calls),
         "mode-not-restored",
@@ -210,6 +222,7 @@ def test_the_former_mode_is_put_back(ranks, rng):
     """A model in training mode is in it afterwards, one in evaluation mode too."""
     seen = ranks(probe_evaluate, 2, shares=by_rank(draw(rng, [5, 3])))
 
+    hold_model_was_run([call for value in seen for call in value["calls"]])
     wrong = [rank for rank in range(2) if not seen[rank]["kept_mode"]]
     was = " and ".join(f"rank {r} ({'training' if r != 1 else 'evaluation'})" for r in wrong)
     check(

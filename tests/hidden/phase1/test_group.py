@@ -208,19 +208,29 @@ def test_cleanup_without_a_group_is_harmless(ranks):
 
     def probe(trainer):
         trainer.cleanup_distributed()
+        started = dist.is_initialized()
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         trainer.cleanup_distributed()
-        return dist.is_initialized()
+        trainer.cleanup_distributed()
+        return [started, dist.is_initialized()]
 
     no_group = without_a_group(
         "without a process group cleanup_distributed fails: where none was started, or it has "
         "ended already, there is nothing to do. torch.distributed can tell which is the case",
         GUIDE,
     )
-    [started] = ranks(probe, 1, process_group=False, mistakes=[no_group])
+    [[started, left]] = ranks(probe, 1, process_group=False, mistakes=[no_group])
 
     check(
         started is False,
         "group-not-ended",
         f"cleanup_distributed() started a process group (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+    check(
+        left is False,
+        "group-not-ended",
+        "with no group cleanup_distributed() does no harm, but a group that was started then is "
+        f"still there after two calls: it has to end it (GUIDELINES, {GUIDE})",
         guide=GUIDE,
     )

@@ -21,13 +21,13 @@ SLURM = {
 
 
 def probe_rank_info(trainer, environs):
-    """Return, for each environment, the five fields, or the error that it gave."""
+    """Return, for each environment, the five fields, None, or the error that it gave."""
     answers = []
     for environ in environs:
         try:
             info = trainer.read_rank_info(dict(environ))
             fields = ("rank", "world_size", "local_rank", "master_addr", "master_port")
-            answers.append([getattr(info, field) for field in fields])
+            answers.append(info and [getattr(info, field) for field in fields])
         except NotImplementedError:
             raise
         except Exception as error:
@@ -61,6 +61,8 @@ def hold(environ, answer, wanted):
 
 def told(answer):
     """Say what came back for an environment."""
+    if not answer:
+        return f"{answer}, and no RankInfo"
     if isinstance(answer, dict):
         return f"{answer['error']}: {answer['text']}"
     rank, world_size, local_rank, address, port = answer
@@ -118,9 +120,16 @@ def test_the_master_is_the_first_host_of_the_node_list(ranks, rng):
 @exercise("phase1/read_rank_info", points=0.5)
 def test_without_a_launcher_it_is_a_single_process(ranks):
     """With nothing set, this is rank 0 of 1."""
-    [answer] = read_rank_infos(ranks, [{}])
+    answer, *others = read_rank_infos(ranks, [{}, TORCHRUN, SLURM])
 
     hold({}, answer, [0, 1, 0, "127.0.0.1", 29500])
+    check(
+        any(other != answer for other in others),
+        "launcher-not-read",
+        f"read_rank_info gives {told(answer)} with nothing set, and the same under torchrun and "
+        f"under Slurm: it reads nothing of what it is given (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
 
 
 @exercise("phase1/read_rank_info", points=0.5)
@@ -163,8 +172,15 @@ def test_bad_environments_are_refused_by_name(ranks):
         ({**SLURM, "SLURM_PROCID": "6"}, ("SLURM_PROCID", "SLURM_NTASKS")),
         ({**SLURM, "SLURM_NTASKS": "many"}, ("SLURM_NTASKS",)),
     ]
-    answers = read_rank_infos(ranks, [environ for environ, _ in cases])
+    good, *answers = read_rank_infos(ranks, [TORCHRUN, *(environ for environ, _ in cases)])
 
+    check(
+        isinstance(good, list),
+        "launcher-not-read",
+        f"with {shown(TORCHRUN)}, where nothing is wrong, read_rank_info gives {told(good)} "
+        f"(GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
     for (environ, names), answer in zip(cases, answers, strict=True):
         refused = isinstance(answer, dict) and answer["error"] == "ValueError"
         check(

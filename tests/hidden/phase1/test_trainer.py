@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from gradsync.diagnose.broadcast import broadcast_mistakes
-from gradsync.diagnose.gradients import gradient_mistakes, none_gradient_skipped
+from gradsync.diagnose.gradients import gradient_mistakes, none_gradient_skipped, not_synchronised
+from gradsync.diagnose.values import close
 from gradsync.testing import (
     EXACT,
     assert_on_every_rank,
@@ -15,6 +16,7 @@ from gradsync.testing import (
     check,
     each,
     exercise,
+    hold,
     would_be,
 )
 
@@ -71,18 +73,33 @@ def test_parameters_and_buffers_stay_the_same_objects(ranks):
         before = [*model.parameters(), *model.buffers()]
         trainer.broadcast_model(model)
         after = [*model.parameters(), *model.buffers()]
-        return [a is b for a, b in zip(before, after, strict=True)]
+        same = [a is b for a, b in zip(before, after, strict=True)]
+        return {"same": same, "weight": model[0].weight.detach()}
 
     seen = ranks(probe, 2)
 
+    hold_weight_arrived(seen)
     model = make_model(0)
     kept = [True] * len([*model.parameters(), *model.buffers()])
     check(
-        all(same == kept for same in seen),
+        all(value["same"] == kept for value in seen),
         "tensors-replaced",
         "after broadcast_model the model holds other parameter or buffer objects than before: an "
         f"optimizer made earlier would go on training the old ones (GUIDELINES, {MODEL})",
-        ranks=[rank for rank in range(2) if seen[rank] != kept],
+        ranks=[rank for rank in range(2) if seen[rank]["same"] != kept],
+        guide=MODEL,
+    )
+
+
+def hold_weight_arrived(seen):
+    """Hold one weight to have come to the other rank: leaving all as it is takes no broadcast."""
+    check(
+        close(seen[0]["weight"], seen[1]["weight"], EXACT),
+        "models-differ",
+        "broadcast_model did nothing to the first layer: its weights on rank 1 are still other "
+        "ones than on rank 0. What is to stay as it was is judged once something is broadcast "
+        f"(GUIDELINES, {MODEL})",
+        ranks=range(2),
         guide=MODEL,
     )
 
@@ -99,10 +116,12 @@ def test_gradients_and_frozen_flags_are_untouched(ranks):
         kept = [p.requires_grad for p in model.parameters()] == before
         first, *others = (p.grad for p in model.parameters())
         mine = first is not None and bool((first == rank + 1).all())
-        return {"kept": kept, "mine": mine, "none": all(g is None for g in others)}
+        none = all(g is None for g in others)
+        return {"kept": kept, "mine": mine, "none": none, "weight": model[0].weight.detach()}
 
     seen = ranks(probe, 2)
 
+    hold_weight_arrived(seen)
     unfrozen = [rank for rank in range(2) if not seen[rank]["kept"]]
     check(
         not unfrozen,
@@ -123,10 +142,8 @@ def test_gradients_and_frozen_flags_are_untouched(ranks):
     )
 
 
-@pytest.mark.parametrize("world_size", [4, 3, 2, 1])
-@exercise("phase1/average_gradients", points=6)
-def test_every_rank_ends_with_the_mean(ranks, rng, world_size):
-    """Different gradients on each rank become their mean on every rank."""
+def average(ranks, rng, world_size):
+    """Have the ranks average drawn gradients; return what they end with, and what each had."""
     grads = rng.standard_normal((world_size, 3, 2), dtype=np.float32)  # (rank, out, in)
     biases = rng.standard_normal((world_size, 3), dtype=np.float32)  # (rank, out)
     local = [{"weight": w, "bias": b} for w, b in zip(grads, biases, strict=True)]
@@ -138,10 +155,24 @@ def test_every_rank_ends_with_the_mean(ranks, rng, world_size):
         trainer.average_gradients(model)
         return {name: param.grad for name, param in model.named_parameters()}
 
-    seen = ranks(probe, world_size, local=by_rank(local))
+    return ranks(probe, world_size, local=by_rank(local)), local
 
-    mean = {"weight": grads.mean(0), "bias": biases.mean(0)}
+
+def hold_synchronised(seen, local):
+    """Hold the ranks not to have kept what each had, as they do where nothing is done."""
+    hold(not_synchronised(local)(seen, local))
+
+
+@pytest.mark.parametrize("world_size", [4, 3, 2, 1])
+@exercise("phase1/average_gradients", points=6)
+def test_every_rank_ends_with_the_mean(ranks, rng, world_size):
+    """Different gradients on each rank become their mean on every rank."""
+    seen, local = average(ranks, rng, world_size)
+
+    mean = {name: np.mean([own[name] for own in local], axis=0) for name in local[0]}
     assert_on_every_rank(seen, mean, mistakes=gradient_mistakes(local))
+    if world_size == 1:  # what a function that does nothing gets right, too
+        hold_synchronised(*average(ranks, rng, 2))
 
 
 @exercise("phase1/average_gradients", points=1)
@@ -209,20 +240,24 @@ def test_a_missing_gradient_counts_as_zero(ranks, rng):
 def test_frozen_parameters_are_left_alone(ranks, rng):
     """What a frozen parameter has in `grad`, or has not, stays."""
     stale = rng.standard_normal((2, 3, 2))  # (rank, out, in)
+    fresh = rng.standard_normal((2, 1, 3))  # (rank, out, in)
 
-    def probe(rank, trainer, stale):
+    def probe(rank, trainer, stale, fresh):
         model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)).double()
         model[0].requires_grad_(False)
         model[0].weight.grad = torch.from_numpy(stale[rank])
-        model[1].weight.grad = torch.ones(1, 3).double()
+        model[1].weight.grad = torch.from_numpy(fresh[rank])
         model[1].bias.grad = torch.ones(1).double()
         trainer.average_gradients(model)
-        return [model[0].weight.grad, model[0].bias.grad is None]
+        frozen = [model[0].weight.grad, model[0].bias.grad is None]
+        return {"frozen": frozen, "trainable": {"weight": model[1].weight.grad}}
 
-    seen = ranks(probe, 2, stale=by_rank(stale))
+    seen = ranks(probe, 2, stale=by_rank(stale), fresh=by_rank(fresh))
 
+    local = [{"weight": grad} for grad in fresh]
+    hold_synchronised(each(seen, lambda value: value["trainable"]), local)
     assert_rank_by_rank(
-        seen,
+        each(seen, lambda value: value["frozen"]),
         [[stale[rank], True] for rank in range(2)],
         mistakes=[
             would_be(

@@ -17,7 +17,9 @@ from gradsync.diagnose.buckets import (
     mean_of,
     only_these_wrong,
     unlike_buckets,
+    with_guide,
 )
+from gradsync.diagnose.gradients import not_synchronised
 from gradsync.diagnose.values import close
 from gradsync.testing import (
     assert_on_every_rank,
@@ -25,6 +27,7 @@ from gradsync.testing import (
     check,
     each,
     exercise,
+    hold,
 )
 
 GUIDE = "Buckets and overlap"
@@ -135,6 +138,17 @@ def test_every_rank_ends_with_the_mean(ranks, rng, world_size, cap):
     seen = ranks(probe_steps, world_size, inputs=by_rank(inputs, 2), plan=["s"], cap=cap)
 
     hold_means(seen, inputs, ["s"])
+    if world_size == 1:
+        hold_that_it_averages(ranks, rng)
+
+
+def hold_that_it_averages(ranks, rng):
+    """Hold two ranks' gradients to meet: on one rank an averager that does nothing is right."""
+    inputs = draw(rng, 1, 2)
+    seen = ranks(probe_steps, 2, inputs=by_rank(inputs, 2), plan=["s"])
+    local = own_gradients(inputs[0], [0])
+    kept = with_guide(not_synchronised(local), GUIDE)
+    hold(kept(each(seen, lambda value: value[0]), local))
 
 
 @exercise("phase2/BucketedGradientAverager", points=1)

@@ -26,15 +26,21 @@ def draw_cases(rng, count=30):
     return [(10, 4), (8, 4), (1, 4), (3, 8), (7, 1), (1, 1), (2, 3), *drawn]
 
 
-def hold_shuffled(order, samples):
-    """Hold what one rank alone goes through: every sample once, and not in their own order."""
+def hold_order(order, samples):
+    """Hold what one rank alone goes through: every sample once."""
+    gone = f"it goes through {some(order)}" if order else "it goes through nothing at all"
     check(
         sorted(order) == list(range(samples)),
         "samples-missing",
-        f"one rank alone, {samples} samples, shuffled: it goes through {some(order)}, but every "
-        f"sample comes once (GUIDELINES, {GUIDE})",
+        f"one rank alone, {samples} samples: {gone}, but every sample comes once "
+        f"(GUIDELINES, {GUIDE})",
         guide=GUIDE,
     )
+
+
+def hold_shuffled(order, samples):
+    """Hold what one rank alone goes through: every sample once, and not in their own order."""
+    hold_order(order, samples)
     check(
         samples < 20 or order != sorted(order),
         "not-shuffled",
@@ -90,7 +96,8 @@ def test_drop_last_cuts_what_does_not_fill_a_row(ranks, rng):
 
     in_order, shuffled = seen
     for orders, every_share in (in_order, shuffled):
-        for (_, _), [order], shares in zip(cases, orders, every_share, strict=True):
+        for (samples, _), [order], shares in zip(cases, orders, every_share, strict=True):
+            hold_order(order, samples)
             hold(diagnose_strides(shares, order, drop_last=True))
 
 
@@ -133,11 +140,13 @@ def test_every_process_works_out_the_same_order(ranks, rng):
 
     def probe(rank, data_loader, seed):
         be_another_process(rank)
-        return probe_shares(data_loader, [(50, 3)], seed=seed)[0]
+        return probe_shares(data_loader, [(50, 3), (50, 1)], seed=seed)
 
     seen = ranks(probe, 3, process_group=False, seed=int(rng.integers(1000)))
 
-    differing = [rank for rank in range(3) if not seen[rank] or seen[rank] != seen[0]]
+    [order] = seen[0][1]
+    hold_order(order, 50)
+    differing = [rank for rank in range(3) if seen[rank] != seen[0]]
     check(
         not differing,
         "shuffle-differs-across-ranks",
@@ -225,16 +234,17 @@ def test_no_global_random_state_is_changed(ranks):
 
         numpy = np.random.get_state
         before = states()
-        sampler = data_loader.ResumableDistributedSampler(range(50), 2, 0)
+        sampler = data_loader.ResumableDistributedSampler(range(50), 1, 0)
         sampler.set_epoch(3)
-        list(sampler)
+        order = [int(index) for index in sampler]
         sampler.resume(4, 11)
         list(sampler)
         after = states()
-        return [name for name in before if before[name] != after[name]]
+        return [[name for name in before if before[name] != after[name]], order]
 
-    [touched] = ranks(probe, 1, process_group=False)
+    [[touched, order]] = ranks(probe, 1, process_group=False)
 
+    hold_shuffled(order, 50)
     check(
         touched == [],
         "global-rng-touched",
@@ -251,6 +261,7 @@ def test_impossible_arguments_are_refused_by_name(ranks):
 
     def probe(data_loader, cases):
         answers = []
+        list(data_loader.ResumableDistributedSampler(range(10), 4, 3))  # good ones are accepted
         for _, samples, num_replicas, rank in cases:
             try:
                 list(data_loader.ResumableDistributedSampler(range(samples), num_replicas, rank))

@@ -194,12 +194,24 @@ def dealings(count, size):
     return np.array_split(everything, size), [everything[rank::size] for rank in range(size)]
 
 
+def hold_model_was_run(calls):
+    """Hold the model to have been run: what is left alone else is told of no evaluation."""
+    check(
+        len(calls) > 0,
+        "differs-from-single-process",
+        "evaluate returned without having run the model on any rank: what comes out of it is to be "
+        f"measured on the samples (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+
+
 @exercise("phase2/evaluate", points=1)
 def test_nothing_is_learned_from_it(ranks, rng):
     """It runs in evaluation mode, without gradients, and leaves those there are alone."""
     seen = ranks(probe_evaluate, 2, data=draw(rng, 9))
 
     calls = [call for value in seen for call in value["calls"]]
+    hold_model_was_run(calls)
     check(
         not any(training for training, _, _ in calls),
         "mode-not-restored",
@@ -230,6 +242,7 @@ def test_the_former_mode_is_put_back(ranks, rng):
     """A model in training mode is in it afterwards, one in evaluation mode too."""
     seen = ranks(probe_evaluate, 3, data=draw(rng, 2))
 
+    hold_model_was_run([call for value in seen for call in value["calls"]])
     wrong = [rank for rank in range(3) if not seen[rank]["kept_mode"]]
     was = " and ".join(f"rank {r} ({'training' if r != 1 else 'evaluation'})" for r in wrong)
     check(

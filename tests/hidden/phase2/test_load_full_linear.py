@@ -125,18 +125,30 @@ def test_the_layers_parameters_stay_the_same_objects(ranks, rng):
         column = model_parallel.ColumnParallelLinear(INPUTS, HIDDEN)
         row = model_parallel.RowParallelLinear(HIDDEN, OUTPUTS)
         before = [*column.parameters(), *row.parameters()]
+        for param in before:
+            param.data.fill_(BEFORE)
         given = {name: tensor.clone() for name, tensor in full.items()}
         model_parallel.load_full_linear(column, given["first"], given["first_bias"])
         model_parallel.load_full_linear(row, given["second"], given["second_bias"])
         after = [*column.parameters(), *row.parameters()]
         same = len(before) == len(after) and all(map(lambda a, b: a is b, before, after))
         trains = all(p.requires_grad and p.is_leaf and p.grad is None for p in after)
+        loaded = any(bool((param != BEFORE).any()) for param in after)
         for param in after:
             param.data.add_(1)  # as an optimizer's step would
-        return {"same": same, "trains": trains, "given": given}
+        return {"same": same, "trains": trains, "loaded": loaded, "given": given}
 
     seen = ranks(probe, 2, full=full)
 
+    idle = [rank for rank in range(2) if not seen[rank]["loaded"]]
+    check(
+        not idle,
+        "differs-from-single-process",
+        "after load_full_linear the layer's parameters are what they were: nothing was copied into "
+        f"them (GUIDELINES, {GUIDE})",
+        ranks=idle,
+        guide=GUIDE,
+    )
     replaced = [rank for rank in range(2) if not seen[rank]["same"]]
     check(
         not replaced,

@@ -47,8 +47,12 @@ def test_rank_0_alone_writes(ranks):
 
     seen = ranks(probe, 3, mistakes=[writes_too(GUIDE)])
 
+    hold_kept(seen[0])
+
+
+def hold_kept(is_there):
     check(
-        seen[0],
+        is_there,
         "resume-lost",
         f"after a training with `resume_from` there is no file at that path (GUIDELINES, {GUIDE})",
         guide=GUIDE,
@@ -97,6 +101,8 @@ def test_code_in_the_file_is_not_run(ranks):
     """A file with code in it is not run."""
 
     def probe(trainer, files):
+        go(trainer, 0, 1, epochs=1)
+        kept = os.path.exists("there.pt")
         for content in files:
             Path("there.pt").write_bytes(content)
             try:
@@ -105,12 +111,13 @@ def test_code_in_the_file_is_not_run(ranks):
                 raise
             except Exception:  # noqa: S110 - refusing it is right
                 pass
-        return os.path.exists("ran")
+        return [kept, os.path.exists("ran")]
 
     whole = io.BytesIO()
     torch.save({"model": {}, "epoch": 1, "more": Bomb()}, whole)
-    [ran] = ranks(probe, 1, files=[whole.getvalue(), pickle.dumps(Bomb())])
+    [[kept, ran]] = ranks(probe, 1, files=[whole.getvalue(), pickle.dumps(Bomb())])
 
+    hold_kept(kept)
     check(
         ran is False,
         "unsafe-load",

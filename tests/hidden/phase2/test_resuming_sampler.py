@@ -89,7 +89,8 @@ def test_what_is_left_is_cut_with_drop_last(ranks, rng):
 
     [seen] = ranks(probe_scripts, 1, process_group=False, cases=cases)
 
-    for (*_, script), (orders, by_rank) in zip(cases, seen, strict=True):
+    for (m, *_, script), (orders, by_rank) in zip(cases, seen, strict=True):
+        hold_orders(orders, m)
         shares = shares_in(by_rank, 0)
         hold(diagnose_strides(shares, orders[0], seen=script[0][2], drop_last=True))
 
@@ -157,6 +158,7 @@ def test_set_epoch_keeps_the_position_of_the_same_epoch_alone(ranks, rng):
     [seen] = ranks(probe_scripts, 1, process_group=False, cases=cases)
 
     for (calls, epoch, position), (orders, by_rank) in zip(scripts, seen, strict=True):
+        hold_orders(orders, m)
         shares = shares_in(by_rank, 0)
         diagnosis = diagnose_strides(shares, orders[0], seen=position)
         said = ", ".join(f"{name}({', '.join(map(str, rest))})" for name, *rest in calls)
@@ -186,6 +188,7 @@ def test_the_pass_after_the_resumed_one_is_whole(ranks, rng):
     [seen] = ranks(probe_scripts, 1, process_group=False, cases=cases)
 
     for (*_, script), (orders, by_rank) in zip(cases, seen, strict=True):
+        hold_orders(orders, m)
         shares, is_set = shares_in(by_rank, 1), script[-2][0] == "set_epoch"
         dealt = [index for row in zip(*shares, strict=False) for index in row][:m]
         is_whole = sorted(dealt) == list(range(m))

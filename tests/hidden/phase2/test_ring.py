@@ -15,6 +15,7 @@ from gradsync.testing import (
     by_rank,
     check,
     exercise,
+    hold,
     would_be,
 )
 
@@ -125,6 +126,14 @@ def some_chunks_wrong(seen, expected):
     return None
 
 
+def hold_that_it_sums(ranks, rng):
+    """Hold two ranks' tensors to change: on one rank a function that does nothing is right."""
+    tensors = [rng.standard_normal((2, 8), dtype=np.float32)]
+    seen = run(ranks, probe_sums, 2, tensors=by_rank(tensors, 1))
+    unchanged = sum_mistakes(tensors)[0]
+    hold(unchanged(seen, tensors))
+
+
 def hold_sums(seen, tensors, otherwise):
     expected = [parts.sum(0) for parts in tensors]
     assert_on_every_rank(seen, expected, mistakes=sum_mistakes(tensors), otherwise=otherwise)
@@ -147,6 +156,8 @@ def test_every_rank_ends_with_the_sum(ranks, rng, world_size):
         f"three tensors of {whole}, {whole + 1} and {whole} elements on {world_size} ranks do not "
         f"all become the sum over the ranks (GUIDELINES, {GUIDE})",
     )
+    if world_size == 1:
+        hold_that_it_sums(ranks, rng)
 
 
 @pytest.mark.parametrize("world_size", [4, 3])

@@ -167,7 +167,14 @@ def test_the_parts_are_views_of_the_batch(ranks, rng):
 
     [seen] = ranks(probe_parts, 1, process_group=False, batches=batches, num_parts=[4, 1, 3])
 
-    for batch, number, (_, _, reached) in zip(batches, (4, 1, 3), seen, strict=True):
+    for batch, number, (_, parts, reached) in zip(batches, (4, 1, 3), seen, strict=True):
+        check(
+            len(parts) == number,
+            "wrong-length",
+            f"a batch of {len(batch[0])} samples in {number} parts: {len(parts)} parts came "
+            f"(GUIDELINES, {MICROBATCHES})",
+            guide=MICROBATCHES,
+        )
         check(
             all(reached),
             "tensors-replaced",
@@ -183,6 +190,7 @@ def test_more_parts_than_samples_are_refused(ranks, rng):
 
     def probe(data_loader, cases):
         answers = []
+        data_loader.split_microbatches((torch.zeros(3, 2),), 2)  # fewer are accepted
         for samples, number in cases:
             try:
                 data_loader.split_microbatches((torch.zeros(samples, 2),), number)

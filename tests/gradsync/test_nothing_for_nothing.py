@@ -1,0 +1,93 @@
+"""Whoever does nothing earns nothing: no test is passed by leaving all as it is."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from gradsync.bank import untouched
+from gradsync.course import find_course
+from gradsync.grading import grade
+from gradsync.submission import Submission
+
+COURSE = find_course(Path(__file__).parent)
+NAMES = "dataset num_replicas rank RANK WORLD_SIZE LOCAL_RANK MASTER_PORT SLURM_PROCID SLURM_NTASKS"
+EMPTIEST = {  # by what a function says that it returns; anything else: None
+    "int": "0",
+    "float": "0.0",
+    "range": "range(0)",
+    "Iterator[int]": "iter(())",
+    "RankInfo": "RankInfo(0, 1, 0, '127.0.0.1', 29500)",
+    "dict[str, Any]": "{'loss': 0.0, 'accuracy': 0.0, 'samples': 0}",
+    "list[dict[str, Any]]": "[]",
+    "list[tuple[Tensor, ...]]": "[]",
+}
+WITH_EMPTY_ANSWERS = [
+    "phase1/PaddedDistributedSampler",
+    "phase1/read_rank_info",
+    "phase1/train_epoch",
+    "phase1/evaluate",
+    "phase2/ResumableDistributedSampler",
+    "phase2/split_microbatches",
+    "phase2/evaluate",
+]
+THAT_REFUSE = [
+    "phase1/PaddedDistributedSampler",
+    "phase1/read_rank_info",
+    "phase1/load_checkpoint",
+    "phase2/ResumableDistributedSampler",
+    "phase2/split_microbatches",
+    "phase2/ColumnParallelLinear",
+]
+SLOW = "handwritten_digits"  # loads much, only to see an untrained model guess
+
+
+def with_bodies(body_of):
+    """Return the templates with what `body_of` makes of a function in the place of its TODO."""
+
+    def filled(source):
+        lines = source.splitlines()
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef) and isinstance(todo := node.body[-1], ast.Raise):
+                lines[todo.lineno - 1] = " " * todo.col_offset + body_of(node)
+        return "\n".join(lines)
+
+    files = untouched(COURSE).files
+    assert all(b"raise NotImplementedError" in text for text in files.values())
+    return Submission("stub", {p: filled(text.decode()).encode() for p, text in files.items()})
+
+
+def earned(submission, phase, **options):
+    """Return the tests that a submission passes, and how many it was held against."""
+    report = grade(submission, COURSE, phases=[phase], seed=1, **options)
+    return [v.id for v in report.verdicts if v.points or v.status == "passed"], len(report.verdicts)
+
+
+@pytest.mark.parametrize("phase", COURSE.graded_phases("hidden"))
+def test_functions_that_do_nothing_earn_nothing(phase):
+    stub = with_bodies(lambda _: "return None")
+
+    passed, count = earned(stub, phase, pytest_options=[f"-k=not {SLOW}"])
+
+    assert count > 50
+    assert passed == []
+
+
+@pytest.mark.parametrize("exercise", WITH_EMPTY_ANSWERS)
+def test_the_emptiest_answer_of_the_right_type_earns_nothing(exercise):
+    stub = with_bodies(lambda node: f"return {EMPTIEST.get(ast.unparse(node.returns))}")
+
+    passed, count = earned(stub, exercise.partition("/")[0], exercise=exercise)
+
+    assert count > 0
+    assert passed == []
+
+
+@pytest.mark.parametrize("exercise", THAT_REFUSE)
+def test_refusing_whatever_comes_earns_nothing(exercise):
+    stub = with_bodies(lambda _: f"raise ValueError({NAMES!r})")
+
+    passed, count = earned(stub, exercise.partition("/")[0], exercise=exercise)
+
+    assert count > 0
+    assert passed == []
