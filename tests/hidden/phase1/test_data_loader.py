@@ -1,13 +1,25 @@
 """Who gets which samples: the sampler. Shares come back as lists of indices, one a rank."""
 
-import random
-
-import numpy as np
-import torch
 from torch.utils.data import DistributedSampler
 
-from gradsync.diagnose.shares import GUIDE, diagnose_shares, some
-from gradsync.probes import salt_hashes
+from gradsync.diagnose.samplers import (
+    BAD_ARGUMENTS,
+    epoch_ignored,
+    not_shuffled,
+    process_has_a_say,
+    random_state_touched,
+    refused_wrongly,
+    seed_ignored,
+)
+from gradsync.diagnose.shares import GUIDE, diagnose_shares
+from gradsync.probes.sampling import (
+    be_another_process,
+    changed_since,
+    indices_of,
+    passes_of_epochs,
+    random_states,
+    refusals,
+)
 from gradsync.testing import check, exercise, hold
 
 
@@ -18,7 +30,7 @@ def shares_of(sampler_class, num_samples, world_size, *, epoch=None, **options):
         sampler = sampler_class(range(num_samples), world_size, rank, **options)
         if epoch is not None:
             sampler.set_epoch(epoch)
-        shares.append([int(index) for index in sampler])
+        shares.append(indices_of(sampler))
     return shares
 
 
@@ -51,13 +63,7 @@ def hold_some(indices):
 
 def hold_shuffled(order):
     hold_some(order)
-    check(
-        list(order) != sorted(order),
-        "not-shuffled",
-        f"`shuffle` is on, and yet the samples come in the order {some(order)} "
-        f"(GUIDELINES, {GUIDE})",
-        guide=GUIDE,
-    )
+    hold(not_shuffled(order, GUIDE))
 
 
 @exercise("phase1/PaddedDistributedSampler", points=4)
@@ -121,25 +127,13 @@ def test_every_process_works_out_the_same_permutation(ranks, rng):
     """The permutation depends on (seed, epoch) alone, whatever the global random state is."""
 
     def probe(rank, data_loader, seed):
-        torch.manual_seed(rank)
-        np.random.seed(rank)
-        random.seed(rank)
-        salt_hashes(rank)
+        be_another_process(rank)
         return shares_of(data_loader.PaddedDistributedSampler, 50, 3, seed=seed, epoch=2)
 
     seen = ranks(probe, 3, process_group=False, seed=int(rng.integers(1000)))
 
     hold_some(joined(seen[0]))
-    differing = [rank for rank in range(3) if seen[rank] != seen[0]]
-    check(
-        not differing,
-        "shuffle-differs-across-ranks",
-        "the same seed and epoch gave another permutation in another process, so the ranks' "
-        "shares overlap and leave samples out: something besides (seed, epoch) has a say, such "
-        f"as the global random state, the time or the hash of a text (GUIDELINES, {GUIDE})",
-        ranks=differing,
-        guide=GUIDE,
-    )
+    hold(process_has_a_say(seen, GUIDE))
 
 
 @exercise("phase1/PaddedDistributedSampler", points=2)
@@ -147,38 +141,12 @@ def test_every_epoch_has_an_order_of_its_own(ranks, rng):
     """Another epoch permutes otherwise, the same epoch the same; a new sampler is at epoch 0."""
 
     def probe(data_loader, seed):
-        sampler = data_loader.PaddedDistributedSampler(range(60), 2, 1, seed=seed)
-        passes = [[int(i) for i in sampler]]
-        for epoch in (0, 1, 2, 0):
-            sampler.set_epoch(epoch)
-            passes.append([int(i) for i in sampler])
-        return passes
+        return passes_of_epochs(data_loader.PaddedDistributedSampler(range(60), 2, 1, seed=seed))
 
     [seen] = ranks(probe, 1, process_group=False, seed=int(rng.integers(1000)))
 
-    fresh, zero, one, two, again = seen
-    hold_shuffled(zero)
-    check(
-        zero != one and one != two and zero != two,
-        "epoch-ignored",
-        "two of the epochs 0, 1 and 2 go through the samples in the same order: `set_epoch` has to "
-        f"give each epoch a permutation of its own (GUIDELINES, {GUIDE})",
-        guide=GUIDE,
-    )
-    check(
-        zero == again,
-        "epoch-ignored",
-        "after `set_epoch(0)` the order is another one the second time: it has to depend on the "
-        f"seed and the epoch that was set, not on what came before (GUIDELINES, {GUIDE})",
-        guide=GUIDE,
-    )
-    check(
-        fresh == zero,
-        "epoch-ignored",
-        "a new sampler does not go through the samples as after `set_epoch(0)`: epochs count from "
-        f"0, and a new sampler is at epoch 0 (GUIDELINES, {GUIDE})",
-        guide=GUIDE,
-    )
+    hold_shuffled(seen[1])
+    hold(epoch_ignored(seen, GUIDE))
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
@@ -192,13 +160,7 @@ def test_every_seed_has_an_order_of_its_own(ranks, rng):
     [seen] = ranks(probe, 1, process_group=False, seeds=[first, first + 1, first + 7])
 
     hold_shuffled(joined(seen[0]))
-    check(
-        seen[0] != seen[1] and seen[1] != seen[2] and seen[0] != seen[2],
-        "seed-ignored",
-        "different seeds gave the same permutation of epoch 0: another seed has to give another "
-        f"(GUIDELINES, {GUIDE})",
-        guide=GUIDE,
-    )
+    hold(seed_ignored(seen, 0, GUIDE))
 
 
 @exercise("phase1/PaddedDistributedSampler", points=2)
@@ -206,69 +168,25 @@ def test_the_global_random_state_is_left_alone(ranks):
     """Going through a sampler changes no global random state."""
 
     def probe(data_loader):
-        def states():
-            keys = np.random.get_state()
-            return [torch.get_rng_state(), repr(random.getstate()), keys[1].copy(), int(keys[2])]
-
-        def differing(before):
-            pairs = zip(("torch", "random", "numpy", "numpy"), before, states(), strict=True)
-            return sorted(
-                {n for n, a, b in pairs if not np.array_equal(np.asarray(a), np.asarray(b))}
-            )
-
-        before = states()
+        before = random_states()
         sampler = data_loader.PaddedDistributedSampler(range(50), 2, 0)
         sampler.set_epoch(3)
-        order = [int(index) for index in sampler]
-        return [differing(before), order]
+        order = indices_of(sampler)
+        return [changed_since(before), order]
 
     [[touched, order]] = ranks(probe, 1, process_group=False)
 
     hold_shuffled(order)
-    check(
-        touched == [],
-        "global-rng-touched",
-        f"the global random state of {' and '.join(map(str, touched))} is another one after a "
-        "pass: whatever your model draws next (dropout, augmentation) would depend on "
-        f"the sampler (GUIDELINES, {GUIDE})",
-        guide=GUIDE,
-    )
+    hold(random_state_touched(touched, GUIDE))
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
 def test_bad_arguments_are_refused_by_name(ranks):
     """A world, rank or dataset that can't be is a ValueError that names the argument."""
 
-    def probe(data_loader, cases):
-        answers = []
-        list(data_loader.PaddedDistributedSampler(range(10), 4, 3))  # good ones are accepted
-        for _, samples, num_replicas, rank in cases:
-            try:
-                sampler = data_loader.PaddedDistributedSampler(range(samples), num_replicas, rank)
-                list(sampler)
-                answers.append(None)
-            except NotImplementedError:
-                raise
-            except Exception as error:
-                answers.append([isinstance(error, ValueError), type(error).__name__, str(error)])
-        return answers
+    def probe(data_loader):
+        return refusals(data_loader.PaddedDistributedSampler, BAD_ARGUMENTS)
 
-    cases = [
-        ("num_replicas", 10, 0, 0),
-        ("num_replicas", 10, -1, 0),
-        ("rank", 10, 4, 4),
-        ("rank", 10, 4, -1),
-        ("dataset", 0, 4, 0),
-    ]
-    [seen] = ranks(probe, 1, process_group=False, cases=cases)
+    [seen] = ranks(probe, 1, process_group=False)
 
-    for (name, samples, num_replicas, rank), answer in zip(cases, seen, strict=True):
-        got = f"{answer[1]}: {answer[2]}" if answer else "no error at all"
-        check(
-            answer is not None and answer[0] and name in answer[2],
-            "bad-arguments-accepted",
-            f"PaddedDistributedSampler over {samples} samples with num_replicas={num_replicas}, "
-            f"rank={rank} gave {got}: a ValueError that says {name!r} is wanted "
-            f"(GUIDELINES, {GUIDE})",
-            guide=GUIDE,
-        )
+    hold(refused_wrongly("PaddedDistributedSampler", seen, GUIDE))

@@ -1,13 +1,24 @@
 """Who gets which samples of a whole epoch: the strided sampler, before anything is resumed."""
 
-import random
-
-import numpy as np
-import torch
-
+from gradsync.diagnose.samplers import (
+    BAD_ARGUMENTS,
+    epoch_ignored,
+    not_shuffled,
+    process_has_a_say,
+    random_state_touched,
+    refused_wrongly,
+    seed_ignored,
+)
 from gradsync.diagnose.shares import some
 from gradsync.diagnose.strides import GUIDE, diagnose_strides, rows_of
-from gradsync.probes import salt_hashes
+from gradsync.probes.sampling import (
+    be_another_process,
+    changed_since,
+    indices_of,
+    passes_of_epochs,
+    random_states,
+    refusals,
+)
 from gradsync.testing import check, exercise, hold
 
 
@@ -15,8 +26,7 @@ def probe_shares(data_loader, cases, **options):
     """Return the indices of every rank in every case, as one process can work them all out."""
     sampler_class = data_loader.ResumableDistributedSampler
     return [
-        [[int(i) for i in sampler_class(range(m), n, r, **options)] for r in range(n)]
-        for m, n in cases
+        [indices_of(sampler_class(range(m), n, r, **options)) for r in range(n)] for m, n in cases
     ]
 
 
@@ -41,13 +51,7 @@ def hold_order(order, samples):
 def hold_shuffled(order, samples):
     """Hold what one rank alone goes through: every sample once, and not in their own order."""
     hold_order(order, samples)
-    check(
-        samples < 20 or order != sorted(order),
-        "not-shuffled",
-        f"`shuffle` is on, and yet the samples come in the order {some(order)} "
-        f"(GUIDELINES, {GUIDE})",
-        guide=GUIDE,
-    )
+    hold(not_shuffled(order, GUIDE) if samples >= 20 else None)
 
 
 @exercise("phase2/ResumableDistributedSampler", points=2)
@@ -126,14 +130,6 @@ def test_the_length_is_what_a_whole_epoch_yields(ranks, rng):
         )
 
 
-def be_another_process(rank):
-    """Give this rank what differs between processes: global random states, hashes of texts."""
-    torch.manual_seed(rank)
-    np.random.seed(rank)
-    random.seed(rank)
-    salt_hashes(rank)
-
-
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
 def test_every_process_works_out_the_same_order(ranks, rng):
     """The permutation depends on (seed, epoch) alone, whatever the global random state is."""
@@ -146,16 +142,7 @@ def test_every_process_works_out_the_same_order(ranks, rng):
 
     [order] = seen[0][1]
     hold_order(order, 50)
-    differing = [rank for rank in range(3) if seen[rank] != seen[0]]
-    check(
-        not differing,
-        "shuffle-differs-across-ranks",
-        "the same seed and epoch gave another permutation in another process, so the ranks' "
-        "shares overlap and leave samples out: something besides (seed, epoch) has a say, such "
-        f"as the global random state, the time or the hash of a text (GUIDELINES, {GUIDE})",
-        ranks=differing,
-        guide=GUIDE,
-    )
+    hold(process_has_a_say(seen, GUIDE))
 
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
@@ -163,34 +150,11 @@ def test_every_epoch_has_its_own_order(ranks, rng):
     """Another epoch permutes otherwise, the same epoch the same; a new sampler is at epoch 0."""
 
     def probe(data_loader, seed):
-        sampler = data_loader.ResumableDistributedSampler(range(60), 2, 1, seed=seed)
-        passes = [[int(i) for i in sampler]]
-        for epoch in (0, 1, 2, 0):
-            sampler.set_epoch(epoch)
-            passes.append([int(i) for i in sampler])
-        return passes
+        return passes_of_epochs(data_loader.ResumableDistributedSampler(range(60), 2, 1, seed=seed))
 
     [seen] = ranks(probe, 1, process_group=False, seed=int(rng.integers(1000)))
 
-    fresh, zero, one, two, again = seen
-    for holds, text in (
-        (
-            zero != one and one != two and zero != two,
-            "two of the epochs 0, 1 and 2 go through the samples in the same order: each epoch "
-            "that is set has a permutation of its own",
-        ),
-        (
-            zero == again,
-            "after `set_epoch(0)` the order is another one the second time: it depends on the seed "
-            "and the epoch that was set, not on what came before",
-        ),
-        (
-            fresh == zero,
-            "a new sampler does not go through the samples as after `set_epoch(0)`: epochs count "
-            "from 0, and a new sampler is at epoch 0",
-        ),
-    ):
-        check(holds, "epoch-ignored", f"{text} (GUIDELINES, {GUIDE})", guide=GUIDE)
+    hold(epoch_ignored(seen, GUIDE))
 
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
@@ -201,22 +165,16 @@ def test_every_seed_has_its_own_order(ranks, rng):
         samplers = [
             data_loader.ResumableDistributedSampler(range(60), 1, 0, seed=seed) for seed in seeds
         ]
-        first = [[int(i) for i in sampler] for sampler in samplers]
+        first = [indices_of(sampler) for sampler in samplers]
         for sampler in samplers:
             sampler.set_epoch(3)
-        return [first, [[int(i) for i in sampler] for sampler in samplers]]
+        return [first, [indices_of(sampler) for sampler in samplers]]
 
     start = int(rng.integers(1000))
     [seen] = ranks(probe, 1, process_group=False, seeds=[start, start + 1, start + 7])
 
     for epoch, orders in zip((0, 3), seen, strict=True):
-        check(
-            orders[0] != orders[1] and orders[1] != orders[2] and orders[0] != orders[2],
-            "seed-ignored",
-            f"different seeds gave the same permutation of epoch {epoch}: another seed has to give "
-            f"another (GUIDELINES, {GUIDE})",
-            guide=GUIDE,
-        )
+        hold(seed_ignored(orders, epoch, GUIDE))
 
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
@@ -224,70 +182,27 @@ def test_no_global_random_state_is_changed(ranks):
     """Making, resuming and going through a sampler changes no global random state."""
 
     def probe(data_loader):
-        def states():
-            numpy_state = [part.tolist() if hasattr(part, "tolist") else part for part in numpy()]
-            return {
-                "torch": repr(torch.get_rng_state().tolist()),
-                "numpy": repr(numpy_state),
-                "random": repr(random.getstate()),
-            }
-
-        numpy = np.random.get_state
-        before = states()
+        before = random_states()
         sampler = data_loader.ResumableDistributedSampler(range(50), 1, 0)
         sampler.set_epoch(3)
-        order = [int(index) for index in sampler]
+        order = indices_of(sampler)
         sampler.resume(4, 11)
         list(sampler)
-        after = states()
-        return [[name for name in before if before[name] != after[name]], order]
+        return [changed_since(before), order]
 
     [[touched, order]] = ranks(probe, 1, process_group=False)
 
     hold_shuffled(order, 50)
-    check(
-        touched == [],
-        "global-rng-touched",
-        f"the global random state of {' and '.join(map(str, touched))} is another one after a "
-        "pass: whatever your model draws next (dropout, augmentation) would depend on "
-        f"the sampler (GUIDELINES, {GUIDE})",
-        guide=GUIDE,
-    )
+    hold(random_state_touched(touched, GUIDE))
 
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
 def test_impossible_arguments_are_refused_by_name(ranks):
     """A world, rank or dataset that can't be is a ValueError that names the argument."""
 
-    def probe(data_loader, cases):
-        answers = []
-        list(data_loader.ResumableDistributedSampler(range(10), 4, 3))  # good ones are accepted
-        for _, samples, num_replicas, rank in cases:
-            try:
-                list(data_loader.ResumableDistributedSampler(range(samples), num_replicas, rank))
-                answers.append(None)
-            except NotImplementedError:
-                raise
-            except Exception as error:
-                answers.append([isinstance(error, ValueError), type(error).__name__, str(error)])
-        return answers
+    def probe(data_loader):
+        return refusals(data_loader.ResumableDistributedSampler, BAD_ARGUMENTS)
 
-    cases = [
-        ("num_replicas", 10, 0, 0),
-        ("num_replicas", 10, -1, 0),
-        ("rank", 10, 4, 4),
-        ("rank", 10, 4, -1),
-        ("dataset", 0, 4, 0),
-    ]
-    [seen] = ranks(probe, 1, process_group=False, cases=cases)
+    [seen] = ranks(probe, 1, process_group=False)
 
-    for (name, samples, num_replicas, rank), answer in zip(cases, seen, strict=True):
-        got = f"{answer[1]}: {answer[2]}" if answer else "no error at all"
-        check(
-            answer is not None and answer[0] and name in answer[2],
-            "bad-arguments-accepted",
-            f"ResumableDistributedSampler over {samples} samples with num_replicas={num_replicas}, "
-            f"rank={rank} gave {got}: a ValueError that says {name!r} is wanted "
-            f"(GUIDELINES, {GUIDE})",
-            guide=GUIDE,
-        )
+    hold(refused_wrongly("ResumableDistributedSampler", seen, GUIDE))

@@ -1,0 +1,103 @@
+"""Mistakes of a sampler, however it deals out: epochs, seeds, random states, bad arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gradsync.diagnose.shares import some
+from gradsync.records import Diagnosis
+
+BAD_ARGUMENTS = (  # the one that can't be; samples, num_replicas, rank
+    ("num_replicas", 10, 0, 0),
+    ("num_replicas", 10, -1, 0),
+    ("rank", 10, 4, 4),
+    ("rank", 10, 4, -1),
+    ("dataset", 0, 4, 0),
+)
+
+
+def not_shuffled(order: Sequence[int], guide: str) -> Diagnosis | None:
+    """What a pass with `shuffle` yields is in the samples' own order."""
+    if list(order) != sorted(order):
+        return None
+    text = f"`shuffle` is on, and yet the samples come in the order {some(order)}"
+    return _found("not-shuffled", text, guide)
+
+
+def process_has_a_say(seen: Sequence[Any], guide: str) -> Diagnosis | None:
+    """Processes that differ in their global state worked out different orders, one each."""
+    differing = [rank for rank, orders in enumerate(seen) if orders != seen[0]]
+    if not differing:
+        return None
+    text = (
+        "the same seed and epoch gave another permutation in another process, so the ranks' "
+        "shares overlap and leave samples out: something besides (seed, epoch) has a say, such "
+        "as the global random state, the time or the hash of a text"
+    )
+    return _found("shuffle-differs-across-ranks", text, guide, differing)
+
+
+def epoch_ignored(passes: Sequence[Sequence[int]], guide: str) -> Diagnosis | None:
+    """Passes of a new sampler, and of epochs 0, 1, 2 and again 0, are not those of their epoch."""
+    fresh, zero, one, two, again = passes
+    for holds, text in (
+        (
+            zero != one and one != two and zero != two,
+            "two of the epochs 0, 1 and 2 go through the samples in the same order: `set_epoch` "
+            "has to give each epoch a permutation of its own",
+        ),
+        (
+            zero == again,
+            "after `set_epoch(0)` the order is another one the second time: it has to depend on "
+            "the seed and the epoch that was set, not on what came before",
+        ),
+        (
+            fresh == zero,
+            "a new sampler does not go through the samples as after `set_epoch(0)`: epochs count "
+            "from 0, and a new sampler is at epoch 0",
+        ),
+    ):
+        if not holds:
+            return _found("epoch-ignored", text, guide)
+    return None
+
+
+def seed_ignored(orders: Sequence[Any], epoch: int, guide: str) -> Diagnosis | None:
+    """Of an epoch's orders with different seeds, two are the same."""
+    if all(one != other for n, one in enumerate(orders) for other in orders[:n]):
+        return None
+    text = (
+        f"different seeds gave the same permutation of epoch {epoch}: another seed has to give "
+        "another"
+    )
+    return _found("seed-ignored", text, guide)
+
+
+def random_state_touched(touched: Sequence[str], guide: str) -> Diagnosis | None:
+    """The global random state of these libraries is another one after a pass."""
+    if not touched:
+        return None
+    text = (
+        f"the global random state of {' and '.join(map(str, touched))} is another one after a "
+        "pass: whatever your model draws next (dropout, augmentation) would depend on the sampler"
+    )
+    return _found("global-rng-touched", text, guide)
+
+
+def refused_wrongly(sampler: str, answers: Sequence[Any], guide: str) -> Diagnosis | None:
+    """One of the bad arguments did not end in a ValueError that names it."""
+    for (name, samples, num_replicas, rank), answer in zip(BAD_ARGUMENTS, answers, strict=True):
+        if answer is not None and answer[0] and name in answer[2]:
+            continue
+        got = f"{answer[1]}: {answer[2]}" if answer else "no error at all"
+        text = (
+            f"{sampler} over {samples} samples with num_replicas={num_replicas}, rank={rank} gave "
+            f"{got}: a ValueError that says {name!r} is wanted"
+        )
+        return _found("bad-arguments-accepted", text, guide)
+    return None
+
+
+def _found(code: str, text: str, guide: str, ranks: Sequence[int] = ()) -> Diagnosis:
+    return Diagnosis(code, tuple(ranks), f"{text} (GUIDELINES, {guide})", guide=guide)

@@ -1,0 +1,70 @@
+"""What is asked of a sampler on a rank: its passes, its refusals, what it does to random states."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradsync.probes import salt_hashes
+
+Case = tuple[str, int, int, int]  # the argument that can't be; samples, num_replicas, rank
+
+
+def indices_of(sampler: Iterable[Any]) -> list[int]:
+    """Return what a pass yields."""
+    return [int(index) for index in sampler]
+
+
+def passes_of_epochs(sampler: Any) -> list[list[int]]:
+    """Return a new sampler's pass, and those after `set_epoch` of 0, 1, 2 and again 0."""
+    passes = [indices_of(sampler)]
+    for epoch in (0, 1, 2, 0):
+        sampler.set_epoch(epoch)
+        passes.append(indices_of(sampler))
+    return passes
+
+
+def refusals(sampler_class: Callable[..., Any], cases: Sequence[Case]) -> list[Any]:
+    """Return what each case's arguments end in: whether a ValueError, its name and text, or None.
+
+    Arguments with nothing wrong are tried first; an error that they end in is raised.
+    """
+    list(sampler_class(range(10), 4, 3))
+    answers: list[Any] = []
+    for _, samples, num_replicas, rank in cases:
+        try:
+            list(sampler_class(range(samples), num_replicas, rank))
+            answers.append(None)
+        except NotImplementedError:
+            raise
+        except Exception as error:  # noqa: BLE001 - which one it is, is the answer
+            answers.append([isinstance(error, ValueError), type(error).__name__, str(error)])
+    return answers
+
+
+def be_another_process(rank: int) -> None:
+    """Give this rank what differs between processes: global random states, hashes of texts."""
+    torch.manual_seed(rank)
+    np.random.seed(rank)
+    random.seed(rank)
+    salt_hashes(rank)
+
+
+def random_states() -> dict[str, str]:
+    """Return the global random state of each library that has one."""
+    name, keys, *rest = np.random.get_state()
+    return {
+        "torch": repr(torch.get_rng_state().tolist()),
+        "numpy": repr((name, np.asarray(keys).tolist(), rest)),
+        "random": repr(random.getstate()),
+    }
+
+
+def changed_since(before: Mapping[str, str]) -> list[str]:
+    """Return the libraries whose global random state is another one than it was."""
+    after = random_states()
+    return [name for name in before if before[name] != after[name]]
