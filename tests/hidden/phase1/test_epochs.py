@@ -5,23 +5,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 
+from gradsync.probes.evaluation import Spy
 from gradsync.testing import assert_on_every_rank, by_rank, check, each, exercise, would_be
 
 GUIDE = "Epochs and evaluation"
-
-
-class Spy(nn.Module):
-    """A linear classifier of float64 that notes how it was called."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(3)
-        self.layer = nn.Linear(4, 3).double()
-        self.calls = []
-
-    def forward(self, inputs):
-        self.calls.append((self.training, torch.is_grad_enabled()))
-        return self.layer(inputs)
 
 
 class EarSampler(SequentialSampler):
@@ -56,7 +43,7 @@ def probe_epoch(rank, trainer, shares, batch_size):
     model = Spy().eval()
     loader = DataLoader(tensors(shares[rank]), batch_size=batch_size)
     loss = trainer.train_epoch(model, loader, nn.CrossEntropyLoss(), sgd(model), 0)
-    return [float(loss), [bool(training) for training, _ in model.calls]]
+    return [float(loss), [bool(training) for training, *_ in model.calls]]
 
 
 def batch_losses(shares, batch_size, lr=0.3):

@@ -1,0 +1,96 @@
+"""Mistakes in evaluating a model, however the samples are shared out. Values are a dict a rank.
+
+What a rank did is as `gradsync.probes.evaluation.spied_evaluation` tells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gradsync.diagnose import Rule
+from gradsync.diagnose.values import close
+from gradsync.records import Diagnosis, Observation
+
+KEYS = {"loss", "accuracy", "samples"}
+
+
+def told(result: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in result.items())
+
+
+def other_keys(results: Sequence[Mapping[str, float]], guide: str) -> Diagnosis | None:
+    """The dict that was returned has other keys than the contract's."""
+    if all(set(result) == KEYS for result in results):
+        return None
+    text = f"evaluate returns the keys {sorted(results[0])}: loss, accuracy and samples are wanted"
+    return _found("wrong-signature", text, guide)
+
+
+def differs_across_ranks(guide: str) -> Rule:
+    """Return the rule for numbers that are not the same on every rank."""
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        if all(close(result, seen[0]) for result in seen):
+            return None
+        shown = f"{told(seen[0])} on rank 0 and {told(seen[-1])} on rank {len(seen) - 1}"
+        if close(seen[0], expected[0]):
+            text = f"rank 0 alone has the numbers of all ranks: evaluate returns {shown}. Every "
+            text += "rank is to have them"
+            return _found("only-one-rank-has-it", text, guide, range(1, len(seen)))
+        text = f"evaluate returns other numbers on other ranks, {shown}: sum over all ranks"
+        return _found("loss-is-local", text, guide, range(len(seen)))
+
+    return rule
+
+
+def learned_from(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | None:
+    """The model ran in training mode or with gradients, lost its own, or was not run at all."""
+    calls = [call for value in seen for call in value["calls"]]
+    if not calls:
+        return _never_run(guide)
+    if any(training for training, _, _ in calls):
+        text = (
+            "evaluate runs the model in training mode, in which dropout and BatchNorm do not do "
+            "what they do in use"
+        )
+        return _found("mode-not-restored", text, guide)
+    if any(tracked for _, tracked, _ in calls):
+        text = (
+            "evaluate runs the model with gradients tracked: nothing is learned from it, and the "
+            "memory that they take is wasted"
+        )
+        return _found("gradients-touched", text, guide)
+    changed = [rank for rank, value in enumerate(seen) if not value["kept_grad"]]
+    if changed:
+        text = (
+            "after evaluate the parameters have other gradients than before: they belong to the "
+            "training, and stay as they are"
+        )
+        return _found("gradients-touched", text, guide, changed)
+    return None
+
+
+def mode_not_restored(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | None:
+    """The model is not in the mode that it came in, or was not run at all."""
+    if not any(value["calls"] for value in seen):
+        return _never_run(guide)
+    wrong = [rank for rank, value in enumerate(seen) if not value["kept_mode"]]
+    if not wrong:
+        return None
+    was = " and ".join(f"rank {r} ({'training' if r != 1 else 'evaluation'})" for r in wrong)
+    text = f"after evaluate the model is not in the mode that it came in, on {was}"
+    return _found("mode-not-restored", text, guide, wrong)
+
+
+def _never_run(guide: str) -> Diagnosis:
+    """What is left alone besides tells of no evaluation."""
+    text = (
+        "evaluate returned without having run the model on any rank: what comes out of it is to be "
+        "measured on the samples"
+    )
+    return _found("differs-from-single-process", text, guide)
+
+
+def _found(code: str, text: str, guide: str, ranks: Sequence[int] = ()) -> Diagnosis:
+    return Diagnosis(code, tuple(ranks), f"{text} (GUIDELINES, {guide})", guide=guide)

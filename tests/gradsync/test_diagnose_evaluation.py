@@ -1,0 +1,90 @@
+"""What is wrong with an evaluation, whatever the samples were."""
+
+import pytest
+import torch
+from torch import nn
+
+from gradsync.diagnose.evaluation import (
+    differs_across_ranks,
+    learned_from,
+    mode_not_restored,
+    other_keys,
+)
+from gradsync.probes.evaluation import spied_evaluation
+from gradsync.records import Observation
+
+GUIDE = "Evaluation"
+RESULT = {"loss": 1.0, "accuracy": 0.5, "samples": 4}
+INPUTS = torch.zeros(2, 4, dtype=torch.float64)
+
+
+def seen_of(evaluate, ranks=2):
+    return [spied_evaluation(rank, evaluate) for rank in range(ranks)]
+
+
+def rightly(model):
+    was = model.training
+    model.eval()
+    with torch.no_grad():
+        model(INPUTS)
+    model.train(was)
+    return RESULT
+
+
+def in_training_mode(model):
+    with torch.no_grad():
+        model.train()(INPUTS)
+    return RESULT
+
+
+def with_gradients(model):
+    model.eval()(INPUTS)
+    return RESULT
+
+
+def without_the_gradients_from_before(model):
+    rightly(model)
+    model.zero_grad()
+    return RESULT
+
+
+def not_at_all(model: nn.Module):
+    return RESULT
+
+
+def test_an_evaluation_that_leaves_all_as_it_was_is_right():
+    seen = seen_of(rightly)
+
+    assert learned_from(seen, GUIDE) is None
+    assert mode_not_restored(seen, GUIDE) is None
+    assert other_keys([value["result"] for value in seen], GUIDE) is None
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "code"),
+    [
+        (in_training_mode, "mode-not-restored"),
+        (with_gradients, "gradients-touched"),
+        (without_the_gradients_from_before, "gradients-touched"),
+        (not_at_all, "differs-from-single-process"),
+    ],
+)
+def test_what_is_learned_from_an_evaluation_is_told(evaluate, code):
+    assert learned_from(seen_of(evaluate), GUIDE).code == code
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "ranks"), [(with_gradients, (0,)), (in_training_mode, (1,)), (not_at_all, ())]
+)
+def test_the_ranks_whose_mode_was_lost_are_named(evaluate, ranks):
+    assert mode_not_restored(seen_of(evaluate), GUIDE).ranks == ranks
+
+
+@pytest.mark.parametrize(
+    ("losses", "code"), [((1.0, 2.0), "only-one-rank-has-it"), ((2.0, 3.0), "loss-is-local")]
+)
+def test_numbers_that_differ_across_ranks_are_told_apart(losses, code):
+    values = tuple({**RESULT, "loss": loss} for loss in losses)
+    seen = Observation(2, values, events=(), output=("", ""), seconds=0.0)
+
+    assert differs_across_ranks(GUIDE)(seen, [RESULT, RESULT]).code == code
