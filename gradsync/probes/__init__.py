@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,21 @@ class Info:
     local_rank: int = 0
     master_addr: str = "127.0.0.1"
     master_port: int = 29500
+
+
+def raised(call: Callable[[], Any]) -> Exception | None:
+    """Return the exception that a call ends in, None where it returns.
+
+    Raises:
+        NotImplementedError: what is called is still to be written.
+    """
+    try:
+        call()
+    except NotImplementedError:
+        raise
+    except Exception as error:  # noqa: BLE001 - which one it is, is the answer
+        return error
+    return None
 
 
 def salt_hashes(salt: int) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from gradsync.probes import salt_hashes
+from gradsync.probes import raised, salt_hashes
 
 Case = tuple[str, int, int, int]  # the argument that can't be; samples, num_replicas, rank
 
@@ -33,17 +34,19 @@ def refusals(sampler_class: Callable[..., Any], cases: Sequence[Case]) -> list[A
 
     Arguments with nothing wrong are tried first; an error that they end in is raised.
     """
-    list(sampler_class(range(10), 4, 3))
+    _go_through(sampler_class, 10, 4, 3)
     answers: list[Any] = []
     for _, samples, num_replicas, rank in cases:
-        try:
-            list(sampler_class(range(samples), num_replicas, rank))
-            answers.append(None)
-        except NotImplementedError:
-            raise
-        except Exception as error:  # noqa: BLE001 - which one it is, is the answer
-            answers.append([isinstance(error, ValueError), type(error).__name__, str(error)])
+        error = raised(partial(_go_through, sampler_class, samples, num_replicas, rank))
+        told = [isinstance(error, ValueError), type(error).__name__, str(error)]
+        answers.append(told if error else None)
     return answers
+
+
+def _go_through(
+    sampler_class: Callable[..., Any], samples: int, num_replicas: int, rank: int
+) -> None:
+    list(sampler_class(range(samples), num_replicas, rank))
 
 
 def be_another_process(rank: int) -> None:
