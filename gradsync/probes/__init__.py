@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import builtins
+import sys
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
+
+import cloudpickle
+
+# Each run brings its own to the ranks: none is there to be imported, and changed, before.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 @dataclass(frozen=True)
