@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -142,9 +143,16 @@ def test_a_folder_without_a_course_is_refused(tmp_path):
 def solution(*command: str, folder: Path = COURSE.root / "solutions" / "phase1") -> str:
     """Run a command in the solutions' folder and return what it prints."""
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(
-        command, cwd=folder, env=environ, check=False, capture_output=True, text=True, timeout=120
-    )
+    with tempfile.TemporaryDirectory() as temporary:  # torchrun leaves its logs
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env={**environ, "TMPDIR": temporary},
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -41,7 +41,7 @@ def production(tmp_path):
         command = [*launcher, "--nproc_per_node", "2", str(wrapper), *options]
         sizes = [f"--samples={SAMPLES}", f"--batch-size={BATCH}", f"--epochs={EPOCHS}"]
         alone = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-        alone["CUDA_VISIBLE_DEVICES"] = ""
+        alone |= {"CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(tmp_path)}  # torchrun leaves logs
         done = subprocess.run(
             [*command, *sizes, f"--lr={LR}", f"--save={weights}"],
             env=alone,
