@@ -65,7 +65,7 @@ def probe_steps(rank, trainer, inputs, targets, sizes):
             model, microbatches, nn.functional.cross_entropy, optimizer, averager
         )
         losses.append(loss)
-    kinds = sorted({type(loss).__name__ for loss in losses})
+    kinds = sorted({"float" if isinstance(x, float) else type(x).__name__ for x in losses})
     return {
         "weights": weights_of(model),
         "losses": [float(loss) for loss in losses],

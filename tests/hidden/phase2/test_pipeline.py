@@ -126,7 +126,7 @@ def probe_steps(rank, world_size, model_parallel, steps, kind="vectors", frozen=
         "gradients": gradients_of(stage),
         "weights": weights_of(stage),
         "losses": losses,
-        "types": [type(loss).__name__ for loss in losses],
+        "types": ["float" if isinstance(x, float) else type(x).__name__ for x in losses],
         "order": watched.order,
     }
 

@@ -36,5 +36,6 @@ def answers(layer_class, cases):
     told = []
     for inputs, outputs in cases:
         error = raised(partial(layer_class, inputs, outputs))
-        told.append(f"{type(error).__name__}: {error}" if error else None)
+        kind = ValueError if isinstance(error, ValueError) else type(error)  # or one made of it
+        told.append(f"{kind.__name__}: {error}" if error else None)
     return told
