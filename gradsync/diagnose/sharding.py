@@ -7,6 +7,7 @@ those that torch's own optimizer would make.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gradsync.diagnose import Rule
@@ -84,6 +85,35 @@ def other_steps(case: str) -> Rule:
         return Diagnosis("differs-from-single-process", everyone, text, guide=GUIDE)
 
     return rule
+
+
+def used_up(seen: Observation, _expected: Any) -> Diagnosis | None:
+    """Know a run in which torch found no parameters, since the iterator over them had ended."""
+    return _raised_by_torch(
+        seen,
+        "empty parameter list",
+        "`params` may be an iterator, as model.parameters() is one, and who goes through it a "
+        "second time finds nothing. Go through it once, and keep what came",
+    )
+
+
+def missing_defaults(seen: Observation, _expected: Any) -> Diagnosis | None:
+    """Know a run in which a scheduler looked for a setting in `defaults` and found none."""
+    return _raised_by_torch(
+        seen,
+        "must support momentum",
+        "Schedulers look into an optimizer's `defaults` for the settings that it has, here for "
+        "`momentum`: those of a ShardedOptimizer have to be the optimizer's that it shards",
+    )
+
+
+def _raised_by_torch(seen: Observation, phrase: str, reason: str) -> Diagnosis | None:
+    """Return a run's failure with its reason, where the phrase stands in what torch says."""
+    failure = seen.failure
+    if failure is None or phrase not in failure.diagnosis.explanation:
+        return None
+    text = f"{failure.diagnosis.explanation}. {reason} (GUIDELINES, {GUIDE})"
+    return replace(failure.diagnosis, explanation=text, guide=GUIDE)
 
 
 def _same(seen: Observation, expected: Any, step: int) -> bool:

@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from gradsync.diagnose.sharding import not_gathered, other_steps, ranks_differ
+from gradsync.diagnose.sharding import (
+    missing_defaults,
+    not_gathered,
+    other_steps,
+    ranks_differ,
+    used_up,
+)
 from gradsync.testing import assert_on_every_rank, exercise
 
 SHAPES = [(6, 5), (2,), (4, 4, 2), (1,), (3, 9)]
@@ -32,6 +38,8 @@ def make_optimizer(params, case, sharded):
         for group in case["groups"]
         if (members := [params[index] for index in group["members"]])
     ]
+    if case.get("iterator"):  # as model.parameters() is one
+        [groups] = (iter(group["params"]) for group in groups)
     kind = getattr(torch.optim, case["name"])
     if sharded is None:
         return kind(groups, **case["options"])
@@ -42,8 +50,8 @@ def drive(case, grads, sharded=None):
     """Step with the gradients, (step, parameter); return the parameters after each step."""
     params = make_params(case)
     optimizer = make_optimizer(params, case, sharded)
-    decays = [lambda step, base=base: base**step for base in case.get("decays", ())]
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, decays) if decays else None
+    cycle = case.get("cycle")
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, **cycle) if cycle else None
     after = []
     for number, row in enumerate(grads):
         if number == case.get("late_at"):
@@ -92,13 +100,13 @@ def test_steps_equal_the_unsharded_optimizers(ranks, rng, world_size):
 
 @exercise("phase2/ShardedOptimizer", points=0.5)
 def test_parameters_of_several_dtypes(ranks, rng):
-    """Parameters of float32 and float64 in one group are stepped and shared, each as it is."""
-    case = {**PLAIN, "mixed": True}
+    """Parameters of float32 and float64, from an iterator, are stepped and shared as they are."""
+    case = {**PLAIN, "mixed": True, "iterator": True}
     grads = draw(rng, SHAPES)
 
-    seen = ranks(probe_drive, 2, case=case, grads=grads)
+    seen = ranks(probe_drive, 2, case=case, grads=grads, mistakes=[used_up])
 
-    hold_drive(seen, case, grads, "with parameters of float32 and of float64")
+    hold_drive(seen, case, grads, "with parameters of float32 and of float64, from an iterator")
 
 
 @exercise("phase2/ShardedOptimizer", points=1)
@@ -124,13 +132,14 @@ def test_groups_keep_their_own_settings(ranks, rng):
 
 @exercise("phase2/ShardedOptimizer", points=1)
 def test_a_scheduler_sets_the_learning_rate(ranks, rng):
-    """A scheduler's learning rates, one a group, are those that the next step is made with."""
-    case = {**GROUPS, "decays": [0.5, 0.2]}
+    """What a scheduler sets for each group is what the next step is made with."""
+    case = {**GROUPS, "cycle": {"max_lr": [0.3, 0.05], "total_steps": 6}}
     grads = draw(rng, SHAPES)
 
-    seen = ranks(probe_drive, 2, case=case, grads=grads)
+    seen = ranks(probe_drive, 2, case=case, grads=grads, mistakes=[missing_defaults])
 
-    hold_drive(seen, case, grads, "with a scheduler that changes the groups' learning rates")
+    what = "with OneCycleLR, which sets the groups' learning rates and their momentum"
+    hold_drive(seen, case, grads, what)
 
 
 @exercise("phase2/ShardedOptimizer", points=1)

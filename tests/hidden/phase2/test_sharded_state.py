@@ -1,6 +1,7 @@
 """What a sharded optimizer keeps, and that it is an optimizer in every other way."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from gradsync.diagnose.sharding import not_gathered, other_steps, ranks_differ
+from gradsync.probes import raised
 from gradsync.testing import (
     assert_on_every_rank,
     assert_rank_by_rank,
@@ -35,8 +37,10 @@ def probe_closure(rank, world_size, trainer, shapes, targets):
     """Step twice with a closure that averages gradients, as a training step's would."""
     params = make_params(shapes)
     optimizer = trainer.ShardedOptimizer(params, torch.optim.Adam, lr=0.1)
+    calls = []
 
     def closure():
+        calls.append(torch.is_grad_enabled())
         for param in params:
             param.grad = None
         loss = close_in(params, targets[rank])
@@ -47,13 +51,17 @@ def probe_closure(rank, world_size, trainer, shapes, targets):
         return loss
 
     losses = [optimizer.step(closure) for _ in range(2)]
-    after = [param.detach().clone() for param in params]
-    return {"after": after, "losses": [None if loss is None else float(loss) for loss in losses]}
+    return {
+        "after": [param.detach().clone() for param in params],
+        "losses": [None if loss is None else float(loss) for loss in losses],
+        "calls": len(calls),
+        "grad_mode": torch.is_grad_enabled(),
+    }
 
 
 @exercise("phase2/ShardedOptimizer", points=1)
 def test_step_calls_the_closure_and_returns_its_loss(ranks, rng):
-    """step(closure) calls it on every rank, with gradients on, and returns what it returned."""
+    """step(closure) calls it once on every rank, with gradients on, and returns its loss."""
     shapes = [(3, 2), (4,)]
     targets = rng.uniform(-3, 3, (3, 2))  # (rank, parameter)
 
@@ -91,6 +99,30 @@ def test_step_calls_the_closure_and_returns_its_loss(ranks, rng):
         each(seen, lambda value: value["losses"]),
         losses,
         otherwise="step(closure) does not return what the closure returned, once for each step",
+    )
+    hold_calls(seen)
+
+
+def hold_calls(seen):
+    """Hold two steps to have called the closure twice, and to have left autograd's mode alone."""
+    often = [rank for rank, value in enumerate(seen) if value["calls"] != 2]
+    check(
+        not often,
+        "differs-from-single-process",
+        f"2 calls of step(closure) call the closure {seen[often[0]]['calls'] if often else 2} "
+        "times: a closure is a forward and a backward, and each step needs one of them "
+        f"(GUIDELINES, {GUIDE})",
+        ranks=often,
+        guide=GUIDE,
+    )
+    off = [rank for rank, value in enumerate(seen) if not value["grad_mode"]]
+    check(
+        not off,
+        "mode-not-restored",
+        "after step(closure) autograd is switched off for all that comes next: what is done "
+        f"without gradients ends with the step (GUIDELINES, {GUIDE})",
+        ranks=off,
+        guide=GUIDE,
     )
 
 
@@ -185,6 +217,15 @@ def probe_groups(trainer, members):
     for param in params:
         param.grad = torch.ones_like(param)
     optimizer.zero_grad()
+    cleared = all(p.grad is None or not p.grad.any() for p in params)
+    zeros_or_none = []
+    for to_none in (False, True):
+        for param in params:
+            param.grad = torch.ones_like(param)
+        refused = raised(partial(optimizer.zero_grad, set_to_none=to_none))
+        kept = [p.grad is not None and not p.grad.any() for p in params]
+        gone = [p.grad is None for p in params]
+        zeros_or_none.append(refused is None and all(gone if to_none else kept))
     groups = [
         [index for held in group["params"] for index, p in enumerate(params) if p is held]
         for group in optimizer.param_groups
@@ -193,7 +234,8 @@ def probe_groups(trainer, members):
         "kind": isinstance(optimizer, torch.optim.Optimizer),
         "groups": groups,
         "settings": [float(group["lr"]) for group in optimizer.param_groups],
-        "cleared": all(p.grad is None or not p.grad.any() for p in params),
+        "cleared": cleared,
+        "zeros_or_none": zeros_or_none,
     }
 
 
@@ -212,6 +254,15 @@ def test_it_is_an_optimizer_over_all_parameters(ranks):
         f"{', '.join(map(str, left))}: each rank clears those of all parameters, not of its share "
         f"alone (GUIDELINES, {GUIDE})",
         ranks=left,
+        guide=GUIDE,
+    )
+    check(
+        all(all(value["zeros_or_none"]) for value in seen),
+        "wrong-signature",
+        "zero_grad(set_to_none=False) has to leave zeros in `grad`, zero_grad(set_to_none=True) "
+        "None, as any torch.optim.Optimizer's: here the argument is refused, or has no influence. "
+        f"What is inherited need not be written again (GUIDELINES, {GUIDE})",
+        ranks=[rank for rank, value in enumerate(seen) if not all(value["zeros_or_none"])],
         guide=GUIDE,
     )
 
