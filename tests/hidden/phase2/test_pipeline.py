@@ -52,6 +52,8 @@ def blocks_of(kind):
         nn.Sequential(Turn(), nn.Linear(5, 4), nn.Tanh(), Turn()),  # (sample, 4, 3)
         nn.Sequential(nn.Flatten(), nn.Linear(12, CLASSES)),
     ]
+    if kind == "words":
+        blocks[2].append(nn.Unflatten(1, (2, 1, 2, 1)))  # (sample, 2, 1, 2, 1, 3)
     return [block.double() if kind == "words" else block for block in blocks]
 
 
@@ -70,7 +72,13 @@ def stage_of(kind, first, end, frozen=()):
 
 
 def optimizer_for(model):
-    return torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    """Return an optimizer of two groups, the weights' and the biases'."""
+    params = list(model.parameters())
+    groups = [
+        {"params": [p for p in params if p.dim() > 1], "lr": LEARNING_RATE},
+        {"params": [p for p in params if p.dim() == 1], "lr": LEARNING_RATE / 2},
+    ]
+    return torch.optim.SGD(groups, momentum=MOMENTUM)
 
 
 def gradients_of(model):
@@ -94,15 +102,17 @@ def draw_microbatches(rng, sizes, kind="vectors"):
 
 
 class Watched(nn.Module):
-    """A stage that notes when it runs forward and when backward comes to it."""
+    """A stage that notes when it runs forward, in which mode, and when backward comes to it."""
 
     def __init__(self, stage):
         super().__init__()
         self.stage = stage
         self.order = []
+        self.modes = []
 
     def forward(self, inputs):
         self.order.append("forward")
+        self.modes.append(self.training)
         outputs = self.stage(inputs)
         if outputs.requires_grad:
             outputs.register_hook(lambda _: self.order.append("backward"))
@@ -128,6 +138,7 @@ def probe_steps(rank, world_size, model_parallel, steps, kind="vectors", frozen=
         "losses": losses,
         "types": ["float" if isinstance(x, float) else type(x).__name__ for x in losses],
         "order": watched.order,
+        "trains": all(watched.modes) and watched.training,
     }
 
 
@@ -138,8 +149,9 @@ def one_process(steps, *, kind="vectors", frozen=(), weigh="samples", zero=True)
     losses = []
     for microbatches in steps:
         samples = sum(len(targets) for _, targets in microbatches)
-        if zero:
-            optimizer.zero_grad()
+        for group in optimizer.param_groups[: {True: 2, "first": 1, False: 0}[zero]]:
+            for param in group["params"]:
+                param.grad = None
         losses.append(0.0)
         for k, (inputs, targets) in enumerate(microbatches, start=1):
             factor = {
@@ -247,7 +259,7 @@ def test_every_rank_returns_the_whole_batchs_loss(ranks, rng, world_size):
 
 @exercise("phase2/pipeline_train_step", points=1)
 def test_several_steps_equal_those_of_one_process(ranks, rng):
-    """After several steps in a row the stages have the weights of the unsplit model."""
+    """After several steps the stages have the unsplit model's weights, in both groups."""
     steps = [draw_microbatches(rng, sizes) for sizes in ([2, 3], [3, 1, 1], [1, 2])]
 
     seen = ranks(probe_steps, 3, steps=steps)
@@ -261,6 +273,13 @@ def test_several_steps_equal_those_of_one_process(ranks, rng):
         "the weights are those from before: the optimizer has taken no step",
         GUIDE,
     )
+    first = would_be(
+        ended(steps, zero="first"),
+        "gradients-not-zeroed",
+        "of an optimizer with two groups of parameters only the first group's gradients were "
+        "cleared: the weights are those of steps with the other's of all earlier steps added in",
+        GUIDE,
+    )
     kept = would_be(
         ended(steps, zero=False),
         "gradients-not-zeroed",
@@ -271,7 +290,7 @@ def test_several_steps_equal_those_of_one_process(ranks, rng):
     assert_rank_by_rank(
         each(seen, lambda kept: kept["weights"]),
         ended(steps),
-        mistakes=[before, kept, differs_from_one_process(GUIDE, "the stages on 3 ranks")],
+        mistakes=[before, first, kept, differs_from_one_process(GUIDE, "the stages on 3 ranks")],
     )
     hold_gradients(seen, steps)
 
@@ -296,6 +315,15 @@ def test_all_forwards_come_before_all_backwards(ranks, rng):
     seen = ranks(probe_steps, 3, steps=steps)
 
     hold(diagnose_order([kept["order"] for kept in seen], 4))
+    other = [rank for rank, kept in enumerate(seen) if not kept["trains"]]
+    check(
+        not other,
+        "mode-not-restored",
+        "the stages come in training mode, and pipeline_train_step switched them to evaluation: "
+        f"dropout, for one, does nothing then (GUIDELINES, {GUIDE})",
+        ranks=other,
+        guide=GUIDE,
+    )
     hold_gradients(seen, steps)
 
 
@@ -317,7 +345,7 @@ def test_activations_cross_and_not_batches(ranks, rng):
 
 @exercise("phase2/pipeline_train_step", points=0.5)
 def test_stages_of_double_precision_fed_with_words(ranks, rng):
-    """Rank 0 may be fed integers, and activations travel in the dtype that they have."""
+    """Rank 0 may be fed integers; activations travel as they are, float64 and of six dimensions."""
     steps = [draw_microbatches(rng, [2, 1], "words")]
 
     seen = ranks(probe_steps, 3, steps=steps, kind="words")
