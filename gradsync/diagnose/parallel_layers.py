@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from gradsync.diagnose import Rule
 from gradsync.diagnose.confusions import last_line, would_be
-from gradsync.diagnose.values import close
+from gradsync.diagnose.values import array, close
 from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
 
@@ -185,3 +187,36 @@ def diagnose_refusals(seen: Sequence[Sequence[str | None]], name: str) -> Diagno
     )
     ranks = tuple(rank for rank, _ in refused)
     return Diagnosis("differs-from-single-process", ranks, text, guide=GUIDE)
+
+
+def diagnose_beginning(seen: Sequence[Mapping[str, Any]]) -> Diagnosis | None:
+    """Return what is wrong with layers that were just made, each rank under a seed of its own.
+
+    Args:
+        seen: by rank, the layer's "weight", and the "outputs" for one and the same input.
+    """
+    code = "differs-from-single-process"
+    unset = tuple(rank for rank, value in enumerate(seen) if _is_unset(value))
+    if unset:
+        text = (
+            f"{ranks_text(unset)}: a new layer's weight or bias is memory that was never written "
+            "to, or the weight has the same number everywhere. It begins as nn.Linear's does, with "
+            "random numbers, or the layer can't be trained unless another's weight is loaded "
+            f"(GUIDELINES, {GUIDE})"
+        )
+        return Diagnosis(code, unset, text, guide=GUIDE)
+    if all(close(value["outputs"], seen[0]["outputs"]) for value in seen):
+        return None
+    text = (
+        "a new layer returns other whole outputs on one rank than on another, for the same input, "
+        "where the ranks have different seeds. What every rank holds whole, as a bias that is "
+        f"added to a sum, has to begin the same on all of them (GUIDELINES, {GUIDE})"
+    )
+    return Diagnosis(code, tuple(range(len(seen))), text, guide=GUIDE)
+
+
+def _is_unset(value: Mapping[str, Any]) -> bool:
+    weight, outputs = array(value["weight"]), array(value["outputs"])
+    if weight is None or outputs is None or not np.isfinite(outputs).all():
+        return True
+    return bool(np.ptp(weight) == 0)

@@ -1,34 +1,42 @@
-"""Linear layers in parts: which sizes can be split, and which can not."""
+"""Linear layers in parts: which sizes can be split, which can not, and how a new layer begins."""
 
 from functools import partial
 
-from gradsync.diagnose.parallel_layers import diagnose_refusals
+import torch
+
+from gradsync.diagnose.parallel_layers import diagnose_beginning, diagnose_refusals
 from gradsync.probes import raised
-from gradsync.testing import exercise, hold
+from gradsync.testing import each, exercise, hold
 
 
 @exercise("phase2/ColumnParallelLinear", points=0.5)
 def test_outputs_that_do_not_divide_are_refused(ranks):
     """out_features that N does not divide are a ValueError; in_features need not divide."""
 
-    def probe(model_parallel, cases):
-        return answers(model_parallel.ColumnParallelLinear, cases)
+    def probe(rank, model_parallel, cases):
+        layer_class = model_parallel.ColumnParallelLinear
+        told = answers(layer_class, cases)
+        return {"told": told, "new": beginning(layer_class, rank, gather_output=True)}
 
     seen = ranks(probe, 2, cases=[(4, 7), (4, 1), (3, 2)])
 
-    hold(diagnose_refusals(seen, "out_features"))
+    hold(diagnose_refusals(each(seen, lambda value: value["told"]), "out_features"))
+    hold(diagnose_beginning([value["new"] for value in seen]))
 
 
 @exercise("phase2/RowParallelLinear", points=0.5)
 def test_inputs_that_do_not_divide_are_refused(ranks):
     """in_features that N does not divide are a ValueError; out_features need not divide."""
 
-    def probe(model_parallel, cases):
-        return answers(model_parallel.RowParallelLinear, cases)
+    def probe(rank, model_parallel, cases):
+        layer_class = model_parallel.RowParallelLinear
+        told = answers(layer_class, cases)
+        return {"told": told, "new": beginning(layer_class, rank, input_is_parallel=False)}
 
     seen = ranks(probe, 2, cases=[(7, 4), (1, 4), (2, 3)])
 
-    hold(diagnose_refusals(seen, "in_features"))
+    hold(diagnose_refusals(each(seen, lambda value: value["told"]), "in_features"))
+    hold(diagnose_beginning([value["new"] for value in seen]))
 
 
 def answers(layer_class, cases):
@@ -39,3 +47,13 @@ def answers(layer_class, cases):
         kind = ValueError if isinstance(error, ValueError) else type(error)  # or one made of it
         told.append(f"{kind.__name__}: {error}" if error else None)
     return told
+
+
+def beginning(layer_class, rank, **options):
+    """Return what a new layer makes of ones, and its weight, under a seed of the rank's own."""
+    torch.manual_seed(rank)
+    torch.use_deterministic_algorithms(True)  # memory that nobody wrote to is full of NaN
+    layer = layer_class(4, 6, **options)
+    torch.use_deterministic_algorithms(False)
+    weight = max(layer.parameters(), key=torch.numel)
+    return {"outputs": layer(torch.ones(2, 4)), "weight": weight.detach().reshape(-1)}
