@@ -15,6 +15,7 @@ from typing import Any
 from gradsync.diagnose import Rule
 from gradsync.diagnose import gradients as phase1
 from gradsync.diagnose.confusions import would_be
+from gradsync.diagnose.rounding import rounded
 from gradsync.diagnose.values import close
 from gradsync.records import Collective, Diagnosis, Observation
 
@@ -28,7 +29,8 @@ Stretch = tuple[int | None, int | None]  # from one mark to another; None: from 
 def averaging_mistakes(local: Sequence[phase1.Gradients], guide: str = GUIDE) -> list[Rule]:
     """Return phase 1's rules for means of gradients, that name a heading of phase 2."""
     rules = phase1.gradient_mistakes(local)
-    return [nobody_waited, *(with_guide(rule, guide) for rule in rules)]
+    nearly = rounded("the mean over the ranks", guide)
+    return [nobody_waited, nearly, *(with_guide(rule, guide) for rule in rules)]
 
 
 def nobody_waited(seen: Observation, _expected: Any) -> Diagnosis | None:

@@ -20,7 +20,8 @@ from gradsync.diagnose.buckets import (
     with_guide,
 )
 from gradsync.diagnose.gradients import not_synchronised
-from gradsync.diagnose.values import close
+from gradsync.diagnose.rounding import OF_FLOAT64
+from gradsync.diagnose.values import ROUNDINGS, close
 from gradsync.testing import (
     assert_on_every_rank,
     by_rank,
@@ -116,7 +117,7 @@ def own_gradients(inputs, passes, orders=(ALL,) * 4, extra=""):
     return found
 
 
-def hold_means(seen, inputs, plan, mistakes=(), **options):
+def hold_means(seen, inputs, plan, mistakes=(), roundings=ROUNDINGS, **options):
     """Hold the gradients after each step against the mean of what the ranks make alone."""
     for step, passes in enumerate(plan):
         local = own_gradients(inputs[step], range(len(passes)), **options)
@@ -126,6 +127,7 @@ def hold_means(seen, inputs, plan, mistakes=(), **options):
             mistakes=[*mistakes, *averaging_mistakes(local)],
             otherwise=f"after finish() of step {step + 1} the gradients are not the mean over the "
             f"ranks (GUIDELINES, {GUIDE})",
+            roundings=roundings,
         )
 
 
@@ -153,12 +155,12 @@ def hold_that_it_averages(ranks, rng):
 
 @exercise("phase2/BucketedGradientAverager", points=1)
 def test_several_steps_in_a_row(ranks, rng):
-    """Each of four steps averages its own gradients, whether they began as None or as zeros."""
+    """Each of four steps averages gradients of float64, whether they began as None or as zeros."""
     inputs = draw(rng, 4, 2)
 
     seen = ranks(probe_steps, 2, inputs=by_rank(inputs, 2), plan=["s"] * 4)
 
-    hold_means(seen, inputs, ["s"] * 4)
+    hold_means(seen, inputs, ["s"] * 4, roundings=OF_FLOAT64)
 
 
 UNUSED = {"on rank 1": [ALL, (0, 2), ALL], "on ranks 1 and 2": [ALL, (0,), (2, 0)]}

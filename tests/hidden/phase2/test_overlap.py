@@ -1,5 +1,6 @@
 """Gradients in buckets: how many, how large, in which order, and how early they leave."""
 
+import inspect
 import itertools
 import threading
 import time
@@ -49,7 +50,7 @@ def mark(group, number):
 
 
 def probe_buckets(rank, trainer, sizes, cap, steps=1):
-    """Average the gradients of a chain, each step between a mark and the next."""
+    """Average the gradients of a chain, each step between marks; return the default cap in MiB."""
     group = dist.new_group()
     model = Chain(sizes)
     options = {} if cap is None else {"bucket_cap_mb": cap}
@@ -59,6 +60,9 @@ def probe_buckets(rank, trainer, sizes, cap, steps=1):
         model(torch.linspace(-0.1, 0.1, max(sizes)) * (rank + 1)).backward()
         averager.finish()
     mark(group, steps + 1)
+    known = inspect.signature(trainer.BucketedGradientAverager).parameters
+    default = known["bucket_cap_mb"].default if "bucket_cap_mb" in known else None
+    return float(default) if isinstance(default, (int, float)) else None
 
 
 def sizes_of_step(seen, step):
@@ -149,6 +153,14 @@ def test_a_small_model_is_one_bucket(ranks):
         f"{told(counts)}: within the cap of 25 MiB all of them are one bucket, and every message "
         f"more costs another wait for the network (GUIDELINES, {GUIDE})",
         ranks=range(3),
+        guide=GUIDE,
+    )
+    default = seen[0]
+    check(
+        default in (25.0, None),  # None: it is no number, but may stand for one
+        "wrong-signature",
+        f"the default of `bucket_cap_mb` is {default}: it is 25 MiB for everyone, who leaves it "
+        f"out counts on that (GUIDELINES, {GUIDE})",
         guide=GUIDE,
     )
 

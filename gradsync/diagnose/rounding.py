@@ -1,0 +1,46 @@
+"""Values that are nearly right: on their way they were held in a dtype that is too coarse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gradsync.diagnose import Rule
+from gradsync.diagnose.confusions import last_line
+from gradsync.diagnose.values import FLOAT32, array, close
+from gradsync.records import Diagnosis, Observation
+
+# In roundings of float32, which is what `close` counts in.
+OF_FLOAT64 = 2.0**-40 / FLOAT32  # what float64 keeps through thousands of sums, and float32 can't
+OF_BFLOAT16 = 2.0**-7 / FLOAT32  # what the coarsest dtype in use still keeps of a sum
+
+
+def rounded(what: str, guide: str) -> Rule:
+    """Return the rule for values that are off by no more than a coarser dtype makes them.
+
+    Args:
+        what: the values should be, "the sum over the ranks".
+        guide: the heading of GUIDELINES.md to read.
+    """
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        if expected is None or not close(_floats(list(seen)), _floats(expected), OF_BFLOAT16):
+            return None
+        text = (
+            f"every number is nearly {what}, but not as exactly as its dtype can hold: somewhere "
+            "on the way it was in a coarser one. What is sent and added up has to have the "
+            f"tensor's own dtype (GUIDELINES, {guide})"
+        )
+        ranks = tuple(range(seen.world_size))
+        return Diagnosis("shape-mismatch", ranks, text, last_line(seen), guide)
+
+    return rule
+
+
+def _floats(value: Any) -> Any:
+    """Return the value with its integers, which `close` wants exact, as floats."""
+    if isinstance(value, Mapping):
+        return {name: _floats(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_floats(part) for part in value]
+    return array(value)
