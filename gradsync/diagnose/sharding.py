@@ -110,7 +110,7 @@ def missing_defaults(seen: Observation, _expected: Any) -> Diagnosis | None:
 def _raised_by_torch(seen: Observation, phrase: str, reason: str) -> Diagnosis | None:
     """Return a run's failure with its reason, where the phrase stands in what torch says."""
     failure = seen.failure
-    if failure is None or phrase not in failure.diagnosis.explanation:
+    if failure is None or phrase not in (failure.detail or ""):
         return None
     text = f"{failure.diagnosis.explanation}. {reason} (GUIDELINES, {GUIDE})"
     return replace(failure.diagnosis, explanation=text, guide=GUIDE)

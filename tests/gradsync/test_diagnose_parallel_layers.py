@@ -6,6 +6,7 @@ import torch
 from gradsync.diagnose import first_diagnosis
 from gradsync.diagnose.parallel_layers import (
     column_input_mistake,
+    diagnose_beginning,
     diagnose_refusals,
     layer_gradient_mistakes,
     row_bias_mistake,
@@ -101,3 +102,23 @@ def test_refusals_are_wanted_of_what_does_not_divide_alone(told, code):
     diagnosis = diagnose_refusals([told, told], "out_features")
 
     assert (diagnosis and diagnosis.code) == code
+
+
+NEW = {"weight": torch.tensor([0.5, -0.25]), "outputs": torch.tensor([[1.0]])}
+
+
+@pytest.mark.parametrize(
+    ("other", "ranks"),
+    [
+        (NEW, None),
+        ({**NEW, "weight": torch.tensor([0.125, 0.5])}, None),
+        ({**NEW, "weight": torch.zeros(2)}, (1,)),
+        ({**NEW, "weight": None}, (1,)),
+        ({**NEW, "outputs": torch.tensor([[float("nan")]])}, (1,)),
+        ({**NEW, "outputs": torch.tensor([[1.5]])}, (0, 1)),
+    ],
+)
+def test_new_layers_are_random_and_compute_the_same_on_every_rank(other, ranks):
+    diagnosis = diagnose_beginning([NEW, other])
+
+    assert (diagnosis and diagnosis.ranks) == ranks

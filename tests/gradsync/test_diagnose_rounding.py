@@ -1,0 +1,45 @@
+"""Values that a coarser dtype has rounded, told from values that are wrong."""
+
+import numpy as np
+import pytest
+import torch
+
+from gradsync.diagnose import first_diagnosis
+from gradsync.diagnose.rounding import OF_FLOAT64, rounded
+from gradsync.diagnose.values import close
+from gradsync.records import Observation
+
+RULES = [rounded("the sum over the ranks", "The ring")]
+DOUBLES = torch.tensor([1 / 3, -2 / 3, 1 / 7], dtype=torch.float64)
+
+
+def diagnose(value, wanted):
+    seen = Observation(2, ({"tensors": [wanted]}, {"tensors": [value]}), (), (), 0.0)
+    return first_diagnosis(seen, [{"tensors": [wanted]}] * 2, RULES)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_what_went_through_a_coarser_dtype_is_named(dtype):
+    assert diagnose(DOUBLES.to(dtype).double(), DOUBLES).code == "shape-mismatch"
+
+
+def test_integers_that_went_through_float32_are_named():
+    integers = np.array([2**40 + 1, 2**41 + 3])
+
+    assert diagnose(integers.astype(np.float32).astype(np.int64), integers).ranks == (0, 1)
+
+
+@pytest.mark.parametrize("value", [DOUBLES * 1.05, DOUBLES.flip(0), DOUBLES[:2], None, "DOUBLES"])
+def test_what_no_dtype_makes_of_a_value_is_another_mistake(value):
+    assert diagnose(value, DOUBLES) is None
+
+
+def test_a_run_that_failed_shows_no_values():
+    seen = Observation(2, (None, None), (), (), 0.0)
+
+    assert first_diagnosis(seen, None, RULES) is None
+
+
+def test_float64_is_finer_than_float32_and_coarser_than_its_own_roundings():
+    assert close(DOUBLES * (1 + 2.0**-50), DOUBLES, OF_FLOAT64)
+    assert not close(DOUBLES.float().double(), DOUBLES, OF_FLOAT64)
