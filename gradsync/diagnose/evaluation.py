@@ -44,18 +44,36 @@ def differs_across_ranks(guide: str) -> Rule:
     return rule
 
 
+def predicts_otherwise(guide: str) -> Rule:
+    """Return the rule for an accuracy that is another, where loss and samples are right."""
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        pairs = list(zip(seen, expected, strict=True))
+        if not all(close(a[name], b[name]) for a, b in pairs for name in ("loss", "samples")):
+            return None
+        text = (
+            f"evaluate returns {told(seen[0])}: loss and samples are right, but that accuracy is "
+            "not the share of samples that are classified right. A sample's class is the one with "
+            "its largest output"
+        )
+        return _found("differs-from-single-process", text, guide, range(len(seen)))
+
+    return rule
+
+
 def learned_from(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | None:
     """The model ran in training mode or with gradients, lost its own, or was not run at all."""
     calls = [call for value in seen for call in value["calls"]]
     if not calls:
         return _never_run(guide)
-    if any(training for training, _, _ in calls):
-        text = (
-            "evaluate runs the model in training mode, in which dropout and BatchNorm do not do "
-            "what they do in use"
-        )
+    if any(any(call["training"]) for call in calls):
+        whole = any(call["training"][0] for call in calls)
+        what = "the model in training mode" if whole else "a layer of the model in training mode"
+        text = f"evaluate runs {what}, in which dropout and BatchNorm do not do what they do in use"
+        if not whole:
+            text += ": the mode is that of the model and of everything in it"
         return _found("mode-not-restored", text, guide)
-    if any(tracked for _, tracked, _ in calls):
+    if any(call["tracked"] for call in calls):
         text = (
             "evaluate runs the model with gradients tracked: nothing is learned from it, and the "
             "memory that they take is wasted"
@@ -72,14 +90,33 @@ def learned_from(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | N
 
 
 def mode_not_restored(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | None:
-    """The model is not in the mode that it came in, or was not run at all."""
+    """The model, torch or the loss is not left as it came; or the model was not run at all."""
     if not any(value["calls"] for value in seen):
         return _never_run(guide)
     wrong = [rank for rank, value in enumerate(seen) if not value["kept_mode"]]
+    if wrong:
+        was = " and ".join(f"rank {r} ({'training' if r != 1 else 'evaluation'})" for r in wrong)
+        text = f"after evaluate the model is not in the mode that it came in, on {was}"
+        return _found("mode-not-restored", text, guide, wrong)
+    wrong = [rank for rank, value in enumerate(seen) if not value["kept_tracking"]]
+    if wrong:
+        was = " and ".join(f"rank {r} ({'on' if r != 1 else 'off'})" for r in wrong)
+        text = (
+            f"after evaluate, tracking of gradients is not as it was before, on {was}: it belongs "
+            "to the caller, whose next step may be one of training"
+        )
+        return _found("mode-not-restored", text, guide, wrong)
+    return _loss_changed(seen, guide)
+
+
+def _loss_changed(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | None:
+    wrong = [rank for rank, value in enumerate(seen) if value["reduction"] != "mean"]
     if not wrong:
         return None
-    was = " and ".join(f"rank {r} ({'training' if r != 1 else 'evaluation'})" for r in wrong)
-    text = f"after evaluate the model is not in the mode that it came in, on {was}"
+    text = (
+        f"evaluate leaves the loss function with reduction={seen[wrong[0]]['reduction']!r}, where "
+        "it came with 'mean': who trains with it afterwards takes steps of another length"
+    )
     return _found("mode-not-restored", text, guide, wrong)
 
 

@@ -1,12 +1,20 @@
-"""A model that notes how it is called, and what an evaluation does to it."""
+"""A model that notes how it is called, and what an evaluation does to it and around it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+
+class Call(NamedTuple):
+    """How a model was called."""
+
+    training: tuple[bool, bool]  # the modes: of the model itself, and of the layer in it
+    tracked: bool  # whether gradients were
+    samples: int
 
 
 class Spy(nn.Module):
@@ -16,31 +24,60 @@ class Spy(nn.Module):
         super().__init__()
         torch.manual_seed(3)
         self.layer = nn.Linear(4, 3).double()
-        self.calls: list[tuple[bool, bool, int]] = []  # training, gradients tracked, samples
+        self.calls: list[Call] = []
 
     def forward(self, inputs: Tensor) -> Tensor:
-        self.calls.append((self.training, torch.is_grad_enabled(), len(inputs)))
+        modes = (self.training, self.layer.training)
+        self.calls.append(Call(modes, torch.is_grad_enabled(), len(inputs)))
         outputs: Tensor = self.layer(inputs)
         return outputs
 
 
+def tells_predictions_apart(batches: Iterable[tuple[Tensor, Tensor]]) -> bool:
+    """Tell whether, of a spy's outputs, only those of the likeliest class hit that many targets.
+
+    Others are: of the unlikeliest, of the likeliest sample (`argmax` along the wrong dimension), of
+    always the first class; and the misses.
+    """
+    model, hits = Spy(), torch.zeros(5, dtype=torch.int64)
+    for inputs, targets in batches:
+        outputs = model(inputs)
+        likeliest = outputs.argmax(1)
+        others = (outputs.argmin(1), outputs.argmax(0)[:1], torch.zeros_like(targets))
+        hits += torch.stack(
+            [
+                (likeliest == targets).sum(),
+                *((other == targets).sum() for other in others),
+                (likeliest != targets).sum(),
+            ]
+        )
+    return int(hits[0]) not in hits[1:].tolist()
+
+
 def spied_evaluation(
-    rank: int, evaluate: Callable[[nn.Module], Mapping[str, float]]
+    rank: int, evaluate: Callable[[nn.Module, nn.Module], Mapping[str, float]]
 ) -> dict[str, Any]:
-    """Evaluate a spy that has a gradient, on rank 1 one in evaluation mode.
+    """Evaluate a spy that has a gradient, by cross-entropy.
+
+    On rank 1 the spy is in evaluation mode, and gradients are not tracked.
 
     Returns:
         `result`, what was returned; `calls` of the model; `kept_mode` and `kept_grad`, whether
-        these are as they were.
+        these are as they were, `kept_tracking`, whether gradients are tracked as before; the
+        `reduction` that the loss is left with.
     """
-    model = Spy().train(rank != 1)
+    model, loss_fn = Spy().train(rank != 1), nn.CrossEntropyLoss()
     model.layer.weight.grad = torch.full((3, 4), 2.0).double()
-    result = evaluate(model)
+    with torch.set_grad_enabled(rank != 1):
+        result = evaluate(model, loss_fn)
+        tracking = torch.is_grad_enabled()
     weight, bias = model.layer.weight, model.layer.bias
     kept = weight.grad is not None and bool((weight.grad == 2).all()) and bias.grad is None
     return {
         "result": {name: float(value) for name, value in dict(result).items()},
-        "calls": [list(call) for call in model.calls],
+        "calls": [call._asdict() for call in model.calls],
         "kept_mode": [m.training for m in (model, model.layer)] == [rank != 1] * 2,
         "kept_grad": kept,
+        "kept_tracking": tracking == (rank != 1),
+        "reduction": loss_fn.reduction,
     }

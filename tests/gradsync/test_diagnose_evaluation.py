@@ -2,15 +2,15 @@
 
 import pytest
 import torch
-from torch import nn
 
 from gradsync.diagnose.evaluation import (
     differs_across_ranks,
     learned_from,
     mode_not_restored,
     other_keys,
+    predicts_otherwise,
 )
-from gradsync.probes.evaluation import spied_evaluation
+from gradsync.probes.evaluation import Spy, spied_evaluation, tells_predictions_apart
 from gradsync.records import Observation
 
 GUIDE = "Evaluation"
@@ -22,7 +22,7 @@ def seen_of(evaluate, ranks=2):
     return [spied_evaluation(rank, evaluate) for rank in range(ranks)]
 
 
-def rightly(model):
+def rightly(model, loss_fn):
     was = model.training
     model.eval()
     with torch.no_grad():
@@ -31,25 +31,48 @@ def rightly(model):
     return RESULT
 
 
-def in_training_mode(model):
+def in_training_mode(model, loss_fn):
     with torch.no_grad():
         model.train()(INPUTS)
     return RESULT
 
 
-def with_gradients(model):
+def with_a_layer_in_training_mode(model, loss_fn):
+    with torch.no_grad():
+        model.training = False
+        model(INPUTS)
+    return RESULT
+
+
+def with_gradients(model, loss_fn):
     model.eval()(INPUTS)
     return RESULT
 
 
-def without_the_gradients_from_before(model):
-    rightly(model)
+def without_the_gradients_from_before(model, loss_fn):
+    rightly(model, loss_fn)
     model.zero_grad()
     return RESULT
 
 
-def not_at_all(model: nn.Module):
+def not_at_all(model, loss_fn):
     return RESULT
+
+
+def tracking_no_more(model, loss_fn):
+    torch.set_grad_enabled(False)
+    return rightly(model, loss_fn)
+
+
+def tracking_ever_after(model, loss_fn):
+    rightly(model, loss_fn)
+    torch.set_grad_enabled(True)
+    return RESULT
+
+
+def changing_the_loss(model, loss_fn):
+    loss_fn.reduction = "sum"
+    return rightly(model, loss_fn)
 
 
 def test_an_evaluation_that_leaves_all_as_it_was_is_right():
@@ -64,6 +87,7 @@ def test_an_evaluation_that_leaves_all_as_it_was_is_right():
     ("evaluate", "code"),
     [
         (in_training_mode, "mode-not-restored"),
+        (with_a_layer_in_training_mode, "mode-not-restored"),
         (with_gradients, "gradients-touched"),
         (without_the_gradients_from_before, "gradients-touched"),
         (not_at_all, "differs-from-single-process"),
@@ -74,7 +98,15 @@ def test_what_is_learned_from_an_evaluation_is_told(evaluate, code):
 
 
 @pytest.mark.parametrize(
-    ("evaluate", "ranks"), [(with_gradients, (0,)), (in_training_mode, (1,)), (not_at_all, ())]
+    ("evaluate", "ranks"),
+    [
+        (with_gradients, (0,)),
+        (in_training_mode, (1,)),
+        (tracking_no_more, (0,)),
+        (tracking_ever_after, (1,)),
+        (changing_the_loss, (0, 1)),
+        (not_at_all, ()),
+    ],
 )
 def test_the_ranks_whose_mode_was_lost_are_named(evaluate, ranks):
     assert mode_not_restored(seen_of(evaluate), GUIDE).ranks == ranks
@@ -88,3 +120,25 @@ def test_numbers_that_differ_across_ranks_are_told_apart(losses, code):
     seen = Observation(2, values, events=(), output=("", ""), seconds=0.0)
 
     assert differs_across_ranks(GUIDE)(seen, [RESULT, RESULT]).code == code
+
+
+@pytest.mark.parametrize(("name", "is_told"), [("accuracy", True), ("loss", False)])
+def test_an_accuracy_that_alone_is_another_is_told(name, is_told):
+    values = ({**RESULT, name: 0.25},)
+    seen = Observation(1, values, events=(), output=("",), seconds=0.0)
+
+    assert (predicts_otherwise(GUIDE)(seen, [RESULT]) is not None) == is_told
+
+
+def test_targets_that_hit_as_often_by_the_unlikeliest_class_tell_nothing():
+    inputs = torch.randn(6, 4, dtype=torch.float64)
+    outputs = Spy()(inputs)
+    targets = torch.cat([outputs.argmax(1)[:3], outputs.argmin(1)[3:]])
+
+    assert not tells_predictions_apart([(inputs, targets)])
+
+
+def test_targets_that_are_all_of_the_likeliest_class_tell_predictions_apart():
+    inputs = torch.eye(4, dtype=torch.float64).repeat(3, 1)
+
+    assert tells_predictions_apart([(inputs, Spy()(inputs).argmax(1))])

@@ -39,11 +39,22 @@ def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.3)
 
 
-def probe_epoch(rank, trainer, shares, batch_size):
+def probe_epoch(rank, trainer, data, orders, batch_size):
+    """Train on the samples that this rank's order picks out of all, as a sampler's would."""
     model = Spy().eval()
-    loader = DataLoader(tensors(shares[rank]), batch_size=batch_size)
+    loader = DataLoader(tensors(data), batch_size=batch_size, sampler=orders[rank])
     loss = trainer.train_epoch(model, loader, nn.CrossEntropyLoss(), sgd(model), 0)
-    return [float(loss), [bool(training) for training, *_ in model.calls]]
+    return {
+        "loss": float(loss),
+        "kind": "float" if isinstance(loss, float) else type(loss).__name__,
+        "modes": [call[0] for call in model.calls],
+    }
+
+
+def padded_chunks(count, ranks):
+    """Return the orders of all ranks: chunks of 0, 1, 2, ..., padded with their beginning."""
+    share = -(-count // ranks)
+    return [[i % count for i in range(r * share, (r + 1) * share)] for r in range(ranks)]
 
 
 def batch_losses(shares, batch_size, lr=0.3):
@@ -92,11 +103,12 @@ def test_the_sampler_is_told_the_epoch(ranks, rng):
 @exercise("phase1/train_epoch", points=2.5)
 def test_the_epochs_loss_weighs_every_sample_alike(ranks, rng):
     """The mean is over all ranks' samples: a smaller last batch weighs less."""
-    shares = draw(rng, [9, 9, 9])
+    [data] = draw(rng, [26])
+    orders = padded_chunks(26, 3)
 
-    seen = ranks(probe_epoch, 3, shares=by_rank(shares), batch_size=4)
+    seen = ranks(probe_epoch, 3, data=data, orders=by_rank(orders), batch_size=4)
 
-    batches = [len(modes) for _, modes in seen]
+    batches = [len(value["modes"]) for value in seen]
     check(
         batches == [3, 3, 3],
         "samples-dropped",
@@ -105,27 +117,46 @@ def test_the_epochs_loss_weighs_every_sample_alike(ranks, rng):
         ranks=[rank for rank in range(3) if batches[rank] != 3],
         guide=GUIDE,
     )
-    losses, sizes = batch_losses(shares, 4)  # (batch, rank), (batch,)
-    seen = each(seen, lambda value: value[0])
+    kinds = {value["kind"] for value in seen}
+    check(
+        kinds == {"float"},
+        "wrong-signature",
+        f"train_epoch returns a {' or a '.join(sorted(kinds - {'float'}))}: a float is wanted "
+        f"(GUIDELINES, {GUIDE})",
+        ranks=[rank for rank in range(3) if seen[rank]["kind"] != "float"],
+        guide=GUIDE,
+    )
+    losses, sizes = batch_losses([[part[order] for part in data] for order in orders], 4)
+    seen = each(seen, lambda value: value["loss"])
     assert_on_every_rank(
         seen,
         (sizes @ losses).mean() / sizes.sum(),
-        mistakes=epoch_loss_mistakes(losses, sizes),
+        mistakes=epoch_loss_mistakes(losses, sizes, len(data[1])),
         otherwise=f"train_epoch returns {list(seen)} by rank: that is not the mean over all "
         "samples of all ranks, as they were when each batch came",
     )
 
 
-def epoch_loss_mistakes(losses, sizes):
-    """Return the rules that know a mistake by the loss returned, from those of (batch, rank)."""
+def epoch_loss_mistakes(losses, sizes, count):
+    """Return the rules that know a mistake by the loss returned, from those of (batch, rank).
+
+    The dataset has `count` samples, the ranks' shares together a few more: the padding.
+    """
     ranks = losses.shape[1]
     by_rank = sizes @ losses / sizes.sum()  # (rank,)
+    shared = (
+        f"divides by {count} samples, the size of the dataset, but this rank goes through "
+        f"{sizes.sum()} of them, and all {ranks} together, with the padding, through "
+        f"{ranks * sizes.sum()}: count those that came"
+    )
     last = "the last batch has 1 sample and the others 4: each weighs by its samples"
 
     def rule(values, code, text):
         return would_be(list(np.broadcast_to(values, ranks)), code, f"train_epoch {text}", GUIDE)
 
     return [
+        rule((sizes @ losses).mean() / count, "differs-from-single-process", shared),
+        rule((sizes @ losses).sum() / count, "differs-from-single-process", shared),
         rule(
             losses.mean(), "mean-of-means", f"returns the mean of its batches' losses, but {last}"
         ),
@@ -147,20 +178,31 @@ def epoch_loss_mistakes(losses, sizes):
 @exercise("phase1/train_epoch", points=1)
 def test_it_trains_in_training_mode(ranks, rng):
     """A model that comes in evaluation mode is switched to training mode."""
-    seen = ranks(probe_epoch, 2, shares=by_rank(draw(rng, [8, 8])), batch_size=4)
+    [data] = draw(rng, [16])
 
+    seen = ranks(probe_epoch, 2, data=data, orders=by_rank(padded_chunks(16, 2)), batch_size=4)
+
+    modes = [mode for value in seen for call in value["modes"] for mode in call]
     check(
-        all(modes for _, modes in seen),
+        all(value["modes"] for value in seen),
         "samples-dropped",
         "train_epoch returned without having run the model on a single batch of the loader "
         f"(GUIDELINES, {GUIDE})",
         guide=GUIDE,
     )
     check(
-        all(all(modes) for _, modes in seen),
+        any(modes),
         "mode-not-restored",
         "train_epoch ran the model in evaluation mode: after an evaluation it has to be switched "
         f"back, or dropout and BatchNorm do not train (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+    check(
+        all(modes),
+        "mode-not-restored",
+        "train_epoch ran the model with a part of it in evaluation mode: the model and all layers "
+        "in it have to be switched back, or dropout and BatchNorm there do not train "
+        f"(GUIDELINES, {GUIDE})",
         guide=GUIDE,
     )
 
@@ -168,10 +210,18 @@ def test_it_trains_in_training_mode(ranks, rng):
 @exercise("phase1/train_epoch", points=1)
 def test_a_plain_loader_will_do(ranks, rng):
     """A loader whose sampler knows no epochs, as with one rank, is fine."""
-    seen = ranks(probe_epoch, 1, shares=by_rank(draw(rng, [8])), batch_size=4)
+
+    def probe(trainer, data):
+        model = Spy()
+        loader = DataLoader(tensors(data), batch_size=4)
+        trainer.train_epoch(model, loader, nn.CrossEntropyLoss(), sgd(model), 0)
+        return len(model.calls)
+
+    [data] = draw(rng, [8])
+    seen = ranks(probe, 1, data=data)
 
     check(
-        len(seen[0][1]) == 2,
+        seen[0] == 2,
         "samples-dropped",
         "train_epoch of a plain loader trained on another number of batches than it has "
         f"(GUIDELINES, {GUIDE})",

@@ -10,9 +10,10 @@ from gradsync.diagnose.evaluation import (
     learned_from,
     mode_not_restored,
     other_keys,
+    predicts_otherwise,
     told,
 )
-from gradsync.probes.evaluation import Spy, spied_evaluation
+from gradsync.probes.evaluation import Spy, spied_evaluation, tells_predictions_apart
 from gradsync.testing import assert_on_every_rank, by_rank, each, exercise, hold, would_be
 
 GUIDE = "Epochs and evaluation"
@@ -23,27 +24,37 @@ UNASKED = 3  # samples of each dataset that the loader's sampler leaves out
 def draw(rng, counts):
     """Return, by rank, inputs (sample, 4) and targets (sample,): the losses vary a lot."""
     counts = [count + UNASKED for count in counts]
-    return [(rng.standard_normal((n, 4)) * 5, rng.integers(0, 3, n)) for n in counts]
+    while True:
+        shares = [(rng.standard_normal((n, 4)) * 5, rng.integers(0, 3, n)) for n in counts]
+        if tells_predictions_apart((x, y) for _, x, y in batches_of(shares)):
+            return shares
+
+
+def batches_of(shares):
+    """Yield every batch that the ranks' loaders give: the rank, its inputs and its targets."""
+    for rank, share in enumerate(shares):
+        asked = len(share[1]) - UNASKED
+        for start in range(0, asked, BATCH):
+            chosen = slice(start, min(start + BATCH, asked))
+            x, y = (torch.from_numpy(part[chosen]) for part in share)
+            yield rank, x, y
 
 
 def probe_evaluate(rank, trainer, shares):
     """Evaluate with rank-dependent shares; say what it returned, and did to the model."""
     data = TensorDataset(*(torch.from_numpy(part) for part in shares[rank]))
     loader = DataLoader(data, BATCH, sampler=range(len(data) - UNASKED))
-    return spied_evaluation(rank, lambda spy: trainer.evaluate(spy, loader, nn.CrossEntropyLoss()))
+    return spied_evaluation(rank, lambda spy, loss_fn: trainer.evaluate(spy, loader, loss_fn))
 
 
 def evaluated(shares):
     """Return rows (batch, [rank, loss sum, correct, samples])."""
     model = Spy()
     rows = []
-    for rank, share in enumerate(shares):
-        for start in range(0, len(share[1]) - UNASKED, BATCH):
-            asked = slice(start, min(start + BATCH, len(share[1]) - UNASKED))
-            x, y = (torch.from_numpy(part[asked]) for part in share)
-            outputs = model(x).detach()
-            loss = nn.functional.cross_entropy(outputs, y).item() * len(y)
-            rows.append([rank, loss, (outputs.argmax(1) == y).sum().item(), len(y)])
+    for rank, x, y in batches_of(shares):
+        outputs = model(x).detach()
+        loss = nn.functional.cross_entropy(outputs, y).item() * len(y)
+        rows.append([rank, loss, (outputs.argmax(1) == y).sum().item(), len(y)])
     return np.array(rows)
 
 
@@ -86,6 +97,7 @@ def hold_results(seen, rows):
                 would_be([wrong] * len(seen), code, f"evaluate {text}", GUIDE)
                 for code, text, wrong in known_mistakes(rows, counts)
             ),
+            predicts_otherwise(GUIDE),
         ],
         otherwise=f"evaluate returns {told(results[0])} on rank 0, where the ranks have "
         f"{', '.join(map(str, counts))} samples in batches of at most {BATCH}: that is not loss "

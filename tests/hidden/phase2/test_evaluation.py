@@ -11,9 +11,10 @@ from gradsync.diagnose.evaluation import (
     learned_from,
     mode_not_restored,
     other_keys,
+    predicts_otherwise,
     told,
 )
-from gradsync.probes.evaluation import Spy, spied_evaluation
+from gradsync.probes.evaluation import Spy, spied_evaluation, tells_predictions_apart
 from gradsync.records import Diagnosis
 from gradsync.testing import assert_on_every_rank, check, each, exercise, hold, would_be
 
@@ -23,14 +24,17 @@ BATCH = 4
 
 def draw(rng, count):
     """Return inputs (sample, 4) and targets (sample,): the losses vary a lot."""
-    return rng.standard_normal((count, 4)) * 5, rng.integers(0, 3, count)
+    while True:
+        data = rng.standard_normal((count, 4)) * 5, rng.integers(0, 3, count)
+        if tells_predictions_apart([tuple(map(torch.from_numpy, data))]):
+            return data
 
 
 def probe_evaluate(rank, trainer, data):
     """Evaluate; say what it returned, and did to the model."""
     dataset = TensorDataset(*(torch.from_numpy(part) for part in data))
     return spied_evaluation(
-        rank, lambda spy: trainer.evaluate(spy, dataset, nn.CrossEntropyLoss(), BATCH)
+        rank, lambda spy, loss_fn: trainer.evaluate(spy, dataset, loss_fn, BATCH)
     )
 
 
@@ -83,10 +87,11 @@ def hold_results(seen, data):
                 for code, text, wrong in known_mistakes(*each_one, size)
             ),
             counts_other_samples(count),
+            predicts_otherwise(GUIDE),
             other_numbers,
         ],
     )
-    rows = [sum(length for _, _, length in value["calls"]) for value in seen]
+    rows = [sum(call["samples"] for call in value["calls"]) for value in seen]
     whole = [rank for rank in range(size) if rows[rank] >= count]
     check(
         not whole or size == 1 or count < size,
@@ -94,6 +99,15 @@ def hold_results(seen, data):
         f"rank {', '.join(map(str, whole))} ran the model on all {count} samples: each rank is to "
         f"evaluate its own share (GUIDELINES, {GUIDE})",
         ranks=whole,
+        guide=GUIDE,
+    )
+    most = [max((call["samples"] for call in value["calls"]), default=0) for value in seen]
+    check(
+        max(most) <= BATCH,
+        "batch-size-ignored",
+        f"with batch_size={BATCH}, evaluate runs the model on {max(most)} samples at once: a "
+        f"larger share than this one would not fit into memory (GUIDELINES, {GUIDE})",
+        ranks=[rank for rank in range(size) if most[rank] > BATCH],
         guide=GUIDE,
     )
 
