@@ -39,8 +39,14 @@ def process_has_a_say(seen: Sequence[Any], guide: str) -> Diagnosis | None:
 
 
 def epoch_ignored(passes: Sequence[Sequence[int]], guide: str) -> Diagnosis | None:
-    """Passes of a new sampler, and of epochs 0, 1, 2 and again 0, are not those of their epoch."""
-    fresh, zero, one, two, again = passes
+    """Passes, those of `passes_of_epochs` in `gradsync.probes`, are not those of their epoch."""
+    fresh, zero, one, two, again, repeated, beside = passes
+    if len(repeated) < len(again):
+        text = (
+            f"a second pass without `set_epoch` yields {len(repeated)} indices, the first "
+            f"{len(again)}: each pass has to begin anew, as a validation loader's passes do"
+        )
+        return _found("samples-missing", text, guide)
     for holds, text in (
         (
             zero != one and one != two and zero != two,
@@ -56,6 +62,16 @@ def epoch_ignored(passes: Sequence[Sequence[int]], guide: str) -> Diagnosis | No
             fresh == zero,
             "a new sampler does not go through the samples as after `set_epoch(0)`: epochs count "
             "from 0, and a new sampler is at epoch 0",
+        ),
+        (
+            again == repeated,
+            "a second pass without `set_epoch` goes through the samples in another order than the "
+            "first: it has to depend on the seed and the epoch that was set last",
+        ),
+        (
+            again == beside,
+            "after `set_epoch` of another sampler the order is another one: the samplers share "
+            "their epoch, where each has to have its own",
         ),
     ):
         if not holds:
@@ -74,15 +90,37 @@ def seed_ignored(orders: Sequence[Any], epoch: int, guide: str) -> Diagnosis | N
     return _found("seed-ignored", text, guide)
 
 
-def random_state_touched(touched: Sequence[str], guide: str) -> Diagnosis | None:
-    """The global random state of these libraries is another one after a pass."""
-    if not touched:
+def other_seed_by_default(by_default: Any, of_seed_0: Any, guide: str) -> Diagnosis | None:
+    """The order of a sampler that was given no seed is not that of seed 0."""
+    if by_default == of_seed_0:
         return None
-    text = (
-        f"the global random state of {' and '.join(map(str, touched))} is another one after a "
-        "pass: whatever your model draws next (dropout, augmentation) would depend on the sampler"
-    )
-    return _found("global-rng-touched", text, guide)
+    text = "a sampler that is given no seed has another order than one of seed 0, the default"
+    return _found("seed-ignored", text, guide)
+
+
+def random_state_touched(
+    during: Sequence[str], touched: Sequence[str], guide: str
+) -> Diagnosis | None:
+    """The global random state of these libraries is another one during a pass, or after it."""
+    if touched:
+        text = (
+            f"the global random state of {_and(touched)} is another one after a pass: whatever "
+            "your model draws next (dropout, augmentation) would depend on the sampler"
+        )
+        return _found("global-rng-touched", text, guide)
+    if during:
+        text = (
+            f"the global random state of {_and(during)} is another one while a pass goes on, and "
+            "is put back at its end: whatever the training draws between two indices (dropout, "
+            "augmentation) would depend on the sampler, and be forgotten. It has to be put back "
+            "before an index is given out"
+        )
+        return _found("global-rng-touched", text, guide)
+    return None
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(map(str, names))
 
 
 def refused_wrongly(sampler: str, answers: Sequence[Any], guide: str) -> Diagnosis | None:

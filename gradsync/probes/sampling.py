@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,16 +18,23 @@ Case = tuple[str, int, int, int]  # the argument that can't be; samples, num_rep
 
 
 def indices_of(sampler: Iterable[Any]) -> list[int]:
-    """Return what a pass yields."""
-    return [int(index) for index in sampler]
+    """Return what a pass yields: whatever a list can be indexed with will do."""
+    return [operator.index(index) for index in sampler]
 
 
-def passes_of_epochs(sampler: Any) -> list[list[int]]:
-    """Return a new sampler's pass, and those after `set_epoch` of 0, 1, 2 and again 0."""
+def passes_of_epochs(make: Callable[[], Any]) -> list[list[int]]:
+    """Return a new sampler's pass, those after `set_epoch` of 0, 1, 2 and again 0, and two more.
+
+    Of these, no epoch is set before the first, and that of another sampler before the second.
+    """
+    sampler = make()
     passes = [indices_of(sampler)]
     for epoch in (0, 1, 2, 0):
         sampler.set_epoch(epoch)
         passes.append(indices_of(sampler))
+    passes.append(indices_of(sampler))
+    make().set_epoch(1)
+    passes.append(indices_of(sampler))
     return passes
 
 
@@ -65,6 +74,16 @@ def random_states() -> dict[str, str]:
         "numpy": repr((name, np.asarray(keys).tolist(), rest)),
         "random": repr(random.getstate()),
     }
+
+
+def pass_watched(
+    sampler: Iterable[Any], before: Mapping[str, str]
+) -> tuple[list[int], list[str], list[str]]:
+    """Return what a pass yields, and `changed_since` after its first index and at its end."""
+    indices = iter(sampler)
+    first = [operator.index(index) for index in islice(indices, 1)]
+    during = changed_since(before)
+    return first + indices_of(indices), during, changed_since(before)
 
 
 def changed_since(before: Mapping[str, str]) -> list[str]:

@@ -2,17 +2,26 @@
 
 import random
 
+import numpy as np
 import pytest
+import torch
 
 from gradsync.diagnose.samplers import (
     BAD_ARGUMENTS,
     epoch_ignored,
+    other_seed_by_default,
     process_has_a_say,
     random_state_touched,
     refused_wrongly,
     seed_ignored,
 )
-from gradsync.probes.sampling import changed_since, passes_of_epochs, random_states, refusals
+from gradsync.probes.sampling import (
+    indices_of,
+    pass_watched,
+    passes_of_epochs,
+    random_states,
+    refusals,
+)
 
 GUIDE = "Data distribution"
 
@@ -39,23 +48,66 @@ def counted():
     return lambda _: rotated(next(calls))
 
 
+def counted_once_set():
+    calls = iter([0, 0, 1, 2, 0, 1, 1])
+    return lambda _: rotated(next(calls))
+
+
+class Shared(Fickle):
+    """Samplers that have one epoch between them."""
+
+    def __init__(self):
+        super().__init__(rotated)
+        type(self).epoch = 0
+        del self.epoch
+
+    def set_epoch(self, epoch):
+        type(self).epoch = epoch
+
+
+class Exhausted(Fickle):
+    """A sampler that has one pass an epoch."""
+
+    def set_epoch(self, epoch):
+        super().set_epoch(epoch)
+        self.rest = iter(rotated(epoch))
+
+    def __iter__(self):
+        return self.rest if hasattr(self, "rest") else super().__iter__()
+
+
 @pytest.mark.parametrize(
-    ("sampler", "said"),
+    ("make", "said"),
     [
-        (Fickle(lambda _: rotated(0)), "in the same order"),
-        (Fickle(counted()), "the second time"),
-        (Fickle(rotated, epoch=3), "a new sampler"),
+        (lambda: Fickle(lambda _: rotated(0)), "in the same order"),
+        (lambda: Fickle(counted()), "the second time"),
+        (lambda: Fickle(rotated, epoch=3), "a new sampler"),
+        (lambda: Fickle(counted_once_set()), "a second pass"),
+        (Shared, "of another sampler"),
     ],
 )
-def test_an_order_that_is_not_the_epochs_is_told(sampler, said):
-    found = epoch_ignored(passes_of_epochs(sampler), GUIDE)
+def test_an_order_that_is_not_the_epochs_is_told(make, said):
+    found = epoch_ignored(passes_of_epochs(make), GUIDE)
 
     assert found.code == "epoch-ignored"
     assert said in found.explanation
 
 
+def test_a_second_pass_that_yields_nothing_is_told():
+    found = epoch_ignored(passes_of_epochs(lambda: Exhausted(rotated)), GUIDE)
+
+    assert found.code == "samples-missing"
+    assert "yields 0 indices, the first 5" in found.explanation
+
+
 def test_an_order_for_each_epoch_is_right():
-    assert epoch_ignored(passes_of_epochs(Fickle(rotated)), GUIDE) is None
+    assert epoch_ignored(passes_of_epochs(lambda: Fickle(rotated)), GUIDE) is None
+
+
+def test_a_pass_yields_what_a_list_can_be_indexed_with():
+    assert indices_of(np.array([2, 0])) == indices_of(torch.tensor([2, 0])) == [2, 0]
+    with pytest.raises(TypeError, match="integer"):
+        indices_of([2.0])
 
 
 def test_the_processes_that_differ_are_named():
@@ -69,13 +121,42 @@ def test_two_seeds_with_the_same_order_are_enough():
     assert seed_ignored([[0, 1], [1, 0]], 3, GUIDE) is None
 
 
-def test_the_library_whose_random_state_was_touched_is_named():
-    before = random_states()
+def test_no_seed_is_seed_0():
+    assert other_seed_by_default([0, 1], [1, 0], GUIDE).code == "seed-ignored"
+    assert other_seed_by_default([0, 1], [0, 1], GUIDE) is None
+
+
+def drawing():
     random.random()
+    yield from range(3)
 
-    found = random_state_touched(changed_since(before), GUIDE)
 
-    assert "state of random is" in found.explanation
+def drawing_and_putting_back_at_the_end():
+    before = random.getstate()
+    yield from drawing()
+    random.setstate(before)
+
+
+@pytest.mark.parametrize(
+    ("indices", "said"),
+    [
+        (drawing, "state of random is another one after a pass"),
+        (drawing_and_putting_back_at_the_end, "state of random is another one while a pass"),
+    ],
+)
+def test_the_library_whose_random_state_was_touched_is_named(indices, said):
+    order, during, touched = pass_watched(indices(), random_states())
+
+    found = random_state_touched(during, touched, GUIDE)
+
+    assert order == [0, 1, 2]
+    assert said in found.explanation
+
+
+def test_a_random_state_that_nobody_touched_is_right():
+    _, during, touched = pass_watched(range(3), random_states())
+
+    assert random_state_touched(during, touched, GUIDE) is None
 
 
 def test_a_refusal_has_to_name_the_argument():

@@ -1,11 +1,12 @@
 """Who gets which samples: the sampler. Shares come back as lists of indices, one a rank."""
 
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DistributedSampler, Sampler
 
 from gradsync.diagnose.samplers import (
     BAD_ARGUMENTS,
     epoch_ignored,
     not_shuffled,
+    other_seed_by_default,
     process_has_a_say,
     random_state_touched,
     refused_wrongly,
@@ -14,8 +15,8 @@ from gradsync.diagnose.samplers import (
 from gradsync.diagnose.shares import GUIDE, diagnose_shares
 from gradsync.probes.sampling import (
     be_another_process,
-    changed_since,
     indices_of,
+    pass_watched,
     passes_of_epochs,
     random_states,
     refusals,
@@ -103,15 +104,23 @@ def test_shuffled_shares_are_chunks_of_one_padded_permutation(ranks, rng):
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
 def test_the_length_is_the_number_of_indices(ranks, rng):
-    """`len(sampler)` is ceil(M/N), on every rank."""
+    """`len(sampler)` is ceil(M/N), on every rank, and a sampler is one of torch's kind."""
 
     def probe(data_loader, cases):
         sampler_class = data_loader.PaddedDistributedSampler
-        return [[len(sampler_class(range(m), n, rank)) for rank in range(n)] for m, n in cases]
+        lengths = [[len(sampler_class(range(m), n, rank)) for rank in range(n)] for m, n in cases]
+        return [lengths, isinstance(sampler_class(range(10), 2, 0), Sampler)]
 
     cases = draw_cases(rng)
-    [seen] = ranks(probe, 1, process_group=False, cases=cases)
+    [[seen, is_sampler]] = ranks(probe, 1, process_group=False, cases=cases)
 
+    check(
+        is_sampler,
+        "wrong-signature",
+        "PaddedDistributedSampler is not a `torch.utils.data.Sampler`, which it has to inherit "
+        f"from (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
     for (m, n), lengths in zip(cases, seen, strict=True):
         check(
             lengths == [-(-m // n)] * n,
@@ -141,7 +150,8 @@ def test_every_epoch_has_an_order_of_its_own(ranks, rng):
     """Another epoch permutes otherwise, the same epoch the same; a new sampler is at epoch 0."""
 
     def probe(data_loader, seed):
-        return passes_of_epochs(data_loader.PaddedDistributedSampler(range(60), 2, 1, seed=seed))
+        sampler_class = data_loader.PaddedDistributedSampler
+        return passes_of_epochs(lambda: sampler_class(range(60), 2, 1, seed=seed))
 
     [seen] = ranks(probe, 1, process_group=False, seed=int(rng.integers(1000)))
 
@@ -151,16 +161,20 @@ def test_every_epoch_has_an_order_of_its_own(ranks, rng):
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
 def test_every_seed_has_an_order_of_its_own(ranks, rng):
-    """Another seed permutes otherwise."""
+    """Another seed permutes otherwise, and none given is seed 0."""
 
     def probe(data_loader, seeds):
-        return [shares_of(data_loader.PaddedDistributedSampler, 60, 2, seed=s) for s in seeds]
+        sampler_class = data_loader.PaddedDistributedSampler
+        by_default = shares_of(sampler_class, 60, 2)
+        return [by_default, *(shares_of(sampler_class, 60, 2, seed=s) for s in seeds)]
 
-    first = int(rng.integers(1000))
-    [seen] = ranks(probe, 1, process_group=False, seeds=[first, first + 1, first + 7])
+    first = int(rng.integers(1, 1000))
+    [seen] = ranks(probe, 1, process_group=False, seeds=[0, first, first + 1, first + 7])
 
-    hold_shuffled(joined(seen[0]))
-    hold(seed_ignored(seen, 0, GUIDE))
+    by_default, *orders = seen
+    hold_shuffled(joined(orders[0]))
+    hold(seed_ignored(orders, 0, GUIDE))
+    hold(other_seed_by_default(by_default, orders[0], GUIDE))
 
 
 @exercise("phase1/PaddedDistributedSampler", points=2)
@@ -171,13 +185,12 @@ def test_the_global_random_state_is_left_alone(ranks):
         before = random_states()
         sampler = data_loader.PaddedDistributedSampler(range(50), 2, 0)
         sampler.set_epoch(3)
-        order = indices_of(sampler)
-        return [changed_since(before), order]
+        return pass_watched(sampler, before)
 
-    [[touched, order]] = ranks(probe, 1, process_group=False)
+    [[order, during, touched]] = ranks(probe, 1, process_group=False)
 
     hold_shuffled(order)
-    hold(random_state_touched(touched, GUIDE))
+    hold(random_state_touched(during, touched, GUIDE))
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1)

@@ -4,6 +4,7 @@ from gradsync.diagnose.samplers import (
     BAD_ARGUMENTS,
     epoch_ignored,
     not_shuffled,
+    other_seed_by_default,
     process_has_a_say,
     random_state_touched,
     refused_wrongly,
@@ -15,6 +16,7 @@ from gradsync.probes.sampling import (
     be_another_process,
     changed_since,
     indices_of,
+    pass_watched,
     passes_of_epochs,
     random_states,
     refusals,
@@ -150,7 +152,8 @@ def test_every_epoch_has_its_own_order(ranks, rng):
     """Another epoch permutes otherwise, the same epoch the same; a new sampler is at epoch 0."""
 
     def probe(data_loader, seed):
-        return passes_of_epochs(data_loader.ResumableDistributedSampler(range(60), 2, 1, seed=seed))
+        sampler_class = data_loader.ResumableDistributedSampler
+        return passes_of_epochs(lambda: sampler_class(range(60), 2, 1, seed=seed))
 
     [seen] = ranks(probe, 1, process_group=False, seed=int(rng.integers(1000)))
 
@@ -159,22 +162,25 @@ def test_every_epoch_has_its_own_order(ranks, rng):
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
 def test_every_seed_has_its_own_order(ranks, rng):
-    """Another seed permutes otherwise, in every epoch."""
+    """Another seed permutes otherwise, in every epoch, and none given is seed 0."""
 
     def probe(data_loader, seeds):
         samplers = [
             data_loader.ResumableDistributedSampler(range(60), 1, 0, seed=seed) for seed in seeds
         ]
+        by_default = indices_of(data_loader.ResumableDistributedSampler(range(60), 1, 0))
         first = [indices_of(sampler) for sampler in samplers]
         for sampler in samplers:
             sampler.set_epoch(3)
-        return [first, [indices_of(sampler) for sampler in samplers]]
+        return [by_default, first, [indices_of(sampler) for sampler in samplers]]
 
-    start = int(rng.integers(1000))
-    [seen] = ranks(probe, 1, process_group=False, seeds=[start, start + 1, start + 7])
+    start = int(rng.integers(1, 1000))
+    [seen] = ranks(probe, 1, process_group=False, seeds=[0, start, start + 1, start + 7])
 
-    for epoch, orders in zip((0, 3), seen, strict=True):
+    by_default, *by_epoch = seen
+    for epoch, orders in zip((0, 3), by_epoch, strict=True):
         hold(seed_ignored(orders, epoch, GUIDE))
+    hold(other_seed_by_default(by_default, by_epoch[0][0], GUIDE))
 
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
@@ -185,15 +191,15 @@ def test_no_global_random_state_is_changed(ranks):
         before = random_states()
         sampler = data_loader.ResumableDistributedSampler(range(50), 1, 0)
         sampler.set_epoch(3)
-        order = indices_of(sampler)
+        order, during, _ = pass_watched(sampler, before)
         sampler.resume(4, 11)
         list(sampler)
-        return [changed_since(before), order]
+        return [order, during, changed_since(before)]
 
-    [[touched, order]] = ranks(probe, 1, process_group=False)
+    [[order, during, touched]] = ranks(probe, 1, process_group=False)
 
     hold_shuffled(order, 50)
-    hold(random_state_touched(touched, GUIDE))
+    hold(random_state_touched(during, touched, GUIDE))
 
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
