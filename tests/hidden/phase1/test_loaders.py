@@ -1,5 +1,8 @@
 """Who gets which samples: the loaders. They come back as the samples of every batch."""
 
+from contextlib import ExitStack
+from unittest.mock import patch
+
 import torch
 from torch.utils.data import DistributedSampler, TensorDataset
 
@@ -9,16 +12,41 @@ from gradsync.testing import check, exercise, hold
 GUIDE = "Data loaders"
 
 
-def probe_loaders(data_loader, num_samples, batch_size, world_size, seed):
-    """Return [train, val] of every rank, each a list of batches of sample numbers."""
+def probe_loaders(data_loader, num_samples, batch_size, world_size, seed, drawn=0):
+    """Return [train, val] of every rank, each a list of batches of sample numbers.
+
+    Before the loaders are gone through, `drawn` numbers are drawn, as others may for a model.
+    """
     train, val = (TensorDataset(torch.arange(count)) for count in num_samples)
     seen = []
     for rank in range(world_size):
         loaders = data_loader.create_dataloaders(
             train, val, batch_size, world_size=world_size, rank=rank, seed=seed
         )
+        torch.rand(drawn)
         seen.append([[batch[0].tolist() for batch in loader] for loader in loaders])
     return seen
+
+
+def probe_settings(data_loader, world_size):
+    """Return the loaders' workers and pinning, by name: when none is asked for, and when one is."""
+
+    def make(**settings):
+        return data_loader.create_dataloaders(
+            range(9), range(9), 4, world_size=world_size, rank=0, **settings
+        )
+
+    def pinning(**settings):
+        return [bool(loader.pin_memory) for loader in make(**settings)]
+
+    pinned = pinning(pin_memory=True)
+    if not all(pinned):  # where there is no GPU, who looks for one first is right too
+        with ExitStack() as there_is_one:
+            for library in (torch.cuda, getattr(torch, "accelerator", torch.cuda)):
+                there_is_one.enter_context(patch.object(library, "is_available", lambda: True))
+            pinned = pinning(pin_memory=True)
+    workers = [[loader.num_workers for loader in make(**s)] for s in ({}, {"num_workers": 1})]
+    return {"num_workers": workers, "pin_memory": [pinning(), pinned]}
 
 
 def joined(batches):
@@ -30,13 +58,18 @@ def test_one_rank_has_plain_loaders(ranks, rng):
     """Alone, train is shuffled, the same way for the same seed, and val is in order."""
 
     def probe(data_loader, seeds):
-        made = [probe_loaders(data_loader, (90, 31), 8, 1, seed)[0] for seed in seeds]
-        return [[joined(train), joined(val)] for train, val in made]
+        made = [
+            probe_loaders(data_loader, (90, 31), 8, 1, seed, drawn=number)[0]
+            for number, seed in enumerate(seeds)
+        ]
+        by_default, _ = data_loader.create_dataloaders(range(90), range(31), 8)
+        order = [int(sample) for batch in by_default for sample in batch]
+        return [order, *([joined(train), joined(val)] for train, val in made)]
 
-    seed = int(rng.integers(1000))
-    [seen] = ranks(probe, 1, process_group=False, seeds=[seed, seed, seed + 1])
+    seed = int(rng.integers(1, 1000))
+    [seen] = ranks(probe, 1, process_group=False, seeds=[seed, seed, seed + 1, 0])
 
-    (train, val), (again, _), (other, _) = seen
+    by_default, (train, val), (again, _), (other, _), (zero, _) = seen
     check(
         sorted(train) == list(range(90)) and sorted(val) == list(range(31)),
         "samples-dropped",
@@ -59,25 +92,37 @@ def test_one_rank_has_plain_loaders(ranks, rng):
     check(
         train == again and train != other,
         "seed-ignored",
-        "with one rank the train order must be the same for the same seed and another one for "
-        f"another seed (GUIDELINES, {GUIDE})",
+        "with one rank the train order must be the same for the same seed, whatever else has been "
+        "drawn from torch's global random state when the pass begins, and another one for another "
+        f"seed (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+    check(
+        by_default == zero,
+        "seed-ignored",
+        "`create_dataloaders` of two datasets and a batch size alone does not give the train order "
+        f"of one rank with seed 0: those are the defaults (GUIDELINES, {GUIDE})",
         guide=GUIDE,
     )
 
 
 @exercise("phase1/create_dataloaders", points=2)
 def test_the_batch_size_is_per_rank_and_nothing_is_dropped(ranks):
-    """Every rank gets batches of `batch_size`, and what is left over as a smaller last one."""
+    """Every rank gets batches of `batch_size`, and what is left over as a smaller last one.
+
+    The other settings are the loaders' too; no worker starts before a pass.
+    """
 
     def probe(data_loader):
         sizes = []
         for world_size in (1, 3):
             seen = probe_loaders(data_loader, (50, 23), 4, world_size, 0)
             sizes.append([[[len(b) for b in batches] for batches in rank] for rank in seen])
-        return sizes
+        return [sizes, [probe_settings(data_loader, world_size) for world_size in (1, 3)]]
 
-    [seen] = ranks(probe, 1, process_group=False)
+    [[seen, settings]] = ranks(probe, 1, process_group=False)
 
+    hold_settings(settings)
     for world_size, by_rank in zip((1, 3), seen, strict=True):
         for rank, loaders in enumerate(by_rank):
             for name, sizes, count in zip(("train", "val"), loaders, (50, 23), strict=True):
@@ -107,6 +152,28 @@ def test_the_batch_size_is_per_rank_and_nothing_is_dropped(ranks):
                     f"share is {share}, and a smaller last batch is a batch too "
                     f"(GUIDELINES, {GUIDE})",
                     ranks=[rank],
+                    guide=GUIDE,
+                )
+
+
+def hold_settings(settings):
+    """Hold both loaders, with 1 rank and with 3, to the settings asked for, and to none."""
+    for world_size, by_name in zip((1, 3), settings, strict=True):
+        for setting, (by_default, asked) in by_name.items():
+            for name, without, given in zip(("train", "val"), by_default, asked, strict=True):
+                case = f"world size {world_size}: the {name} loader has {setting}"
+                check(
+                    given == 1,
+                    "setting-ignored",
+                    f"{case}={given}, though `create_dataloaders` was given {setting}="
+                    f"{type(given)(1)} (GUIDELINES, {GUIDE})",
+                    guide=GUIDE,
+                )
+                check(
+                    without == 0,
+                    "setting-ignored",
+                    f"{case}={without}, though `create_dataloaders` was given none: the default is "
+                    f"{type(without)(0)} (GUIDELINES, {GUIDE})",
                     guide=GUIDE,
                 )
 
