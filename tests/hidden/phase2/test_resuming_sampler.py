@@ -3,6 +3,7 @@
 import math
 
 from gradsync.diagnose.strides import GUIDE, diagnose_strides, rows_of
+from gradsync.probes.sampling import indices_of
 from gradsync.testing import check, exercise, hold
 
 
@@ -18,13 +19,13 @@ def probe_scripts(data_loader, cases, seed=0):
     def order_of(epoch, samples, shuffle):
         alone = sampler_class(range(samples), 1, 0, shuffle=shuffle, seed=seed)
         alone.set_epoch(epoch)
-        return [int(index) for index in alone]
+        return indices_of(alone)
 
     def play(script, sampler):
         passes = []
         for name, *arguments in script:
             if name == "pass":
-                passes.append([len(sampler), [int(index) for index in sampler]])
+                passes.append([len(sampler), indices_of(sampler)])
             else:
                 getattr(sampler, name)(*arguments)
         return passes
@@ -110,8 +111,8 @@ def test_no_sample_is_missed_when_the_world_size_changes(ranks, rng):
                 sampler.set_epoch(2)
             for sampler in second:
                 sampler.resume(2, rows * before)
-            taken = [int(i) for sampler in first for i in list(sampler)[:rows]]
-            seen.append([taken, [int(i) for sampler in second for i in sampler]])
+            taken = [index for sampler in first for index in indices_of(sampler)[:rows]]
+            seen.append([taken, [index for sampler in second for index in indices_of(sampler)]])
         return seen
 
     cases = [(int(rng.integers(20, 60)), b, n, 4) for b in (1, 2, 4) for n in (1, 2, 3, 4)]
