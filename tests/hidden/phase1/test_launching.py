@@ -21,7 +21,10 @@ SLURM = {
 
 
 def probe_rank_info(trainer, environs):
-    """Return, for each environment, the five fields, None, or the error that it gave."""
+    """Return, for each environment, the five fields, None, or the error that it gave.
+
+    Of an error: whether it is a ValueError, its name and its text.
+    """
     answers = []
     for environ in environs:
         try:
@@ -31,7 +34,8 @@ def probe_rank_info(trainer, environs):
         except NotImplementedError:
             raise
         except Exception as error:
-            answers.append({"error": type(error).__name__, "text": str(error)})
+            kind = {"refused": isinstance(error, ValueError), "error": type(error).__name__}
+            answers.append({**kind, "text": str(error)})
     return answers
 
 
@@ -45,6 +49,13 @@ def shown(environ):
 
 
 def hold(environ, answer, wanted):
+    check(
+        not isinstance(answer, dict),
+        "launcher-not-read",
+        f"with {shown(environ)} read_rank_info gives {told(answer)}. Nothing is wrong there: what "
+        f"is not set has a default (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
     code, what = "launcher-not-read", "what the launcher says of rank, world size and local rank"
     if {"RANK", "SLURM_PROCID"} <= set(environ):
         what += ", where torchrun's variables win"
@@ -87,12 +98,14 @@ def test_slurm_variables_are_read(ranks):
     """Slurm's variables are read where torchrun's are not set, with MASTER_* where they are."""
     named = {**SLURM, "MASTER_ADDR": "login2", "MASTER_PORT": "4000"}
     few = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_JOB_NODELIST": "solo"}
+    least = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}
 
-    plain, given, defaults = read_rank_infos(ranks, [SLURM, named, few])
+    plain, given, defaults, alone = read_rank_infos(ranks, [SLURM, named, few, least])
 
     hold(SLURM, plain, [3, 6, 1, "node01", 29500])
     hold(named, given, [3, 6, 1, "login2", 4000])
     hold(few, defaults, [0, 1, 0, "solo", 29500])
+    hold(least, alone, [1, 2, 0, "127.0.0.1", 29500])
 
 
 @exercise("phase1/read_rank_info", points=2)
@@ -170,6 +183,10 @@ def test_bad_environments_are_refused_by_name(ranks):
         ({**TORCHRUN, "RANK": "8"}, ("RANK", "WORLD_SIZE")),
         ({**TORCHRUN, "RANK": "-1"}, ("RANK", "WORLD_SIZE")),
         ({**SLURM, "SLURM_PROCID": "6"}, ("SLURM_PROCID", "SLURM_NTASKS")),
+        ({**SLURM, "SLURM_PROCID": "-1"}, ("SLURM_PROCID", "SLURM_NTASKS")),
+        ({**SLURM, "SLURM_PROCID": "one"}, ("SLURM_PROCID",)),
+        ({**SLURM, "SLURM_LOCALID": "one"}, ("SLURM_LOCALID",)),
+        ({**SLURM, "MASTER_PORT": "http"}, ("MASTER_PORT",)),
         ({**SLURM, "SLURM_NTASKS": "many"}, ("SLURM_NTASKS",)),
     ]
     good, *answers = read_rank_infos(ranks, [TORCHRUN, *(environ for environ, _ in cases)])
@@ -182,7 +199,7 @@ def test_bad_environments_are_refused_by_name(ranks):
         guide=GUIDE,
     )
     for (environ, names), answer in zip(cases, answers, strict=True):
-        refused = isinstance(answer, dict) and answer["error"] == "ValueError"
+        refused = isinstance(answer, dict) and answer["refused"]
         check(
             refused and any(name in answer["text"] for name in names),
             "bad-environment-accepted",
