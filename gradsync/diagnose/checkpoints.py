@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from gradsync.diagnose import Rule
+from gradsync.diagnose.values import EXACT, close
 from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
 
@@ -27,5 +29,102 @@ def writes_too(guide: str) -> Rule:
             f"(GUIDELINES, {guide})"
         )
         return Diagnosis("every-rank-writes", ranks, text, where, guide)
+
+    return rule
+
+
+def written_beside(names: Sequence[Sequence[str]], guide: str) -> Diagnosis | None:
+    """Judge the names of the files that each rank made where the checkpoint is."""
+    wrong = [rank for rank, made in enumerate(names) if rank != 0 and made]
+    if not wrong:
+        return None
+    found = ", ".join(name for rank in wrong for name in names[rank])
+    text = (
+        f"beside the checkpoint {ranks_text(wrong)} made files too: {found}. Rank 0 alone writes, "
+        f"and nobody clears away what the others leave (GUIDELINES, {guide})"
+    )
+    return Diagnosis("every-rank-writes", tuple(wrong), text, guide=guide)
+
+
+def former_file_away(harm: Sequence[str], guide: str) -> Diagnosis | None:
+    """Judge what a save did to the former file at its path before the new one came there.
+
+    Args:
+        harm: `removed`, `renamed` or `emptied`, in turn.
+        guide: the heading of GUIDELINES.md to read.
+    """
+    if not harm:
+        return None
+    text = (
+        f"save_checkpoint had the former file {harm[0]} before the new one was in its place: a "
+        "crash between the two leaves no whole checkpoint. A complete file from the same folder "
+        "can take the place of another in one step; from another disk, where a temporary folder "
+        f"often is, it can't (GUIDELINES, {guide})"
+    )
+    return Diagnosis("not-atomic", (0,), text, guide=guide)
+
+
+def stumbles_over_the_rest(again: str | None, renewed: bool, guide: str) -> Diagnosis | None:
+    """Judge the save after one that broke off: the error it ended in, whether the file is new."""
+    if again is None and renewed:
+        return None
+    came = f"fails with {again}" if again else "leaves the old file in its place"
+    text = (
+        f"after a save_checkpoint that broke off halfway the next one {came}: what a crash has "
+        f"left must not be in its way (GUIDELINES, {guide})"
+    )
+    return Diagnosis("not-atomic", (0,), text, guide=guide)
+
+
+def set_free(trainable: Sequence[bool], guide: str) -> Rule:
+    """Return the rule for loading that changes which parameters are `trainable`."""
+
+    def rule(seen: Observation, _expected: Any) -> Diagnosis | None:
+        wrong = [r for r, value in enumerate(seen) if not close(value["trainable"], trainable)]
+        text = (
+            "after load_checkpoint another set of parameters is trainable than before: "
+            f"`requires_grad` is to stay as it is (GUIDELINES, {guide})"
+        )
+        return Diagnosis("frozen-touched", tuple(wrong), text, guide=guide) if wrong else None
+
+    return rule
+
+
+def no_whole_number(guide: str) -> Rule:
+    """Return the rule for an epoch that is of another `kind` than an int's."""
+
+    def rule(seen: Observation, _expected: Any) -> Diagnosis | None:
+        wrong = [rank for rank, value in enumerate(seen) if value["kind"] is not None]
+        if not wrong:
+            return None
+        text = (
+            f"load_checkpoint returns the epoch as a {seen[wrong[0]]['kind']}: an int is wanted "
+            f"(GUIDELINES, {guide})"
+        )
+        return Diagnosis("wrong-signature", tuple(wrong), text, guide=guide)
+
+    return rule
+
+
+def goes_on_otherwise(after: Any, guide: str) -> Rule:
+    """Return the rule for weights that an optimizer step after loading does not bring to `after`.
+
+    The ranks tell the weights as `loaded`, and as they are `after` the step.
+    """
+
+    def rule(seen: Observation, _expected: Any) -> Diagnosis | None:
+        wrong = tuple(rank for rank, value in enumerate(seen) if not close(value["after"], after))
+        if not wrong:
+            return None
+        still = all(close(seen[rank]["after"], seen[rank]["loaded"], EXACT) for rank in wrong)
+        code, came = "state-lost", "ends elsewhere than it would have without saving and loading"
+        if still:
+            code = "tensors-replaced"
+            came = (
+                "leaves the model as it is: the optimizer still trains the parameters that the "
+                "model had before. Loading is to fill those, not to put others in their place"
+            )
+        text = f"after load_checkpoint an optimizer step {came} (GUIDELINES, {guide})"
+        return Diagnosis(code, wrong, text, guide=guide)
 
     return rule

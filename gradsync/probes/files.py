@@ -1,15 +1,21 @@
-"""What befalls a checkpoint: a disk that fills up while it is written, code that is put into it."""
+"""What befalls a checkpoint: a full disk, two disks, changes on the way, code that is put in."""
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import pickle
 import resource
 import signal
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
+
+DONE = {"os.remove": "removed", "os.rename": "renamed", "os.truncate": "emptied"}
 
 
 def limit_writes(size: int) -> None:
@@ -17,6 +23,52 @@ def limit_writes(size: int) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
+
+
+def lift_limit() -> None:
+    """Let this rank write as much again as before `limit_writes`."""
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+
+def keep_folders_apart() -> None:
+    """Make a move into a folder from outside it fail, as it does from another file system."""
+    for name in ("rename", "replace"):
+        setattr(os, name, _within_a_folder(getattr(os, name)))
+
+
+def _within_a_folder(move: Callable[..., None]) -> Callable[..., None]:
+    def moved(source: Any, target: Any, **options: Any) -> None:
+        if not Path(source).absolute().is_relative_to(Path(target).absolute().parent):
+            problem = "Invalid cross-device link: these may be two file systems"
+            raise OSError(errno.EXDEV, problem, source, None, target)
+        move(source, target, **options)
+
+    return moved
+
+
+def file_changes() -> list[tuple[str, Path]]:
+    """Return a list that grows from now on: what is done to a file, and its absolute path.
+
+    A file is `removed`, `renamed` (from this path), `emptied` or `made`. Only what Python does is
+    noted, not what torch writes by itself.
+    """
+    changes: list[tuple[str, Path]] = []
+
+    def note(event: str, arguments: tuple[Any, ...]) -> None:
+        done = _opened(arguments[2]) if event == "open" else DONE.get(event)
+        if done is not None and isinstance(arguments[0], (str, os.PathLike)):
+            changes.append((done, Path(arguments[0]).absolute()))
+
+    sys.addaudithook(note)
+    return changes
+
+
+def _opened(flags: int) -> str | None:
+    """Return what becomes of a file that is opened so."""
+    if flags & os.O_TRUNC:
+        return "emptied"
+    return "made" if flags & os.O_CREAT else None
 
 
 class Bomb:

@@ -2,26 +2,44 @@
 
 import os
 import time
+from numbers import Integral
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from gradsync.diagnose.checkpoints import writes_too
+from gradsync.diagnose.checkpoints import (
+    former_file_away,
+    goes_on_otherwise,
+    no_whole_number,
+    set_free,
+    stumbles_over_the_rest,
+    writes_too,
+    written_beside,
+)
 from gradsync.diagnose.launching import without_a_group
 from gradsync.diagnose.values import close
 from gradsync.probes import raised
-from gradsync.probes.files import files_with_code, limit_writes
-from gradsync.testing import check, exercise
+from gradsync.probes.files import (
+    file_changes,
+    files_with_code,
+    keep_folders_apart,
+    lift_limit,
+    limit_writes,
+)
+from gradsync.testing import check, each, exercise, hold
 
 GUIDE = "Checkpoints"
 
 
 def make(seed, size=8):
-    """Return a model with buffers and an optimizer with momentum, both with a past."""
+    """Return a model and an optimizer with a past; another seed gives them other settings too."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(size, size), nn.BatchNorm1d(size), nn.Linear(size, 2))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 + seed, momentum=0.9)
+    model[2].bias.requires_grad_(False)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=0.1 + seed, momentum=0.9 - 0.2 * seed, weight_decay=0.01 * seed
+    )
     for _ in range(2):
         optimizer.zero_grad()
         model(torch.rand(4, size)).sum().backward()
@@ -30,8 +48,19 @@ def make(seed, size=8):
 
 
 def state_of(model, optimizer):
-    momenta = [s["momentum_buffer"] for s in optimizer.state_dict()["state"].values()]
-    return [dict(model.state_dict()), momenta, optimizer.param_groups[0]["lr"]]
+    momenta = [s["momentum_buffer"].clone() for s in optimizer.state_dict()["state"].values()]
+    [group] = optimizer.param_groups
+    settings = {name: value for name, value in group.items() if name != "params"}
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    return [weights, momenta, settings]
+
+
+def weights_after_a_step(model, optimizer):
+    for param in model.parameters():
+        if param.requires_grad:
+            param.grad = torch.ones_like(param)
+    optimizer.step()
+    return dict(model.state_dict())
 
 
 @exercise("phase1/save_checkpoint", points=1.5)
@@ -68,12 +97,14 @@ def test_when_it_returns_the_file_is_there_for_every_rank(ranks):
         model, optimizer = make(0)
         Path("saved").mkdir(exist_ok=True)  # where nobody but save_checkpoint has a reason to write
         os.chdir("saved")
-        early = []
+        early, changes = [], file_changes()
         if rank == 0:
             time.sleep(0.2)
             early = os.listdir()
         trainer.save_checkpoint(Path("there.pt"), model, optimizer, 3)
-        return [early, os.path.exists("there.pt")]
+        is_there = os.path.exists("there.pt")
+        made = {path for done, path in changes if done in ("made", "emptied")}
+        return [early, is_there, sorted(path.name for path in made if path.parent == Path.cwd())]
 
     seen = ranks(probe, 3)
 
@@ -93,6 +124,7 @@ def test_when_it_returns_the_file_is_there_for_every_rank(ranks):
         ranks=absent,
         guide=GUIDE,
     )
+    hold(written_beside([names for _, _, names in seen], GUIDE))
 
 
 @exercise("phase1/save_checkpoint", points=2)
@@ -100,18 +132,29 @@ def test_a_crash_midway_leaves_the_former_file(ranks):
     """When the disk fills up halfway, the checkpoint from before is still whole."""
 
     def probe(trainer):
+        Path("saved").mkdir()
+        os.chdir("saved")
+        keep_folders_apart()
         model, optimizer = make(0, size=200)  # 160 kB
         trainer.save_checkpoint("there.pt", model, optimizer, 3)
+        changes = file_changes()
+        trainer.save_checkpoint("there.pt", model, optimizer, 4)
+        here = Path.cwd() / "there.pt"
+        harm = [done for done, path in changes if path == here and done != "made"]
         before = Path("there.pt").read_bytes()
         limit_writes(50_000)
-        error = raised(lambda: trainer.save_checkpoint("there.pt", model, optimizer, 4))
+        error = raised(lambda: trainer.save_checkpoint("there.pt", model, optimizer, 5))
         ended = "with an error" if error else "as if all were well"
         after = Path("there.pt")
-        return [ended, after.exists() and after.read_bytes() == before]
+        same = after.exists() and after.read_bytes() == before
+        lift_limit()
+        error = raised(lambda: trainer.save_checkpoint("there.pt", model, optimizer, 6))
+        again = error and f"{type(error).__name__}: {error}"
+        return [ended, same, harm, again, after.exists() and after.read_bytes() != before]
 
     [seen] = ranks(probe, 1)
 
-    ended, same = seen
+    ended, same, harm, again, renewed = seen
     check(
         same,
         "not-atomic",
@@ -129,6 +172,8 @@ def test_a_crash_midway_leaves_the_former_file(ranks):
         ranks=[0],
         guide=GUIDE,
     )
+    hold(former_file_away(harm, GUIDE))
+    hold(stumbles_over_the_rest(again, renewed, GUIDE))
 
 
 @exercise("phase1/load_checkpoint", points=1.5)
@@ -139,12 +184,22 @@ def test_everything_comes_back(ranks):
         trainer.save_checkpoint("there.pt", *make(0), 7)
         model, optimizer = make(rank + 1)
         epoch = trainer.load_checkpoint("there.pt", model, optimizer)
-        return [epoch, *state_of(model, optimizer)]
+        state = state_of(model, optimizer)
+        trainable = [param.requires_grad for param in model.parameters()]
+        kind = None if isinstance(epoch, Integral) else type(epoch).__name__
+        after = weights_after_a_step(model, optimizer)
+        more = {"loaded": state[0], "after": after, "trainable": trainable, "kind": kind}
+        return [epoch, *state, more]
 
     seen = ranks(probe, 2)
 
-    names = ("the epoch", "the model", "the optimizer's momentum", "the learning rate")
-    expected = [7, *state_of_saved(seen, ranks)]
+    names = (
+        "the epoch",
+        "the model",
+        "the optimizer's momentum",
+        "a setting of the optimizer, such as its learning rate or its momentum,",
+    )
+    expected, after, trainable = state_of_saved(seen, ranks)
     for index, name in enumerate(names):
         wrong = [rank for rank in range(2) if not close(seen[rank][index], expected[index], 0)]
         shown = f", {seen[wrong[0]][0]!r} where 7 was saved" if wrong and index == 0 else ""
@@ -156,16 +211,25 @@ def test_everything_comes_back(ranks):
             ranks=wrong,
             guide=GUIDE,
         )
+    for rule in (
+        set_free(trainable, GUIDE),
+        no_whole_number(GUIDE),
+        goes_on_otherwise(after, GUIDE),
+    ):
+        hold(rule(each(seen, lambda value: value[-1]), None))
 
 
 def state_of_saved(seen, ranks):
-    """Return the state that was saved, as a rank of its own works it out."""
+    """Return what was saved, the weights a step later, and which parameters are trainable."""
 
     def probe():
-        return state_of(*make(0))
+        model, optimizer = make(0)
+        state = [7, *state_of(model, optimizer)]
+        trainable = [param.requires_grad for param in model.parameters()]
+        return [state, weights_after_a_step(model, optimizer), trainable]
 
-    [state] = ranks(probe, 1, process_group=False)
-    return state
+    [saved] = ranks(probe, 1, process_group=False)
+    return saved
 
 
 def written(ranks):

@@ -1,0 +1,76 @@
+"""Mistakes with checkpoints, known by what was done to files and by what a load leaves."""
+
+import pytest
+
+from gradsync.diagnose.checkpoints import (
+    former_file_away,
+    goes_on_otherwise,
+    no_whole_number,
+    set_free,
+    stumbles_over_the_rest,
+    written_beside,
+)
+from gradsync.records import Observation
+
+GUIDE = "Checkpoints"
+
+
+def told(**values):
+    """Return two ranks that tell the same, of a load with nothing wrong but `values`."""
+    fine = {"loaded": [1.0], "after": [2.0], "trainable": [True, False], "kind": None}
+    return Observation(2, ({**fine, **values},) * 2, (), ("", ""), 0.1)
+
+
+def test_nothing_is_found_where_nothing_is_wrong():
+    seen = told()
+    rules = [set_free([True, False], GUIDE), no_whole_number(GUIDE), goes_on_otherwise([2], GUIDE)]
+
+    assert [rule(seen, None) for rule in rules] == [None] * 3
+    assert written_beside([["there.pt"], [], []], GUIDE) is None
+    assert former_file_away([], GUIDE) is None
+    assert stumbles_over_the_rest(None, renewed=True, guide=GUIDE) is None
+
+
+def test_files_of_other_ranks_are_named():
+    found = written_beside([["there.pt"], [], ["mark-2"]], GUIDE)
+
+    assert (found.code, found.ranks) == ("every-rank-writes", (2,))
+    assert "rank 2 made files too: mark-2" in found.explanation
+
+
+def test_what_befell_the_former_file_is_said():
+    found = former_file_away(["renamed", "emptied"], GUIDE)
+
+    assert found.code == "not-atomic"
+    assert "had the former file renamed" in found.explanation
+
+
+@pytest.mark.parametrize(
+    ("again", "renewed", "said"),
+    [("OSError: no", True, "fails with OSError: no"), (None, False, "leaves the old file")],
+)
+def test_a_save_that_fails_after_a_crash_is_told(again, renewed, said):
+    found = stumbles_over_the_rest(again, renewed, GUIDE)
+
+    assert found.code == "not-atomic"
+    assert said in found.explanation
+
+
+def test_other_trainable_parameters_are_noticed():
+    found = set_free([True, False], GUIDE)(told(trainable=[True, True]), None)
+
+    assert (found.code, found.ranks) == ("frozen-touched", (0, 1))
+
+
+def test_the_kind_of_an_epoch_is_said():
+    found = no_whole_number(GUIDE)(told(kind="Tensor"), None)
+
+    assert found.code == "wrong-signature"
+    assert "as a Tensor" in found.explanation
+
+
+@pytest.mark.parametrize(("after", "code"), [([1.0], "tensors-replaced"), ([1.5], "state-lost")])
+def test_a_step_after_loading_tells_new_parameters_from_other_lost_state(after, code):
+    found = goes_on_otherwise([2.0], GUIDE)(told(after=after), None)
+
+    assert found.code == code
