@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from gradsync.diagnose import Rule
 from gradsync.diagnose.confusions import last_line
-from gradsync.diagnose.values import EXACT, close
+from gradsync.diagnose.values import EXACT, array, close
 from gradsync.records import Diagnosis, Observation
 
 GUIDE = "Model synchronisation"
@@ -18,6 +20,8 @@ def broadcast_mistakes(before: Sequence[State], src: int, buffers: Sequence[str]
     """Return the rules, given every rank's tensors before, and which of them are buffers."""
     return [
         wrong_source(before, src),
+        another_mixed_in(before, src),
+        sent_as_float32,
         buffers_left_out(buffers),
         models_differ,
     ]
@@ -41,6 +45,42 @@ def wrong_source(before: Sequence[State], src: int) -> Rule:
         return None
 
     return rule
+
+
+def another_mixed_in(before: Sequence[State], src: int) -> Rule:
+    """The source itself ends with a NaN that another rank had: something was added up."""
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        spoilt = [n for n in _wrong_names(seen, expected) if _has_nan(seen[src].get(n))]
+        wrong = [name for name in spoilt if not _has_nan(before[src][name])]
+        if not wrong:
+            return None
+        text = (
+            f"rank {src}'s own {', '.join(wrong)} came to hold NaN, which another rank had there: "
+            "what the other ranks had is mixed in, and 0 times NaN is NaN, too. Their values have "
+            f"no part in a broadcast (GUIDELINES, {GUIDE})"
+        )
+        return Diagnosis("models-differ", _ranks(seen, expected), text, last_line(seen), GUIDE)
+
+    return rule
+
+
+def sent_as_float32(seen: Observation, expected: Any) -> Diagnosis | None:
+    """What differs is what float32 leaves of the source's."""
+    wrong = _wrong_names(seen, expected)
+    ranks = _ranks(seen, expected) if wrong else ()
+    for name, rank in ((name, rank) for name in wrong for rank in ranks):
+        whole = array(expected[rank][name])
+        if whole is None or not close(seen[rank].get(name), whole.astype(np.float32), EXACT):
+            return None
+    if not wrong:
+        return None
+    text = (
+        f"{', '.join(wrong)} arrived rounded, as by a journey in float32: what is broadcast is to "
+        "arrive bit for bit, so every tensor has to travel in its own dtype "
+        f"(GUIDELINES, {GUIDE})"
+    )
+    return Diagnosis("models-differ", ranks, text, last_line(seen), GUIDE)
 
 
 def buffers_left_out(buffers: Sequence[str]) -> Rule:
@@ -73,6 +113,36 @@ def models_differ(seen: Observation, expected: Any) -> Diagnosis | None:
         f"(GUIDELINES, {GUIDE})"
     )
     return Diagnosis("models-differ", _ranks(seen, expected), text, last_line(seen), GUIDE)
+
+
+def bits_differ(seen: Observation, expected: Any) -> Diagnosis | None:
+    """Numbers that compare equal are not the same bits."""
+    wrong = [
+        (rank, name)
+        for rank, state in enumerate(expected)
+        for name in state
+        if _bits(seen[rank][name]) != _bits(state[name])
+    ]
+    if not wrong:
+        return None
+    names = ", ".join(dict.fromkeys(name for _, name in wrong))
+    text = (
+        f"{names}: equal to the source rank's in value, but not bit for bit, as where -0.0 arrives "
+        "as 0.0. Nothing is to be calculated with what is broadcast, and no dtype to be changed "
+        f"(GUIDELINES, {GUIDE})"
+    )
+    ranks = tuple(sorted({rank for rank, _ in wrong}))
+    return Diagnosis("models-differ", ranks, text, last_line(seen), GUIDE)
+
+
+def _bits(value: Any) -> tuple[str, bytes]:
+    numbers = np.asarray(value)
+    return str(numbers.dtype), numbers.tobytes()
+
+
+def _has_nan(value: Any) -> bool:
+    numbers = array(value)
+    return numbers is not None and bool(np.isnan(numbers).any())
 
 
 def _wrong_names(seen: Observation, expected: Any) -> list[str]:

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from gradsync.diagnose import Rule
-from gradsync.diagnose.values import array, close
+from gradsync.diagnose.values import FLOAT32, ROUNDINGS, array, close
 from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
 
 GUIDE = "Gradient aggregation"
 Gradients = Mapping[str, Any]
+AS_FLOAT64 = ROUNDINGS * 2.0**-52 / FLOAT32  # what float64 may be off by, in roundings of float32
+NEARLY = 0.01  # of the largest gradient: mistakes of other kinds are further off
 
 
 def gradient_mistakes(local: Sequence[Gradients]) -> list[Rule]:
@@ -26,6 +28,7 @@ def gradient_mistakes(local: Sequence[Gradients]) -> list[Rule]:
         wrong_scale,
         the_largest(local),
         only_one_rank,
+        digits_lost,
         only_some_parameters,
     ]
 
@@ -113,6 +116,22 @@ def only_one_rank(seen: Observation, expected: Any) -> Diagnosis | None:
         "well, or they step in another direction"
     )
     return _found("only-one-rank-has-it", others, text, last_reduce(seen))
+
+
+def digits_lost(seen: Observation, expected: Any) -> Diagnosis | None:
+    """Every gradient is nearly the mean: it was rounded on the way."""
+    one, other = _flat(list(seen)), _flat(list(expected or ()))
+    if one is None or other is None or one.shape != other.shape or not other.any():
+        return None
+    error = float(np.max(np.abs(one - other)) / np.max(np.abs(other)))
+    if not 0 < error < NEARLY:
+        return None
+    text = (
+        f"the mean over the ranks is right to about {int(-np.log10(error))} digits only: gradients "
+        "were rounded to a narrower dtype on the way. Each is to travel, and be averaged, in its "
+        "own dtype"
+    )
+    return _found("shape-mismatch", range(seen.world_size), text, last_reduce(seen))
 
 
 def only_some_parameters(seen: Observation, expected: Any) -> Diagnosis | None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gradsync.diagnose import first_diagnosis
-from gradsync.diagnose.gradients import gradient_mistakes, none_gradient_skipped
+from gradsync.diagnose.gradients import digits_lost, gradient_mistakes, none_gradient_skipped
 from gradsync.records import Collective, Diagnosis, Event, Failure, Observation
 
 RNG = np.random.default_rng(1)
@@ -43,10 +43,18 @@ def diagnose(values, rules=None, expected=MEAN, **seen):
         ([MEAN, total(), total(), total()], "sum-not-mean"),
         ([MEAN, *LOCAL[1:]], "only-one-rank-has-it"),
         ([{**MEAN, "bias": mine["bias"]} for mine in LOCAL], "only-some-parameters"),
+        ([{n: g.astype(np.float16) for n, g in MEAN.items()}] * 4, "shape-mismatch"),
     ],
 )
 def test_each_mistake_has_its_name(values, code):
     assert diagnose(values).code == code
+
+
+def test_how_many_digits_are_left_is_said():
+    rounded = {name: gradient.astype(np.float16) for name, gradient in MEAN.items()}
+
+    assert "right to about 3 digits only" in diagnose([rounded] * 4).explanation
+    assert digits_lost(observed([MEAN] * 4), [MEAN] * 4) is None
 
 
 @pytest.mark.parametrize("extreme", [np.max, np.min])

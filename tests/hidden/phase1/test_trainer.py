@@ -5,9 +5,16 @@ import pytest
 import torch
 from torch import nn
 
-from gradsync.diagnose.broadcast import broadcast_mistakes
-from gradsync.diagnose.gradients import gradient_mistakes, none_gradient_skipped, not_synchronised
+from gradsync.diagnose.broadcast import bits_differ, broadcast_mistakes
+from gradsync.diagnose.gradients import (
+    AS_FLOAT64,
+    digits_lost,
+    gradient_mistakes,
+    none_gradient_skipped,
+    not_synchronised,
+)
 from gradsync.diagnose.values import close
+from gradsync.probes.models import BUFFERS, motley_model, tensors_of
 from gradsync.testing import (
     EXACT,
     assert_on_every_rank,
@@ -21,25 +28,6 @@ from gradsync.testing import (
 )
 
 MODEL, GRADIENTS = "Model synchronisation", "Gradient aggregation"
-BUFFERS = ["1.running_mean", "1.running_var", "1.num_batches_tracked", "mask"]
-
-
-def make_model(seed):
-    """Return a model with everything that can be forgotten, other weights for another seed."""
-    torch.manual_seed(seed)
-    model = nn.Sequential(nn.Conv2d(1, 3, 2), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 4))
-    model[3].bias.requires_grad_(False)
-    model.register_buffer("mask", torch.rand(5) > 0.5, persistent=False)
-    for buffer in (model[1].running_mean, model[1].running_var):
-        buffer.uniform_()
-    model[1].num_batches_tracked += seed
-    return model
-
-
-def tensors_of(model):
-    return {
-        name: t.detach().clone() for name, t in [*model.named_parameters(), *model.named_buffers()]
-    }
 
 
 @pytest.mark.parametrize(("world_size", "src"), [(3, 0), (2, 1)])
@@ -49,19 +37,20 @@ def test_every_rank_ends_with_the_source_model(ranks, rng, world_size, src):
     seeds = [int(s) for s in rng.choice(1000, world_size, replace=False)]
 
     def probe(rank, trainer, seeds, src):
-        model = make_model(seeds[rank])
+        model = motley_model(seeds[rank], spoilt=rank != src)
         trainer.broadcast_model(model, src)
         return tensors_of(model)
 
     seen = ranks(probe, world_size, seeds=by_rank(seeds), src=src)
 
-    before = [tensors_of(make_model(seed)) for seed in seeds]
+    before = [tensors_of(motley_model(s, spoilt=r != src)) for r, s in enumerate(seeds)]
     assert_on_every_rank(
         seen,
         before[src],
         mistakes=broadcast_mistakes(before, src, BUFFERS),
         roundings=EXACT,
     )
+    hold(bits_differ(seen, [before[src]] * world_size))
 
 
 @exercise("phase1/broadcast_model", points=2.5)
@@ -69,7 +58,7 @@ def test_parameters_and_buffers_stay_the_same_objects(ranks):
     """An optimizer made before the broadcast still holds the model's parameters."""
 
     def probe(rank, trainer):
-        model = make_model(rank)
+        model = motley_model(rank)
         before = [*model.parameters(), *model.buffers()]
         trainer.broadcast_model(model)
         after = [*model.parameters(), *model.buffers()]
@@ -79,7 +68,7 @@ def test_parameters_and_buffers_stay_the_same_objects(ranks):
     seen = ranks(probe, 2)
 
     hold_weight_arrived(seen)
-    model = make_model(0)
+    model = motley_model(0)
     kept = [True] * len([*model.parameters(), *model.buffers()])
     check(
         all(value["same"] == kept for value in seen),
@@ -109,14 +98,15 @@ def test_gradients_and_frozen_flags_are_untouched(ranks):
     """What a rank had in `grad` and `requires_grad` is there afterwards."""
 
     def probe(rank, trainer):
-        model = make_model(rank)
-        model[0].weight.grad = torch.full_like(model[0].weight, rank + 1.0)
+        model = motley_model(rank)
+        for param in (model[0].weight, model[3].bias):  # the second one is frozen
+            param.grad = torch.full_like(param, rank + 1.0)
         before = [p.requires_grad for p in model.parameters()]
         trainer.broadcast_model(model)
         kept = [p.requires_grad for p in model.parameters()] == before
-        first, *others = (p.grad for p in model.parameters())
-        mine = first is not None and bool((first == rank + 1).all())
-        none = all(g is None for g in others)
+        grads = [p.grad for p in (model[0].weight, model[3].bias)]
+        mine = all(grad is not None and bool((grad == rank + 1).all()) for grad in grads)
+        none = sum(p.grad is not None for p in model.parameters()) <= len(grads)
         return {"kept": kept, "mine": mine, "none": none, "weight": model[0].weight.detach()}
 
     seen = ranks(probe, 2)
@@ -180,7 +170,9 @@ def test_every_parameter_keeps_its_own_dtype(ranks, rng):
     """Parameters of several dtypes and sizes are averaged, each in its own dtype."""
     wide = rng.standard_normal((2, 1000))  # (rank, element)
     narrow = rng.standard_normal((2, 7), dtype=np.float32)
-    local = [{"wide": w, "narrow": n} for w, n in zip(wide, narrow, strict=True)]
+    single = rng.standard_normal((2, 1), dtype=np.float32)
+    grads = {"wide": wide, "narrow": narrow, "single": single}
+    local = [{name: grad[rank] for name, grad in grads.items()} for rank in range(2)]
 
     def probe(rank, trainer, local):
         model = nn.Module()
@@ -193,8 +185,8 @@ def test_every_parameter_keeps_its_own_dtype(ranks, rng):
 
     seen = ranks(probe, 2, local=by_rank(local))
 
-    mean = {"wide": wide.mean(0), "narrow": narrow.mean(0)}
-    dtypes = {"wide": "torch.float64", "narrow": "torch.float32"}
+    mean = {name: grad.mean(0) for name, grad in grads.items()}
+    dtypes = {name: f"torch.{grad.dtype}" for name, grad in grads.items()}
     assert_on_every_rank(
         each(seen, lambda value: value[0]),
         mean,
@@ -208,6 +200,12 @@ def test_every_parameter_keeps_its_own_dtype(ranks, rng):
         f"{list(seen[0][1].values())} afterwards: each keeps its own (GUIDELINES, {GRADIENTS})",
         ranks=range(2),
         guide=GRADIENTS,
+    )
+    assert_on_every_rank(
+        each(seen, lambda value: {"wide": value[0]["wide"]}),
+        {"wide": wide.mean(0)},
+        mistakes=[digits_lost],
+        roundings=AS_FLOAT64,
     )
 
 

@@ -1,0 +1,54 @@
+"""Mistakes in broadcasting a model that the bits of what arrived show."""
+
+import pytest
+import torch
+
+from gradsync.diagnose import first_diagnosis
+from gradsync.diagnose.broadcast import bits_differ, broadcast_mistakes
+from gradsync.records import Observation
+
+SOURCE = {"w": torch.tensor([-0.0, 1 / 3], dtype=torch.float64), "count": torch.tensor(2**40 + 1)}
+OTHER = {"w": torch.tensor([float("nan"), 1.0]).double(), "count": torch.tensor(3)}
+
+
+def observed(*values):
+    return Observation(len(values), values, (), ("",) * len(values), 0.1)
+
+
+def diagnose(*values):
+    rules = broadcast_mistakes([SOURCE, OTHER], 0, ["count"])
+    return first_diagnosis(observed(*values), [SOURCE] * 2, rules)
+
+
+def test_what_float32_leaves_is_told_from_a_buffer_left_out():
+    rounded = {name: tensor.float().to(tensor.dtype) for name, tensor in SOURCE.items()}
+
+    found = diagnose(SOURCE, {**SOURCE, "count": rounded["count"]})
+    left_out = diagnose(SOURCE, {**SOURCE, "count": OTHER["count"]})
+
+    assert (found.code, found.ranks) == ("models-differ", (1,))
+    assert "count arrived rounded" in found.explanation
+    assert left_out.code == "buffers-not-broadcast"
+
+
+def test_a_nan_of_another_rank_at_the_source_is_told():
+    mixed = {**SOURCE, "w": OTHER["w"]}
+
+    assert "rank 0's own w came to hold NaN" in diagnose(mixed, mixed).explanation
+    assert "NaN" not in diagnose(SOURCE, mixed).explanation
+
+
+@pytest.mark.parametrize(
+    "changed", [torch.tensor([0.0, 1 / 3], dtype=torch.float64), SOURCE["w"].abs()]
+)
+def test_equal_numbers_of_other_bits_are_noticed(changed):
+    found = bits_differ(observed(SOURCE, {**SOURCE, "w": changed}), [SOURCE] * 2)
+
+    assert (found.code, found.ranks) == ("models-differ", (1,))
+
+
+def test_the_layout_of_a_tensor_is_not_part_of_its_bits():
+    images = torch.rand(2, 3, 2, 2)
+    other = images.to(memory_format=torch.channels_last)
+
+    assert bits_differ(observed({"w": other}, {"w": images}), [{"w": images}] * 2) is None
