@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from gradsync.diagnose import Rule
+from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
 
 GUIDE = "Launching ranks"
@@ -35,6 +37,32 @@ def address_taken(seen: Observation, _expected: Any) -> Diagnosis | None:
         "port in `info`, or more than one rank takes itself for rank 0"
     )
     return _found("wrong-master", seen, text)
+
+
+def met_elsewhere(addresses: Sequence[Sequence[str]], wanted: str) -> Diagnosis | None:
+    """Judge the addresses that each rank connected to at the master's port."""
+    wrong = [rank for rank, found in enumerate(addresses) if set(found) - {wanted}]
+    if not wrong:
+        return None
+    text = (
+        f"`info` says that the ranks meet at {wanted}, and {ranks_text(wrong)} looked for the "
+        f"others at {addresses[wrong[0]][0]}: on several machines they would never find each other "
+        f"(GUIDELINES, {GUIDE})"
+    )
+    return Diagnosis("wrong-master", tuple(wrong), text, guide=GUIDE)
+
+
+def another_gpu(devices: Sequence[str], local_rank: int) -> Diagnosis | None:
+    """Judge the CUDA devices that rank 0 of its world, with that local rank, set or returned."""
+    wrong = [device for device in devices if device != f"cuda:{local_rank}"]
+    if not wrong:
+        return None
+    text = (
+        f"where there are GPUs, the rank whose `local_rank` is {local_rank} takes {wrong[0]}: a "
+        "machine's ranks share its GPUs by their number on it, `local_rank`, and no other number "
+        f"(GUIDELINES, {GUIDE})"
+    )
+    return Diagnosis("launcher-not-read", (0,), text, guide=GUIDE)
 
 
 def without_a_group(text: str, guide: str) -> Rule:

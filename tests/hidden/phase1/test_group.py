@@ -9,16 +9,24 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gradsync.diagnose.launching import address_taken, variable_not_set, without_a_group
-from gradsync.testing import check, exercise, free_port
+from gradsync.diagnose.launching import (
+    address_taken,
+    another_gpu,
+    met_elsewhere,
+    variable_not_set,
+    without_a_group,
+)
+from gradsync.probes.launching import connected_to, devices_named
+from gradsync.testing import check, exercise, free_port, hold
 
 GUIDE = "Launching ranks"
+MASTER = "127.0.0.2"  # this machine too, but not by its usual name
 USUAL_PORTS = (29500, 12355)  # torch's own default, and that of its tutorials
 
 
-def info_of(trainer, rank, world_size, port):
+def info_of(trainer, rank, world_size, port, address="127.0.0.1"):
     """Return a rank's info; its number on this machine is another than among all."""
-    return trainer.RankInfo(rank, world_size, (rank + 1) % world_size, "127.0.0.1", port)
+    return trainer.RankInfo(rank, world_size, (rank + 1) % world_size, address, port)
 
 
 class LazyGroup(dist.ProcessGroup):
@@ -52,13 +60,15 @@ class LazyGroup(dist.ProcessGroup):
 def probe_group(rank, world_size, trainer, port):
     """Set up a group while the usual ports are taken; say what is known of it."""
     taken = [listen(usual) for usual in USUAL_PORTS] if rank == 0 else []
-    device = trainer.setup_distributed(info_of(trainer, rank, world_size, port))
+    info = info_of(trainer, rank, world_size, port, MASTER)
+    device = trainer.setup_distributed(info)
     kind = type(device).__name__
     total = torch.ones(1, device=device if kind in ("device", "str") else "cpu")
     dist.all_reduce(total)
-    place = str(device)
     del taken
-    return [[dist.get_rank(), dist.get_world_size()], dist.get_backend(), kind, place, total.item()]
+    there = connected_to(port) if rank != 0 else []  # rank 0 may well call itself otherwise
+    group = [dist.get_rank(), dist.get_world_size()]
+    return [group, there, dist.get_backend(), kind, str(device), total.item()]
 
 
 def await_listener(port):
@@ -104,18 +114,19 @@ def test_the_group_is_up_on_every_rank(ranks, world_size):
         ranks=every,
         guide=GUIDE,
     )
+    hold(met_elsewhere([value[1] for value in seen], MASTER))
     check(
-        {value[2] for value in seen} == {"device"},
+        {value[3] for value in seen} == {"device"},
         "wrong-signature",
-        f"setup_distributed returns a {seen[0][2]}: a torch.device is wanted (GUIDELINES, {GUIDE})",
+        f"setup_distributed returns a {seen[0][3]}: a torch.device is wanted (GUIDELINES, {GUIDE})",
         ranks=every,
         guide=GUIDE,
     )
     check(
-        all(value[1:] == ["gloo", "device", "cpu", world_size] for value in seen),
+        all(value[2:] == ["gloo", "device", "cpu", world_size] for value in seen),
         "exception",
         "where there is no GPU the group is to use gloo and the CPU: rank 0 has "
-        f"{seen[0][1]} and {seen[0][3]} (GUIDELINES, {GUIDE})",
+        f"{seen[0][2]} and {seen[0][4]} (GUIDELINES, {GUIDE})",
         ranks=every,
         guide=GUIDE,
     )
@@ -151,9 +162,9 @@ def test_it_returns_only_when_every_rank_is_up(ranks):
 
 @exercise("phase1/setup_distributed", points=1)
 def test_the_timeout_holds(ranks):
-    """Collectives wait for the other ranks as long as `timeout` says."""
+    """Collectives wait for the other ranks as long as `timeout` says, or else for 60 s."""
 
-    def probe(rank, world_size, trainer, port):
+    def probe(rank, world_size, trainer, ports):
         told = []
 
         def create(*place):
@@ -161,21 +172,43 @@ def test_the_timeout_holds(ranks):
             return LazyGroup(*place)
 
         dist.Backend.register_backend("lazy", create, devices=["cpu"])
-        info = info_of(trainer, rank, world_size, port)
-        trainer.setup_distributed(info, backend="lazy", timeout=timedelta(seconds=7))
-        return told
+        backends, waits = [], []
+        for port, options in zip(ports, ({"timeout": timedelta(seconds=7)}, {}), strict=False):
+            info = info_of(trainer, rank, world_size, port)
+            trainer.setup_distributed(info, backend="lazy", **options)
+            backends.append(dist.get_backend())
+            waits.append(told[0] if told else None)
+            told.clear()
+            dist.destroy_process_group()
+        info = trainer.RankInfo(0, 1, 3, "127.0.0.1", ports[-1])
+        return [waits, backends, devices_named(lambda: trainer.setup_distributed(info, "gloo"))]
 
-    [told] = ranks(probe, 1, process_group=False, port=free_port())
+    [[waits, backends, devices]] = ranks(
+        probe, 1, process_group=False, ports=[free_port() for _ in range(3)]
+    )
 
     check(
-        told == [7],
-        "no-rank-waits",
-        f"asked for a timeout of 7 s, setup_distributed started a group whose collectives wait "
-        f"{', '.join(f'{seconds:g} s' for seconds in told)} for a rank that does not come: "
-        f"`timeout` has to reach the group (GUIDELINES, {GUIDE})",
+        backends == ["lazy"] * 2,
+        "exception",
+        f"asked for a backend by its name, setup_distributed starts a group on {backends[0]}: "
+        "`backend` has to reach the group, and the default is for where it is None "
+        f"(GUIDELINES, {GUIDE})",
         ranks=[0],
         guide=GUIDE,
     )
+    for asked, wait, wanted in zip(
+        ("a timeout of 7 s", "no timeout"), waits, (7, 60), strict=False
+    ):
+        check(
+            wait == wanted,
+            "no-rank-waits",
+            f"asked for {asked}, setup_distributed started a group whose collectives wait {wait:g} "
+            "s for a rank that does not come: `timeout` has to reach the group, and is 60 s where "
+            f"it is not given (GUIDELINES, {GUIDE})",
+            ranks=[0],
+            guide=GUIDE,
+        )
+    hold(another_gpu(devices, local_rank=3))
 
 
 @exercise("phase1/cleanup_distributed", points=1)

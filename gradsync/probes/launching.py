@@ -1,0 +1,70 @@
+"""Where a rank has connected to, and which GPU it would take if there were some."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ESTABLISHED = "01"
+
+
+def connected_to(port: int) -> list[str]:
+    """Return the addresses that this process has connections to, at a port.
+
+    None where the system does not tell.
+    """
+    own = {_target(entry) for entry in Path("/proc/self/fd").glob("*")}
+    rows = [line.split() for table in ("tcp", "tcp6") for line in _lines(f"/proc/self/net/{table}")]
+    found = set()
+    for row in rows:
+        address, _, remote = row[2].partition(":")
+        if row[3] == ESTABLISHED and int(remote, 16) == port and f"socket:[{row[9]}]" in own:
+            found.add(_address(address))
+    return sorted(found)
+
+
+def _address(digits: str) -> str:
+    """Return an address of the system's table: words of 8 digits, in the machine's byte order."""
+    words = [int(digits[start : start + 8], 16) for start in range(0, len(digits), 8)]
+    address = ipaddress.ip_address(struct.pack(f"={len(words)}I", *words))
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+def _lines(table: str) -> list[str]:
+    try:
+        return Path(table).read_text().splitlines()[1:]
+    except OSError:
+        return []
+
+
+def _target(entry: Path) -> str:
+    try:
+        return str(entry.readlink())
+    except OSError:  # closed meanwhile
+        return ""
+
+
+def devices_named(setup: Callable[[], Any]) -> list[str]:
+    """Return the CUDA devices that `setup` sets or returns on a machine with 8 GPUs, as texts.
+
+    There are none, so that it may fail halfway; what it had named by then is returned. None where
+    it chooses among the GPUs by a variable of the environment.
+    """
+    named: list[Any] = []
+    torch.cuda.is_available = lambda: True
+    torch.cuda.device_count = lambda: 8
+    torch.cuda.set_device = named.append  # type: ignore[assignment]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    with contextlib.suppress(Exception, SystemExit):
+        named.append(setup())
+    if os.environ.get("CUDA_VISIBLE_DEVICES") != visible:
+        return []
+    texts = [f"cuda:{device}" if isinstance(device, int) else str(device) for device in named]
+    return [text for text in texts if text.startswith("cuda:")]
