@@ -1,15 +1,14 @@
-"""What befalls a checkpoint: a full disk, two disks, changes on the way, code that is put in."""
+"""What befalls a checkpoint: a full disk, changes on the way, code that is put in."""
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import pickle
 import resource
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +28,6 @@ def lift_limit() -> None:
     """Let this rank write as much again as before `limit_writes`."""
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-
-
-def keep_folders_apart() -> None:
-    """Make a move into a folder from outside it fail, as it does from another file system."""
-    for name in ("rename", "replace"):
-        setattr(os, name, _within_a_folder(getattr(os, name)))
-
-
-def _within_a_folder(move: Callable[..., None]) -> Callable[..., None]:
-    def moved(source: Any, target: Any, **options: Any) -> None:
-        if not Path(source).absolute().is_relative_to(Path(target).absolute().parent):
-            problem = "Invalid cross-device link: these may be two file systems"
-            raise OSError(errno.EXDEV, problem, source, None, target)
-        move(source, target, **options)
-
-    return moved
 
 
 def file_changes() -> list[tuple[str, Path]]:

@@ -9,15 +9,14 @@ BUFFERS = ["1.running_mean", "1.running_var", "1.num_batches_tracked", "mask"]
 
 
 def motley_model(seed: int, *, spoilt: bool = False) -> nn.Module:
-    """Return a model of several dtypes and layouts, other weights for another seed.
+    """Return a model of several dtypes, other weights for another seed.
 
     One weight is -0.0, which no sum with zeros leaves as it is; in a `spoilt` model it is NaN, and
     so is every sum that it is in. A count is too large for float32.
     """
     torch.manual_seed(seed)
-    images = nn.Conv2d(2, 3, 2).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     norm, head = nn.BatchNorm2d(3), nn.Linear(12, 4)
-    model = nn.Sequential(images, norm, nn.Flatten(), head)
+    model = nn.Sequential(nn.Conv2d(2, 3, 2), norm, nn.Flatten(), head)
     head.bias.requires_grad_(False)
     model.register_parameter("scale", nn.Parameter(torch.rand(3, dtype=torch.float64)))
     model.register_buffer("mask", torch.rand(5) > 0.5, persistent=False)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gradsync.probes.files import file_changes, keep_folders_apart, lift_limit, limit_writes
+from gradsync.probes.files import file_changes, lift_limit, limit_writes
 from gradsync.probes.launching import connected_to, devices_named
 from gradsync.ranks import run_ranks
 
@@ -38,22 +38,6 @@ def test_what_is_done_to_a_file_is_noted_and_no_more(on_a_rank):
         ["removed", "away"],
         ["made", "mark"],
     ]
-
-
-def test_a_file_moves_within_a_folder_alone_while_folders_are_apart(on_a_rank):
-    def probe():
-        keep_folders_apart()
-        Path("in", "part").mkdir(parents=True)
-        for name in ("in/part/new", "in/beside", "out"):
-            Path(name).touch()
-        Path("in/part/new").replace("in/there")
-        Path("in/beside").rename("in/there")
-        try:
-            Path("out").replace("in/there")
-        except OSError as error:
-            return [error.errno, Path("out").exists()]
-
-    assert on_a_rank(probe) == [18, True]
 
 
 def test_a_disk_that_was_full_can_be_written_again(on_a_rank):

@@ -23,7 +23,6 @@ from gradsync.probes import raised
 from gradsync.probes.files import (
     file_changes,
     files_with_code,
-    keep_folders_apart,
     lift_limit,
     limit_writes,
 )
@@ -134,7 +133,6 @@ def test_a_crash_midway_leaves_the_former_file(ranks):
     def probe(trainer):
         Path("saved").mkdir()
         os.chdir("saved")
-        keep_folders_apart()
         model, optimizer = make(0, size=200)  # 160 kB
         trainer.save_checkpoint("there.pt", model, optimizer, 3)
         changes = file_changes()
