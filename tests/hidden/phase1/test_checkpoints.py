@@ -20,12 +20,7 @@ from gradsync.diagnose.checkpoints import (
 from gradsync.diagnose.launching import without_a_group
 from gradsync.diagnose.values import close
 from gradsync.probes import raised
-from gradsync.probes.files import (
-    file_changes,
-    files_with_code,
-    lift_limit,
-    limit_writes,
-)
+from gradsync.probes.files import file_changes, files_with_code, lift_limit, limit_writes
 from gradsync.testing import check, each, exercise, hold
 
 GUIDE = "Checkpoints"
