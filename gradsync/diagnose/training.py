@@ -5,6 +5,7 @@ What a rank came to is as `gradsync.probes.training.spied_training` tells it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,39 +21,32 @@ HISTORY = {
     "val_accuracy": "the accuracy, from 0 to 1, over the validation samples after the training",
 }
 KEYS = {"epoch", *HISTORY}
+EPOCH = re.compile(r"\bepoch\W{0,4}\d", re.IGNORECASE)
+NUMBER = re.compile(r"(?<![\w.])\d+\.(\d{2,}|\d+(?= ?%))(?![\w.:])")
 Run = Sequence[Mapping[str, Any]]
 
 
 def other_samples(
-    seen: Run, reseeded: Run, *, samples: int, shares: str, epochs: str, guide: str
+    seen: Run, reseeded: Run, unseeded: Run, *, samples: int, shares: str, epochs: str, guide: str
 ) -> Diagnosis | None:
     """Two ranks' epochs are not over shares of all samples, or in the order of an earlier one.
 
     Args:
-        seen: of two epochs.
+        seen: of two epochs, with seed 0.
         reseeded: of one epoch, with another seed.
-        samples: of the training set, which the two ranks share evenly.
+        unseeded: of one epoch, with no seed given.
+        samples: of the training set, which the two ranks share, padded to an even number.
         shares: the heading of GUIDELINES.md on who gets which samples.
         epochs: the one on telling the sampler the epoch.
         guide: the one on `seed`.
     """
-    size = samples // 2
+    size = -(-samples // 2)
     drawn = [value["drawn"] for value in seen]
-    first = [indices[:size] for indices in drawn]
+    first = [indices[: len(indices) // 2][:size] for indices in drawn]
     second = [indices[len(indices) // 2 :][:size] for indices in drawn]
-    both = sorted(set(first[0]) & set(first[1]))
-    if len(both) == size and len(drawn[0]) <= samples:
-        text = (
-            f"in the first epoch both ranks train on the same samples, {some(both)}: each is to "
-            "have its own share"
-        )
-        return _found("same-shard-on-every-rank", text, shares, range(2))
-    if sorted(first[0] + first[1]) != list(range(samples)):
-        text = (
-            "in the first epoch the ranks do not train on shares that are disjoint and cover all "
-            f"{samples} samples: of their first {size}, {len(both)} are the same"
-        )
-        return _found("sampler-not-used", text, shares, range(2))
+    other = _other_shares(first, max(map(len, drawn)) // 2, samples, shares)
+    if other is not None:
+        return other
     if first == second:
         text = (
             "the second epoch goes over the samples in the order of the first: nobody told the "
@@ -62,13 +56,54 @@ def other_samples(
     if first == [value["drawn"][:size] for value in reseeded]:
         text = "with another `seed` train goes over the samples in the same order"
         return _found("seed-ignored", text, guide, range(2))
+    if first != [value["drawn"][:size] for value in unseeded]:
+        text = (
+            "called without `seed`, train goes over the samples in another order than with "
+            "`seed=0`, which is its default"
+        )
+        return _found("wrong-signature", text, guide, range(2))
     return None
+
+
+def _other_shares(
+    first: Sequence[Sequence[int]], taken: int, samples: int, guide: str
+) -> Diagnosis | None:
+    """What two ranks take in the first epoch, `taken` at most, is not the half of all for each."""
+    size = -(-samples // 2)
+    both, covered = sorted(set(first[0]) & set(first[1])), set(first[0]) | set(first[1])
+    if both and both == sorted(first[0]) and taken <= size:
+        text = (
+            f"in the first epoch both ranks train on the same samples, {some(both)}: each is to "
+            "have its own share"
+        )
+        return _found("same-shard-on-every-rank", text, guide, range(2))
+    if len(covered) == samples:
+        return None
+    if not both and taken < size:
+        text = (
+            f"in the first epoch the ranks train on {len(covered)} of {samples} samples, with "
+            "nothing interrupted: what does not divide evenly is to be padded, and never left out"
+        )
+        return _found("samples-missing", text, guide, range(2))
+    text = (
+        "in the first epoch the ranks do not train on shares that are disjoint, but for the "
+        f"padding, and cover all {samples} samples: of their first {size}, {len(both)} are the same"
+    )
+    return _found("sampler-not-used", text, guide, range(2))
 
 
 def models_differ(seen: Run, guide: str) -> Diagnosis | None:
     """The ranks do not end with one and the same model."""
-    if all(close(value["weights"], seen[0]["weights"]) for value in seen):
+    weights = seen[0]["weights"]
+    wrong = [n for n in weights if any(not close(v["weights"][n], weights[n]) for v in seen)]
+    if not wrong:
         return None
+    if set(wrong) <= set(seen[0]["buffers"]):
+        text = (
+            f"after training the ranks have the same parameters, but not the same {some(wrong)}: "
+            "buffers belong to a model, too, and are to be rank 0's from the start"
+        )
+        return _found("buffers-not-broadcast", text, guide, range(len(seen)))
     text = (
         "after training the ranks have different models: they must start from rank 0's weights "
         "and make the same steps"
@@ -88,8 +123,8 @@ def training_mistakes(
     """Return the rules that know a mistake by the weights that the ranks end with.
 
     Args:
-        weights_after: what one process ends with that starts from this rank's weights, after one
-            step that is so many times as long.
+        weights_after: what one process ends with that starts from this rank's weights, and takes
+            steps that are so many times as long.
         case: what was trained on.
         world_size: the number of ranks.
         guide: the heading of GUIDELINES.md on the training.
@@ -103,14 +138,14 @@ def training_mistakes(
     return [
         rule(
             "sum-not-mean",
-            f"the step was {world_size} times too long, as if gradients were summed over "
+            f"steps were {world_size} times too long, as if gradients were summed over "
             f"{world_size} ranks and not averaged, or the learning rate multiplied by their number",
             mean,
             scale=float(world_size),
         ),
         rule(
             "does-not-learn",
-            "after an epoch the model's weights are those from before: no step was taken, or of "
+            "after training the model's weights are those from before: no step was taken, or of "
             "other parameters than the model's",
             guide,
             scale=0.0,
@@ -128,6 +163,29 @@ def training_mistakes(
     ]
 
 
+def later_steps_differ(
+    seen: Run, weights: Any, history: Sequence[Mapping[str, float]], guide: str
+) -> Diagnosis | None:
+    """The first epoch's step is that of one process, and a later one is not.
+
+    Args:
+        seen: of a few epochs.
+        weights: what one process ends with.
+        history: of that process.
+        guide: the heading of GUIDELINES.md on the training.
+    """
+    firsts = [row["val_loss"] for value in seen for row in value["history"][:1] if set(row) == KEYS]
+    ended_right = all(close(value["weights"], weights) for value in seen)
+    if ended_right or not firsts or not close(firsts, [history[0]["val_loss"]] * len(firsts)):
+        return None
+    text = (
+        f"after epoch 0 the model is that of one process, and after epoch {len(history) - 1} it is "
+        "not: each step of each epoch is to be one of plain SGD, with the same `lr` from the first "
+        "to the last, no momentum or decay, and nothing left of the gradients before"
+    )
+    return _found("differs-from-single-process", text, guide, range(len(seen)))
+
+
 def other_rows(thrice: Run, guide: str) -> Diagnosis | None:
     """The history of three epochs has other entries than the contract's, or other keys."""
     for value in thrice:
@@ -143,48 +201,85 @@ def other_rows(thrice: Run, guide: str) -> Diagnosis | None:
 
 
 def other_numbers(
-    once: Run, right: Mapping[str, float], before: float, *, guide: str, evaluation: str
+    seen: Run,
+    right: Sequence[Mapping[str, float]],
+    before: float,
+    *,
+    guide: str,
+    evaluation: str,
 ) -> Diagnosis | None:
-    """The numbers of the first epoch are not those of one process.
+    """The numbers of an epoch are not those of one process.
 
     Args:
-        once: of one epoch.
-        right: that epoch's entry.
+        seen: with an entry for each epoch.
+        right: these epochs' entries.
         before: the loss over the validation samples before the training.
         guide: the heading of GUIDELINES.md on the training.
         evaluation: the one on the validation samples.
     """
-    row = once[0]["history"][0]
-    for name, wanted in HISTORY.items():
-        if all(close(value["history"][0][name], right[name]) for value in once):
-            continue
-        early = ", but that of the model before it" if close(row[name], before) else ""
-        text = (
-            f"`{name}` of the first epoch is {row[name]:.6g} on rank 0: that is not {wanted}{early}"
-        )
-        heading = guide if name == "train_loss" else evaluation
-        return _found("differs-from-single-process", text, heading, range(len(once)))
+    for epoch, wanted in enumerate(right):
+        rows = [value["history"][epoch] for value in seen]
+        for name, meaning in HISTORY.items():
+            wrong = [rank for rank, row in enumerate(rows) if not close(row[name], wanted[name])]
+            if not wrong:
+                continue
+            number, early = rows[wrong[0]][name], ""
+            if epoch and close(number, right[epoch - 1][name]):
+                early = f", but that of epoch {epoch - 1}"
+            elif close(number, before):
+                early = ", but that of the model before it"
+            text = (
+                f"`{name}` of epoch {epoch} is {number:.6g} on rank {wrong[0]}: that is not "
+                f"{meaning}{early}"
+            )
+            heading = guide if name == "train_loss" else evaluation
+            return _found("differs-from-single-process", text, heading, wrong)
     return None
 
 
-def other_lines(seen: Run, epochs: int, guide: str) -> Diagnosis | None:
-    """Not rank 0 alone printed a line an epoch."""
+def other_lines(seen: Run, errors: Sequence[str], epochs: int, guide: str) -> Diagnosis | None:
+    """Not rank 0 alone printed a line an epoch.
+
+    Args:
+        seen: of that many epochs.
+        errors: by rank, what else it printed, to stderr: torch's warnings may be among it.
+        epochs: how many.
+        guide: the heading of GUIDELINES.md on the training.
+    """
+    told = [
+        [line for line in text.splitlines() if _tells_of_an_epoch(line, value["history"])]
+        for value, text in zip(seen, errors, strict=True)
+    ]
     printed = [value["lines"] for value in seen]
-    loud = [rank for rank, lines in enumerate(printed) if lines and rank > 0]
+    loud = [rank for rank in range(1, len(seen)) if printed[rank] or told[rank]]
     if loud:
         text = (
             f"rank {' and '.join(map(str, loud))} printed during training, for one "
-            f"{printed[max(loud)][:1]}: with hundreds of ranks nobody could read that. Rank 0 "
-            "speaks for all"
+            f"{(printed[max(loud)] or told[max(loud)])[:1]}: with hundreds of ranks nobody could "
+            "read that. Rank 0 speaks for all"
         )
         return _found("every-rank-prints", text, guide, loud)
-    if len(printed[0]) != epochs:
-        text = (
-            f"rank 0 printed {len(printed[0])} lines during {epochs} epochs: a line an epoch is "
-            "wanted"
-        )
+    lines = len(printed[0] or told[0])
+    if lines != epochs:
+        text = f"rank 0 printed {lines} lines during {epochs} epochs: a line an epoch is wanted"
         return _found("every-rank-prints", text, guide, [0])
     return None
+
+
+def _tells_of_an_epoch(line: str, history: Sequence[Mapping[str, float]]) -> bool:
+    """Tell whether an epoch stands in a line, or one of its numbers, as far as it is written out.
+
+    torch's warnings do not say such things.
+    """
+    if EPOCH.search(line):
+        return True
+    numbers = [row[name] for row in history for name in HISTORY if name in row]
+    return any(
+        abs(float(f"{scale * number:.{len(found[1])}f}") - float(found[0])) < 1e-9
+        for found in NUMBER.finditer(line)
+        for number in numbers
+        for scale in (1, 100)
+    )
 
 
 def _found(code: str, text: str, guide: str, ranks: Sequence[int] = ()) -> Diagnosis:

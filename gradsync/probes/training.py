@@ -17,6 +17,25 @@ Samples = tuple[NDArray[Any], NDArray[Any]]  # inputs (sample, ...) and targets 
 LEARNING_RATE = 0.5
 
 
+class Classifier(nn.Module):
+    """Of float64, with a buffer; notes how many samples it is trained on at once."""
+
+    shift: Tensor
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.layer = nn.Linear(4, 3).double()
+        self.register_buffer("shift", torch.rand(4).double())
+        self.sizes: list[int] = []
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training:
+            self.sizes.append(len(inputs))
+        outputs: Tensor = self.layer(inputs - self.shift)
+        return outputs
+
+
 class Numbered(Dataset[tuple[Tensor, Tensor]]):
     """Samples that note in which order they are asked for."""
 
@@ -47,43 +66,49 @@ def spied_training(
     """Call a submission's `train`; say what came of it.
 
     Returns:
-        `weights`, buffers too; the `history`; `drawn`, the training samples in the order in which
-        they were asked for; `lines`, what it printed.
+        `weights`, buffers too, and which of them are `buffers`; the `history`; `drawn`, the
+        training samples in the order in which they were asked for; `lines`, what it printed to
+        stdout.
     """
     train_set, val_set = (Numbered(*part) for part in data)
     with contextlib.redirect_stdout(io.StringIO()) as said:  # torch's warnings go to stderr
         history = train(info, model, train_set, val_set, lr=LEARNING_RATE, **options)
     return {
         "weights": {name: tensor.detach() for name, tensor in model.state_dict().items()},
+        "buffers": [name for name, _ in model.named_buffers()],
         "history": [{key: float(value) for key, value in dict(row).items()} for row in history],
         "drawn": train_set.drawn,
         "lines": [line for line in said.getvalue().splitlines() if line.strip()],
     }
 
 
-class Step(NamedTuple):
-    """What an epoch of one step comes to."""
+class Trained(NamedTuple):
+    """What a training in one process comes to."""
 
-    weights: dict[str, Tensor]
-    history: dict[str, float]  # the epoch's entry
+    weights: dict[str, Tensor]  # and buffers
+    history: list[dict[str, float]]
     loss_before: float  # over the validation samples
 
 
-def one_step(model: nn.Module, train: Samples, val: Samples, scale: float = 1.0) -> Step:
-    """Take one process's step on all training samples; `scale` is of the step's length."""
+def plain_sgd(
+    model: nn.Module, train: Samples, val: Samples, *, epochs: int = 1, scale: float = 1.0
+) -> Trained:
+    """Train in one process, each epoch one step on all samples; `scale` is of a step's length."""
     inputs, targets, val_inputs, val_targets = map(torch.from_numpy, (*train, *val))
-    loss = nn.functional.cross_entropy(model(inputs), targets)
+    params, history = list(model.parameters()), []
     before = nn.functional.cross_entropy(model(val_inputs), val_targets).item()
-    params = list(model.parameters())
-    gradients = torch.autograd.grad(loss, params)
-    with torch.no_grad():
-        for param, gradient in zip(params, gradients, strict=True):
-            param.sub_(LEARNING_RATE * scale * gradient)
-        outputs = model(val_inputs)
-    history = {
-        "epoch": 0,
-        "train_loss": loss.item(),
-        "val_loss": nn.functional.cross_entropy(outputs, val_targets).item(),
-        "val_accuracy": (outputs.argmax(1) == val_targets).double().mean().item(),
-    }
-    return Step(dict(model.state_dict()), history, before)
+    for epoch in range(epochs):
+        loss = nn.functional.cross_entropy(model(inputs), targets)
+        gradients = torch.autograd.grad(loss, params)
+        with torch.no_grad():
+            for param, gradient in zip(params, gradients, strict=True):
+                param.sub_(LEARNING_RATE * scale * gradient)
+            outputs = model(val_inputs)
+        row = {
+            "epoch": epoch,
+            "train_loss": loss.item(),
+            "val_loss": nn.functional.cross_entropy(outputs, val_targets).item(),
+            "val_accuracy": (outputs.argmax(1) == val_targets).double().mean().item(),
+        }
+        history.append(row)
+    return Trained(dict(model.state_dict()), history, before)

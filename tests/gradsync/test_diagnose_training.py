@@ -7,6 +7,7 @@ from torch import nn
 
 from gradsync.diagnose import first_diagnosis
 from gradsync.diagnose.training import (
+    later_steps_differ,
     models_differ,
     other_lines,
     other_numbers,
@@ -14,7 +15,14 @@ from gradsync.diagnose.training import (
     other_samples,
     training_mistakes,
 )
-from gradsync.probes.training import LEARNING_RATE, draw_samples, one_step, spied_training
+from gradsync.diagnose.values import close
+from gradsync.probes.training import (
+    LEARNING_RATE,
+    Classifier,
+    draw_samples,
+    plain_sgd,
+    spied_training,
+)
 from gradsync.records import Observation
 
 GUIDE = "Training"
@@ -22,19 +30,14 @@ RNG = np.random.default_rng(7)
 DATA = draw_samples(RNG, 8), draw_samples(RNG, 6)
 
 
-def make_model(rank):
-    torch.manual_seed(rank)
-    return nn.Linear(4, 3).double()
-
-
 def all_of(dataset):
     samples = [dataset[index] for index in range(len(dataset))]
     return [torch.stack(part) for part in zip(*samples, strict=True)]
 
 
-def train(info, model, train_set, val_set, *, lr, epochs=1):
+def train(info, model, train_set, val_set, *, lr, epochs=1, momentum=0.0):
     """Train in one process: a step an epoch, on all samples in their order."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
     inputs, targets = all_of(train_set)
     val_inputs, val_targets = all_of(val_set)
     history = []
@@ -53,30 +56,82 @@ def train(info, model, train_set, val_set, *, lr, epochs=1):
 
 
 def seen_of(**options):
-    return [spied_training(train, None, make_model(0), DATA, **options) for _ in range(2)]
+    return [spied_training(train, None, Classifier(0), DATA, **options) for _ in range(2)]
+
+
+def numbers_of(seen):
+    """Say what is wrong with the numbers of these epochs."""
+    right = plain_sgd(Classifier(0), *DATA, epochs=len(seen[0]["history"]))
+    headings = {"guide": GUIDE, "evaluation": "Val"}
+    return other_numbers(seen, right.history, right.loss_before, **headings)
 
 
 def test_a_training_as_in_one_process_is_right():
-    once, thrice = seen_of(epochs=1), seen_of(epochs=3)
+    thrice = seen_of(epochs=3)
 
-    step = one_step(make_model(0), *DATA)
-    numbers = step.history, step.loss_before
+    right = plain_sgd(Classifier(0), *DATA, epochs=3)
 
-    assert models_differ(once, GUIDE) is None
+    assert models_differ(thrice, GUIDE) is None
     assert other_rows(thrice, GUIDE) is None
-    assert other_numbers(once, *numbers, guide=GUIDE, evaluation=GUIDE) is None
-    assert step.weights["weight"].allclose(once[0]["weights"]["weight"])
-    assert once[0]["drawn"] == list(range(8))
+    assert numbers_of(thrice) is None
+    assert later_steps_differ(thrice, right.weights, right.history, GUIDE) is None
+    assert close(thrice[0]["weights"], right.weights)
+    assert thrice[0]["drawn"] == list(range(8))
 
 
 def test_numbers_from_before_the_training_are_told_as_such():
-    once, step = seen_of(), one_step(make_model(0), *DATA)
-    once[0]["history"][0]["val_loss"] = step.loss_before
+    once = seen_of()
+    once[0]["history"][0]["val_loss"] = plain_sgd(Classifier(0), *DATA).loss_before
 
-    found = other_numbers(once, step.history, step.loss_before, guide=GUIDE, evaluation="Val")
+    found = numbers_of(once)
 
     assert (found.code, found.guide) == ("differs-from-single-process", "Val")
     assert "that of the model before it" in found.explanation
+
+
+def test_numbers_of_an_epoch_that_are_told_again_in_the_next_are_known_as_such():
+    thrice = seen_of(epochs=3)
+    for value in thrice:
+        value["history"][2]["train_loss"] = value["history"][1]["train_loss"]
+
+    found = numbers_of(thrice)
+
+    assert (found.code, found.guide) == ("differs-from-single-process", GUIDE)
+    assert "`train_loss` of epoch 2" in found.explanation
+    assert found.explanation.endswith(f"but that of epoch 1 (GUIDELINES, {GUIDE})")
+
+
+def test_a_rank_whose_numbers_differ_is_named():
+    once = seen_of()
+    once[1]["history"][0]["val_loss"] += 0.1
+
+    assert numbers_of(once).ranks == (1,)
+
+
+def test_momentum_shows_after_the_first_epoch():
+    right = plain_sgd(Classifier(0), *DATA, epochs=3)
+
+    found = later_steps_differ(seen_of(epochs=3, momentum=0.9), right.weights, right.history, GUIDE)
+
+    assert found.code == "differs-from-single-process"
+    assert "after epoch 0 the model is that of one process" in found.explanation
+
+
+def test_a_first_step_that_is_wrong_is_left_to_others():
+    right = plain_sgd(Classifier(0), *DATA, epochs=3)
+    elsewhere = [spied_training(train, None, Classifier(1), DATA, epochs=3)]
+
+    assert later_steps_differ(elsewhere, right.weights, right.history, GUIDE) is None
+
+
+def test_ranks_that_differ_in_their_buffers_alone_are_told_so():
+    seen = seen_of()
+    seen[1]["weights"]["shift"] += 1.0
+
+    found = models_differ(seen, GUIDE)
+
+    assert found.code == "buffers-not-broadcast"
+    assert "not the same shift" in found.explanation
 
 
 def test_epochs_that_do_not_count_from_0_are_told():
@@ -88,15 +143,43 @@ def test_epochs_that_do_not_count_from_0_are_told():
 
 @pytest.mark.parametrize(("lines", "ranks"), [([["a"], ["a"]], (1,)), ([[], []], (0,))])
 def test_who_prints_too_much_or_too_little_is_named(lines, ranks):
-    seen = [{"lines": own} for own in lines]
+    seen = [{"lines": own, "history": []} for own in lines]
 
-    assert other_lines(seen, 1, GUIDE).ranks == ranks
+    assert other_lines(seen, ["", ""], 1, GUIDE).ranks == ranks
+
+
+ROW = {"epoch": 0.0, "train_loss": 1.23456, "val_loss": 0.9876, "val_accuracy": 1 / 3}
+
+
+@pytest.mark.parametrize(
+    "line", ["Epoch 0", "{'epoch': 0}", "loss=1.235", "acc 33.3%", "acc 33.33 %", "0, 0.9876"]
+)
+def test_on_stderr_too_rank_0_alone_tells_of_an_epoch(line):
+    seen = [{"lines": [], "history": [ROW]}] * 2
+
+    assert other_lines(seen, [line, ""], 1, GUIDE) is None
+    assert other_lines(seen, [line, line], 1, GUIDE).ranks == (1,)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[W1121 22:12:30.123456789 ProcessGroupGloo.cpp:514] Warning: no hostname (function)",
+        "template_trainer.py:334: UserWarning: deprecated since torch 2.5.1, removed in 3.0",
+        "  for epoch in range(3):",
+    ],
+)
+def test_warnings_on_stderr_are_nobodys_line(line):
+    seen = [{"lines": own, "history": [ROW]} for own in (["epoch 0"], [])]
+
+    assert other_lines(seen, ["", line], 1, GUIDE) is None
 
 
 @pytest.mark.parametrize(
     ("rank_0", "rank_1", "other", "code"),
     [
         ([0, 1, 0, 1], [0, 1, 0, 1], [2, 3], "same-shard-on-every-rank"),
+        ([0, 1], [2, 0], [2, 3], "samples-missing"),
         ([0, 1, 1, 0], [1, 2, 2, 1], [2, 3], "sampler-not-used"),
         ([0, 1, 0, 1], [2, 3, 2, 3], [2, 3], "epoch-not-set"),
         ([0, 1, 1, 2], [2, 3, 3, 0], [0, 1], "seed-ignored"),
@@ -107,7 +190,19 @@ def test_orders_of_samples_are_told_apart(rank_0, rank_1, other, code):
     reseeded = [{"drawn": other}, {"drawn": sorted({0, 1, 2, 3} - set(other))}]
     headings = {"shares": "Shares", "epochs": "Epochs", "guide": GUIDE}
 
-    assert other_samples(seen, reseeded, samples=4, **headings).code == code
+    assert other_samples(seen, reseeded, seen, samples=4, **headings).code == code
+
+
+def test_an_epoch_is_padded_and_has_the_order_of_seed_0_where_none_is_given():
+    seen = [{"drawn": [0, 1, 2, 0]}, {"drawn": [2, 0, 1, 2]}]
+    reseeded = [{"drawn": [2, 1]}, {"drawn": [0, 2]}]
+    headings = {"shares": "Shares", "epochs": "Epochs", "guide": GUIDE}
+
+    default = other_samples(seen, reseeded, seen, samples=3, **headings)
+    another = other_samples(seen, reseeded, reseeded, samples=3, **headings)
+
+    assert default is None
+    assert another.code == "wrong-signature"
 
 
 @pytest.mark.parametrize(
@@ -121,7 +216,7 @@ def test_orders_of_samples_are_told_apart(rank_0, rank_1, other, code):
 )
 def test_weights_tell_the_mistake(rank, scale, code):
     def weights_after(rank, scale):
-        return one_step(make_model(rank), *DATA, scale=scale).weights
+        return plain_sgd(Classifier(rank), *DATA, scale=scale).weights
 
     ended = weights_after(rank, scale)
     seen = Observation(2, (ended, ended), events=(), output=("", ""), seconds=0.0)
@@ -133,6 +228,6 @@ def test_weights_tell_the_mistake(rank, scale, code):
 
 def test_the_step_is_that_of_the_learning_rate_given_to_train():
     seen = {}
-    spied_training(lambda *_, lr: seen.update(lr=lr) or [], None, make_model(0), DATA)
+    spied_training(lambda *_, lr: seen.update(lr=lr) or [], None, Classifier(0), DATA)
 
     assert seen == {"lr": LEARNING_RATE}

@@ -1,9 +1,7 @@
 """Everything together: the training loop."""
 
-import torch
-from torch import nn
-
 from gradsync.diagnose.training import (
+    later_steps_differ,
     models_differ,
     other_lines,
     other_numbers,
@@ -11,54 +9,61 @@ from gradsync.diagnose.training import (
     other_samples,
     training_mistakes,
 )
-from gradsync.probes.training import draw_samples, one_step, spied_training
+from gradsync.probes.training import Classifier, draw_samples, plain_sgd, spied_training
 from gradsync.testing import assert_on_every_rank, each, exercise, hold
 
 GUIDE, MODEL = "Training", "Model synchronisation"
 
 
-def make_model(seed):
-    torch.manual_seed(seed)
-    return nn.Linear(4, 3).double()
-
-
-def probe_train(rank, world_size, trainer, data, seeds, seed=3, **options):
+def probe_train(rank, world_size, trainer, data, seeds, **options):
     """Train on `data` from weights of its own seed; say what came of it."""
     info = trainer.RankInfo(rank, world_size, 0, "127.0.0.1", 29500)  # each on its own machine
-    model = make_model(seeds[rank])
-    return spied_training(trainer.train, info, model, data, seed=seed, **options)
+    return spied_training(trainer.train, info, Classifier(seeds[rank]), data, **options)
+
+
+def train_in_turn(ranks, world_size, *calls):
+    """Train once for each of these options, in the same processes; return what each came to."""
+
+    def probe(rank, world_size, trainer):
+        return [probe_train(rank, world_size, trainer, **options) for options in calls]
+
+    seen = ranks(probe, world_size)
+    return [each(seen, lambda value, n=n: value[n]) for n in range(len(calls))]
 
 
 @exercise("phase1/train", points=2)
 def test_every_epoch_goes_its_own_way_over_the_ranks_shares(ranks, rng):
     """Each rank trains on its share, in another order in another epoch, and with another seed."""
-    data = draw_samples(rng, 40), draw_samples(rng, 4)
+    data = draw_samples(rng, 41), draw_samples(rng, 4)
     options = {"data": data, "seeds": [1, 1], "batch_size": 4}
+    twice, once = {**options, "epochs": 2, "seed": 0}, {**options, "epochs": 1}
 
-    reseeded = ranks(probe_train, 2, epochs=1, seed=4, **options)
-    seen = ranks(probe_train, 2, epochs=2, **options)
+    reseeded = ranks(probe_train, 2, seed=4, **once)
+    seen, unseeded = train_in_turn(ranks, 2, twice, once)
 
     headings = {"shares": "Data loaders", "epochs": "Epochs and evaluation", "guide": GUIDE}
-    hold(other_samples(seen, reseeded, samples=40, **headings))
+    hold(other_samples(seen, reseeded, unseeded, samples=41, **headings))
 
 
 @exercise("phase1/train", points=2)
 def test_ranks_that_start_apart_end_as_one_process(ranks, rng):
-    """From rank 0's weights, a step on all ranks' samples ends where one process would."""
+    """From rank 0's weights, an epoch a step on all samples, it ends where one process would."""
     data, seeds = (draw_samples(rng, 12), draw_samples(rng, 6)), [11, 5, 6]
 
-    seen = ranks(probe_train, 3, data=data, seeds=seeds, epochs=1, batch_size=4)
+    seen = ranks(probe_train, 3, data=data, seeds=seeds, epochs=3, batch_size=4)
 
     def weights_after(rank, scale):
-        return one_step(make_model(seeds[rank]), *data, scale=scale).weights
+        return plain_sgd(Classifier(seeds[rank]), *data, epochs=3, scale=scale).weights
 
+    right = plain_sgd(Classifier(seeds[0]), *data, epochs=3)
     hold(models_differ(seen, MODEL))
+    hold(later_steps_differ(seen, right.weights, right.history, GUIDE))
     assert_on_every_rank(
         each(seen, lambda value: value["weights"]),
-        weights_after(0, 1.0),
+        right.weights,
         mistakes=training_mistakes(
             weights_after,
-            case="3 ranks with 4 samples each, one epoch of one step,",
+            case="3 ranks with 4 samples each, three epochs of one step,",
             world_size=3,
             guide=GUIDE,
             mean="Gradient aggregation",
@@ -71,14 +76,12 @@ def test_ranks_that_start_apart_end_as_one_process(ranks, rng):
 def test_the_history_has_the_numbers_of_each_epoch(ranks, rng):
     """An entry an epoch, with the mean train loss, and the val numbers after the training."""
     data = draw_samples(rng, 8), draw_samples(rng, 6)
-    options = {"data": data, "seeds": [11, 11], "batch_size": 4}
 
-    once = ranks(probe_train, 2, epochs=1, **options)
-    thrice = ranks(probe_train, 2, epochs=3, **options)
+    seen = ranks(probe_train, 2, data=data, seeds=[11, 11], epochs=3, batch_size=4)
 
-    right = one_step(make_model(11), *data)
-    hold(other_rows(thrice, GUIDE))
-    hold(other_numbers(once, right.history, right.loss_before, guide=GUIDE, evaluation=GUIDE))
+    right = plain_sgd(Classifier(11), *data, epochs=3)
+    hold(other_rows(seen, GUIDE))
+    hold(other_numbers(seen, right.history, right.loss_before, guide=GUIDE, evaluation=GUIDE))
 
 
 @exercise("phase1/train", points=1)
@@ -88,4 +91,4 @@ def test_rank_0_alone_prints(ranks, rng):
 
     seen = ranks(probe_train, 3, data=data, seeds=[1, 1, 1], epochs=3, batch_size=4)
 
-    hold(other_lines(seen, 3, GUIDE))
+    hold(other_lines(seen, seen.output, 3, GUIDE))

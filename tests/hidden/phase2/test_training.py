@@ -1,10 +1,9 @@
 """Training without interruption: as in phase 1, and in microbatches."""
 
 import pytest
-import torch
-from torch import nn
 
 from gradsync.diagnose.training import (
+    later_steps_differ,
     models_differ,
     other_lines,
     other_numbers,
@@ -14,7 +13,7 @@ from gradsync.diagnose.training import (
 )
 from gradsync.diagnose.values import close
 from gradsync.probes import Info
-from gradsync.probes.training import draw_samples, one_step, spied_training
+from gradsync.probes.training import Classifier, draw_samples, plain_sgd, spied_training
 from gradsync.testing import (
     assert_on_every_rank,
     check,
@@ -27,26 +26,10 @@ from gradsync.testing import (
 SAMPLER, STEP, GUIDE = "Resumable shares", "Gradient accumulation", "Resuming"
 
 
-class Net(nn.Module):
-    """A classifier of float64 that notes how many samples it is trained on at once."""
-
-    def __init__(self, seed):
-        super().__init__()
-        torch.manual_seed(seed)
-        self.layer = nn.Linear(4, 3).double()
-        self.register_buffer("shift", torch.rand(4).double())
-        self.sizes = []
-
-    def forward(self, inputs):
-        if self.training:
-            self.sizes.append(len(inputs))
-        return self.layer(inputs - self.shift)
-
-
-def probe_train(rank, world_size, trainer, data, seeds, seed=3, **options):
+def probe_train(rank, world_size, trainer, data, seeds, **options):
     """Train on `data` from weights of its own seed; say what came of it."""
-    info, model = Info(rank, world_size), Net(seeds[rank])
-    seen = spied_training(trainer.train, info, model, data, seed=seed, **options)
+    info, model = Info(rank, world_size), Classifier(seeds[rank])
+    seen = spied_training(trainer.train, info, model, data, **options)
     return {**seen, "sizes": model.sizes}
 
 
@@ -63,33 +46,35 @@ def train_in_turn(ranks, world_size, *calls):
 @exercise("phase2/train", points=0.75)
 def test_every_epoch_goes_its_own_way_over_the_ranks_shares(ranks, rng):
     """Each rank trains on its share, in another order in another epoch, and with another seed."""
-    data = draw_samples(rng, 40), draw_samples(rng, 4)
+    data = draw_samples(rng, 41), draw_samples(rng, 4)
     options = {"data": data, "seeds": [1, 1], "batch_size": 4}
-    other = {**options, "epochs": 1, "seed": 4}
+    twice, once = {**options, "epochs": 2, "seed": 0}, {**options, "epochs": 1}
 
-    seen, reseeded = train_in_turn(ranks, 2, {**options, "epochs": 2}, other)
+    seen, reseeded, unseeded = train_in_turn(ranks, 2, twice, {**once, "seed": 4}, once)
 
     headings = {"shares": SAMPLER, "epochs": SAMPLER, "guide": GUIDE}
-    hold(other_samples(seen, reseeded, samples=40, **headings))
+    hold(other_samples(seen, reseeded, unseeded, samples=41, **headings))
 
 
 @exercise("phase2/train", points=0.75)
 def test_ranks_that_start_apart_end_as_one_process(ranks, rng):
-    """From rank 0's weights, a step on all ranks' samples ends where one process would."""
+    """From rank 0's weights, an epoch a step on all samples, it ends where one process would."""
     data, seeds = (draw_samples(rng, 12), draw_samples(rng, 6)), [11, 5, 6]
 
-    seen = ranks(probe_train, 3, data=data, seeds=seeds, epochs=1, batch_size=4)
+    seen = ranks(probe_train, 3, data=data, seeds=seeds, epochs=3, batch_size=4)
 
     def weights_after(rank, scale):
-        return one_step(Net(seeds[rank]), *data, scale=scale).weights
+        return plain_sgd(Classifier(seeds[rank]), *data, epochs=3, scale=scale).weights
 
+    right = plain_sgd(Classifier(seeds[0]), *data, epochs=3)
     hold(models_differ(seen, GUIDE))
+    hold(later_steps_differ(seen, right.weights, right.history, GUIDE))
     assert_on_every_rank(
         each(seen, lambda value: value["weights"]),
-        weights_after(0, 1.0),
+        right.weights,
         mistakes=training_mistakes(
             weights_after,
-            case="3 ranks with 4 samples each, one epoch of one step,",
+            case="3 ranks with 4 samples each, three epochs of one step,",
             world_size=3,
             guide=GUIDE,
             mean=GUIDE,
@@ -102,14 +87,13 @@ def test_ranks_that_start_apart_end_as_one_process(ranks, rng):
 def test_the_history_has_the_numbers_of_each_epoch(ranks, rng):
     """An entry an epoch, with the mean train loss, and the val numbers after the training."""
     data = draw_samples(rng, 8), draw_samples(rng, 7)  # to validate, 4 on one rank, 3 on the other
-    options = {"data": data, "seeds": [11, 11], "batch_size": 4}
 
-    once, thrice = train_in_turn(ranks, 2, *({**options, "epochs": epochs} for epochs in (1, 3)))
+    seen = ranks(probe_train, 2, data=data, seeds=[11, 11], epochs=3, batch_size=4)
 
-    right = one_step(Net(11), *data)
-    hold(other_rows(thrice, GUIDE))
+    right = plain_sgd(Classifier(11), *data, epochs=3)
+    hold(other_rows(seen, GUIDE))
     headings = {"guide": GUIDE, "evaluation": "Evaluation without padding"}
-    hold(other_numbers(once, right.history, right.loss_before, **headings))
+    hold(other_numbers(seen, right.history, right.loss_before, **headings))
 
 
 @exercise("phase2/train", points=0.25)
@@ -119,7 +103,7 @@ def test_rank_0_alone_prints(ranks, rng):
 
     seen = ranks(probe_train, 3, data=data, seeds=[1, 1, 1], epochs=3, batch_size=4)
 
-    hold(other_lines(seen, 3, GUIDE))
+    hold(other_lines(seen, seen.output, 3, GUIDE))
 
 
 @pytest.mark.parametrize(("world_size", "parts"), [(2, 3), (1, 4)])
@@ -145,6 +129,15 @@ def test_microbatches_change_nothing_but_the_memory(ranks, rng, world_size, part
         f"with batches of 4 samples in {parts} microbatches the model is trained on "
         f"{max(sizes)} samples at once: the parts are to be of equal size, or nearly, "
         f"so that each takes a {parts}th of the memory (GUIDELINES, {STEP})",
+        ranks=range(world_size),
+        guide=STEP,
+    )
+    whole = max(plain[0]["sizes"])
+    check(
+        whole == 4,
+        "wrong-signature",
+        f"called without `accumulation_steps`, train takes batches of 4 samples {whole} at a time: "
+        f"its default is 1, the whole batch at once (GUIDELINES, {STEP})",
         ranks=range(world_size),
         guide=STEP,
     )
