@@ -1,6 +1,7 @@
 """The file that a training leaves to go on from: who writes it, how, and how it is read."""
 
 import os
+import sys
 from pathlib import Path
 
 import torch
@@ -51,18 +52,30 @@ def hold_kept(is_there):
 
 @exercise("phase2/train", points=0.25)
 def test_a_crash_midway_leaves_the_former_file(ranks):
-    """When the disk fills up while it writes, the file from before is still whole."""
+    """The file from before is there until the new one is, also when the disk fills up."""
 
     def probe(trainer):
         go(trainer, 0, 1, epochs=1)
+        losses = note_losses("there.pt")
+        go(trainer, 0, 1, epochs=2)
+        lost = len(losses)
         before = Path("there.pt").read_bytes() if os.path.exists("there.pt") else None
         limit_writes(20_000)
-        raised(lambda: go(trainer, 0, 1, epochs=2))  # how a full disk is told is not judged
+        raised(lambda: go(trainer, 0, 1, epochs=3))  # how a full disk is told is not judged
         after = Path("there.pt")
-        return before is not None and after.exists() and after.read_bytes() == before
+        return [lost, before is not None and after.exists() and after.read_bytes() == before]
 
-    [same] = ranks(probe, 1)
+    [[lost, same]] = ranks(probe, 1)
 
+    check(
+        lost == 0,
+        "not-atomic",
+        "train takes the former file of `resume_from` away, or empties it, before the new one is "
+        "in its place: killed in between, it leaves nothing to go on from. The complete new file "
+        f"has to take the former's place in one go (GUIDELINES, {GUIDE})",
+        ranks=[0],
+        guide=GUIDE,
+    )
     check(
         same,
         "not-atomic",
@@ -72,6 +85,25 @@ def test_a_crash_midway_leaves_the_former_file(ranks):
         ranks=[0],
         guide=GUIDE,
     )
+
+
+def note_losses(path):
+    """Return a list that grows whenever Python deletes a file, moves it away or empties it.
+
+    torch's own writer is not heard: it empties the file that it writes to, and a full disk shows.
+    """
+    target, losses = Path(path).resolve(), []
+
+    def listen(event, args):
+        loses = event in ("os.remove", "os.rename", "os.truncate") or (
+            event == "open" and isinstance(args[2], int) and args[2] & os.O_TRUNC
+        )
+        if loses and isinstance(args[0], (str, bytes, os.PathLike)) and target.exists():
+            found = Path(os.fsdecode(args[0])).resolve()
+            losses.extend([event] if found == target else [])
+
+    sys.addaudithook(listen)
+    return losses
 
 
 @exercise("phase2/train", points=0.25)

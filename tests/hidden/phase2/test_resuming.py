@@ -173,6 +173,23 @@ def hold_history(second, whole, epoch, steps):
         )
 
 
+def hold_done(epochs, ended, again):
+    """Check that a call for as many epochs as the one before found nothing left to train."""
+    told = f"called for {epochs} epochs, and then for as many again, it"
+    hold(
+        again["trained"] == [] and again["history"] == [],
+        "samples-repeated",
+        f"{told} takes {len(again['trained'])} samples a rank, and returns a history of "
+        f"{len(again['history'])} epochs, where all are done. The file has to be written when an "
+        "epoch ends, each and the last one too, and to say so",
+    )
+    hold(
+        close(again["params"], ended["params"]),
+        "resume-lost",
+        f"{told} leaves the model without the weights that the file holds",
+    )
+
+
 def probe_resumed(rank, world_size, trainer, data, content):
     """Go on from a file that a training on another world size left."""
     part = Path(f"{rank}.part")
@@ -200,6 +217,14 @@ def test_it_goes_on_with_another_number_of_ranks(ranks, rng):
         told = (
             f"on {world_size} ranks, after an interruption on 2, each rank takes {len(drawn[0])} "
             f"samples to the end of epoch {EPOCHS - 1}"
+        )
+        cut = max(0, SAMPLES - 2 * steps) // world_size + later
+        hold(
+            len(drawn[0]) != cut or cut == left + later,
+            "samples-missing",
+            f"{told}, as if what is left were cut to what divides evenly: it is to be padded, "
+            "and no sample left out",
+            range(world_size),
         )
         first = max(left, len(drawn[0]) - later)  # of what it takes in this epoch
         missing = set(range(SAMPLES)) - done - {i for own in drawn for i in own[:first]}
@@ -231,24 +256,15 @@ def test_what_is_done_is_not_done_again(ranks, rng):
     def probe(rank, world_size, trainer, data):
         info = Info(rank, world_size)
         return [
-            go(trainer, info, n, data, FILE, epochs=epochs) for n, epochs in enumerate((1, 1, 2))
+            go(trainer, info, n, data, FILE, epochs=epochs)
+            for n, epochs in enumerate((1, 1, 2, 2, 3, 3))
         ]
 
     seen = ranks(probe, 2, data=draw(rng))
 
-    first, again, more = seen[0]
-    hold(
-        again["trained"] == [] and again["history"] == [],
-        "samples-repeated",
-        "called again with a file that says that all epochs are done, it takes "
-        f"{len(again['trained'])} samples, and returns a history of {len(again['history'])} epochs",
-    )
-    hold(
-        close(again["params"], first["params"]),
-        "resume-lost",
-        "called again with a file that says that all epochs are done, it leaves the model without "
-        "the weights that the file holds",
-    )
+    first, _, more, *_ = calls = seen[0]
+    for n in range(EPOCHS):
+        hold_done(n + 1, *calls[2 * n : 2 * n + 2])
     epochs = [round(row["epoch"]) for row in more["history"]]
     hold(
         epochs == [1] and 0 < len(more["trained"]) <= len(first["trained"]),
