@@ -5,7 +5,6 @@ What a rank came to is as `gradsync.probes.training.spied_training` tells it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,9 +20,9 @@ HISTORY = {
     "val_accuracy": "the accuracy, from 0 to 1, over the validation samples after the training",
 }
 KEYS = {"epoch", *HISTORY}
-EPOCH = re.compile(r"\bepoch\W{0,4}\d", re.IGNORECASE)
-NUMBER = re.compile(r"(?<![\w.])\d+\.(\d{2,}|\d+(?= ?%))(?![\w.:])")
+MEAN_OF_MEANS = "the mean of its steps' means"
 Run = Sequence[Mapping[str, Any]]
+Row = Mapping[str, float]  # of a history
 
 
 def other_samples(
@@ -164,7 +163,7 @@ def training_mistakes(
 
 
 def later_steps_differ(
-    seen: Run, weights: Any, history: Sequence[Mapping[str, float]], guide: str
+    seen: Run, weights: Any, history: Sequence[Row], guide: str
 ) -> Diagnosis | None:
     """The first epoch's step is that of one process, and a later one is not.
 
@@ -200,9 +199,23 @@ def other_rows(thrice: Run, guide: str) -> Diagnosis | None:
     return None
 
 
+def other_counts(seen: Run, share: int, guide: str) -> Diagnosis | None:
+    """A rank took more training samples than its share in all epochs, or fewer."""
+    counts = [len(value["drawn"]) for value in seen]
+    wrong = [rank for rank, count in enumerate(counts) if count != share]
+    if not wrong:
+        return None
+    text = (
+        f"in all epochs together rank {wrong[0]} takes {counts[wrong[0]]} samples of the training "
+        f"set, where its share is {share}: each once an epoch, and none to validate with"
+    )
+    return _found("differs-from-single-process", text, guide, wrong)
+
+
 def other_numbers(
     seen: Run,
-    right: Sequence[Mapping[str, float]],
+    right: Sequence[Row],
+    steps: Sequence[Sequence[float]],
     before: float,
     *,
     guide: str,
@@ -213,6 +226,7 @@ def other_numbers(
     Args:
         seen: with an entry for each epoch.
         right: these epochs' entries.
+        steps: the losses of each epoch's steps.
         before: the loss over the validation samples before the training.
         guide: the heading of GUIDELINES.md on the training.
         evaluation: the one on the validation samples.
@@ -223,63 +237,22 @@ def other_numbers(
             wrong = [rank for rank, row in enumerate(rows) if not close(row[name], wanted[name])]
             if not wrong:
                 continue
-            number, early = rows[wrong[0]][name], ""
-            if epoch and close(number, right[epoch - 1][name]):
-                early = f", but that of epoch {epoch - 1}"
-            elif close(number, before):
-                early = ", but that of the model before it"
+            number = rows[wrong[0]][name]
+            known = {
+                f"that of epoch {epoch - 1}": right[epoch - 1][name] if epoch else None,
+                "that of the model before it": before,
+                "that of its first step": steps[epoch][0],
+                "that of its last step": steps[epoch][-1],
+                MEAN_OF_MEANS: sum(steps[epoch]) / len(steps[epoch]),
+            }
+            what = next((what for what, its in known.items() if close(number, its)), None)
             text = (
                 f"`{name}` of epoch {epoch} is {number:.6g} on rank {wrong[0]}: that is not "
-                f"{meaning}{early}"
+                f"{meaning}{'' if what is None else f', but {what}'}"
             )
-            heading = guide if name == "train_loss" else evaluation
-            return _found("differs-from-single-process", text, heading, wrong)
+            code = "mean-of-means" if what == MEAN_OF_MEANS else "differs-from-single-process"
+            return _found(code, text, guide if name == "train_loss" else evaluation, wrong)
     return None
-
-
-def other_lines(seen: Run, errors: Sequence[str], epochs: int, guide: str) -> Diagnosis | None:
-    """Not rank 0 alone printed a line an epoch.
-
-    Args:
-        seen: of that many epochs.
-        errors: by rank, what else it printed, to stderr: torch's warnings may be among it.
-        epochs: how many.
-        guide: the heading of GUIDELINES.md on the training.
-    """
-    told = [
-        [line for line in text.splitlines() if _tells_of_an_epoch(line, value["history"])]
-        for value, text in zip(seen, errors, strict=True)
-    ]
-    printed = [value["lines"] for value in seen]
-    loud = [rank for rank in range(1, len(seen)) if printed[rank] or told[rank]]
-    if loud:
-        text = (
-            f"rank {' and '.join(map(str, loud))} printed during training, for one "
-            f"{(printed[max(loud)] or told[max(loud)])[:1]}: with hundreds of ranks nobody could "
-            "read that. Rank 0 speaks for all"
-        )
-        return _found("every-rank-prints", text, guide, loud)
-    lines = len(printed[0] or told[0])
-    if lines != epochs:
-        text = f"rank 0 printed {lines} lines during {epochs} epochs: a line an epoch is wanted"
-        return _found("every-rank-prints", text, guide, [0])
-    return None
-
-
-def _tells_of_an_epoch(line: str, history: Sequence[Mapping[str, float]]) -> bool:
-    """Tell whether an epoch stands in a line, or one of its numbers, as far as it is written out.
-
-    torch's warnings do not say such things.
-    """
-    if EPOCH.search(line):
-        return True
-    numbers = [row[name] for row in history for name in HISTORY if name in row]
-    return any(
-        abs(float(f"{scale * number:.{len(found[1])}f}") - float(found[0])) < 1e-9
-        for found in NUMBER.finditer(line)
-        for number in numbers
-        for scale in (1, 100)
-    )
 
 
 def _found(code: str, text: str, guide: str, ranks: Sequence[int] = ()) -> Diagnosis:

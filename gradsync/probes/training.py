@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 Samples = tuple[NDArray[Any], NDArray[Any]]  # inputs (sample, ...) and targets (sample,)
+Steps = Sequence[Sequence[int]]  # of an epoch: the indices of each step's samples
 LEARNING_RATE = 0.5
 
 
@@ -87,28 +88,53 @@ class Trained(NamedTuple):
 
     weights: dict[str, Tensor]  # and buffers
     history: list[dict[str, float]]
+    losses: list[list[float]]  # by epoch, of each step
     loss_before: float  # over the validation samples
 
 
 def plain_sgd(
-    model: nn.Module, train: Samples, val: Samples, *, epochs: int = 1, scale: float = 1.0
+    model: nn.Module, train: Samples, val: Samples, epochs: Sequence[Steps], scale: float = 1.0
 ) -> Trained:
-    """Train in one process, each epoch one step on all samples; `scale` is of a step's length."""
-    inputs, targets, val_inputs, val_targets = map(torch.from_numpy, (*train, *val))
-    params, history = list(model.parameters()), []
+    """Train in one process, over these steps; `scale` is of a step's length."""
+    val_inputs, val_targets = map(torch.from_numpy, val)
+    history, losses = [], []
     before = nn.functional.cross_entropy(model(val_inputs), val_targets).item()
-    for epoch in range(epochs):
-        loss = nn.functional.cross_entropy(model(inputs), targets)
-        gradients = torch.autograd.grad(loss, params)
+    for epoch, steps in enumerate(epochs):
+        losses.append([_step(model, train, indices, scale) for indices in steps])
+        sizes = [len(indices) for indices in steps]
         with torch.no_grad():
-            for param, gradient in zip(params, gradients, strict=True):
-                param.sub_(LEARNING_RATE * scale * gradient)
             outputs = model(val_inputs)
         row = {
             "epoch": epoch,
-            "train_loss": loss.item(),
+            "train_loss": float(np.average(losses[-1], weights=sizes)),
             "val_loss": nn.functional.cross_entropy(outputs, val_targets).item(),
             "val_accuracy": (outputs.argmax(1) == val_targets).double().mean().item(),
         }
         history.append(row)
-    return Trained(dict(model.state_dict()), history, before)
+    return Trained(dict(model.state_dict()), history, losses, before)
+
+
+def _step(model: nn.Module, samples: Samples, indices: Sequence[int], scale: float) -> float:
+    """Take one process's step on some of the samples; return their mean loss before it."""
+    inputs, targets = (torch.from_numpy(part[np.asarray(indices)]) for part in samples)
+    loss, params = nn.functional.cross_entropy(model(inputs), targets), list(model.parameters())
+    gradients = torch.autograd.grad(loss, params)
+    with torch.no_grad():
+        for param, gradient in zip(params, gradients, strict=True):
+            param.sub_(LEARNING_RATE * scale * gradient)
+    return loss.item()
+
+
+def steps_of(drawn: Sequence[Sequence[int]], *, share: int, batch_size: int) -> list[Steps]:
+    """Return the steps of all ranks together, by epoch, given what each drew: `share` an epoch."""
+    return [
+        [
+            [
+                index
+                for own in drawn
+                for index in own[begin : min(begin + batch_size, start + share)]
+            ]
+            for begin in range(start, start + share, batch_size)
+        ]
+        for start in range(0, len(drawn[0]), share)
+    ]

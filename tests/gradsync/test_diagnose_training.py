@@ -9,7 +9,7 @@ from gradsync.diagnose import first_diagnosis
 from gradsync.diagnose.training import (
     later_steps_differ,
     models_differ,
-    other_lines,
+    other_counts,
     other_numbers,
     other_rows,
     other_samples,
@@ -22,12 +22,14 @@ from gradsync.probes.training import (
     draw_samples,
     plain_sgd,
     spied_training,
+    steps_of,
 )
 from gradsync.records import Observation
 
 GUIDE = "Training"
 RNG = np.random.default_rng(7)
 DATA = draw_samples(RNG, 8), draw_samples(RNG, 6)
+WHOLE = [range(8)]  # an epoch of one step
 
 
 def all_of(dataset):
@@ -61,15 +63,15 @@ def seen_of(**options):
 
 def numbers_of(seen):
     """Say what is wrong with the numbers of these epochs."""
-    right = plain_sgd(Classifier(0), *DATA, epochs=len(seen[0]["history"]))
+    right = plain_sgd(Classifier(0), *DATA, [WHOLE] * len(seen[0]["history"]))
     headings = {"guide": GUIDE, "evaluation": "Val"}
-    return other_numbers(seen, right.history, right.loss_before, **headings)
+    return other_numbers(seen, *right[1:], **headings)
 
 
 def test_a_training_as_in_one_process_is_right():
     thrice = seen_of(epochs=3)
 
-    right = plain_sgd(Classifier(0), *DATA, epochs=3)
+    right = plain_sgd(Classifier(0), *DATA, [WHOLE] * 3)
 
     assert models_differ(thrice, GUIDE) is None
     assert other_rows(thrice, GUIDE) is None
@@ -81,7 +83,7 @@ def test_a_training_as_in_one_process_is_right():
 
 def test_numbers_from_before_the_training_are_told_as_such():
     once = seen_of()
-    once[0]["history"][0]["val_loss"] = plain_sgd(Classifier(0), *DATA).loss_before
+    once[0]["history"][0]["val_loss"] = plain_sgd(Classifier(0), *DATA, []).loss_before
 
     found = numbers_of(once)
 
@@ -101,6 +103,40 @@ def test_numbers_of_an_epoch_that_are_told_again_in_the_next_are_known_as_such()
     assert found.explanation.endswith(f"but that of epoch 1 (GUIDELINES, {GUIDE})")
 
 
+@pytest.mark.parametrize(
+    ("weights", "code", "what"),
+    [
+        ([1.0, 0.0], "differs-from-single-process", "that of its first step"),
+        ([0.0, 1.0], "differs-from-single-process", "that of its last step"),
+        ([0.5, 0.5], "mean-of-means", "the mean of its steps' means"),
+    ],
+)
+def test_a_loss_that_is_not_of_all_samples_alike_is_told_as_such(weights, code, what):
+    right = plain_sgd(Classifier(0), *DATA, [[[0, 1, 2, 3, 4], [5, 6, 7]]])
+    told = float(np.dot(weights, right.losses[0]))
+    seen = [{"history": [{**right.history[0], "train_loss": told}]}]
+
+    found = other_numbers(seen, *right[1:], guide=GUIDE, evaluation="Val")
+
+    assert found.code == code
+    assert found.explanation.endswith(f", but {what} (GUIDELINES, {GUIDE})")
+
+
+def test_steps_of_all_ranks_together_end_with_each_epoch():
+    drawn = [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
+
+    steps = steps_of(drawn, share=3, batch_size=2)
+
+    assert steps == [[[0, 1, 6, 7], [2, 8]], [[3, 4, 9, 10], [5, 11]]]
+
+
+def test_who_takes_more_than_its_share_of_the_training_set_is_named():
+    seen = [{"drawn": [0, 1]}, {"drawn": [2, 3, 2, 3]}]
+
+    assert other_counts(seen, 2, GUIDE).ranks == (1,)
+    assert other_counts(seen[:1], 2, GUIDE) is None
+
+
 def test_a_rank_whose_numbers_differ_is_named():
     once = seen_of()
     once[1]["history"][0]["val_loss"] += 0.1
@@ -109,7 +145,7 @@ def test_a_rank_whose_numbers_differ_is_named():
 
 
 def test_momentum_shows_after_the_first_epoch():
-    right = plain_sgd(Classifier(0), *DATA, epochs=3)
+    right = plain_sgd(Classifier(0), *DATA, [WHOLE] * 3)
 
     found = later_steps_differ(seen_of(epochs=3, momentum=0.9), right.weights, right.history, GUIDE)
 
@@ -118,7 +154,7 @@ def test_momentum_shows_after_the_first_epoch():
 
 
 def test_a_first_step_that_is_wrong_is_left_to_others():
-    right = plain_sgd(Classifier(0), *DATA, epochs=3)
+    right = plain_sgd(Classifier(0), *DATA, [WHOLE] * 3)
     elsewhere = [spied_training(train, None, Classifier(1), DATA, epochs=3)]
 
     assert later_steps_differ(elsewhere, right.weights, right.history, GUIDE) is None
@@ -139,40 +175,6 @@ def test_epochs_that_do_not_count_from_0_are_told():
     thrice[1]["history"][0]["epoch"] = 1
 
     assert other_rows(thrice, GUIDE).code == "wrong-signature"
-
-
-@pytest.mark.parametrize(("lines", "ranks"), [([["a"], ["a"]], (1,)), ([[], []], (0,))])
-def test_who_prints_too_much_or_too_little_is_named(lines, ranks):
-    seen = [{"lines": own, "history": []} for own in lines]
-
-    assert other_lines(seen, ["", ""], 1, GUIDE).ranks == ranks
-
-
-ROW = {"epoch": 0.0, "train_loss": 1.23456, "val_loss": 0.9876, "val_accuracy": 1 / 3}
-
-
-@pytest.mark.parametrize(
-    "line", ["Epoch 0", "{'epoch': 0}", "loss=1.235", "acc 33.3%", "acc 33.33 %", "0, 0.9876"]
-)
-def test_on_stderr_too_rank_0_alone_tells_of_an_epoch(line):
-    seen = [{"lines": [], "history": [ROW]}] * 2
-
-    assert other_lines(seen, [line, ""], 1, GUIDE) is None
-    assert other_lines(seen, [line, line], 1, GUIDE).ranks == (1,)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "[W1121 22:12:30.123456789 ProcessGroupGloo.cpp:514] Warning: no hostname (function)",
-        "template_trainer.py:334: UserWarning: deprecated since torch 2.5.1, removed in 3.0",
-        "  for epoch in range(3):",
-    ],
-)
-def test_warnings_on_stderr_are_nobodys_line(line):
-    seen = [{"lines": own, "history": [ROW]} for own in (["epoch 0"], [])]
-
-    assert other_lines(seen, ["", line], 1, GUIDE) is None
 
 
 @pytest.mark.parametrize(
@@ -216,7 +218,7 @@ def test_an_epoch_is_padded_and_has_the_order_of_seed_0_where_none_is_given():
 )
 def test_weights_tell_the_mistake(rank, scale, code):
     def weights_after(rank, scale):
-        return plain_sgd(Classifier(rank), *DATA, scale=scale).weights
+        return plain_sgd(Classifier(rank), *DATA, [WHOLE], scale).weights
 
     ended = weights_after(rank, scale)
     seen = Observation(2, (ended, ended), events=(), output=("", ""), seconds=0.0)

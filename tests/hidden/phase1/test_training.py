@@ -1,15 +1,22 @@
 """Everything together: the training loop."""
 
+from gradsync.diagnose.printing import other_lines
 from gradsync.diagnose.training import (
     later_steps_differ,
     models_differ,
-    other_lines,
+    other_counts,
     other_numbers,
     other_rows,
     other_samples,
     training_mistakes,
 )
-from gradsync.probes.training import Classifier, draw_samples, plain_sgd, spied_training
+from gradsync.probes.training import (
+    Classifier,
+    draw_samples,
+    plain_sgd,
+    spied_training,
+    steps_of,
+)
 from gradsync.testing import assert_on_every_rank, each, exercise, hold
 
 GUIDE, MODEL = "Training", "Model synchronisation"
@@ -52,10 +59,12 @@ def test_ranks_that_start_apart_end_as_one_process(ranks, rng):
 
     seen = ranks(probe_train, 3, data=data, seeds=seeds, epochs=3, batch_size=4)
 
-    def weights_after(rank, scale):
-        return plain_sgd(Classifier(seeds[rank]), *data, epochs=3, scale=scale).weights
+    epochs = [[range(12)]] * 3
 
-    right = plain_sgd(Classifier(seeds[0]), *data, epochs=3)
+    def weights_after(rank, scale):
+        return plain_sgd(Classifier(seeds[rank]), *data, epochs, scale).weights
+
+    right = plain_sgd(Classifier(seeds[0]), *data, epochs)
     hold(models_differ(seen, MODEL))
     hold(later_steps_differ(seen, right.weights, right.history, GUIDE))
     assert_on_every_rank(
@@ -75,13 +84,16 @@ def test_ranks_that_start_apart_end_as_one_process(ranks, rng):
 @exercise("phase1/train", points=2)
 def test_the_history_has_the_numbers_of_each_epoch(ranks, rng):
     """An entry an epoch, with the mean train loss, and the val numbers after the training."""
-    data = draw_samples(rng, 8), draw_samples(rng, 6)
+    data = draw_samples(rng, 10), draw_samples(rng, 6)  # of a rank 5: batches of 4 and of 1
 
     seen = ranks(probe_train, 2, data=data, seeds=[11, 11], epochs=3, batch_size=4)
 
-    right = plain_sgd(Classifier(11), *data, epochs=3)
     hold(other_rows(seen, GUIDE))
-    hold(other_numbers(seen, right.history, right.loss_before, guide=GUIDE, evaluation=GUIDE))
+    hold(other_counts(seen, 3 * 5, GUIDE))
+    epochs = steps_of([value["drawn"] for value in seen], share=5, batch_size=4)
+    right = plain_sgd(Classifier(11), *data, epochs)
+    headings = {"guide": GUIDE, "evaluation": GUIDE}
+    hold(other_numbers(seen, *right[1:], **headings))
 
 
 @exercise("phase1/train", points=1)

@@ -2,10 +2,11 @@
 
 import pytest
 
+from gradsync.diagnose.printing import other_lines
 from gradsync.diagnose.training import (
     later_steps_differ,
     models_differ,
-    other_lines,
+    other_counts,
     other_numbers,
     other_rows,
     other_samples,
@@ -13,7 +14,13 @@ from gradsync.diagnose.training import (
 )
 from gradsync.diagnose.values import close
 from gradsync.probes import Info
-from gradsync.probes.training import Classifier, draw_samples, plain_sgd, spied_training
+from gradsync.probes.training import (
+    Classifier,
+    draw_samples,
+    plain_sgd,
+    spied_training,
+    steps_of,
+)
 from gradsync.testing import (
     assert_on_every_rank,
     check,
@@ -63,10 +70,12 @@ def test_ranks_that_start_apart_end_as_one_process(ranks, rng):
 
     seen = ranks(probe_train, 3, data=data, seeds=seeds, epochs=3, batch_size=4)
 
-    def weights_after(rank, scale):
-        return plain_sgd(Classifier(seeds[rank]), *data, epochs=3, scale=scale).weights
+    epochs = [[range(12)]] * 3
 
-    right = plain_sgd(Classifier(seeds[0]), *data, epochs=3)
+    def weights_after(rank, scale):
+        return plain_sgd(Classifier(seeds[rank]), *data, epochs, scale).weights
+
+    right = plain_sgd(Classifier(seeds[0]), *data, epochs)
     hold(models_differ(seen, GUIDE))
     hold(later_steps_differ(seen, right.weights, right.history, GUIDE))
     assert_on_every_rank(
@@ -86,14 +95,17 @@ def test_ranks_that_start_apart_end_as_one_process(ranks, rng):
 @exercise("phase2/train", points=0.75)
 def test_the_history_has_the_numbers_of_each_epoch(ranks, rng):
     """An entry an epoch, with the mean train loss, and the val numbers after the training."""
-    data = draw_samples(rng, 8), draw_samples(rng, 7)  # to validate, 4 on one rank, 3 on the other
+    # To train, 5 a rank, in batches of 4 and of 1; to validate, 4 on one rank, 3 on the other.
+    data = draw_samples(rng, 10), draw_samples(rng, 7)
 
     seen = ranks(probe_train, 2, data=data, seeds=[11, 11], epochs=3, batch_size=4)
 
-    right = plain_sgd(Classifier(11), *data, epochs=3)
     hold(other_rows(seen, GUIDE))
+    hold(other_counts(seen, 3 * 5, SAMPLER))
+    epochs = steps_of([value["drawn"] for value in seen], share=5, batch_size=4)
+    right = plain_sgd(Classifier(11), *data, epochs)
     headings = {"guide": GUIDE, "evaluation": "Evaluation without padding"}
-    hold(other_numbers(seen, right.history, right.loss_before, **headings))
+    hold(other_numbers(seen, *right[1:], **headings))
 
 
 @exercise("phase2/train", points=0.25)

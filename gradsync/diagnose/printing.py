@@ -1,0 +1,62 @@
+"""Who printed during a training, and what: rank 0 alone is to, a line an epoch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from gradsync.diagnose.training import HISTORY, Row, Run
+from gradsync.records import Diagnosis
+
+EPOCH = re.compile(r"\bepoch\W{0,4}\d", re.IGNORECASE)
+NUMBER = re.compile(r"(?<![\w.])\d+\.(\d{2,}|\d+(?= ?%))(?![\w.:])")
+
+
+def other_lines(seen: Run, errors: Sequence[str], epochs: int, guide: str) -> Diagnosis | None:
+    """Not rank 0 alone printed a line an epoch.
+
+    Args:
+        seen: of that many epochs.
+        errors: by rank, what else it printed, to stderr: torch's warnings may be among it.
+        epochs: how many.
+        guide: the heading of GUIDELINES.md on the training.
+    """
+    told = [
+        [line for line in text.splitlines() if _tells_of_an_epoch(line, value["history"])]
+        for value, text in zip(seen, errors, strict=True)
+    ]
+    printed = [value["lines"] for value in seen]
+    loud = [rank for rank in range(1, len(seen)) if printed[rank] or told[rank]]
+    if loud:
+        text = (
+            f"rank {' and '.join(map(str, loud))} printed during training, for one "
+            f"{(printed[max(loud)] or told[max(loud)])[:1]}: with hundreds of ranks nobody could "
+            "read that. Rank 0 speaks for all"
+        )
+        return _found(text, guide, loud)
+    lines = len(printed[0] or told[0])
+    if lines != epochs:
+        text = f"rank 0 printed {lines} lines during {epochs} epochs: a line an epoch is wanted"
+        return _found(text, guide, [0])
+    return None
+
+
+def _tells_of_an_epoch(line: str, history: Sequence[Row]) -> bool:
+    """Tell whether an epoch stands in a line, or one of its numbers, as far as it is written out.
+
+    torch's warnings do not say such things.
+    """
+    if EPOCH.search(line):
+        return True
+    numbers = [row[name] for row in history for name in HISTORY if name in row]
+    return any(
+        abs(float(f"{scale * number:.{len(found[1])}f}") - float(found[0])) < 1e-9
+        for found in NUMBER.finditer(line)
+        for number in numbers
+        for scale in (1, 100)
+    )
+
+
+def _found(text: str, guide: str, ranks: Sequence[int]) -> Diagnosis:
+    text = f"{text} (GUIDELINES, {guide})"
+    return Diagnosis("every-rank-prints", tuple(ranks), text, guide=guide)
