@@ -56,19 +56,19 @@ def test_a_crash_midway_leaves_the_former_file(ranks):
 
     def probe(trainer):
         go(trainer, 0, 1, epochs=1)
-        losses = note_losses("there.pt")
+        removals = note_removals("there.pt")
         go(trainer, 0, 1, epochs=2)
-        lost = len(losses)
+        gone = len(removals)
         before = Path("there.pt").read_bytes() if os.path.exists("there.pt") else None
         limit_writes(20_000)
         raised(lambda: go(trainer, 0, 1, epochs=3))  # how a full disk is told is not judged
         after = Path("there.pt")
-        return [lost, before is not None and after.exists() and after.read_bytes() == before]
+        return [gone, before is not None and after.exists() and after.read_bytes() == before]
 
-    [[lost, same]] = ranks(probe, 1)
+    [[gone, same]] = ranks(probe, 1)
 
     check(
-        lost == 0,
+        gone == 0,
         "not-atomic",
         "train takes the former file of `resume_from` away, or empties it, before the new one is "
         "in its place: killed in between, it leaves nothing to go on from. The complete new file "
@@ -87,23 +87,28 @@ def test_a_crash_midway_leaves_the_former_file(ranks):
     )
 
 
-def note_losses(path):
+def note_removals(path):
     """Return a list that grows whenever Python deletes a file, moves it away or empties it.
 
     torch's own writer is not heard: it empties the file that it writes to, and a full disk shows.
     """
-    target, losses = Path(path).resolve(), []
+    target, removals = place(path), []
 
     def listen(event, args):
-        loses = event in ("os.remove", "os.rename", "os.truncate") or (
+        removes = event in ("os.remove", "os.rename", "os.truncate") or (
             event == "open" and isinstance(args[2], int) and args[2] & os.O_TRUNC
         )
-        if loses and isinstance(args[0], (str, bytes, os.PathLike)) and target.exists():
-            found = Path(os.fsdecode(args[0])).resolve()
-            losses.extend([event] if found == target else [])
+        if removes and isinstance(args[0], (str, bytes, os.PathLike)) and target.exists():
+            removals.extend([event] if place(args[0]) == target else [])
 
     sys.addaudithook(listen)
-    return losses
+    return removals
+
+
+def place(path):
+    """Return the whole path; a link at its end is not followed, since the link is what goes."""
+    path = Path(os.fsdecode(path))
+    return path.parent.resolve() / path.name
 
 
 @exercise("phase2/train", points=0.25)
