@@ -104,6 +104,7 @@ def test_the_history_has_the_numbers_of_each_epoch(ranks, rng):
     hold(other_counts(seen, 3 * 5, SAMPLER))
     epochs = steps_of([value["drawn"] for value in seen], share=5, batch_size=4)
     right = plain_sgd(Classifier(11), *data, epochs)
+    hold(later_steps_differ(seen, right.weights, right.history, GUIDE))
     headings = {"guide": GUIDE, "evaluation": "Evaluation without padding"}
     hold(other_numbers(seen, *right[1:], **headings))
 
