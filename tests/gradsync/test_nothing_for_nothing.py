@@ -73,6 +73,17 @@ def test_functions_that_do_nothing_earn_nothing(phase):
     assert passed == []
 
 
+@pytest.mark.parametrize("phase", COURSE.graded_phases("hidden"))
+def test_a_file_that_defines_nothing_is_told_so_in_every_test(phase):
+    empty = Submission("empty", dict.fromkeys(untouched(COURSE).files, b""))
+
+    report = grade(empty, COURSE, phases=[phase], seed=1)
+
+    told = {verdict.id: verdict.diagnosis and verdict.diagnosis.code for verdict in report.verdicts}
+    assert len(told) > 50
+    assert {name: code for name, code in told.items() if code != "missing-name"} == {}
+
+
 @pytest.mark.parametrize("exercise", WITH_EMPTY_ANSWERS)
 def test_the_emptiest_answer_of_the_right_type_earns_nothing(exercise):
     stub = with_bodies(lambda node: f"return {EMPTIEST.get(ast.unparse(node.returns))}")

@@ -25,10 +25,10 @@ def probe_rank_info(trainer, environs):
 
     Of an error: whether it is a ValueError, its name and its text.
     """
-    answers = []
+    read_rank_info, answers = trainer.read_rank_info, []
     for environ in environs:
         try:
-            info = trainer.read_rank_info(dict(environ))
+            info = read_rank_info(dict(environ))
             fields = ("rank", "world_size", "local_rank", "master_addr", "master_port")
             answers.append(info and [getattr(info, field) for field in fields])
         except NotImplementedError:

@@ -47,13 +47,13 @@ class Net(nn.Module):
         return self.layer(inputs)
 
 
-def go(trainer, info, data, path, *, seed=1, at=None, fate=None):
+def go(train, info, data, path, *, seed=1, at=None, fate=None):
     """Call `train` with a model of its own; say what it came to."""
     model = Net(seed, at, fate)
     sets = [TensorDataset(torch.from_numpy(x), torch.from_numpy(y)) for x, y in data]
     options = {"epochs": EPOCHS, "batch_size": 1, "lr": 0.1, "resume_from": path}
     with contextlib.redirect_stdout(io.StringIO()):
-        trainer.train(info, model, *sets, **options)
+        train(info, model, *sets, **options)
     numbers = {first: index for index, first in enumerate(data[0][0][:, 0].tolist())}
     return {
         "params": {name: p.detach().clone() for name, p in model.named_parameters()},
@@ -81,10 +81,10 @@ def probe_fault(rank, world_size, trainer, data, at, lost, *, late):
         if rank == lost:
             os.kill(process, signal.SIGKILL)
 
-    process, said = os.getpid(), None
+    process, train, said = os.getpid(), trainer.train, None
     try:
         fate = be_late if late else be_killed
-        go(trainer, Info(rank, world_size), data, FILE, at=at, fate=fate)
+        go(train, Info(rank, world_size), data, FILE, at=at, fate=fate)
     except NotImplementedError:
         raise
     except BaseException as error:  # which one is not promised
@@ -106,12 +106,12 @@ def words(error):
 
 def probe_again(rank, world_size, trainer, data, content, pause):
     """Train undisturbed, but for one rank's pause, and then from a file that was left."""
-    info = Info(rank, world_size)
-    whole = go(trainer, info, data, None, at=STEPS, fate=lambda: time.sleep(pause * (rank == 1)))
+    info, train = Info(rank, world_size), trainer.train
+    whole = go(train, info, data, None, at=STEPS, fate=lambda: time.sleep(pause * (rank == 1)))
     part = Path(f"{rank}.part")
     part.write_bytes(content)
     part.replace(FILE)  # all ranks bring the same
-    return {"whole": whole, "second": go(trainer, info, data, FILE, seed=2)}
+    return {"whole": whole, "second": go(train, info, data, FILE, seed=2)}
 
 
 @exercise("phase2/train", points=1.25)
