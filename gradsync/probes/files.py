@@ -40,15 +40,22 @@ def file_changes() -> list[tuple[str, Path]]:
 
     def note(event: str, arguments: tuple[Any, ...]) -> None:
         done = _opened(arguments[2]) if event == "open" else DONE.get(event)
-        if done is not None and isinstance(arguments[0], (str, os.PathLike)):
-            changes.append((done, Path(arguments[0]).absolute()))
+        if done is not None and isinstance(arguments[0], (str, bytes, os.PathLike)):
+            changes.append((done, _place(Path(os.fsdecode(arguments[0])))))
 
     sys.addaudithook(note)
     return changes
 
 
-def _opened(flags: int) -> str | None:
+def _place(path: Path) -> Path:
+    """Return the whole path; a link at its end is not followed, since the link is what goes."""
+    return path.parent.resolve() / path.name
+
+
+def _opened(flags: Any) -> str | None:
     """Return what becomes of a file that is opened so."""
+    if not isinstance(flags, int):
+        return None
     if flags & os.O_TRUNC:
         return "emptied"
     return "made" if flags & os.O_CREAT else None

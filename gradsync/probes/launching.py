@@ -18,7 +18,7 @@ ESTABLISHED = "01"
 def connected_to(port: int) -> list[str]:
     """Return the addresses that this process has connections to, at a port.
 
-    None where the system does not tell.
+    There are none where the system does not tell.
     """
     own = {_target(entry) for entry in Path("/proc/self/fd").glob("*")}
     rows = [line.split() for table in ("tcp", "tcp6") for line in _lines(f"/proc/self/net/{table}")]
@@ -54,8 +54,8 @@ def _target(entry: Path) -> str:
 def devices_named(setup: Callable[[], Any]) -> list[str]:
     """Return the CUDA devices that `setup` sets or returns on a machine with 8 GPUs, as texts.
 
-    There are none, so that it may fail halfway; what it had named by then is returned. None where
-    it chooses among the GPUs by a variable of the environment.
+    There are none, so that it may fail halfway; what it had named by then is returned, and nothing
+    where it chooses among the GPUs by a variable of the environment.
     """
     named: list[Any] = []
     torch.cuda.is_available = lambda: True
