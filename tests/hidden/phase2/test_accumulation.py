@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from gradsync.probes.accumulation import LEARNING_RATE, MOMENTUM, UNEQUAL, Net, draw, optimizer_of
 from gradsync.testing import (
     assert_on_every_rank,
     by_rank,
@@ -15,8 +16,6 @@ from gradsync.testing import (
 )
 
 GUIDE = "Gradient accumulation"
-LEARNING_RATE, MOMENTUM = 0.2, 0.9
-UNEQUAL = [[5, 2, 1], [1, 4, 3], [3, 1, 4]]  # samples, by rank and microbatch
 CASES = {
     "three ranks": UNEQUAL,
     "two ranks": [[4, 3, 1], [2, 1, 5]],
@@ -25,37 +24,14 @@ CASES = {
 }
 
 
-class Net(nn.Module):
-    """A classifier of float64 with a frozen layer; 104 trainable elements."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(11)
-        self.first = nn.Linear(5, 8)
-        self.frozen = nn.Linear(8, 8).requires_grad_(False)
-        self.last = nn.Linear(8, 7, bias=False)
-        self.double()
-
-    def forward(self, inputs):
-        return self.last(torch.tanh(self.frozen(torch.tanh(self.first(inputs)))))
-
-
 def weights_of(model):
     return {name: p.detach().clone() for name, p in model.named_parameters()}
-
-
-def draw(rng, steps, sizes):
-    """Return inputs (step, rank, sample, 5) and targets, whose losses vary a lot."""
-    shape = (steps, len(sizes), sum(sizes[0]))
-    return rng.standard_normal((*shape, 5)) * 3, rng.integers(0, 7, shape)
 
 
 def probe_steps(rank, trainer, inputs, targets, sizes):
     """Return this rank's weights and losses after a step on each of its batches."""
     model = Net()
-    optimizer = torch.optim.SGD(
-        [p for p in model.parameters() if p.requires_grad], lr=LEARNING_RATE, momentum=MOMENTUM
-    )
+    optimizer = optimizer_of(model)
     averager = trainer.BucketedGradientAverager(model)
     losses = []
     for x, y in zip(inputs, targets, strict=True):

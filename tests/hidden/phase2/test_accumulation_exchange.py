@@ -5,32 +5,10 @@ import torch.distributed as dist
 from torch import nn
 
 from gradsync.diagnose.buckets import between, bucket_sizes, in_objects, lanes
+from gradsync.probes.accumulation import UNEQUAL, Net, draw, optimizer_of
 from gradsync.testing import by_rank, check, exercise
 
 GUIDE = "Gradient accumulation"
-LEARNING_RATE, MOMENTUM = 0.2, 0.9
-UNEQUAL = [[5, 2, 1], [1, 4, 3], [3, 1, 4]]  # samples, by rank and microbatch
-
-
-class Net(nn.Module):
-    """A classifier of float64 with a frozen layer; 104 trainable elements."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(11)
-        self.first = nn.Linear(5, 8)
-        self.frozen = nn.Linear(8, 8).requires_grad_(False)
-        self.last = nn.Linear(8, 7, bias=False)
-        self.double()
-
-    def forward(self, inputs):
-        return self.last(torch.tanh(self.frozen(torch.tanh(self.first(inputs)))))
-
-
-def draw(rng, steps, sizes):
-    """Return inputs (step, rank, sample, 5) and targets, whose losses vary a lot."""
-    shape = (steps, len(sizes), sum(sizes[0]))
-    return rng.standard_normal((*shape, 5)) * 3, rng.integers(0, 7, shape)
 
 
 def mark(group, number):
@@ -45,9 +23,7 @@ def probe_steps(rank, trainer, inputs, targets, sizes):
     """
     group = dist.new_group()
     model = Net()
-    optimizer = torch.optim.SGD(
-        [p for p in model.parameters() if p.requires_grad], lr=LEARNING_RATE, momentum=MOMENTUM
-    )
+    optimizer = optimizer_of(model)
     averager = trainer.BucketedGradientAverager(model)
     calls = []
 
