@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import ScheduleGPipe, SplitPoint, pipeline
@@ -108,7 +108,9 @@ def with_fsdp(model: nn.Module, data: Dataset, options: argparse.Namespace) -> W
     overlaps with this one's work, mixed precision, offloading.
     """
     device = next(model.parameters()).device
-    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    # A group of its own: DTensor's caches keep the mesh's for good, past destroy_process_group, and
+    # a thread of gloo's that still holds a tensor while Python ends aborts the process.
+    mesh = DeviceMesh.from_group(dist.new_group(), device.type)
     for layer in model.children():
         fully_shard(layer, mesh=mesh)
     sharded = fully_shard(model, mesh=mesh)
@@ -231,6 +233,7 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
     known, unknown = digits().train.first(options.samples), digits().test
     torch.manual_seed(options.seed)
     way = WAYS[options.way](SmallCNN().to(device), known, options)
+    weights = way.weights()
     for epoch in range(options.epochs):
         losses = []
         with way.epoch():
@@ -238,11 +241,11 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
                 losses.append(way.step(inputs.to(device), targets.to(device)))
         loss = torch.stack(losses).mean()
         dist.all_reduce(loss)
-        accuracy = evaluate(way.weights(), unknown, device)
+        weights = way.weights()
+        accuracy = evaluate(weights, unknown, device)
         if dist.get_rank() == 0:
             mean = loss.item() / dist.get_world_size()
             print(f"epoch {epoch}: train loss {mean:.4f}, test accuracy {accuracy:.2%}", flush=True)
-    weights = way.weights()
     if options.save and dist.get_rank() == 0:
         torch.save({name: tensor.cpu() for name, tensor in weights.items()}, options.save)
 
