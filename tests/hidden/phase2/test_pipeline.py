@@ -1,9 +1,5 @@
 """The pipeline: stages on N ranks step as the unsplit model does on the whole batch."""
 
-from collections import OrderedDict
-from itertools import pairwise
-
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,6 +10,19 @@ from gradsync.diagnose.pipelines import (
     pipeline_loss_mistakes,
 )
 from gradsync.diagnose.traffic import too_many_bytes
+from gradsync.probes.pipelines import (
+    WIDE,
+    Watched,
+    by_rank,
+    cuts,
+    draw_microbatches,
+    gradients_of,
+    mispaired,
+    optimizer_for,
+    stage_of,
+    unsplit,
+    weights_of,
+)
 from gradsync.testing import (
     assert_on_every_rank,
     assert_rank_by_rank,
@@ -26,97 +35,6 @@ from gradsync.testing import (
 )
 
 GUIDE = "Pipelines"
-LEARNING_RATE, MOMENTUM = 0.3, 0.9
-CLASSES = 3
-WIDE = 2048  # features of an input that is much larger than any activation
-
-
-class Turn(nn.Module):
-    """Swap the last two dimensions: what comes out is not contiguous."""
-
-    def forward(self, inputs):
-        return inputs.transpose(1, 2)
-
-
-def blocks_of(kind):
-    """Return the blocks that a model is cut between, the same whenever they are made."""
-    torch.manual_seed(11)
-    first = {
-        "vectors": lambda: nn.Linear(6, 10),
-        "wide": lambda: nn.Linear(WIDE, 10),
-        "words": lambda: nn.Sequential(nn.Embedding(7, 2), nn.Flatten()),
-    }[kind]()
-    blocks = [
-        nn.Sequential(first, nn.Tanh()),  # (sample, 10)
-        nn.Sequential(nn.Unflatten(1, (5, 2)), nn.Linear(2, 3), nn.Tanh()),  # (sample, 5, 3)
-        nn.Sequential(Turn(), nn.Linear(5, 4), nn.Tanh(), Turn()),  # (sample, 4, 3)
-        nn.Sequential(nn.Flatten(), nn.Linear(12, CLASSES)),
-    ]
-    if kind == "words":
-        blocks[2].append(nn.Unflatten(1, (2, 1, 2, 1)))  # (sample, 2, 1, 2, 1, 3)
-    return [block.double() if kind == "words" else block for block in blocks]
-
-
-def cuts(world_size):
-    """Return which blocks each rank has: (first, end)."""
-    edges = [round(4 * rank / world_size) for rank in range(world_size + 1)]
-    return list(pairwise(edges))
-
-
-def stage_of(kind, first, end, frozen=()):
-    """Return some blocks as one module, under the names that they have in the whole model."""
-    blocks = blocks_of(kind)
-    for block in frozen:
-        blocks[block].requires_grad_(False)
-    return nn.Sequential(OrderedDict((str(k), blocks[k]) for k in range(first, end)))
-
-
-def optimizer_for(model):
-    """Return an optimizer of two groups, the weights' and the biases'."""
-    params = list(model.parameters())
-    groups = [
-        {"params": [p for p in params if p.dim() > 1], "lr": LEARNING_RATE},
-        {"params": [p for p in params if p.dim() == 1], "lr": LEARNING_RATE / 2},
-    ]
-    return torch.optim.SGD(groups, momentum=MOMENTUM)
-
-
-def gradients_of(model):
-    return {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
-
-
-def weights_of(model):
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
-
-
-def draw_microbatches(rng, sizes, kind="vectors"):
-    """Return (inputs, targets) of these sizes; the last class is no sample's."""
-    features = {"vectors": 6, "wide": WIDE, "words": 5}[kind]
-    microbatches = []
-    for size in sizes:
-        inputs = rng.standard_normal((size, features), np.float32)
-        words = rng.integers(0, 7, (size, features))
-        targets = torch.from_numpy(rng.integers(0, CLASSES - 1, size))
-        microbatches.append((torch.from_numpy(words if kind == "words" else inputs), targets))
-    return microbatches
-
-
-class Watched(nn.Module):
-    """A stage that notes when it runs forward, in which mode, and when backward comes to it."""
-
-    def __init__(self, stage):
-        super().__init__()
-        self.stage = stage
-        self.order = []
-        self.modes = []
-
-    def forward(self, inputs):
-        self.order.append("forward")
-        self.modes.append(self.training)
-        outputs = self.stage(inputs)
-        if outputs.requires_grad:
-            outputs.register_hook(lambda _: self.order.append("backward"))
-        return outputs
 
 
 def probe_steps(rank, world_size, model_parallel, steps, kind="vectors", frozen=(), stray=None):
@@ -142,59 +60,12 @@ def probe_steps(rank, world_size, model_parallel, steps, kind="vectors", frozen=
     }
 
 
-def one_process(steps, *, kind="vectors", frozen=(), weigh="samples", zero=True):
-    """Do the same with the unsplit model, as it should be or as a mistake would have it."""
-    model = stage_of(kind, 0, 4, frozen)
-    optimizer = optimizer_for(model)
-    losses = []
-    for microbatches in steps:
-        samples = sum(len(targets) for _, targets in microbatches)
-        for group in optimizer.param_groups[: {True: 2, "first": 1, False: 0}[zero]]:
-            for param in group["params"]:
-                param.grad = None
-        losses.append(0.0)
-        for k, (inputs, targets) in enumerate(microbatches, start=1):
-            factor = {
-                "samples": len(targets) / samples,
-                "equally": 1 / len(microbatches),
-                "summed": 1.0,
-                "last": len(targets) / samples * (k == len(microbatches)),
-            }[weigh]
-            share = nn.functional.cross_entropy(model(inputs), targets) * factor
-            share.backward()
-            losses[-1] += share.item()
-        optimizer.step()
-    return {"gradients": gradients_of(model), "weights": weights_of(model), "losses": losses}
-
-
-def mispaired(microbatches, hop):
-    """Return the gradients where those that cross to rank `hop` come back in reversed order."""
-    before, after = stage_of("vectors", 0, hop), stage_of("vectors", hop, 4)
-    kept = [before(inputs) for inputs, _ in microbatches]
-    arrived = [outputs.detach().requires_grad_() for outputs in kept]
-    samples = sum(len(targets) for _, targets in microbatches)
-    for outputs, (_, targets) in zip(arrived, microbatches, strict=True):
-        share = nn.functional.cross_entropy(after(outputs), targets) * len(targets) / samples
-        share.backward()
-    for outputs, other in zip(kept, reversed(arrived), strict=True):
-        outputs.backward(other.grad)
-    return {**gradients_of(before), **gradients_of(after)}
-
-
-def by_rank(values, world_size):
-    """Share out what the unsplit model has by name, as its blocks are."""
-    return [
-        {name: value for name, value in values.items() if first <= int(name[0]) < end}
-        for first, end in cuts(world_size)
-    ]
-
-
 def hold_gradients(seen, steps, *, cross=False, **options):
     """Hold every stage's gradients after the last step against the unsplit model's."""
     world_size = len(seen)
 
     def ended(**mistake):
-        return by_rank(one_process(steps, **options, **mistake)["gradients"], world_size)
+        return by_rank(unsplit(steps, **options, **mistake)["gradients"], world_size)
 
     mistakes = [(how, ended(weigh=how)) for how in ("equally", "summed", "last")]
     if cross:
@@ -203,7 +74,7 @@ def hold_gradients(seen, steps, *, cross=False, **options):
     assert_rank_by_rank(
         each(seen, lambda kept: kept["gradients"]),
         ended(),
-        mistakes=pipeline_gradient_mistakes([*mistakes, ("kept", ended(zero=False))]),
+        mistakes=pipeline_gradient_mistakes([*mistakes, ("kept", ended(zeroed=0))]),
     )
 
 
@@ -238,7 +109,7 @@ def test_every_rank_returns_the_whole_batchs_loss(ranks, rng, world_size):
     seen = ranks(probe_steps, world_size, steps=steps)
 
     [loss], [equally], [summed] = (
-        one_process(steps, weigh=how)["losses"] for how in ("samples", "equally", "summed")
+        unsplit(steps, weigh=how)["losses"] for how in ("samples", "equally", "summed")
     )
     types = [kept["types"][0] for kept in seen]
     wrong = [rank for rank, kind in enumerate(types) if kind not in ("float", "NoneType")]
@@ -258,14 +129,14 @@ def test_every_rank_returns_the_whole_batchs_loss(ranks, rng, world_size):
 
 
 @exercise("phase2/pipeline_train_step", points=1)
-def test_several_steps_equal_those_of_one_process(ranks, rng):
+def test_several_steps_equal_those_of_unsplit(ranks, rng):
     """After several steps the stages have the unsplit model's weights, in both groups."""
     steps = [draw_microbatches(rng, sizes) for sizes in ([2, 3], [3, 1, 1], [1, 2])]
 
     seen = ranks(probe_steps, 3, steps=steps)
 
     def ended(steps, **mistake):
-        return by_rank(one_process(steps, **mistake)["weights"], 3)
+        return by_rank(unsplit(steps, **mistake)["weights"], 3)
 
     before = would_be(
         ended([]),
@@ -274,14 +145,14 @@ def test_several_steps_equal_those_of_one_process(ranks, rng):
         GUIDE,
     )
     first = would_be(
-        ended(steps, zero="first"),
+        ended(steps, zeroed=1),
         "gradients-not-zeroed",
         "of an optimizer with two groups of parameters only the first group's gradients were "
         "cleared: the weights are those of steps with the other's of all earlier steps added in",
         GUIDE,
     )
     kept = would_be(
-        ended(steps, zero=False),
+        ended(steps, zeroed=0),
         "gradients-not-zeroed",
         "the weights are those of steps with the gradients of all earlier steps added in: they "
         "have to be cleared for each step",

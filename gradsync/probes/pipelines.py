@@ -1,0 +1,172 @@
+"""A model in stages, watched while it is trained, and what the unsplit one makes of the same."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+Kind = Literal["vectors", "wide", "words"]  # what a model is fed with
+Microbatches = Sequence[tuple[Tensor, Tensor]]  # inputs (sample, feature) and targets (sample,)
+Named = dict[str, Any]  # by the parameter's name in the whole model
+
+LEARNING_RATE, MOMENTUM = 0.3, 0.9
+BLOCKS, CLASSES = 4, 3
+WIDE = 2048  # features of an input that is much larger than any activation
+
+
+class Turn(nn.Module):
+    """Swap the last two dimensions: what comes out is not contiguous."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs.transpose(1, 2)
+
+
+class Watched(nn.Module):
+    """A stage that notes when it runs forward, in which mode, and when backward comes to it."""
+
+    def __init__(self, stage: nn.Module) -> None:
+        super().__init__()
+        self.stage = stage
+        self.order: list[str] = []
+        self.modes: list[bool] = []
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.order.append("forward")
+        self.modes.append(self.training)
+        outputs: Tensor = self.stage(inputs)
+        if outputs.requires_grad:
+            noted = self.order.append
+            outputs.register_hook(lambda _: noted("backward"))  # type: ignore[no-untyped-call]
+        return outputs
+
+
+def cuts(world_size: int) -> list[tuple[int, int]]:
+    """Return which blocks each rank has: (first, end)."""
+    edges = [round(BLOCKS * rank / world_size) for rank in range(world_size + 1)]
+    return list(pairwise(edges))
+
+
+def by_rank(values: Named, world_size: int) -> list[Named]:
+    """Share out what the unsplit model has by name, as its blocks are."""
+    return [
+        {name: value for name, value in values.items() if first <= int(name[0]) < end}
+        for first, end in cuts(world_size)
+    ]
+
+
+def stage_of(kind: Kind, first: int, end: int, frozen: Sequence[int] = ()) -> nn.Module:
+    """Return some blocks as one module, under the names that they have in the whole model."""
+    blocks = _blocks_of(kind)
+    for block in frozen:
+        blocks[block].requires_grad_(False)
+    return nn.Sequential(OrderedDict((str(k), blocks[k]) for k in range(first, end)))
+
+
+def _blocks_of(kind: Kind) -> list[nn.Sequential]:
+    """Return the blocks that a model is cut between, the same whenever they are made."""
+    torch.manual_seed(11)
+    first: nn.Module
+    if kind == "words":
+        first = nn.Sequential(nn.Embedding(7, 2), nn.Flatten())
+    else:
+        first = nn.Linear({"vectors": 6, "wide": WIDE}[kind], 10)
+    blocks = [
+        nn.Sequential(first, nn.Tanh()),  # (sample, 10)
+        nn.Sequential(nn.Unflatten(1, (5, 2)), nn.Linear(2, 3), nn.Tanh()),  # (sample, 5, 3)
+        nn.Sequential(Turn(), nn.Linear(5, 4), nn.Tanh(), Turn()),  # (sample, 4, 3)
+        nn.Sequential(nn.Flatten(), nn.Linear(12, CLASSES)),
+    ]
+    if kind == "words":
+        blocks[2].append(nn.Unflatten(1, (2, 1, 2, 1)))  # (sample, 2, 1, 2, 1, 3)
+    return [block.double() if kind == "words" else block for block in blocks]
+
+
+def optimizer_for(model: nn.Module) -> torch.optim.Optimizer:
+    """Return an optimizer of two groups, the weights' and the biases'."""
+    params = list(model.parameters())
+    groups = [
+        {"params": [p for p in params if p.dim() > 1], "lr": LEARNING_RATE},
+        {"params": [p for p in params if p.dim() == 1], "lr": LEARNING_RATE / 2},
+    ]
+    return torch.optim.SGD(groups, momentum=MOMENTUM)
+
+
+def gradients_of(model: nn.Module) -> Named:
+    return {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
+
+
+def weights_of(model: nn.Module) -> Named:
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def draw_microbatches(
+    rng: np.random.Generator, sizes: Sequence[int], kind: Kind = "vectors"
+) -> Microbatches:
+    """Return microbatches of these sizes; the last class is no sample's."""
+    features = {"vectors": 6, "wide": WIDE, "words": 5}[kind]
+    microbatches = []
+    for size in sizes:
+        inputs = rng.standard_normal((size, features), np.float32)
+        words = rng.integers(0, 7, (size, features))
+        targets = torch.from_numpy(rng.integers(0, CLASSES - 1, size))
+        microbatches.append((torch.from_numpy(words if kind == "words" else inputs), targets))
+    return microbatches
+
+
+def unsplit(
+    steps: Sequence[Microbatches],
+    *,
+    kind: Kind = "vectors",
+    frozen: Sequence[int] = (),
+    weigh: Literal["samples", "equally", "summed", "last"] = "samples",
+    zeroed: int = 2,
+) -> dict[str, Any]:
+    """Train the unsplit model, as it should be or as a mistake would have it.
+
+    A mistake may `weigh` microbatches in another way, or have the gradients of fewer groups of
+    parameters `zeroed` than the optimizer has.
+
+    Returns:
+        `gradients` of the last step and `weights` after it, by name, and the `losses` by step.
+    """
+    model = stage_of(kind, 0, BLOCKS, frozen)
+    optimizer = optimizer_for(model)
+    losses = []
+    for microbatches in steps:
+        samples = sum(len(targets) for _, targets in microbatches)
+        for group in optimizer.param_groups[:zeroed]:
+            for param in group["params"]:
+                param.grad = None
+        losses.append(0.0)
+        for k, (inputs, targets) in enumerate(microbatches, start=1):
+            factor = {
+                "samples": len(targets) / samples,
+                "equally": 1 / len(microbatches),
+                "summed": 1.0,
+                "last": len(targets) / samples * (k == len(microbatches)),
+            }[weigh]
+            share = nn.functional.cross_entropy(model(inputs), targets) * factor
+            share.backward()  # type: ignore[no-untyped-call]
+            losses[-1] += share.item()
+        optimizer.step()
+    return {"gradients": gradients_of(model), "weights": weights_of(model), "losses": losses}
+
+
+def mispaired(microbatches: Microbatches, hop: int) -> Named:
+    """Return the gradients where those that cross into block `hop` come back in reversed order."""
+    before, after = stage_of("vectors", 0, hop), stage_of("vectors", hop, BLOCKS)
+    kept = [before(inputs) for inputs, _ in microbatches]
+    arrived = [outputs.detach().requires_grad_() for outputs in kept]
+    samples = sum(len(targets) for _, targets in microbatches)
+    for outputs, (_, targets) in zip(arrived, microbatches, strict=True):
+        share = nn.functional.cross_entropy(after(outputs), targets) * len(targets) / samples
+        share.backward()  # type: ignore[no-untyped-call]
+    for outputs, other in zip(kept, reversed(arrived), strict=True):
+        outputs.backward(other.grad)
+    return {**gradients_of(before), **gradients_of(after)}
