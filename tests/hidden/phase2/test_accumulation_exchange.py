@@ -6,14 +6,10 @@ from torch import nn
 
 from gradsync.diagnose.buckets import between, bucket_sizes, in_objects, lanes
 from gradsync.probes.accumulation import UNEQUAL, Net, draw, optimizer_of
+from gradsync.probes.marks import mark
 from gradsync.testing import by_rank, check, exercise
 
 GUIDE = "Gradient accumulation"
-
-
-def mark(group, number):
-    """Leave a mark among the rank's collectives; see `gradsync.diagnose.buckets`."""
-    dist.all_reduce(torch.zeros(1, 1, number, dtype=torch.int8), group=group)
 
 
 def probe_steps(rank, trainer, inputs, targets, sizes):

@@ -18,6 +18,7 @@ from gradsync.diagnose.buckets import (
     waits_in_backward,
 )
 from gradsync.diagnose.values import close
+from gradsync.probes.marks import mark
 from gradsync.testing import check, exercise
 
 GUIDE = "Buckets and overlap"
@@ -42,11 +43,6 @@ class Chain(nn.Module):
             if number == 0 and after_first is not None:
                 hidden.register_hook(after_first)  # in backward, all weights but this come before
         return hidden
-
-
-def mark(group, number):
-    """Leave a mark among the rank's collectives; see `gradsync.diagnose.buckets`."""
-    dist.all_reduce(torch.zeros(1, 1, number, dtype=torch.int8), group=group)
 
 
 def probe_buckets(rank, trainer, sizes, cap, steps=1):

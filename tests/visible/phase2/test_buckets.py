@@ -14,6 +14,7 @@ from gradsync.diagnose.buckets import (
     lanes,
     waits_in_backward,
 )
+from gradsync.probes.marks import mark
 from gradsync.testing import assert_on_every_rank, check, exercise, would_be
 
 GUIDE = "Buckets and overlap"
@@ -41,10 +42,6 @@ def numbers_in_gradients(model):
         str(layer): None if w.grad is None else w.grad[0].item()
         for layer, w in enumerate(model.weights)
     }
-
-
-def mark(group, number):  # see gradsync.diagnose.buckets
-    dist.all_reduce(torch.zeros(1, 1, number, dtype=torch.int8), group=group)
 
 
 def same(number):

@@ -1,0 +1,79 @@
+"""A model with parameters to leave out, tie, freeze or mix, and what its ranks make alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+Order = Sequence[int]  # of the branches in a pass
+ALL = (0, 1, 2)
+SMALL = 1e-4  # MiB, 104 bytes: two or three of the parameters below
+
+
+class Net(nn.Module):
+    """Branches that a pass takes in any order, or leaves out, and a head; of float64."""
+
+    def __init__(self, extra: str = "") -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        wide = [nn.Sequential(nn.Linear(4, k), nn.Tanh(), nn.Linear(k, 4)) for k in (2, 3, 5)]
+        self.branches = nn.ModuleList(wide)
+        self.more = nn.Sequential()
+        if extra == "tied":
+            self.more = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh())
+            self.more[2].weight = self.more[0].weight
+        if extra == "spare":
+            self.spare = nn.Linear(3, 3)
+            self.more.append(nn.Linear(4, 4).requires_grad_(False))
+        self.head = nn.Linear(4, 2)
+        self.double()
+        if extra == "mixed":
+            self.branches[1].float()
+
+    def forward(self, inputs: Tensor, order: Order) -> Tensor:
+        hidden = inputs
+        for number in order:
+            branch = self.branches[number]
+            first = next(branch.parameters())
+            hidden = hidden + branch(hidden.to(first.dtype)).double()
+        outputs: Tensor = self.head(self.more(hidden))
+        return outputs
+
+
+def draw(rng: np.random.Generator, passes: int, world_size: int) -> NDArray[Any]:
+    """Return inputs (pass, rank, sample, 4)."""
+    return rng.standard_normal((passes, world_size, 3, 4))
+
+
+def backward(model: nn.Module, inputs: NDArray[Any], order: Order = ALL) -> None:
+    """Take one pass, forward and backward."""
+    loss = model(torch.from_numpy(inputs), order).square().sum()
+    loss.backward()
+
+
+def gradients_of(model: nn.Module) -> dict[str, Tensor | None]:
+    """Return copies of all gradients, by name."""
+    return {n: None if p.grad is None else p.grad.clone() for n, p in model.named_parameters()}
+
+
+def zero_for_none(grad: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like) if grad is None else grad
+
+
+def own_gradients(
+    inputs: NDArray[Any], orders: Sequence[Order] = (ALL,) * 4, extra: str = ""
+) -> list[dict[str, Tensor]]:
+    """Return, by rank, the sum of the gradients that it makes alone in these passes."""
+    found = []
+    for rank in range(inputs.shape[1]):
+        model = Net(extra)
+        for given in inputs:
+            backward(model, given[rank], orders[rank])
+        trainable = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        found.append({n: zero_for_none(p.grad, p.detach()) for n, p in trainable.items()})
+    return found

@@ -1,0 +1,105 @@
+"""Gradients that accumulate: what backward under no_sync does, and what comes of it."""
+
+import time
+
+import numpy as np
+import pytest
+import torch.distributed as dist
+
+from gradsync.diagnose.buckets import (
+    averaging_mistakes,
+    between,
+    lost_or_local,
+    mean_of,
+    unlike_buckets,
+)
+from gradsync.diagnose.values import close
+from gradsync.probes.buckets import ALL, SMALL, Net, backward, draw, gradients_of, own_gradients
+from gradsync.probes.marks import mark
+from gradsync.testing import assert_on_every_rank, by_rank, check, each, exercise
+
+GUIDE = "Buckets and overlap"
+
+
+def probe_no_sync(rank, trainer, inputs):
+    """Return this rank's gradients after two passes under no_sync, and after a third one."""
+    group = dist.new_group()
+    model = Net()
+    averager = trainer.BucketedGradientAverager(model, bucket_cap_mb=SMALL)
+    mark(group, 1)
+    with averager.no_sync():
+        backward(model, inputs[0][rank])
+        backward(model, inputs[1][rank])
+    mark(group, 2)
+    inside = gradients_of(model)
+    backward(model, inputs[2][rank])
+    averager.finish()
+    return [inside, gradients_of(model)]
+
+
+def probe_second(rank, world_size, trainer, inputs, orders):
+    """Return this rank's gradients after a pass that sends and another under no_sync."""
+    model = Net()
+    averager = trainer.BucketedGradientAverager(model, bucket_cap_mb=SMALL)
+    if rank == world_size - 1:
+        time.sleep(0.05)  # the others' buckets can't be complete when they call finish()
+    backward(model, inputs[0][rank], orders[rank])
+    with averager.no_sync():
+        backward(model, inputs[1][rank], orders[rank])
+    averager.finish()
+    return gradients_of(model)
+
+
+@exercise("phase2/BucketedGradientAverager", points=1.5)
+def test_no_sync_accumulates_and_sends_nothing(ranks, rng):
+    """Backward under no_sync enters no collective; the next one averages all that has come."""
+    inputs = draw(rng, 3, 2)
+
+    seen = ranks(probe_no_sync, 2, inputs=by_rank(inputs, 1))
+
+    calls = [between(seen, rank, (1, 2)) for rank in range(2)]
+    check(
+        not any(calls),
+        "synchronised-too-often",
+        f"two backward passes under no_sync() enter {len(calls[0])} collectives on rank 0 and "
+        f"{len(calls[1])} on rank 1: it only accumulates, and sends nothing (GUIDELINES, {GUIDE})",
+        ranks=[rank for rank in range(2) if calls[rank]],
+        guide=GUIDE,
+    )
+    inside = own_gradients(inputs[:2])
+    wrong = [rank for rank in range(2) if not close(seen[rank][0], inside[rank])]
+    check(
+        not wrong,
+        "accumulation-lost",
+        "two backward passes under no_sync() do not leave a rank with the sum of its own gradients "
+        f"of both: it only accumulates (GUIDELINES, {GUIDE})",
+        ranks=wrong,
+        guide=GUIDE,
+    )
+    hold_sums_of_passes(each(seen, lambda value: value[1]), held=inputs[:2], sent=inputs[2:])
+
+
+@pytest.mark.parametrize("branch", ["used by all", "unused on rank 1"])
+@exercise("phase2/BucketedGradientAverager", points=1)
+def test_a_second_backward_before_finish(ranks, rng, branch):
+    """What a backward under no_sync adds after another that has sent is averaged as well."""
+    inputs, orders = draw(rng, 2, 3), [ALL, ALL if branch == "used by all" else (0, 2), ALL]
+
+    seen = ranks(
+        probe_second, 3, inputs=by_rank(inputs, 1), orders=orders, mistakes=[unlike_buckets]
+    )
+
+    hold_sums_of_passes(seen, held=inputs[1:], sent=inputs[:1], orders=orders)
+
+
+def hold_sums_of_passes(seen, held, sent, **options):
+    """Hold gradients against the means over all passes, those `held` back and those `sent`."""
+    both = own_gradients(np.concatenate([held, sent]), **options)
+    parts = own_gradients(held, **options), own_gradients(sent, **options)
+    assert_on_every_rank(
+        seen,
+        mean_of(both),
+        mistakes=[*lost_or_local(*parts), *averaging_mistakes(both)],
+        otherwise="after passes under no_sync() and one outside, finish() does not leave the mean "
+        f"over ranks of the sum over passes (GUIDELINES, {GUIDE})",
+    )
