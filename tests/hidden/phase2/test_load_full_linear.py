@@ -116,29 +116,31 @@ def test_the_parts_together_are_the_full_layer(ranks, rng, world_size, bias):
     )
 
 
+def probe_objects(model_parallel, full):
+    """Load two layers; say what became of their parameters, and of what was loaded."""
+    column = model_parallel.ColumnParallelLinear(INPUTS, HIDDEN)
+    row = model_parallel.RowParallelLinear(HIDDEN, OUTPUTS)
+    before = [*column.parameters(), *row.parameters()]
+    for param in before:
+        param.data.fill_(BEFORE)
+    given = {name: tensor.clone() for name, tensor in full.items()}
+    model_parallel.load_full_linear(column, given["first"], given["first_bias"])
+    model_parallel.load_full_linear(row, given["second"], given["second_bias"])
+    after = [*column.parameters(), *row.parameters()]
+    same = len(before) == len(after) and all(map(lambda a, b: a is b, before, after))
+    trains = all(p.requires_grad and p.is_leaf and p.grad is None for p in after)
+    loaded = any(bool((param != BEFORE).any()) for param in after)
+    for param in after:
+        param.data.add_(1)  # as an optimizer's step would
+    return {"same": same, "trains": trains, "loaded": loaded, "given": given}
+
+
 @exercise("phase2/load_full_linear", points=0.5)
 def test_the_layers_parameters_stay_the_same_objects(ranks, rng):
     """Loading copies: the parameters are the same objects, with memory of their own."""
     full = draw_mlp(rng)
 
-    def probe(model_parallel, full):
-        column = model_parallel.ColumnParallelLinear(INPUTS, HIDDEN)
-        row = model_parallel.RowParallelLinear(HIDDEN, OUTPUTS)
-        before = [*column.parameters(), *row.parameters()]
-        for param in before:
-            param.data.fill_(BEFORE)
-        given = {name: tensor.clone() for name, tensor in full.items()}
-        model_parallel.load_full_linear(column, given["first"], given["first_bias"])
-        model_parallel.load_full_linear(row, given["second"], given["second_bias"])
-        after = [*column.parameters(), *row.parameters()]
-        same = len(before) == len(after) and all(map(lambda a, b: a is b, before, after))
-        trains = all(p.requires_grad and p.is_leaf and p.grad is None for p in after)
-        loaded = any(bool((param != BEFORE).any()) for param in after)
-        for param in after:
-            param.data.add_(1)  # as an optimizer's step would
-        return {"same": same, "trains": trains, "loaded": loaded, "given": given}
-
-    seen = ranks(probe, 2, full=full)
+    seen = ranks(probe_objects, 2, full=full)
 
     idle = [rank for rank in range(2) if not seen[rank]["loaded"]]
     check(

@@ -129,31 +129,7 @@ def test_microbatches_change_nothing_but_the_memory(ranks, rng, world_size, part
     in_parts = {**options, "accumulation_steps": parts}
     plain, seen = train_in_turn(ranks, world_size, options, in_parts)
 
-    sizes = seen[0]["sizes"]
-    check(
-        len(sizes) > 0,
-        "does-not-learn",
-        f"train returned without having run the model on a single sample (GUIDELINES, {GUIDE})",
-        guide=GUIDE,
-    )
-    check(
-        max(sizes) <= -(-4 // parts),
-        "accumulation-ignored",
-        f"with batches of 4 samples in {parts} microbatches the model is trained on "
-        f"{max(sizes)} samples at once: the parts are to be of equal size, or nearly, "
-        f"so that each takes a {parts}th of the memory (GUIDELINES, {STEP})",
-        ranks=range(world_size),
-        guide=STEP,
-    )
-    whole = max(plain[0]["sizes"], default=0)
-    check(
-        whole == 4,
-        "wrong-signature",
-        f"called without `accumulation_steps`, train takes batches of 4 samples {whole} at a time: "
-        f"its default is 1, the whole batch at once (GUIDELINES, {STEP})",
-        ranks=range(world_size),
-        guide=STEP,
-    )
+    hold_sizes(plain, seen, parts)
     hold(models_differ(seen, GUIDE))
     assert_on_every_rank(
         each(seen, lambda value: value["weights"]),
@@ -171,5 +147,37 @@ def test_microbatches_change_nothing_but_the_memory(ranks, rng, world_size, part
         "microbatch-mean-unweighted",
         f"`train_loss` with {parts} microbatches a batch, {losses[0]} by epoch, is not what it is "
         f"without: microbatches weigh by their samples (GUIDELINES, {STEP})",
+        guide=STEP,
+    )
+
+
+def hold_sizes(plain, seen, parts):
+    """Hold how many samples the model was trained on at once, without and with microbatches."""
+    whole, most = ([max(value["sizes"], default=0) for value in run] for run in (plain, seen))
+    idle = [rank for rank, size in enumerate(most) if size == 0]
+    check(
+        not idle,
+        "does-not-learn",
+        f"train returned without having run the model on a single sample (GUIDELINES, {GUIDE})",
+        ranks=idle,
+        guide=GUIDE,
+    )
+    large = [rank for rank, size in enumerate(most) if size > -(-4 // parts)]
+    check(
+        not large,
+        "accumulation-ignored",
+        f"with batches of 4 samples in {parts} microbatches the model is trained on "
+        f"{max(most)} samples at once: the parts are to be of equal size, or nearly, "
+        f"so that each takes 1/{parts} of the memory (GUIDELINES, {STEP})",
+        ranks=large,
+        guide=STEP,
+    )
+    other = [rank for rank, size in enumerate(whole) if size != 4]
+    check(
+        not other,
+        "wrong-signature",
+        f"called without `accumulation_steps`, train takes {whole} samples at a time, by rank, of "
+        f"batches of 4: its default is 1, the whole batch at once (GUIDELINES, {STEP})",
+        ranks=other,
         guide=STEP,
     )
