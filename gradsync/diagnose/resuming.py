@@ -66,6 +66,6 @@ def _explanation(
         )
     return "state-lost", (
         ", with the right weights and samples, and yet ends elsewhere than an undisturbed "
-        "training: something else that the steps depend on was not kept. Plain SGD, which is "
-        "asked for, depends on nothing else: no momentum, and no rate that changes"
+        "training: something else that the steps depend on was not kept. Steps of plain SGD depend "
+        "on nothing else; momentum, or a rate that changes, has to be in the file, too"
     )

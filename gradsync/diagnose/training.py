@@ -21,6 +21,7 @@ HISTORY = {
 }
 KEYS = {"epoch", *HISTORY}
 MEAN_OF_MEANS = "the mean of its steps' means"
+MOMENTA = [*(k / 20 for k in range(1, 20)), 0.99, 0.999]
 Run = Sequence[Mapping[str, Any]]
 Row = Mapping[str, float]  # of a history
 
@@ -110,6 +111,22 @@ def models_differ(seen: Run, guide: str) -> Diagnosis | None:
     return _found("models-differ", text, guide, range(len(seen)))
 
 
+def with_its_momentum(seen: Run, train: Callable[..., Any]) -> Any:
+    """Return the training of one process that ends as rank 0 did, else that of plain SGD.
+
+    SGD is asked for, with a learning rate and no word of momentum: a constant one is right, too.
+
+    Args:
+        seen: of a few epochs.
+        train: from settings of `torch.optim.SGD` to what one process comes to, with its `weights`.
+    """
+    plain = train()
+    if close(plain.weights, seen[0]["weights"]):
+        return plain
+    others = (train(momentum=m, nesterov=n) for m in MOMENTA for n in (False, True))
+    return next((one for one in others if close(one.weights, seen[0]["weights"])), plain)
+
+
 def training_mistakes(
     weights_after: Callable[[int, float], Any],
     *,
@@ -179,8 +196,8 @@ def later_steps_differ(
         return None
     text = (
         f"after epoch 0 the model is that of one process, and after epoch {len(history) - 1} it is "
-        "not: each step of each epoch is to be one of plain SGD, with the same `lr` from the first "
-        "to the last, no momentum or decay, and nothing left of the gradients before"
+        "not: each step of each epoch is to be one of SGD, with the same `lr` from the first to "
+        "the last, no decay, and nothing left of the gradients before"
     )
     return _found("differs-from-single-process", text, guide, range(len(seen)))
 

@@ -92,15 +92,17 @@ class Trained(NamedTuple):
     loss_before: float  # over the validation samples
 
 
-def plain_sgd(
-    model: nn.Module, train: Samples, val: Samples, epochs: Sequence[Steps], scale: float = 1.0
+def one_process(
+    data: tuple[Samples, Samples], epochs: Sequence[Steps], seed: int, **settings: Any
 ) -> Trained:
-    """Train in one process, over these steps; `scale` is of a step's length."""
+    """Train the classifier of this seed over these steps, by SGD with these settings."""
+    model, (train, val) = Classifier(seed), data
+    optimizer = torch.optim.SGD(model.parameters(), **{"lr": LEARNING_RATE, **settings})
     val_inputs, val_targets = map(torch.from_numpy, val)
     history, losses = [], []
     before = nn.functional.cross_entropy(model(val_inputs), val_targets).item()
     for epoch, steps in enumerate(epochs):
-        losses.append([_step(model, train, indices, scale) for indices in steps])
+        losses.append([_step(model, optimizer, train, indices) for indices in steps])
         sizes = [len(indices) for indices in steps]
         with torch.no_grad():
             outputs = model(val_inputs)
@@ -114,14 +116,15 @@ def plain_sgd(
     return Trained(dict(model.state_dict()), history, losses, before)
 
 
-def _step(model: nn.Module, samples: Samples, indices: Sequence[int], scale: float) -> float:
+def _step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, samples: Samples, indices: Sequence[int]
+) -> float:
     """Take one process's step on some of the samples; return their mean loss before it."""
     inputs, targets = (torch.from_numpy(part[np.asarray(indices)]) for part in samples)
-    loss, params = nn.functional.cross_entropy(model(inputs), targets), list(model.parameters())
-    gradients = torch.autograd.grad(loss, params)
-    with torch.no_grad():
-        for param, gradient in zip(params, gradients, strict=True):
-            param.sub_(LEARNING_RATE * scale * gradient)
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(inputs), targets)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
     return loss.item()
 
 

@@ -1,5 +1,7 @@
 """What is wrong with a training, by its samples, weights, history and lines."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -14,13 +16,14 @@ from gradsync.diagnose.training import (
     other_rows,
     other_samples,
     training_mistakes,
+    with_its_momentum,
 )
 from gradsync.diagnose.values import close
 from gradsync.probes.training import (
     LEARNING_RATE,
     Classifier,
     draw_samples,
-    plain_sgd,
+    one_process,
     spied_training,
     steps_of,
 )
@@ -63,7 +66,7 @@ def seen_of(**options):
 
 def numbers_of(seen):
     """Say what is wrong with the numbers of these epochs."""
-    right = plain_sgd(Classifier(0), *DATA, [WHOLE] * len(seen[0]["history"]))
+    right = one_process(DATA, [WHOLE] * len(seen[0]["history"]), 0)
     headings = {"guide": GUIDE, "evaluation": "Val"}
     return other_numbers(seen, *right[1:], **headings)
 
@@ -71,7 +74,7 @@ def numbers_of(seen):
 def test_a_training_as_in_one_process_is_right():
     thrice = seen_of(epochs=3)
 
-    right = plain_sgd(Classifier(0), *DATA, [WHOLE] * 3)
+    right = one_process(DATA, [WHOLE] * 3, 0)
 
     assert models_differ(thrice, GUIDE) is None
     assert other_rows(thrice, GUIDE) is None
@@ -83,7 +86,7 @@ def test_a_training_as_in_one_process_is_right():
 
 def test_numbers_from_before_the_training_are_told_as_such():
     once = seen_of()
-    once[0]["history"][0]["val_loss"] = plain_sgd(Classifier(0), *DATA, []).loss_before
+    once[0]["history"][0]["val_loss"] = one_process(DATA, [], 0).loss_before
 
     found = numbers_of(once)
 
@@ -112,7 +115,7 @@ def test_numbers_of_an_epoch_that_are_told_again_in_the_next_are_known_as_such()
     ],
 )
 def test_a_loss_that_is_not_of_all_samples_alike_is_told_as_such(weights, code, what):
-    right = plain_sgd(Classifier(0), *DATA, [[[0, 1, 2, 3, 4], [5, 6, 7]]])
+    right = one_process(DATA, [[[0, 1, 2, 3, 4], [5, 6, 7]]], 0)
     told = float(np.dot(weights, right.losses[0]))
     seen = [{"history": [{**right.history[0], "train_loss": told}]}]
 
@@ -145,7 +148,7 @@ def test_a_rank_whose_numbers_differ_is_named():
 
 
 def test_momentum_shows_after_the_first_epoch():
-    right = plain_sgd(Classifier(0), *DATA, [WHOLE] * 3)
+    right = one_process(DATA, [WHOLE] * 3, 0)
 
     found = later_steps_differ(seen_of(epochs=3, momentum=0.9), right.weights, right.history, GUIDE)
 
@@ -154,7 +157,7 @@ def test_momentum_shows_after_the_first_epoch():
 
 
 def test_a_first_step_that_is_wrong_is_left_to_others():
-    right = plain_sgd(Classifier(0), *DATA, [WHOLE] * 3)
+    right = one_process(DATA, [WHOLE] * 3, 0)
     elsewhere = [spied_training(train, None, Classifier(1), DATA, epochs=3)]
 
     assert later_steps_differ(elsewhere, right.weights, right.history, GUIDE) is None
@@ -218,7 +221,7 @@ def test_an_epoch_is_padded_and_has_the_order_of_seed_0_where_none_is_given():
 )
 def test_weights_tell_the_mistake(rank, scale, code):
     def weights_after(rank, scale):
-        return plain_sgd(Classifier(rank), *DATA, [WHOLE], scale).weights
+        return one_process(DATA, [WHOLE], rank, lr=scale * LEARNING_RATE).weights
 
     ended = weights_after(rank, scale)
     seen = Observation(2, (ended, ended), events=(), output=("", ""), seconds=0.0)
@@ -226,6 +229,34 @@ def test_weights_tell_the_mistake(rank, scale, code):
     rules = training_mistakes(weights_after, case="2 ranks", world_size=2, **headings)
 
     assert first_diagnosis(seen, [weights_after(0, 1.0)] * 2, rules).code == code
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"momentum": 0.9}, {"momentum": 0.5, "nesterov": True}, {"momentum": 0.99}],
+    ids=str,
+)
+def test_a_constant_momentum_is_known_by_where_it_leads(settings):
+    train = partial(one_process, DATA, [WHOLE] * 3, 0)
+    ended = train(**settings)
+
+    right = with_its_momentum([{"weights": ended.weights}], train)
+
+    assert close(right.weights, ended.weights)
+    assert right.history == ended.history
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"weight_decay": 0.1}, {"momentum": 0.9, "weight_decay": 0.1}, {"lr": 0.1}],
+    ids=str,
+)
+def test_what_no_momentum_leads_to_is_held_against_plain_sgd(settings):
+    train = partial(one_process, DATA, [WHOLE] * 3, 0)
+
+    right = with_its_momentum([{"weights": train(**settings).weights}], train)
+
+    assert close(right.weights, train().weights)
 
 
 def test_the_step_is_that_of_the_learning_rate_given_to_train():

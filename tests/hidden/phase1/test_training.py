@@ -1,5 +1,7 @@
 """Everything together: the training loop."""
 
+from functools import partial
+
 from gradsync.diagnose.printing import other_lines
 from gradsync.diagnose.training import (
     later_steps_differ,
@@ -9,11 +11,13 @@ from gradsync.diagnose.training import (
     other_rows,
     other_samples,
     training_mistakes,
+    with_its_momentum,
 )
 from gradsync.probes.training import (
+    LEARNING_RATE,
     Classifier,
     draw_samples,
-    plain_sgd,
+    one_process,
     spied_training,
     steps_of,
 )
@@ -62,9 +66,9 @@ def test_ranks_that_start_apart_end_as_one_process(ranks, rng):
     epochs = [[range(12)]] * 3
 
     def weights_after(rank, scale):
-        return plain_sgd(Classifier(seeds[rank]), *data, epochs, scale).weights
+        return one_process(data, epochs, seeds[rank], lr=scale * LEARNING_RATE).weights
 
-    right = plain_sgd(Classifier(seeds[0]), *data, epochs)
+    right = with_its_momentum(seen, partial(one_process, data, epochs, seeds[0]))
     hold(models_differ(seen, MODEL))
     hold(later_steps_differ(seen, right.weights, right.history, GUIDE))
     assert_on_every_rank(
@@ -91,7 +95,7 @@ def test_the_history_has_the_numbers_of_each_epoch(ranks, rng):
     hold(other_rows(seen, GUIDE))
     hold(other_counts(seen, 3 * 5, GUIDE))
     epochs = steps_of([value["drawn"] for value in seen], share=5, batch_size=4)
-    right = plain_sgd(Classifier(11), *data, epochs)
+    right = with_its_momentum(seen, partial(one_process, data, epochs, 11))
     hold(later_steps_differ(seen, right.weights, right.history, GUIDE))
     headings = {"guide": GUIDE, "evaluation": GUIDE}
     hold(other_numbers(seen, *right[1:], **headings))

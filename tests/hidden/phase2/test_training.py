@@ -1,5 +1,7 @@
 """Training without interruption: as in phase 1, and in microbatches."""
 
+from functools import partial
+
 import pytest
 
 from gradsync.diagnose.printing import other_lines
@@ -11,13 +13,15 @@ from gradsync.diagnose.training import (
     other_rows,
     other_samples,
     training_mistakes,
+    with_its_momentum,
 )
 from gradsync.diagnose.values import close
 from gradsync.probes import Info
 from gradsync.probes.training import (
+    LEARNING_RATE,
     Classifier,
     draw_samples,
-    plain_sgd,
+    one_process,
     spied_training,
     steps_of,
 )
@@ -73,9 +77,9 @@ def test_ranks_that_start_apart_end_as_one_process(ranks, rng):
     epochs = [[range(12)]] * 3
 
     def weights_after(rank, scale):
-        return plain_sgd(Classifier(seeds[rank]), *data, epochs, scale).weights
+        return one_process(data, epochs, seeds[rank], lr=scale * LEARNING_RATE).weights
 
-    right = plain_sgd(Classifier(seeds[0]), *data, epochs)
+    right = with_its_momentum(seen, partial(one_process, data, epochs, seeds[0]))
     hold(models_differ(seen, GUIDE))
     hold(later_steps_differ(seen, right.weights, right.history, GUIDE))
     assert_on_every_rank(
@@ -103,7 +107,7 @@ def test_the_history_has_the_numbers_of_each_epoch(ranks, rng):
     hold(other_rows(seen, GUIDE))
     hold(other_counts(seen, 3 * 5, SAMPLER))
     epochs = steps_of([value["drawn"] for value in seen], share=5, batch_size=4)
-    right = plain_sgd(Classifier(11), *data, epochs)
+    right = with_its_momentum(seen, partial(one_process, data, epochs, 11))
     hold(later_steps_differ(seen, right.weights, right.history, GUIDE))
     headings = {"guide": GUIDE, "evaluation": "Evaluation without padding"}
     hold(other_numbers(seen, *right[1:], **headings))

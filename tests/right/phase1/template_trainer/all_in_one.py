@@ -12,7 +12,7 @@ def train(info, model, train_dataset, val_dataset, *, epochs, batch_size, lr, se
     for dataset, shuffle in ((train_dataset, True), (val_dataset, False)):
         share = PaddedDistributedSampler(dataset, group, info.rank, shuffle=shuffle, seed=seed)
         loaders.append(DataLoader(dataset, batch_size, sampler=share))
-    optimizer = torch.optim.SGD(model.parameters(), lr)
+    optimizer = torch.optim.SGD(model.parameters(), lr, momentum=0.9, nesterov=True)
     history = []
     for epoch in range(epochs):
         loaders[0].sampler.set_epoch(epoch)

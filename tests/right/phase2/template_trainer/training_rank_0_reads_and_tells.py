@@ -39,7 +39,7 @@ def _train(
     accumulation_steps=1,
     resume_from=None,
 ):
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.5)
     told = [None]
     if dist.get_rank() == 0 and resume_from and Path(resume_from).is_file():
         told = [torch.load(resume_from, weights_only=True)]
