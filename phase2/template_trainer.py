@@ -211,6 +211,11 @@ def train(
 
 def main() -> None:
     """Train the small CNN on MNIST: `torchrun --nproc_per_node 2 phase2/template_trainer.py`."""
+    # Imported while there is no group: its defaults keep the one that they find, for good. Else an
+    # optimizer imports it later, the group's threads outlive the group's end, and one that frees a
+    # tensor while Python ends aborts the process.
+    import torch.distributed.nn.functional  # noqa: F401
+
     from gradsync.data import digits
     from gradsync.model import SmallCNN
 
