@@ -391,7 +391,8 @@ def _naming_lost_ranks() -> Iterator[None]:
 def _lost_ranks() -> list[int]:
     """Return the ranks that this one has no connection to, and that give no sign of life."""
     rank = dist.get_rank()
-    silent = {peer for peer in range(dist.get_world_size()) if peer != rank and _hung_up(peer)}
+    hung_up = {peer for peer in range(dist.get_world_size()) if peer != rank and _hung_up(peer)}
+    silent = set(hung_up)
     with suppress(dist.DistError):  # the store may be gone, too, with the rank that keeps it
         store = dist.distributed_c10d._get_default_store()
         store.set(f"alive/{rank}", "")
@@ -402,7 +403,21 @@ def _lost_ranks() -> list[int]:
                 silent -= alive
                 until = time.monotonic() + GRACE_SECONDS
             time.sleep(0.01)
+        if silent:
+            store.set("lost", " ".join(map(str, silent)))
+        elif hung_up:  # by ranks that lost somebody whom this one is still connected to
+            silent = _lost_to_others(store) - {rank}
     return sorted(silent)
+
+
+def _lost_to_others(store: dist.Store) -> set[int]:
+    """Return the ranks that others have lost, once they say so."""
+    until = time.monotonic() + 2 * GRACE_SECONDS
+    while time.monotonic() < until:
+        if store.check(["lost"]):
+            return set(map(int, store.get("lost").split()))
+        time.sleep(0.01)
+    return set()
 
 
 def _hung_up(peer: int) -> bool:
