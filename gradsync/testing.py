@@ -1,6 +1,8 @@
 """What the tests of a suite are written with."""
 
 import socket
+from contextlib import suppress
+from random import SystemRandom
 
 import pytest
 
@@ -39,7 +41,16 @@ early = pytest.mark.early
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on: never a fixed one, so that runs never meet."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that nobody listens on: never a fixed one, so that runs never meet.
+
+    It is none of those that a system gives to programs that ask for any, as gloo does for each
+    connection: one of them could have it before the ranks do.
+
+    Raises:
+        OSError: no port could be had.
+    """
+    for port in SystemRandom().sample(range(10_000, 29_000), k=100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", port))
+            return port
+    raise OSError("none of 100 ports between 10000 and 29000 is free")
