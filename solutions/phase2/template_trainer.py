@@ -531,7 +531,7 @@ class _Progress:
 
     def step(self, loss: float, samples: int) -> None:
         """Note an optimizer step with the mean loss of its samples."""
-        self._loss += loss * samples
+        self._loss += float(loss) * samples
         self.samples_seen += samples
         self._steps += 1
         if self._steps % self.STEPS == 0:

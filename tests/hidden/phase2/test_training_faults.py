@@ -73,7 +73,8 @@ def probe_fault(rank, world_size, trainer, data, at, lost, *, late):
     """Train with a file until a rank is lost; say how it ended, and what is in the file then."""
 
     def be_late():
-        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.5))
+        for group in list(dist.distributed_c10d._world.pg_map):  # those of its own, too
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.5), group)
         while rank == lost and len(list(Path().glob("ended-*"))) < world_size - 1:
             time.sleep(0.01)  # later than any timeout of the others
 

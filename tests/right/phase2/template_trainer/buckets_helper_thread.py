@@ -26,15 +26,19 @@ class BucketedGradientAverager:
     def _start(self):
         self._tasks = queue.Queue()
         self._results = []
+        self._error = None
         self._next = 0
         self._here = set()
         self._again = False
         self._thread = None
 
     def _work(self):
-        while (flat := self._tasks.get()) is not None:
-            dist.all_reduce(flat, group=self._group)
-            self._results.append(flat / dist.get_world_size())
+        try:
+            while (flat := self._tasks.get()) is not None:
+                dist.all_reduce(flat, group=self._group)
+                self._results.append(flat / dist.get_world_size())
+        except RuntimeError as error:  # for finish to raise
+            self._error = error
 
     def _on_gradient(self, param):
         if self._holding:
@@ -69,6 +73,8 @@ class BucketedGradientAverager:
                 self._hand_over()
         self._tasks.put(None)
         self._thread.join()
+        if self._error is not None:
+            raise self._error
         for bucket, flat in zip(self._buckets, self._results[-len(self._buckets) :], strict=True):
             for param, part in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
                 param.grad = part.reshape(param.shape).clone()
