@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gradsync.probes.models import tensors_of
+
 Kind = Literal["vectors", "wide", "words"]  # what a model is fed with
 Microbatches = Sequence[tuple[Tensor, Tensor]]  # inputs (sample, feature) and targets (sample,)
 Named = dict[str, Any]  # by the parameter's name in the whole model
@@ -101,10 +103,6 @@ def gradients_of(model: nn.Module) -> Named:
     return {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
 
 
-def weights_of(model: nn.Module) -> Named:
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
-
-
 def draw_microbatches(
     rng: np.random.Generator, sizes: Sequence[int], kind: Kind = "vectors"
 ) -> Microbatches:
@@ -155,7 +153,7 @@ def unsplit(
             share.backward()  # type: ignore[no-untyped-call]
             losses[-1] += share.item()
         optimizer.step()
-    return {"gradients": gradients_of(model), "weights": weights_of(model), "losses": losses}
+    return {"gradients": gradients_of(model), "weights": tensors_of(model), "losses": losses}
 
 
 def mispaired(microbatches: Microbatches, hop: int) -> Named:

@@ -93,11 +93,16 @@ class Trained(NamedTuple):
 
 
 def one_process(
-    data: tuple[Samples, Samples], epochs: Sequence[Steps], seed: int, **settings: Any
+    data: tuple[Samples, Samples],
+    epochs: Sequence[Steps],
+    seed: int,
+    *,
+    lr: float = LEARNING_RATE,
+    **settings: Any,
 ) -> Trained:
     """Train the classifier of this seed over these steps, by SGD with these settings."""
     model, (train, val) = Classifier(seed), data
-    optimizer = torch.optim.SGD(model.parameters(), **{"lr": LEARNING_RATE, **settings})
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, **settings)
     val_inputs, val_targets = map(torch.from_numpy, val)
     history, losses = [], []
     before = nn.functional.cross_entropy(model(val_inputs), val_targets).item()

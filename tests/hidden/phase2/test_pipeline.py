@@ -10,6 +10,7 @@ from gradsync.diagnose.pipelines import (
     pipeline_loss_mistakes,
 )
 from gradsync.diagnose.traffic import too_many_bytes
+from gradsync.probes.models import tensors_of
 from gradsync.probes.pipelines import (
     WIDE,
     Watched,
@@ -21,7 +22,6 @@ from gradsync.probes.pipelines import (
     optimizer_for,
     stage_of,
     unsplit,
-    weights_of,
 )
 from gradsync.testing import (
     assert_on_every_rank,
@@ -52,7 +52,7 @@ def probe_steps(rank, world_size, model_parallel, steps, kind="vectors", frozen=
         losses.append(model_parallel.pipeline_train_step(watched, fed, loss_fn, optimizer))
     return {
         "gradients": gradients_of(stage),
-        "weights": weights_of(stage),
+        "weights": tensors_of(stage),
         "losses": losses,
         "types": ["float" if isinstance(x, float) else type(x).__name__ for x in losses],
         "order": watched.order,
