@@ -1,12 +1,11 @@
 """What production does: each way trains on 2 ranks, and ends where the course's `train` does."""
 
-import os
 import re
-import subprocess
 import sys
 
 import pytest
 import torch
+from launching import TORCHRUN, output_of
 
 from gradsync import run_ranks
 from gradsync.course import find_course
@@ -37,21 +36,10 @@ def production(tmp_path):
     wrapper.write_text(script)
 
     def run(*options):
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command = [*launcher, "--nproc_per_node", "2", str(wrapper), *options]
         sizes = [f"--samples={SAMPLES}", f"--batch-size={BATCH}", f"--epochs={EPOCHS}"]
-        alone = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-        alone |= {"CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(tmp_path)}  # torchrun leaves logs
-        done = subprocess.run(
-            [*command, *sizes, f"--lr={LR}", f"--save={weights}"],
-            env=alone,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        losses = [float(loss) for loss in re.findall(r"train loss (\S+),", done.stdout)]
+        command = [*TORCHRUN, str(wrapper), *options, *sizes, f"--lr={LR}", f"--save={weights}"]
+        shown = output_of(command, tmp_path)
+        losses = [float(loss) for loss in re.findall(r"train loss (\S+),", shown)]
         return losses, torch.load(weights, weights_only=True)
 
     return run

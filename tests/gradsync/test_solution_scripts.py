@@ -1,23 +1,22 @@
 """The course's files run by themselves, as a learner runs them, and end as they should."""
 
-import os
 import re
 import shutil
-import subprocess
 import sys
 
 import pytest
+from launching import TORCHRUN, output_of
 
 from gradsync.course import find_course
 
 SOLUTIONS = find_course().root / "solutions"
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+# Each process writes a file of its own: what two write to one pipe may lie in one line.
 SAYS_WHO_IS_LEFT = """
-import atexit, pathlib, runpy, sys
+import atexit, os, pathlib, runpy, sys
 
 def say():
-    names = [path.read_text().strip() for path in pathlib.Path("/proc/self/task").glob("*/comm")]
-    print("threads at the end:", *names, flush=True)
+    names = [path.read_text() for path in pathlib.Path("/proc/self/task").glob("*/comm")]
+    pathlib.Path(f"threads-at-the-end.{os.getpid()}").write_text("".join(names))
 
 atexit.register(say)
 runpy.run_path(sys.argv.pop(1), run_name="__main__")
@@ -25,31 +24,23 @@ runpy.run_path(sys.argv.pop(1), run_name="__main__")
 
 
 @pytest.fixture
-def run(tmp_path):
-    """Run a command in a copy of a phase's solutions; returns the lines that it prints."""
-
-    def function(phase, *command):
-        folder = tmp_path / phase
-        shutil.copytree(SOLUTIONS / phase, folder)
-        (folder / "run.py").write_text(SAYS_WHO_IS_LEFT)
-        environ = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env={**environ, "TMPDIR": str(tmp_path)},  # torchrun leaves its logs
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()
-
-    return function
+def phase(request, tmp_path):
+    """A copy of a phase's solutions, and beside them what runs one of them by run.py."""
+    folder = tmp_path / request.param
+    shutil.copytree(SOLUTIONS / request.param, folder)
+    (folder / "run.py").write_text(SAYS_WHO_IS_LEFT)
+    return folder
 
 
-def test_the_data_loader_file_shows_its_shares(run):
-    shown = run("phase1", sys.executable, "template_data_loader.py")
+def _threads_of_gloo(folder):
+    """Those left at the end of each process that run.py ran in: one may abort the process."""
+    all_left = [path.read_text().split() for path in folder.glob("threads-at-the-end.*")]
+    return [[name for name in left if "gloo" in name] for left in all_left]
+
+
+@pytest.mark.parametrize("phase", ["phase1"], indirect=True)
+def test_the_data_loader_file_shows_its_shares(phase):
+    shown = output_of([sys.executable, "template_data_loader.py"], phase).splitlines()
 
     assert shown[:4] == [
         "rank 0: [0, 1, 2]",
@@ -60,20 +51,19 @@ def test_the_data_loader_file_shows_its_shares(run):
     assert [line.endswith("yes") for line in shown[4:]] == [True, True, True]
 
 
-@pytest.mark.parametrize("phase", ["phase1", "phase2"])
-def test_torchrun_trains_the_small_cnn(run, phase):
-    shown = run(phase, *TORCHRUN, "run.py", "template_trainer.py")
+@pytest.mark.parametrize("phase", ["phase1", "phase2"], indirect=True)
+def test_torchrun_trains_the_small_cnn(phase):
+    shown = output_of([*TORCHRUN, "run.py", "template_trainer.py"], phase)
 
-    accuracies = [float(a) for a in re.findall(r"val accuracy ([\d.]+)%", "\n".join(shown))]
-    assert len(accuracies) == len([line for line in shown if line.startswith("epoch")]) > 0
+    accuracies = [float(percent) for percent in re.findall(r"val accuracy ([\d.]+)%", shown)]
+    assert len(accuracies) == len(re.findall("^epoch", shown, re.MULTILINE)) > 0
     assert accuracies[-1] > 95
-    left = [line for line in shown if line.startswith("threads at the end:")]
-    assert len(left) == 2
-    assert not any("gloo" in line for line in left), "one may abort the process"
+    assert _threads_of_gloo(phase) == [[], []]
 
 
-def test_torchrun_compares_parallel_layers_with_whole_ones(run):
-    shown = run("phase2", *TORCHRUN, "run.py", "template_model_parallel.py")
+@pytest.mark.parametrize("phase", ["phase2"], indirect=True)
+def test_torchrun_compares_parallel_layers_with_whole_ones(phase):
+    shown = output_of([*TORCHRUN, "run.py", "template_model_parallel.py"], phase)
 
     assert "2 ranks, the whole model's outputs: yes" in shown
-    assert not any("gloo" in line for line in shown), "a thread of it may abort the process"
+    assert _threads_of_gloo(phase) == [[], []]
