@@ -41,10 +41,10 @@ def other_samples(
         guide: the one on `seed`.
     """
     size = -(-samples // 2)
-    drawn = [value["drawn"] for value in seen]
-    first = [indices[: len(indices) // 2][:size] for indices in drawn]
-    second = [indices[len(indices) // 2 :][:size] for indices in drawn]
-    other = _other_shares(first, max(map(len, drawn)) // 2, samples, shares)
+    trained = [value["trained"] for value in seen]
+    first = [indices[: len(indices) // 2][:size] for indices in trained]
+    second = [indices[len(indices) // 2 :][:size] for indices in trained]
+    other = _other_shares(first, max(map(len, trained)) // 2, samples, shares)
     if other is not None:
         return other
     if first == second:
@@ -53,10 +53,10 @@ def other_samples(
             "sampler that a new epoch began"
         )
         return _found("epoch-not-set", text, epochs, range(2))
-    if first == [value["drawn"][:size] for value in reseeded]:
+    if first == [value["trained"][:size] for value in reseeded]:
         text = "with another `seed` train goes over the samples in the same order"
         return _found("seed-ignored", text, guide, range(2))
-    if first != [value["drawn"][:size] for value in unseeded]:
+    if first != [value["trained"][:size] for value in unseeded]:
         text = (
             "called without `seed`, train goes over the samples in another order than with "
             "`seed=0`, which is its default"
@@ -217,14 +217,14 @@ def other_rows(thrice: Run, guide: str) -> Diagnosis | None:
 
 
 def other_counts(seen: Run, share: int, guide: str) -> Diagnosis | None:
-    """A rank took more training samples than its share in all epochs, or fewer."""
-    counts = [len(value["drawn"]) for value in seen]
+    """A rank was trained on more samples than its share in all epochs, or on fewer."""
+    counts = [len(value["trained"]) for value in seen]
     wrong = [rank for rank, count in enumerate(counts) if count != share]
     if not wrong:
         return None
     text = (
-        f"in all epochs together rank {wrong[0]} takes {counts[wrong[0]]} samples of the training "
-        f"set, where its share is {share}: each once an epoch, and none to validate with"
+        f"in all epochs together rank {wrong[0]} trains on {counts[wrong[0]]} samples, where "
+        f"its share is {share}: each once an epoch"
     )
     return _found("differs-from-single-process", text, guide, wrong)
 

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from gradsync.probes.notes import Notes
+
 
 class Call(NamedTuple):
     """How a model was called."""
 
     training: tuple[bool, bool]  # the modes: of the model itself, and of the layer in it
-    tracked: bool  # whether gradients were
+    tracked: bool  # whether its outputs keep what their gradients need
     samples: int
 
 
@@ -24,12 +26,12 @@ class Spy(nn.Module):
         super().__init__()
         torch.manual_seed(3)
         self.layer = nn.Linear(4, 3).double()
-        self.calls: list[Call] = []
+        self.calls: Notes[Call] = Notes()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        modes = (self.training, self.layer.training)
-        self.calls.append(Call(modes, torch.is_grad_enabled(), len(inputs)))
         outputs: Tensor = self.layer(inputs)
+        modes = (self.training, self.layer.training)
+        self.calls.append(Call(modes, outputs.requires_grad, len(inputs)))
         return outputs
 
 

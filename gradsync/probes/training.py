@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import TensorDataset
+
+from gradsync.probes.notes import Notes
+from gradsync.probes.printing import printed
 
 Samples = tuple[NDArray[Any], NDArray[Any]]  # inputs (sample, ...) and targets (sample,)
 Steps = Sequence[Sequence[int]]  # of an epoch: the indices of each step's samples
@@ -19,7 +20,7 @@ LEARNING_RATE = 0.5
 
 
 class Classifier(nn.Module):
-    """Of float64, with a buffer; notes how many samples it is trained on at once."""
+    """Of float64, with a buffer; notes how many samples it is trained on at once, and which."""
 
     shift: Tensor
 
@@ -28,28 +29,16 @@ class Classifier(nn.Module):
         torch.manual_seed(seed)
         self.layer = nn.Linear(4, 3).double()
         self.register_buffer("shift", torch.rand(4).double())
-        self.sizes: list[int] = []
+        self.sizes: Notes[int] = Notes()
+        self.trained: Notes[float] = Notes()  # the first number of each sample's inputs
 
     def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(inputs - self.shift)
         if self.training:
             self.sizes.append(len(inputs))
-        outputs: Tensor = self.layer(inputs - self.shift)
+        if outputs.requires_grad:
+            self.trained += inputs[:, 0].tolist()
         return outputs
-
-
-class Numbered(Dataset[tuple[Tensor, Tensor]]):
-    """Samples that note in which order they are asked for."""
-
-    def __init__(self, inputs: NDArray[Any], targets: NDArray[Any]) -> None:
-        self.inputs, self.targets = torch.from_numpy(inputs), torch.from_numpy(targets)
-        self.drawn: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        self.drawn.append(int(index))
-        return self.inputs[index], self.targets[index]
 
 
 def draw_samples(rng: np.random.Generator, count: int) -> Samples:
@@ -60,26 +49,28 @@ def draw_samples(rng: np.random.Generator, count: int) -> Samples:
 def spied_training(
     train: Callable[..., Any],
     info: Any,
-    model: nn.Module,
+    model: Classifier,
     data: tuple[Samples, Samples],
     **options: Any,
 ) -> dict[str, Any]:
     """Call a submission's `train`; say what came of it.
 
     Returns:
-        `weights`, buffers too, and which of them are `buffers`; the `history`; `drawn`, the
-        training samples in the order in which they were asked for; `lines`, what it printed to
-        stdout.
+        `weights`, buffers too, and which of them are `buffers`; the `history`; `trained`, the
+        training samples in the order in which the model was trained on them; `sizes`, how many of
+        them at once; `lines`, what it printed to stdout.
     """
-    train_set, val_set = (Numbered(*part) for part in data)
-    with contextlib.redirect_stdout(io.StringIO()) as said:  # torch's warnings go to stderr
+    train_set, val_set = (TensorDataset(*map(torch.from_numpy, part)) for part in data)
+    with printed() as lines:  # torch's warnings go to stderr
         history = train(info, model, train_set, val_set, lr=LEARNING_RATE, **options)
+    numbers = {first: index for index, first in enumerate(data[0][0][:, 0].tolist())}
     return {
         "weights": {name: tensor.detach() for name, tensor in model.state_dict().items()},
         "buffers": [name for name, _ in model.named_buffers()],
         "history": [{key: float(value) for key, value in dict(row).items()} for row in history],
-        "drawn": train_set.drawn,
-        "lines": [line for line in said.getvalue().splitlines() if line.strip()],
+        "trained": [numbers[first] for first in model.trained if first in numbers],
+        "sizes": list(model.sizes),
+        "lines": lines,
     }
 
 
@@ -133,16 +124,16 @@ def _step(
     return loss.item()
 
 
-def steps_of(drawn: Sequence[Sequence[int]], *, share: int, batch_size: int) -> list[Steps]:
-    """Return the steps of all ranks together, by epoch, given what each drew: `share` an epoch."""
+def steps_of(trained: Sequence[Sequence[int]], *, share: int, batch_size: int) -> list[Steps]:
+    """Return the steps of all ranks together, by epoch; each rank trained on `share` an epoch."""
     return [
         [
             [
                 index
-                for own in drawn
+                for own in trained
                 for index in own[begin : min(begin + batch_size, start + share)]
             ]
             for begin in range(start, start + share, batch_size)
         ]
-        for start in range(0, len(drawn[0]), share)
+        for start in range(0, len(trained[0]), share)
     ]

@@ -81,7 +81,7 @@ def test_a_training_as_in_one_process_is_right():
     assert numbers_of(thrice) is None
     assert later_steps_differ(thrice, right.weights, right.history, GUIDE) is None
     assert close(thrice[0]["weights"], right.weights)
-    assert thrice[0]["drawn"] == list(range(8))
+    assert thrice[0]["trained"] == 3 * list(range(8))
 
 
 def test_numbers_from_before_the_training_are_told_as_such():
@@ -126,15 +126,15 @@ def test_a_loss_that_is_not_of_all_samples_alike_is_told_as_such(weights, code, 
 
 
 def test_steps_of_all_ranks_together_end_with_each_epoch():
-    drawn = [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
+    trained = [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
 
-    steps = steps_of(drawn, share=3, batch_size=2)
+    steps = steps_of(trained, share=3, batch_size=2)
 
     assert steps == [[[0, 1, 6, 7], [2, 8]], [[3, 4, 9, 10], [5, 11]]]
 
 
 def test_who_takes_more_than_its_share_of_the_training_set_is_named():
-    seen = [{"drawn": [0, 1]}, {"drawn": [2, 3, 2, 3]}]
+    seen = [{"trained": [0, 1]}, {"trained": [2, 3, 2, 3]}]
 
     assert other_counts(seen, 2, GUIDE).ranks == (1,)
     assert other_counts(seen[:1], 2, GUIDE) is None
@@ -191,16 +191,16 @@ def test_epochs_that_do_not_count_from_0_are_told():
     ],
 )
 def test_orders_of_samples_are_told_apart(rank_0, rank_1, other, code):
-    seen = [{"drawn": rank_0}, {"drawn": rank_1}]
-    reseeded = [{"drawn": other}, {"drawn": sorted({0, 1, 2, 3} - set(other))}]
+    seen = [{"trained": rank_0}, {"trained": rank_1}]
+    reseeded = [{"trained": other}, {"trained": sorted({0, 1, 2, 3} - set(other))}]
     headings = {"shares": "Shares", "epochs": "Epochs", "guide": GUIDE}
 
     assert other_samples(seen, reseeded, seen, samples=4, **headings).code == code
 
 
 def test_an_epoch_is_padded_and_has_the_order_of_seed_0_where_none_is_given():
-    seen = [{"drawn": [0, 1, 2, 0]}, {"drawn": [2, 0, 1, 2]}]
-    reseeded = [{"drawn": [2, 1]}, {"drawn": [0, 2]}]
+    seen = [{"trained": [0, 1, 2, 0]}, {"trained": [2, 0, 1, 2]}]
+    reseeded = [{"trained": [2, 1]}, {"trained": [0, 2]}]
     headings = {"shares": "Shares", "epochs": "Epochs", "guide": GUIDE}
 
     default = other_samples(seen, reseeded, seen, samples=3, **headings)

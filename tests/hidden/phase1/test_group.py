@@ -1,5 +1,6 @@
 """How the ranks meet in a process group, and part."""
 
+import re
 import socket
 import time
 from datetime import timedelta
@@ -21,6 +22,12 @@ from gradsync.testing import check, exercise, free_port, hold
 
 GUIDE = "Launching ranks"
 MASTER = "127.0.0.2"  # this machine too, but not by its usual name
+COMMUNICATION = re.compile("_?all|_?reduce|barrier|broadcast|gather|recv|scatter|send")
+RENAMED = {  # of what gloo has by the former names alone
+    "all_gather_single": "_allgather_base",
+    "all_to_all_single": "alltoall_base",
+    "reduce_scatter_single": "_reduce_scatter_base",
+}
 USUAL_PORTS = (29500, 12355)  # torch's own default, and that of its tutorials
 
 
@@ -37,24 +44,15 @@ class LazyGroup(dist.ProcessGroup):
         self.place = (store, rank, world_size, timeout)
         self.gloo = None
 
-    def connected(self):
-        self.gloo = self.gloo or dist.ProcessGroupGloo(*self.place)
-        return self.gloo
-
     def getBackendName(self):  # noqa: N802 - torch's name
         return "lazy"
 
-    def barrier(self, *arguments, **options):
-        return self.connected().barrier(*arguments, **options)
-
-    def broadcast(self, *arguments, **options):
-        return self.connected().broadcast(*arguments, **options)
-
-    def allreduce(self, *arguments, **options):
-        return self.connected().allreduce(*arguments, **options)
-
-    def allgather(self, *arguments, **options):
-        return self.connected().allgather(*arguments, **options)
+    def __getattribute__(self, name):
+        own = super().__getattribute__
+        if not COMMUNICATION.match(name):
+            return own(name)
+        self.gloo = own("gloo") or dist.ProcessGroupGloo(*own("place"))
+        return getattr(self.gloo, RENAMED.get(name, name))
 
 
 def probe_group(rank, world_size, trainer, port):

@@ -94,7 +94,7 @@ def test_the_history_has_the_numbers_of_each_epoch(ranks, rng):
 
     hold(other_rows(seen, GUIDE))
     hold(other_counts(seen, 3 * 5, GUIDE))
-    epochs = steps_of([value["drawn"] for value in seen], share=5, batch_size=4)
+    epochs = steps_of([value["trained"] for value in seen], share=5, batch_size=4)
     right = with_its_momentum(seen, partial(one_process, data, epochs, 11))
     hold(later_steps_differ(seen, right.weights, right.history, GUIDE))
     headings = {"guide": GUIDE, "evaluation": GUIDE}

@@ -1,7 +1,6 @@
 """Training that was interrupted, and goes on from its file."""
 
 import contextlib
-import io
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +8,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import TensorDataset
 
 from gradsync.diagnose.resuming import resumed_wrongly
 from gradsync.diagnose.values import close
 from gradsync.probes import Info
+from gradsync.probes.printing import printed
 from gradsync.testing import Mistake, check, each, exercise
 
 GUIDE = "Resuming"
@@ -24,10 +24,14 @@ FILE = "progress.pt"
 
 
 class Net(nn.Module):
-    """A classifier of float64 with a buffer that training moves; notes what it is trained on."""
+    """A classifier of float64 with a buffer that training moves; notes what it is trained on.
 
-    def __init__(self, seed):
+    It is interrupted before the sample of that number.
+    """
+
+    def __init__(self, seed, stop_at=None):
         super().__init__()
+        self.stop_at = stop_at
         torch.manual_seed(seed)
         self.layer = nn.Linear(4, 3).double()
         self.register_buffer("center", torch.rand(4, dtype=torch.float64))
@@ -35,6 +39,8 @@ class Net(nn.Module):
 
     def forward(self, inputs):
         if self.training:
+            if len(self.trained) == self.stop_at:
+                raise Interruption
             self.trained += inputs[:, 0].tolist()
             self.weights.append(self.layer.weight.detach().clone())
             self.center *= 0.99  # as a running mean is moved, but alike on every rank
@@ -46,30 +52,13 @@ class Interruption(Exception):  # noqa: N818 - what ends a training from outside
     """The plug was pulled."""
 
 
-class Numbered(Dataset):
-    """Samples that can be asked for up to an interruption."""
-
-    def __init__(self, inputs, targets, stop_at=None):
-        self.inputs, self.targets = torch.from_numpy(inputs), torch.from_numpy(targets)
-        self.drawn, self.stop_at = 0, stop_at
-
-    def __len__(self):
-        return len(self.targets)
-
-    def __getitem__(self, index):
-        if self.drawn == self.stop_at:
-            raise Interruption
-        self.drawn += 1
-        return self.inputs[index], self.targets[index]
-
-
 def go(trainer, info, seed, data, path, *, epochs=EPOCHS, stop_at=None):
     """Call `train` with a model of its own; say what came of it, an interruption included."""
-    model, train_set = Net(seed), Numbered(*data[0], stop_at=stop_at)
-    args, history = (model, train_set, Numbered(*data[1])), []
+    model, history = Net(seed, stop_at), []
+    sets = [TensorDataset(torch.from_numpy(x), torch.from_numpy(y)) for x, y in data]
     options = {"epochs": epochs, "batch_size": 1, "lr": 0.1, "resume_from": path}
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Interruption):
-        history = trainer.train(info, *args, **options)
+    with printed(), contextlib.suppress(Interruption):
+        history = trainer.train(info, model, *sets, **options)
     dist.barrier()  # rank 0 may still be writing
     numbers = {first: index for index, first in enumerate(data[0][0][:, 0].tolist())}
     return {

@@ -39,9 +39,8 @@ SAMPLER, STEP, GUIDE = "Resumable shares", "Gradient accumulation", "Resuming"
 
 def probe_train(rank, world_size, trainer, data, seeds, **options):
     """Train on `data` from weights of its own seed; say what came of it."""
-    info, model = Info(rank, world_size), Classifier(seeds[rank])
-    seen = spied_training(trainer.train, info, model, data, **options)
-    return {**seen, "sizes": model.sizes}
+    info = Info(rank, world_size)
+    return spied_training(trainer.train, info, Classifier(seeds[rank]), data, **options)
 
 
 def train_in_turn(ranks, world_size, *calls):
@@ -106,7 +105,7 @@ def test_the_history_has_the_numbers_of_each_epoch(ranks, rng):
 
     hold(other_rows(seen, GUIDE))
     hold(other_counts(seen, 3 * 5, SAMPLER))
-    epochs = steps_of([value["drawn"] for value in seen], share=5, batch_size=4)
+    epochs = steps_of([value["trained"] for value in seen], share=5, batch_size=4)
     right = with_its_momentum(seen, partial(one_process, data, epochs, 11))
     hold(later_steps_differ(seen, right.weights, right.history, GUIDE))
     headings = {"guide": GUIDE, "evaluation": "Evaluation without padding"}

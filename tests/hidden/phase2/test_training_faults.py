@@ -1,7 +1,5 @@
 """Training in which a rank dies, or comes too late: how it ends, and what can be gone on from."""
 
-import contextlib
-import io
 import os
 import re
 import signal
@@ -17,6 +15,7 @@ from torch.utils.data import TensorDataset
 from gradsync.diagnose.resuming import resumed_wrongly
 from gradsync.diagnose.values import close
 from gradsync.probes import Info
+from gradsync.probes.printing import printed
 from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis
 from gradsync.testing import Mistake, check, exercise
@@ -52,7 +51,7 @@ def go(train, info, data, path, *, seed=1, at=None, fate=None):
     model = Net(seed, at, fate)
     sets = [TensorDataset(torch.from_numpy(x), torch.from_numpy(y)) for x, y in data]
     options = {"epochs": EPOCHS, "batch_size": 1, "lr": 0.1, "resume_from": path}
-    with contextlib.redirect_stdout(io.StringIO()):
+    with printed():
         train(info, model, *sets, **options)
     numbers = {first: index for index, first in enumerate(data[0][0][:, 0].tolist())}
     return {

@@ -1,16 +1,16 @@
 """What `gradsync check` tries on evaluation and training: few samples, and an interruption."""
 
 import contextlib
-import io
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 from gradsync.diagnose.values import close
 from gradsync.probes import Info
+from gradsync.probes.printing import printed
 from gradsync.testing import assert_on_every_rank, check, exercise, would_be
 
 GUIDE, EVALUATION = "Resuming", "Evaluation without padding"
@@ -60,35 +60,33 @@ def test_five_samples_on_two_ranks(ranks):
     )
 
 
-class Points(Dataset):
-    """Points of a line, class 1 for positive ones; the plug is pulled at one of the draws."""
+class Line(nn.Linear):
+    """Parts a line into two classes; the plug is pulled before the sample of that number."""
 
     def __init__(self, stop_at=None):
-        self.places = torch.linspace(-1, 1, COUNT)[:, None]  # (point, 1)
-        self.drawn, self.stop_at = 0, stop_at
+        super().__init__(1, 2)
+        self.trained, self.stop_at = 0, stop_at  # samples
 
-    def __len__(self):
-        return COUNT
-
-    def __getitem__(self, index):
-        if self.drawn == self.stop_at:
-            raise KeyboardInterrupt
-        self.drawn += 1
-        return self.places[index], (self.places[index, 0] > 0).long()
+    def forward(self, places):
+        if self.training:
+            if self.trained == self.stop_at:
+                raise KeyboardInterrupt
+            self.trained += len(places)
+        return super().forward(places)
 
 
 def go(trainer, info, seed, stop_at=None, **options):
     """Call `train` with a model of its own; say what came of it."""
     torch.manual_seed(seed)
-    model, data, history = nn.Linear(1, 2), Points(stop_at), []
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.suppress(KeyboardInterrupt):
-        history = trainer.train(info, model, data, Points(), epochs=EPOCHS, lr=0.5, **options)
+    places = torch.linspace(-1, 1, COUNT)[:, None]  # (point, 1)
+    data = TensorDataset(places, (places[:, 0] > 0).long())
+    model, history = Line(stop_at), []
+    with printed() as lines, contextlib.suppress(KeyboardInterrupt):
+        history = trainer.train(info, model, data, data, epochs=EPOCHS, lr=0.5, **options)
     dist.barrier()  # rank 0 may still be writing
-    lines = [line for line in said.getvalue().splitlines() if line.strip()]
     weights = {name: p.detach().clone() for name, p in model.named_parameters()}
     epochs = [int(row["epoch"]) for row in history]
-    return {"weights": weights, "epochs": epochs, "lines": len(lines), "drawn": data.drawn}
+    return {"weights": weights, "epochs": epochs, "lines": len(lines), "trained": model.trained}
 
 
 @exercise("phase2/train", points=1)
@@ -136,7 +134,7 @@ def test_an_interrupted_training_goes_on(ranks):
     def probe(rank, world_size, trainer):
         info, path = Info(rank, world_size), Path("progress.pt")
         whole = go(trainer, info, 1, batch_size=2)
-        go(trainer, info, 1, stop_at=9, batch_size=2, resume_from=path)
+        go(trainer, info, 1, stop_at=8, batch_size=2, resume_from=path)
         there = path.exists()
         return [whole, there, go(trainer, info, 2, batch_size=2, resume_from=path)]
 
@@ -161,8 +159,8 @@ def test_an_interrupted_training_goes_on(ranks):
         close(second["weights"], whole["weights"]),
         "state-lost",
         "a training that was interrupted, and went on, ends with other weights than one that was "
-        f"not: of {whole['drawn']} samples a rank it took {second['drawn']} after the interruption "
-        f"(GUIDELINES, {GUIDE})",
+        f"not: of {whole['trained']} samples a rank it took {second['trained']} after the "
+        f"interruption (GUIDELINES, {GUIDE})",
         ranks=range(2),
         guide=GUIDE,
     )

@@ -1,7 +1,5 @@
 """What `gradsync check` tries on a training that loses a rank."""
 
-import contextlib
-import io
 import os
 import re
 import signal
@@ -12,6 +10,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from gradsync.probes import Info
+from gradsync.probes.printing import printed
 from gradsync.testing import check, exercise
 
 GUIDE = "When a rank dies"
@@ -44,7 +43,7 @@ def test_a_rank_is_killed_in_the_second_epoch(ranks):
         model, said = Mortal(dies_at=STEPS + 2 if rank == 1 else None), None
         options = {"epochs": EPOCHS, "batch_size": 1, "lr": 0.1, "resume_from": "progress.pt"}
         try:
-            with contextlib.redirect_stdout(io.StringIO()):
+            with printed():
                 trainer.train(Info(rank, world_size), model, data, data, **options)
         except NotImplementedError:
             raise
