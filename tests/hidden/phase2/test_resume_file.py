@@ -13,14 +13,14 @@ from gradsync.probes.files import file_changes, files_with_code, limit_writes
 from gradsync.testing import check, exercise
 
 GUIDE = "Resuming"
-WIDTH = 7000  # of the inputs: the model's file has 168 kB
+WIDTH = 3000  # of the hidden layer: the model's file has 190 kB, and a batch few bytes
 
 
 def go(trainer, rank, world_size, epochs):
     """Train a large model on few samples, with a file."""
     torch.manual_seed(0)
-    model = nn.Linear(WIDTH, 3).double()
-    data = TensorDataset(torch.rand(6, WIDTH).double(), torch.tensor([0, 1, 2, 0, 1, 2]))
+    model = nn.Sequential(nn.Linear(4, WIDTH), nn.Linear(WIDTH, 3)).double()
+    data = TensorDataset(torch.rand(6, 4).double(), torch.tensor([0, 1, 2, 0, 1, 2]))
     options = {"epochs": epochs, "batch_size": 2, "lr": 0.01, "resume_from": "there.pt"}
     trainer.train(Info(rank, world_size), model, data, data, **options)
 

@@ -24,7 +24,8 @@ GUIDE = "When a rank dies"
 RANKS, EPOCHS, STEPS = 3, 3, 8  # steps of an epoch, in batches of one sample a rank
 SAMPLES = RANKS * STEPS
 FILE = "progress.pt"
-LIMIT = 10.0  # seconds for ranks to notice that one is gone, and to end
+GROUP_LIMIT = 4.0  # seconds that ranks wait for one that is late; sends and receives, at least
+LIMIT = 20.0  # seconds for ranks to notice that one is gone, and to end
 
 
 class Net(nn.Module):
@@ -70,6 +71,9 @@ def draw(rng, first=0):
 
 def probe_fault(rank, world_size, trainer, data, at, lost, *, late):
     """Train with a file until a rank is lost; say how it ended, and what is in the file then."""
+    limit = timedelta(seconds=GROUP_LIMIT)  # what is set later holds for collectives alone
+    place = {"store": dist.FileStore("store", world_size), "rank": rank, "world_size": world_size}
+    dist.init_process_group("gloo", timeout=limit, **place)
 
     def be_late():
         for group in list(dist.distributed_c10d._world.pg_map):  # those of its own, too
@@ -177,7 +181,7 @@ def lose(ranks, inputs, *, late):
 
     lost = inputs["lost"]
     options = {"casualties": [lost], "timeout": LIMIT, "mistakes": [hangs]}
-    return ranks(probe_fault, RANKS, **options, **inputs, late=late)
+    return ranks(probe_fault, RANKS, process_group=False, **options, **inputs, late=late)
 
 
 def hold(holds, code, text, ranks=()):
@@ -228,7 +232,8 @@ def hold_resumed(ranks, inputs, seen, pause=0.0):
 
 
 def numbers_of_ranks(texts):
-    """Return the numbers that stand after "rank" or "ranks": 0 and 2 in "ranks 0, 2"."""
+    """Return the ranks whose numbers stand after "rank" or "ranks": 0 and 2 in "ranks 0, 2"."""
     numbers = r"\d+(?:(?:\s*[,&]\s*|\s+and\s+)\d+)*"
     found = re.findall(rf"rank(?:s|\(s\))?\W{{0,4}}({numbers})", " ".join(texts).lower())
-    return {int(number) for group in found for number in re.findall(r"\d+", group)}
+    numbers = {int(number) for group in found for number in re.findall(r"\d+", group)}
+    return numbers & set(range(RANKS))
