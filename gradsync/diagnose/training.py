@@ -42,10 +42,11 @@ def other_samples(
     """
     size = -(-samples // 2)
     trained = [value["trained"] for value in seen]
+    if other := other_epochs(trained, 2, samples, guide):
+        return other
     first = [indices[: len(indices) // 2][:size] for indices in trained]
     second = [indices[len(indices) // 2 :][:size] for indices in trained]
-    other = _other_shares(first, max(map(len, trained)) // 2, samples, shares)
-    if other is not None:
+    if other := other_shares(first, max(map(len, trained)) // 2, samples, shares):
         return other
     if first == second:
         text = (
@@ -65,7 +66,26 @@ def other_samples(
     return None
 
 
-def _other_shares(
+def other_epochs(
+    trained: Sequence[Sequence[int]], epochs: int, samples: int, guide: str
+) -> Diagnosis | None:
+    """The ranks go over their shares of the samples, but not as often as they were asked to."""
+    share = -(-samples // len(trained))
+    counts = {len(own) / share for own in trained}
+    first = {index for own in trained for index in own[:share]}
+    if len(counts) > 1 or len(first) < samples or not (count := counts.pop()).is_integer():
+        return None
+    if count == epochs:
+        return None
+    often = "once" if count == 1 else f"{count:.0f} times"
+    text = (
+        f"called for {epochs} epochs, train goes over each rank's share of the samples {often}: "
+        f"`epochs` says how often, and they count from 0 to {epochs - 1}"
+    )
+    return _found("differs-from-single-process", text, guide, range(len(trained)))
+
+
+def other_shares(
     first: Sequence[Sequence[int]], taken: int, samples: int, guide: str
 ) -> Diagnosis | None:
     """What two ranks take in the first epoch, `taken` at most, is not the half of all for each."""
@@ -79,6 +99,13 @@ def _other_shares(
         return _found("same-shard-on-every-rank", text, guide, range(2))
     if len(covered) == samples:
         return None
+    if taken == size and all(len(set(own)) == size for own in first):
+        text = (
+            "in the first epoch the ranks' shares are of the right size, but cut out of different "
+            f"orders: {len(both)} samples are in both, and {samples - len(covered)} in neither. "
+            "The order has to be the same on every rank, so its seed, too"
+        )
+        return _found("shuffle-differs-across-ranks", text, guide, range(2))
     if not both and taken < size:
         text = (
             f"in the first epoch the ranks train on {len(covered)} of {samples} samples, with "
@@ -206,10 +233,13 @@ def other_rows(thrice: Run, guide: str) -> Diagnosis | None:
     """The history of three epochs has other entries than the contract's, or other keys."""
     for value in thrice:
         rows = value["history"]
-        if all(set(row) == KEYS for row in rows) and [row["epoch"] for row in rows] == [0, 1, 2]:
+        keys = next((sorted(row) for row in rows if set(row) != KEYS), None)
+        if keys is None and [row["epoch"] for row in rows] == [0, 1, 2]:
             continue
+        epochs = ", ".join(f"{row['epoch']:g}" for row in rows if "epoch" in row) or "none"
+        has = f"with the keys {', '.join(keys)}" if keys else f"of the epochs {epochs}"
         text = (
-            f"train over 3 epochs returns {rows}: an entry an epoch is wanted, counted from 0, "
+            f"train over 3 epochs returns entries {has}: one an epoch is wanted, counted from 0, "
             f"with {', '.join(sorted(KEYS))}"
         )
         return _found("wrong-signature", text, guide)

@@ -185,7 +185,10 @@ def test_epochs_that_do_not_count_from_0_are_told():
     [
         ([0, 1, 0, 1], [0, 1, 0, 1], [2, 3], "same-shard-on-every-rank"),
         ([0, 1], [2, 0], [2, 3], "samples-missing"),
-        ([0, 1, 1, 0], [1, 2, 2, 1], [2, 3], "sampler-not-used"),
+        ([0, 1, 1, 0], [1, 2, 2, 1], [2, 3], "shuffle-differs-across-ranks"),
+        ([0, 1, 2, 3, 3, 2, 1, 0], [1, 2, 3, 0, 0, 3, 2, 1], [2, 3], "sampler-not-used"),
+        ([0, 1, 1, 2, 2, 3], [2, 3, 3, 0, 0, 1], [2, 3], "differs-from-single-process"),
+        ([0, 1], [2, 3], [2, 3], "differs-from-single-process"),
         ([0, 1, 0, 1], [2, 3, 2, 3], [2, 3], "epoch-not-set"),
         ([0, 1, 1, 2], [2, 3, 3, 0], [0, 1], "seed-ignored"),
     ],

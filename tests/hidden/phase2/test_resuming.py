@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from gradsync.diagnose.resuming import resumed_wrongly
+from gradsync.diagnose.training import other_epochs, other_shares
 from gradsync.diagnose.values import close
 from gradsync.probes import Info
 from gradsync.probes.printing import printed
@@ -113,15 +114,22 @@ def hold(holds, code, text, ranks=()):
 
 
 def hold_shares(seen):
-    """Check that training takes each sample once an epoch."""
-    trained = len(seen[0]["whole"]["trained"])
+    """Check that training takes each sample once an epoch, in as many epochs as are asked for."""
+    trained = each(seen, lambda value: value["whole"]["trained"])
+    share = -(-SAMPLES // len(seen))
     hold(
-        trained <= EPOCHS * -(-SAMPLES // len(seen)),
+        len(seen) == 1 or len(trained[0]) != EPOCHS * SAMPLES,
         "same-shard-on-every-rank",
-        f"in {EPOCHS} epochs each of {len(seen)} ranks is trained on {trained} samples, of a "
-        f"dataset of {SAMPLES}: each is to have its own share",
+        f"in {EPOCHS} epochs each of {len(seen)} ranks is trained on {len(trained[0])} samples, of "
+        f"a dataset of {SAMPLES}: each is to have its own share",
         range(len(seen)),
     )
+    found = other_epochs(trained, EPOCHS, SAMPLES, GUIDE)
+    if len(seen) == 2:
+        first = [own[:share] for own in trained]
+        found = found or other_shares(first, len(trained[0]) // EPOCHS, SAMPLES, GUIDE)
+    if found:
+        raise Mistake(found.explanation, found)
 
 
 def hold_file(seen):

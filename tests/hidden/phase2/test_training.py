@@ -80,6 +80,7 @@ def test_ranks_that_start_apart_end_as_one_process(ranks, rng):
 
     right = with_its_momentum(seen, partial(one_process, data, epochs, seeds[0]))
     hold(models_differ(seen, GUIDE))
+    hold(other_rows(seen, GUIDE))
     hold(later_steps_differ(seen, right.weights, right.history, GUIDE))
     assert_on_every_rank(
         each(seen, lambda value: value["weights"]),
