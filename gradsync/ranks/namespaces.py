@@ -44,7 +44,7 @@ def drop_privileges() -> None:
     _call("prctl", NO_NEW_PRIVS, 1, 0, 0, 0)
     header = (ctypes.c_uint32 * 2)(CAPABILITIES_VERSION, 0)
     _call("capset", header, (ctypes.c_uint32 * 6)())  # effective, permitted, inheritable, twice
-    _call("prctl", SET_DUMPABLE, 1, 0, 0, 0)  # or its own /proc/self would be closed to it
+    _call("prctl", SET_DUMPABLE, 0, 0, 0, 0)  # no other rank reads its memory, or takes its sockets
 
 
 def refuse_calls(program: bytes) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -11,7 +13,7 @@ MOST = 10  # times the seconds of a limit, whatever the machine is at
 
 class Starving(Protocol):
     def starved(self) -> float:
-        """Return for how many seconds, since it started, the worst-off rank waited for a core."""
+        """Return for how many seconds, since it started, others kept the worst-off rank waiting."""
 
 
 class Patience:
@@ -34,15 +36,38 @@ class Patience:
         return self._began + min(seconds + self._lost, MOST * seconds)
 
 
-def starved(pid: int) -> float:
-    """Return for how many seconds a process wanted to run and had no core, its worst-off thread.
+def starved(ranks: Iterable[int], helpers: Iterable[int] = ()) -> float:
+    """Return for how many seconds the worst-off thread of these ranks wanted a core and had none.
 
-    0 where the system does not say. The source is the second number of `/proc/PID/schedstat`:
-    the nanoseconds spent waiting on a run queue (Documentation/scheduler/sched-stats.rst).
+    What the ranks' further threads, and the processes that they started, ran meanwhile does not
+    count: with these a rank would keep itself from running for as long as it likes. 0 where the
+    system does not say. The source is `/proc/PID/task/TID/schedstat`, the nanoseconds that a thread
+    ran and those that it waited on a run queue (Documentation/scheduler/sched-stats.rst).
+
+    Args:
+        ranks: their process ids.
+        helpers: those of what they started.
     """
-    waits = [0]
+    waited, taken = 0.0, sum(map(_ran, helpers))
+    for pid in ranks:
+        threads = list(_threads(pid))
+        waited = max([waited, *(waits for _, waits in threads)])
+        taken += max(0.0, _ran(pid) - max((runs for runs, _ in threads), default=0.0))
+    return max(0.0, waited - taken)
+
+
+def _threads(pid: int) -> Iterator[tuple[float, float]]:
+    """Yield how many seconds each thread of a process ran, and waited for a core."""
     with suppress(OSError):  # it has ended
         for task in Path(f"/proc/{pid}/task").iterdir():
             with suppress(OSError, ValueError, IndexError):
-                waits.append(int((task / "schedstat").read_text().split()[1]))
-    return max(waits) / 1e9
+                runs, waits, _ = map(int, (task / "schedstat").read_text().split())
+                yield runs / 1e9, waits / 1e9
+
+
+def _ran(pid: int) -> float:
+    """Return the seconds that a process ran, with its children that have ended."""
+    with suppress(OSError, ValueError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return 0.0

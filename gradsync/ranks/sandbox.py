@@ -116,7 +116,7 @@ class Sandbox:
     def excess(self) -> tuple[str, str] | None:
         """Return the diagnosis of a run that takes more than it may, and how it is told."""
         memory = tasks = files = 0
-        for pid in set(_processes()) - self._others:
+        for pid in self.members():
             used, threads = _usage(pid)
             memory += max(0, used - self._shared)
             tasks += threads
@@ -129,6 +129,10 @@ class Sandbox:
         if files > ALL_OPEN_FILES:
             return "rank-crashed", f"opened more than {ALL_OPEN_FILES:,} files and sockets together"
         return None
+
+    def members(self) -> set[int]:
+        """Return the processes in it: ranks, and what they started."""
+        return set(_processes()) - self._others
 
     def _refusals(self) -> Refusals:
         return self._group.refusals() if self._group else Refusals()

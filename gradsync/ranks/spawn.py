@@ -64,7 +64,7 @@ class SpawnedCrew:
         """Return None: nobody counts."""
 
     def starved(self) -> float:
-        return max(starved(process.pid) for process in self._processes)
+        return starved(process.pid for process in self._processes)
 
     def ask_stacks(self, rank: int) -> None:
         self._processes[rank].send_signal(signal.SIGUSR1)

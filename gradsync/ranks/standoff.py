@@ -186,13 +186,8 @@ class Standoff:
     def _has_mail(self, call: Call) -> bool:
         """Tell whether a send is posted that a recv from anyone would take."""
         group, tag = call.collective.group, call.collective.tag
-        return any(
-            mail[0] == group
-            and mail[2:] == (call.rank, tag)
-            and meetings
-            and mail[1] in meetings[0].calls
-            for mail, meetings in self._mail.items()
-        )
+        posted = ((peer, self._mail.get((group, peer, call.rank, tag))) for peer in self._everyone)
+        return any(meetings and peer in meetings[0].calls for peer, meetings in posted)
 
     def _enter(self, rank: int, collective: Collective) -> Call:
         if collective.op in ("send", "recv"):

@@ -146,7 +146,8 @@ class WarmProcess:
         self._send(looked=True)
 
     def _starved(self) -> None:
-        self._send(starved=max(map(starved, self._ranks), default=0.0))
+        helpers = self._sandbox.members() - self._ranks.keys() if self._sandbox else ()
+        self._send(starved=starved(self._ranks, helpers))
 
     def _stacks(self, rank: int) -> None:
         for pid, its_rank in self._ranks.items():

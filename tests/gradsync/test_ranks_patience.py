@@ -56,7 +56,7 @@ def test_a_process_that_has_ended_waits_no_more():
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
 
-    assert starved(ended.pid) == 0
+    assert starved([ended.pid]) == 0
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this system does not say")
@@ -65,15 +65,17 @@ def test_a_process_that_others_keep_from_its_core_is_starved():
     rivals = [subprocess.Popen(spin) for _ in range(3)]
     try:
         until = time.monotonic() + 20
-        while starved(rivals[0].pid) < 0.2 and time.monotonic() < until:
+        while starved([rivals[0].pid]) < 0.2 and time.monotonic() < until:
             time.sleep(0.05)
-        waited = starved(rivals[0].pid)
+        waited = starved([rivals[0].pid])
+        of_its_own = starved([rivals[0].pid], [rival.pid for rival in rivals[1:]])
     finally:
         for rival in rivals:
             rival.kill()
             rival.wait()
 
     assert waited >= 0.2
+    assert of_its_own < waited
 
 
 @pytest.mark.parametrize("launcher", ["fork", "spawn"])
