@@ -17,6 +17,10 @@ MAX_MESSAGE = 2_000  # characters of an exception's text that a report shows
 ARGUMENTS = re.compile(r"positional argument|keyword argument|takes no arguments|multiple values")
 EXERCISE = re.compile(r"phase\d/\w+")
 UNUSABLE = ("TypeError", "AttributeError", "KeyError", "IndexError")  # as None is, if returned
+UNUSABLE_HINTS = {  # by what the error says of what came back
+    "NoneType": ": does every path end with a return?",
+    "non-iterator": ": `__iter__` returns an iterator, which a list is not, or yields",
+}
 NO_GROUP = "process group has not been initialized"
 
 
@@ -103,12 +107,16 @@ def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, 
     if error.out_of_memory or "DefaultCPUAllocator: can't allocate memory" in error.message:
         return "crashed", "out-of-memory", f"{who} ran out of memory ({said})", error.where
     if NO_GROUP in error.message:
-        text = f"{who} used a collective before the process group was started ({said})"
+        text = (
+            f"{who} used a collective where there is no process group: it has not been started "
+            f"yet, or your own code has ended it ({said})"
+        )
         return "error", "group-not-initialised", text, error.where
     if error.loading:
         return "error", "exception", f"the file can't be loaded: {said}", error.where
     if not error.frames and error.type in UNUSABLE:
-        text = f"what came back can't be used ({said}): does every path end with a return?"
+        hints = [hint for sign, hint in UNUSABLE_HINTS.items() if sign in error.message]
+        text = f"what came back can't be used ({said}){''.join(hints[:1])}"
         return "error", "exception", text, None
     return "error", "exception", f"{who} raised {said}", error.where
 

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from gradsync import RankFailure, run_ranks
+from gradsync.ranks import failures
 
 both_launchers = pytest.mark.parametrize("launcher", ["fork", "spawn"])
 
@@ -244,6 +245,18 @@ def test_a_collective_without_a_group_is_told(failure_of, here):
     assert failure.diagnosis.code == "group-not-initialised"
     assert failure.diagnosis.ranks == (0, 1)
     assert failure.diagnosis.where == here(forget)
+
+
+@pytest.mark.parametrize(
+    ("message", "hint"),
+    [("'NoneType' object", "every path"), ("non-iterator", "`__iter__`"), ("index 5", "")],
+)
+def test_of_what_came_back_and_is_no_use_no_more_is_said_than_is_known(message, hint):
+    error = failures.Raised.read({"type": "TypeError", "message": message})
+
+    text = failures.raised(error, (0,)).diagnosis.explanation
+
+    assert hint in text if hint else text.endswith(f"can't be used (TypeError: {message})")
 
 
 def test_a_stub_is_told_as_unfinished(failure_of):

@@ -1,15 +1,24 @@
 """Who gets which samples: the loaders. They come back as the samples of every batch."""
 
+import os
 from contextlib import ExitStack
 from unittest.mock import patch
 
 import torch
 from torch.utils.data import DistributedSampler, TensorDataset
 
+from gradsync.diagnose.loaders import (
+    GUIDE,
+    environment_has_a_say,
+    other_dataset,
+    past_the_end,
+    share_of_another,
+)
 from gradsync.diagnose.shares import diagnose_shares, some
 from gradsync.testing import check, exercise, hold
 
-GUIDE = "Data loaders"
+FIRST_VAL = 1000  # what the first val sample is; the first train sample is 0
+ANOTHER_RANK = {"RANK": "2", "WORLD_SIZE": "7"}
 
 
 def probe_loaders(data_loader, num_samples, batch_size, world_size, seed, drawn=0):
@@ -17,7 +26,10 @@ def probe_loaders(data_loader, num_samples, batch_size, world_size, seed, drawn=
 
     Before the loaders are gone through, `drawn` numbers are drawn, as others may for a model.
     """
-    train, val = (TensorDataset(torch.arange(count)) for count in num_samples)
+    train, val = (
+        TensorDataset(torch.arange(first, first + count))
+        for first, count in zip((0, FIRST_VAL), num_samples, strict=True)
+    )
     seen = []
     for rank in range(world_size):
         loaders = data_loader.create_dataloaders(
@@ -53,23 +65,31 @@ def joined(batches):
     return [index for batch in batches for index in batch]
 
 
+def hold_own(by_rank):
+    """Hold each loader to give samples of its own dataset; return those of train, those of val."""
+    shares = [[joined(rank[kind]) for rank in by_rank] for kind in (0, 1)]
+    hold(other_dataset(*shares, FIRST_VAL))
+    train, val = shares
+    return train, [[sample - FIRST_VAL for sample in share] for share in val]
+
+
 @exercise("phase1/create_dataloaders", points=2)
 def test_one_rank_has_plain_loaders(ranks, rng):
     """Alone, train is shuffled, the same way for the same seed, and val is in order."""
 
     def probe(data_loader, seeds):
         made = [
-            probe_loaders(data_loader, (90, 31), 8, 1, seed, drawn=number)[0]
+            probe_loaders(data_loader, (90, 31), 8, 1, seed, drawn=number)
             for number, seed in enumerate(seeds)
         ]
         by_default, _ = data_loader.create_dataloaders(range(90), range(31), 8)
-        order = [int(sample) for batch in by_default for sample in batch]
-        return [order, *([joined(train), joined(val)] for train, val in made)]
+        return [[int(sample) for batch in by_default for sample in batch], *made]
 
     seed = int(rng.integers(1, 1000))
     [seen] = ranks(probe, 1, process_group=False, seeds=[seed, seed, seed + 1, 0])
 
-    by_default, (train, val), (again, _), (other, _), (zero, _) = seen
+    by_default, *made = seen
+    ([train], [val]), ([again], _), ([other], _), ([zero], _) = map(hold_own, made)
     check(
         sorted(train) == list(range(90)) and sorted(val) == list(range(31)),
         "samples-dropped",
@@ -114,19 +134,18 @@ def test_the_batch_size_is_per_rank_and_nothing_is_dropped(ranks):
     """
 
     def probe(data_loader):
-        sizes = []
-        for world_size in (1, 3):
-            seen = probe_loaders(data_loader, (50, 23), 4, world_size, 0)
-            sizes.append([[[len(b) for b in batches] for batches in rank] for rank in seen])
-        return [sizes, [probe_settings(data_loader, world_size) for world_size in (1, 3)]]
+        seen = [probe_loaders(data_loader, (50, 25), 4, world_size, 0) for world_size in (1, 3)]
+        return [seen, [probe_settings(data_loader, world_size) for world_size in (1, 3)]]
 
-    [[seen, settings]] = ranks(probe, 1, process_group=False)
+    [[seen, settings]] = ranks(probe, 1, process_group=False, mistakes=[past_the_end])
 
     hold_settings(settings)
     for world_size, by_rank in zip((1, 3), seen, strict=True):
+        hold_own(by_rank)
         for rank, loaders in enumerate(by_rank):
-            for name, sizes, count in zip(("train", "val"), loaders, (50, 23), strict=True):
-                share = -(-count // world_size)
+            for name, batches, count in zip(("train", "val"), loaders, (50, 25), strict=True):
+                sizes = [len(batch) for batch in batches]
+                share, other = (-(-samples // world_size) for samples in (count, 75 - count))
                 case = f"{count} samples, world size {world_size}, batches of 4: the {name} loader"
                 check(
                     world_size == 1 or sum(sizes) < count,
@@ -145,6 +164,7 @@ def test_the_batch_size_is_per_rank_and_nothing_is_dropped(ranks):
                     ranks=[rank],
                     guide=GUIDE,
                 )
+                hold(share_of_another(f"{case} of rank {rank}", sum(sizes), share, other, rank))
                 check(
                     sum(sizes) == share and set(sizes[:-1]) <= {4},
                     "samples-dropped",
@@ -184,16 +204,17 @@ def test_every_rank_loads_its_own_share(ranks, rng):
 
     def probe(data_loader, seeds):
         made = [probe_loaders(data_loader, (96, 31), 4, 4, seed) for seed in seeds]
+        os.environ.update(ANOTHER_RANK)
+        made.append(probe_loaders(data_loader, (96, 31), 4, 4, seeds[0]))
         loaders = data_loader.create_dataloaders(range(96), range(31), 4, world_size=4, rank=0)
         return [*made, [type(loader.sampler) is DistributedSampler for loader in loaders]]
 
     seed = int(rng.integers(1000))
-    [seen] = ranks(probe, 1, process_group=False, seeds=[seed, seed, seed + 1])
+    seeds = [seed, seed, seed + 1]
+    [seen] = ranks(probe, 1, process_group=False, mistakes=[past_the_end], seeds=seeds)
 
     *made, shortcuts = seen
-    (train, val), (again, _), (other, _) = (
-        [[joined(rank[kind]) for rank in by_rank] for kind in (0, 1)] for by_rank in made
-    )
+    (train, val), (again, _), (other, _), under = map(hold_own, made)
     hold_shared("train", train, 96)
     hold_shared("val", val, 31)
     check(
@@ -218,6 +239,8 @@ def test_every_rank_loads_its_own_share(ranks, rng):
         f"another seed (GUIDELINES, {GUIDE})",
         guide=GUIDE,
     )
+    said = " and ".join(f"{name}={value}" for name, value in ANOTHER_RANK.items())
+    hold(environment_has_a_say((train, val), under, said))
     in_order = diagnose_shares(val, 31, shuffle=False) is None
     check(
         in_order or diagnose_shares(val, 31, shuffle=True) is not None,

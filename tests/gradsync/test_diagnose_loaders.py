@@ -1,0 +1,70 @@
+"""Mistakes with the two loaders, known by whose samples they give and how many."""
+
+import pytest
+
+from gradsync.diagnose.loaders import (
+    environment_has_a_say,
+    other_dataset,
+    past_the_end,
+    share_of_another,
+)
+from gradsync.records import Diagnosis, Failure, Observation
+
+TRAIN, VAL = [[0, 1], [2, 0]], [[100], [101]]
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "ranks", "what"),
+    [
+        (TRAIN, [[100], [1]], (1,), "the val loader of rank 1 gives samples of `train_dataset`"),
+        (VAL, TRAIN, (0, 1), "the train loader of ranks 0, 1 gives samples of `val_dataset`"),
+    ],
+)
+def test_samples_of_the_other_dataset_are_named(train, val, ranks, what):
+    found = other_dataset(train, val, first_val=100)
+
+    assert (found.code, found.ranks) == ("samples-missing", ranks)
+    assert what in found.explanation
+
+
+def test_each_loader_with_samples_of_its_own_dataset_is_right():
+    assert other_dataset(TRAIN, VAL, first_val=100) is None
+
+
+def test_as_many_samples_as_the_other_dataset_s_share_are_named():
+    found = share_of_another("the train loader", 9, own=17, other=9, rank=2)
+
+    assert (found.code, found.ranks) == ("samples-missing", (2,))
+    assert "the train loader gives 9 samples, where its share is 17" in found.explanation
+
+
+@pytest.mark.parametrize("given", [17, 16, 50])
+def test_any_other_count_says_nothing_of_the_other_dataset(given):
+    assert share_of_another("the train loader", given, own=17, other=9, rank=0) is None
+
+
+def failed(exception, where=None):
+    diagnosis = Diagnosis("exception", (1,), "what came back can't be used", where)
+    failure = Failure("error", diagnosis, exception, "index 31 is too large")
+    return Observation(2, (None, None), (), ("", ""), 1.0, failure)
+
+
+def test_an_index_past_the_end_is_told_by_what_asks_for_it():
+    found = past_the_end(failed("IndexError"), None)
+
+    assert (found.code, found.ranks) == ("exception", (1,))
+    assert "a sample past its end (index 31 is too large)" in found.explanation
+
+
+def test_an_index_error_of_the_user_s_own_line_and_other_errors_stay_as_they_are():
+    assert past_the_end(failed("IndexError", "template_data_loader.py:130"), None) is None
+    assert past_the_end(failed("TypeError"), None) is None
+
+
+def test_shares_that_the_environment_decides_are_named():
+    found = environment_has_a_say((TRAIN, VAL), ([[5], [5]], VAL), "RANK=2")
+    assert (found.code, found.ranks) == ("same-shard-on-every-rank", (0, 1))
+    assert "with RANK=2 in os.environ rank 0's train loader gives 5" in found.explanation
+
+    assert environment_has_a_say((TRAIN, VAL), (TRAIN, [[1], [2]]), "").code == "samples-missing"
+    assert environment_has_a_say((TRAIN, VAL), (TRAIN, VAL), "RANK=2") is None
