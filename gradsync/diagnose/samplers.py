@@ -8,12 +8,13 @@ from typing import Any
 from gradsync.diagnose.shares import some
 from gradsync.records import Diagnosis
 
-BAD_ARGUMENTS = (  # the one that can't be; samples, num_replicas, rank
-    ("num_replicas", 10, 0, 0),
-    ("num_replicas", 10, -1, 0),
-    ("rank", 10, 4, 4),
-    ("rank", 10, 4, -1),
-    ("dataset", 0, 4, 0),
+BAD_ARGUMENTS = (  # the one that can't be; samples, num_replicas, rank, shuffle
+    ("num_replicas", 10, 0, 0, True),
+    ("num_replicas", 10, -1, 0, True),
+    ("rank", 10, 4, 4, True),
+    ("rank", 10, 4, -1, True),
+    ("dataset", 0, 4, 0, True),
+    ("dataset", 0, 4, 0, False),
 )
 
 
@@ -125,13 +126,14 @@ def _and(names: Sequence[str]) -> str:
 
 def refused_wrongly(sampler: str, answers: Sequence[Any], guide: str) -> Diagnosis | None:
     """One of the bad arguments did not end in a ValueError that names it."""
-    for (name, samples, num_replicas, rank), answer in zip(BAD_ARGUMENTS, answers, strict=True):
+    for case, answer in zip(BAD_ARGUMENTS, answers, strict=True):
+        name, samples, num_replicas, rank, shuffle = case
         if answer is not None and answer[0] and name in answer[2]:
             continue
         got = f"{answer[1]}: {answer[2]}" if answer else "no error at all"
         text = (
-            f"{sampler} over {samples} samples with num_replicas={num_replicas}, rank={rank} gave "
-            f"{got}: a ValueError that says {name!r} is wanted"
+            f"{sampler} over {samples} samples with num_replicas={num_replicas}, rank={rank}, "
+            f"shuffle={shuffle} gave {got}: a ValueError that says {name!r} is wanted"
         )
         return _found("bad-arguments-accepted", text, guide)
     return None

@@ -14,7 +14,7 @@ import torch
 
 from gradsync.probes import raised, salt_hashes
 
-Case = tuple[str, int, int, int]  # the argument that can't be; samples, num_replicas, rank
+Case = tuple[str, int, int, int, bool]  # what can't be; samples, num_replicas, rank, shuffle
 
 
 def indices_of(sampler: Iterable[Any]) -> list[int]:
@@ -43,19 +43,20 @@ def refusals(sampler_class: Callable[..., Any], cases: Sequence[Case]) -> list[A
 
     Arguments with nothing wrong are tried first; an error that they end in is raised.
     """
-    _go_through(sampler_class, 10, 4, 3)
+    _go_through(sampler_class, 10, 4, 3, shuffle=True)
     answers: list[Any] = []
-    for _, samples, num_replicas, rank in cases:
-        error = raised(partial(_go_through, sampler_class, samples, num_replicas, rank))
+    for _, samples, num_replicas, rank, shuffle in cases:
+        call = partial(_go_through, sampler_class, samples, num_replicas, rank, shuffle=shuffle)
+        error = raised(call)
         told = [isinstance(error, ValueError), type(error).__name__, str(error)]
         answers.append(told if error else None)
     return answers
 
 
 def _go_through(
-    sampler_class: Callable[..., Any], samples: int, num_replicas: int, rank: int
+    sampler_class: Callable[..., Any], samples: int, num_replicas: int, rank: int, *, shuffle: bool
 ) -> None:
-    list(sampler_class(range(samples), num_replicas, rank))
+    list(sampler_class(range(samples), num_replicas, rank, shuffle=shuffle))
 
 
 def be_another_process(rank: int) -> None:

@@ -160,7 +160,7 @@ def test_a_random_state_that_nobody_touched_is_right():
 
 
 def test_a_refusal_has_to_name_the_argument():
-    def sampler(dataset, num_replicas, rank):
+    def sampler(dataset, num_replicas, rank, *, shuffle):
         if not len(dataset) or num_replicas < 1 or not 0 <= rank < num_replicas:
             raise ValueError("num_replicas or rank is impossible")
         return dataset
@@ -168,11 +168,23 @@ def test_a_refusal_has_to_name_the_argument():
     found = refused_wrongly("Sampler", refusals(sampler, BAD_ARGUMENTS), GUIDE)
 
     assert found.code == "bad-arguments-accepted"
+    assert "shuffle=True gave ValueError" in found.explanation
     assert "says 'dataset' is wanted" in found.explanation
 
 
+def test_an_empty_dataset_is_to_be_refused_without_shuffling_too():
+    def sampler(dataset, num_replicas, rank, *, shuffle):
+        if (shuffle and not len(dataset)) or not 0 <= rank < num_replicas:
+            raise ValueError("dataset, num_replicas or rank is impossible")
+        return dataset
+
+    found = refused_wrongly("Sampler", refusals(sampler, BAD_ARGUMENTS), GUIDE)
+
+    assert "shuffle=False gave no error at all" in found.explanation
+
+
 def test_who_refuses_good_arguments_is_not_asked_about_bad_ones():
-    def sampler(dataset, num_replicas, rank):
+    def sampler(dataset, num_replicas, rank, *, shuffle):
         raise ValueError("dataset, num_replicas, rank")
 
     with pytest.raises(ValueError, match="num_replicas"):

@@ -150,6 +150,9 @@ def test_set_epoch_keeps_the_position_of_the_same_epoch_alone(ranks, rng):
         ([["set_epoch", 5], ["resume", 2, seen_before], ["set_epoch", 2]], 2, seen_before),
         ([["set_epoch", 5], ["resume", 2, seen_before]], 2, seen_before),
         ([["resume", 1, 3], ["resume", 2, seen_before]], 2, seen_before),
+        ([["resume", 2, 3], ["resume", 0, seen_before]], 0, seen_before),
+        ([["set_epoch", 5], ["resume", 0, seen_before]], 0, seen_before),
+        ([["resume", 2, seen_before], ["resume", 2, 0]], 2, 0),
         ([["resume", 2, seen_before], ["set_epoch", 3]], 3, 0),
         ([["resume", 2, seen_before], ["set_epoch", 0]], 0, 0),
         ([["resume", 2, seen_before], ["set_epoch", 3], ["set_epoch", 2]], 2, 0),
@@ -167,9 +170,9 @@ def test_set_epoch_keeps_the_position_of_the_same_epoch_alone(ranks, rng):
         check(
             diagnosis is None,
             "resume-lost" if position else diagnosis.code if diagnosis else "",
-            f"{m} samples on {n} ranks: the pass after {said} is not {wanted}. `set_epoch` of "
-            "the resumed epoch keeps its position, of any other drops it "
-            f"(GUIDELINES, {GUIDE})",
+            f"{m} samples on {n} ranks: the pass after {said} is not {wanted}. What the last "
+            "`resume` says holds, be it 0; `set_epoch` of its epoch keeps the position, of any "
+            f"other drops it (GUIDELINES, {GUIDE})",
             guide=GUIDE,
         )
 

@@ -87,12 +87,15 @@ def test_a_rank_may_have_an_empty_shard(ranks, rng):
 
 
 def probe_parts(data_loader, batches, num_parts):
-    """Return whether the parts' types are right, their tensors, and what reaches the batch."""
+    """Return whether the parts' types are right, their tensors, and what reaches the batch.
+
+    Of a tensor come its values, its shape and its type.
+    """
     seen = []
     for batch, number in zip(batches, num_parts, strict=True):
         parts = data_loader.split_microbatches(tuple(batch), number)
         kinds = [isinstance(parts, list), *(isinstance(part, tuple) for part in parts)]
-        values = [[tensor.tolist() for tensor in part] for part in parts]
+        tensors = [[[t.tolist(), list(t.shape), str(t.dtype)] for t in part] for part in parts]
         before = [tensor.clone() for tensor in batch]
         for part in parts:
             for tensor in part:
@@ -100,7 +103,7 @@ def probe_parts(data_loader, batches, num_parts):
         reached = [
             bool(torch.equal(now, then + 1)) for now, then in zip(batch, before, strict=True)
         ]
-        seen.append([kinds, values, reached])
+        seen.append([kinds, tensors, reached])
     return seen
 
 
@@ -111,6 +114,26 @@ def draw_batch(rng, samples):
         torch.from_numpy(rng.standard_normal((samples, 3, 2))),
         torch.from_numpy(rng.standard_normal(samples)).float(),
     ]
+
+
+def hold_like(part, batch, case):
+    """Hold each tensor of a part to have the dimensions and the type that it has in the batch."""
+    for (_, shape, kind), whole in zip(part, batch, strict=True):
+        check(
+            len(shape) == whole.dim() and shape[1:] == list(whole.shape[1:]),
+            "wrong-length",
+            f"{case}: in a part, a tensor of shape {list(whole.shape)} has become one of {shape}. "
+            "A part has all dimensions of the batch, and fewer samples in dim 0, be it one alone "
+            f"(GUIDELINES, {MICROBATCHES})",
+            guide=MICROBATCHES,
+        )
+        check(
+            kind == str(whole.dtype),
+            "tensors-replaced",
+            f"{case}: in a part, a tensor of {whole.dtype} has become one of {kind}, and so a "
+            f"copy. The parts should be views of the batch's memory (GUIDELINES, {MICROBATCHES})",
+            guide=MICROBATCHES,
+        )
 
 
 def draw_splits(rng):
@@ -148,13 +171,15 @@ def test_a_batch_is_split_in_order_and_evenly(ranks, rng):
             f"each is to have all {len(batch)} of the batch (GUIDELINES, {MICROBATCHES})",
             guide=MICROBATCHES,
         )
-        numbers = [part[0] for part in parts]
+        for part in parts:
+            hold_like(part, batch, case)
+        numbers = [part[0][0] for part in parts]
         hold_parts(numbers, samples, case, MICROBATCHES)
         check(
             all(
-                tensor == whole[part[0]].tolist()
-                for part in parts
-                for tensor, whole in zip(part, batch, strict=True)
+                values == whole[own].tolist()
+                for own, part in zip(numbers, parts, strict=True)
+                for (values, *_), whole in zip(part, batch, strict=True)
             ),
             "microbatch-order",
             f"{case}: the tensors are not split alike, so that in a part the samples of one are "
@@ -165,12 +190,13 @@ def test_a_batch_is_split_in_order_and_evenly(ranks, rng):
 
 @exercise("phase2/split_microbatches", points=1)
 def test_the_parts_are_views_of_the_batch(ranks, rng):
-    """The parts are views: no sample is copied."""
+    """The parts are views, however the batch lies in memory: no sample is copied."""
     batches = [draw_batch(rng, samples) for samples in (10, 6, 3)]
+    batches.append([torch.from_numpy(rng.standard_normal((2, 4, 7))).transpose(0, 2)])
 
-    [seen] = ranks(probe_parts, 1, process_group=False, batches=batches, num_parts=[4, 1, 3])
+    [seen] = ranks(probe_parts, 1, process_group=False, batches=batches, num_parts=[4, 1, 3, 2])
 
-    for batch, number, (_, parts, reached) in zip(batches, (4, 1, 3), seen, strict=True):
+    for batch, number, (_, parts, reached) in zip(batches, (4, 1, 3, 2), seen, strict=True):
         check(
             len(parts) == number,
             "wrong-length",
@@ -178,11 +204,13 @@ def test_the_parts_are_views_of_the_batch(ranks, rng):
             f"(GUIDELINES, {MICROBATCHES})",
             guide=MICROBATCHES,
         )
+        laid_out = "" if batch[0].is_contiguous() else ", which is not contiguous in memory,"
         check(
             all(reached),
             "tensors-replaced",
-            f"a batch of {len(batch[0])} samples in {number} parts: a change to the parts does not "
-            f"reach the batch. They should be views of its memory (GUIDELINES, {MICROBATCHES})",
+            f"a batch of {len(batch[0])} samples{laid_out} in {number} parts: a change to the "
+            "parts does not reach the batch. They should be views of its memory "
+            f"(GUIDELINES, {MICROBATCHES})",
             guide=MICROBATCHES,
         )
 
