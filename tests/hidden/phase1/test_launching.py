@@ -25,18 +25,25 @@ def probe_rank_info(trainer, environs):
 
     Of an error: whether it is a ValueError, its name and its text.
     """
-    read_rank_info, answers = trainer.read_rank_info, []
-    for environ in environs:
-        try:
-            info = read_rank_info(dict(environ))
-            fields = ("rank", "world_size", "local_rank", "master_addr", "master_port")
-            answers.append(info and [getattr(info, field) for field in fields])
-        except NotImplementedError:
-            raise
-        except Exception as error:
-            kind = {"refused": isinstance(error, ValueError), "error": type(error).__name__}
-            answers.append({**kind, "text": str(error)})
-    return answers
+    return [answer_to(trainer, dict(environ)) for environ in environs]
+
+
+def answer_to(trainer, environ):
+    read_rank_info = trainer.read_rank_info
+    try:
+        info = read_rank_info(environ)
+        fields = ("rank", "world_size", "local_rank", "master_addr", "master_port")
+        return info and [getattr(info, field) for field in fields]
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        kind = {"refused": isinstance(error, ValueError), "error": type(error).__name__}
+        return {**kind, "text": str(error)}
+
+
+def changed(before, after):
+    """Return the variables that are not what they were."""
+    return sorted({name for name, _ in {*before.items()} ^ {*after.items()}})
 
 
 def read_rank_infos(ranks, environs):
@@ -132,10 +139,12 @@ def test_the_master_is_the_first_host_of_the_node_list(ranks, rng):
 
 @exercise("phase1/read_rank_info", points=0.5)
 def test_without_a_launcher_it_is_a_single_process(ranks):
-    """With nothing set, this is rank 0 of 1."""
-    answer, *others = read_rank_infos(ranks, [{}, TORCHRUN, SLURM])
+    """With nothing set, or none of what a launcher gives each rank, this is rank 0 of 1."""
+    allocated = {"SLURM_JOB_NODELIST": SLURM["SLURM_JOB_NODELIST"]}
+    answer, waiting, *others = read_rank_infos(ranks, [{}, allocated, TORCHRUN, SLURM])
 
     hold({}, answer, [0, 1, 0, "127.0.0.1", 29500])
+    hold(allocated, waiting, [0, 1, 0, "127.0.0.1", 29500])
     check(
         any(other != answer for other in others),
         "launcher-not-read",
@@ -147,25 +156,41 @@ def test_without_a_launcher_it_is_a_single_process(ranks):
 
 @exercise("phase1/read_rank_info", points=0.5)
 def test_it_reads_only_what_it_is_given(ranks):
-    """It is a pure function: the process's own environment has no say."""
+    """It is a pure function: the process's own environment has no say, and nothing changes."""
 
-    def probe(trainer):
+    def probe(trainer, given):
         os.environ.update(RANK="6", WORLD_SIZE="7", MASTER_PORT="1", SLURM_PROCID="2")
-        environ = {"RANK": "0", "WORLD_SIZE": "2"}
-        [answer] = probe_rank_info(trainer, [environ])
-        return [answer, environ]
+        before, seen = dict(os.environ), []
+        for environ in given:
+            asked = dict(environ)
+            answer = answer_to(trainer, asked)
+            seen.append([answer, changed(environ, asked), changed(before, os.environ)])
+        return seen
 
-    [[answer, environ]] = ranks(probe, 1, process_group=False)
+    few = {"RANK": "0", "WORLD_SIZE": "2"}
+    [seen] = ranks(probe, 1, process_group=False, given=[few, SLURM])
 
-    given = {"RANK": "0", "WORLD_SIZE": "2"}
-    check(
-        answer == [0, 2, 0, "127.0.0.1", 29500] and environ == given,
-        "launcher-not-read",
-        f"given {shown(given)}, with other variables in os.environ, read_rank_info gives "
-        f"{told(answer)}: it is to read nothing but the mapping, and to leave that as it is "
-        f"(GUIDELINES, {GUIDE})",
-        guide=GUIDE,
-    )
+    for environ, wanted, (answer, written, outside) in zip(
+        (few, SLURM),
+        ([0, 2, 0, "127.0.0.1", 29500], [3, 6, 1, "node01", 29500]),
+        seen,
+        strict=True,
+    ):
+        check(
+            answer == wanted,
+            "launcher-not-read",
+            f"given {shown(environ)}, with other variables in os.environ, read_rank_info gives "
+            f"{told(answer)}: it is to read nothing but the mapping (GUIDELINES, {GUIDE})",
+            guide=GUIDE,
+        )
+        for place, names in (("the mapping that it is given", written), ("os.environ", outside)):
+            check(
+                not names,
+                "launcher-not-read",
+                f"read_rank_info changes {', '.join(names)} in {place}: it is to say who this "
+                f"process is, and to leave everything as it is (GUIDELINES, {GUIDE})",
+                guide=GUIDE,
+            )
 
 
 @exercise("phase1/read_rank_info", points=1)
@@ -176,8 +201,10 @@ def test_bad_environments_are_refused_by_name(ranks):
         ({"WORLD_SIZE": "2"}, ("RANK",)),
         ({"SLURM_PROCID": "0"}, ("SLURM_NTASKS", "SLURM_PROCID")),
         ({"SLURM_NTASKS": "4"}, ("SLURM_PROCID", "SLURM_NTASKS")),
+        ({**SLURM, "RANK": "0"}, ("WORLD_SIZE", "RANK")),
         ({**TORCHRUN, "RANK": "one"}, ("RANK",)),
-        ({**TORCHRUN, "WORLD_SIZE": "4.5"}, ("WORLD_SIZE",)),
+        ({**TORCHRUN, "RANK": "1.5"}, ("RANK",)),
+        ({**TORCHRUN, "WORLD_SIZE": "8.5"}, ("WORLD_SIZE",)),
         ({**TORCHRUN, "LOCAL_RANK": ""}, ("LOCAL_RANK",)),
         ({**TORCHRUN, "MASTER_PORT": "http"}, ("MASTER_PORT",)),
         ({**TORCHRUN, "RANK": "8"}, ("RANK", "WORLD_SIZE")),
