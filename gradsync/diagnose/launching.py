@@ -13,6 +13,12 @@ from gradsync.records import Diagnosis, Observation
 GUIDE = "Launching ranks"
 VARIABLE = re.compile(r"environment variable (\w+) expected")
 NO_GROUP = re.compile(r"process group (cannot be None|has not been initialized)", re.IGNORECASE)
+ALONE = re.compile(r"clients joined|client socket has timed out", re.IGNORECASE)
+NEVER_MET = (
+    "Ranks never find each other where one looks at another address or port, or counts on more "
+    "ranks than there are: all that `info` says holds, as it says it"
+)
+MEETING = "init_process_group"  # as a rank's events call it
 TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
 
 
@@ -37,6 +43,46 @@ def address_taken(seen: Observation, _expected: Any) -> Diagnosis | None:
         "port in `info`, or more than one rank takes itself for rank 0"
     )
     return _found("wrong-master", seen, text)
+
+
+def never_met(seen: Observation, _expected: Any) -> Diagnosis | None:
+    """Ranks still waited when the time was up, or their timeout, and none had come any further."""
+    failure = seen.failure
+    if failure is None or seen.answered:
+        return None
+    if ALONE.search(_detail(seen)):
+        return _found("wrong-master", seen, f"setup_distributed waited in vain. {NEVER_MET}")
+    if failure.status != "timeout":
+        return None
+    if any(e.kind == "exit" or (e.collective and e.collective.op != MEETING) for e in seen.events):
+        return None
+    known = failure.diagnosis
+    at = f": it is at {known.where}" if known.where else ""
+    who = "on a single rank" if seen.world_size == 1 else f"on any of {seen.world_size} ranks"
+    text = f"setup_distributed does not return {who}{at}. {NEVER_MET} (GUIDELINES, {GUIDE})"
+    return Diagnosis("wrong-master", tuple(range(seen.world_size)), text, known.where, GUIDE)
+
+
+def left_alone(seen: Observation, _expected: Any) -> Diagnosis | None:
+    """Some ranks are still in setup_distributed, for others that have returned from it."""
+    failure = seen.failure
+    if failure is None or failure.status not in ("deadlock", "timeout"):
+        return None
+    last = {e.rank: e.collective for e in seen.events if e.collective is not None}
+    elsewhere = {rank for rank, collective in last.items() if collective.where is None}
+    gone = sorted(elsewhere | set(seen.answered))
+    alone = sorted(set(range(seen.world_size)) - set(gone))
+    if not gone or not alone:
+        return None
+    places = [last[rank].where for rank in alone if rank in last]
+    where = failure.diagnosis.where or next(iter(places), None)
+    at = f", at {where}" if where else ""
+    text = (
+        f"{ranks_text(alone)} {'wait' if len(alone) > 1 else 'waits'} in setup_distributed{at}, "
+        f"and {ranks_text(gone)} returned from it and will not come there: what waits for all "
+        f"ranks has to be called on every rank (GUIDELINES, {GUIDE})"
+    )
+    return Diagnosis("deadlock-rank-missing", tuple(gone), text, where, GUIDE)
 
 
 def met_elsewhere(addresses: Sequence[Sequence[str]], wanted: str) -> Diagnosis | None:

@@ -1,6 +1,22 @@
 """Mistakes in setting up a group, known by where a rank went and by the GPU that it would take."""
 
-from gradsync.diagnose.launching import another_gpu, met_elsewhere
+from gradsync.diagnose.launching import another_gpu, left_alone, met_elsewhere, never_met
+from gradsync.records import Collective, Diagnosis, Event, Failure, Observation
+
+LINE = "template_trainer.py:114"
+
+
+def seen(status, calls, answered=(), detail=None):
+    """A run that failed; `calls` are what the ranks entered and did not leave, in turn."""
+    events = tuple(
+        Event(rank, "enter", 0, 0.0, 0, collective=Collective(op, "0", (0, 1), where=where))
+        for rank, op, where in calls
+    )
+    failure = Failure(status, Diagnosis("any", (0,), "", LINE), "DistStoreError", detail)
+    return Observation(2, (None, None), events, ("", ""), 1.0, failure, answered)
+
+
+MEETING = [(rank, "init_process_group", LINE) for rank in (0, 1)]
 
 
 def test_ranks_that_went_elsewhere_are_named():
@@ -21,3 +37,36 @@ def test_another_gpu_than_the_local_rank_s_is_named():
     assert "takes cuda:0" in found.explanation
     assert another_gpu(["cuda:3", "cuda:3"], local_rank=3) is None
     assert another_gpu([], local_rank=3) is None
+
+
+def test_ranks_that_met_nobody_by_the_end_are_told_so():
+    for calls in (MEETING, []):
+        found = never_met(seen("timeout", calls), None)
+        assert (found.code, found.ranks, found.where) == ("wrong-master", (0, 1), LINE)
+        assert "never find each other" in found.explanation
+
+    found = never_met(seen("error", MEETING, detail="1/2 clients joined."), None)
+    assert found.code == "wrong-master"
+
+
+def test_ranks_that_came_further_than_the_meeting_did_meet():
+    further = [*MEETING, (1, "barrier", LINE)]
+
+    assert never_met(seen("timeout", further), None) is None
+    assert never_met(seen("timeout", MEETING, answered=(1,)), None) is None
+    assert never_met(seen("error", MEETING, detail="no such thing"), None) is None
+
+
+def test_a_rank_that_the_others_left_alone_is_told_with_those_that_are_gone():
+    beside = [(0, "barrier", LINE), (1, "all_reduce", None)]
+
+    for run in (seen("deadlock", beside), seen("timeout", MEETING, answered=(1,))):
+        found = left_alone(run, None)
+        assert (found.code, found.ranks) == ("deadlock-rank-missing", (1,))
+        assert f"rank 0 waits in setup_distributed, at {LINE}" in found.explanation
+
+
+def test_ranks_that_are_all_in_there_or_all_out_of_it_left_nobody_alone():
+    assert left_alone(seen("timeout", MEETING), None) is None
+    assert left_alone(seen("deadlock", [(0, "barrier", None), (1, "send", None)]), None) is None
+    assert left_alone(seen("error", MEETING, answered=(1,)), None) is None

@@ -1,6 +1,5 @@
 """How the ranks meet in a process group, and part."""
 
-import re
 import socket
 import time
 from datetime import timedelta
@@ -13,46 +12,25 @@ import torch.distributed as dist
 from gradsync.diagnose.launching import (
     address_taken,
     another_gpu,
+    left_alone,
     met_elsewhere,
+    never_met,
     variable_not_set,
     without_a_group,
 )
 from gradsync.probes.launching import connected_to, devices_named
+from gradsync.probes.lazy_group import LazyGroup
 from gradsync.testing import check, exercise, free_port, hold
 
 GUIDE = "Launching ranks"
 MASTER = "127.0.0.2"  # this machine too, but not by its usual name
-COMMUNICATION = re.compile("_?all|_?reduce|barrier|broadcast|gather|recv|scatter|send")
-RENAMED = {  # of what gloo has by the former names alone
-    "all_gather_single": "_allgather_base",
-    "all_to_all_single": "alltoall_base",
-    "reduce_scatter_single": "_reduce_scatter_base",
-}
+PATIENCE = 10.0  # seconds to meet in; who meets does so in a tenth of one
 USUAL_PORTS = (29500, 12355)  # torch's own default, and that of its tutorials
 
 
 def info_of(trainer, rank, world_size, port, address="127.0.0.1"):
     """Return a rank's info; its number on this machine is another than among all."""
     return trainer.RankInfo(rank, world_size, (rank + 1) % world_size, address, port)
-
-
-class LazyGroup(dist.ProcessGroup):
-    """Is gloo, but connects to the other ranks no sooner than the first collective needs it."""
-
-    def __init__(self, store, rank, world_size, timeout):
-        super().__init__(rank, world_size)
-        self.place = (store, rank, world_size, timeout)
-        self.gloo = None
-
-    def getBackendName(self):  # noqa: N802 - torch's name
-        return "lazy"
-
-    def __getattribute__(self, name):
-        own = super().__getattribute__
-        if not COMMUNICATION.match(name):
-            return own(name)
-        self.gloo = own("gloo") or dist.ProcessGroupGloo(*own("place"))
-        return getattr(self.gloo, RENAMED.get(name, name))
 
 
 def probe_group(rank, world_size, trainer, port):
@@ -99,7 +77,8 @@ def test_the_group_is_up_on_every_rank(ranks, world_size):
         probe_group,
         world_size,
         process_group=False,
-        mistakes=[variable_not_set, address_taken],
+        timeout=PATIENCE,
+        mistakes=[variable_not_set, address_taken, never_met, left_alone],
         port=free_port(),
     )
 
@@ -144,7 +123,14 @@ def test_it_returns_only_when_every_rank_is_up(ranks):
         trainer.setup_distributed(info_of(trainer, rank, world_size, port), backend="lazy")
         return [called, time.monotonic()]
 
-    seen = ranks(probe, 3, process_group=False, mistakes=[address_taken], port=free_port())
+    seen = ranks(
+        probe,
+        3,
+        process_group=False,
+        timeout=PATIENCE,
+        mistakes=[address_taken, never_met, left_alone],
+        port=free_port(),
+    )
 
     early = [rank for rank in (0, 1) if seen[rank][1] < seen[2][0]]
     check(
@@ -182,7 +168,12 @@ def test_the_timeout_holds(ranks):
         return [waits, backends, devices_named(lambda: trainer.setup_distributed(info, "gloo"))]
 
     [[waits, backends, devices]] = ranks(
-        probe, 1, process_group=False, ports=[free_port() for _ in range(3)]
+        probe,
+        1,
+        process_group=False,
+        timeout=PATIENCE,
+        mistakes=[never_met],
+        ports=[free_port() for _ in range(3)],
     )
 
     check(
@@ -220,7 +211,12 @@ def test_the_group_is_gone_afterwards(ranks):
         trainer.cleanup_distributed()
         return dist.is_initialized()
 
-    seen = ranks(probe, 2)
+    ended = without_a_group(
+        "cleanup_distributed uses the process group after it has ended it: that is the last that "
+        "is done with a group",
+        GUIDE,
+    )
+    seen = ranks(probe, 2, mistakes=[ended])
 
     left = [rank for rank in range(2) if seen[rank] is not False]
     check(

@@ -1,0 +1,60 @@
+"""A process group that connects no sooner than it has to, as nccl does, on a machine without."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+COMMUNICATION = re.compile("_?all|_?reduce|barrier|broadcast|gather|recv|scatter|send")
+RENAMED = {  # of what gloo has by the former names alone
+    "all_gather_single": "_allgather_base",
+    "all_to_all_single": "alltoall_base",
+    "reduce_scatter_single": "_reduce_scatter_base",
+}
+
+
+class LazyGroup(dist.ProcessGroup):
+    """Is gloo, but connects to the other ranks no sooner than the first collective needs it.
+
+    That is at once, or for an asynchronous one when its handle is asked for anything.
+    """
+
+    def __init__(self, store: Any, rank: int, world_size: int, timeout: timedelta) -> None:
+        super().__init__(rank, world_size)  # type: ignore[call-arg]
+        self.place = (store, rank, world_size, timeout)
+        self.gloo: Any = None
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        return "lazy"
+
+    def __getattribute__(self, name: str) -> Any:
+        own = super().__getattribute__
+        if not COMMUNICATION.match(name):
+            return own(name)
+
+        def communicate(*args: Any, **kwargs: Any) -> Any:
+            def start() -> Any:
+                self.gloo = own("gloo") or dist.ProcessGroupGloo(*own("place"))
+                return getattr(self.gloo, RENAMED.get(name, name))(*args, **kwargs)
+
+            options = (*args, *kwargs.values())
+            later = any(getattr(option, "asyncOp", False) is True for option in options)
+            return LazyWork(start) if later else start()
+
+        return communicate
+
+
+class LazyWork:
+    """The handle of a collective that starts when it is first asked for something."""
+
+    def __init__(self, start: Callable[[], Any]) -> None:
+        self._start = start
+        self._work: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        self._work = self._work or self._start()
+        return getattr(self._work, name)
