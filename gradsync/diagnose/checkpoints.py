@@ -46,6 +46,18 @@ def written_beside(names: Sequence[Sequence[str]], guide: str) -> Diagnosis | No
     return Diagnosis("every-rank-writes", tuple(wrong), text, guide=guide)
 
 
+def former_file_stays(replaced: bool, guide: str) -> Diagnosis | None:
+    """Judge whether a save of another state, with nothing in its way, left another file."""
+    if replaced:
+        return None
+    text = (
+        "a second save_checkpoint to the same path, an epoch later, leaves the first one's file "
+        "as it was: a file that is there is to be replaced, or training would go on from its first "
+        f"checkpoint for ever (GUIDELINES, {guide})"
+    )
+    return Diagnosis("state-lost", (0,), text, guide=guide)
+
+
 def former_file_away(harm: Sequence[str], guide: str) -> Diagnosis | None:
     """Judge what a save did to the former file at its path before the new one came there.
 

@@ -4,6 +4,7 @@ import pytest
 
 from gradsync.diagnose.checkpoints import (
     former_file_away,
+    former_file_stays,
     goes_on_otherwise,
     no_whole_number,
     set_free,
@@ -28,6 +29,7 @@ def test_nothing_is_found_where_nothing_is_wrong():
     assert [rule(seen, None) for rule in rules] == [None] * 3
     assert written_beside([["there.pt"], [], []], GUIDE) is None
     assert former_file_away([], GUIDE) is None
+    assert former_file_stays(True, GUIDE) is None
     assert stumbles_over_the_rest(None, renewed=True, guide=GUIDE) is None
 
 
@@ -43,6 +45,13 @@ def test_what_befell_the_former_file_is_said():
 
     assert found.code == "not-atomic"
     assert "had the former file renamed" in found.explanation
+
+
+def test_a_file_that_no_later_save_replaces_is_told():
+    found = former_file_stays(False, GUIDE)
+
+    assert (found.code, found.ranks) == ("state-lost", (0,))
+    assert "leaves the first one's file as it was" in found.explanation
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from torch import nn
 
 from gradsync.diagnose.checkpoints import (
     former_file_away,
+    former_file_stays,
     goes_on_otherwise,
     no_whole_number,
     set_free,
@@ -130,11 +131,12 @@ def test_a_crash_midway_leaves_the_former_file(ranks):
         os.chdir("saved")
         model, optimizer = make(0, size=200)  # 160 kB
         trainer.save_checkpoint("there.pt", model, optimizer, 3)
+        first = Path("there.pt").read_bytes()
         changes = file_changes()
-        trainer.save_checkpoint("there.pt", model, optimizer, 4)
+        trainer.save_checkpoint("there.pt", *make(1, size=200), 4)
         here = Path.cwd() / "there.pt"
         harm = [done for done, path in changes if path == here and done != "made"]
-        before = Path("there.pt").read_bytes()
+        before = here.read_bytes()
         limit_writes(50_000)
         error = raised(lambda: trainer.save_checkpoint("there.pt", model, optimizer, 5))
         ended = "with an error" if error else "as if all were well"
@@ -143,11 +145,12 @@ def test_a_crash_midway_leaves_the_former_file(ranks):
         lift_limit()
         error = raised(lambda: trainer.save_checkpoint("there.pt", model, optimizer, 6))
         again = error and f"{type(error).__name__}: {error}"
-        return [ended, same, harm, again, after.exists() and after.read_bytes() != before]
+        renewed = after.exists() and after.read_bytes() != before
+        return [before != first, ended, same, harm, again, renewed]
 
-    [seen] = ranks(probe, 1)
+    [[replaced, ended, same, harm, again, renewed]] = ranks(probe, 1)
 
-    ended, same, harm, again, renewed = seen
+    hold(former_file_stays(replaced, GUIDE))
     check(
         same,
         "not-atomic",
