@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gradsync.diagnose import Rule
+from gradsync.diagnose import Rule, waiting
 from gradsync.diagnose import gradients as phase1
 from gradsync.diagnose.confusions import would_be
 from gradsync.diagnose.rounding import rounded
@@ -35,22 +35,7 @@ def averaging_mistakes(local: Sequence[phase1.Gradients], guide: str = GUIDE) ->
 
 def nobody_waited(seen: Observation, _expected: Any) -> Diagnosis | None:
     """A rank entered a collective for a bucket, and never saw to it that it was complete."""
-    left = {(event.rank, event.call) for event in seen.events if event.kind == "exit"}
-    kept = [
-        (event.rank, event.collective)
-        for event in seen.events
-        if event.collective is not None
-        and carries_gradients(event.collective)
-        and (event.rank, event.call) not in left
-    ]
-    if not kept:
-        return None
-    where = kept[0][1].where
-    text = (
-        f"the {kept[0][1].op} that starts at {where} is never waited for: until it is complete, "
-        f"what it leaves is not the ranks' sum (GUIDELINES, {GUIDE})"
-    )
-    return Diagnosis("no-rank-waits", tuple(sorted({r for r, _ in kept})), text, where, GUIDE)
+    return waiting.nobody_waited(seen, GUIDE, carries_gradients)
 
 
 def with_guide(rule: Rule, guide: str) -> Rule:

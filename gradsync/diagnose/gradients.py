@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradsync.diagnose import Rule
+from gradsync.diagnose.confusions import would_be
 from gradsync.diagnose.values import FLOAT32, ROUNDINGS, array, close
 from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
@@ -29,6 +30,7 @@ def gradient_mistakes(local: Sequence[Gradients]) -> list[Rule]:
         the_largest(local),
         only_one_rank,
         digits_lost,
+        clipped,
         only_some_parameters,
     ]
 
@@ -134,6 +136,22 @@ def digits_lost(seen: Observation, expected: Any) -> Diagnosis | None:
     return _found("shape-mismatch", range(seen.world_size), text, last_reduce(seen))
 
 
+def clipped(seen: Observation, expected: Any) -> Diagnosis | None:
+    """Every rank has the mean, with what exceeds some bound cut off there."""
+    one, other = _flat(list(seen)), _flat(list(expected or ()))
+    if one is None or other is None or one.shape != other.shape or not one.any():
+        return None
+    bound = float(np.max(np.abs(one)))
+    cut = np.count_nonzero(np.abs(other) > bound * (1 + NEARLY))
+    if cut < 2 * seen.world_size or not close(one, np.clip(other, -bound, bound)):
+        return None
+    text = (
+        f"every rank has the mean, but no element is larger than {bound:.4g}, where the mean has "
+        "larger ones: they were cut off there, which is no part of an average"
+    )
+    return _found("differs-from-single-process", range(seen.world_size), text, last_reduce(seen))
+
+
 def only_some_parameters(seen: Observation, expected: Any) -> Diagnosis | None:
     """Some parameters are right on every rank, others are not."""
     wrong = _wrong_names(seen, expected)
@@ -141,9 +159,12 @@ def only_some_parameters(seen: Observation, expected: Any) -> Diagnosis | None:
         return None
     right = [name for name in expected[0] if name not in wrong]
     ranks = [r for r, e in enumerate(expected) if not close(seen[r], e)]
+    rest = "every trainable parameter has to take part"
+    if seen.world_size > 1 and _agree(seen, wrong):
+        rest = "all ranks agree there, and what is done to one gradient is to be done to each"
     text = (
         f"{', '.join(wrong)} did not end as the mean over the ranks, while {', '.join(right)} "
-        "did: every trainable parameter has to take part"
+        f"did: {rest}"
     )
     return _found("only-some-parameters", ranks, text, last_reduce(seen))
 
@@ -184,6 +205,13 @@ def none_gradient_skipped(without: Sequence[int], name: str) -> Rule:
                 f"one: a missing gradient counts as zero, and there are {seen.world_size} ranks"
             )
             return _found("none-gradient-skipped", without, text, last_reduce(seen))
+        if _agree(seen, [name]):
+            text = (
+                f"{ranks}, and the ranks agree on another mean than that of the others' and zeros: "
+                "what those brought was not zero in every element. New memory is not, unless "
+                "it is asked to be"
+            )
+            return _found("none-gradient-skipped", without, text, last_reduce(seen))
         return None
 
     return rule
@@ -198,6 +226,21 @@ def _told_apart(seen: Observation, without: Sequence[int]) -> bool:
     lacking = {shapes for rank, shapes in last.items() if rank in without}
     having = {shapes for rank, shapes in last.items() if rank not in without}
     return len(lacking) == len(having) == 1 and lacking != having
+
+
+def frozen_mistakes(stale: np.ndarray[Any, Any]) -> list[Rule]:
+    """Return the rules for the gradients of a frozen layer, [weight's, whether bias has none].
+
+    The weight's was stale (rank, out, in), the bias had none.
+    """
+    averaged = "the gradient of a frozen parameter was averaged"
+    new = "a frozen parameter had no gradient and has one now"
+    kept = ": frozen parameters are left alone"
+    means = [[[stale.mean(0), none]] * len(stale) for none in (True, False)]
+    return [
+        *(would_be(mean, "frozen-touched", averaged + kept, GUIDE) for mean in means),
+        would_be([[own, False] for own in stale], "frozen-touched", new + kept, GUIDE),
+    ]
 
 
 def last_reduce(seen: Observation) -> str | None:
@@ -227,6 +270,12 @@ def _wrong_names(seen: Observation, expected: Any) -> list[str]:
         for name in expected[0]
         if any(not close(seen[r].get(name), e[name]) for r, e in enumerate(expected))
     ]
+
+
+def _agree(seen: Observation, names: Sequence[str]) -> bool:
+    """Tell whether all ranks have the same under these names, NaN included."""
+    first = [seen[0].get(name) for name in names]
+    return all(close([value.get(name) for name in names], first) for value in seen)
 
 
 def _common_factor(values: list[Any], expected: list[Any]) -> float | None:

@@ -1,4 +1,4 @@
-"""A model with everything that a broadcast can forget, or change on the way."""
+"""Models with all that a broadcast can forget, and with what differs from rank to rank."""
 
 from __future__ import annotations
 
@@ -6,13 +6,45 @@ import torch
 from torch import Tensor, nn
 
 BUFFERS = ["1.running_mean", "1.running_var", "1.num_batches_tracked", "mask"]
+FIRST_PLACE = 5  # buffers begin at 0 or 16 in a small set, and so do parameters with an address
 
 
-def motley_model(seed: int, *, spoilt: bool = False) -> nn.Module:
-    """Return a model of several dtypes, other weights for another seed.
+class Placed(nn.Parameter):
+    """A parameter with a place of its own in a set, as an address gives it one."""
+
+    place: int
+
+    def __hash__(self) -> int:
+        return self.place
+
+
+def placed(model: nn.Module, rank: int) -> nn.Module:
+    """Give the model parameters that a set goes through in another order on each rank.
+
+    The order is that of addresses, which is another one in each process, but in most runs the same
+    in ranks that were forked from one.
+    """
+    known = list(model.parameters())
+    new = {}
+    for number, old in enumerate(known):
+        new[old] = Placed(old.detach(), requires_grad=old.requires_grad)
+        new[old].grad = old.grad
+        new[old].place = FIRST_PLACE + (number - rank) % len(known)
+    for module in model.modules():
+        for name, param in module._parameters.items():
+            if param is not None:
+                module._parameters[name] = new[param]
+    return model
+
+
+def motley_model(
+    seed: int, rank: int = 0, *, spoilt: bool = False, channels_last: bool = False
+) -> nn.Module:
+    """Return a model of several dtypes, other weights for another seed, `placed` for that rank.
 
     One weight is -0.0, which no sum with zeros leaves as it is; in a `spoilt` model it is NaN, and
-    so is every sum that it is in. A count is too large for float32.
+    so is every sum that it is in. A count is too large for float32. With `channels_last` the first
+    weight lies in memory in another order than that of its dimensions.
     """
     torch.manual_seed(seed)
     norm, head = nn.BatchNorm2d(3), nn.Linear(12, 4)
@@ -24,7 +56,9 @@ def motley_model(seed: int, *, spoilt: bool = False) -> nn.Module:
         head.weight[0, 0] = float("nan") if spoilt else -0.0
         for name, buffer in norm.named_buffers():
             buffer.add_(2**40 + 1 + seed if name == "num_batches_tracked" else torch.rand(3))
-    return model
+    if channels_last:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return placed(model, rank)
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:

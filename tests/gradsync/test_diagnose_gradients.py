@@ -43,6 +43,11 @@ def diagnose(values, rules=None, expected=MEAN, **seen):
         ([MEAN, total(), total(), total()], "sum-not-mean"),
         ([MEAN, *LOCAL[1:]], "only-one-rank-has-it"),
         ([{**MEAN, "bias": mine["bias"]} for mine in LOCAL], "only-some-parameters"),
+        ([{**MEAN, "bias": np.ones(3)}] * 4, "only-some-parameters"),
+        (
+            [{n: np.clip(g, -0.2, 0.2) for n, g in MEAN.items()}] * 4,
+            "differs-from-single-process",
+        ),
         ([{n: g.astype(np.float16) for n, g in MEAN.items()}] * 4, "shape-mismatch"),
     ],
 )
@@ -102,6 +107,8 @@ SKIPPED = none_gradient_skipped(WITHOUT, "bias")
     [
         [MEAN["bias"], None, None, MEAN["bias"]],
         [2 * MEAN["bias"]] * 4,  # divided by the two that had one
+        [MEAN["bias"] + 1] * 4,  # the two that had none brought something
+        [np.full(3, np.nan)] * 4,
     ],
 )
 def test_a_missing_gradient_that_was_not_counted_as_zero_is_named(biases):

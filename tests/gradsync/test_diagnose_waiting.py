@@ -1,0 +1,54 @@
+"""From the handles that ranks waited for, and the meetings they came to, to the mistake."""
+
+import pytest
+
+from gradsync.diagnose.waiting import nobody_waited, stayed_away_with_nan
+from gradsync.records import Collective, Diagnosis, Event, Failure, Observation
+
+GUIDE = "Gradient aggregation"
+
+
+def started(op="all_reduce", rank=0, call=0):
+    collective = Collective(op, "world", (0, 1), where=f"trainer.py:{call + 1}")
+    return Event(rank, "enter", call, 0.0, 1, collective=collective)
+
+
+def left(rank=0, call=0):
+    return Event(rank, "exit", call, 0.1, 1)
+
+
+def observed(events, failure=None):
+    return Observation(2, (None, None), tuple(events), ("", ""), 0.1, failure)
+
+
+def test_a_collective_that_is_never_left_was_not_waited_for():
+    events = [started(call=0), started(call=1), left(call=1), started(rank=1), left(rank=1)]
+
+    diagnosis = nobody_waited(observed(events), GUIDE)
+
+    assert (diagnosis.code, diagnosis.ranks) == ("no-rank-waits", (0,))
+    assert diagnosis.where == "trainer.py:1"
+
+
+@pytest.mark.parametrize("op", ["send", "barrier"])
+def test_what_leaves_nothing_need_not_be_waited_for(op):
+    assert nobody_waited(observed([started(op)]), GUIDE) is None
+
+
+def test_only_the_collectives_that_count_have_to_be_waited_for():
+    assert nobody_waited(observed([started()]), GUIDE, lambda _collective: False) is None
+
+
+@pytest.mark.parametrize(
+    ("came", "missing", "known"), [(1, (0,), True), (0, (0,), False), (1, (1,), False)]
+)
+def test_a_rank_that_came_before_and_then_had_nan_is_told_so(came, missing, known):
+    failure = Failure("deadlock", Diagnosis("deadlock-rank-missing", missing, "rank 0 is missing"))
+    seen = observed([started(call=call) for call in range(came)], failure)
+
+    diagnosis = stayed_away_with_nan(0, "a loss", GUIDE)(seen, None)
+
+    assert (diagnosis is not None) == known
+    if known:
+        assert diagnosis.code == "deadlock-rank-missing"
+        assert "Rank 0 alone had a loss that is no number" in diagnosis.explanation
