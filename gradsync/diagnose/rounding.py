@@ -1,4 +1,4 @@
-"""Values that are nearly right: on their way they were held in a dtype that is too coarse."""
+"""Values that are nearly right: on their way they lost digits, in a dtype that is too coarse."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from gradsync.records import Diagnosis, Observation
 # In roundings of float32, which is what `close` counts in.
 OF_FLOAT64 = 2.0**-40 / FLOAT32  # what float64 keeps through thousands of sums, and float32 can't
 OF_BFLOAT16 = 2.0**-7 / FLOAT32  # what the coarsest dtype in use still keeps of a sum
+MOST_DIGITS = 4  # behind the point, of a loss that somebody rounded
 
 
 def rounded(what: str, guide: str) -> Rule:
@@ -33,6 +34,28 @@ def rounded(what: str, guide: str) -> Rule:
         )
         ranks = tuple(range(seen.world_size))
         return Diagnosis("shape-mismatch", ranks, text, last_line(seen), guide)
+
+    return rule
+
+
+def cut_short(function: str, guide: str) -> Rule:
+    """Return the rule for a mean loss that was rounded to a few digits, or to an integer."""
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        if expected is None or not all(isinstance(value, float) for value in seen):
+            return None
+        for digits in range(MOST_DIGITS + 1):
+            pairs = zip(seen, expected, strict=True)
+            if all(v == round(v, digits) and abs(v - w) < 10.0**-digits for v, w in pairs):
+                text = (
+                    f"{function} returns {seen[0]:g}, which is the loss with no more than {digits} "
+                    "digits behind the point: it is returned as it is, and rounded where it is "
+                    f"printed (GUIDELINES, {guide})"
+                )
+                ranks = tuple(range(seen.world_size))
+                code = "differs-from-single-process"
+                return Diagnosis(code, ranks, text, last_line(seen), guide)
+        return None
 
     return rule
 

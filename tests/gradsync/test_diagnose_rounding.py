@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gradsync.diagnose import first_diagnosis
-from gradsync.diagnose.rounding import OF_FLOAT64, rounded
+from gradsync.diagnose.rounding import OF_FLOAT64, cut_short, rounded
 from gradsync.diagnose.values import close
 from gradsync.records import Observation
 
@@ -43,3 +43,15 @@ def test_a_run_that_failed_shows_no_values():
 def test_float64_is_finer_than_float32_and_coarser_than_its_own_roundings():
     assert close(DOUBLES * (1 + 2.0**-50), DOUBLES, OF_FLOAT64)
     assert not close(DOUBLES.float().double(), DOUBLES, OF_FLOAT64)
+
+
+@pytest.mark.parametrize(
+    ("losses", "known"),
+    [((2.29, 2.29), True), ((2.0, 2.0), True), ((1.29, 1.29), False), ((2.29, 2.2871), False)],
+)
+def test_a_loss_with_few_digits_is_named(losses, known):
+    seen = Observation(2, losses, (), (), 0.0)
+
+    diagnosis = first_diagnosis(seen, [2.28712345] * 2, [cut_short("train_step", "The step")])
+
+    assert (diagnosis is not None) == known

@@ -5,10 +5,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 
+from gradsync.diagnose.rounding import cut_short
 from gradsync.probes.evaluation import Spy
 from gradsync.testing import assert_on_every_rank, by_rank, check, each, exercise, would_be
 
 GUIDE = "Epochs and evaluation"
+EPOCHS = (5, 0)
 
 
 class EarSampler(SequentialSampler):
@@ -40,14 +42,20 @@ def sgd(model):
 
 
 def probe_epoch(rank, trainer, data, orders, batch_size):
-    """Train on the samples that this rank's order picks out of all, as a sampler's would."""
+    """Train on the samples that this rank's order picks out of all, as a sampler's would.
+
+    Another model was trained before, on this one's first batch.
+    """
+    before = Spy()
+    first = DataLoader(tensors(data), batch_size, sampler=orders[rank][:batch_size])
+    trainer.train_epoch(before, first, nn.CrossEntropyLoss(), sgd(before), 0)
     model = Spy().eval()
     loader = DataLoader(tensors(data), batch_size=batch_size, sampler=orders[rank])
     loss = trainer.train_epoch(model, loader, nn.CrossEntropyLoss(), sgd(model), 0)
     return {
         "loss": float(loss),
         "kind": "float" if isinstance(loss, float) else type(loss).__name__,
-        "modes": [call[0] for call in model.calls],
+        "modes": [call.training for call in model.calls if call.tracked],
     }
 
 
@@ -76,26 +84,45 @@ def batch_losses(shares, batch_size, lr=0.3):
 
 @exercise("phase1/train_epoch", points=1.5)
 def test_the_sampler_is_told_the_epoch(ranks, rng):
-    """The loader's sampler hears the epoch before the pass."""
+    """The loader's sampler hears the epoch before the pass, the first one, 0, as well."""
 
     def probe(rank, trainer, shares):
         data = tensors(shares[rank])
         loader = DataLoader(data, batch_size=4, sampler=EarSampler(data))
         model = Spy()
-        trainer.train_epoch(model, loader, nn.CrossEntropyLoss(), sgd(model), 5)
-        return [[*loader.sampler.passes], loader.sampler.epoch]
+        heard = []
+        for epoch in EPOCHS:
+            loader.sampler.passes.clear()
+            loader.sampler.epoch = None
+            trainer.train_epoch(model, loader, nn.CrossEntropyLoss(), sgd(model), epoch)
+            heard.append([[*loader.sampler.passes], loader.sampler.epoch])
+        return heard
 
     seen = ranks(probe, 2, shares=by_rank(draw(rng, [8, 8])))
 
-    wrong = [rank for rank in range(2) if seen[rank][0] != [5]]
-    passes, told = seen[wrong[0]] if wrong else ([5], 5)
+    for number, epoch in enumerate(EPOCHS):
+        hold_heard(each(seen, lambda value, number=number: value[number]), epoch)
+
+
+def hold_heard(seen, epoch):
+    """Hold the samplers to have heard that epoch before their one pass."""
+    unheard = [rank for rank in range(2) if any(heard != epoch for heard in seen[rank][0])]
+    passes, told = seen[unheard[0]] if unheard else ([epoch], epoch)
     heard = "nothing" if told is None else f"epoch {told}" + " after the pass" * (None in passes)
     check(
-        not wrong,
+        not unheard,
         "epoch-not-set",
-        f"train_epoch of epoch 5 told the loader's sampler {heard}: before the pass it has to be "
-        f"told the epoch, or its order is not that epoch's (GUIDELINES, {GUIDE})",
-        ranks=wrong,
+        f"train_epoch of epoch {epoch} told the loader's sampler {heard}: before the pass it has "
+        f"to be told the epoch, or its order is not that epoch's (GUIDELINES, {GUIDE})",
+        ranks=unheard,
+        guide=GUIDE,
+    )
+    idle = [rank for rank in range(2) if not seen[rank][0]]
+    check(
+        not idle,
+        "samples-dropped",
+        f"train_epoch of epoch {epoch} did not go through the loader (GUIDELINES, {GUIDE})",
+        ranks=idle,
         guide=GUIDE,
     )
 
@@ -126,15 +153,30 @@ def test_the_epochs_loss_weighs_every_sample_alike(ranks, rng):
         ranks=[rank for rank in range(3) if seen[rank]["kind"] != "float"],
         guide=GUIDE,
     )
-    losses, sizes = batch_losses([[part[order] for part in data] for order in orders], 4)
+    shares = [[part[order] for part in data] for order in orders]
+    losses, sizes = batch_losses(shares, 4)
     seen = each(seen, lambda value: value["loss"])
     assert_on_every_rank(
         seen,
         (sizes @ losses).mean() / sizes.sum(),
-        mistakes=epoch_loss_mistakes(losses, sizes, len(data[1])),
+        mistakes=[
+            *epoch_loss_mistakes(losses, sizes, len(data[1])),
+            first_batch_again(shares, len(sizes)),
+            cut_short("train_epoch", GUIDE),
+        ],
         otherwise=f"train_epoch returns {list(seen)} by rank: that is not the mean over all "
         "samples of all ranks, as they were when each batch came",
     )
+
+
+def first_batch_again(shares, steps):
+    """Return the rule for a loss of that many steps on the first batch."""
+    losses, _ = batch_losses([[np.concatenate([p[:4]] * steps) for p in s] for s in shares], 4)
+    text = (
+        f"train_epoch returns the loss of {steps} steps on the loader's first batch: each "
+        "`iter(loader)` begins from the start, so one has to do for the whole pass"
+    )
+    return would_be([losses.mean()] * len(shares), "samples-repeated", text, GUIDE)
 
 
 def epoch_loss_mistakes(losses, sizes, count):
@@ -154,7 +196,14 @@ def epoch_loss_mistakes(losses, sizes, count):
     def rule(values, code, text):
         return would_be(list(np.broadcast_to(values, ranks)), code, f"train_epoch {text}", GUIDE)
 
+    kept = (sizes @ losses + sizes[0] * losses[0]).mean() / (sizes.sum() + sizes[0])
     return [
+        rule(
+            kept,
+            "differs-from-single-process",
+            "returns the mean over the samples of this call and of the one before it: sums begin "
+            "at zero in each call, also those in a default argument",
+        ),
         rule((sizes @ losses).mean() / count, "differs-from-single-process", shared),
         rule((sizes @ losses).sum() / count, "differs-from-single-process", shared),
         rule(
@@ -215,7 +264,7 @@ def test_a_plain_loader_will_do(ranks, rng):
         model = Spy()
         loader = DataLoader(tensors(data), batch_size=4)
         trainer.train_epoch(model, loader, nn.CrossEntropyLoss(), sgd(model), 0)
-        return len(model.calls)
+        return sum(call.tracked for call in model.calls)
 
     [data] = draw(rng, [8])
     seen = ranks(probe, 1, data=data)

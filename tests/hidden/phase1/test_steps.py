@@ -1,11 +1,16 @@
 """The training step: N ranks step as one process with all their samples would."""
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from gradsync.diagnose.rounding import cut_short
 from gradsync.diagnose.values import close
+from gradsync.diagnose.waiting import nobody_waited, stayed_away_with_nan
+from gradsync.probes.models import placed
 from gradsync.records import Diagnosis
 from gradsync.testing import (
     assert_on_every_rank,
@@ -14,11 +19,13 @@ from gradsync.testing import (
     differs_from_one_process,
     each,
     exercise,
+    hold,
     would_be,
 )
 
 GUIDE = "The training step"
-LEARNING_RATE, MOMENTUM = 0.2, 0.9
+LEARNING_RATE, MOMENTUM = 0.01, 0.9
+STEEP = 6  # outputs make for gradients longer than 1, as many a clipping wants them
 
 
 class Net(nn.Module):
@@ -39,7 +46,8 @@ class Net(nn.Module):
         self.double()
 
     def forward(self, inputs):
-        return self.last(self.frozen(torch.tanh(self.tied(torch.tanh(self.first(inputs))))))
+        hidden = torch.tanh(self.tied(torch.tanh(self.first(inputs))))
+        return STEEP * self.last(self.frozen(hidden))
 
 
 def weights_of(model):
@@ -51,15 +59,19 @@ def optimizer_for(model):
     return torch.optim.SGD(trainable, lr=LEARNING_RATE, momentum=MOMENTUM)
 
 
-def draw_batches(rng, steps, world_size, size):
-    """Return inputs (step, rank, sample, 5) and targets (step, rank, sample)."""
-    inputs = rng.standard_normal((steps, world_size, size, 5)) * 2
-    return inputs, rng.integers(0, 3, (steps, world_size, size))
+def draw_batches(rng, steps, world_size, size, *, soft=False):
+    """Return inputs (step, rank, sample, 5) and targets (step, rank, sample).
+
+    The targets are classes, or, if they are `soft`, the probability of each (..., 3).
+    """
+    shape = (steps, world_size, size)
+    inputs = rng.standard_normal((*shape, 5)) * 2
+    return inputs, rng.dirichlet([1, 1, 1], shape) if soft else rng.integers(0, 3, shape)
 
 
 def probe_steps(rank, trainer, inputs, targets):
     """Return this rank's weights and losses after a step on each of its batches."""
-    model = Net()
+    model = placed(Net(), rank)
     optimizer = optimizer_for(model)
     losses = [
         trainer.train_step(
@@ -84,7 +96,8 @@ def one_process(inputs, targets, *, rank=None, scale=1.0, zero=True):
         samples = torch.from_numpy(x[chosen].reshape(-1, x.shape[-1]))
         if zero:
             model.zero_grad()
-        loss = nn.functional.cross_entropy(model(samples), torch.from_numpy(y[chosen].reshape(-1)))
+        wanted = torch.from_numpy(np.concatenate(y[chosen]))
+        loss = nn.functional.cross_entropy(model(samples), wanted)
         loss.backward()
         with torch.no_grad():
             for param in (p for p in trainable if p.grad is not None):
@@ -103,6 +116,7 @@ def test_steps_equal_those_of_one_process(ranks, rng, world_size):
 
     seen = ranks(probe_steps, world_size, inputs=by_rank(inputs, 1), targets=by_rank(targets, 1))
 
+    hold(nobody_waited(seen, GUIDE))
     assert_on_every_rank(
         each(seen, lambda value: value["weights"]),
         one_process(inputs, targets)["weights"],
@@ -167,12 +181,13 @@ def test_the_returned_loss_is_the_mean_over_ranks(ranks, rng):
 
     seen = ranks(probe, 3, inputs=by_rank(inputs, 1), targets=by_rank(targets, 1))
 
+    hold(nobody_waited(seen, GUIDE))
     wrong = [rank for rank in range(3) if not seen[rank][0]]
-    kinds = sorted({seen[rank][1] for rank in wrong})
+    kinds = " or a ".join(sorted({seen[rank][1] for rank in wrong}))
     check(
         not wrong,
         "wrong-signature",
-        f"train_step returns a {' or a '.join(kinds)}: a float is wanted (GUIDELINES, {GUIDE})",
+        f"train_step returns a {kinds}: a float is wanted (GUIDELINES, {GUIDE})",
         ranks=wrong,
         guide=GUIDE,
     )
@@ -181,7 +196,11 @@ def test_the_returned_loss_is_the_mean_over_ranks(ranks, rng):
     assert_on_every_rank(
         losses,
         float(np.mean(own)),
-        mistakes=loss_mistakes(own),
+        mistakes=[
+            *loss_mistakes(own),
+            after_the_step(inputs, targets),
+            cut_short("train_step", GUIDE),
+        ],
         otherwise=f"train_step returns {list(losses)} by rank: that is not the mean of the ranks' "
         "losses before the step",
     )
@@ -189,7 +208,6 @@ def test_the_returned_loss_is_the_mean_over_ranks(ranks, rng):
 
 def loss_mistakes(own):
     """Return the rules that know a mistake by the losses returned, given each rank's own."""
-    total = sum(own)
     return [
         would_be(
             own,
@@ -205,13 +223,23 @@ def loss_mistakes(own):
             GUIDE,
         ),
         would_be(
-            [total] * len(own),
+            [sum(own)] * len(own),
             "sum-not-mean",
             "the returned loss is the sum over the ranks, not their mean",
             GUIDE,
         ),
         only_rank_0_has_it,
     ]
+
+
+def after_the_step(inputs, targets):
+    """Return the rule for a loss that is that of the weights of later."""
+    model = Net()
+    model.load_state_dict(one_process(inputs, targets)["weights"], strict=False)
+    samples, wanted = (torch.from_numpy(np.concatenate(part[0])) for part in (inputs, targets))
+    losses = [nn.functional.cross_entropy(model(samples), wanted).item()] * inputs.shape[1]
+    text = "the returned loss is that after the step: it belongs to the weights before it"
+    return would_be(losses, "differs-from-single-process", text, GUIDE)
 
 
 def only_rank_0_has_it(seen, expected):
@@ -227,20 +255,31 @@ def only_rank_0_has_it(seen, expected):
 @exercise("phase1/train_step", points=1)
 def test_gradients_from_before_do_not_count(ranks, rng):
     """What is left in `grad` when a step begins has no part in it."""
-    inputs, targets = draw_batches(rng, 1, 2, 6)
+    inputs, targets = draw_batches(rng, 1, 2, 6, soft=True)
 
     def probe(rank, trainer, inputs, targets):
-        model = Net()
+        model = placed(Net(), rank)
         optimizer = optimizer_for(model)
         for param in model.parameters():
             if param.requires_grad:
                 param.grad = torch.ones_like(param)
         batch = (torch.from_numpy(inputs[0][rank]), torch.from_numpy(targets[0][rank]))
         trainer.train_step(model, batch, nn.CrossEntropyLoss(), optimizer)
-        return used(weights_of(model))
+        weights = used(weights_of(model))
+        spoilt = (batch[0] * (float("nan") if rank == 0 else 1), batch[1])
+        with suppress(Exception):  # what comes of it is not judged
+            trainer.train_step(model, spoilt, nn.CrossEntropyLoss(), optimizer)
+        return weights
 
-    seen = ranks(probe, 2, inputs=by_rank(inputs, 1), targets=by_rank(targets, 1))
+    seen = ranks(
+        probe,
+        2,
+        mistakes=[stayed_away_with_nan(0, "a loss", GUIDE)],
+        inputs=by_rank(inputs, 1),
+        targets=by_rank(targets, 1),
+    )
 
+    hold(nobody_waited(seen, GUIDE))
     expected = used(one_process(inputs, targets)["weights"])
     stale = {n: p if n.startswith("frozen") else p - LEARNING_RATE for n, p in expected.items()}
     cleared = would_be(
