@@ -1,8 +1,10 @@
 """What the ranks' collectives show of gradients that travel in buckets, whatever carries them.
 
 A bucket is judged by the sizes of what a rank put in: all-reduce, reduce-scatter with all-gather,
-broadcasts or objects, all are fine. A test that has to know what came before what makes marks:
-collectives in a group of its own, told by a dtype and a shape that nobody else uses.
+broadcasts or objects, all are fine. Sums made of messages between two ranks are fine too, but how
+many of those a bucket takes is the learner's own affair. A test that has to know what came before
+what makes marks: collectives in a group of its own, told by a dtype and a shape that nobody else
+uses.
 """
 
 from __future__ import annotations
@@ -99,6 +101,23 @@ def lanes(calls: Sequence[Collective]) -> dict[tuple[str, int | None], list[int]
 def bucket_sizes(calls: Sequence[Collective]) -> list[int]:
     """Return the sizes of the buckets in the order in which they left: the lane with the most."""
     return max(lanes(calls).values(), key=sum, default=[])
+
+
+def in_messages(seen: Observation) -> bool:
+    """Tell whether gradients travel from rank to rank, in pieces that need not be whole buckets."""
+    carriers = [call for call in seen.collectives(0) if carries_gradients(call)]
+    return bool(carriers) and all(call.op in ("send", "recv") for call in carriers)
+
+
+def averaged_elements(seen: Observation, stretch: Stretch = (None, None)) -> int:
+    """Return how many elements were averaged, counted as often as each was."""
+    if not in_messages(seen):
+        return sum(bucket_sizes(between(seen, 0, stretch)))
+    ranks = range(seen.world_size)
+    sent = [
+        size for r in ranks for lane in lanes(between(seen, r, stretch)).values() for size in lane
+    ]
+    return sum(sent) // (2 * (seen.world_size - 1))  # all parts have to meet, and to get back
 
 
 def unlike_buckets(seen: Observation, _expected: Any) -> Diagnosis | None:

@@ -2,8 +2,8 @@
 
 Every function of `torch.distributed`, whatever it is called through (a name imported early, an
 object collective, a hook, a helper thread), ends in a method of `ProcessGroup`, and every wait in
-`Work.wait`. Those are wrapped, nothing above them. Only what C++ starts itself stays unseen: the
-buckets of torch's own DistributedDataParallel, functional collectives, and DTensor through them.
+`Work.wait`. Those are wrapped, nothing above them. Functional collectives, and so DTensor's, are
+led there too. Only what else C++ starts stays unseen: the buckets of DistributedDataParallel.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from gradsync.ranks import events, frames
+from gradsync.ranks import events, frames, functional
 from gradsync.ranks.handles import Handles, is_done
 from gradsync.ranks.recorder import Recorder
 from gradsync.records import Collective
@@ -63,6 +63,7 @@ class Watch:
         self.handles = Handles(recorder)
         self.world_size = world_size
         self.everyone = tuple(range(world_size))
+        self.functional = functional.install()
         self._roots = roots
 
     def sees(self) -> bool:

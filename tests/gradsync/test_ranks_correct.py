@@ -6,6 +6,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from correct_programs import PROGRAMS, keeps_a_world_of_its_own, starts_over
 
 from gradsync import run_ranks
@@ -89,3 +90,25 @@ def test_two_ranks_may_wait_for_a_third_in_different_ways():
         dist.barrier()
 
     run_ranks(lean_on_rank_2, 3, timeout=20)
+
+
+def test_functional_collectives_do_what_the_plain_ones_do():
+    def use_all(rank):
+        world, own = dist.group.WORLD, torch.arange(4.0).reshape(2, 2) + 10 * rank
+        made = [
+            functional.all_reduce(own.t(), "sum", world),
+            functional.broadcast(own, 1, world),
+            functional.all_gather_tensor(own, 0, world),
+            functional.reduce_scatter_tensor(own, "sum", 0, world),
+            functional.all_to_all_single(own, [1, 1], [1, 1], world),
+        ]
+        functional.all_reduce(own, "sum", world)  # and nobody waits
+        assert own.sum() == 6 + 40 * rank  # what is put in stays as it was
+        return [functional.wait_tensor(one).tolist() for one in made]
+
+    for rank, (summed, told, gathered, share, swapped) in enumerate(run_ranks(use_all, 2)):
+        assert summed == [[10, 14], [12, 16]]
+        assert told == [[10, 11], [12, 13]]
+        assert gathered == [[0, 1], [2, 3], [10, 11], [12, 13]]
+        assert share == [[10 + 4 * rank, 12 + 4 * rank]]
+        assert swapped == [[2.0 * rank, 2 * rank + 1], [2 * rank + 10, 2 * rank + 11]]

@@ -6,6 +6,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch import nn
 
 from gradsync import RankFailure, run_ranks
@@ -16,6 +17,22 @@ def test_a_handle_that_is_waited_for_in_vain_is_told(failure_of, here):
         if rank == 0:
             handle = dist.all_reduce(torch.ones(2), async_op=True)  # here
             handle.wait()
+
+    failure = failure_of(skip)
+
+    assert failure.diagnosis.code == "deadlock-rank-missing"
+    assert failure.diagnosis.ranks == (1,)
+    assert failure.diagnosis.where == here(skip)
+
+
+@pytest.mark.parametrize(
+    "use", [functional.wait_tensor, lambda tensor: tensor + 1], ids=["wait", "use"]
+)
+def test_a_functional_collective_that_is_waited_for_in_vain_is_told(failure_of, here, use):
+    def skip(rank):
+        if rank == 0:
+            made = functional.all_reduce(torch.ones(2), "sum", dist.group.WORLD)  # here
+            use(made)
 
     failure = failure_of(skip)
 

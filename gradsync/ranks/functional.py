@@ -1,0 +1,94 @@
+"""Untrusted side: functional collectives, sent through `torch.distributed`, where they are seen.
+
+torch starts `_functional_collectives`, and DTensor with them, from C++. Here the same operators are
+made of the plain calls, for tensors on a CPU; who waits for the result waits for the plain call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+Group = Any  # or its name, in older versions of torch
+
+
+def install() -> torch.library.Library | None:
+    """Put the operators in place, for as long as the library is kept; None in an older torch."""
+    if not hasattr(torch._C._distributed_c10d, "PythonCallbackWork"):
+        return None
+    library = torch.library.Library("_c10d_functional", "IMPL")  # type: ignore[no-untyped-call]
+    for operator in (
+        *(all_reduce, all_reduce_, broadcast, broadcast_),
+        *(all_gather_into_tensor, reduce_scatter_tensor, all_to_all_single),
+    ):
+        library.impl(operator.__name__, operator, "CPU")  # type: ignore[no-untyped-call]
+    return library
+
+
+def all_reduce(tensor: Tensor, reduction: str, group: Group) -> Tensor:
+    return all_reduce_(_copy(tensor), reduction, group)
+
+
+def all_reduce_(tensor: Tensor, reduction: str, group: Group) -> Tensor:
+    return _start(dist.all_reduce, tensor, group, op=_named(reduction))
+
+
+def broadcast(tensor: Tensor, source: int, group: Group) -> Tensor:
+    return broadcast_(_copy(tensor), source, group)
+
+
+def broadcast_(tensor: Tensor, source: int, group: Group) -> Tensor:
+    return _start(dist.broadcast, tensor, group, group_src=source)
+
+
+def all_gather_into_tensor(tensor: Tensor, size: int, group: Group) -> Tensor:
+    gathered = _rows(tensor, len(tensor) * size)
+    return _start(dist.all_gather_into_tensor, gathered, group, input_tensor=tensor.contiguous())
+
+
+def reduce_scatter_tensor(tensor: Tensor, reduction: str, size: int, group: Group) -> Tensor:
+    own, summed = _rows(tensor, len(tensor) // size), _named(reduction)
+    return _start(dist.reduce_scatter_tensor, own, group, input=tensor.contiguous(), op=summed)
+
+
+def all_to_all_single(
+    tensor: Tensor, arriving: list[int], leaving: list[int], group: Group
+) -> Tensor:
+    return _start(
+        dist.all_to_all_single,
+        _rows(tensor, sum(arriving)),
+        group,
+        input=tensor.contiguous(),
+        output_split_sizes=arriving,
+        input_split_sizes=leaving,
+    )
+
+
+def _start(collective: Callable[..., Any], result: Tensor, group: Group, **options: Any) -> Tensor:
+    """Start the collective, and have torch wait for it when it waits for `result`."""
+    if isinstance(group, str):
+        group = torch._C._distributed_c10d._resolve_process_group(group)  # type: ignore[arg-type]
+    work = collective(result, group=group, async_op=True, **options)
+
+    def wait(_timeout: Any) -> bool:
+        return bool(work.wait())
+
+    c10d = torch._C._distributed_c10d
+    c10d._register_work(result, c10d.PythonCallbackWork(wait))
+    return result
+
+
+def _named(reduction: str) -> Any:
+    return getattr(dist.ReduceOp, reduction.upper())
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _rows(tensor: Tensor, number: int) -> Tensor:
+    return tensor.new_empty((number, *tensor.shape[1:]))
