@@ -21,9 +21,10 @@ def other_lines(seen: Run, errors: Sequence[str], epochs: int, guide: str) -> Di
         epochs: how many.
         guide: the heading of GUIDELINES.md on the training.
     """
+    histories = [value["history"][:epochs] for value in seen]  # no more are wanted
     told = [
-        [line for line in text.splitlines() if _tells_of_an_epoch(line, value["history"])]
-        for value, text in zip(seen, errors, strict=True)
+        [line for line in text.splitlines() if _tells_of_an_epoch(line, rows)]
+        for rows, text in zip(histories, errors, strict=True)
     ]
     printed = [value["lines"] for value in seen]
     loud = [rank for rank in range(1, len(seen)) if printed[rank] or told[rank]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from gradsync.records import Diagnosis
@@ -135,7 +136,7 @@ def _why_disordered(shares: Shares, order: list[int], shuffle: bool) -> Finding:
             "0, 1, 2 and so on"
         )
         return "not-contiguous", every, text
-    twice = sorted({index for index in order if order.count(index) > 1})
+    twice = repeated(order)
     text = (
         f"{some(twice)} {'comes' if len(twice) == 1 else 'come'} twice before every sample has "
         "come once. The padding comes after the whole order, and is its own beginning"
@@ -160,6 +161,11 @@ def _was_cut_first(shares: Shares, num_samples: int) -> bool:
 def _all_alike(shares: Shares, num_samples: int) -> bool:
     alike = all(list(share) == list(shares[0]) for share in shares)
     return alike and min(num_samples, len(shares)) > 1 and len(shares[0]) > 0
+
+
+def repeated(indices: Sequence[int]) -> list[int]:
+    """Return the indices that come more than once, in time that grows as their number does."""
+    return sorted(index for index, times in Counter(indices).items() if times > 1)
 
 
 def some(indices: Sequence[int]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradsync.diagnose.shares import Finding, Shares, look_at_counts, some
+from gradsync.diagnose.shares import Finding, Shares, look_at_counts, repeated, some
 from gradsync.records import Diagnosis
 
 GUIDE = "Resumable shares"
@@ -152,7 +152,7 @@ def _why_another_order(shares: Shares, rest: Sequence[int], start: list[int]) ->
             "the epoch decide it: not the world size, not `drop_last` and not what has been seen"
         )
         return "shuffle-differs-across-ranks", every, text
-    twice = sorted({index for index in start if start.count(index) > 1})
+    twice = repeated(start)
     text = f"{_come(twice)} twice before every sample has come once. The padding comes at the end"
     return "padding-wrong", every, text
 

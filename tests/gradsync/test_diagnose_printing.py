@@ -25,6 +25,12 @@ def test_on_stderr_too_rank_0_alone_tells_of_an_epoch(line):
     assert other_lines(seen, [line, line], 1, GUIDE).ranks == (1,)
 
 
+def test_a_history_that_is_too_long_is_not_looked_through():
+    seen = [{"lines": ["a"], "history": [ROW] * 100_000}]
+
+    assert other_lines(seen, ["loss=7.25 " * 10_000], 1, GUIDE) is None
+
+
 @pytest.mark.parametrize(
     "line",
     [

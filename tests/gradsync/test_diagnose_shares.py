@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
-from gradsync.diagnose.shares import diagnose_shares
+from gradsync.diagnose.shares import diagnose_shares, repeated
 
 SIZES = st.integers(1, 2000), st.integers(1, 64)
 RANDOM = st.randoms(use_true_random=False)
@@ -143,6 +143,11 @@ def test_torchs_own_sampler_is_a_shortcut_only_where_it_is_wrong():
 
     assert diagnose_shares(strided, 10, False, shortcut=True).code == "forbidden-shortcut"
     assert diagnose_shares([[0, 1], [2, 3]], 4, False, shortcut=True) is None
+
+
+def test_what_comes_more_than_once_is_found_in_no_time():
+    assert repeated([3, 1, 3, 2, 2, 3]) == [2, 3]
+    assert repeated(list(range(500_000)) * 2) == list(range(500_000))
 
 
 def test_long_lists_are_cut_short():

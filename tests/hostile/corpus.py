@@ -20,6 +20,7 @@ FOLDER = Path(__file__).parent / "attacks"
 TESTS = {
     "phase1/average_gradients": "ends_with_the_mean[2]",
     "phase2/ring_all_reduce": "sends_more_than_its_part[3]",
+    "phase2/shard_without_padding": "empty_shard",
 }
 
 
@@ -48,7 +49,7 @@ class Attack:
         """Return it as handed in; it may use the names in `known` as constants of its own."""
         files = dict((reference if self.on == "reference" else untouched)(course).files)
         constants = "".join(f"{name} = {value!r}\n" for name, value in known.items())
-        path = f"{self.exercise.partition('/')[0]}/template_trainer.py"
+        path = f"{self.exercise.partition('/')[0]}/{course.find(self.exercise).file}"
         source = files[path].decode()
         if self.at == "top":
             source = self.code + source

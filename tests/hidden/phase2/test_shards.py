@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from gradsync.diagnose.shares import some
+from gradsync.diagnose.shares import repeated, some
 from gradsync.probes import raised
 from gradsync.testing import check, exercise
 
@@ -18,7 +18,7 @@ def hold_parts(parts, count, case, guide):
     missing = sorted(set(range(count)) - set(every))
     alike = len(parts) > 1 and sizes[0] and all(part == parts[0] for part in parts)
     strangers = sorted(set(every) - set(range(count)))
-    twice = sorted({index for index in every if every.count(index) > 1})
+    twice = repeated(every)
     for holds, code, text in (
         (not alike, "same-shard-on-every-rank", f"all get the same, {some(parts[0])}"),
         (not missing, "samples-missing", f"nobody gets {some(missing)}"),
