@@ -12,10 +12,10 @@ FIRST_PLACE = 5  # buffers begin at 0 or 16 in a small set, and so do parameters
 class Placed(nn.Parameter):
     """A parameter with a place of its own in a set, as an address gives it one."""
 
-    place: int
+    place: int | None = None  # a copy's is that of its address
 
     def __hash__(self) -> int:
-        return self.place
+        return id(self) if self.place is None else self.place
 
 
 def placed(model: nn.Module, rank: int) -> nn.Module:

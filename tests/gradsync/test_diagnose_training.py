@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from gradsync.diagnose import first_diagnosis
+from gradsync.diagnose.epochs import other_samples
 from gradsync.diagnose.training import (
     later_steps_differ,
     models_differ,
     other_counts,
     other_numbers,
     other_rows,
-    other_samples,
     training_mistakes,
     with_its_momentum,
 )

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from gradsync.diagnose.epochs import other_epochs, other_shares
 from gradsync.diagnose.resuming import resumed_wrongly
-from gradsync.diagnose.training import other_epochs, other_shares
 from gradsync.diagnose.values import close
 from gradsync.probes import Info
 from gradsync.probes.printing import printed

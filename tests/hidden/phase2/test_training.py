@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 
+from gradsync.diagnose.epochs import other_samples
 from gradsync.diagnose.printing import other_lines
 from gradsync.diagnose.training import (
     later_steps_differ,
@@ -11,7 +12,6 @@ from gradsync.diagnose.training import (
     other_counts,
     other_numbers,
     other_rows,
-    other_samples,
     training_mistakes,
     with_its_momentum,
 )
