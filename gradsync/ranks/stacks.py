@@ -14,7 +14,7 @@ from gradsync.ranks.places import place
 ANSWER_SECONDS = 0.4  # for ranks to write their stacks
 QUIET_SECONDS = 0.1  # after which that was all
 MAX_STACK = 256 * 2**10  # bytes
-FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
+FRAME = re.compile(r'File "([^"]{1,4096})", line (\d{1,9}) in (\S{1,512})')
 THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
 WAITING = ("/gradsync/ranks/watch.py", "wrapper")  # a frame of a thread that waits in a collective
 

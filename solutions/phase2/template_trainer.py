@@ -390,8 +390,12 @@ def _naming_lost_ranks() -> Iterator[None]:
 
 def _lost_ranks() -> list[int]:
     """Return the ranks that this one has no connection to, and that give no sign of life."""
-    rank = dist.get_rank()
-    hung_up = {peer for peer in range(dist.get_world_size()) if peer != rank and _hung_up(peer)}
+    rank, hung_up = dist.get_rank(), set()
+    peers = set(range(dist.get_world_size())) - {rank}
+    until = time.monotonic() + GRACE_SECONDS
+    while peers and not hung_up and time.monotonic() < until:  # an end may yet be heard of
+        hung_up = {peer for peer in peers if _hung_up(peer)}
+        time.sleep(0.01)
     silent = set(hung_up)
     with suppress(dist.DistError):  # the store may be gone, too, with the rank that keeps it
         store = dist.distributed_c10d._get_default_store()

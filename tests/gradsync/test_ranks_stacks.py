@@ -46,3 +46,9 @@ def test_nothing_is_made_up():
     assert user_line(MAIN.replace("/class/ada", "/opt"), shows) is None
     assert user_line("", shows) is None
     assert user_line("Thread 0x\n" * 1000, shows) is None
+
+
+def test_a_line_of_6000_digits_is_nobodys():
+    forged = f'Thread 0x1\n  File "/class/ada/trainer.py", line {"9" * 6000} in train\n'
+
+    assert user_line(forged + MAIN, shows) == "trainer.py:5"
