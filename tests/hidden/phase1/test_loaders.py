@@ -241,15 +241,20 @@ def test_every_rank_loads_its_own_share(ranks, rng):
     )
     said = " and ".join(f"{name}={value}" for name, value in ANOTHER_RANK.items())
     hold(environment_has_a_say((train, val), under, said))
-    in_order = diagnose_shares(val, 31, shuffle=False) is None
+    hold_in_order(val)
+
+
+def hold_in_order(val):
+    """Hold that the ranks' shares of the val set go in order."""
+    in_order = diagnose_shares(val, 31, shuffle=False)
     check(
-        in_order or diagnose_shares(val, 31, shuffle=True) is not None,
+        in_order is None or diagnose_shares(val, 31, shuffle=True) is not None,
         "val-shuffled",
         f"with 4 ranks the val loader is shuffled, rank 0 gets {some(val[0])}: it goes in order "
         f"(GUIDELINES, {GUIDE})",
         guide=GUIDE,
     )
-    hold(diagnose_shares(val, 31, shuffle=False))
+    hold(in_order)
 
 
 def hold_shared(name, shares, count):
