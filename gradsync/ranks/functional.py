@@ -6,6 +6,7 @@ made of the plain calls, for tensors on a CPU; who waits for the result waits fo
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 Group = Any  # or its name, in older versions of torch
 
 
+@functools.cache  # which keeps it, and does it once; ranks that are forked have it from the start
 def install() -> torch.library.Library | None:
     """Put the operators in place, for as long as the library is kept; None in an older torch."""
     if not hasattr(torch._C._distributed_c10d, "PythonCallbackWork"):
@@ -47,12 +49,13 @@ def broadcast_(tensor: Tensor, source: int, group: Group) -> Tensor:
 
 def all_gather_into_tensor(tensor: Tensor, size: int, group: Group) -> Tensor:
     gathered = _rows(tensor, len(tensor) * size)
-    return _start(dist.all_gather_into_tensor, gathered, group, input_tensor=tensor.contiguous())
+    return _start(_newest("all_gather"), gathered, group, input_tensor=tensor.contiguous())
 
 
 def reduce_scatter_tensor(tensor: Tensor, reduction: str, size: int, group: Group) -> Tensor:
     own, summed = _rows(tensor, len(tensor) // size), _named(reduction)
-    return _start(dist.reduce_scatter_tensor, own, group, input=tensor.contiguous(), op=summed)
+    collective = _newest("reduce_scatter")
+    return _start(collective, own, group, input=tensor.contiguous(), op=summed)
 
 
 def all_to_all_single(
@@ -80,6 +83,13 @@ def _start(collective: Callable[..., Any], result: Tensor, group: Group, **optio
     c10d = torch._C._distributed_c10d
     c10d._register_work(result, c10d.PythonCallbackWork(wait))
     return result
+
+
+def _newest(collective: str) -> Callable[..., Any]:
+    """Return the collective of one tensor by its latest name: by former ones it warns."""
+    former = {"all_gather": "all_gather_into_tensor", "reduce_scatter": "reduce_scatter_tensor"}
+    names = (f"{collective}_single", former[collective])
+    return next(getattr(dist, name) for name in names if hasattr(dist, name))  # type: ignore[no-any-return]
 
 
 def _named(reduction: str) -> Any:

@@ -27,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gradsync.ranks import namespaces, worker
+from gradsync.ranks import functional, namespaces, worker
 from gradsync.ranks.cgroups import ControlGroup
 from gradsync.ranks.crew import MAX_MESSAGE
 from gradsync.ranks.patience import starved
@@ -232,6 +232,7 @@ class WarmProcess:
 
 def _import_what_ranks_use() -> None:
     preload(WANTED_SOON)
+    functional.install()
     with suppress(AttributeError, KeyError):  # what each start of a group would empty, at some cost
         sys.modules[OPTIMIZERS].trace_rules.clear_lru_cache()
     for name in READ_SOON:

@@ -63,7 +63,7 @@ class Watch:
         self.handles = Handles(recorder)
         self.world_size = world_size
         self.everyone = tuple(range(world_size))
-        self.functional = functional.install()
+        functional.install()
         self._roots = roots
 
     def sees(self) -> bool:
