@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gradsync.diagnose import Rule
@@ -49,6 +50,24 @@ def pipeline_gradient_mistakes(ended: Sequence[tuple[str, Sequence[Any]]]) -> li
     """
     known = [would_be(by_rank, *GRADIENTS[what], GUIDE) for what, by_rank in ended]
     return [nothing_left, *known, other_gradients]
+
+
+def stages_summed(seen: Observation, _expected: Any) -> Diagnosis | None:
+    """Know a run that stands still in a sum of the gradients of different stages."""
+    failure = seen.failure
+    call = failure.collective if failure is not None else None
+    if failure is None or call is None or call.op != "all_reduce":
+        return None
+    if not (call.label or "").endswith(".grad"):
+        return None
+    together = all(c and c[-1].op == call.op for c in map(seen.collectives, range(seen.world_size)))
+    text = (
+        f"{failure.diagnosis.explanation}. Each stage has parameters of its own, which no other "
+        "rank has: their gradients are whole once backward has gone through all microbatches, and "
+        f"are not to be added up over the ranks (GUIDELINES, {GUIDE})"
+    )
+    code = "shape-mismatch" if together else failure.diagnosis.code
+    return replace(failure.diagnosis, code=code, explanation=text, guide=GUIDE)
 
 
 def nothing_left(seen: Observation, expected: Any) -> Diagnosis | None:

@@ -20,6 +20,7 @@ Named = dict[str, Any]  # by the parameter's name in the whole model
 LEARNING_RATE, MOMENTUM = 0.3, 0.9
 BLOCKS, CLASSES = 4, 3
 WIDE = 2048  # features of an input that is much larger than any activation
+WORDS = 16_500  # in a sample; what becomes of them has a side that no 16 bits can count
 
 
 class Turn(nn.Module):
@@ -74,14 +75,17 @@ def _blocks_of(kind: Kind) -> list[nn.Sequential]:
     """Return the blocks that a model is cut between, the same whenever they are made."""
     torch.manual_seed(11)
     first: nn.Module
+    width = WORDS if kind == "words" else 5
     if kind == "words":
         first = nn.Sequential(nn.Embedding(7, 2), nn.Flatten())
     else:
         first = nn.Linear({"vectors": 6, "wide": WIDE}[kind], 10)
     blocks = [
-        nn.Sequential(first, nn.Tanh()),  # (sample, 10)
-        nn.Sequential(nn.Unflatten(1, (5, 2)), nn.Linear(2, 3), nn.Tanh()),  # (sample, 5, 3)
-        nn.Sequential(Turn(), nn.Linear(5, 4), nn.Tanh(), Turn()),  # (sample, 4, 3)
+        nn.Sequential(first, nn.Tanh()),  # (sample, 2 * width)
+        nn.Sequential(
+            nn.Unflatten(1, (width, 2)), nn.Linear(2, 3), nn.Tanh()
+        ),  # (sample, width, 3)
+        nn.Sequential(Turn(), nn.Linear(width, 4), nn.Tanh(), Turn()),  # (sample, 4, 3)
         nn.Sequential(nn.Flatten(), nn.Linear(12, CLASSES)),
     ]
     if kind == "words":
@@ -107,7 +111,7 @@ def draw_microbatches(
     rng: np.random.Generator, sizes: Sequence[int], kind: Kind = "vectors"
 ) -> Microbatches:
     """Return microbatches of these sizes; the last class is no sample's."""
-    features = {"vectors": 6, "wide": WIDE, "words": 5}[kind]
+    features = {"vectors": 6, "wide": WIDE, "words": WORDS}[kind]
     microbatches = []
     for size in sizes:
         inputs = rng.standard_normal((size, features), np.float32)

@@ -1,5 +1,7 @@
 """From what a pipeline's stages ended with to the mistake that it shows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,8 +10,9 @@ from gradsync.diagnose.pipelines import (
     diagnose_order,
     pipeline_gradient_mistakes,
     pipeline_loss_mistakes,
+    stages_summed,
 )
-from gradsync.records import Observation
+from gradsync.records import Collective, Diagnosis, Event, Failure, Observation
 
 RIGHT = [{"a": np.array([1.0, 2.0])}, {"b": np.array([3.0])}]
 
@@ -70,3 +73,34 @@ def test_a_backward_before_the_last_forward_is_named(order):
     diagnosis = diagnose_order([right, order], 2)
 
     assert (diagnosis.code, diagnosis.ranks) == ("microbatch-order", (1,))
+
+
+def stopped(*calls):
+    """A run that stands still, each rank in one collective, told from that of rank 0."""
+    events = tuple(Event(r, "enter", 0, 0.0, 1, collective=call) for r, call in enumerate(calls))
+    failure = Failure("deadlock", Diagnosis("deadlock-order-differs", (0, 1), "they stop"))
+    return Observation(
+        len(calls), (None, None), events, (), 0.0, replace(failure, collective=calls[0])
+    )
+
+
+def call(op, size, label):
+    return Collective(op, "w", (0, 1), shapes=((size,),), label=label)
+
+
+@pytest.mark.parametrize(
+    ("other", "code"), [("all_reduce", "shape-mismatch"), ("broadcast", "deadlock-order-differs")]
+)
+def test_a_sum_of_the_stages_gradients_is_told_as_such(other, code):
+    seen = stopped(call("all_reduce", 6, "0.weight.grad"), call(other, 4, None))
+
+    diagnosis = stages_summed(seen, None)
+
+    assert diagnosis.code == code
+    assert "not to be added up" in diagnosis.explanation
+
+
+def test_a_sum_of_losses_is_no_sum_of_gradients():
+    seen = stopped(call("all_reduce", 1, None), call("broadcast", 1, None))
+
+    assert stages_summed(seen, None) is None

@@ -8,6 +8,7 @@ from gradsync.diagnose.pipelines import (
     diagnose_order,
     pipeline_gradient_mistakes,
     pipeline_loss_mistakes,
+    stages_summed,
 )
 from gradsync.diagnose.traffic import too_many_bytes
 from gradsync.probes.models import tensors_of
@@ -60,6 +61,10 @@ def probe_steps(rank, world_size, model_parallel, steps, kind="vectors", frozen=
     }
 
 
+def run(ranks, world_size, **inputs):
+    return ranks(probe_steps, world_size, mistakes=[stages_summed], **inputs)
+
+
 def hold_gradients(seen, steps, *, cross=False, **options):
     """Hold every stage's gradients after the last step against the unsplit model's."""
     world_size = len(seen)
@@ -84,7 +89,7 @@ def test_gradients_are_the_unsplit_models(ranks, rng, world_size):
     """After a step, every stage's gradients are those of the whole model on the whole batch."""
     steps = [draw_microbatches(rng, [2, 2, 2])]
 
-    seen = ranks(probe_steps, world_size, steps=steps)
+    seen = run(ranks, world_size, steps=steps)
 
     hold_gradients(seen, steps, cross=True)
 
@@ -95,7 +100,7 @@ def test_microbatches_weigh_by_their_samples(ranks, rng, world_size, sizes):
     """Microbatches of unequal size, or only one, give the gradients of the whole batch too."""
     steps = [draw_microbatches(rng, sizes)]
 
-    seen = ranks(probe_steps, world_size, steps=steps)
+    seen = run(ranks, world_size, steps=steps)
 
     hold_gradients(seen, steps)
 
@@ -106,7 +111,7 @@ def test_every_rank_returns_the_whole_batchs_loss(ranks, rng, world_size):
     """A float on every rank: the mean loss over all samples, before the step."""
     steps = [draw_microbatches(rng, [3, 1, 2])]
 
-    seen = ranks(probe_steps, world_size, steps=steps)
+    seen = run(ranks, world_size, steps=steps)
 
     [loss], [equally], [summed] = (
         unsplit(steps, weigh=how)["losses"] for how in ("samples", "equally", "summed")
@@ -133,7 +138,7 @@ def test_several_steps_equal_those_of_unsplit(ranks, rng):
     """After several steps the stages have the unsplit model's weights, in both groups."""
     steps = [draw_microbatches(rng, sizes) for sizes in ([2, 3], [3, 1, 1], [1, 2])]
 
-    seen = ranks(probe_steps, 3, steps=steps)
+    seen = run(ranks, 3, steps=steps)
 
     def ended(steps, **mistake):
         return by_rank(unsplit(steps, **mistake)["weights"], 3)
@@ -173,7 +178,7 @@ def test_only_the_ends_read_their_data(ranks, rng):
 
     stray = torch.zeros(7, dtype=torch.int64)  # of another size than any microbatch
 
-    seen = ranks(probe_steps, 3, steps=steps, stray=stray)
+    seen = run(ranks, 3, steps=steps, stray=stray)
 
     hold_gradients(seen, steps)
 
@@ -183,7 +188,7 @@ def test_all_forwards_come_before_all_backwards(ranks, rng):
     """Every stage runs forward for each microbatch, and only then backward for any."""
     steps = [draw_microbatches(rng, [2, 2, 1, 1])]
 
-    seen = ranks(probe_steps, 3, steps=steps)
+    seen = run(ranks, 3, steps=steps)
 
     hold(diagnose_order([kept["order"] for kept in seen], 4))
     other = [rank for rank, kept in enumerate(seen) if not kept["trains"]]
@@ -203,7 +208,7 @@ def test_activations_cross_and_not_batches(ranks, rng):
     """Between ranks go activations and their gradients: no inputs, no weights."""
     steps = [draw_microbatches(rng, [4, 4], "wide")]
 
-    seen = ranks(probe_steps, 3, steps=steps, kind="wide")
+    seen = run(ranks, 3, steps=steps, kind="wide")
 
     text = (
         "that is a large part of the batch itself, or of the weights. What a rank has to tell the "
@@ -216,10 +221,10 @@ def test_activations_cross_and_not_batches(ranks, rng):
 
 @exercise("phase2/pipeline_train_step", points=0.5)
 def test_stages_of_double_precision_fed_with_words(ranks, rng):
-    """Rank 0 may be fed integers; activations travel as they are, float64 and of six dimensions."""
+    """Rank 0 may be fed integers; activations travel as they are: float64, wide, six dimensions."""
     steps = [draw_microbatches(rng, [2, 1], "words")]
 
-    seen = ranks(probe_steps, 3, steps=steps, kind="words")
+    seen = run(ranks, 3, steps=steps, kind="words")
 
     hold_gradients(seen, steps, kind="words")
 
@@ -230,6 +235,6 @@ def test_a_frozen_stage_is_passed_by(ranks, rng, frozen):
     """The first stage, or one in the middle, may be frozen: the others' gradients are the same."""
     steps = [draw_microbatches(rng, [2, 1])]
 
-    seen = ranks(probe_steps, 4, steps=steps, frozen=[frozen])
+    seen = run(ranks, 4, steps=steps, frozen=[frozen])
 
     hold_gradients(seen, steps, frozen=[frozen])
