@@ -21,6 +21,7 @@ from gradsync.testing import (
 
 GUIDE = "Sharding the optimizer"
 GROUPS = [[0, 3], [4, 1, 2]]  # of five parameters, by their numbers
+ALIKE = 10  # elements of each of some parameters that are groups of their own
 
 
 def make_params(shapes):
@@ -126,8 +127,8 @@ def hold_calls(seen):
     )
 
 
-def probe_state(trainer, shapes, first):
-    """Step with all but the last group there, add that, and step; count what is kept."""
+def probe_state(world_size, trainer, shapes, first):
+    """Count what is kept after steps: without the last group, with it, and with many groups."""
     made = []
 
     class Watched(torch.optim.Adam):
@@ -143,17 +144,21 @@ def probe_state(trainer, shapes, first):
         kept = [t for t in tensors.values() if isinstance(t, torch.Tensor) and t.dim() > 0]
         return sum(t.numel() for t in kept if t.is_floating_point())
 
-    params = [torch.nn.Parameter(torch.ones(shape)) for shape in shapes]
-    optimizer = trainer.ShardedOptimizer(params[:first], Watched, lr=0.1)
-    rows = []
-    for late in (params[first:], []):
+    def kept_by(optimizer, params):
         for param in params:
             param.grad = torch.ones_like(param)
         optimizer.step()
-        rows.append([elements(*(one.state for one in made)), elements(optimizer.state)])
-        if late:
-            optimizer.add_param_group({"params": late, "lr": 0.01})
-    return rows
+        return [elements(*(one.state for one in made)), elements(optimizer.state)]
+
+    params = [torch.nn.Parameter(torch.ones(shape)) for shape in shapes]
+    optimizer = trainer.ShardedOptimizer(params[:first], Watched, lr=0.1)
+    rows = [kept_by(optimizer, params)]
+    optimizer.add_param_group({"params": params[first:], "lr": 0.01})
+    rows.append(kept_by(optimizer, params))
+    made.clear()
+    alike = [torch.nn.Parameter(torch.ones(ALIKE)) for _ in range(2 * world_size)]
+    optimizer = trainer.ShardedOptimizer([{"params": [param]} for param in alike], Watched, lr=0.1)
+    return [*rows, kept_by(optimizer, alike)]
 
 
 @pytest.mark.parametrize("world_size", [4, 3, 2])
@@ -171,11 +176,12 @@ def test_each_rank_keeps_a_share_of_the_state(ranks, rng, world_size):
 
     seen = ranks(probe_state, world_size, shapes=shapes, first=len(big))
 
-    for moment, known in enumerate((big, shapes)):
+    moments = ("", ", after add_param_group", ", with a group for each parameter")
+    for moment, known in enumerate((big, shapes, [(ALIKE,)] * (2 * world_size))):
         hold_shares(
             [value[moment] for value in seen],
             [math.prod(shape) for shape in known],
-            ", after add_param_group" * moment,
+            moments[moment],
         )
 
 
