@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 LEARNING_RATE, MOMENTUM = 0.2, 0.9
 UNEQUAL = [[5, 2, 1], [1, 4, 3], [3, 1, 4]]  # samples, by rank and microbatch
@@ -36,9 +37,22 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(trainable, lr=LEARNING_RATE, momentum=MOMENTUM)
 
 
+def mean_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean loss of samples, whose targets are classes, or numbers to come close to."""
+    if targets.dim() == outputs.dim():
+        return functional.mse_loss(outputs, targets)
+    return functional.cross_entropy(outputs, targets)
+
+
 def draw(
-    rng: np.random.Generator, steps: int, sizes: Sequence[Sequence[int]]
+    rng: np.random.Generator, steps: int, sizes: Sequence[Sequence[int]], numbers: bool = False
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return inputs (step, rank, sample, 5) and targets, whose losses vary a lot."""
+    """Return inputs (step, rank, sample, 5) and targets, whose losses vary a lot.
+
+    Targets are classes, (step, rank, sample), or `numbers` so large that gradients are too.
+    """
     shape = (steps, len(sizes), sum(sizes[0]))
-    return rng.standard_normal((*shape, 5)) * 3, rng.integers(0, 7, shape)
+    inputs = rng.standard_normal((*shape, 5)) * 3
+    if numbers:
+        return inputs, rng.standard_normal((*shape, 7)) * 20
+    return inputs, rng.integers(0, 7, shape)

@@ -2,9 +2,16 @@
 
 import pytest
 import torch
-from torch import nn
 
-from gradsync.probes.accumulation import LEARNING_RATE, MOMENTUM, UNEQUAL, Net, draw, optimizer_of
+from gradsync.probes.accumulation import (
+    LEARNING_RATE,
+    MOMENTUM,
+    UNEQUAL,
+    Net,
+    draw,
+    mean_loss,
+    optimizer_of,
+)
 from gradsync.testing import (
     assert_on_every_rank,
     by_rank,
@@ -37,9 +44,7 @@ def probe_steps(rank, trainer, inputs, targets, sizes):
     for x, y in zip(inputs, targets, strict=True):
         parts = (torch.from_numpy(part[rank]).split(sizes[rank]) for part in (x, y))
         microbatches = list(zip(*parts, strict=True))
-        loss = trainer.train_step_accumulated(
-            model, microbatches, nn.functional.cross_entropy, optimizer, averager
-        )
+        loss = trainer.train_step_accumulated(model, microbatches, mean_loss, optimizer, averager)
         losses.append(loss)
     kinds = sorted({"float" if isinstance(x, float) else type(x).__name__ for x in losses})
     return {
@@ -65,7 +70,7 @@ def one_process(inputs, targets, sizes, weigh=None, rank=None, scale=1.0, zero=T
             for number, (samples, labels) in enumerate(zip(*parts, strict=True)):
                 by_samples = len(labels) / sum(sizes[r])
                 weight = by_samples if weigh is None else weigh(sizes[r], number)
-                loss = nn.functional.cross_entropy(model(samples), labels)
+                loss = mean_loss(model(samples), labels)
                 (loss * weight / (len(sizes) if rank is None else 1)).backward()
                 total += loss.item() * weight / (len(sizes) if rank is None else 1)
         losses.append(total)
@@ -97,6 +102,12 @@ MISWEIGHED = [  # how a microbatch weighs by the sizes and its number, the code,
         "that is the sum over samples, not their mean",
     ),
     (
+        lambda sizes, number: sizes[number] / (sizes[0] * len(sizes)),
+        UNWEIGHTED,
+        "the batch is taken to have as many samples as if every microbatch were as large as the "
+        "first: what a microbatch weighs is its samples, out of those that all of them have",
+    ),
+    (
         lambda sizes, number: number == len(sizes) - 1,
         LOST,
         "the last microbatch alone counts: what the others made is lost",
@@ -114,7 +125,7 @@ MISWEIGHED = [  # how a microbatch weighs by the sizes and its number, the code,
 def test_steps_equal_those_on_whole_batches(ranks, rng, case):
     """After several steps the weights are those of one process that takes whole batches."""
     sizes = CASES[case]
-    inputs, targets = draw(rng, 3, sizes)
+    inputs, targets = draw(rng, 3, sizes, numbers=case == "two ranks")
 
     seen = ranks(
         probe_steps, len(sizes), inputs=by_rank(inputs, 1), targets=by_rank(targets, 1), sizes=sizes
@@ -166,7 +177,10 @@ def step_mistakes(inputs, targets, sizes):
             "after finish() of the averager the gradients are the mean, and then comes the step",
             GUIDE,
         ),
-        differs_from_one_process(GUIDE, f"{world_size} ranks with microbatches of {sizes}"),
+        differs_from_one_process(
+            GUIDE,
+            f"{world_size} ranks with microbatches of {sizes} and targets of {targets.dtype}",
+        ),
     ]
 
 
