@@ -19,6 +19,7 @@ from gradsync.diagnose import gradients as phase1
 from gradsync.diagnose.confusions import would_be
 from gradsync.diagnose.rounding import rounded
 from gradsync.diagnose.values import close
+from gradsync.ranks.wording import ranks_text
 from gradsync.records import Collective, Diagnosis, Observation
 
 GUIDE = "Buckets and overlap"
@@ -38,6 +39,26 @@ def averaging_mistakes(local: Sequence[phase1.Gradients], guide: str = GUIDE) ->
 def nobody_waited(seen: Observation, _expected: Any) -> Diagnosis | None:
     """A rank entered a collective for a bucket, and never saw to it that it was complete."""
     return waiting.nobody_waited(seen, GUIDE, carries_gradients)
+
+
+def some_undivided(seen: Observation, expected: Any) -> Diagnosis | None:
+    """Know gradients of which some are the mean over the ranks, and the others their sum."""
+    if expected is None:
+        return None
+    pairs = [(rank, name) for rank, grads in enumerate(expected) for name in grads]
+    wrong = [(r, n) for r, n in pairs if not close(seen[r].get(n), expected[r][n])]
+    size = seen.world_size
+    summed = all(close(seen[r].get(n), expected[r][n] * size) for r, n in wrong)
+    if not wrong or len(wrong) == len(pairs) or not summed:
+        return None
+    ranks, names = (sorted(set(part)) for part in zip(*wrong, strict=True))
+    text = (
+        f"{', '.join(names)}: exactly {size} times the mean of the ranks' on "
+        f"{ranks_text(ranks)}, while other gradients are right. Buckets leave in more than one "
+        "place, during backward and in finish(), and what one of these sends is not divided by "
+        f"the number of ranks (GUIDELINES, {GUIDE})"
+    )
+    return Diagnosis("sum-not-mean", tuple(ranks), text, phase1.last_reduce(seen), GUIDE)
 
 
 def with_guide(rule: Rule, guide: str) -> Rule:

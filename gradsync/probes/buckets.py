@@ -15,6 +15,17 @@ ALL = (0, 1, 2)
 SMALL = 1e-4  # MiB, 104 bytes: two or three of the parameters below
 
 
+class Scale(nn.Module):
+    """A factor that is learned, a number without a dimension; of float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(1.5).double())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs * self.factor
+
+
 class Net(nn.Module):
     """Branches that a pass takes in any order, or leaves out, and a head; of float64."""
 
@@ -34,6 +45,7 @@ class Net(nn.Module):
         self.double()
         if extra == "mixed":
             self.branches[1].float()
+            self.more.append(Scale())
 
     def forward(self, inputs: Tensor, order: Order) -> Tensor:
         hidden = inputs

@@ -11,6 +11,7 @@ from gradsync.diagnose.buckets import (
     in_objects,
     mean_of,
     only_these_wrong,
+    some_undivided,
     unlike_buckets,
     with_guide,
 )
@@ -39,8 +40,13 @@ from gradsync.testing import (
 GUIDE = "Buckets and overlap"
 
 
-def probe_steps(rank, world_size, trainer, inputs, cap=SMALL, orders=(ALL,) * 4, extra=""):
-    """Return this rank's gradients after a step on each of the inputs, over its branches."""
+def probe_steps(
+    rank, world_size, trainer, inputs, cap=SMALL, orders=(ALL,) * 4, extra="", idle=None
+):
+    """Return this rank's gradients after a step on each of the inputs, over its branches.
+
+    In the last step the rank `idle` has nothing to go through, and calls finish() alone.
+    """
     model = Net(extra)
     if extra == "spare":
         model.more[0].weight.grad = torch.full((4, 4), rank + 1.0).double()
@@ -49,7 +55,8 @@ def probe_steps(rank, world_size, trainer, inputs, cap=SMALL, orders=(ALL,) * 4,
     if rank == world_size - 1:
         time.sleep(0.05)  # the others' buckets can't be complete when they call finish()
     for step, given in enumerate(inputs):
-        backward(model, given[rank], orders[rank])
+        if rank != idle or step < len(inputs) - 1:
+            backward(model, given[rank], orders[rank])
         averager.finish()
         after.append(gradients_of(model))
         for param in model.parameters():  # as optimizers do it, and as they did it before
@@ -58,14 +65,16 @@ def probe_steps(rank, world_size, trainer, inputs, cap=SMALL, orders=(ALL,) * 4,
     return after
 
 
-def hold_means(seen, inputs, mistakes=(), roundings=ROUNDINGS, **options):
+def hold_means(seen, inputs, mistakes=(), roundings=ROUNDINGS, idle=None, **options):
     """Hold the gradients after each step against the mean of what the ranks make alone."""
     for step in range(len(inputs)):
         local = own_gradients(inputs[step : step + 1], **options)
+        if idle is not None and step == len(inputs) - 1:
+            local[idle] = {name: torch.zeros_like(grad) for name, grad in local[idle].items()}
         assert_on_every_rank(
             each(seen, lambda value, step=step, local=local: {n: value[step][n] for n in local[0]}),
             mean_of(local),
-            mistakes=[*mistakes, *averaging_mistakes(local)],
+            mistakes=[some_undivided, *mistakes, *averaging_mistakes(local)],
             otherwise=f"after finish() of step {step + 1} the gradients are not the mean over the "
             f"ranks (GUIDELINES, {GUIDE})",
             roundings=roundings,
@@ -110,14 +119,15 @@ UNUSED = {"on rank 1": [ALL, (0, 2), ALL], "on ranks 1 and 2": [ALL, (0,), (2, 0
 @pytest.mark.parametrize("unused", UNUSED)
 @exercise("phase2/BucketedGradientAverager", points=2)
 def test_what_a_rank_does_not_use_counts_as_zero(ranks, rng, unused):
-    """Ranks may leave out parameters in a pass, or use them in another order."""
-    inputs, orders = draw(rng, 2, 3), UNUSED[unused]
+    """Ranks may leave out parameters in a pass, all in the last, or use them in another order."""
+    inputs, orders = draw(rng, 3, 3), UNUSED[unused]
 
     seen = ranks(
         probe_steps,
         3,
         inputs=by_rank(inputs, 1),
         orders=orders,
+        idle=2,
         mistakes=[unlike_buckets],
     )
 
@@ -125,7 +135,7 @@ def test_what_a_rank_does_not_use_counts_as_zero(ranks, rng, unused):
     text = f"these were not used {unused}. They count as zero there, and every rank needs the mean"
     names = [f"branches.{number}." for number in lacking]
     zeros = only_these_wrong(names, "none-gradient-skipped", text)
-    hold_means(seen, inputs, mistakes=[zeros], orders=orders)
+    hold_means(seen, inputs, mistakes=[zeros], orders=orders, idle=2)
 
 
 @exercise("phase2/BucketedGradientAverager", points=1)
@@ -177,7 +187,7 @@ def test_tied_parameters_are_averaged_once(ranks, rng):
 
 @exercise("phase2/BucketedGradientAverager", points=1)
 def test_parameters_of_two_dtypes(ranks, rng):
-    """Parameters of float64 stand between such of float32: a bucket takes one or the other."""
+    """Parameters of float64, one of them a number, stand between such of float32."""
     inputs = draw(rng, 1, 2)
 
     seen = ranks(probe_steps, 2, inputs=by_rank(inputs, 1), cap=25.0, extra="mixed")

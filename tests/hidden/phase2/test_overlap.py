@@ -1,5 +1,6 @@
 """Gradients in buckets: how many, how large, in which order, and how early they leave."""
 
+import contextlib
 import inspect
 import itertools
 import math
@@ -39,9 +40,9 @@ class Chain(nn.Module):
         super().__init__()
         self.weights = nn.ParameterList(torch.full((size,), 0.01) for size in sizes)
 
-    def forward(self, inputs, after_first=None):
+    def forward(self, inputs, after_first=None, used=None):
         hidden = torch.zeros(())
-        for number, weight in enumerate(self.weights):
+        for number, weight in enumerate(self.weights[:used]):
             hidden = torch.tanh(hidden + inputs[: len(weight)] @ weight)
             if number == 0 and after_first is not None:
                 hidden.register_hook(after_first)  # in backward, all weights but this come before
@@ -170,8 +171,15 @@ def told(counts):
     return " and ".join(f"{n} times {op}" for op, n in counts.items())
 
 
+MOMENTS = (
+    "in the first step",
+    "in a step after a no_sync() block that ended with an exception",
+    "in a step after one that did not use the last layer",
+)
+
+
 def probe_overlap(rank, trainer, sizes, cap):
-    """Rank 0 goes through its backward while the others have yet to begin theirs, in two steps.
+    """Rank 0 goes through its backward while the others have yet to begin theirs, in each step.
 
     They begin when rank 0 has come to its first layer, the last one in backward: to get there,
     it may have started to average, but can't have waited for it.
@@ -186,10 +194,16 @@ def probe_overlap(rank, trainer, sizes, cap):
             time.sleep(0.3)
         mark(group, 2 * step + 2)
 
-    for step in range(2):
+    for step in range(3):
         model.zero_grad()
-        with averager.no_sync():
+        if step == 2:
+            model(inputs, used=-1).backward()
+            averager.finish()
+            model.zero_grad()
+        with contextlib.suppress(ZeroDivisionError), averager.no_sync():
             model(inputs).backward()
+            if step == 1:
+                raise ZeroDivisionError
         mark(group, 2 * step + 1)
         if rank != 0:
             mark(group, 2 * step + 2)
@@ -203,14 +217,14 @@ def test_buckets_leave_while_backward_goes_on(ranks):
     """The first bucket is on its way, and nobody waits for it, before backward has ended."""
     seen = ranks(probe_overlap, 3, sizes=SIZES, cap=CAP, mistakes=[waits_in_backward])
 
-    for step, when in enumerate(("in the first step", "in the second step")):
+    for step, when in enumerate(MOMENTS):
         check(
             bool(lanes(between(seen, 0, (2 * step + 1, 2 * step + 2)))),
             "no-overlap",
             f"when backward has made all gradients but those of the first layer, {when}, not a "
             f"single bucket is on its way, though the cap makes {len(SIZES)} of them: a bucket "
-            "leaves as soon as its gradients are there, or backward and communication take turns "
-            f"(GUIDELINES, {GUIDE})",
+            "leaves as soon as its gradients are there, whatever came before, or backward and "
+            f"communication take turns (GUIDELINES, {GUIDE})",
             ranks=range(3),
             guide=GUIDE,
         )

@@ -56,8 +56,10 @@ class BucketedGradientAverager:
     @contextlib.contextmanager
     def no_sync(self):
         self.local_only += 1
-        yield
-        self.local_only -= 1
+        try:
+            yield
+        finally:
+            self.local_only -= 1
 
     @torch.no_grad()
     def finish(self):

@@ -1,0 +1,68 @@
+"""What travelled in buckets, and gradients of which some were divided and others were not."""
+
+import numpy as np
+import pytest
+
+from gradsync.diagnose.buckets import averaged_elements, in_messages, some_undivided
+from gradsync.records import Collective, Event, Observation
+
+MEAN = {"weight": np.array([1.0, 2.0]), "bias": np.array([3.0])}
+SUMMED = {**MEAN, "bias": 2 * MEAN["bias"]}
+
+
+def observed(values, by_rank=((), ())):
+    events = [
+        Event(rank, "enter", number, 0.0, 1, collective=collective)
+        for rank, calls in enumerate(by_rank)
+        for number, collective in enumerate(calls)
+    ]
+    return Observation(len(values), tuple(values), tuple(events), (), 0.0)
+
+
+def call(op, size, peer=None):
+    return Collective(op, "w", (0, 1, 2), shapes=((size,),), dtype="float32", peer=peer)
+
+
+def ring(rank, sizes):
+    """Return the calls of a rank that sums buckets of these sizes with a ring of three."""
+    return [
+        each
+        for size in sizes
+        for _ in range(4)
+        for each in (
+            call("send", size // 3, (rank + 1) % 3),
+            call("recv", size // 3, (rank - 1) % 3),
+        )
+    ]
+
+
+@pytest.mark.parametrize("values", [[SUMMED, SUMMED], [MEAN, SUMMED]])
+def test_gradients_of_which_some_are_sums_are_named(values):
+    diagnosis = some_undivided(observed(values), [MEAN, MEAN])
+
+    wrong = tuple(rank for rank, value in enumerate(values) if value is SUMMED)
+    assert (diagnosis.code, diagnosis.ranks) == ("sum-not-mean", wrong)
+    assert diagnosis.explanation.startswith("bias: exactly 2 times the mean")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [MEAN, {name: 2 * grad for name, grad in MEAN.items()}, {**MEAN, "bias": np.array([7.0])}],
+)
+def test_other_gradients_are_no_matter_of_some_division(value):
+    assert some_undivided(observed([value, value]), [MEAN, MEAN]) is None
+
+
+def test_a_ring_averages_what_its_messages_make_up():
+    seen = observed([None] * 3, [ring(rank, [90, 120]) for rank in range(3)])
+
+    assert in_messages(seen)
+    assert averaged_elements(seen) == 210
+
+
+def test_all_reduces_average_what_goes_into_them():
+    calls = [call("all_reduce", 90), call("all_reduce", 120), call("all_reduce", 1)]
+    seen = observed([None] * 3, [calls] * 3)
+
+    assert not in_messages(seen)
+    assert averaged_elements(seen) == 210
