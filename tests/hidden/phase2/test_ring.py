@@ -61,9 +61,26 @@ def hold_point_to_point(seen):
     )
 
 
+def hold_that_it_waits(seen):
+    """Every receive must be known to have ended: without, what is there came by luck."""
+    ended = {(event.rank, event.call) for event in seen.events if event.kind == "exit"}
+    received = [e for e in seen.events if e.collective is not None and e.collective.op == "recv"]
+    open_ones = [event for event in received if (event.rank, event.call) not in ended]
+    where = open_ones[0].collective.where if open_ones else ""
+    check(
+        not open_ones,
+        "no-rank-waits",
+        f"the recv that starts at {where} is never waited for: until it is complete, what it is "
+        f"to bring may not be there yet, and only luck makes the sum right (GUIDELINES, {GUIDE})",
+        ranks=sorted({event.rank for event in open_ones}),
+        guide=GUIDE,
+    )
+
+
 def run(ranks, probe, world_size, **inputs):
     seen = ranks(probe, world_size, mistakes=[everyone_sends], **inputs)
     hold_point_to_point(seen)
+    hold_that_it_waits(seen)
     return seen
 
 
