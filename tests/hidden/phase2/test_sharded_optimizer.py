@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from gradsync.diagnose.buckets import nobody_waited, with_guide
 from gradsync.diagnose.sharding import (
+    GUIDE,
     missing_defaults,
     not_gathered,
     other_steps,
@@ -83,7 +85,12 @@ def hold_drive(seen, case, grads, what):
     assert_on_every_rank(
         seen,
         drive(case, grads),
-        mistakes=[not_gathered(before), ranks_differ, other_steps(what)],
+        mistakes=[
+            with_guide(nobody_waited, GUIDE),
+            not_gathered(before),
+            ranks_differ,
+            other_steps(what),
+        ],
     )
 
 
