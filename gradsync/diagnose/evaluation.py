@@ -38,18 +38,40 @@ def differs_across_ranks(guide: str) -> Rule:
             text = f"rank 0 alone has the numbers of all ranks: evaluate returns {shown}. Every "
             text += "rank is to have them"
             return _found("only-one-rank-has-it", text, guide, range(1, len(seen)))
+        if all(_right_but_for(result, expected[0], "samples") for result in seen):
+            text = (
+                f"loss and accuracy are right, but `samples` is another on other ranks, {shown}: "
+                "it counts what the loaders of all ranks gave"
+            )
+            return _found("loss-is-local", text, guide, range(len(seen)))
         text = f"evaluate returns other numbers on other ranks, {shown}: sum over all ranks"
         return _found("loss-is-local", text, guide, range(len(seen)))
 
     return rule
 
 
+def kept_from_before(
+    again: Sequence[Mapping[str, float]], expected: Mapping[str, float], guide: str
+) -> Diagnosis | None:
+    """A second evaluation, of other samples, is wrong though the first was right."""
+    wrong = [rank for rank, result in enumerate(again) if not close(result, expected)]
+    if not wrong:
+        return None
+    text = (
+        f"evaluate is right at first, but called once more, with other samples, it returns "
+        f"{told(again[wrong[0]])}, where {told(expected)} is right: nothing may be kept from call "
+        "to call. Sums begin at zero, also those in a default argument, and the samples are those "
+        "that this call is given"
+    )
+    return _found("differs-from-single-process", text, guide, wrong)
+
+
 def predicts_otherwise(guide: str) -> Rule:
     """Return the rule for an accuracy that is another, where loss and samples are right."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
-        pairs = list(zip(seen, expected, strict=True))
-        if not all(close(a[name], b[name]) for a, b in pairs for name in ("loss", "samples")):
+        pairs = zip(seen, expected, strict=True)
+        if not all(_right_but_for(result, wanted, "accuracy") for result, wanted in pairs):
             return None
         text = (
             f"evaluate returns {told(seen[0])}: loss and samples are right, but that accuracy is "
@@ -86,6 +108,13 @@ def learned_from(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | N
             "training, and stay as they are"
         )
         return _found("gradients-touched", text, guide, changed)
+    changed = [rank for rank, value in enumerate(seen) if not value["kept_frozen"]]
+    if changed:
+        text = (
+            "after evaluate another set of parameters is trainable than before: `requires_grad` "
+            "is the training's, and without it, or for all, the next step is another one"
+        )
+        return _found("gradients-touched", text, guide, changed)
     return None
 
 
@@ -107,6 +136,10 @@ def mode_not_restored(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosi
         )
         return _found("mode-not-restored", text, guide, wrong)
     return _loss_changed(seen, guide)
+
+
+def _right_but_for(result: Mapping[str, float], expected: Mapping[str, float], number: str) -> bool:
+    return all(close(result[name], expected[name]) for name in KEYS - {number})
 
 
 def _loss_changed(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | None:

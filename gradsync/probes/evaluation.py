@@ -56,30 +56,38 @@ def tells_predictions_apart(batches: Iterable[tuple[Tensor, Tensor]]) -> bool:
     return int(hits[0]) not in hits[1:].tolist()
 
 
+def numbers(result: Mapping[str, float]) -> dict[str, float]:
+    """Return what an evaluation returned, as plain numbers."""
+    return {name: float(value) for name, value in dict(result).items()}
+
+
 def spied_evaluation(
     rank: int, evaluate: Callable[[nn.Module, nn.Module], Mapping[str, float]]
 ) -> dict[str, Any]:
-    """Evaluate a spy that has a gradient, by cross-entropy.
+    """Evaluate a spy that has a gradient, and a frozen bias, by cross-entropy.
 
     On rank 1 the spy is in evaluation mode, and gradients are not tracked.
 
     Returns:
         `result`, what was returned; `calls` of the model; `kept_mode` and `kept_grad`, whether
-        these are as they were, `kept_tracking`, whether gradients are tracked as before; the
+        these are as they were, `kept_frozen`, whether the same parameters are trainable as before,
+        `kept_tracking`, whether gradients are tracked as before; the
         `reduction` that the loss is left with.
     """
     model, loss_fn = Spy().train(rank != 1), nn.CrossEntropyLoss()
     model.layer.weight.grad = torch.full((3, 4), 2.0).double()
+    model.layer.bias.requires_grad_(False)
     with torch.set_grad_enabled(rank != 1):
         result = evaluate(model, loss_fn)
         tracking = torch.is_grad_enabled()
     weight, bias = model.layer.weight, model.layer.bias
     kept = weight.grad is not None and bool((weight.grad == 2).all()) and bias.grad is None
     return {
-        "result": {name: float(value) for name, value in dict(result).items()},
+        "result": numbers(result),
         "calls": [call._asdict() for call in model.calls],
         "kept_mode": [m.training for m in (model, model.layer)] == [rank != 1] * 2,
         "kept_grad": kept,
+        "kept_frozen": weight.requires_grad and not bias.requires_grad,
         "kept_tracking": tracking == (rank != 1),
         "reduction": loss_fn.reduction,
     }

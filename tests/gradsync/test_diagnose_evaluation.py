@@ -5,6 +5,7 @@ import torch
 
 from gradsync.diagnose.evaluation import (
     differs_across_ranks,
+    kept_from_before,
     learned_from,
     mode_not_restored,
     other_keys,
@@ -55,6 +56,17 @@ def without_the_gradients_from_before(model, loss_fn):
     return RESULT
 
 
+def frozen_ever_after(model, loss_fn):
+    model.requires_grad_(False)
+    return rightly(model, loss_fn)
+
+
+def unfrozen_ever_after(model, loss_fn):
+    rightly(model, loss_fn)
+    model.requires_grad_(True)
+    return RESULT
+
+
 def not_at_all(model, loss_fn):
     return RESULT
 
@@ -90,6 +102,8 @@ def test_an_evaluation_that_leaves_all_as_it_was_is_right():
         (with_a_layer_in_training_mode, "mode-not-restored"),
         (with_gradients, "gradients-touched"),
         (without_the_gradients_from_before, "gradients-touched"),
+        (frozen_ever_after, "gradients-touched"),
+        (unfrozen_ever_after, "gradients-touched"),
         (not_at_all, "differs-from-single-process"),
     ],
 )
@@ -120,6 +134,23 @@ def test_numbers_that_differ_across_ranks_are_told_apart(losses, code):
     seen = Observation(2, values, events=(), output=("", ""), seconds=0.0)
 
     assert differs_across_ranks(GUIDE)(seen, [RESULT, RESULT]).code == code
+
+
+def test_a_count_that_alone_differs_is_told_as_such():
+    values = tuple({**RESULT, "samples": samples} for samples in (2, 3))
+    seen = Observation(2, values, events=(), output=("", ""), seconds=0.0)
+
+    diagnosis = differs_across_ranks(GUIDE)(seen, [RESULT, RESULT])
+
+    assert diagnosis.code == "loss-is-local"
+    assert diagnosis.explanation.startswith("loss and accuracy are right")
+
+
+def test_what_is_kept_from_an_evaluation_before_is_told_with_its_ranks():
+    again = [RESULT, {**RESULT, "samples": 12}]
+
+    assert kept_from_before(again, RESULT, GUIDE).ranks == (1,)
+    assert kept_from_before([RESULT, RESULT], RESULT, GUIDE) is None
 
 
 @pytest.mark.parametrize(("name", "is_told"), [("accuracy", True), ("loss", False)])

@@ -7,13 +7,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from gradsync.diagnose.evaluation import (
     differs_across_ranks,
+    kept_from_before,
     learned_from,
     mode_not_restored,
     other_keys,
     predicts_otherwise,
     told,
 )
-from gradsync.probes.evaluation import Spy, spied_evaluation, tells_predictions_apart
+from gradsync.probes.evaluation import Spy, numbers, spied_evaluation, tells_predictions_apart
 from gradsync.testing import assert_on_every_rank, by_rank, each, exercise, hold, would_be
 
 GUIDE = "Epochs and evaluation"
@@ -30,28 +31,36 @@ def draw(rng, counts):
             return shares
 
 
-def batches_of(shares):
-    """Yield every batch that the ranks' loaders give: the rank, its inputs and its targets."""
+def batches_of(shares, first=0):
+    """Yield every batch that the ranks' loaders give: the rank, its inputs and its targets.
+
+    `first` is their first sample.
+    """
     for rank, share in enumerate(shares):
-        asked = len(share[1]) - UNASKED
-        for start in range(0, asked, BATCH):
-            chosen = slice(start, min(start + BATCH, asked))
+        end = len(share[1]) - UNASKED + first
+        for start in range(first, end, BATCH):
+            chosen = slice(start, min(start + BATCH, end))
             x, y = (torch.from_numpy(part[chosen]) for part in share)
             yield rank, x, y
 
 
 def probe_evaluate(rank, trainer, shares):
-    """Evaluate with rank-dependent shares; say what it returned, and did to the model."""
+    """Evaluate with rank-dependent shares; say what it returned, and did to the model.
+
+    `again` is what it returns for another model of the same weights, and other samples.
+    """
     data = TensorDataset(*(torch.from_numpy(part) for part in shares[rank]))
     loader = DataLoader(data, BATCH, sampler=range(len(data) - UNASKED))
-    return spied_evaluation(rank, lambda spy, loss_fn: trainer.evaluate(spy, loader, loss_fn))
+    other = DataLoader(data, BATCH, sampler=range(UNASKED, len(data)))
+    seen = spied_evaluation(rank, lambda spy, loss_fn: trainer.evaluate(spy, loader, loss_fn))
+    return seen | {"again": numbers(trainer.evaluate(Spy(), other, nn.CrossEntropyLoss()))}
 
 
-def evaluated(shares):
+def evaluated(shares, first=0):
     """Return rows (batch, [rank, loss sum, correct, samples])."""
     model = Spy()
     rows = []
-    for rank, x, y in batches_of(shares):
+    for rank, x, y in batches_of(shares, first):
         outputs = model(x).detach()
         loss = nn.functional.cross_entropy(outputs, y).item() * len(y)
         rows.append([rank, loss, (outputs.argmax(1) == y).sum().item(), len(y)])
@@ -71,6 +80,8 @@ def test_ranks_and_batches_weigh_by_their_samples(ranks, rng):
     seen = ranks(probe_evaluate, 4, shares=by_rank(shares))
 
     hold_results(seen, evaluated(shares))
+    again = [value["again"] for value in seen]
+    hold(kept_from_before(again, metrics(evaluated(shares, UNASKED)), GUIDE))
 
 
 @exercise("phase1/evaluate", points=1)
@@ -126,9 +137,33 @@ def known_mistakes(rows, counts):
             "gave",
             {**shrunk, "samples": sizes},
         ),
+        (
+            own,
+            f"counts {BATCH * len(rows)} samples, as if each batch were full: the last one of a "
+            "rank may be smaller, and weighs by what is in it",
+            full_batches(rows),
+        ),
+        (
+            own,
+            "returns what the largest sum of one rank, divided by the largest count, makes: an "
+            "all-reduce can do more than add up, and here it has to add up",
+            largest_sums(rows),
+        ),
         (own, odd + "a percentage", {**right, "accuracy": 100 * right["accuracy"]}),
         (own, odd + "the number of hits", {**right, "accuracy": rows[:, 2].sum()}),
     ]
+
+
+def full_batches(rows):
+    """Return the numbers of those who count the batch size for each batch."""
+    full = np.full(len(rows), BATCH)
+    return metrics(np.stack([rows[:, 0], rows[:, 1] / rows[:, 3] * full, rows[:, 2], full], 1))
+
+
+def largest_sums(rows):
+    """Return the numbers of those who take the largest of the ranks' sums."""
+    sums = [rows[rows[:, 0] == rank].sum(0) for rank in np.unique(rows[:, 0])]
+    return metrics(np.max(sums, axis=0)[None])
 
 
 def means_of_means(rows, counts):

@@ -8,13 +8,14 @@ from torch.utils.data import TensorDataset
 
 from gradsync.diagnose.evaluation import (
     differs_across_ranks,
+    kept_from_before,
     learned_from,
     mode_not_restored,
     other_keys,
     predicts_otherwise,
     told,
 )
-from gradsync.probes.evaluation import Spy, spied_evaluation, tells_predictions_apart
+from gradsync.probes.evaluation import Spy, numbers, spied_evaluation, tells_predictions_apart
 from gradsync.records import Diagnosis
 from gradsync.testing import assert_on_every_rank, check, each, exercise, hold, would_be
 
@@ -31,11 +32,17 @@ def draw(rng, count):
 
 
 def probe_evaluate(rank, trainer, data):
-    """Evaluate; say what it returned, and did to the model."""
+    """Evaluate; say what it returned, and did to the model.
+
+    `again` is what it returns for another model of the same weights, and for opposite inputs.
+    """
     dataset = TensorDataset(*(torch.from_numpy(part) for part in data))
-    return spied_evaluation(
+    seen = spied_evaluation(
         rank, lambda spy, loss_fn: trainer.evaluate(spy, dataset, loss_fn, BATCH)
     )
+    other = TensorDataset(torch.from_numpy(-data[0]), torch.from_numpy(data[1]))
+    again = trainer.evaluate(Spy(), other, nn.CrossEntropyLoss(), BATCH)
+    return seen | {"again": numbers(again)}
 
 
 def sample_by_sample(data):
@@ -60,6 +67,8 @@ def test_each_sample_counts_exactly_once(ranks, rng, world_size, count):
     seen = ranks(probe_evaluate, world_size, data=data)
 
     hold_results(seen, data)
+    opposite = metrics(*sample_by_sample((-data[0], data[1])))
+    hold(kept_from_before([value["again"] for value in seen], opposite, GUIDE))
 
 
 @exercise("phase2/evaluate", points=1)
