@@ -174,9 +174,9 @@ def first_batch_again(shares, steps):
     losses, _ = batch_losses([[np.concatenate([p[:4]] * steps) for p in s] for s in shares], 4)
     text = (
         f"train_epoch returns the loss of {steps} steps on the loader's first batch: each "
-        "`iter(loader)` begins from the start, so one has to do for the whole pass"
+        "`iter(loader)` begins from the start, and the other samples are never seen"
     )
-    return would_be([losses.mean()] * len(shares), "samples-repeated", text, GUIDE)
+    return would_be([losses.mean()] * len(shares), "samples-dropped", text, GUIDE)
 
 
 def epoch_loss_mistakes(losses, sizes, count):
