@@ -48,7 +48,9 @@ def test_gradebook_adds_up_each_phase_by_itself():
     assert (row["phase1"], row["phase2"]) == ("1.0", "0.5")
 
 
-@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@sum(A1)", "\t=1"])
+@pytest.mark.parametrize(
+    "name", ["=1+1", "+1", "-1", "@sum(A1)", "\t=1", "\uff1d1", "\xa0=1", "\ufeff\u200b=1"]
+)
 def test_gradebook_disarms_a_name_that_a_spreadsheet_would_compute(name):
     assert rows(report(submission=name))[0]["submission"] == "'" + name
 
@@ -58,8 +60,15 @@ def test_gradebook_keeps_any_other_name_as_it_is(name):
     assert rows(report(submission=name))[0]["submission"] == name
 
 
+def test_gradebook_keeps_no_character_that_drives_a_terminal():
+    seen = gradebook.render([Grade("a\x1b[2J\x07\u202eb\x1b", "graded")])
+
+    assert seen.endswith("\na\ufffd\ufffdb\ufffd,,,,,graded\n")
+
+
 @pytest.mark.parametrize(
-    ("name", "expected"), [("a\nb", "a b"), ("a\r\n=1", "a =1"), ("\r=1", "' =1")]
+    ("name", "expected"),
+    [("a\nb", "a b"), ("a\r\n=1", "a =1"), ("\r=1", "' =1"), ("\x1b[m=1", "'=1")],
 )
 def test_gradebook_keeps_to_one_line_for_each_submission(name, expected):
     assert rows(report(submission=name))[0]["submission"] == expected
