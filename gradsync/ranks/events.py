@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from gradsync.ranks.wire import Frame, WireError
@@ -13,6 +16,7 @@ MAX_TEXT = 200  # characters of a name; longer ones are cut
 MAX_SIDES = 64
 MAX_TENSORS = 4096
 MAX_BATCH = 4096  # events in one frame
+SHAPE_ITEMS = 5  # numbers that take as much memory as a tuple does, beside its own
 FIELDS = (
     *("op", "group", "members", "shapes", "dtype", "reduce", "root", "peer", "tag"),
     *("label", "where"),
@@ -50,6 +54,35 @@ def text(value: Any, limit: int = MAX_TEXT) -> str:
     if type(value) is not str:
         raise TypeError("a text was wanted")
     return value[:limit].encode(errors="replace").decode()  # no half of a surrogate pair
+
+
+def weight(event: Event) -> int:
+    """Return how much memory an event takes: 1 for what honest ranks report, of a kilobyte."""
+    call = event.collective
+    if call is None:
+        return 1
+    texts = (call.op, call.group, call.dtype, call.reduce, call.label, call.where)
+    letters = sum(len(text) for text in texts if text is not None)
+    sides = sum(len(shape) + SHAPE_ITEMS for shape in call.shapes)
+    return 1 + (len(call.members) + sides + letters // 8) // 32
+
+
+def light(event: Event) -> Event:
+    """Return the event without its tensors' shapes: as if all were one, of as many elements."""
+    if event.collective is None:
+        return event
+    elements = sum(map(math.prod, event.collective.shapes))
+    return replace(event, collective=replace(event.collective, shapes=((elements,),)))
+
+
+def last(events: Sequence[Event], most: int) -> tuple[Event, ...]:
+    """Return the last of the events, of the weight `most` together at the most."""
+    held = 0
+    for count, event in enumerate(reversed(events)):
+        held += weight(event)
+        if held > most:
+            return tuple(events[len(events) - count :])
+    return tuple(events)
 
 
 def _event(row: Any, rank: int) -> Event:

@@ -31,7 +31,7 @@ START_SECONDS = 120.0  # for ranks to import torch, from a cold disk, and to mee
 GRACE_SECONDS = 1.0  # for ranks that still compute when another has failed
 SETTLE_SECONDS = 0.4  # for data already on its way, where a collective can do without some rank
 EXIT_SECONDS = 1.0  # between a rank's closed socket and its exit code
-MAX_EVENTS = 200_000  # kept of a run, of which one with many tensors counts as many
+MAX_EVENTS = 200_000  # kept of a run, of which one that says much counts as many
 MAX_OPEN = 20_000  # collectives that a rank has entered and not yet left
 
 
@@ -118,10 +118,11 @@ class Run:
                 other.go()
 
     def _take_event(self, event: Event, member: Member, *, asks: bool) -> None:
-        shapes = event.collective.shapes if event.collective else ()
-        self._kept += 1 + sum(map(len, shapes)) // 16
+        self._kept += events.weight(event)
         if self._kept <= MAX_EVENTS:
             self._events.append(event)
+        else:
+            event = events.light(event)
         if self._standoff.count_open(member.rank) > MAX_OPEN:
             raise wire.WireError(f"it entered {MAX_OPEN:,} collectives and left none of them")
         if self._standoff.feed(event) and event.kind == "enter" and asks:

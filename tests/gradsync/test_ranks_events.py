@@ -135,3 +135,43 @@ def test_a_long_name_is_cut():
 
 def test_half_a_character_is_made_fit_to_be_written():
     assert events.text("\ud800!").encode() == b"?!"
+
+
+def entered(**fields):
+    fields = {"op": "all_gather", "group": "0", "members": tuple(range(16)), **fields}
+    return Event(0, "enter", 0, 0.5, 1, 0, Collective(**fields))
+
+
+def test_an_honest_event_weighs_next_to_nothing():
+    assert events.weight(Event(0, "exit", 0, 0.5, 1)) == 1
+    assert events.weight(entered(shapes=((64, 32),), where="template_trainer.py:91")) <= 2
+
+
+@pytest.mark.parametrize(
+    "much",
+    [
+        {"shapes": ((),) * events.MAX_TENSORS},
+        {"shapes": ((2**63,) * events.MAX_SIDES,) * 8},
+        {"op": "x" * 200, "group": "x" * 200, "label": "x" * 200, "where": "x" * 200},
+        {"members": tuple(range(2**63, 2**63 + events.MAX_RANKS))},
+    ],
+    ids=lambda much: next(iter(much)),
+)
+def test_an_event_that_says_much_weighs_more(much):
+    assert events.weight(entered(**much)) > events.weight(entered())
+
+
+def test_an_event_made_light_is_of_as_many_elements():
+    heavy = entered(shapes=((2, 3),) * 1000, dtype="float32", label="weight")
+
+    assert events.light(heavy) == entered(shapes=((6000,),), dtype="float32", label="weight")
+    assert events.weight(events.light(heavy)) == 1
+    assert events.light(Event(0, "exit", 0, 0.5, 1)) == Event(0, "exit", 0, 0.5, 1)
+
+
+def test_the_last_events_are_kept_as_far_as_they_are_light():
+    light, heavy = Event(0, "exit", 0, 0.5, 1), entered(shapes=((),) * 4096)
+
+    assert events.last([heavy, light, light], 5) == (light, light)
+    assert events.last([light, heavy], 5) == ()
+    assert events.last([light, light], 2) == (light, light)
