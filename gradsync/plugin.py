@@ -33,7 +33,7 @@ GRADED = {
 }
 STANDINS = Path(__file__).parent / "standins"
 POINTS = pytest.StashKey[float]()
-SEEN = pytest.StashKey[Sequence[Observation]]()
+SEEN = pytest.StashKey[list[Observation]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -168,6 +168,7 @@ def pytest_runtest_makereport(
     marker = item.get_closest_marker("exercise")
     decides = call.when == "call" or (call.when == "setup" and report.failed)
     if marker is not None and decides:
+        seen = item.stash.get(SEEN, [])
         verdict = verdict_of(
             error=call.excinfo.value if call.excinfo else None,
             id=_test_id(item),
@@ -176,8 +177,9 @@ def pytest_runtest_makereport(
             max_points=item.stash[POINTS],
             title=" ".join((getattr(item, "obj", None).__doc__ or item.name).split()),
             seconds=call.duration,
-            seen=item.stash.get(SEEN, []),
+            seen=seen,
         )
+        seen.clear()  # else all that the ranks returned stays until the last test is over
         report.gradsync_verdict = verdict  # type: ignore[attr-defined]
         if call.excinfo is not None and not item.config.getoption("fulltrace"):
             report.longrepr = verdict.message

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gradsync.judge import Mistake
-from gradsync.ranks import RankFailure
+from gradsync.ranks import RankFailure, events
 from gradsync.records import Diagnosis, Observation, Status, Verdict
+
+MAX_TOLD = 8_000  # characters of a text; an honest one, traceback and all, has a quarter of them
+MAX_DRAWN = 5_000  # events kept to draw the last collectives of each rank, which are fewer
 
 
 class MissingFile(Exception):  # noqa: N818 - a learner's file is missing, nothing of ours failed
@@ -34,12 +38,12 @@ def verdict_of(
         points=max_points if status == "passed" else 0.0,
         max_points=max_points,
         status=status,
-        message=message,
-        diagnosis=diagnosis,
+        message=_cut(message),
+        diagnosis=None if diagnosis is None else _cut_diagnosis(diagnosis),
         seconds=seconds,
         title=title,
         world_size=last.world_size if last else 0,
-        events=last.events if last else (),
+        events=events.last(last.events, MAX_DRAWN) if last and status != "passed" else (),
     )
 
 
@@ -68,3 +72,14 @@ def _unfinished(missing: str, exercise: str) -> str:
     if missing == exercise:
         return f"{missing} is not written yet"
     return f"{exercise} needs {missing}, which is not written yet"
+
+
+def _cut(text: str) -> str:
+    """Return a text short enough for a report: a submission may have had a say in its length."""
+    more = len(text) - MAX_TOLD
+    return f"{text[:MAX_TOLD]}... ({more:,} characters more)" if more > 0 else text
+
+
+def _cut_diagnosis(diagnosis: Diagnosis) -> Diagnosis:
+    where = None if diagnosis.where is None else _cut(diagnosis.where)
+    return replace(diagnosis, explanation=_cut(diagnosis.explanation), where=where)

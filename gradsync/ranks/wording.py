@@ -9,6 +9,7 @@ from gradsync.ranks.standoff import Call, Meeting, Standoff, Stuck, disagreement
 from gradsync.records import Diagnosis, Failure
 
 GUIDE = "Deadlocks"
+SHOWN = 8  # tensors of a call whose shapes are told; a bucket may have hundreds
 NOUNS = {"float32": "float", "float64": "double"}
 # What a meeting's calls disagree in -> the code, and what is said first.
 MISMATCHES = {
@@ -155,5 +156,9 @@ def _view(kind: str, call: Call) -> str:
         return f"root {collective.root}{at}"
     if kind == "reductions":
         return f"{collective.reduce}{at}"
-    shapes = " + ".join(str(list(shape)) for shape in collective.shapes)
-    return f"{call_text(call)}{at}" + (f", shape {shapes}" if kind == "shapes" else "")
+    if kind != "shapes":
+        return f"{call_text(call)}{at}"
+    shapes = [str(list(shape)) for shape in collective.shapes[:SHOWN]]
+    if len(collective.shapes) > SHOWN:
+        shapes.append(f"{len(collective.shapes) - SHOWN} more")
+    return f"{call_text(call)}{at}, shape {' + '.join(shapes)}"

@@ -18,3 +18,25 @@ def test_a_points_worth_is_shared_among_parameter_sets(pytester):
     )
 
     pytester.runpytest_subprocess().assert_outcomes(passed=2)
+
+
+def test_what_the_ranks_returned_is_let_go_when_a_test_is_judged(pytester):
+    pytester.makepyfile(
+        """
+        import weakref
+        from gradsync.records import Observation
+        from gradsync.testing import exercise
+
+        kept = []
+
+        @exercise("phase1/train", points=1)
+        def test_it(ranks):
+            ranks.seen.append(Observation(1, (b"much",), (), ("",), 0.1))
+            kept.append(weakref.ref(ranks.seen[0]))
+
+        def test_it_is_gone():
+            assert kept[0]() is None
+        """
+    )
+
+    pytester.runpytest_subprocess().assert_outcomes(passed=2)

@@ -29,6 +29,7 @@ MARK = f"hostile-{os.getpid()}-"
 SECRET = "xyzzy-plugh-8129"
 PATIENCE = 1.0  # seconds, for attacks that wait to the end
 IN_TIME = 60.0  # seconds, thrice what a run may take: far more than any attack needs
+MAX_SHOWN = 2**20  # characters of a report, which is for people
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")  # which drive a terminal
 NEIGHBOUR = "phase1/cleanup_distributed", "without_a_group"  # the cheapest test there is
 
@@ -143,6 +144,7 @@ def test_nothing_is_gained_nobody_harmed_and_nothing_left(
     assert told(neighbour) == undisturbed
     assert neighbour.score == neighbour.max_score > 0
     shown = terminal.render(report, width=500) + html.render(report)
+    assert len(shown) < MAX_SHOWN
     assert SECRET not in shown + repr(report)
     assert not CONTROLS.search(shown)
     assert trap.reached == []
