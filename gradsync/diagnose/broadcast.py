@@ -135,12 +135,12 @@ def bits_differ(seen: Observation, expected: Any) -> Diagnosis | None:
     return Diagnosis("models-differ", ranks, text, last_line(seen), GUIDE)
 
 
-def weight_stayed(seen: Observation, what: str) -> Diagnosis | None:
+def weight_stayed(seen: Observation) -> Diagnosis | None:
     """A weight is another one on another rank: leaving all as it is takes no broadcast."""
     if all(close(value["weight"], seen[0]["weight"], EXACT) for value in seen):
         return None
     text = (
-        f"broadcast_model did nothing to {what}: its weights on rank 1 are still other ones than "
+        "broadcast_model did nothing: the first layer's weights on rank 1 are still other ones than "
         "on rank 0. What is to stay as it was is judged once something is broadcast "
         f"(GUIDELINES, {GUIDE})"
     )

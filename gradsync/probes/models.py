@@ -37,14 +37,11 @@ def placed(model: nn.Module, rank: int) -> nn.Module:
     return model
 
 
-def motley_model(
-    seed: int, rank: int = 0, *, spoilt: bool = False, channels_last: bool = False
-) -> nn.Module:
+def motley_model(seed: int, rank: int = 0, *, spoilt: bool = False) -> nn.Module:
     """Return a model of several dtypes, other weights for another seed, `placed` for that rank.
 
     One weight is -0.0, which no sum with zeros leaves as it is; in a `spoilt` model it is NaN, and
-    so is every sum that it is in. A count is too large for float32. With `channels_last` the first
-    weight lies in memory in another order than that of its dimensions.
+    so is every sum that it is in. A count is too large for float32.
     """
     torch.manual_seed(seed)
     norm, head = nn.BatchNorm2d(3), nn.Linear(12, 4)
@@ -56,8 +53,6 @@ def motley_model(
         head.weight[0, 0] = float("nan") if spoilt else -0.0
         for name, buffer in norm.named_buffers():
             buffer.add_(2**40 + 1 + seed if name == "num_batches_tracked" else torch.rand(3))
-    if channels_last:
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return placed(model, rank)
 
 
