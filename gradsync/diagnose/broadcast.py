@@ -140,7 +140,7 @@ def weight_stayed(seen: Observation) -> Diagnosis | None:
     if all(close(value["weight"], seen[0]["weight"], EXACT) for value in seen):
         return None
     text = (
-        "broadcast_model did nothing: the first layer's weights on rank 1 are still other ones than "
+        "broadcast_model did nothing: the first layer on rank 1 still has other weights than "
         "on rank 0. What is to stay as it was is judged once something is broadcast "
         f"(GUIDELINES, {GUIDE})"
     )
