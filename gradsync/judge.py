@@ -12,6 +12,7 @@ from typing import Any
 
 from gradsync.diagnose import Rule, first_diagnosis
 from gradsync.diagnose.values import ROUNDINGS, differing_ranks
+from gradsync.ranks import RankFailure
 from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
 
@@ -80,6 +81,19 @@ def hold(diagnosis: Diagnosis | None) -> None:
     """Raise the mistake that was found, if one was."""
     if diagnosis is not None:
         raise Mistake(diagnosis.explanation, diagnosis)
+
+
+def hold_together(run: Callable[[], object]) -> None:
+    """Hold a run of ranks to leave none of them waiting in vain; one may well raise.
+
+    Raises:
+        RankFailure: of a deadlock.
+    """
+    try:
+        run()
+    except RankFailure as failure:
+        if failure.observation.failure and failure.observation.failure.status == "deadlock":
+            raise
 
 
 def each(seen: Observation, pick: Callable[[Any], Any]) -> Observation:

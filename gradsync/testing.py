@@ -16,6 +16,7 @@ from gradsync.judge import (
     check,
     each,
     hold,
+    hold_together,
 )
 from gradsync.ranks.inputs import by_rank
 
@@ -33,6 +34,7 @@ __all__ = [
     "exercise",
     "free_port",
     "hold",
+    "hold_together",
     "would_be",
 ]
 
