@@ -171,15 +171,15 @@ def told(counts):
     return " and ".join(f"{n} times {op}" for op, n in counts.items())
 
 
-MOMENTS = (
-    "in the first step",
+SECOND, BROKEN_OFF, UNUSED = (
+    "in the second step",
     "in a step after a no_sync() block that ended with an exception",
     "in a step after one that did not use the last layer",
 )
 
 
-def probe_overlap(rank, trainer, sizes, cap):
-    """Rank 0 goes through its backward while the others have yet to begin theirs, in each step.
+def probe_overlap(rank, trainer, sizes, cap, when):
+    """Rank 0 goes through its backward while the others have yet to begin theirs.
 
     They begin when rank 0 has come to its first layer, the last one in backward: to get there,
     it may have started to average, but can't have waited for it.
@@ -192,42 +192,41 @@ def probe_overlap(rank, trainer, sizes, cap):
     def at_the_first_layer(_grad):
         if threading.active_count() > 1:  # a helper may be about to start what it was given
             time.sleep(0.3)
-        mark(group, 2 * step + 2)
+        mark(group, 2)
 
-    for step in range(3):
-        model.zero_grad()
-        if step == 2:
-            model(inputs, used=-1).backward()
-            averager.finish()
-            model.zero_grad()
-        with contextlib.suppress(ZeroDivisionError), averager.no_sync():
-            model(inputs).backward()
-            if step == 1:
-                raise ZeroDivisionError
-        mark(group, 2 * step + 1)
-        if rank != 0:
-            mark(group, 2 * step + 2)
-        model(inputs, at_the_first_layer if rank == 0 else None).backward()
+    if when != BROKEN_OFF:  # that is the first step
+        model(inputs, used=-1 if when == UNUSED else None).backward()
         averager.finish()
+        model.zero_grad()
+    with contextlib.suppress(ZeroDivisionError), averager.no_sync():
+        model(inputs).backward()
+        if when == BROKEN_OFF:
+            raise ZeroDivisionError
+    mark(group, 1)
+    if rank != 0:
+        mark(group, 2)
+    model(inputs, at_the_first_layer if rank == 0 else None).backward()
+    averager.finish()
     return [weight.grad for weight in model.weights]
 
 
+@pytest.mark.parametrize("when", [SECOND, BROKEN_OFF, UNUSED])
 @exercise("phase2/BucketedGradientAverager", points=3)
-def test_buckets_leave_while_backward_goes_on(ranks):
+def test_buckets_leave_while_backward_goes_on(ranks, when):
     """The first bucket is on its way, and nobody waits for it, before backward has ended."""
-    seen = ranks(probe_overlap, 3, sizes=SIZES, cap=CAP, mistakes=[waits_in_backward])
+    options = {"sizes": SIZES, "cap": CAP, "when": when}
+    seen = ranks(probe_overlap, 3, mistakes=[waits_in_backward], **options)
 
-    for step, when in enumerate(MOMENTS):
-        check(
-            bool(lanes(between(seen, 0, (2 * step + 1, 2 * step + 2)))),
-            "no-overlap",
-            f"when backward has made all gradients but those of the first layer, {when}, not a "
-            f"single bucket is on its way, though the cap makes {len(SIZES)} of them: a bucket "
-            "leaves as soon as its gradients are there, whatever came before, or backward and "
-            f"communication take turns (GUIDELINES, {GUIDE})",
-            ranks=range(3),
-            guide=GUIDE,
-        )
+    check(
+        bool(lanes(between(seen, 0, (1, 2)))),
+        "no-overlap",
+        f"when backward has made all gradients but those of the first layer, {when}, not a single "
+        f"bucket is on its way, though the cap makes {len(SIZES)} of them: a bucket leaves as soon "
+        "as its gradients are there, whatever came before, or backward and communication take "
+        f"turns (GUIDELINES, {GUIDE})",
+        ranks=range(3),
+        guide=GUIDE,
+    )
     hold_same_gradients(seen)
 
 
