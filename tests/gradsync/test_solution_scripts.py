@@ -10,15 +10,17 @@ from launching import TORCHRUN, output_of
 from gradsync.course import find_course
 
 SOLUTIONS = find_course().root / "solutions"
-# Each process writes a file of its own: what two write to one pipe may lie in one line.
+# Each process writes a file of its own: what two write to one pipe may lie in one line. The weights
+# that training begins with are the same each time, and so is where a constant learning rate ends.
 SAYS_WHO_IS_LEFT = """
-import atexit, os, pathlib, runpy, sys
+import atexit, os, pathlib, runpy, sys, torch
 
 def say():
     names = [path.read_text() for path in pathlib.Path("/proc/self/task").glob("*/comm")]
     pathlib.Path(f"threads-at-the-end.{os.getpid()}").write_text("".join(names))
 
 atexit.register(say)
+torch.manual_seed(0)
 runpy.run_path(sys.argv.pop(1), run_name="__main__")
 """
 
