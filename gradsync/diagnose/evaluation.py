@@ -13,6 +13,16 @@ from gradsync.diagnose.values import close
 from gradsync.records import Diagnosis, Observation
 
 KEYS = {"loss", "accuracy", "samples"}
+LEFT_ALONE = {  # what a rank tells of it, and what is said where it is not so
+    "kept_grad": (
+        "the parameters have other gradients than before: they belong to the training, and stay "
+        "as they are"
+    ),
+    "kept_frozen": (
+        "another set of parameters is trainable than before: `requires_grad` is the training's, "
+        "and without it, or for all, the next step is another one"
+    ),
+}
 
 
 def told(result: Mapping[str, float]) -> str:
@@ -101,20 +111,10 @@ def learned_from(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | N
             "memory that they take is wasted"
         )
         return _found("gradients-touched", text, guide)
-    changed = [rank for rank, value in enumerate(seen) if not value["kept_grad"]]
-    if changed:
-        text = (
-            "after evaluate the parameters have other gradients than before: they belong to the "
-            "training, and stay as they are"
-        )
-        return _found("gradients-touched", text, guide, changed)
-    changed = [rank for rank, value in enumerate(seen) if not value["kept_frozen"]]
-    if changed:
-        text = (
-            "after evaluate another set of parameters is trainable than before: `requires_grad` "
-            "is the training's, and without it, or for all, the next step is another one"
-        )
-        return _found("gradients-touched", text, guide, changed)
+    for kept, text in LEFT_ALONE.items():
+        changed = [rank for rank, value in enumerate(seen) if not value[kept]]
+        if changed:
+            return _found("gradients-touched", f"after evaluate {text}", guide, changed)
     return None
 
 

@@ -49,12 +49,13 @@ def broadcast_(tensor: Tensor, source: int, group: Group) -> Tensor:
 
 def all_gather_into_tensor(tensor: Tensor, size: int, group: Group) -> Tensor:
     gathered = _rows(tensor, len(tensor) * size)
-    return _start(_newest("all_gather"), gathered, group, input_tensor=tensor.contiguous())
+    collective = _newest("all_gather_single", "all_gather_into_tensor")
+    return _start(collective, gathered, group, input_tensor=tensor.contiguous())
 
 
 def reduce_scatter_tensor(tensor: Tensor, reduction: str, size: int, group: Group) -> Tensor:
     own, summed = _rows(tensor, len(tensor) // size), _named(reduction)
-    collective = _newest("reduce_scatter")
+    collective = _newest("reduce_scatter_single", "reduce_scatter_tensor")
     return _start(collective, own, group, input=tensor.contiguous(), op=summed)
 
 
@@ -85,11 +86,9 @@ def _start(collective: Callable[..., Any], result: Tensor, group: Group, **optio
     return result
 
 
-def _newest(collective: str) -> Callable[..., Any]:
-    """Return the collective of one tensor by its latest name: by former ones it warns."""
-    former = {"all_gather": "all_gather_into_tensor", "reduce_scatter": "reduce_scatter_tensor"}
-    names = (f"{collective}_single", former[collective])
-    return next(getattr(dist, name) for name in names if hasattr(dist, name))  # type: ignore[no-any-return]
+def _newest(name: str, former: str) -> Any:
+    """Return a collective by its latest name, where it has that yet: by the former one it warns."""
+    return getattr(dist, name, None) or getattr(dist, former)
 
 
 def _named(reduction: str) -> Any:
