@@ -59,14 +59,14 @@ def await_listener(port):
 
 
 def listen(port):
-    """Take a port, if nobody has it yet."""
-    taken = socket.socket()
-    try:
-        taken.bind(("", port))
-        taken.listen()
-    except OSError:
-        pass
-    return taken
+    """Take a port, also from connections that have ended; None where another process keeps it."""
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        try:
+            return socket.create_server(("", port))
+        except OSError:
+            time.sleep(0.01)
+    return None
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
