@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from gradsync.probes.seeding import seed_weights
+
 LEARNING_RATE, MOMENTUM = 0.2, 0.9
 UNEQUAL = [[5, 2, 1], [1, 4, 3], [3, 1, 4]]  # samples, by rank and microbatch
 
@@ -20,7 +22,7 @@ class Net(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        torch.manual_seed(11)
+        seed_weights(11)
         self.first = nn.Linear(5, 8)
         self.frozen = nn.Linear(8, 8).requires_grad_(False)
         self.last = nn.Linear(8, 7, bias=False)

@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from gradsync.probes.seeding import seed_weights
+
 Order = Sequence[int]  # of the branches in a pass
 ALL = (0, 1, 2)
 SMALL = 1e-4  # MiB, 104 bytes: two or three of the parameters below
@@ -31,7 +33,7 @@ class Net(nn.Module):
 
     def __init__(self, extra: str = "") -> None:
         super().__init__()
-        torch.manual_seed(5)
+        seed_weights(5)
         wide = [nn.Sequential(nn.Linear(4, k), nn.Tanh(), nn.Linear(k, 4)) for k in (2, 3, 5)]
         self.branches = nn.ModuleList(wide)
         self.more = nn.Sequential()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gradsync.probes.notes import Notes
+from gradsync.probes.seeding import seed_weights
 
 
 class Call(NamedTuple):
@@ -24,7 +25,7 @@ class Spy(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        torch.manual_seed(3)
+        seed_weights(3)
         self.layer = nn.Linear(4, 3).double()
         self.calls: Notes[Call] = Notes()
 

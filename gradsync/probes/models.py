@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from gradsync.probes.seeding import seed_weights
+
 BUFFERS = ["1.running_mean", "1.running_var", "1.num_batches_tracked", "mask"]
 FIRST_PLACE = 5  # buffers begin at 0 or 16 in a small set, and so do parameters with an address
 
@@ -43,7 +45,7 @@ def motley_model(seed: int, rank: int = 0, *, spoilt: bool = False) -> nn.Module
     One weight is -0.0, which no sum with zeros leaves as it is; in a `spoilt` model it is NaN, and
     so is every sum that it is in. A count is too large for float32.
     """
-    torch.manual_seed(seed)
+    seed_weights(seed)
     norm, head = nn.BatchNorm2d(3), nn.Linear(12, 4)
     model = nn.Sequential(nn.Conv2d(2, 3, 2), norm, nn.Flatten(), head)
     head.bias.requires_grad_(False)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gradsync.probes.models import tensors_of
+from gradsync.probes.seeding import seed_weights
 
 Kind = Literal["vectors", "wide", "words"]  # what a model is fed with
 Microbatches = Sequence[tuple[Tensor, Tensor]]  # inputs (sample, feature) and targets (sample,)
@@ -73,7 +74,7 @@ def stage_of(kind: Kind, first: int, end: int, frozen: Sequence[int] = ()) -> nn
 
 def _blocks_of(kind: Kind) -> list[nn.Sequential]:
     """Return the blocks that a model is cut between, the same whenever they are made."""
-    torch.manual_seed(11)
+    seed_weights(11)
     first: nn.Module
     width = WORDS if kind == "words" else 5
     if kind == "words":

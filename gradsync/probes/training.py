@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 
 from gradsync.probes.notes import Notes
 from gradsync.probes.printing import printed
+from gradsync.probes.seeding import seed_weights
 
 Samples = tuple[NDArray[Any], NDArray[Any]]  # inputs (sample, ...) and targets (sample,)
 Steps = Sequence[Sequence[int]]  # of an epoch: the indices of each step's samples
@@ -26,7 +27,7 @@ class Classifier(nn.Module):
 
     def __init__(self, seed: int) -> None:
         super().__init__()
-        torch.manual_seed(seed)
+        seed_weights(seed)
         self.layer = nn.Linear(4, 3).double()
         self.register_buffer("shift", torch.rand(4).double())
         self.sizes: Notes[int] = Notes()

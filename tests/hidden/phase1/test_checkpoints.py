@@ -22,6 +22,7 @@ from gradsync.diagnose.launching import without_a_group
 from gradsync.diagnose.values import close
 from gradsync.probes import raised
 from gradsync.probes.files import file_changes, files_with_code, lift_limit, limit_writes
+from gradsync.probes.seeding import seed_weights
 from gradsync.testing import check, each, exercise, hold
 
 GUIDE = "Checkpoints"
@@ -29,7 +30,7 @@ GUIDE = "Checkpoints"
 
 def make(seed, size=8):
     """Return a model and an optimizer with a past; another seed gives them other settings too."""
-    torch.manual_seed(seed)
+    seed_weights(seed)
     model = nn.Sequential(nn.Linear(size, size), nn.BatchNorm1d(size), nn.Linear(size, 2))
     model[2].bias.requires_grad_(False)
     optimizer = torch.optim.SGD(

@@ -9,6 +9,7 @@ from gradsync.diagnose.rounding import cut_short
 from gradsync.diagnose.values import close
 from gradsync.diagnose.waiting import nobody_waited, stayed_away_with_nan
 from gradsync.probes.models import placed
+from gradsync.probes.seeding import seed_weights
 from gradsync.records import Diagnosis
 from gradsync.testing import (
     assert_on_every_rank,
@@ -39,7 +40,7 @@ class Net(nn.Module):
         self.frozen.requires_grad_(False)
         self.unused = nn.Linear(5, 2)
         self.last = nn.Linear(5, 3)
-        torch.manual_seed(7)
+        seed_weights(7)
         for param in self.parameters():
             nn.init.uniform_(param, -0.7, 0.7)
         self.double()

@@ -10,6 +10,7 @@ from torch.utils.data import TensorDataset
 from gradsync.diagnose.checkpoints import writes_too
 from gradsync.probes import Info, raised
 from gradsync.probes.files import file_changes, files_with_code, limit_writes
+from gradsync.probes.seeding import seed_weights
 from gradsync.testing import check, exercise
 
 GUIDE = "Resuming"
@@ -18,7 +19,7 @@ WIDTH = 3000  # of the hidden layer: the model's file has 190 kB, and a batch fe
 
 def go(trainer, rank, world_size, epochs):
     """Train a large model on few samples, with a file."""
-    torch.manual_seed(0)
+    seed_weights(0)
     model = nn.Sequential(nn.Linear(4, WIDTH), nn.Linear(WIDTH, 3)).double()
     data = TensorDataset(torch.rand(6, 4).double(), torch.tensor([0, 1, 2, 0, 1, 2]))
     options = {"epochs": epochs, "batch_size": 2, "lr": 0.01, "resume_from": "there.pt"}

@@ -12,6 +12,7 @@ from gradsync.diagnose.sharding import (
     ranks_differ,
     used_up,
 )
+from gradsync.probes.seeding import seed_weights
 from gradsync.testing import assert_on_every_rank, exercise
 
 SHAPES = [(6, 5), (2,), (4, 4, 2), (1,), (3, 9)]
@@ -27,7 +28,7 @@ GROUPS = {
 
 def make_params(case):
     """Return parameters of float64, or of two dtypes in turn, the same wherever it is called."""
-    torch.manual_seed(5)
+    seed_weights(5)
     dtypes = [torch.float64, torch.float32 if case.get("mixed") else torch.float64]
     made = [torch.rand(s, dtype=dtypes[n % 2]) * 4 - 2 for n, s in enumerate(case["shapes"])]
     return [torch.nn.Parameter(tensor) for tensor in made]

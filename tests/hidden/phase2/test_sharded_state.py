@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from gradsync.diagnose.sharding import not_gathered, other_steps, ranks_differ
 from gradsync.probes import raised
+from gradsync.probes.seeding import seed_weights
 from gradsync.testing import (
     assert_on_every_rank,
     assert_rank_by_rank,
@@ -25,7 +26,7 @@ ALIKE = 10  # elements of each of some parameters that are groups of their own
 
 
 def make_params(shapes):
-    torch.manual_seed(5)
+    seed_weights(5)
     return [torch.nn.Parameter(torch.rand(shape, dtype=torch.float64)) for shape in shapes]
 
 

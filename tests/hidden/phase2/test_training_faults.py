@@ -16,6 +16,7 @@ from gradsync.diagnose.resuming import resumed_wrongly
 from gradsync.diagnose.values import close
 from gradsync.probes import Info
 from gradsync.probes.printing import printed
+from gradsync.probes.seeding import seed_weights
 from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis
 from gradsync.testing import Mistake, check, exercise
@@ -25,6 +26,7 @@ RANKS, EPOCHS, STEPS = 3, 3, 8  # steps of an epoch, in batches of one sample a 
 SAMPLES = RANKS * STEPS
 FILE = "progress.pt"
 GROUP_LIMIT = 4.0  # seconds that ranks wait for one that is late; sends and receives, at least
+LATE_LIMIT = 0.2  # the same once all have come to the step that one is late for
 LIMIT = 20.0  # seconds for ranks to notice that one is gone, and to end
 
 
@@ -33,7 +35,7 @@ class Net(nn.Module):
 
     def __init__(self, seed, at, fate):
         super().__init__()
-        torch.manual_seed(seed)
+        seed_weights(seed)
         self.layer = nn.Linear(4, 3).double()
         self.weights, self.trained = [], []
         self.at, self.fate = at, fate
@@ -77,7 +79,7 @@ def probe_fault(rank, world_size, trainer, data, at, lost, *, late):
 
     def be_late():
         for group in list(dist.distributed_c10d._world.pg_map):  # those of its own, too
-            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.5), group)
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=LATE_LIMIT), group)
         while rank == lost and len(list(Path().glob("ended-*"))) < world_size - 1:
             time.sleep(0.01)  # later than any timeout of the others
 
@@ -137,7 +139,7 @@ def test_a_rank_that_is_seconds_late_ends_training_and_a_short_delay_does_not(ra
     seen = lose(ranks, inputs, late=True)
 
     hold_ended(seen, inputs["lost"], "came later than the group's timeout")
-    hold_resumed(ranks, inputs, seen, pause=0.3)
+    hold_resumed(ranks, inputs, seen, pause=0.15)
 
 
 @exercise("phase2/train", points=1)
