@@ -65,4 +65,4 @@ def step_times(width: int) -> tuple[float, float]:
         backward(theirs)
         optimizers[theirs].step()
 
-    return steps_in_turns(our_step, their_step, steps=3, times=41)
+    return steps_in_turns(our_step, their_step, steps=3, times=121)

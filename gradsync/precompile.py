@@ -24,10 +24,13 @@ def precompile(folder: Path, files: Sequence[str], launcher: Launcher) -> None:
     One that can't be compiled is left alone: it says so itself when it is imported.
     """
     paths = [path for path in (folder / file for file in files) if path.is_file()]
-    caches = [Path(cache_from_source(path)) for path in paths]
-    if not paths or caches[0].parent.exists():
+    if not paths:
         return
-    caches[0].parent.mkdir()
+    caches = [Path(cache_from_source(path)) for path in paths]
+    try:
+        caches[0].parent.mkdir()
+    except FileExistsError:
+        return
     task = Task(
         function=compile_files,
         world_size=1,
@@ -40,7 +43,9 @@ def precompile(folder: Path, files: Sequence[str], launcher: Launcher) -> None:
     [codes] = observe(task, launcher)
     for cache, code in zip(caches, codes or (), strict=False):
         if type(code) is bytes:
-            cache.write_bytes(code)
+            part = cache.with_suffix(".part")
+            part.write_bytes(code)
+            part.replace(cache)  # ranks of another test may be importing it by now
 
 
 def compile_files(paths: list[str]) -> list[bytes | None]:
