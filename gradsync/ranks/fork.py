@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,39 @@ class ForkLauncher:
         """Begin to import torch now, in the background, for a run that comes later."""
         with self._lock:
             self._start()
+
+    def twin(self) -> socket.socket:
+        """Have the warm process fork a second one, for a fork of this process to `adopt`."""
+        with self._lock:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs, suppress(OSError):  # else it is gone
+                socket.send_fds(self._warm(), [b'{"do": "twin"}'], [theirs.fileno()])
+            ours.settimeout(END_SECONDS)
+            if not _receive(ours):
+                ours.close()
+                raise LauncherError(GONE)
+            ours.settimeout(None)
+            return ours
+
+    def await_twins(self) -> None:
+        """Wait for their end, which comes when whoever adopted them has ended."""
+        with self._lock:
+            if self._control is None:
+                return
+            ended = None
+            try:
+                self._control.settimeout(END_SECONDS)
+                with suppress(OSError):
+                    self._control.send(b'{"do": "await_twins"}')
+                    ended = _receive(self._control)
+                self._control.settimeout(None)
+            finally:
+                if not ended:  # as below
+                    self.close()
+
+    def adopt(self, twin: socket.socket) -> None:
+        """Have a forked process go on with a warm process that was made for it."""
+        self._control, self._ready = twin, True
 
     def _warm(self) -> socket.socket:
         if self._process is not None and self._process.poll() is not None:

@@ -46,13 +46,13 @@ class Member:
     def over(self) -> bool:
         return self.answered or self.failed or self.lost
 
-    def send_task(self, header: dict[str, Any], payload: bytes, seconds: float) -> None:
-        """Hand out the task; what becomes of a rank that does not take it shows later."""
+    def tell(self, kind: str, header: dict[str, Any], body: bytes, seconds: float) -> None:
+        """Send a frame; what becomes of a rank that does not take it shows later."""
         channel = self.lines.channel
         channel.settimeout(seconds)
         try:
-            channel.sendall(wire.head("task", header, len(payload), wire.MAX_TASK))
-            channel.sendall(payload)
+            channel.sendall(wire.head(kind, header, len(body), wire.MAX_TASK))
+            channel.sendall(body)
         except OSError:
             pass
         channel.setblocking(False)

@@ -1,4 +1,4 @@
-"""The kernel's calls that a sandbox is made of, which Python itself has not, or not before 3.12.
+"""Calls of the kernel that Python itself has not, or not before 3.12: what a sandbox is made of.
 
 Sources: setns(2), pidfd_open(2), mount(2), tmpfs(5), prctl(2), capget(2), capabilities(7),
 seccomp(2).
@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 from pathlib import Path
 
 NEW_MOUNTS, NEW_CGROUP, NEW_UTS, NEW_IPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 NEW_USER, NEW_PID, NEW_NET = 0x10000000, 0x20000000, 0x40000000
 NOSUID, NODEV, NOEXEC, REMOUNT = 2, 4, 8, 32  # of a mount
 SET_DUMPABLE, SET_SECCOMP, DROP_FROM_BOUNDING_SET, NO_NEW_PRIVS = 4, 22, 24, 38  # of prctl
+SET_PARENT_DEATH_SIGNAL = 1
 SECCOMP_FILTER = 2
 CAPABILITIES_VERSION = 0x20080522
 LAST_CAPABILITY = Path("/proc/sys/kernel/cap_last_cap")
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def end_with(parent: int) -> None:
+    """Have the kernel end this process, a fork of `parent`, when that one ends."""
+    _call("prctl", SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before it could be watched
+        os._exit(1)
 
 
 def mount_proc() -> None:

@@ -75,6 +75,7 @@ class Standoff:
         self._positions: Counter[tuple[object, ...]] = Counter()
         self._meetings: dict[tuple[str, int], Meeting] = {}  # not yet complete
         self._mail: dict[Mail, deque[Meeting]] = defaultdict(deque)  # one side posted
+        self._posted: Counter[int] = Counter()  # how many these are, by who posted them
         self._from_anyone: set[tuple[str, int, int]] = set()  # a group, to, tag
         self._conflicts: list[Meeting] = []
 
@@ -108,6 +109,10 @@ class Standoff:
     def count_open(self, rank: int) -> int:
         """Return how many collectives a rank has entered and not yet left."""
         return self._open[rank]
+
+    def count_posted(self, rank: int) -> int:
+        """Return how many messages a rank has sent, or asked for, that the other has yet to."""
+        return self._posted[rank]
 
     def proved(self) -> Stuck:
         """Return the ranks that can never go on."""
@@ -219,9 +224,11 @@ class Standoff:
         open_ = self._mail[mail]
         if open_ and rank not in open_[0].calls:
             meeting = open_.popleft()
+            self._posted[peer] -= 1
         else:
             meeting = Meeting(position)
             open_.append(meeting)
+            self._posted[rank] += 1
         if not open_:
             del self._mail[mail]
         call = Call(rank, collective, frozenset(ends), meeting, mail)

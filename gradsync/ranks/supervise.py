@@ -10,7 +10,6 @@ import functools
 import secrets
 import selectors
 import time
-from collections.abc import Sequence
 
 from gradsync.ranks import events, failures, stacks, values, wire, wording
 from gradsync.ranks.crew import Crew, Launcher, LauncherError
@@ -25,7 +24,7 @@ from gradsync.workplace import own_folder
 
 # Events gather while we rest: who reads each at once takes the ranks' cores away.
 REST_SECONDS = 0.001  # more each time that no rank waited for us
-MAX_REST_SECONDS = 0.02
+MAX_REST_SECONDS = 0.005  # a rank that has come to its end may be kept waiting for as long
 POLL_SECONDS = 0.05  # how soon the death of a rank is seen whose children hold its sockets open
 START_SECONDS = 120.0  # for ranks to import torch, from a cold disk, and to meet
 GRACE_SECONDS = 1.0  # for ranks that still compute when another has failed
@@ -33,6 +32,7 @@ SETTLE_SECONDS = 0.4  # for data already on its way, where a collective can do w
 EXIT_SECONDS = 1.0  # between a rank's closed socket and its exit code
 MAX_EVENTS = 200_000  # kept of a run, of which one that says much counts as many
 MAX_OPEN = 20_000  # collectives that a rank has entered and not yet left
+MAX_POSTED = 100_000  # messages of a rank that nobody has taken, or sent
 
 
 class Run:
@@ -56,12 +56,11 @@ class Run:
         self._still: Patience | None = None  # since the same ranks look stuck, after a moment
         self._pressing = False  # a rank waits for an answer, or has come to its end
 
-    def observe(self, payloads: Sequence[bytes], directory: str) -> Observation:
+    def observe(self, directory: str) -> Observation:
         """Hand out the task and watch the ranks until the run is decided."""
+        self._hand_out(directory)
         with selectors.DefaultSelector() as selector:
             for member in self._members:
-                header = self._task.header(member.rank, directory, self._began, self._nonce)
-                member.send_task(header, payloads[member.rank], START_SECONDS)
                 hear = functools.partial(self._hear, member)
                 selector.register(member.lines.channel, selectors.EVENT_READ, hear)
                 selector.register(member.lines.output, selectors.EVENT_READ, member.hear_output)
@@ -75,6 +74,14 @@ class Run:
                 failure = self._decide(time.monotonic())
                 rest = 0.0 if self._pressing else min(rest + REST_SECONDS, MAX_REST_SECONDS)
         return self._observation(failure, time.monotonic() - self._began)
+
+    def _hand_out(self, directory: str) -> None:
+        """Tell the ranks who they are, and pickle what they are to do while they meet."""
+        for member in self._members:
+            header = self._task.header(member.rank, directory, self._began, self._nonce)
+            member.tell("place", header, b"", START_SECONDS)
+        for member, payload in zip(self._members, self._task.payloads(), strict=True):
+            member.tell("task", {}, payload, START_SECONDS)
 
     def _hear(self, member: Member) -> bool:
         """Take what a rank sent; False when nothing more can come."""
@@ -113,9 +120,9 @@ class Run:
             raise wire.WireError("it said once more that it is ready")
         member.ready = True
         if self._limit is None and all(other.ready for other in self._members):
-            self._limit = Patience(self._crew, time.monotonic())
             for other in self._members:
                 other.go()
+            self._limit = Patience(self._crew, time.monotonic())
 
     def _take_event(self, event: Event, member: Member, *, asks: bool) -> None:
         self._kept += events.weight(event)
@@ -125,6 +132,8 @@ class Run:
             event = events.light(event)
         if self._standoff.count_open(member.rank) > MAX_OPEN:
             raise wire.WireError(f"it entered {MAX_OPEN:,} collectives and left none of them")
+        if self._standoff.count_posted(member.rank) > MAX_POSTED:
+            raise wire.WireError(f"it posted {MAX_POSTED:,} messages that no rank has the other of")
         if self._standoff.feed(event) and event.kind == "enter" and asks:
             member.go()
 
@@ -257,9 +266,8 @@ def observe(task: Task, launcher: Launcher) -> Observation:
         LauncherError: the ranks could not be started, or not be watched to their end.
         TypeError: the function or an input can't be sent to a rank.
     """
-    payloads = task.payloads()
     with (
         own_folder() as folder,  # a killed grader's goes with its warm process, or the next grade
         launcher.crew(task.world_size, str(folder), task.roots) as crew,
     ):
-        return Run(task, crew).observe(payloads, str(folder))
+        return Run(task, crew).observe(str(folder))

@@ -27,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gradsync.ranks import functional, namespaces, worker
+from gradsync.ranks import namespaces, watch, worker
 from gradsync.ranks.cgroups import ControlGroup
 from gradsync.ranks.crew import MAX_MESSAGE
 from gradsync.ranks.patience import starved
@@ -45,7 +45,6 @@ WANTED_SOON = (
 # torch.manual_seed formats the stack of each call, and reads the lines of these for that.
 READ_SOON = ("torch.random", "torch.cuda", "torch.cuda.random", "torch.xpu", "torch.xpu.random")
 LOOK_SECONDS = 0.05  # between two looks at what the ranks in a sandbox take
-PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 MADV_COLLAPSE = 25  # of Linux 6.1
 HUGE_PAGE = 2**21  # bytes
@@ -60,18 +59,20 @@ def start(descriptor: int, sandboxed: int) -> NoReturn:
     gc.enable()
     gc.collect()
     gc.freeze()  # the pages of all that is imported stay shared with every rank
+    worker.keep_memory()
     WarmProcess(socket.socket(fileno=descriptor)).serve()
     os._exit(0)
 
 
 class WarmProcess:
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, group: ControlGroup | None = None) -> None:
         self._control = control
         self._libc = ctypes.CDLL(None)
         self._ranks: dict[int, int] = {}  # pid -> rank
         self._directory: str | None = None
         self._sandbox: Sandbox | None = None
-        self._group: ControlGroup | None = None
+        self._group = group
+        self._twins: set[int] = set()  # warm processes like this one, which end by themselves
         self._looked = 0.0  # at what the ranks in it take
         self._runs = 0
 
@@ -89,6 +90,7 @@ class WarmProcess:
             self._end_all()
             if self._directory:
                 shutil.rmtree(self._directory, ignore_errors=True)
+            self._end_twins()
 
     def _serve(self, deaths: int) -> None:
         while True:
@@ -109,6 +111,8 @@ class WarmProcess:
         message = json.loads(data)
         answers: dict[str, Callable[..., None]] = {
             "join": self._join,
+            "twin": self._twin,
+            "await_twins": self._await_twins,
             "sandbox": self._make_sandbox,
             "start": self._start,
             "look": self._look,
@@ -126,6 +130,23 @@ class WarmProcess:
             group.join()
             self._group = group
         self._send(joined=self._group is not None)
+
+    def _twin(self, fds: list[int]) -> None:
+        """Fork a process that serves the other end of this socket as this one does its own."""
+        [descriptor] = fds
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._control.close()
+                WarmProcess(socket.socket(fileno=descriptor), self._group).serve()
+            finally:
+                os._exit(0)
+        self._twins.add(pid)
+        os.close(descriptor)
+
+    def _await_twins(self) -> None:
+        self._end_twins()
+        self._send(ended=True)
 
     def _make_sandbox(self, directory: str, readable: list[str]) -> None:
         self._sandbox = Sandbox(directory, readable, self._group)
@@ -172,9 +193,7 @@ class WarmProcess:
             if self._sandbox:  # which ends with us
                 self._sandbox.enter()
             else:
-                self._libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-                if os.getppid() != parent:  # it died before it could be watched
-                    os._exit(1)
+                namespaces.end_with(parent)
             channel, output, stacks = fds
             for standard in (1, 2):
                 os.dup2(output, standard)
@@ -203,6 +222,7 @@ class WarmProcess:
                 return
             if pid == 0:
                 return
+            self._twins.discard(pid)
             rank = self._ranks.pop(pid, None)
             if rank is not None:
                 self._send(rank=rank, exit_code=os.waitstatus_to_exitcode(status))
@@ -210,13 +230,18 @@ class WarmProcess:
     def _end_all(self) -> None:
         """Kill and reap every descendant: whatever loses its parent becomes a child of ours."""
         self._ranks.clear()
-        while children := _children():
+        while children := _children() - self._twins:
             for pid in children:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             for pid in children:
                 with suppress(ChildProcessError):
                     os.waitpid(pid, 0)
+
+    def _end_twins(self) -> None:
+        """Wait until they have ended: whoever had them has."""
+        while self._twins:
+            os.waitpid(self._twins.pop(), 0)
 
     def _pack(self) -> None:
         """Move to huge pages what is not there yet, of Python's own allocator mostly."""
@@ -232,7 +257,7 @@ class WarmProcess:
 
 def _import_what_ranks_use() -> None:
     preload(WANTED_SOON)
-    functional.install()
+    watch.install()
     with suppress(AttributeError, KeyError):  # what each start of a group would empty, at some cost
         sys.modules[OPTIMIZERS].trace_rules.clear_lru_cache()
     for name in READ_SOON:
@@ -249,5 +274,5 @@ def _private_memory() -> Iterator[tuple[int, int]]:
             yield start, end
 
 
-def _children() -> list[int]:
-    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+def _children() -> set[int]:
+    return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}

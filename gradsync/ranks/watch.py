@@ -56,20 +56,32 @@ REDUCTIONS = {
 
 
 class Watch:
-    """What the wrappers of one rank share."""
+    """What the wrappers of one process share; until it begins they let everything pass."""
 
-    def __init__(self, recorder: Recorder, world_size: int, roots: tuple[str, ...]) -> None:
+    recorder: Recorder
+    handles: Handles
+    world_size = 0
+
+    def begin(self, recorder: Recorder, world_size: int, roots: tuple[str, ...]) -> None:
+        """Report from now on; call it before a learner's module is imported."""
         self.recorder = recorder
         self.handles = Handles(recorder)
         self.world_size = world_size
         self.everyone = tuple(range(world_size))
-        functional.install()
         self._roots = roots
+
+    @property
+    def began(self) -> bool:
+        return self.world_size > 0
+
+    def call_of(self, handle: Any) -> int | None:
+        return self.handles.call_of(handle) if self.began else None
 
     def sees(self) -> bool:
         """Tell whether the default group is this run's world, its ranks numbered alike."""
         return (
-            dist.is_initialized()
+            self.began
+            and dist.is_initialized()
             and dist.get_world_size() == self.world_size
             and dist.get_rank() == self.recorder.rank
         )
@@ -93,27 +105,29 @@ class Watch:
         )
 
 
-def install(recorder: Recorder, world_size: int, roots: tuple[str, ...]) -> None:
-    """Wrap the methods; call it before a learner's module is imported."""
-    watch = Watch(recorder, world_size, roots)
+@functools.cache  # once in a process: ranks that are forked have it from the start
+def install() -> Watch:
+    """Wrap the methods."""
+    watch = Watch()
+    functional.install()
     for name, (op, position) in COLLECTIVES.items():
         if hasattr(dist.ProcessGroup, name):  # an older or newer torch has another set of methods
             _wrap_collective(watch, name, op, position)
-    _wrap_wait(watch.handles, dist.Work)
-    _wrap_wait(watch.handles, torch._C.Future)
-    _wrap_poll(watch.handles, dist.Work, "is_completed")
-    _wrap_poll(watch.handles, torch._C.Future, "done")
-    _wrap_future(watch.handles)
-    _wrap_callback(watch.handles, "then")
-    _wrap_callback(watch.handles, "add_done_callback")
+    for owner in (dist.Work, torch._C.Future):
+        _wrap_wait(watch, owner)
+    _wrap_poll(watch, dist.Work, "is_completed")
+    _wrap_poll(watch, torch._C.Future, "done")
+    _wrap_future(watch)
+    _wrap_callback(watch, "then")
+    _wrap_callback(watch, "add_done_callback")
     _wrap_rendezvous(watch, "init_process_group", _world)
     _wrap_rendezvous(watch, "new_group", _founders)
-    _wrap_join(recorder)
+    _wrap_join(watch)
+    return watch
 
 
 def _wrap_collective(watch: Watch, name: str, op: str, position: int | None) -> None:
     original = getattr(dist.ProcessGroup, name)
-    recorder = watch.recorder
 
     def wrapper(group: Any, *args: Any, **kwargs: Any) -> Any:
         members = watch.members(group)
@@ -123,14 +137,14 @@ def _wrap_collective(watch: Watch, name: str, op: str, position: int | None) -> 
         details = _details(op, members, args)
         collective = watch.describe(op, group.group_name, tensors, members=members, **details)
         waits = op in BLOCKS or any(getattr(o, "asyncOp", None) is False for o in args)
-        call = recorder.enter(collective, waits=waits)
+        call = watch.recorder.enter(collective, waits=waits)
         try:
             work = original(group, *args, **kwargs)
         except BaseException:
-            recorder.leave(call, at_once=True)
+            watch.recorder.leave(call, at_once=True)
             raise
         if work is None:
-            recorder.leave(call)
+            watch.recorder.leave(call)
         else:
             watch.handles.add(work, call)
         return work
@@ -154,62 +168,62 @@ def _details(op: str, members: tuple[int, ...], args: tuple[Any, ...]) -> dict[s
     return details
 
 
-def _wrap_wait(handles: Handles, owner: Any) -> None:
+def _wrap_wait(watch: Watch, owner: Any) -> None:
     original = owner.wait
 
     def wrapper(handle: Any, *args: Any, **kwargs: Any) -> Any:
-        call = handles.call_of(handle)
+        call = watch.call_of(handle)
         if call is None:
             return original(handle, *args, **kwargs)
         if not is_done(handle):
-            handles.recorder.wait(call)
+            watch.recorder.wait(call)
         try:
             result = original(handle, *args, **kwargs)
         except BaseException:
-            handles.done(call, at_once=True)
+            watch.handles.done(call, at_once=True)
             raise
-        handles.done(call)
+        watch.handles.done(call)
         return result
 
     owner.wait = wrapper
 
 
-def _wrap_poll(handles: Handles, owner: Any, name: str) -> None:
+def _wrap_poll(watch: Watch, owner: Any, name: str) -> None:
     original = getattr(owner, name)
 
     def wrapper(handle: Any) -> bool:
         done = bool(original(handle))
-        call = handles.call_of(handle)
+        call = watch.call_of(handle)
         if done and call is not None:
-            handles.done(call)
+            watch.handles.done(call)
         return done
 
     setattr(owner, name, wrapper)
 
 
-def _wrap_future(handles: Handles) -> None:
+def _wrap_future(watch: Watch) -> None:
     original = dist.Work.get_future
 
     def wrapper(work: Any) -> Any:
         future = original(work)
-        call = handles.call_of(work)
+        call = watch.call_of(work)
         if call is not None:
-            handles.add(future, call)
+            watch.handles.add(future, call)
         return future
 
     dist.Work.get_future = wrapper  # type: ignore[method-assign, assignment]
 
 
-def _wrap_callback(handles: Handles, name: str) -> None:
+def _wrap_callback(watch: Watch, name: str) -> None:
     original = getattr(torch._C.Future, name)
 
     def wrapper(future: Any, callback: Callable[[Any], Any]) -> Any:
-        call = handles.call_of(future)
+        call = watch.call_of(future)
         if call is None:
             return original(future, callback)
-        chained = original(future, handles.watched(call, callback))
-        if chained is not None and handles.call_of(future) == call:
-            handles.add(chained, call)
+        chained = original(future, watch.handles.watched(call, callback))
+        if chained is not None and watch.call_of(future) == call:
+            watch.handles.add(chained, call)
         return chained
 
     setattr(torch._C.Future, name, wrapper)
@@ -224,7 +238,7 @@ def _wrap_rendezvous(
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        members = who(watch, _by_name(signature, args, kwargs))
+        members = who(watch, _by_name(signature, args, kwargs)) if watch.began else None
         if members is None:
             return original(*args, **kwargs)
         collective = watch.describe(name, f"{name} {members}", members=members)
@@ -264,14 +278,14 @@ def _by_name(
         return {}
 
 
-def _wrap_join(recorder: Recorder) -> None:
+def _wrap_join(watch: Watch) -> None:
     """Wrap `Thread.join`: whoever is in there can't enter a collective before the other ends."""
     original = threading.Thread.join
 
     def join(thread: threading.Thread, timeout: float | None = None) -> None:
-        if timeout is not None:
+        if timeout is not None or not watch.began:
             return original(thread, timeout)
-        with recorder.asleep():
+        with watch.recorder.asleep():
             return original(thread)
 
     threading.Thread.join = join  # type: ignore[method-assign, assignment]

@@ -38,6 +38,7 @@ PARENT_SECONDS = 1.0  # between two looks at whether the parent still lives
 def start(channel: int, stacks: int) -> NoReturn:
     """Be a rank in a process of its own, whose parent may be killed and can't end it then."""
     threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
+    keep_memory()
     main(socket.socket(fileno=channel), socket.socket(fileno=stacks))
 
 
@@ -47,15 +48,13 @@ def main(channel: socket.socket, stacks: socket.socket) -> NoReturn:
     A gloo group's destructor can hang or abort, now and then, so no rank ever returns into the
     interpreter's own shutdown: it leaves at once when its answer is on its way.
     """
-    task = wire.receive(channel)
-    if task is None:
-        os._exit(1)
+    place = _receive(channel).header
     faulthandler.enable(stacks.fileno(), all_threads=False)
     faulthandler.register(signal.SIGUSR1, file=stacks.fileno(), all_threads=True)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     process = os.getpid()
-    recorder = Recorder(channel, task.header["rank"], task.header["began"])
-    head, body = _outcome(task, recorder)
+    recorder = Recorder(channel, place["rank"], place["began"])
+    head, body = _outcome(channel, place, recorder)
     if os.getpid() != process:  # a child that the function forked and let return
         os._exit(0)
     for stream in (sys.stdout, sys.stderr):
@@ -73,52 +72,68 @@ def start_group(path: str, rank: int, world_size: int) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
 
 
-def _outcome(task: wire.Frame, recorder: Recorder) -> tuple[bytes, bytes]:
+def _receive(channel: socket.socket) -> wire.Frame:
+    frame = wire.receive(channel)
+    if frame is None:  # the trusted side is gone: nobody listens
+        os._exit(1)
+    return frame
+
+
+def _outcome(
+    channel: socket.socket, place: dict[str, Any], recorder: Recorder
+) -> tuple[bytes, bytes]:
     """Return the frame, its head and its body, that tells how the function ended."""
     try:
-        tree, body = values.encode(_run(task, recorder))
-        head = {"value": tree, "nonce": task.header["nonce"]}
+        tree, body = values.encode(_run(channel, place, recorder))
+        head = {"value": tree, "nonce": place["nonce"]}
         return wire.head("answer", head, len(body)), body
     except BaseException as error:  # noqa: BLE001 - whatever a rank raises is reported as itself
-        roots = tuple(task.header["roots"])
+        roots = tuple(place["roots"])
         return wire.head("raised", frames.describe_exception(error, roots), 0), b""
 
 
-def _run(task: wire.Frame, recorder: Recorder) -> Any:
-    header = task.header
-    rank, world_size = header["rank"], header["world_size"]
-    _settle(header)
-    if header["process_group"]:
-        start_group(str(Path(header["directory"]) / "store"), rank, world_size)
-    watch.install(recorder, world_size, tuple(header["roots"]))
+def _run(channel: socket.socket, place: dict[str, Any], recorder: Recorder) -> Any:
+    rank, world_size = place["rank"], place["world_size"]
+    _settle(place)
+    if place["process_group"]:
+        start_group(str(Path(place["directory"]) / "store"), rank, world_size)
+    watch.install().begin(recorder, world_size, tuple(place["roots"]))
+    task = _receive(channel)  # pickled while the ranks met
     recorder.say(wire.pack("ready"))
     recorder.await_go()
     function, inputs = pickle.loads(task.body)
-    modules = {name: Path(path) for name, path in header["modules"].items()}
+    modules = {name: Path(path) for name, path in place["modules"].items()}
     return function(**_arguments(function, rank, world_size, modules, inputs))
 
 
-def _settle(header: dict[str, Any]) -> None:
+def _settle(place: dict[str, Any]) -> None:
     """Make this process what a rank started by hand would be, whatever it was forked from."""
-    if header["environ"] is not None:
-        os.environ.clear()
-        os.environ.update(header["environ"])
-    os.environ.setdefault("HOME", header["directory"])
+    if place["environ"] is not None:
+        _be_in(place["environ"])
+    os.environ.setdefault("HOME", place["directory"])
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
-    if len(header["directory"]) <= MAX_TMPDIR:
-        os.environ["TMPDIR"] = header["directory"]  # what a rank leaves there goes with the run
+    if len(place["directory"]) <= MAX_TMPDIR:
+        os.environ["TMPDIR"] = place["directory"]  # what a rank leaves there goes with the run
         tempfile.tempdir = None
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # nor does it leave a core
-    os.chdir(header["cwd"])
-    sys.path[:] = header["path"] + [p for p in sys.path if p not in header["path"]]
+    os.chdir(place["cwd"])
+    sys.path[:] = place["path"] + [p for p in sys.path if p not in place["path"]]
     torch.set_num_threads(1)
-    _keep_memory()
     torch.default_generator.seed()  # those of GPUs are when a GPU is first used
     random.seed()
-    np.random.seed()
+    np.random.seed(random.getrandbits(32))  # by itself it takes half a millisecond for entropy
 
 
-def _keep_memory() -> None:
+def _be_in(environ: dict[str, str]) -> None:
+    """Have these environment variables, and no others."""
+    for name in os.environ.keys() - environ.keys():
+        del os.environ[name]
+    for name, value in environ.items():
+        if os.environ.get(name) != value:  # each that is set takes new memory
+            os.environ[name] = value
+
+
+def keep_memory() -> None:
     """Have glibc reuse the memory of large tensors: else each training step maps it anew."""
     with suppress(AttributeError):  # another C library
         libc = ctypes.CDLL(None)
