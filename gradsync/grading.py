@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import io
 import os
@@ -16,11 +17,14 @@ import pytest
 
 from gradsync.course import Audience, Course
 from gradsync.ranks import LauncherError, get_launcher
+from gradsync.ranks.crew import Launcher
+from gradsync.ranks.fork import ForkLauncher
 from gradsync.ranks.preload import OPTIMIZERS, preload
 from gradsync.ranks.run import LauncherName
 from gradsync.records import Report, Verdict
 from gradsync.roots import point_at_roots
 from gradsync.submission import Submission
+from gradsync.workers import Turns, count_workers, side_by_side
 from gradsync.workplace import unpacked
 
 
@@ -31,10 +35,15 @@ class GraderError(Exception):
 class Collector:
     """Picks the tests of one exercise, where one is asked for, and takes down their verdicts."""
 
-    def __init__(self, exercise: str | None) -> None:
+    def __init__(
+        self, exercise: str | None, launcher: Launcher | None = None, workers: int = 1
+    ) -> None:
         self.exercise = exercise
         self.lost: LauncherError | None = None  # what kept a test from being judged at all
         self.interrupted = False  # by Ctrl-C
+        self._launcher = launcher
+        self._workers = workers
+        self._left_garbage = False
         self._verdicts: dict[str, Verdict | None] = {}  # by test, in the order of the suite
 
     @property
@@ -48,10 +57,24 @@ class Collector:
         if self.exercise is None:  # what they load, they may load while the ranks' process starts
             items.sort(key=lambda item: item.get_closest_marker("early") is None)
 
-    def pytest_runtestloop(self) -> None:
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if torch := sys.modules.get("torch"):  # a suite's own sums are small, and ranks want cores
             torch.set_num_threads(1)
             preload([OPTIMIZERS])  # while the ranks' process starts, not while all wait for it
+        gc.freeze()  # what there is by now is none of the garbage that a test leaves
+        count = min(self._workers, len(session.items))
+        if count < 2 or session.testsfailed or not isinstance(self._launcher, ForkLauncher):
+            return None  # pytest's own loop, which begins nothing where a file can't be imported
+        with contextlib.closing(Turns(len(session.items))) as turns:
+            work = functools.partial(self._work, session, turns)
+            try:
+                with side_by_side(count - 1, self._launcher, work) as others:
+                    self._run(session, turns)
+                    for other in others:
+                        self._take_over(*other.result())
+            except LauncherError as error:
+                self.lost = self.lost or error
+        return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         verdict = getattr(report, "gradsync_verdict", None)
@@ -59,14 +82,40 @@ class Collector:
             self._verdicts[report.nodeid] = verdict
 
     def pytest_exception_interact(self, node: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        self._left_garbage = True  # the frames hold what ranks returned, and each other
         error = call.excinfo.value if call.excinfo else None
         if isinstance(error, LauncherError):
             self.lost = error
             node.session.shouldfail = "the ranks were lost"
 
+    def pytest_runtest_logfinish(self) -> None:
+        if self._left_garbage:
+            gc.collect()
+        self._left_garbage = False
+
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         # Of another type when pytest itself gives up, say on a suite that can't be imported.
         self.interrupted = excinfo.type is KeyboardInterrupt
+
+    def _run(self, session: pytest.Session, turns: Turns) -> None:
+        """Run tests as pytest does, those that nobody else has begun."""
+        for index in turns:
+            item = session.items[index]
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+            if session.shouldfail:
+                raise session.Failed(session.shouldfail)
+
+    def _work(
+        self, session: pytest.Session, turns: Turns
+    ) -> tuple[dict[str, Verdict | None], LauncherError | None]:
+        """Do as `_run` does, in a process beside the one that asked for it."""
+        with contextlib.suppress(session.Failed):
+            self._run(session, turns)
+        return self._verdicts, self.lost
+
+    def _take_over(self, verdicts: dict[str, Verdict | None], lost: LauncherError | None) -> None:
+        self._verdicts |= {test: verdict for test, verdict in verdicts.items() if verdict}
+        self.lost = self.lost or lost
 
     def _is_wanted(self, item: pytest.Item) -> bool:
         marker = item.get_closest_marker("exercise")
@@ -82,6 +131,7 @@ def grade(
     audience: Audience = "hidden",
     exercise: str | None = None,
     launcher: LauncherName | None = None,
+    workers: int | None = None,
     pytest_options: Sequence[str] = (),
 ) -> Report:
     """Run the suites of `phases` on a submission and return what they say.
@@ -96,6 +146,7 @@ def grade(
         audience: the visible suites, or the hidden ones that a grade is made of.
         exercise: run the tests of this one alone.
         launcher: how ranks are started; None takes the fastest that this system has.
+        workers: how many tests run at a time, with forked ranks; None: what the machine can.
         pytest_options: more of pytest's own, such as `--exitfirst`.
 
     Raises:
@@ -104,8 +155,9 @@ def grade(
     """
     began = time.monotonic()
     suites = [course.suite(audience, phase) for phase in phases]
-    get_launcher(launcher).warm_up()
-    collector = Collector(exercise)
+    starter = get_launcher(launcher)
+    starter.warm_up()
+    collector = Collector(exercise, starter, workers or count_workers())
     with unpacked(submission.files) as folder:
         options = [f"--submission={folder}", f"--seed={seed}", *pytest_options]
         if launcher is not None:
@@ -148,12 +200,13 @@ def _run_pytest(
 
 @contextlib.contextmanager
 def _no_collecting() -> Iterator[None]:
-    """Look for no garbage: a suite leaves little, and all of torch would be gone through."""
+    """Look for no garbage unasked: a suite leaves little, and torch would be gone through."""
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        gc.unfreeze()
         if enabled:
             gc.enable()
 

@@ -10,7 +10,13 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 def children_of(pid):
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def descendants_of(pid):
+    for child in children_of(pid):
+        yield child
+        yield from descendants_of(child)
 
 
 def is_alive(pid):

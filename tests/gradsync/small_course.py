@@ -1,7 +1,7 @@
-"""A course of one exercise, whose grades cost next to nothing, and submissions to it.
+"""A course of one exercise and two tests, whose grades cost next to nothing, and submissions to it.
 
-One with `# slow` in its source is not done with before there is a file `hurry` in the course; a
-file `at-work` says that a rank has begun with it.
+One with `# slow` in its source is not done with before there is a file `hurry` in the course; files
+`at-work-10` and `at-work-100` say that a rank of either test has begun with it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ SUITE = '''
 import time
 from pathlib import Path
 
+import pytest
+
 from gradsync.testing import check, exercise
 
-HURRY, AT_WORK = (Path(__file__).parents[3] / name for name in ("hurry", "at-work"))
+COURSE = Path(__file__).parents[3]
 
 
+@pytest.mark.parametrize("most", [10, 100])
 @exercise("phase1/double", points=2)
-def test_a_number_is_doubled(ranks, rng, pytestconfig):
+def test_a_number_is_doubled(ranks, rng, pytestconfig, most):
     """A number comes back twice as large."""
 
     def probe(trainer, number, seconds, sign):
@@ -37,10 +40,10 @@ def test_a_number_is_doubled(ranks, rng, pytestconfig):
             time.sleep(seconds)
         return trainer.double(number)
 
-    number = int(rng.integers(100))
+    number = int(rng.integers(2, most))
     source = (pytestconfig.getoption("--submission") / "phase1/template_trainer.py").read_text()
-    rest = 60 if "# slow" in source and not HURRY.exists() else 0
-    told = {"number": number, "seconds": rest, "sign": str(AT_WORK)}
+    rest = 60 if "# slow" in source and not (COURSE / "hurry").exists() else 0
+    told = {"number": number, "seconds": rest, "sign": str(COURSE / f"at-work-{most}")}
     seen = ranks(probe, 1, process_group=False, **told)
 
     check(seen[0] == 2 * number, "not-doubled", "it is not twice as large")
@@ -50,12 +53,13 @@ WRONG = "def double(number):\n    return number + 1\n"
 SLOW = f"{RIGHT}# slow\n"
 
 
-def write_course(root: Path) -> Course:
-    (root / "phase1").mkdir(parents=True)
+def write_course(root: Path, source: str = SUITE, name: str = "trainer") -> Course:
+    """Write a course of one suite; pytest takes two of one name for the same, wherever they are."""
+    (root / "phase1").mkdir(parents=True, exist_ok=True)
     (root / "phase1" / "exercises.toml").write_text(EXERCISES)
     suite = root / "tests" / "hidden" / "phase1"
-    suite.mkdir(parents=True)
-    (suite / "test_trainer.py").write_text(SUITE)
+    suite.mkdir(parents=True, exist_ok=True)
+    (suite / f"test_{name}.py").write_text(source)
     return Course(root)
 
 

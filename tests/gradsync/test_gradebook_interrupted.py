@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from processes import children_of, eventually, is_alive, linux_only
+from processes import descendants_of, eventually, is_alive, linux_only
 from small_course import RIGHT, SLOW, WRONG, write_course, write_submission
 
 from gradsync import gradebook
+from gradsync.workers import count_workers
 
 HERE = Path(__file__).parent
 
@@ -54,11 +55,11 @@ def typed(tmp_path):
 
 
 def at_work_on_bob(grader, out):
-    """Wait until ada is done with and a rank runs bob's; return the ids of all of the grader's."""
+    """Wait until ada is done with and ranks run bob's; return the ids of all of the grader's."""
     assert eventually((out / "ada" / "report.json").exists)
-    assert eventually((out.parent / "course" / "at-work").exists)
-    warm = children_of(grader.pid)
-    return [*warm, *(rank for pid in warm for rank in children_of(pid))]
+    for number in (10, 100)[: count_workers()]:
+        assert eventually((out.parent / "course" / f"at-work-{number}").exists)
+    return list(descendants_of(grader.pid))
 
 
 def identity(path):
@@ -103,7 +104,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(typed):
 def test_ranks_that_are_lost_are_no_fault_of_the_submission(typed):
     grader = typed("out")
     [warm, *_] = at_work_on_bob(grader, typed.root / "out")
-    os.kill(int(warm), signal.SIGKILL)
+    os.kill(warm, signal.SIGKILL)
     said = grader.communicate()[0]
 
     assert grader.returncode == 3

@@ -1,8 +1,11 @@
 """How a suite is run on a submission."""
 
 import pytest
+import torch._dynamo  # noqa: F401 - pytester forgets what a run imports, and this comes but once
+from small_course import write_course
 
-from gradsync.grading import Collector
+from gradsync.grading import Collector, grade
+from gradsync.submission import Submission
 
 pytest_plugins = "pytester"
 
@@ -83,3 +86,37 @@ def test_a_suite_ends_where_its_ranks_are_lost(pytester):
     pytester.runpytest_inprocess(plugins=[collector]).assert_outcomes(failed=1)
 
     assert str(collector.lost) == "no more processes"
+
+
+WITNESSES = """
+import weakref
+
+import pytest
+
+from gradsync.testing import exercise
+
+seen = []
+
+
+class Seen:
+    pass
+
+
+@pytest.mark.parametrize("number", range(3))
+@exercise("phase1/double", points=3)
+def test_the_first_is_let_go(number):
+    value = Seen()
+    seen.append(weakref.ref(value))
+    error = ValueError(value, locals())
+    if number < 2 or seen[0]() is not None:  # the last error of all is Python's own to keep
+        raise error
+"""
+
+
+def test_what_a_failed_test_saw_is_let_go(tmp_path):
+    course = write_course(tmp_path, WITNESSES, "witnesses")
+    submission = Submission("ada", {"phase1/template_trainer.py": b""})
+
+    report = grade(submission, course, phases=["phase1"], seed=1, workers=1)
+
+    assert [verdict.status for verdict in report.verdicts] == ["error", "error", "passed"]

@@ -8,7 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from processes import children_of, eventually, is_alive, linux_only
+from processes import descendants_of, eventually, is_alive, linux_only
 
 
 @pytest.fixture
@@ -64,12 +64,6 @@ def pids_in(folder):
     paths = [folder / "pid-0", folder / "pid-1"]
     assert eventually(lambda: all(path.exists() for path in paths), seconds=60)
     return [int(path.read_text()) for path in paths]
-
-
-def descendants_of(pid):
-    for child in children_of(pid):
-        yield int(child)
-        yield from descendants_of(int(child))
 
 
 @linux_only

@@ -31,7 +31,7 @@ def channel():
 
 def answer(value, body=b""):
     """Return an answer to this run's question."""
-    return pack("answer", {"value": value, "nonce": found("task").header["nonce"]}, body)
+    return pack("answer", {"value": value, "nonce": found("place")["nonce"]}, body)
 
 
 def enter(call):
@@ -72,6 +72,18 @@ def floods_with_entering():
         channel().sendall(pack("events", {"events": [enter(call)]}))
 
 
+def floods_with_messages():
+    for first in range(0, 10_000_000, 500):
+        said = []
+        for call in range(first, first + 500):
+            entering = enter(call)
+            entering["collective"] |= {"op": "send", "peer": 0}
+            leaving = {**entering, "kind": "exit"}
+            del leaving["collective"]
+            said += [entering, leaving]
+        channel().sendall(pack("events", {"events": said}))
+
+
 def sends_a_gigabyte():
     channel().sendall(A_GIGABYTE_TO_COME)
     while True:
@@ -98,6 +110,7 @@ def sends_bytes_without_end():
         says(pack("answer", {"value": 1})),
         says(pack("answer", {"value": 1, "nonce": "0" * 32})),
         floods_with_entering,
+        floods_with_messages,
         sends_a_gigabyte,
         sends_bytes_without_end,
     ],
@@ -114,6 +127,7 @@ def sends_bytes_without_end():
         "no nonce",
         "another run's nonce",
         "flood",
+        "messages",
         "gigabyte",
         "endless",
     ],
