@@ -1,5 +1,7 @@
 """`make truth`: grade all of the bank in full, and print how true the grades are.
 
+A mistake is graded by the tests that run a function it changes (`benchmarks.impact`): of the others
+the grade is the solution's. One in twenty is graded by all tests as well, and must come out alike.
 Phases or names as arguments grade those alone: `python -m benchmarks.truth phase1`.
 """
 
@@ -9,17 +11,21 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from gradsync.bank import Right, Wrong, right_submissions, wrong_submissions
+from benchmarks.impact import ran_by_test, affected_tests
+from gradsync.bank import Right, Wrong, reference, right_submissions, wrong_submissions
 from gradsync.course import find_course
 from gradsync.grading import grade
+from gradsync.records import Verdict
 
+COURSE = find_course(Path(__file__).parent)
 SEED = 1
 NAMED_SHARE = 0.97  # of the wrong ones, that must be named with the expected code first
+CHECKED = 20  # one in so many mistakes is graded by all tests as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,32 +34,31 @@ class Outcome:
 
     known: Wrong | Right
     seconds: float
-    first: tuple[str, str | None] | None  # exercise and code of the first test that failed
-    message: str = ""
-
-    @property
-    def full_marks(self) -> bool:
-        return self.first is None
+    failed: tuple[Verdict, ...]  # in the order of the course
+    alike: bool = True  # not found to differ from a grade by all tests
 
     @property
     def named(self) -> bool:
         assert isinstance(self.known, Wrong)
-        return self.first == (self.known.exercise, self.known.code)
+        return self._first == (self.known.exercise, self.known.code)
 
     @property
-    def true(self) -> bool:
-        return self.named if isinstance(self.known, Wrong) else self.full_marks
+    def _first(self) -> tuple[str, str | None] | None:
+        return (self.failed[0].exercise, _code(self.failed[0])) if self.failed else None
 
     def told(self) -> str:
         """Return what a person reads of it."""
-        got = f"{self.first[1]} in {self.first[0]}" if self.first else "full marks"
+        got = f"{self._first[1]} in {self._first[0]}" if self._first else "full marks"
         line = f"{self.seconds:6.1f} s  {self.known.name}: {got}"
-        if self.true:
+        if not self.alike:
+            line += ", NOT alike by all tests"
+        if self.named if isinstance(self.known, Wrong) else not self.failed:
             return line
         wanted = "full marks"
         if isinstance(self.known, Wrong):
             wanted = f"{self.known.code} in {self.known.exercise}"
-        return f"{line}, NOT {wanted}: {self.message[:200]}"
+        message = self.failed[0].message[:200] if self.failed else ""
+        return f"{line}, NOT {wanted}: {message}"
 
 
 def main(names: Sequence[str]) -> int:
@@ -74,9 +79,10 @@ def _tell(phase: str, outcomes: Sequence[Outcome]) -> bool:
     wrong = [o for o in outcomes if isinstance(o.known, Wrong)]
     right = [o for o in outcomes if isinstance(o.known, Right)]
     rows = [
-        ("mistakes caught", sum(not o.full_marks for o in wrong), len(wrong), 1.0),
+        ("mistakes caught", sum(bool(o.failed) for o in wrong), len(wrong), 1.0),
         ("mistakes named rightly, first", sum(o.named for o in wrong), len(wrong), NAMED_SHARE),
-        ("correct answers with full marks", sum(o.full_marks for o in right), len(right), 1.0),
+        ("correct answers with full marks", sum(not o.failed for o in right), len(right), 1.0),
+        ("not found to differ by all tests", sum(o.alike for o in wrong), len(wrong), 1.0),
     ]
     print(f"\n{phase}")
     for what, count, of, _ in rows:
@@ -86,33 +92,39 @@ def _tell(phase: str, outcomes: Sequence[Outcome]) -> bool:
 
 def _graded(names: Sequence[str]) -> Iterator[Outcome]:
     """Grade side by side, a process a core."""
-    asked = [known for known in _bank() if not names or {known.name, known.phase} & set(names)]
-    cores = os.cpu_count() or 1
-    with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
-        jobs = [pool.submit(grade_one, known) for known in asked]
-        for job in as_completed(jobs):
-            yield job.result()
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        for phase in COURSE.graded_phases("hidden"):
+            bank = (*wrong_submissions(COURSE, phase), *right_submissions(COURSE, phase))
+            asked = [known for known in bank if not names or {known.name, phase} & set(names)]
+            if asked:
+                yield from (job.result() for job in as_completed(_jobs(asked, phase, pool)))
 
 
-def grade_one(known: Wrong | Right) -> Outcome:
-    """Grade one of the bank by the whole hidden suite of its phase."""
-    course = find_course(Path(__file__).parent)
-    submission = known.submission(course)
-    report = grade(submission, course, phases=[known.phase], seed=SEED, workers=1)
-    failed = next((v for v in report.verdicts if v.status != "passed"), None)
-    if failed is None:
-        return Outcome(known, report.seconds, first=None)
-    code = failed.diagnosis.code if failed.diagnosis else None
-    return Outcome(known, report.seconds, (failed.exercise, code), failed.message)
+def _jobs(asked: Sequence[Wrong | Right], phase: str, pool: Executor) -> Sequence[Future[Outcome]]:
+    ran = ran_by_test(COURSE, phase, SEED, pool)
+    solution = reference(COURSE)
+    jobs = []
+    for number, known in enumerate(asked):
+        tests = affected_tests(known.submission(COURSE), solution, ran)
+        jobs.append(pool.submit(grade_one, known, tests, check=number % CHECKED == 0))
+    return jobs
 
 
-def _bank() -> Sequence[Wrong | Right]:
-    course = find_course(Path(__file__).parent)
-    return [
-        known
-        for phase in course.graded_phases("hidden")
-        for known in (*wrong_submissions(course, phase), *right_submissions(course, phase))
-    ]
+def grade_one(known: Wrong | Right, tests: Sequence[str] | None, check: bool = False) -> Outcome:
+    """Grade one of the bank by these hidden tests; None: by all of its phase."""
+    report = grade(
+        known.submission(COURSE), COURSE, phases=[known.phase], seed=SEED, tests=tests, workers=1
+    )
+    failed = tuple(verdict for verdict in report.verdicts if verdict.status != "passed")
+    alike = True
+    if check and tests is not None:
+        whole = grade_one(known, None).failed
+        alike = [(v.id, _code(v)) for v in failed] == [(v.id, _code(v)) for v in whole]
+    return Outcome(known, report.seconds, failed, alike)
+
+
+def _code(verdict: Verdict) -> str | None:
+    return verdict.diagnosis.code if verdict.diagnosis else None
 
 
 if __name__ == "__main__":

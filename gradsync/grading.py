@@ -10,7 +10,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from gradsync.ranks.run import LauncherName
 from gradsync.records import Report, Verdict
 from gradsync.roots import point_at_roots
 from gradsync.submission import Submission
+from gradsync.verdicts import verdict_id
 from gradsync.workers import Turns, count_workers, side_by_side
 from gradsync.workplace import unpacked
 
@@ -33,12 +34,17 @@ class GraderError(Exception):
 
 
 class Collector:
-    """Picks the tests of one exercise, where one is asked for, and takes down their verdicts."""
+    """Picks the tests that are asked for, where some are, and takes down their verdicts."""
 
     def __init__(
-        self, exercise: str | None, launcher: Launcher | None = None, workers: int = 1
+        self,
+        exercise: str | None = None,
+        tests: Collection[str] | None = None,
+        launcher: Launcher | None = None,
+        workers: int = 1,
     ) -> None:
         self.exercise = exercise
+        self.tests = tests
         self.lost: LauncherError | None = None  # what kept a test from being judged at all
         self.interrupted = False  # by Ctrl-C
         self._launcher = launcher
@@ -51,8 +57,7 @@ class Collector:
         return [verdict for verdict in self._verdicts.values() if verdict is not None]
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        if self.exercise is not None:
-            items[:] = [item for item in items if self._is_wanted(item)]
+        items[:] = [item for item in items if self._is_wanted(item)]
         self._verdicts = dict.fromkeys(item.nodeid for item in items)
         if self.exercise is None:  # what they load, they may load while the ranks' process starts
             items.sort(key=lambda item: item.get_closest_marker("early") is None)
@@ -118,8 +123,10 @@ class Collector:
         self.lost = self.lost or lost
 
     def _is_wanted(self, item: pytest.Item) -> bool:
+        if self.tests is not None and verdict_id(item.path, item.name) not in self.tests:
+            return False
         marker = item.get_closest_marker("exercise")
-        return marker is not None and marker.args[0] == self.exercise
+        return self.exercise is None or (marker is not None and marker.args[0] == self.exercise)
 
 
 def grade(
@@ -130,6 +137,7 @@ def grade(
     seed: int,
     audience: Audience = "hidden",
     exercise: str | None = None,
+    tests: Collection[str] | None = None,
     launcher: LauncherName | None = None,
     workers: int | None = None,
     pytest_options: Sequence[str] = (),
@@ -145,6 +153,7 @@ def grade(
         seed: from which tests draw their inputs: the same seed, the same grade.
         audience: the visible suites, or the hidden ones that a grade is made of.
         exercise: run the tests of this one alone.
+        tests: run these alone, by the ids of their verdicts.
         launcher: how ranks are started; None takes the fastest that this system has.
         workers: how many tests run at a time, with forked ranks; None: what the machine can.
         pytest_options: more of pytest's own, such as `--exitfirst`.
@@ -157,7 +166,7 @@ def grade(
     suites = [course.suite(audience, phase) for phase in phases]
     starter = get_launcher(launcher)
     starter.warm_up()
-    collector = Collector(exercise, starter, workers or count_workers())
+    collector = Collector(exercise, tests, starter, workers or count_workers())
     with unpacked(submission.files) as folder:
         options = [f"--submission={folder}", f"--seed={seed}", *pytest_options]
         if launcher is not None:

@@ -25,7 +25,7 @@ from gradsync.ranks.run import LauncherName
 from gradsync.ranks.supervise import observe
 from gradsync.ranks.task import Task
 from gradsync.records import Observation
-from gradsync.verdicts import MissingFile, verdict_of
+from gradsync.verdicts import MissingFile, verdict_id, verdict_of
 
 PATIENCE = 20.0  # seconds a test's ranks may take: a hundred times what a correct answer needs
 GRADED = {
@@ -171,7 +171,7 @@ def pytest_runtest_makereport(
         seen = item.stash.get(SEEN, [])
         verdict = verdict_of(
             error=call.excinfo.value if call.excinfo else None,
-            id=_test_id(item),
+            id=verdict_id(item.path, item.name),
             exercise=marker.args[0],
             file=_file_of(item, marker.args[0]),
             max_points=item.stash[POINTS],
@@ -199,8 +199,3 @@ def _place(test: Path) -> tuple[Course | None, str]:
 def _file_of(item: pytest.Item, exercise: str) -> str:
     course, phase = _place(item.path)
     return f"{phase}/{course.find(exercise).file}" if course is not None else ""
-
-
-def _test_id(item: pytest.Item) -> str:
-    stem = item.path.stem.removeprefix("test_")
-    return f"{item.path.parent.name}/{stem}::{item.name}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from gradsync.judge import Mistake
 from gradsync.ranks import RankFailure, events
@@ -15,6 +16,11 @@ MAX_DRAWN = 5_000  # events kept to draw the last collectives of each rank, whic
 
 class MissingFile(Exception):  # noqa: N818 - a learner's file is missing, nothing of ours failed
     """The submission lacks a file of the contract."""
+
+
+def verdict_id(file: Path, test: str) -> str:
+    """Return what the verdict of a test is known by: "phase1/trainer::test_rank_0_prints"."""
+    return f"{file.parent.name}/{file.stem.removeprefix('test_')}::{test}"
 
 
 def verdict_of(

@@ -23,7 +23,7 @@ def test_early_tests_run_first_and_are_told_in_their_place(pytester):
         def test_two(): pass
         """
     )
-    collector = Collector(None)
+    collector = Collector()
 
     result = pytester.runpytest_inprocess("--strict-markers", "-v", plugins=[collector])
 
@@ -31,9 +31,17 @@ def test_early_tests_run_first_and_are_told_in_their_place(pytester):
     assert [v.id.split("::")[1] for v in collector.verdicts] == ["test_one", "test_two"]
 
 
-def test_the_tests_of_one_exercise_are_picked(pytester):
+@pytest.mark.parametrize(
+    ("exercise", "tests", "picked"),
+    [
+        ("phase1/evaluate", None, ["test_two", "test_two_more"]),
+        (None, ["test_two", "test_one"], ["test_one", "test_two"]),
+        ("phase1/evaluate", ["test_one", "test_two"], ["test_two"]),
+    ],
+)
+def test_what_is_asked_for_is_picked(pytester, exercise, tests, picked):
     pytester.makepyfile(
-        """
+        test_suite="""
         from gradsync.testing import exercise
 
         @exercise("phase1/train", points=1)
@@ -42,19 +50,23 @@ def test_the_tests_of_one_exercise_are_picked(pytester):
         @exercise("phase1/evaluate", points=1)
         def test_two(): pass
 
+        @exercise("phase1/evaluate", points=1)
+        def test_two_more(): pass
+
         def test_three(): pass
         """
     )
-    collector = Collector("phase1/evaluate")
+    ids = tests and [f"{pytester.path.name}/suite::{test}" for test in tests]
+    collector = Collector(exercise, ids)
 
-    pytester.runpytest_inprocess(plugins=[collector]).assert_outcomes(passed=1)
+    pytester.runpytest_inprocess(plugins=[collector]).assert_outcomes(passed=len(picked))
 
-    assert [verdict.exercise for verdict in collector.verdicts] == ["phase1/evaluate"]
+    assert [verdict.id.split("::")[1] for verdict in collector.verdicts] == picked
 
 
 def test_a_suite_that_can_not_be_imported_is_no_ctrl_c(pytester):
     pytester.makepyfile("import nothing_like_that")
-    collector = Collector(None)
+    collector = Collector()
 
     result = pytester.runpytest_inprocess(plugins=[collector])
 
@@ -64,7 +76,7 @@ def test_a_suite_that_can_not_be_imported_is_no_ctrl_c(pytester):
 
 def test_ctrl_c_in_a_test_is_taken_down(pytester):
     pytester.makepyfile("def test_one(): raise KeyboardInterrupt")
-    collector = Collector(None)
+    collector = Collector()
 
     pytester.runpytest_inprocess(plugins=[collector], no_reraise_ctrlc=True)
 
@@ -81,7 +93,7 @@ def test_a_suite_ends_where_its_ranks_are_lost(pytester):
         def test_two(): pass
         """
     )
-    collector = Collector(None)
+    collector = Collector()
 
     pytester.runpytest_inprocess(plugins=[collector]).assert_outcomes(failed=1)
 

@@ -1,0 +1,100 @@
+"""Which tests `make truth` leaves out: those that run no function that a mistake changes."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from benchmarks.impact import ran_by_test, affected_tests
+from gradsync.bank import reference
+from gradsync.submission import Submission
+from tests.gradsync.small_course import write_course
+
+FILE = "phase1/template_trainer.py"
+SOLUTION = '''
+"""Twice a number, and a counter."""
+
+LIMIT = 9
+
+
+def double(number, times=2):
+    """Return it twice."""
+    return add(number, number)
+
+
+def add(one, other):
+    def sum_up():
+        return one + other
+
+    return sum_up()
+
+
+class Counter:
+    step = 1
+
+    def __init__(self):
+        self.count = 0
+
+    def go(self):
+        self.count += self.step
+'''
+SUITE = '''
+from gradsync.testing import exercise
+
+
+@exercise("phase1/double", points=1)
+def test_doubled(ranks):
+    """A number is doubled."""
+    assert ranks(lambda trainer: trainer.double(2), 1, process_group=False)[0] == 4
+
+
+@exercise("phase1/double", points=1)
+def test_counted(ranks):
+    """A counter counts."""
+
+    def probe(trainer):
+        counter = trainer.Counter()
+        counter.go()
+        return counter.count
+
+    assert list(ranks(probe, 2)) == [1, 1]
+'''
+DOUBLED, COUNTED = "phase1/impact::test_doubled", "phase1/impact::test_counted"
+RAN = {
+    DOUBLED: frozenset({f"{FILE} double", f"{FILE} add"}),
+    COUNTED: frozenset({f"{FILE} Counter.__init__", f"{FILE} Counter.go"}),
+}
+
+
+def test_each_test_is_asked_what_it_runs(tmp_path):
+    (tmp_path / "solutions/phase1").mkdir(parents=True)
+    (tmp_path / "solutions" / FILE).write_text(SOLUTION)
+    course = write_course(tmp_path, SUITE, name="impact")
+
+    with ThreadPoolExecutor(1) as pool:
+        ran = ran_by_test(course, "phase1", 1, pool)
+
+    assert ran == RAN
+    assert reference(course).files[FILE].decode() == SOLUTION
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "wanted"),
+    [
+        pytest.param("add(number, number)", "number", [DOUBLED], id="a function"),
+        pytest.param("one + other", "one - other", [DOUBLED], id="a function in one"),
+        pytest.param("self.count = 0", "self.count = 1", [COUNTED], id="a method"),
+        pytest.param("+= self.step", "= self.step", [COUNTED], id="another"),
+        pytest.param("\n\nclass", "  # the sum\n\n\nclass", [], id="a comment alone"),
+        pytest.param("times=2", "times=3", None, id="a signature"),
+        pytest.param("step = 1", "step = 2", None, id="a class"),
+        pytest.param("LIMIT = 9", "LIMIT = 8", None, id="a constant"),
+        pytest.param("class Counter:", "def double(n): ...\n\n\nclass Counter:", None, id="more"),
+        pytest.param("class Counter:", "class Counter", None, id="no Python"),
+    ],
+)
+def test_a_change_asks_for_the_tests_that_run_it(old, new, wanted):
+    assert SOLUTION.count(old) == 1
+    solution = Submission("solution", {FILE: SOLUTION.encode()})
+    changed = Submission("changed", {FILE: SOLUTION.replace(old, new).encode()})
+
+    assert affected_tests(changed, solution, RAN) == (wanted or None)
