@@ -80,20 +80,33 @@ def _pass_on(leaving: Tensor, arriving: Tensor) -> None:
 
 
 class _Bucket:
-    """Parameters whose gradients travel together, in one flat tensor."""
+    """Parameters whose gradients travel together, in one flat tensor that every step uses again."""
 
     def __init__(self, params: list[nn.Parameter]) -> None:
         self.params = params
-        self.missing = len(params)  # whose gradients this backward has yet to make
+        sizes = [param.numel() for param in params]
+        self._flat = params[0].new_empty(sum(sizes))
+        self._parts = dict(zip(params, self._flat.split(sizes), strict=True))
+        self.missing = set(params)  # whose gradients this backward has yet to make
         self.work: dist.Work | None = None  # the all-reduce on its way
 
+    def take(self, param: nn.Parameter) -> None:
+        """Move a gradient here, divided by N; one that is None counts as zero."""
+        part = self._parts[param]
+        if param.grad is None:
+            part.zero_()
+        elif param in self.missing:  # one pass over memory, not two
+            torch.div(param.grad.reshape(-1), dist.get_world_size(), out=part)
+        else:  # there is one of another backward here
+            part += param.grad.reshape(-1) / dist.get_world_size()
+        self.missing.discard(param)
+        param.grad = None  # the next one to be made may have its memory, still in the cache
+
     def launch(self) -> None:
-        """Start to sum the gradients, divided by N first; one that is None counts as zero."""
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
-        self._flat = grads[0].new_empty(sum(grad.numel() for grad in grads))
-        leaving = self._flat.split([grad.numel() for grad in grads])
-        for grad, part in zip(grads, leaving, strict=True):  # one pass over memory, not two
-            torch.div(grad.reshape(-1), dist.get_world_size(), out=part)
+        """Start to sum the gradients."""
+        for param in self.params:
+            if param in self.missing:
+                self.take(param)
         self.work = dist.all_reduce(self._flat, async_op=True)
 
     def finish(self) -> None:
@@ -101,10 +114,10 @@ class _Bucket:
         assert self.work is not None
         self.work.wait()
         self.work = None
-        self.missing = len(self.params)
-        parts = self._flat.split([p.numel() for p in self.params])
-        for param, part in zip(self.params, parts, strict=True):
-            param.grad = part.view_as(param)
+        self.missing = set(self.params)
+        for param, part in self._parts.items():
+            mean = part.view_as(param)
+            param.grad = mean if param.grad is None else mean + param.grad  # made since
 
 
 ### END SOLUTION
@@ -155,9 +168,9 @@ class BucketedGradientAverager:
         ### BEGIN SOLUTION
         for bucket in self._buckets[self._launched :]:
             bucket.launch()
-        if self._stale:  # what left then is not what is to be averaged now
+        if self._stale:  # to the mean of what had left, each rank adds what it has made since
             for bucket in self._buckets:
-                bucket.work.wait()
+                bucket.finish()
                 bucket.launch()
         for bucket in self._buckets:
             bucket.finish()
@@ -170,10 +183,10 @@ class BucketedGradientAverager:
         bucket = self._bucket_of[param]
         if bucket.work is not None or (self._sent and not self._syncs):
             self._stale = True
-        if not self._syncs:
+        if bucket.work is not None or not self._syncs:
             return
         self._sent = True
-        bucket.missing -= 1
+        bucket.take(param)
         while self._launched < len(self._buckets) and not self._buckets[self._launched].missing:
             self._buckets[self._launched].launch()
             self._launched += 1

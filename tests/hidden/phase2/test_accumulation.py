@@ -151,7 +151,11 @@ def step_mistakes(inputs, targets, sizes):
     ]
     return [
         *(rule(code, text, weigh=weigh) for weigh, code, text in MISWEIGHED),
-        rule("does-not-learn", "the weights are those from before: no step was taken", scale=0.0),
+        rule(
+            "does-not-learn",
+            "the weights are those from before: no step was taken, or with empty gradients",
+            scale=0.0,
+        ),
         rule(
             "gradients-not-zeroed",
             "the gradients of earlier steps were added in: they have to be cleared for each step, "

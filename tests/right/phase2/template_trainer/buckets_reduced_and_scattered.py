@@ -10,13 +10,18 @@ class BucketedGradientAverager(BucketedGradientAverager):
 
 class _Halved:
     def __init__(self, params):
-        self.params, self.missing, self.work = params, len(params), None
+        self.params, self.missing, self.work = params, set(params), None
+
+    def take(self, param):
+        self.missing.discard(param)
 
     def launch(self):
         size = dist.get_world_size()
         flat = torch.cat(
             [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in self.params]
         )
+        for param in self.params:
+            param.grad = None
         self._sizes = [p.numel() for p in self.params]
         flat = nn.functional.pad(flat, (0, -len(flat) % size))
         self._mine = flat.new_empty(len(flat) // size)
@@ -29,5 +34,6 @@ class _Halved:
         dist.all_gather_into_tensor(whole, self._mine / size)
         parts = whole[: sum(self._sizes)].split(self._sizes)
         for param, part in zip(self.params, parts, strict=True):
-            param.grad = part.view_as(param).clone()
-        self.work, self.missing = None, len(self.params)
+            later = 0 if param.grad is None else param.grad
+            param.grad = part.view_as(param) + later
+        self.work, self.missing = None, set(self.params)
