@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks.impact import ran_by_test, affected_tests
+from benchmarks.impact import affected_tests, ran_by_test
 from gradsync.bank import Right, Wrong, reference, right_submissions, wrong_submissions
 from gradsync.course import find_course
 from gradsync.grading import grade

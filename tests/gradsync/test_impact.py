@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from benchmarks.impact import ran_by_test, affected_tests
+from benchmarks.impact import affected_tests, ran_by_test
 from gradsync.bank import reference
 from gradsync.submission import Submission
 from tests.gradsync.small_course import write_course
