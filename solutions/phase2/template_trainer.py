@@ -84,29 +84,21 @@ class _Bucket:
 
     def __init__(self, params: list[nn.Parameter]) -> None:
         self.params = params
+        self.missing = set(params)  # whose gradients backward has yet to make
+        self.work: dist.Work | None = None  # the all-reduce on its way
         sizes = [param.numel() for param in params]
         self._flat = params[0].new_empty(sum(sizes))
-        self._parts = dict(zip(params, self._flat.split(sizes), strict=True))
-        self.missing = set(params)  # whose gradients this backward has yet to make
-        self.work: dist.Work | None = None  # the all-reduce on its way
-
-    def take(self, param: nn.Parameter) -> None:
-        """Move a gradient here, divided by N; one that is None counts as zero."""
-        part = self._parts[param]
-        if param.grad is None:
-            part.zero_()
-        elif param in self.missing:  # one pass over memory, not two
-            torch.div(param.grad.reshape(-1), dist.get_world_size(), out=part)
-        else:  # there is one of another backward here
-            part += param.grad.reshape(-1) / dist.get_world_size()
-        self.missing.discard(param)
-        param.grad = None  # the next one to be made may have its memory, still in the cache
+        parts = zip(params, self._flat.split(sizes), strict=True)
+        self._parts = {param: part.view_as(param) for param, part in parts}
 
     def launch(self) -> None:
-        """Start to sum the gradients."""
-        for param in self.params:
-            if param in self.missing:
-                self.take(param)
+        """Move the gradients here, divided by N, zero for one that is None; start to sum them."""
+        for param, part in self._parts.items():
+            if param.grad is None:
+                part.zero_()
+            else:  # in one pass over memory, not two
+                torch.div(param.grad, dist.get_world_size(), out=part)
+            param.grad = None  # the next one to be made may have its memory
         self.work = dist.all_reduce(self._flat, async_op=True)
 
     def finish(self) -> None:
@@ -115,8 +107,7 @@ class _Bucket:
         self.work.wait()
         self.work = None
         self.missing = set(self.params)
-        for param, part in self._parts.items():
-            mean = part.view_as(param)
+        for param, mean in self._parts.items():
             param.grad = mean if param.grad is None else mean + param.grad  # made since
 
 
@@ -143,7 +134,7 @@ class BucketedGradientAverager:
         self._launched = 0  # buckets of this backward that are on their way
         self._syncs = True
         self._sent = False  # a backward that sends has been since the last `finish`
-        self._stale = False  # gradients changed after that
+        self._stale = False  # there was another backward after that, on some rank at least
         self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket.params}
         # Hooks that held this averager would keep it alive, and at work, as long as the model.
         ready = functools.partial(type(self)._ready, weakref.proxy(self))
@@ -157,6 +148,7 @@ class BucketedGradientAverager:
         """Have backward inside the block accumulate gradients, and send nothing."""
         ### BEGIN SOLUTION
         before, self._syncs = self._syncs, False
+        self._stale = self._stale or self._sent
         try:
             yield
         finally:
@@ -180,13 +172,13 @@ class BucketedGradientAverager:
     ### BEGIN SOLUTION
     def _ready(self, param: nn.Parameter) -> None:
         """Note that backward has made a gradient, and start the buckets that are full now."""
-        bucket = self._bucket_of[param]
-        if bucket.work is not None or (self._sent and not self._syncs):
-            self._stale = True
-        if bucket.work is not None or not self._syncs:
+        if not self._syncs:
             return
         self._sent = True
-        bucket.take(param)
+        bucket = self._bucket_of[param]
+        if param not in bucket.missing:
+            self._stale = True
+        bucket.missing.discard(param)
         while self._launched < len(self._buckets) and not self._buckets[self._launched].missing:
             self._buckets[self._launched].launch()
             self._launched += 1
