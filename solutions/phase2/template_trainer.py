@@ -134,7 +134,7 @@ class BucketedGradientAverager:
         self._launched = 0  # buckets of this backward that are on their way
         self._syncs = True
         self._sent = False  # a backward that sends has been since the last `finish`
-        self._stale = False  # there was another backward after that, on some rank at least
+        self._stale = False  # there may have been another after that, on some rank
         self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket.params}
         # Hooks that held this averager would keep it alive, and at work, as long as the model.
         ready = functools.partial(type(self)._ready, weakref.proxy(self))
@@ -148,7 +148,7 @@ class BucketedGradientAverager:
         """Have backward inside the block accumulate gradients, and send nothing."""
         ### BEGIN SOLUTION
         before, self._syncs = self._syncs, False
-        self._stale = self._stale or self._sent
+        self._stale = self._stale or self._sent  # also on a rank that has no part in this one
         try:
             yield
         finally:
