@@ -3,11 +3,11 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from small_course import write_course
 
 from benchmarks.impact import affected_tests, ran_by_test
 from gradsync.bank import reference
 from gradsync.submission import Submission
-from tests.gradsync.small_course import write_course
 
 FILE = "phase1/template_trainer.py"
 SOLUTION = '''

@@ -1,0 +1,115 @@
+"""The grader's own pytest plugin: which tests run, how many at a time, and what they came to."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import sys
+from collections.abc import Collection
+
+import pytest
+
+from gradsync.ranks import LauncherError
+from gradsync.ranks.crew import Launcher
+from gradsync.ranks.fork import ForkLauncher
+from gradsync.ranks.preload import OPTIMIZERS, preload
+from gradsync.records import Verdict
+from gradsync.verdicts import verdict_id
+from gradsync.workers import Turns, side_by_side
+
+
+class Collector:
+    """Picks the tests that are asked for, where some are, and takes down their verdicts."""
+
+    def __init__(
+        self,
+        exercise: str | None = None,
+        tests: Collection[str] | None = None,
+        launcher: Launcher | None = None,
+        workers: int = 1,
+    ) -> None:
+        self.exercise = exercise
+        self.tests = tests
+        self.lost: LauncherError | None = None  # what kept a test from being judged at all
+        self.interrupted = False  # by Ctrl-C
+        self._launcher = launcher
+        self._workers = workers
+        self._left_garbage = False
+        self._verdicts: dict[str, Verdict | None] = {}  # by test, in the order of the suite
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        return [verdict for verdict in self._verdicts.values() if verdict is not None]
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if self._is_wanted(item)]
+        self._verdicts = dict.fromkeys(item.nodeid for item in items)
+        if self.exercise is None:  # what they load, they may load while the ranks' process starts
+            items.sort(key=lambda item: item.get_closest_marker("early") is None)
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        if torch := sys.modules.get("torch"):  # a suite's own sums are small, and ranks want cores
+            torch.set_num_threads(1)
+            preload([OPTIMIZERS])  # while the ranks' process starts, not while all wait for it
+        gc.freeze()  # what there is by now is none of the garbage that a test leaves
+        count = min(self._workers, len(session.items))
+        if count < 2 or session.testsfailed or not isinstance(self._launcher, ForkLauncher):
+            return None  # pytest's own loop, which begins nothing where a file can't be imported
+        with contextlib.closing(Turns(len(session.items))) as turns:
+            work = functools.partial(self._work, session, turns)
+            try:
+                with side_by_side(count - 1, self._launcher, work) as others:
+                    self._run(session, turns)
+                    for other in others:
+                        self._take_over(*other.result())
+            except LauncherError as error:
+                self.lost = self.lost or error
+        return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        verdict = getattr(report, "gradsync_verdict", None)
+        if verdict is not None:
+            self._verdicts[report.nodeid] = verdict
+
+    def pytest_exception_interact(self, node: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        self._left_garbage = True  # the frames hold what ranks returned, and each other
+        error = call.excinfo.value if call.excinfo else None
+        if isinstance(error, LauncherError):
+            self.lost = error
+            node.session.shouldfail = "the ranks were lost"
+
+    def pytest_runtest_logfinish(self) -> None:
+        if self._left_garbage:
+            gc.collect()
+        self._left_garbage = False
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        # Of another type when pytest itself gives up, say on a suite that can't be imported.
+        self.interrupted = excinfo.type is KeyboardInterrupt
+
+    def _run(self, session: pytest.Session, turns: Turns) -> None:
+        """Run tests as pytest does, those that nobody else has begun."""
+        for index in turns:
+            item = session.items[index]
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+            if session.shouldfail:
+                raise session.Failed(session.shouldfail)
+
+    def _work(
+        self, session: pytest.Session, turns: Turns
+    ) -> tuple[dict[str, Verdict | None], LauncherError | None]:
+        """Do as `_run` does, in a process beside the one that asked for it."""
+        with contextlib.suppress(session.Failed):
+            self._run(session, turns)
+        return self._verdicts, self.lost
+
+    def _take_over(self, verdicts: dict[str, Verdict | None], lost: LauncherError | None) -> None:
+        self._verdicts |= {test: verdict for test, verdict in verdicts.items() if verdict}
+        self.lost = self.lost or lost
+
+    def _is_wanted(self, item: pytest.Item) -> bool:
+        if self.tests is not None and verdict_id(item.path, item.name) not in self.tests:
+            return False
+        marker = item.get_closest_marker("exercise")
+        return self.exercise is None or (marker is not None and marker.args[0] == self.exercise)
