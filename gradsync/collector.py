@@ -94,6 +94,7 @@ class Collector:
             item = session.items[index]
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
             if session.shouldfail:
+                turns.end()
                 raise session.Failed(session.shouldfail)
 
     def _work(

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 from processes import descendants_of, linux_only
-from small_course import write_course
+from small_course import RIGHT, write_course
 
 from gradsync.grading import GraderError, grade
 from gradsync.ranks import LauncherError, get_launcher, run_ranks
@@ -59,6 +59,15 @@ def test_the_ranks_are_lost_beside_the_grader(me):
         raise LauncherError("no more processes")
     time.sleep(0.5)  # for the other one to come to the second of these
 '''
+STOPPING = '''
+
+@pytest.mark.parametrize("number", range(30))
+@exercise("phase1/double", points=2)
+def test_the_first_fails(number):
+    """The others take their time."""
+    check(number > 0, "first", "the first one")
+    time.sleep(0.1)
+'''
 
 
 @pytest.fixture
@@ -91,6 +100,13 @@ def test_tests_run_at_the_same_time(graded):
     report = graded("def double(number):\n    return 2 * number\n", MEETING, workers=2)
 
     assert report.score == report.max_score == 8
+
+
+def test_the_first_failure_ends_all_where_that_is_asked_for(graded):
+    report = graded(RIGHT, STOPPING, workers=2, pytest_options=["--exitfirst"])
+
+    assert [v.status for v in report.verdicts].count("failed") == 1
+    assert len(report.verdicts) < 6 + 30
 
 
 def test_ranks_that_are_lost_beside_the_grader_are_no_fault_of_the_submission(graded):
