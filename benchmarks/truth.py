@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -62,16 +62,18 @@ class Outcome:
 
 
 def main(names: Sequence[str]) -> int:
-    """Grade and print the table; 1 where it falls short."""
+    """Grade and print a table for each phase; 1 where one falls short."""
     began = time.monotonic()
-    outcomes: dict[str, list[Outcome]] = {}  # by phase
-    for outcome in _graded(names):
-        print(outcome.told(), flush=True)
-        outcomes.setdefault(outcome.known.phase, []).append(outcome)
-    short = [phase for phase in sorted(outcomes) if not _tell(phase, outcomes[phase])]
-    count = sum(map(len, outcomes.values()))
-    print(f"\n{count} full grades in {time.monotonic() - began:,.0f} s")
-    return int(bool(short))
+    count, short = 0, False
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        for phase in COURSE.graded_phases("hidden"):
+            bank = (*wrong_submissions(COURSE, phase), *right_submissions(COURSE, phase))
+            asked = [known for known in bank if not names or {known.name, phase} & set(names)]
+            outcomes = list(_graded(asked, phase, pool))
+            count += len(outcomes)
+            short |= bool(outcomes) and not _tell(phase, outcomes)
+    print(f"{count} full grades in {time.monotonic() - began:,.0f} s")
+    return int(short)
 
 
 def _tell(phase: str, outcomes: Sequence[Outcome]) -> bool:
@@ -87,27 +89,23 @@ def _tell(phase: str, outcomes: Sequence[Outcome]) -> bool:
     print(f"\n{phase}")
     for what, count, of, _ in rows:
         print(f"{what}: {count} of {of}")
+    print()
     return all(count >= share * of for _, count, of, share in rows)
 
 
-def _graded(names: Sequence[str]) -> Iterator[Outcome]:
-    """Grade side by side, a process a core."""
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        for phase in COURSE.graded_phases("hidden"):
-            bank = (*wrong_submissions(COURSE, phase), *right_submissions(COURSE, phase))
-            asked = [known for known in bank if not names or {known.name, phase} & set(names)]
-            if asked:
-                yield from (job.result() for job in as_completed(_jobs(asked, phase, pool)))
-
-
-def _jobs(asked: Sequence[Wrong | Right], phase: str, pool: Executor) -> Sequence[Future[Outcome]]:
+def _graded(asked: Sequence[Wrong | Right], phase: str, pool: Executor) -> Iterator[Outcome]:
+    """Grade side by side, a process a core, and print what comes of each."""
+    if not asked:
+        return
     ran = ran_by_test(COURSE, phase, SEED, pool)
     solution = reference(COURSE)
     jobs = []
     for number, known in enumerate(asked):
         tests = affected_tests(known.submission(COURSE), solution, ran)
         jobs.append(pool.submit(grade_one, known, tests, check=number % CHECKED == 0))
-    return jobs
+    for job in as_completed(jobs):
+        print(job.result().told(), flush=True)
+        yield job.result()
 
 
 def grade_one(known: Wrong | Right, tests: Sequence[str] | None, check: bool = False) -> Outcome:
