@@ -74,7 +74,7 @@ class BucketedGradientAverager:
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Have backward inside the block accumulate gradients, and send nothing."""
-        # TODO: about 5 lines; `gradsync hint phase2/BucketedGradientAverager` if you are stuck
+        # TODO: about 6 lines; `gradsync hint phase2/BucketedGradientAverager` if you are stuck
         raise NotImplementedError("phase2/BucketedGradientAverager")
 
     def finish(self) -> None:

@@ -10,7 +10,7 @@ class BucketedGradientAverager(BucketedGradientAverager):
 
 class _Halved:
     def __init__(self, params):
-        self.params, self.missing, self.work = params, len(params), None
+        self.params, self.missing, self.work = params, set(params), None
 
     def launch(self):
         size = dist.get_world_size()
@@ -33,4 +33,4 @@ class _Halved:
         for param, part in zip(self.params, parts, strict=True):
             later = 0 if param.grad is None else param.grad
             param.grad = part.view_as(param) + later
-        self.work, self.missing = None, len(self.params)
+        self.work, self.missing = None, set(self.params)
