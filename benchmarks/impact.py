@@ -7,6 +7,7 @@ What a test runs is found out once: its ranks get the solution with a line more 
 from __future__ import annotations
 
 import ast
+import functools
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
@@ -92,6 +93,7 @@ class _Telling(_Functions):
         node.body[documented:documented] = ast.parse(telling).body
 
 
+@functools.lru_cache(maxsize=8)  # the solution's are asked for with every mistake
 def _parts(path: str, source: bytes) -> tuple[str, dict[str, str]]:
     """Return a file's code outside of functions, and the bodies of its functions by name."""
     taken_out = _TakenOut(path)
