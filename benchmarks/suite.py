@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import statistics
 import subprocess
 import sys
@@ -63,5 +65,6 @@ def main(phase: str, launcher: LauncherName) -> None:
 
 
 if __name__ == "__main__":
+    atexit.register(gc.freeze)  # as `gradsync` does
     [launcher] = [name for name in get_args(LauncherName) if name == sys.argv[2]]
     main(sys.argv[1], launcher)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 import traceback
 from collections.abc import Callable, Iterable
@@ -227,6 +229,7 @@ def templates_command(
 
 def main() -> None:
     """Run the command line; every way in which it can end has its exit status."""
+    atexit.register(gc.freeze)  # else Python goes through all of torch for garbage, for a second
     try:
         app()
     except (CourseError, SubmissionError, FolderInUse) as problem:

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import pickle
-import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import cloudpickle
-
+from gradsync.ranks import pickles
 from gradsync.ranks.events import MAX_RANKS
 from gradsync.ranks.inputs import packing_for
 from gradsync.ranks.places import is_users
 from gradsync.ranks.wire import MAX_TASK
 
 RESERVED = {"rank", "world_size"}
-_registry = threading.Lock()  # of the modules that cloudpickle takes along
 
 
 @dataclass(frozen=True)
@@ -81,9 +74,9 @@ class Task:
 
     def _payload(self, rank: int) -> tuple[bytes, bool]:
         """Return what a rank unpickles, and whether another one's differs."""
-        with _by_value(_home(self.function)), packing_for(rank) as packing:
+        with packing_for(rank) as packing:
             try:
-                data = bytes(cloudpickle.dumps((self.function, dict(self.inputs))))
+                data = pickles.pack(self.function, dict(self.inputs))
             except (TypeError, ValueError, AttributeError, pickle.PicklingError) as error:
                 name = _name(self.function)
                 text = f"{name} and its inputs go to other processes, and can't: {error}"
@@ -129,32 +122,3 @@ class Task:
 
 def _name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__name__", function))
-
-
-def _home(function: Any) -> ModuleType | None:
-    """Return the module of the user's own that a function stands in."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    module = sys.modules.get(getattr(function, "__module__", None) or "")
-    file = getattr(module, "__file__", None)
-    return module if file is not None and is_users(file, ()) else None
-
-
-@contextmanager
-def _by_value(module: ModuleType | None) -> Iterator[None]:
-    """Have helpers that stand in the function's own module travel with it.
-
-    The ranks can't import a test module, nor a notebook: it may not be on their path at all.
-    """
-    with _registry:
-        known = module is None or module.__name__ in (
-            "__main__",  # always taken along
-            *cloudpickle.list_registry_pickle_by_value(),
-        )
-        if not known:
-            cloudpickle.register_pickle_by_value(module)
-        try:
-            yield
-        finally:
-            if not known:
-                cloudpickle.unregister_pickle_by_value(module)

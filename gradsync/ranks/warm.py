@@ -36,7 +36,7 @@ from gradsync.ranks.sandbox import Sandbox
 
 # What ranks use is imported here, so that every fork has it at once.
 WANTED_SOON = (
-    "cloudpickle",
+    "gradsync.ranks.pickles",
     OPTIMIZERS,
     "torch.optim",
     "torch.profiler._cupti_monitor",
@@ -56,9 +56,8 @@ def start(descriptor: int, sandboxed: int) -> NoReturn:
     if sandboxed:
         namespaces.mount_proc()  # bubblewrap's has parts covered, and lets nobody mount one in it
     _import_what_ranks_use()
-    gc.enable()
-    gc.collect()
     gc.freeze()  # the pages of all that is imported stay shared with every rank
+    gc.enable()
     worker.keep_memory()
     WarmProcess(socket.socket(fileno=descriptor)).serve()
     os._exit(0)
