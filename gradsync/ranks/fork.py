@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import os
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ class ForkLauncher:
                     crew.start(rank, lines, directory)
                 yield crew
             finally:
-                self._end(crew)
+                self._finish(crew.end)
 
     def close(self) -> None:
         """End the warm process and all that it started."""
@@ -95,18 +96,8 @@ class ForkLauncher:
     def await_twins(self) -> None:
         """Wait for their end, which comes when whoever adopted them has ended."""
         with self._lock:
-            if self._control is None:
-                return
-            ended = None
-            try:
-                self._control.settimeout(END_SECONDS)
-                with suppress(OSError):
-                    self._control.send(b'{"do": "await_twins"}')
-                    ended = _receive(self._control)
-                self._control.settimeout(None)
-            finally:
-                if not ended:  # as below
-                    self.close()
+            if self._control is not None:
+                self._finish(functools.partial(_await_twins, self._control))
 
     def adopt(self, twin: socket.socket) -> None:
         """Have a forked process go on with a warm process that was made for it."""
@@ -146,10 +137,11 @@ class ForkLauncher:
             self._control = ours
         return self._control
 
-    def _end(self, crew: ForkedCrew) -> None:
+    def _finish(self, talk: Callable[[], bool]) -> None:
+        """Hold a talk that ends something, and says whether it came to its end."""
         ended = False
         try:
-            ended = crew.end()
+            ended = talk()
         finally:
             if not ended:  # gone, or a Ctrl-C came in between: half a talk can't be gone on with
                 self.close()
@@ -233,6 +225,18 @@ class ForkedCrew:
         elif "excess" in message:
             code, text = message["excess"]
             self._excess = code, text
+
+
+def _await_twins(control: socket.socket) -> bool:
+    """Return when the warm processes that were forked from this one are gone; False if it is."""
+    control.settimeout(END_SECONDS)
+    try:
+        control.send(b'{"do": "await_twins"}')
+    except OSError:
+        return False
+    ended = bool(_receive(control))
+    control.settimeout(None)
+    return ended
 
 
 def _limited_group(control: socket.socket) -> cgroups.ControlGroup | None:
