@@ -25,6 +25,7 @@ from gradsync.testing import (
 
 GUIDE = "The training step"
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
+DAMPING = 0.01  # smooths a step where a gradient is small, else it would enlarge what is rounded
 STEEP = 6  # outputs make for gradients longer than 1, as many a clipping wants them
 
 
@@ -54,8 +55,11 @@ def weights_of(model):
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
-def optimizer_for(model):
+def optimizer_for(model, *, adaptive=False):
+    """Return an optimizer whose steps are sums of gradients, or, if it is `adaptive`, are not."""
     trainable = [p for p in model.parameters() if p.requires_grad]
+    if adaptive:
+        return torch.optim.Adagrad(trainable, lr=LEARNING_RATE, eps=DAMPING)
     return torch.optim.SGD(trainable, lr=LEARNING_RATE, momentum=MOMENTUM)
 
 
@@ -69,10 +73,10 @@ def draw_batches(rng, steps, world_size, size, *, soft=False):
     return inputs, rng.dirichlet([1, 1, 1], shape) if soft else rng.integers(0, 3, shape)
 
 
-def probe_steps(rank, trainer, inputs, targets):
+def probe_steps(rank, trainer, inputs, targets, *, adaptive=False):
     """Return this rank's weights and losses after a step on each of its batches."""
     model = placed(Net(), rank)
-    optimizer = optimizer_for(model)
+    optimizer = optimizer_for(model, adaptive=adaptive)
     losses = [
         trainer.train_step(
             model,
@@ -85,11 +89,18 @@ def probe_steps(rank, trainer, inputs, targets):
     return {"weights": weights_of(model), "losses": losses}
 
 
-def one_process(inputs, targets, *, rank=None, scale=1.0, zero=True):
+def probe_both(rank, trainer, inputs, targets):
+    """Return what `probe_steps` does, and as `adapted` the weights of an adaptive optimizer."""
+    plain = probe_steps(rank, trainer, inputs, targets)
+    adapted = probe_steps(rank, trainer, inputs, targets, adaptive=True)
+    return {**plain, "adapted": adapted["weights"]}
+
+
+def one_process(inputs, targets, *, rank=None, scale=1.0, zero=True, adaptive=False):
     """Do the same in one process: on all ranks' samples, or as a mistake would have it."""
     model = Net()
     trainable = [p for p in model.parameters() if p.requires_grad]
-    velocity = {}
+    velocity, squares = {}, {}
     losses = []
     for x, y in zip(inputs, targets, strict=True):
         chosen = slice(None) if rank is None else slice(rank, rank + 1)
@@ -102,6 +113,10 @@ def one_process(inputs, targets, *, rank=None, scale=1.0, zero=True):
         with torch.no_grad():
             for param in (p for p in trainable if p.grad is not None):
                 param.grad *= scale
+                if adaptive:
+                    squares[param] = squares.get(param, 0) + param.grad**2
+                    param.sub_(LEARNING_RATE * param.grad / (squares[param].sqrt() + DAMPING))
+                    continue
                 velocity[param] = MOMENTUM * velocity.get(param, 0) + param.grad
                 param.sub_(LEARNING_RATE * velocity[param])
         losses.append(loss.item())
@@ -114,7 +129,7 @@ def test_steps_equal_those_of_one_process(ranks, rng, world_size):
     """After each of several steps, N ranks of B samples have the weights of one with N*B."""
     inputs, targets = draw_batches(rng, 4, world_size, 6)
 
-    seen = ranks(probe_steps, world_size, inputs=by_rank(inputs, 1), targets=by_rank(targets, 1))
+    seen = ranks(probe_both, world_size, inputs=by_rank(inputs, 1), targets=by_rank(targets, 1))
 
     hold(nobody_waited(seen, GUIDE))
     assert_on_every_rank(
@@ -122,6 +137,20 @@ def test_steps_equal_those_of_one_process(ranks, rng, world_size):
         one_process(inputs, targets)["weights"],
         mistakes=step_mistakes(inputs, targets),
     )
+    adapted = each(seen, lambda value: value["adapted"])
+    expected = one_process(inputs, targets, adaptive=True)["weights"]
+    assert_on_every_rank(adapted, expected, mistakes=[right_with_sums_alone])
+
+
+def right_with_sums_alone(seen, _expected):
+    """Tell of weights that are right only where steps are sums of gradients."""
+    text = (
+        "with SGD the weights are those of one process, but not with Adagrad, whose step is no "
+        "sum of gradients: it is the gradients that have to be averaged, and before the step. "
+        f"Weights averaged after it are not those of the mean gradient (GUIDELINES, {GUIDE})"
+    )
+    ranks = tuple(range(len(seen)))
+    return Diagnosis("differs-from-single-process", ranks, text, guide=GUIDE)
 
 
 def step_mistakes(inputs, targets, pick=dict):
