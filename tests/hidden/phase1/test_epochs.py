@@ -44,14 +44,14 @@ def sgd(model):
 def probe_epoch(rank, trainer, data, orders, batch_size):
     """Train on the samples that this rank's order picks out of all, as a sampler's would.
 
-    Another model was trained before, on this one's first batch.
+    Another model was trained before, on this one's first batch: this is not the first epoch.
     """
     before = Spy()
     first = DataLoader(tensors(data), batch_size, sampler=orders[rank][:batch_size])
     trainer.train_epoch(before, first, nn.CrossEntropyLoss(), sgd(before), 0)
     model = Spy().eval()
     loader = DataLoader(tensors(data), batch_size=batch_size, sampler=orders[rank])
-    loss = trainer.train_epoch(model, loader, nn.CrossEntropyLoss(), sgd(model), 0)
+    loss = trainer.train_epoch(model, loader, nn.CrossEntropyLoss(), sgd(model), 1)
     return {
         "loss": float(loss),
         "kind": "float" if isinstance(loss, float) else type(loss).__name__,
