@@ -76,6 +76,19 @@ def former_file_away(harm: Sequence[str], guide: str) -> Diagnosis | None:
     return Diagnosis("not-atomic", (0,), text, guide=guide)
 
 
+def brought_from_elsewhere(brought: bool, guide: str) -> Diagnosis | None:
+    """Judge whether the new file was written in another folder, and then moved to its path."""
+    if not brought:
+        return None
+    text = (
+        "save_checkpoint wrote the new file in another folder, and moved it to its path from "
+        "there. That folder may be on another disk, as the one for temporary files often is: then "
+        "the move is a copy, which a crash can cut short, or is refused. The file is to be written "
+        f"in the folder where it will stay (GUIDELINES, {guide})"
+    )
+    return Diagnosis("not-atomic", (0,), text, guide=guide)
+
+
 def stumbles_over_the_rest(again: str | None, renewed: bool, guide: str) -> Diagnosis | None:
     """Judge the save after one that broke off: the error it ended in, whether the file is new."""
     if again is None and renewed:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 DONE = {"os.remove": "removed", "os.rename": "renamed", "os.truncate": "emptied"}
+NO_FOLDERS = (-1, -1)  # the descriptors of open folders that a rename's paths begin at
 
 
 def limit_writes(size: int) -> None:
@@ -33,8 +34,9 @@ def lift_limit() -> None:
 def file_changes() -> list[tuple[str, Path]]:
     """Return a list that grows from now on: what is done to a file, and its absolute path.
 
-    A file is `removed`, `renamed` (from this path), `emptied` or `made`. Only what Python does is
-    noted, not what torch writes by itself.
+    A file is `removed`, `renamed` (from this path), `emptied`, `made`, or `brought` (to this path,
+    out of a folder that is neither its own nor within that). Only what Python does is noted, not
+    what torch writes by itself.
     """
     changes: list[tuple[str, Path]] = []
 
@@ -42,6 +44,10 @@ def file_changes() -> list[tuple[str, Path]]:
         done = _opened(arguments[2]) if event == "open" else DONE.get(event)
         if done is not None and isinstance(arguments[0], (str, bytes, os.PathLike)):
             changes.append((done, _place(Path(os.fsdecode(arguments[0])))))
+        if event == "os.rename" and arguments[2:] == NO_FOLDERS:
+            old, new = (_place(Path(os.fsdecode(name))) for name in arguments[:2])
+            if not old.is_relative_to(new.parent):
+                changes.append(("brought", new))
 
     sys.addaudithook(note)
     return changes

@@ -3,6 +3,7 @@
 import pytest
 
 from gradsync.diagnose.checkpoints import (
+    brought_from_elsewhere,
     former_file_away,
     former_file_stays,
     goes_on_otherwise,
@@ -29,6 +30,7 @@ def test_nothing_is_found_where_nothing_is_wrong():
     assert [rule(seen, None) for rule in rules] == [None] * 3
     assert written_beside([["there.pt"], [], []], GUIDE) is None
     assert former_file_away([], GUIDE) is None
+    assert brought_from_elsewhere(False, GUIDE) is None
     assert former_file_stays(True, GUIDE) is None
     assert stumbles_over_the_rest(None, renewed=True, guide=GUIDE) is None
 
@@ -45,6 +47,13 @@ def test_what_befell_the_former_file_is_said():
 
     assert found.code == "not-atomic"
     assert "had the former file renamed" in found.explanation
+
+
+def test_a_file_that_was_moved_in_from_another_folder_is_told():
+    found = brought_from_elsewhere(True, GUIDE)
+
+    assert (found.code, found.ranks) == ("not-atomic", (0,))
+    assert "wrote the new file in another folder" in found.explanation
 
 
 def test_a_file_that_no_later_save_replaces_is_told():

@@ -29,7 +29,10 @@ def test_what_is_done_to_a_file_is_noted_and_no_more(on_a_rank):
         Path("there").rename("away")
         Path("away").unlink()
         Path("mark").touch()
-        return [[done, path.name] for done, path in changes if path.parent == Path.cwd()]
+        Path("folder").mkdir()
+        Path("mark").rename("folder/mark")
+        Path("folder/mark").rename("mark")
+        return [[done, path.name] for done, path in changes if Path.cwd() in path.parents]
 
     assert on_a_rank(probe) == [
         ["emptied", "new"],
@@ -37,6 +40,9 @@ def test_what_is_done_to_a_file_is_noted_and_no_more(on_a_rank):
         ["renamed", "there"],
         ["removed", "away"],
         ["made", "mark"],
+        ["renamed", "mark"],
+        ["brought", "mark"],
+        ["renamed", "mark"],
     ]
 
 

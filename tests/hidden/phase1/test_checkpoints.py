@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from gradsync.diagnose.checkpoints import (
+    brought_from_elsewhere,
     former_file_away,
     former_file_stays,
     goes_on_otherwise,
@@ -136,7 +137,8 @@ def test_a_crash_midway_leaves_the_former_file(ranks):
         changes = file_changes()
         trainer.save_checkpoint("there.pt", *make(1, size=200), 4)
         here = Path.cwd() / "there.pt"
-        harm = [done for done, path in changes if path == here and done != "made"]
+        befell = [done for done, path in changes if path == here]
+        harm = [done for done in befell if done not in ("made", "brought")]
         before = here.read_bytes()
         limit_writes(50_000)
         error = raised(lambda: trainer.save_checkpoint("there.pt", model, optimizer, 5))
@@ -147,9 +149,9 @@ def test_a_crash_midway_leaves_the_former_file(ranks):
         error = raised(lambda: trainer.save_checkpoint("there.pt", model, optimizer, 6))
         again = error and f"{type(error).__name__}: {error}"
         renewed = after.exists() and after.read_bytes() != before
-        return [before != first, ended, same, harm, again, renewed]
+        return [before != first, ended, same, harm, "brought" in befell, again, renewed]
 
-    [[replaced, ended, same, harm, again, renewed]] = ranks(probe, 1)
+    [[replaced, ended, same, harm, brought, again, renewed]] = ranks(probe, 1)
 
     hold(former_file_stays(replaced, GUIDE))
     check(
@@ -170,6 +172,7 @@ def test_a_crash_midway_leaves_the_former_file(ranks):
         guide=GUIDE,
     )
     hold(former_file_away(harm, GUIDE))
+    hold(brought_from_elsewhere(brought, GUIDE))
     hold(stumbles_over_the_rest(again, renewed, GUIDE))
 
 
