@@ -257,6 +257,13 @@ def loss_mistakes(own):
             "the returned loss is the sum over the ranks, not their mean",
             GUIDE,
         ),
+        would_be(
+            [sum(own) / len(own) ** 2] * len(own),
+            "divided-twice",
+            f"the returned loss is {len(own)} times too small: the sum over the ranks was divided "
+            "by their number twice",
+            GUIDE,
+        ),
         only_rank_0_has_it,
     ]
 
