@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 
 from gradsync.diagnose import first_diagnosis
-from gradsync.diagnose.gradients import digits_lost, gradient_mistakes, none_gradient_skipped
+from gradsync.diagnose.gradients import (
+    digits_lost,
+    gradient_mistakes,
+    none_gradient_skipped,
+    wrong_scale,
+)
 from gradsync.records import Collective, Diagnosis, Event, Failure, Observation
 
 RNG = np.random.default_rng(1)
@@ -90,6 +95,13 @@ def test_a_sum_is_shown_with_its_factor_and_the_line_of_the_all_reduce():
     assert diagnosis.where == "template_trainer.py:91"
     assert "exactly 4 times the mean" in diagnosis.explanation
     assert "template_trainer.py:91" in diagnosis.explanation
+
+
+def test_a_trifle_where_the_mean_is_zero_is_no_factor():
+    spare = {**MEAN, "spare": np.zeros(3)}
+    values = [{**spare, "spare": np.full(3, 1e-9)}] * 4
+
+    assert first_diagnosis(observed(values), [spare] * 4, [wrong_scale]) is None
 
 
 def test_a_factor_of_another_kind_is_told_as_it_is():
