@@ -38,14 +38,16 @@ from gradsync.testing import (
 )
 
 GUIDE = "Buckets and overlap"
+BRANCHES = 5e-4  # MiB, 65 numbers of float64: branches.1 and branches.0 travel together
 
 
 def probe_steps(
-    rank, world_size, trainer, inputs, cap=SMALL, orders=(ALL,) * 4, extra="", idle=None
+    rank, world_size, trainer, inputs, cap=SMALL, orders=(ALL,) * 4, extra="", idle=None, whole=()
 ):
     """Return this rank's gradients after a step on each of the inputs, over its branches.
 
-    In the last step the rank `idle` has nothing to go through, and calls finish() alone.
+    In the steps `whole` it takes all branches. In the last step the rank `idle` has nothing to go
+    through, and calls finish() alone.
     """
     model = Net(extra)
     if extra == "spare":
@@ -56,7 +58,7 @@ def probe_steps(
         time.sleep(0.05)  # the others' buckets can't be complete when they call finish()
     for step, given in enumerate(inputs):
         if rank != idle or step < len(inputs) - 1:
-            backward(model, given[rank], orders[rank])
+            backward(model, given[rank], ALL if step in whole else orders[rank])
         averager.finish()
         after.append(gradients_of(model))
         for param in model.parameters():  # as optimizers do it, and as they did it before
@@ -103,7 +105,7 @@ def hold_that_it_averages(ranks, rng):
     hold(kept(each(seen, lambda value: value[0]), local))
 
 
-@exercise("phase2/BucketedGradientAverager", points=1)
+@exercise("phase2/BucketedGradientAverager", points=0.5)
 def test_several_steps_in_a_row(ranks, rng):
     """Each of four steps averages gradients of float64, whether they began as None or as zeros."""
     inputs = draw(rng, 4, 2)
@@ -132,10 +134,43 @@ def test_what_a_rank_does_not_use_counts_as_zero(ranks, rng, unused):
     )
 
     lacking = {number for order in orders for number in ALL if number not in order}
-    text = f"these were not used {unused}. They count as zero there, and every rank needs the mean"
     names = [f"branches.{number}." for number in lacking]
-    zeros = only_these_wrong(names, "none-gradient-skipped", text)
+    zeros = only_these_wrong(names, "none-gradient-skipped", counted(unused))
     hold_means(seen, inputs, mistakes=[zeros], orders=orders, idle=2)
+
+
+def counted(unused):
+    return f"these were not used {unused}. They count as zero there, and every rank needs the mean"
+
+
+@exercise("phase2/BucketedGradientAverager", points=0.5)
+def test_a_pass_that_left_parameters_out_leaves_nothing_behind(ranks, rng):
+    """What rank 1 leaves out shares a bucket with what it uses; then it uses all again."""
+    inputs, partly, whole = draw(rng, 3, 2), [ALL, (0, 2)], (1, 2)
+
+    seen = ranks(
+        probe_steps, 2, inputs=by_rank(inputs, 1), cap=BRANCHES, orders=partly, whole=whole
+    )
+
+    first = each(seen, lambda value: value[:1])
+    zeros = only_these_wrong(["branches.1."], "none-gradient-skipped", counted("on rank 1"))
+    hold_means(first, inputs[:1], mistakes=[zeros], orders=partly)
+    local = own_gradients(inputs[1:2])
+    after = each(seen, lambda value: value[1])
+    wrong = [
+        name for name in local[0] if not all(close(v[name], mean_of(local)[name]) for v in after)
+    ]
+    check(
+        not 0 < len(wrong) < len(local[0]),
+        "only-some-parameters",
+        f"in a pass rank 1 did not use branches.1, and all ended right. In the next all ranks used "
+        f"all, and {', '.join(wrong)} did not end as the mean over the ranks: a bucket that lacked "
+        "a gradient in one pass waits for all of its gradients in the next, and what counts them "
+        f"starts anew (GUIDELINES, {GUIDE})",
+        ranks=range(2),
+        guide=GUIDE,
+    )
+    hold_means(each(seen, lambda value: value[1:]), inputs[1:])
 
 
 @exercise("phase2/BucketedGradientAverager", points=1)
