@@ -38,6 +38,7 @@ class Net(nn.Module):
         self.layer = nn.Linear(4, 3).double()
         self.register_buffer("center", torch.rand(4, dtype=torch.float64))
         self.weights, self.trained = [], []  # at each step, and by the inputs' first numbers
+        self.outputs = []  # of training
 
     def forward(self, inputs):
         if self.training:
@@ -46,7 +47,9 @@ class Net(nn.Module):
             self.trained += inputs[:, 0].tolist()
             self.weights.append(self.layer.weight.detach().clone())
             self.center *= 0.99  # as a running mean is moved, but alike on every rank
-            return self.layer(inputs)
+            outputs = self.layer(inputs)
+            self.outputs += outputs.detach().clone()
+            return outputs
         return self.layer(inputs - self.center)
 
 
@@ -63,11 +66,17 @@ def go(trainer, info, seed, data, path, *, epochs=EPOCHS, stop_at=None):
         history = trainer.train(info, model, *sets, **options)
     dist.barrier()  # rank 0 may still be writing
     numbers = {first: index for index, first in enumerate(data[0][0][:, 0].tolist())}
+    trained = [numbers.get(first, -1) for first in model.trained]
+    targets = torch.from_numpy(data[0][1])[trained]
     return {
         "params": {name: p.detach().clone() for name, p in model.named_parameters()},
         "center": model.center.clone(),
         "weights": torch.stack(model.weights) if model.weights else torch.zeros(0, 3, 4),
-        "trained": [numbers.get(first, -1) for first in model.trained],  # the samples, in order
+        "trained": trained,  # the samples, in order
+        "losses": [
+            float(nn.functional.cross_entropy(output, target))
+            for output, target in zip(model.outputs, targets, strict=True)
+        ],
         "history": [{key: float(value) for key, value in dict(row).items()} for row in history],
     }
 
@@ -107,7 +116,10 @@ def test_an_interrupted_training_ends_as_if_undisturbed(ranks, rng, world_size, 
         "the weights are those of an undisturbed training, but a buffer of the model is not: the "
         "file has to hold the model's buffers, too",
     )
-    hold_history(second, whole["history"], *divmod(start_of(seen), share))
+    epoch, steps = divmod(start_of(seen), share)
+    hold_history(second, whole["history"], epoch, steps)
+    if steps:
+        hold_resumed_loss(second, whole["history"][epoch]["train_loss"], share - steps)
 
 
 def hold(holds, code, text, ranks=()):
@@ -169,6 +181,19 @@ def hold_history(second, whole, epoch, steps):
             f"`{name}` after an interruption is not what an undisturbed training has for the same "
             "epochs, though the weights in the end are",
         )
+
+
+def hold_resumed_loss(second, whole, steps):
+    """Check the train loss of the epoch that the second call took the last `steps` of."""
+    rest = float(np.mean([one["losses"][:steps] for one in second]))
+    told = [one["history"][0]["train_loss"] for one in second]
+    hold(
+        all(close(own, whole) or close(own, rest) for own in told),
+        "state-lost",
+        f"`train_loss` of the epoch that training was resumed in is {told[0]:.4g}. The mean over "
+        f"the epoch is {whole:.4g}, and over what came after the interruption {rest:.4g}: the file "
+        "has to hold the running sum of the losses along with the samples that it is of",
+    )
 
 
 def hold_done(epochs, ended, again):
