@@ -113,6 +113,28 @@ def training_mistakes(
     ]
 
 
+def batches_divided(seen: Run, batch_size: int, guide: str) -> Rule:
+    """Return the rule for ranks that were `seen` to train on batches of a rank's part of that size.
+
+    Args:
+        seen: of a training with more in a rank's share than such a part.
+        batch_size: what was asked for, of one rank.
+        guide: the heading of GUIDELINES.md on batches.
+    """
+
+    def rule(*_: Any) -> Diagnosis | None:
+        largest = {max(value["sizes"], default=0) for value in seen}
+        if largest != {max(1, batch_size // len(seen))} or largest == {batch_size}:
+            return None
+        text = (
+            f"called with batch_size={batch_size}, {len(seen)} ranks train on batches of "
+            f"{largest.pop()}: `batch_size` is that of one rank already, whatever their number"
+        )
+        return _found("batch-size-divided", text, guide, range(len(seen)))
+
+    return rule
+
+
 def later_steps_differ(
     seen: Run, weights: Any, history: Sequence[Row], guide: str
 ) -> Diagnosis | None:

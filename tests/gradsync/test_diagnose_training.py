@@ -10,6 +10,7 @@ from torch import nn
 from gradsync.diagnose import first_diagnosis
 from gradsync.diagnose.epochs import other_samples
 from gradsync.diagnose.training import (
+    batches_divided,
     later_steps_differ,
     models_differ,
     other_counts,
@@ -145,6 +146,24 @@ def test_a_rank_whose_numbers_differ_is_named():
     once[1]["history"][0]["val_loss"] += 0.1
 
     assert numbers_of(once).ranks == (1,)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "asked", "code"),
+    [
+        ([[2, 2, 1], [2, 2, 1]], 4, "batch-size-divided"),
+        ([[1, 1], [1, 1]], 1, None),
+        ([[4, 1], [4, 1]], 4, None),
+        ([[2, 2], [4, 1]], 4, None),
+        ([[], []], 4, None),
+    ],
+)
+def test_batches_of_a_ranks_part_are_told(sizes, asked, code):
+    rule = batches_divided([{"sizes": own} for own in sizes], asked, GUIDE)
+
+    found = rule(None, None)
+
+    assert (found and found.code) == code
 
 
 def test_momentum_shows_after_the_first_epoch():

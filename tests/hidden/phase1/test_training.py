@@ -5,6 +5,7 @@ from functools import partial
 from gradsync.diagnose.epochs import other_samples
 from gradsync.diagnose.printing import other_lines
 from gradsync.diagnose.training import (
+    batches_divided,
     later_steps_differ,
     models_differ,
     other_counts,
@@ -75,14 +76,17 @@ def test_ranks_that_start_apart_end_as_one_process(ranks, rng):
     assert_on_every_rank(
         each(seen, lambda value: value["weights"]),
         right.weights,
-        mistakes=training_mistakes(
-            weights_after,
-            case="3 ranks with 4 samples each, three epochs of one step,",
-            world_size=3,
-            guide=GUIDE,
-            mean="Gradient aggregation",
-            start=MODEL,
-        ),
+        mistakes=[
+            batches_divided(seen, 4, "Data loaders"),
+            *training_mistakes(
+                weights_after,
+                case="3 ranks with 4 samples each, three epochs of one step,",
+                world_size=3,
+                guide=GUIDE,
+                mean="Gradient aggregation",
+                start=MODEL,
+            ),
+        ],
     )
 
 
