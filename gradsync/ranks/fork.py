@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import json
 import os
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -49,7 +48,8 @@ class ForkLauncher:
         self, world_size: int, directory: str, readable: Sequence[Path]
     ) -> Iterator[ForkedCrew]:
         with self._lock, lines_for(world_size) as (ours, theirs):
-            crew = ForkedCrew(self._warm(), ours)
+            control = self._warm()
+            crew = ForkedCrew(control, ours)
             try:
                 if self._sandboxed:
                     crew.make_sandbox(directory, readable)
@@ -57,7 +57,7 @@ class ForkLauncher:
                     crew.start(rank, lines, directory)
                 yield crew
             finally:
-                self._finish(crew.end)
+                self._finish(control, "end")  # all ranks are killed and reaped
 
     def close(self) -> None:
         """End the warm process and all that it started."""
@@ -97,7 +97,7 @@ class ForkLauncher:
         """Wait for their end, which comes when whoever adopted them has ended."""
         with self._lock:
             if self._control is not None:
-                self._finish(functools.partial(_await_twins, self._control))
+                self._finish(self._control, "await_twins")
 
     def adopt(self, twin: socket.socket) -> None:
         """Have a forked process go on with a warm process that was made for it."""
@@ -137,11 +137,11 @@ class ForkLauncher:
             self._control = ours
         return self._control
 
-    def _finish(self, talk: Callable[[], bool]) -> None:
-        """Hold a talk that ends something, and says whether it came to its end."""
+    def _finish(self, control: socket.socket, what: str) -> None:
+        """Have the warm process bring this to its end, and wait until it has."""
         ended = False
         try:
-            ended = talk()
+            ended = _has_ended(control, what)
         finally:
             if not ended:  # gone, or a Ctrl-C came in between: half a talk can't be gone on with
                 self.close()
@@ -193,15 +193,6 @@ class ForkedCrew:
     def ask_stacks(self, rank: int) -> None:
         self._tell({"do": "stacks", "rank": rank})
 
-    def end(self) -> bool:
-        """Have all ranks killed and reaped; False if the warm process is itself gone."""
-        try:
-            self._tell({"do": "end"})
-            self._await("ended")
-        except LauncherError:
-            return False
-        return True
-
     def _tell(self, message: dict[str, Any], ends: tuple[socket.socket, ...] = ()) -> None:
         data = json.dumps(message).encode()
         try:
@@ -227,16 +218,18 @@ class ForkedCrew:
             self._excess = code, text
 
 
-def _await_twins(control: socket.socket) -> bool:
-    """Return when the warm processes that were forked from this one are gone; False if it is."""
-    control.settimeout(END_SECONDS)
+def _has_ended(control: socket.socket, what: str) -> bool:
+    """Ask for an end and return when it has come; False if the warm process is itself gone."""
     try:
-        control.send(b'{"do": "await_twins"}')
+        control.settimeout(END_SECONDS)
+        control.send(json.dumps({"do": what}).encode())
     except OSError:
         return False
-    ended = bool(_receive(control))
-    control.settimeout(None)
-    return ended
+    while message := _receive(control):  # of ranks that end meanwhile, too
+        if "ended" in message:
+            control.settimeout(None)
+            return True
+    return False
 
 
 def _limited_group(control: socket.socket) -> cgroups.ControlGroup | None:
