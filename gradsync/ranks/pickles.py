@@ -78,11 +78,9 @@ def restore_memory(data: bytes) -> torch.UntypedStorage:
     """Return memory of its own that holds these bytes."""
     import torch
 
-    memory = torch.UntypedStorage(len(data))  # type: ignore[no-untyped-call]
-    if data:
-        values = torch.empty(0, dtype=torch.uint8).set_(memory)
-        values.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-    return memory
+    if not data:
+        return torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8).clone().untyped_storage()
 
 
 def _home(function: Any) -> ModuleType | None:
@@ -120,7 +118,10 @@ def _quick_finder() -> Iterator[None]:
     It looks for submodules that the function uses, among the thousands that torch has.
     """
     library = cloudpickle.cloudpickle
-    slow: Finder = library._find_imported_submodules
+    slow: Finder | None = getattr(library, "_find_imported_submodules", None)
+    if slow is None:  # another release, with another way
+        yield
+        return
     library._find_imported_submodules = functools.partial(_find_once, slow)
     try:
         yield
@@ -128,12 +129,13 @@ def _quick_finder() -> Iterator[None]:
         library._find_imported_submodules = slow
 
 
-_found: dict[tuple[Any, ...], list[ModuleType]] = {}
-
-
 def _find_once(slow: Finder, code: CodeType, values: Iterable[Any]) -> list[ModuleType]:
-    modules = [value for value in values if isinstance(value, ModuleType)]
-    key = (code, len(sys.modules), *modules)
-    if key not in _found:
-        _found[key] = slow(code, modules)
-    return _found[key]
+    modules = tuple(value for value in values if isinstance(value, ModuleType))
+    return _find(slow, code, modules, len(sys.modules))
+
+
+@functools.lru_cache(maxsize=4096)
+def _find(
+    slow: Finder, code: CodeType, modules: tuple[ModuleType, ...], _count: int
+) -> list[ModuleType]:
+    return slow(code, modules)  # asked anew when more has been imported

@@ -110,6 +110,12 @@ def test_cloudpickle_is_as_it_was_also_after_an_error():
     assert cloudpickle.cloudpickle._find_imported_submodules is finder
 
 
+def test_a_cloudpickle_that_has_no_such_finder_will_do(monkeypatch):
+    monkeypatch.delattr(cloudpickle.cloudpickle, "_find_imported_submodules")
+
+    assert pickle.loads(pack(len, {"number": 1})) == (len, {"number": 1})
+
+
 def test_submodules_that_a_function_uses_are_named_each_time():
     for _ in range(2):
         assert b"xml.dom.minidom" in pack(uses_a_submodule, {})
