@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 DONE = {"os.remove": "removed", "os.rename": "renamed", "os.truncate": "emptied"}
+HARMS = frozenset(DONE.values())  # what a file that is to stay whole must not suffer
 NO_FOLDERS = (-1, -1)  # the descriptors of open folders that a rename's paths begin at
 
 
