@@ -13,7 +13,6 @@ import pytest
 from gradsync.ranks import LauncherError
 from gradsync.ranks.crew import Launcher
 from gradsync.ranks.fork import ForkLauncher
-from gradsync.ranks.preload import OPTIMIZERS, preload
 from gradsync.records import Verdict
 from gradsync.verdicts import verdict_id
 from gradsync.workers import Turns, side_by_side
@@ -51,7 +50,6 @@ class Collector:
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if torch := sys.modules.get("torch"):  # a suite's own sums are small, and ranks want cores
             torch.set_num_threads(1)
-            preload([OPTIMIZERS])  # while the ranks' process starts, not while all wait for it
         gc.freeze()  # what there is by now is none of the garbage that a test leaves
         count = min(self._workers, len(session.items))
         if count < 2 or session.testsfailed or not isinstance(self._launcher, ForkLauncher):

@@ -26,7 +26,9 @@ from gradsync.ranks.crew import (
 
 START_SECONDS = 120.0  # importing torch from a cold disk
 END_SECONDS = 30.0
-HUGE_PAGES = "glibc.malloc.hugetlb=1"  # for its heap: to fork and to end a rank costs a third less
+# Its heap in huge pages: to fork and to end a rank costs a third less. One heap for all threads:
+# gloo starts two in each rank, whose own heaps would begin with a huge page of zeros each.
+MALLOC = "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1"
 GONE = "the process that forks the ranks is gone: was it killed?"
 
 
@@ -131,7 +133,7 @@ class ForkLauncher:
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    env={**rank_environ(bare=self._sandboxed), "GLIBC_TUNABLES": HUGE_PAGES},
+                    env={**rank_environ(bare=self._sandboxed), "GLIBC_TUNABLES": MALLOC},
                     start_new_session=True,  # Ctrl-C is for the trusted side, which then ends it
                 )
             self._control = ours

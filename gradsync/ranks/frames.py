@@ -35,8 +35,8 @@ def caller(roots: tuple[str, ...], tensor: torch.Tensor | None) -> tuple[str | N
         return where, None
     with suppress(RuntimeError, ValueError, TypeError, AttributeError):
         # a name is a courtesy: no odd tensor that a program holds may make it fail
-        for frame in frames[:MODULE_FRAMES]:
-            if label := _label(frame, tensor):
+        for module in _modules(frames[:MODULE_FRAMES]):
+            if label := _label(module, tensor):
                 return where, label
     return where, None
 
@@ -90,18 +90,24 @@ def _stack() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _label(frame: FrameType, tensor: torch.Tensor) -> str | None:
-    """Return the name of the parameter, gradient or buffer that a tensor is."""
+def _modules(frames: list[FrameType]) -> Iterator[nn.Module]:
+    """Yield the modules that these frames hold, each once: a trainer hands on the one it has."""
+    seen = set()
+    for frame in frames:
+        for value in list(frame.f_locals.values()):
+            if isinstance(value, nn.Module) and id(value) not in seen:
+                seen.add(id(value))
+                yield value
+
+
+def _label(module: nn.Module, tensor: torch.Tensor) -> str | None:
+    """Return the name of the parameter, gradient or buffer of `module` that a tensor is."""
     memory, size = tensor.data_ptr(), tensor.numel()
-    for value in list(frame.f_locals.values()):
-        if isinstance(value, nn.Module):
-            label = _name_of(NAMES.get(value, []), memory, size)
-            if label is None:  # a module may have got other tensors meanwhile
-                NAMES[value] = [*value.named_parameters(), *value.named_buffers()]
-                label = _name_of(NAMES[value], memory, size)
-            if label is not None:
-                return label
-    return None
+    label = _name_of(NAMES.get(module, []), memory, size)
+    if label is None:  # it may have got other tensors meanwhile
+        NAMES[module] = [*module.named_parameters(), *module.named_buffers()]
+        label = _name_of(NAMES[module], memory, size)
+    return label
 
 
 def _name_of(named: Named, memory: int, size: int) -> str | None:

@@ -12,6 +12,7 @@ import gc
 gc.disable()  # until all is imported: none of it is garbage, and to look for some takes long
 
 import ctypes
+import importlib
 import json
 import linecache
 import os
@@ -27,17 +28,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gradsync.ranks import namespaces, watch, worker
+from gradsync.ranks import dynamo, namespaces, watch, worker
 from gradsync.ranks.cgroups import ControlGroup
 from gradsync.ranks.crew import MAX_MESSAGE
 from gradsync.ranks.patience import starved
-from gradsync.ranks.preload import OPTIMIZERS, preload
 from gradsync.ranks.sandbox import Sandbox
 
 # What ranks use is imported here, so that every fork has it at once.
 WANTED_SOON = (
     "gradsync.ranks.pickles",
-    OPTIMIZERS,
+    "numpy.random",
+    "torch.fx.experimental.symbolic_shapes",  # for `backward` with a gradient that is given
     "torch.optim",
     "torch.profiler._cupti_monitor",
     "torch.utils.data",
@@ -55,17 +56,24 @@ def start(descriptor: int, sandboxed: int) -> NoReturn:
     """Serve the launcher at the other end of this socket for as long as it is there."""
     if sandboxed:
         namespaces.mount_proc()  # bubblewrap's has parts covered, and lets nobody mount one in it
+    compiler = dynamo.put_off()
     _import_what_ranks_use()
     gc.freeze()  # the pages of all that is imported stay shared with every rank
     gc.enable()
     worker.keep_memory()
-    WarmProcess(socket.socket(fileno=descriptor)).serve()
+    WarmProcess(socket.socket(fileno=descriptor), compiler).serve()
     os._exit(0)
 
 
 class WarmProcess:
-    def __init__(self, control: socket.socket, group: ControlGroup | None = None) -> None:
+    def __init__(
+        self,
+        control: socket.socket,
+        compiler: dynamo.Deferral | None = None,
+        group: ControlGroup | None = None,
+    ) -> None:
         self._control = control
+        self._compiler = compiler  # None: it is imported, or there is none
         self._libc = ctypes.CDLL(None)
         self._ranks: dict[int, int] = {}  # pid -> rank
         self._directory: str | None = None
@@ -137,7 +145,7 @@ class WarmProcess:
         if pid == 0:
             try:
                 self._control.close()
-                WarmProcess(socket.socket(fileno=descriptor), self._group).serve()
+                WarmProcess(socket.socket(fileno=descriptor), self._compiler, self._group).serve()
             finally:
                 os._exit(0)
         self._twins.add(pid)
@@ -151,6 +159,8 @@ class WarmProcess:
         self._sandbox = Sandbox(directory, readable, self._group)
 
     def _start(self, rank: int, directory: str, fds: list[int]) -> None:
+        if self._directory is None and self._compiler is not None:
+            self._compiler.note_runs()
         self._directory = directory
         parent = os.getpid()
         pid = os.fork()
@@ -180,6 +190,8 @@ class WarmProcess:
             self._sandbox.close()
         self._directory = self._sandbox = None
         self._send(ended=True)
+        if self._compiler is not None and self._compiler.ran_in_a_fork():
+            self._import_compiler(self._compiler)
         self._runs += 1
         if self._runs == PACK_AFTER:
             self._pack()
@@ -242,6 +254,14 @@ class WarmProcess:
         while self._twins:
             os.waitpid(self._twins.pop(), 0)
 
+    def _import_compiler(self, compiler: dynamo.Deferral) -> None:
+        """Import it once: ranks that needed it had it for themselves, and others will need it."""
+        compiler.run()
+        with suppress(AttributeError):  # what each start of a group would empty, at some cost
+            sys.modules[dynamo.NAME].trace_rules.clear_lru_cache()
+        gc.freeze()
+        self._compiler = None
+
     def _pack(self) -> None:
         """Move to huge pages what is not there yet, of Python's own allocator mostly."""
         for start, end in _private_memory():
@@ -255,10 +275,10 @@ class WarmProcess:
 
 
 def _import_what_ranks_use() -> None:
-    preload(WANTED_SOON)
+    for name in WANTED_SOON:
+        with suppress(ImportError):  # some are private parts of torch, which another may not have
+            importlib.import_module(name)
     watch.install()
-    with suppress(AttributeError, KeyError):  # what each start of a group would empty, at some cost
-        sys.modules[OPTIMIZERS].trace_rules.clear_lru_cache()
     for name in READ_SOON:
         if name in sys.modules:
             linecache.getlines(sys.modules[name].__file__ or "")

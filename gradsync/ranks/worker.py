@@ -26,7 +26,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from gradsync.ranks import frames, values, watch, wire
+from gradsync.ranks import dynamo, frames, values, watch, wire
 from gradsync.ranks.recorder import Recorder
 from gradsync.ranks.store import EagerFileStore
 
@@ -39,6 +39,7 @@ def start(channel: int, stacks: int) -> NoReturn:
     """Be a rank in a process of its own, whose parent may be killed and can't end it then."""
     threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
     keep_memory()
+    dynamo.put_off()
     main(socket.socket(fileno=channel), socket.socket(fileno=stacks))
 
 

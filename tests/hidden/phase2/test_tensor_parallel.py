@@ -52,7 +52,7 @@ def whole_layer(drawn, bias=True):
     """Do it with the full layer: its outputs, and the gradients of everything."""
     leaves = {name: drawn[name].clone().requires_grad_() for name in ("inputs", "weight", "bias")}
     outputs = F.linear(leaves["inputs"], leaves["weight"], leaves["bias"] if bias else None)
-    outputs.backward(drawn["upstream"])
+    (outputs * drawn["upstream"]).sum().backward()  # a given gradient would import all of sympy
     return {"outputs": outputs.detach(), **{name: leaf.grad for name, leaf in leaves.items()}}
 
 

@@ -52,8 +52,8 @@ def answers(layer_class, cases):
 def beginning(layer_class, rank, **options):
     """Return what a new layer makes of ones, and its weight, under a seed of the rank's own."""
     torch.manual_seed(rank)
-    torch.use_deterministic_algorithms(True)  # memory that nobody wrote to is full of NaN
+    torch.set_deterministic_debug_mode("error")  # memory that nobody wrote to is full of NaN
     layer = layer_class(4, 6, **options)
-    torch.use_deterministic_algorithms(False)
+    torch.set_deterministic_debug_mode("default")
     weight = max(layer.parameters(), key=torch.numel)
     return {"outputs": layer(torch.ones(2, 4)), "weight": weight.detach().reshape(-1)}
