@@ -69,3 +69,28 @@ def _explanation(
         "training: something else that the steps depend on was not kept. Steps of plain SGD depend "
         "on nothing else; momentum, or a rate that changes, has to be in the file, too"
     )
+
+
+def other_resumed_loss(
+    second: Sequence[Mapping[str, Any]], whole: float, steps: int
+) -> Diagnosis | None:
+    """The train loss of the epoch that was resumed is of neither that epoch nor what was left.
+
+    Args:
+        second: of each rank in the training that went on, the `losses` of its steps, and its
+            `history`.
+        whole: the train loss of that epoch in an undisturbed training.
+        steps: of a rank, that were left of that epoch.
+    """
+    losses = [loss for one in second for loss in one["losses"][:steps]]
+    rest = sum(losses) / len(losses)
+    told = [one["history"][0]["train_loss"] for one in second]
+    if all(close(own, whole) or close(own, rest) for own in told):
+        return None
+    text = (
+        f"`train_loss` of the epoch that training was resumed in is {told[0]:.4g}. The mean over "
+        f"the epoch is {whole:.4g}, and over what came after the interruption {rest:.4g}: the file "
+        f"has to hold the running sum of the losses along with the samples that it is of "
+        f"(GUIDELINES, {GUIDE})"
+    )
+    return Diagnosis("state-lost", (), text, guide=GUIDE)

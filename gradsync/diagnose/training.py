@@ -113,26 +113,22 @@ def training_mistakes(
     ]
 
 
-def batches_divided(seen: Run, batch_size: int, guide: str) -> Rule:
-    """Return the rule for ranks that were `seen` to train on batches of a rank's part of that size.
+def batches_divided(seen: Run, batch_size: int, guide: str) -> Diagnosis | None:
+    """The ranks trained on batches of a rank's part of the size that was asked for.
 
     Args:
         seen: of a training with more in a rank's share than such a part.
         batch_size: what was asked for, of one rank.
         guide: the heading of GUIDELINES.md on batches.
     """
-
-    def rule(*_: Any) -> Diagnosis | None:
-        largest = {max(value["sizes"], default=0) for value in seen}
-        if largest != {max(1, batch_size // len(seen))} or largest == {batch_size}:
-            return None
-        text = (
-            f"called with batch_size={batch_size}, {len(seen)} ranks train on batches of "
-            f"{largest.pop()}: `batch_size` is that of one rank already, whatever their number"
-        )
-        return _found("batch-size-divided", text, guide, range(len(seen)))
-
-    return rule
+    largest = {max(value["sizes"], default=0) for value in seen}
+    if largest != {max(1, batch_size // len(seen))} or largest == {batch_size}:
+        return None
+    text = (
+        f"called with batch_size={batch_size}, {len(seen)} ranks train on batches of "
+        f"{largest.pop()}: `batch_size` is that of one rank already, whatever their number"
+    )
+    return _found("batch-size-divided", text, guide, range(len(seen)))
 
 
 def later_steps_differ(

@@ -159,9 +159,7 @@ def test_a_rank_whose_numbers_differ_is_named():
     ],
 )
 def test_batches_of_a_ranks_part_are_told(sizes, asked, code):
-    rule = batches_divided([{"sizes": own} for own in sizes], asked, GUIDE)
-
-    found = rule(None, None)
+    found = batches_divided([{"sizes": own} for own in sizes], asked, GUIDE)
 
     assert (found and found.code) == code
 

@@ -11,12 +11,12 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from gradsync.diagnose.epochs import other_epochs, other_shares
-from gradsync.diagnose.resuming import resumed_wrongly
+from gradsync.diagnose.resuming import other_resumed_loss, resumed_wrongly
 from gradsync.diagnose.values import close
 from gradsync.probes import Info
 from gradsync.probes.printing import printed
 from gradsync.probes.seeding import seed_weights
-from gradsync.testing import Mistake, check, each, exercise
+from gradsync.testing import check, each, exercise, hold
 
 GUIDE = "Resuming"
 # In batches of one sample a rank: 12 steps an epoch on two ranks, and 24 on one. No padding there,
@@ -108,9 +108,8 @@ def test_an_interrupted_training_ends_as_if_undisturbed(ranks, rng, world_size, 
     second, whole = each(seen, lambda value: value["second"]), seen[0]["whole"]
     if not all(close(one["params"], whole["params"]) for one in second):
         before = len(seen[0]["first"]["trained"])
-        found = resumed_wrongly([value["whole"] for value in seen], list(second), before)
-        raise Mistake(found.explanation, found)
-    hold(
+        hold(resumed_wrongly([value["whole"] for value in seen], list(second), before))
+    check_that(
         close(second[0]["center"], whole["center"]),
         "state-lost",
         "the weights are those of an undisturbed training, but a buffer of the model is not: the "
@@ -119,10 +118,11 @@ def test_an_interrupted_training_ends_as_if_undisturbed(ranks, rng, world_size, 
     epoch, steps = divmod(start_of(seen), share)
     hold_history(second, whole["history"], epoch, steps)
     if steps:
-        hold_resumed_loss(second, whole["history"][epoch]["train_loss"], share - steps)
+        whole_loss = whole["history"][epoch]["train_loss"]
+        hold(other_resumed_loss(second, whole_loss, share - steps))
 
 
-def hold(holds, code, text, ranks=()):
+def check_that(holds, code, text, ranks=()):
     check(holds, code, f"{text} (GUIDELINES, {GUIDE})", ranks=ranks, guide=GUIDE)
 
 
@@ -130,7 +130,7 @@ def hold_shares(seen):
     """Check that training takes each sample once an epoch, in as many epochs as are asked for."""
     trained = each(seen, lambda value: value["whole"]["trained"])
     share = -(-SAMPLES // len(seen))
-    hold(
+    check_that(
         len(seen) == 1 or len(trained[0]) != EPOCHS * SAMPLES,
         "same-shard-on-every-rank",
         f"in {EPOCHS} epochs each of {len(seen)} ranks is trained on {len(trained[0])} samples, of "
@@ -141,13 +141,12 @@ def hold_shares(seen):
     if len(seen) == 2:
         first = [own[:share] for own in trained]
         found = found or other_shares(first, len(trained[0]) // EPOCHS, SAMPLES, GUIDE)
-    if found:
-        raise Mistake(found.explanation, found)
+    hold(found)
 
 
 def hold_file(seen):
     """Check that an interrupted training left something to go on from."""
-    hold(
+    check_that(
         all(value["content"] for value in seen),
         "resume-lost",
         "a training with `resume_from` was interrupted in its second epoch, and there is no file "
@@ -165,7 +164,7 @@ def hold_history(second, whole, epoch, steps):
     rows = second[0]["history"]
     epochs = [round(row["epoch"]) for row in rows]
     ended = [*range(epoch, EPOCHS)]
-    hold(
+    check_that(
         epochs == ended or (epochs == [epoch - 1, *ended] and steps == 0),  # all but evaluated
         "wrong-signature",
         f"a call that went on in epoch {epoch} of {EPOCHS}, counted from 0, returns a history of "
@@ -175,7 +174,7 @@ def hold_history(second, whole, epoch, steps):
         skip = int(name == "train_loss")  # of an epoch in two parts: not promised
         numbers = [[row[name] for row in one["history"]][skip:] for one in second]
         right = [row[name] for row in whole[epochs[0] + skip :]]
-        hold(
+        check_that(
             all(close(own, right) for own in numbers),
             "differs-from-single-process",
             f"`{name}` after an interruption is not what an undisturbed training has for the same "
@@ -183,30 +182,17 @@ def hold_history(second, whole, epoch, steps):
         )
 
 
-def hold_resumed_loss(second, whole, steps):
-    """Check the train loss of the epoch that the second call took the last `steps` of."""
-    rest = float(np.mean([one["losses"][:steps] for one in second]))
-    told = [one["history"][0]["train_loss"] for one in second]
-    hold(
-        all(close(own, whole) or close(own, rest) for own in told),
-        "state-lost",
-        f"`train_loss` of the epoch that training was resumed in is {told[0]:.4g}. The mean over "
-        f"the epoch is {whole:.4g}, and over what came after the interruption {rest:.4g}: the file "
-        "has to hold the running sum of the losses along with the samples that it is of",
-    )
-
-
 def hold_done(epochs, ended, again):
     """Check that a call for as many epochs as the one before found nothing left to train."""
     told = f"called for {epochs} epochs, and then for as many again, it"
-    hold(
+    check_that(
         again["trained"] == [] and again["history"] == [],
         "samples-repeated",
         f"{told} takes {len(again['trained'])} samples a rank, and returns a history of "
         f"{len(again['history'])} epochs, where all are done. The file has to be written when an "
         "epoch ends, each and the last one too, and to say so",
     )
-    hold(
+    check_that(
         close(again["params"], ended["params"]),
         "resume-lost",
         f"{told} leaves the model without the weights that the file holds",
@@ -242,7 +228,7 @@ def test_it_goes_on_with_another_number_of_ranks(ranks, rng):
             f"samples to the end of epoch {EPOCHS - 1}"
         )
         cut = max(0, SAMPLES - 2 * steps) // world_size + later
-        hold(
+        check_that(
             len(drawn[0]) != cut or cut == left + later,
             "samples-missing",
             f"{told}, as if what is left were cut to what divides evenly: it is to be padded, "
@@ -251,20 +237,20 @@ def test_it_goes_on_with_another_number_of_ranks(ranks, rng):
         )
         first = max(left, len(drawn[0]) - later)  # of what it takes in this epoch
         missing = set(range(SAMPLES)) - done - {i for own in drawn for i in own[:first]}
-        hold(
+        check_that(
             len(drawn[0]) >= left + later and not missing,
             "samples-missing",
             f"{told}: not all that were left are among them. The file has to say how many samples "
             "all ranks together have seen, since their number may change",
             range(world_size),
         )
-        hold(
+        check_that(
             all(len(own) == left + later for own in drawn),
             "samples-repeated",
             f"{told}: some were trained on before the interruption, and count as done in the file",
             range(world_size),
         )
-        hold(
+        check_that(
             all(close(value["params"], seen[0]["params"]) for value in seen),
             "models-differ",
             f"{told}, and the ranks end with different weights",
@@ -289,14 +275,14 @@ def test_what_is_done_is_not_done_again(ranks, rng):
     for n in range(EPOCHS):
         hold_done(n + 1, *calls[2 * n : 2 * n + 2])
     epochs = [round(row["epoch"]) for row in more["history"]]
-    hold(
+    check_that(
         epochs == [1] and 0 < len(more["trained"]) <= len(first["trained"]),
         "resume-lost",
         "called for 2 epochs with a file that says that one is done, it trains on "
         f"{len(more['trained'])} samples a rank and returns a history of the epochs {epochs}: "
         "`epochs` counts those before, too",
     )
-    hold(
+    check_that(
         not np.array_equal(more["trained"], first["trained"]),
         "epoch-not-set",
         "after a file that says that epoch 0 is done, epoch 1 goes over the samples in the order "

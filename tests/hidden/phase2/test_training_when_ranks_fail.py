@@ -19,7 +19,7 @@ from gradsync.probes.printing import printed
 from gradsync.probes.seeding import seed_weights
 from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis
-from gradsync.testing import Mistake, check, exercise
+from gradsync.testing import check, exercise, hold
 
 GUIDE = "When a rank dies"
 RANKS, EPOCHS, STEPS = 3, 3, 8  # steps of an epoch, in batches of one sample a rank
@@ -156,7 +156,7 @@ def test_the_error_names_the_rank_that_was_killed(ranks, rng):
         f"rank {rank}'s " + (f"names {ranks_text(found)}" if found else "names no rank")
         for rank, found in named.items()
     )
-    hold(
+    check_that(
         any(lost in found and found <= {rank, lost} for rank, found in named.items()),
         "rank-not-named",
         f"rank {lost} was killed in the middle of training, and the errors that the others ended "
@@ -186,14 +186,14 @@ def lose(ranks, inputs, *, late):
     return ranks(probe_fault, RANKS, process_group=False, **options, **inputs, late=late)
 
 
-def hold(holds, code, text, ranks=()):
+def check_that(holds, code, text, ranks=()):
     check(holds, code, f"{text} (GUIDELINES, {GUIDE})", ranks=ranks, guide=GUIDE)
 
 
 def hold_ended(seen, lost, what):
     """Check that every rank that lives ended with an error."""
     calm = [rank for rank in seen.answered if seen[rank]["said"] is None]
-    hold(
+    check_that(
         not calm,
         "error-swallowed",
         f"rank {lost} {what}, and on {ranks_text(calm)} train ended without an error, as if the "
@@ -206,7 +206,7 @@ def hold_ended(seen, lost, what):
 def hold_resumed(ranks, inputs, seen, pause=0.0):
     """Check that a new run, from the file that was left, ends as one that nothing happened to."""
     content = seen[seen.answered[0]]["content"]
-    hold(
+    check_that(
         content,
         "resume-lost",
         f"training broke off after {inputs['at'] // STEPS} epochs, and there is no file at the "
@@ -218,13 +218,12 @@ def hold_resumed(ranks, inputs, seen, pause=0.0):
     whole = [value["whole"] for value in again]
     second = [value["second"] for value in again]
     if not all(close(one["params"], whole[0]["params"]) for one in second):
-        found = resumed_wrongly(whole, second, inputs["at"])
-        raise Mistake(found.explanation, found)
+        hold(resumed_wrongly(whole, second, inputs["at"]))
     start = len(whole[0]["trained"]) - len(second[0]["trained"])
     taken = [w["trained"][:start] + s["trained"] for w, s in zip(whole, second, strict=True)]
     for epoch in range(EPOCHS):
         steps = slice(epoch * STEPS, (epoch + 1) * STEPS)
-        hold(
+        check_that(
             sorted(sample for own in taken for sample in own[steps]) == list(range(SAMPLES)),
             "samples-repeated",
             f"before and after the interruption together, epoch {epoch} does not go over each "

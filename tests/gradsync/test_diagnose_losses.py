@@ -1,0 +1,28 @@
+"""From the losses that ranks return after a step to the mistake that they show."""
+
+import pytest
+
+from gradsync.diagnose import first_diagnosis
+from gradsync.diagnose.losses import loss_mistakes
+from gradsync.records import Observation
+
+OWN = [1.0, 2.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("told", "code", "ranks"),
+    [
+        (OWN, "loss-is-local", (0, 1, 2)),
+        ([1 / 3, 2 / 3, 2.0], "loss-is-local", (0, 1, 2)),
+        ([9.0] * 3, "sum-not-mean", (0, 1, 2)),
+        ([1.0] * 3, "divided-twice", (0, 1, 2)),
+        ([3.0, 2.0, 6.0], "only-one-rank-has-it", (1, 2)),
+        ([2.5] * 3, "differs-from-single-process", (0, 1, 2)),
+    ],
+)
+def test_losses_are_known_by_what_made_them(told, code, ranks):
+    found = first_diagnosis(
+        Observation(3, tuple(told), (), (), 0.0), [3.0] * 3, loss_mistakes(OWN, 2.5, "Steps")
+    )
+
+    assert (found.code, found.ranks, found.guide) == (code, ranks, "Steps")
