@@ -1,7 +1,7 @@
 """Handwritten digits as normalised tensors in memory: MNIST, or else scikit-learn's.
 
 `digits()` takes MNIST from the folder it is given, from `$GRADSYNC_DATA`, from the user's
-cache, or from a download into that cache, and reads it with `torchvision.datasets.MNIST`.
+cache, or from a download into that cache.
 """
 
 from __future__ import annotations

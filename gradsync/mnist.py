@@ -1,4 +1,4 @@
-"""MNIST on disk: found, downloaded whole or not at all, checked, and read by torchvision.
+"""MNIST on disk: found, downloaded by torchvision whole or not at all, checked and read.
 
 A root is a folder that holds `MNIST/raw`, as `torchvision.datasets.MNIST` lays it out.
 """
@@ -15,13 +15,13 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
@@ -50,8 +50,7 @@ def read_mnist(root: Path) -> tuple[Arrays, Arrays]:
         DataError: a file is missing, unreadable, damaged or not MNIST's.
     """
     try:
-        with _unpacked(root) as folder:
-            return _read(root, folder, "train"), _read(root, folder, "t10k")
+        return _read(root, "train"), _read(root, "t10k")
     except OSError as problem:
         where, what = problem.filename or root, problem.strerror or problem
         raise DataError(f"{where} cannot be read: {what}") from None
@@ -116,68 +115,51 @@ def _find(root: Path, name: str) -> Path:
     raise DataError(f"{plain} is missing")
 
 
-@contextmanager
-def _unpacked(root: Path) -> Iterator[Path]:
-    """Give a folder with four plain files, which torchvision wants: `root`, or a temporary one."""
-    paths = [_find(root, name) for name in FILES]
-    if all(path.suffix != ".gz" for path in paths):
-        yield root
-        return
-    with TemporaryDirectory(prefix="gradsync-") as folder:
-        raw = Path(folder) / RAW
-        raw.mkdir(parents=True)
-        for name, path in zip(FILES, paths, strict=True):
-            open_packed: Any = gzip.open if path.suffix == ".gz" else open
-            try:
-                with open_packed(path, "rb") as packed, (raw / name).open("wb") as plain:
-                    shutil.copyfileobj(packed, plain)
-            except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
-                raise DataError(f"{path} is damaged, or only part of a file: {problem}") from None
-        yield Path(folder)
+def _read(root: Path, split: str) -> Arrays:
+    """Read "train" or "t10k"."""
+    images_path, labels_path = (_find(root, f"{split}-{kind}") for kind in (IMAGES, LABELS))
+    images, labels = _values(images_path, dims=3), _values(labels_path, dims=1)
+    if images.shape[1:] != (28, 28) or not len(images):
+        what = f"{len(images)} images of {images.shape[1]}x{images.shape[2]} pixels"
+        raise DataError(f"{images_path} is not MNIST's: it has {what}, not of 28x28")
+    if len(images) != len(labels):
+        what = f"{len(labels):,} labels for the {len(images):,} images of {images_path.name}"
+        raise DataError(f"{labels_path} belongs to other images: it has {what}")
+    if labels.max() > 9:
+        what = f"it has the label {labels.max()}, and digits end at 9"
+        raise DataError(f"{labels_path} is damaged: {what}")
+    return images, labels.to(torch.int64)
 
 
-def _read(root: Path, folder: Path, split: str) -> Arrays:
-    """Read "train" or "t10k" from `folder`; what goes wrong is told of `root`'s files."""
-    images, labels = f"{split}-{IMAGES}", f"{split}-{LABELS}"
-    image_count, *size = _shape(folder / RAW / images, _find(root, images), dims=3)
-    (label_count,) = _shape(folder / RAW / labels, _find(root, labels), dims=1)
-    if size != [28, 28] or not image_count:
-        what = f"{image_count} images of {size[0]}x{size[1]} pixels"
-        raise DataError(f"{_find(root, images)} is not MNIST's: it has {what}, not of 28x28")
-    if image_count != label_count:
-        what = f"{label_count:,} labels for the {image_count:,} images of {images}"
-        raise DataError(f"{_find(root, labels)} belongs to other images: it has {what}")
-    datasets = import_torchvision().datasets
-    try:
-        mnist = datasets.MNIST(str(folder), train=split == "train")
-    except Exception as problem:  # noqa: BLE001 - whatever its parser met, the folder is what helps
-        what = f"{type(problem).__name__}: {problem}".splitlines()[0]
-        raise DataError(f"torchvision cannot read {root / 'MNIST'} ({what})") from None
-    if mnist.targets.max() > 9:
-        what = f"it has the label {mnist.targets.max()}, and digits end at 9"
-        raise DataError(f"{_find(root, labels)} is damaged: {what}")
-    return mnist.data, mnist.targets
-
-
-def _shape(path: Path, shown: Path, *, dims: int) -> tuple[int, ...]:
-    """Return the shape that an idx file promises, once it is sure that the file keeps it.
+def _values(path: Path, *, dims: int) -> torch.Tensor:
+    """Return the bytes of an idx file in their shape, once it is sure that all of them are there.
 
     The format: a magic number, `dims` sizes of 4 bytes, then a byte for each value.
     """
+    content, begin = _content(path), 4 + 4 * dims
     magic = bytes([0, 0, 8, dims])
-    with path.open("rb") as file:
-        header = file.read(4 + 4 * dims)
-    size = path.stat().st_size
-    if len(header) < 4 + 4 * dims:
-        raise DataError(f"{shown} is only part of a file: it ends after {size} bytes")
-    if header[:4] != magic:
-        raise DataError(f"{shown} is not MNIST's: it begins with {header[:4]!r}, not {magic!r}")
-    shape = struct.unpack(f">{dims}I", header[4:])
-    promised = len(header) + math.prod(shape)
-    if size != promised:
-        what = f"it has {size:,} bytes where its header promises {promised:,}"
-        raise DataError(f"{shown} is damaged, or only part of a file: {what}")
-    return shape
+    if len(content) < begin:
+        raise DataError(f"{path} is only part of a file: it ends after {len(content)} bytes")
+    if content[:4] != magic:
+        start = bytes(content[:4])
+        raise DataError(f"{path} is not MNIST's: it begins with {start!r}, not {magic!r}")
+    shape = struct.unpack_from(f">{dims}I", content, offset=4)
+    promised = begin + math.prod(shape)
+    if len(content) != promised:
+        what = f"it has {len(content):,} bytes where its header promises {promised:,}"
+        raise DataError(f"{path} is damaged, or only part of a file: {what}")
+    return torch.from_numpy(np.frombuffer(content, np.uint8, offset=begin).reshape(shape))
+
+
+def _content(path: Path) -> bytearray:
+    """Return what is in a file, gzipped or not."""
+    packed = path.read_bytes()
+    if path.suffix != ".gz":
+        return bytearray(packed)
+    try:
+        return bytearray(gzip.decompress(packed))
+    except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
+        raise DataError(f"{path} is damaged, or only part of a file: {problem}") from None
 
 
 def _acquire(lock: FileLock) -> bool:
