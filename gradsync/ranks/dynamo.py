@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec, module_from_spec, spec_from_loader
@@ -85,7 +86,8 @@ class Deferral(MetaPathFinder):
                 vars(function).pop(DISABLED, None)
             if vars(self._module).get("__getattr__") == self._lacking:
                 del self._module.__getattr__
-            sys.meta_path.remove(self)
+            with suppress(ValueError):  # somebody else has put it back to what it was
+                sys.meta_path.remove(self)
 
     def note_runs(self) -> None:
         """Look from now on whether it runs in a fork of this process."""
@@ -143,7 +145,9 @@ def _execute(module: ModuleType) -> None:
     former = os.environ.get(CACHE)
     with own_folder() as folder:
         os.environ[CACHE] = str(folder)
-        module.__spec__.loader.exec_module(module)
-    os.environ.pop(CACHE)
-    if former is not None:
-        os.environ[CACHE] = former
+        try:
+            module.__spec__.loader.exec_module(module)
+        finally:
+            del os.environ[CACHE]
+            if former is not None:
+                os.environ[CACHE] = former
