@@ -6,7 +6,7 @@ a rank, `crew` with its launchers `fork` (and the `warm` process it forks from) 
 pure, `standoff` (proves deadlocks) and `lenient` (does not), `wording`, `failures`, `events`,
 `values`, `wire`, `places`, `inputs`.
 Untrusted, in the ranks: `worker`, `watch`, `handles`, `recorder`, `frames`.
-On both sides: `dynamo`, which puts off what torch imports to no avail.
+On both sides: `dynamo`, which puts off what torch imports to no avail, and `late`, what is put off.
 """
 
 from gradsync.ranks.crew import LauncherError

@@ -10,7 +10,6 @@ Whoever wants any more of it, `torch.compile` or DDP, makes it run and finds all
 from __future__ import annotations
 
 import importlib
-import mmap
 import os
 import sys
 import threading
@@ -30,33 +29,39 @@ CACHE = "TORCHINDUCTOR_CACHE_DIR"
 DISABLED = "__dynamo_disable"  # where `torch._compile` keeps what `disable` made of a function
 
 
-def put_off() -> Deferral | None:
-    """Keep torch._dynamo from running until it is needed; None if it has run, or is not there."""
+def put_off() -> None:
+    """Keep torch._dynamo from running until it is needed, unless it has run."""
     torch = find_spec("torch")
     if NAME in sys.modules or torch is None:
-        return None
+        return
     spec = PathFinder.find_spec(NAME, torch.submodule_search_locations)
-    return None if spec is None else Deferral(spec)
+    if spec is not None:
+        deferral = _Deferral(spec)
+        sys.modules[NAME] = deferral.module
+        sys.meta_path.insert(0, deferral)
 
 
-class Deferral(MetaPathFinder):
+def forget() -> None:
+    """Empty the cache that each start of a group would empty, at some cost, if it was not."""
+    with suppress(KeyError, AttributeError):  # a torch without it
+        sys.modules[NAME].trace_rules.clear_lru_cache()
+
+
+class _Deferral(MetaPathFinder):
     """Has torch._dynamo run in its place, at the first import or use of what it does not have."""
 
     def __init__(self, spec: ModuleSpec) -> None:
-        self._module = module_from_spec(spec)
+        self.module = module_from_spec(spec)
         self._lock = threading.RLock()
         self._begun = False
         self._disabled: list[Callable[..., Any]] = []
-        self._noted: mmap.mmap | None = None
         self._stopgaps = {
             "__getattr__": self._lacking,
-            "graph_break": lambda *_: None,
+            "graph_break": lambda *_, **__: None,
             "disable": self._disable,
             RULES: _Rules(f"{NAME}.{RULES}"),
         }
-        vars(self._module).update(self._stopgaps)
-        sys.modules[NAME] = self._module
-        sys.meta_path.insert(0, self)
+        vars(self.module).update(self._stopgaps)
 
     def find_spec(
         self,
@@ -76,40 +81,30 @@ class Deferral(MetaPathFinder):
             if self._begun:
                 return
             self._begun = True
-            if self._noted is not None:
-                self._noted[0] = True
             for name in self._stopgaps:
                 if name != "__getattr__":  # for which other threads wait
-                    delattr(self._module, name)
-            _execute(self._module)
+                    delattr(self.module, name)
+            _execute(self.module)
             for function in self._disabled:  # by the real one, when they are next called
                 vars(function).pop(DISABLED, None)
-            if vars(self._module).get("__getattr__") == self._lacking:
-                del self._module.__getattr__
+            if vars(self.module).get("__getattr__") == self._lacking:
+                del self.module.__getattr__
             with suppress(ValueError):  # somebody else has put it back to what it was
                 sys.meta_path.remove(self)
-
-    def note_runs(self) -> None:
-        """Look from now on whether it runs in a fork of this process."""
-        self._noted = mmap.mmap(-1, 1)
-
-    def ran_in_a_fork(self) -> bool:
-        """Return whether it did since that look began, and has not run here."""
-        return not self._begun and self._noted is not None and bool(self._noted[0])
 
     def _lacking(self, name: str) -> Any:
         """Return what the module lacks so far."""
         if not name.startswith("__"):  # of which every module is asked, by who looks through all
             self.run()
-            if name in vars(self._module):
-                return vars(self._module)[name]
+            if name in vars(self.module):
+                return vars(self.module)[name]
         raise AttributeError(f"module {NAME!r} has no attribute {name!r}")
 
     def _disable(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Return a function as it is, if torch asks for one of its own: nothing compiles it."""
         if options != {"wrapping": False}:  # somebody else asks, who compiles
             self.run()
-            return self._module.disable(function, *arguments, **options)
+            return self.module.disable(function, *arguments, **options)
         self._disabled.append(function)
         return function
 

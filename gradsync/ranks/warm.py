@@ -31,6 +31,7 @@ from typing import Any, NoReturn
 from gradsync.ranks import dynamo, namespaces, watch, worker
 from gradsync.ranks.cgroups import ControlGroup
 from gradsync.ranks.crew import MAX_MESSAGE
+from gradsync.ranks.late import LateImports
 from gradsync.ranks.patience import starved
 from gradsync.ranks.sandbox import Sandbox
 
@@ -56,27 +57,22 @@ def start(descriptor: int, sandboxed: int) -> NoReturn:
     """Serve the launcher at the other end of this socket for as long as it is there."""
     if sandboxed:
         namespaces.mount_proc()  # bubblewrap's has parts covered, and lets nobody mount one in it
-    compiler = dynamo.put_off()
+    dynamo.put_off()
     _import_what_ranks_use()
     gc.freeze()  # the pages of all that is imported stay shared with every rank
     gc.enable()
     worker.keep_memory()
-    WarmProcess(socket.socket(fileno=descriptor), compiler).serve()
+    WarmProcess(socket.socket(fileno=descriptor)).serve()
     os._exit(0)
 
 
 class WarmProcess:
-    def __init__(
-        self,
-        control: socket.socket,
-        compiler: dynamo.Deferral | None = None,
-        group: ControlGroup | None = None,
-    ) -> None:
+    def __init__(self, control: socket.socket, group: ControlGroup | None = None) -> None:
         self._control = control
-        self._compiler = compiler  # None: it is imported, or there is none
         self._libc = ctypes.CDLL(None)
         self._ranks: dict[int, int] = {}  # pid -> rank
         self._directory: str | None = None
+        self._late = LateImports()
         self._sandbox: Sandbox | None = None
         self._group = group
         self._twins: set[int] = set()  # warm processes like this one, which end by themselves
@@ -145,7 +141,7 @@ class WarmProcess:
         if pid == 0:
             try:
                 self._control.close()
-                WarmProcess(socket.socket(fileno=descriptor), self._compiler, self._group).serve()
+                WarmProcess(socket.socket(fileno=descriptor), self._group).serve()
             finally:
                 os._exit(0)
         self._twins.add(pid)
@@ -159,8 +155,6 @@ class WarmProcess:
         self._sandbox = Sandbox(directory, readable, self._group)
 
     def _start(self, rank: int, directory: str, fds: list[int]) -> None:
-        if self._directory is None and self._compiler is not None:
-            self._compiler.note_runs()
         self._directory = directory
         parent = os.getpid()
         pid = os.fork()
@@ -190,8 +184,7 @@ class WarmProcess:
             self._sandbox.close()
         self._directory = self._sandbox = None
         self._send(ended=True)
-        if self._compiler is not None and self._compiler.ran_in_a_fork():
-            self._import_compiler(self._compiler)
+        self._catch_up()
         self._runs += 1
         if self._runs == PACK_AFTER:
             self._pack()
@@ -212,7 +205,8 @@ class WarmProcess:
                 if int(entry.name) > 2 and int(entry.name) not in (channel, stacks):
                     with suppress(OSError):  # the listing's own descriptor
                         os.close(int(entry.name))
-            worker.main(socket.socket(fileno=channel), socket.socket(fileno=stacks))
+            telling, showing = socket.socket(fileno=channel), socket.socket(fileno=stacks)
+            worker.main(telling, showing, before_leaving=self._late.tell)
         except BaseException:  # noqa: BLE001 - whatever it is, a rank must not become a second server
             traceback.print_exc()
         finally:
@@ -254,13 +248,12 @@ class WarmProcess:
         while self._twins:
             os.waitpid(self._twins.pop(), 0)
 
-    def _import_compiler(self, compiler: dynamo.Deferral) -> None:
-        """Import it once: ranks that needed it had it for themselves, and others will need it."""
-        compiler.run()
-        with suppress(AttributeError):  # what each start of a group would empty, at some cost
-            sys.modules[dynamo.NAME].trace_rules.clear_lru_cache()
-        gc.freeze()
-        self._compiler = None
+    def _catch_up(self) -> None:
+        """Have for all ranks to come what those of this run imported each for itself."""
+        if self._late.catch_up():
+            dynamo.forget()
+            gc.freeze()
+        self._late = LateImports()  # those of the next run learn nothing from this one's
 
     def _pack(self) -> None:
         """Move to huge pages what is not there yet, of Python's own allocator mostly."""

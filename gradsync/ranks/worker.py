@@ -43,7 +43,11 @@ def start(channel: int, stacks: int) -> NoReturn:
     main(socket.socket(fileno=channel), socket.socket(fileno=stacks))
 
 
-def main(channel: socket.socket, stacks: socket.socket) -> NoReturn:
+def main(
+    channel: socket.socket,
+    stacks: socket.socket,
+    before_leaving: Callable[[], None] = lambda: None,
+) -> NoReturn:
     """Run the one task that comes over `channel` and end this process.
 
     A gloo group's destructor can hang or abort, now and then, so no rank ever returns into the
@@ -58,6 +62,7 @@ def main(channel: socket.socket, stacks: socket.socket) -> NoReturn:
     head, body = _outcome(channel, place, recorder)
     if os.getpid() != process:  # a child that the function forked and let return
         os._exit(0)
+    before_leaving()
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, ValueError, OSError):  # the function may have closed it
             stream.flush()

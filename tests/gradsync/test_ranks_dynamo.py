@@ -121,11 +121,12 @@ def test_threads_that_ask_for_it_at_once_all_get_it():
     assert run_ranks(function, 1)[0] == ["optimize"] * 3
 
 
-def test_what_one_run_asked_for_the_next_one_has():
+@pytest.mark.parametrize("name", [PART, "torch.distributed.optim"])
+def test_what_ranks_of_one_run_import_those_of_the_next_have(name):
     def function(asks):
-        began_with = has_run()
+        began_with = name in sys.modules
         if asks:
-            _ = sys.modules["torch._dynamo"].config
+            importlib.import_module(name)
         return began_with
 
     first, second, third = (run_ranks(function, 2, asks=asks) for asks in (False, True, False))
