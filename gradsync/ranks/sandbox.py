@@ -38,11 +38,13 @@ FILE_SIZE = 256 * MIB
 OPEN_FILES = 1024  # of a process
 ALL_OPEN_FILES = 8192  # a socket may hold 200 KB that nobody has read
 CPU_SECONDS = 600  # of a process
+SIGNALS = 1024  # that wait, and timers: the user's own processes have no more for all together
 LIMITS = {
     resource.RLIMIT_FSIZE: FILE_SIZE,
     resource.RLIMIT_NOFILE: OPEN_FILES,
     resource.RLIMIT_CPU: CPU_SECONDS,
     resource.RLIMIT_CORE: 0,
+    resource.RLIMIT_SIGPENDING: SIGNALS,
 }
 NOBODY = "1000"  # who the ranks think they are
 SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/sbin", "/etc/ld.so.cache", "/etc/localtime")
@@ -239,7 +241,7 @@ def _usage(pid: int) -> tuple[int, int]:
     with suppress(OSError):  # it has ended
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             name, _, value = line.partition(":")
-            if name in ("RssAnon", "RssShmem", "VmPTE"):
+            if name in ("RssAnon", "RssShmem", "VmPTE", "VmSwap"):
                 memory += int(value.split()[0]) * 2**10
             elif name == "Threads":
                 threads = int(value)

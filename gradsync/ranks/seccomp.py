@@ -2,15 +2,17 @@
 
 Some of them keep memory that belongs to no process, so that nobody could count it: files without
 a name, segments and queues of System V, shared memory that no page table has any more, sockets
-that hold megabytes each. Some reach into other processes. The others are large and have had holes:
-a training never makes them.
+that hold megabytes each. Some reach into other processes, or use up what the kernel grants to all
+processes of a user together. A lease on a file holds up whoever opens it, outside of the sandbox
+too. The others are large and have had holes: a training never makes them.
 
-Sources: seccomp(2), bpf(2), linux/filter.h, linux/seccomp.h, asm/unistd.h.
+Sources: seccomp(2), bpf(2), fcntl(2), linux/filter.h, linux/seccomp.h, asm/unistd.h.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import functools
 import platform
 import socket
@@ -40,6 +42,7 @@ MACHINES: dict[str, tuple[int, dict[str, int]]] = {
             "setsockopt": 54,
             "semget": 64,
             "msgget": 68,
+            "fcntl": 72,
             "ptrace": 101,
             "setpriority": 141,
             "sched_setparam": 142,
@@ -49,6 +52,8 @@ MACHINES: dict[str, tuple[int, dict[str, int]]] = {
             "add_key": 248,
             "request_key": 249,
             "keyctl": 250,
+            "inotify_init": 253,
+            "inotify_init1": 294,
             "perf_event_open": 298,
             "fanotify_init": 300,
             "open_by_handle_at": 304,
@@ -66,6 +71,8 @@ MACHINES: dict[str, tuple[int, dict[str, int]]] = {
     "aarch64": (
         0xC00000B7,
         {
+            "fcntl": 25,
+            "inotify_init1": 26,
             "mmap": 222,
             "shmget": 194,
             "socket": 198,
@@ -113,8 +120,10 @@ def _lines(mark: int, calls: dict[str, int]) -> list[tuple[int, int, int, int]]:
     lines = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, mark), (RETURN, 0, 0, KILL)]
     lines += [(LOAD, 0, 0, NUMBER), (NOT_BELOW, 0, 1, X32), (RETURN, 0, 0, REFUSE)]
     for name, number in calls.items():
-        if name not in ("mmap", "setsockopt", "socket"):
+        if name not in ("fcntl", "mmap", "setsockopt", "socket"):
             lines += [(EQUAL, 0, 1, number), (RETURN, 0, 0, IGNORE if name in IGNORED else REFUSE)]
+    lines += [(EQUAL, 0, 4, calls["fcntl"]), (LOAD, 0, 0, ARGUMENTS + 8)]
+    lines += [(EQUAL, 0, 1, fcntl.F_SETLEASE), (RETURN, 0, 0, REFUSE), (RETURN, 0, 0, ALLOW)]
     lines += [(EQUAL, 0, 5, calls["mmap"]), (LOAD, 0, 0, ARGUMENTS + 3 * 8), (AND, 0, 0, shared)]
     lines += [(EQUAL, 0, 1, shared), (RETURN, 0, 0, REFUSE), (RETURN, 0, 0, ALLOW)]
     lines += [(EQUAL, 0, 7, calls["setsockopt"]), (LOAD, 0, 0, ARGUMENTS + 8)]

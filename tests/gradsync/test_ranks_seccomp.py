@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
 import socket
@@ -61,13 +62,22 @@ def test_calls_that_a_rank_can_do_without_are_refused(machine):
     ignored = {name for name, number in calls if verdict(machine, number) == IGNORE}
 
     assert ignored == IGNORED
-    assert refused | ignored == MACHINES[machine][1].keys() - {"mmap", "setsockopt"}
+    assert refused | ignored == MACHINES[machine][1].keys() - {"fcntl", "mmap", "setsockopt"}
     # of these some are allowed, and a socket of no family is not
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_other_calls_pass(machine):
     assert verdict(machine, READ[machine]) == ALLOW
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [(fcntl.F_GETFD, ALLOW), (fcntl.F_SETLK, ALLOW), (fcntl.F_SETLEASE, REFUSE)],
+)
+def test_of_fcntl_leases_alone_are_refused(machine, command, answer):
+    assert verdict(machine, MACHINES[machine][1]["fcntl"], 3, command, 1) == answer
 
 
 @pytest.mark.parametrize("machine", MACHINES)
