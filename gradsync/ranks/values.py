@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import torch
 
 MAX_DEPTH = 64
+MAX_ITEMS = 2**17  # of all containers: comparing them takes time that no limit of a run counts
+TOO_MANY = f"more than {MAX_ITEMS:,} items: return numbers as a tensor or an array"
 MAX_COLLISIONS = 64  # honest keys share a hash now and then; thousands that do are an attack
 
 PLAIN = (type(None), bool, int, float, str)
@@ -42,14 +44,21 @@ def encode(value: Any) -> tuple[Any, bytes]:
     """Return `value` as a JSON tree and the bytes of its tensors.
 
     Raises:
-        TypeError: it holds something that is not plain data; the message says where.
+        TypeError: it holds something that is not plain data, or too many items; the message says
+            where.
     """
-    blobs: list[bytes] = []
+    blobs = _Blobs()
     tree = _encode(value, blobs, "the returned value", MAX_DEPTH)
     return tree, b"".join(blobs)
 
 
-def _encode(value: Any, blobs: list[bytes], path: str, depth: int) -> Any:
+class _Blobs(list[bytes]):
+    """The bytes of tensors, and how many items the containers have by now."""
+
+    items = 0
+
+
+def _encode(value: Any, blobs: _Blobs, path: str, depth: int) -> Any:
     import torch
 
     if type(value) in PLAIN:
@@ -74,7 +83,10 @@ def _encode(value: Any, blobs: list[bytes], path: str, depth: int) -> Any:
     )
 
 
-def _encode_container(value: Any, blobs: list[bytes], path: str, depth: int) -> Any:
+def _encode_container(value: Any, blobs: _Blobs, path: str, depth: int) -> Any:
+    blobs.items += len(value)
+    if blobs.items > MAX_ITEMS:
+        raise TypeError(f"with {path} the returned value has {TOO_MANY}")
     if isinstance(value, dict):
         return {
             "dict": [
@@ -94,7 +106,7 @@ def _encode_container(value: Any, blobs: list[bytes], path: str, depth: int) -> 
     }
 
 
-def _encode_tensor(tensor: torch.Tensor, blobs: list[bytes], path: str) -> Any:
+def _encode_tensor(tensor: torch.Tensor, blobs: _Blobs, path: str) -> Any:
     import torch
 
     dtype = str(tensor.dtype).removeprefix("torch.")
@@ -106,9 +118,7 @@ def _encode_tensor(tensor: torch.Tensor, blobs: list[bytes], path: str) -> Any:
     return {"tensor": dtype, "shape": list(tensor.shape)}
 
 
-def _encode_array(
-    array: np.ndarray[Any, Any], blobs: list[bytes], path: str, *, scalar: bool
-) -> Any:
+def _encode_array(array: np.ndarray[Any, Any], blobs: _Blobs, path: str, *, scalar: bool) -> Any:
     if array.dtype.str not in ARRAY_DTYPES:
         raise TypeError(f"{path} is an array of {array.dtype}: only numbers can travel")
     if scalar and type(array.item()) in PLAIN:
@@ -133,6 +143,12 @@ def decode(tree: Any, body: bytes) -> Any:
 class _Reader:
     def __init__(self, body: memoryview) -> None:
         self.rest = body
+        self._items = 0
+
+    def count(self, items: int) -> None:
+        self._items += items
+        if self._items > MAX_ITEMS:
+            raise WireError(f"an answer has {TOO_MANY}")
 
     def take(self, size: int) -> bytearray:
         if size > len(self.rest):
@@ -155,6 +171,7 @@ def _decode(tree: Any, reader: _Reader, depth: int) -> Any:
         return bytes(reader.take(_size(content)))
     if type(content) is not list or depth == 0:
         raise WireError("an answer is not plain data")
+    reader.count(len(content))
     return _decode_container(kind, content, reader, depth - 1)
 
 

@@ -11,7 +11,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradsync.ranks.values import ARRAY_DTYPES, MAX_DEPTH, TENSOR_DTYPES, decode, encode
+from gradsync.ranks.values import (
+    ARRAY_DTYPES,
+    MAX_DEPTH,
+    MAX_ITEMS,
+    TENSOR_DTYPES,
+    decode,
+    encode,
+)
 from gradsync.ranks.wire import WireError
 
 scalars = (
@@ -206,3 +213,19 @@ def test_a_set_of_many_numbers_is_no_attack():
     value = set(range(-50_000, 50_000))
 
     assert through_json(value) == value
+
+
+def test_more_items_than_anybody_can_compare_in_time_are_refused_on_both_sides():
+    half = [0] * (MAX_ITEMS // 2)
+    tree = {"tuple": [{"list": half}, {"list": [*half, 1]}]}
+
+    with pytest.raises(TypeError, match="more than 131,072 items: return numbers as a tensor"):
+        encode((half, [*half, 1]))
+    with pytest.raises(WireError, match="more than 131,072 items"):
+        decode(tree, b"")
+
+
+def test_a_list_of_as_many_items_as_may_be_returns():
+    numbers = list(range(MAX_ITEMS))
+
+    assert through_json(numbers) == numbers
