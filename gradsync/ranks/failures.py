@@ -81,7 +81,7 @@ def raised(error: Raised, ranks: tuple[int, ...]) -> Failure:
     """Return the failure of ranks that raised this exception."""
     status, code, text, where = _classify(error, ranks)
     at = f" at {where}" if where and code not in ("unfinished", "wrong-signature") else ""
-    unloadable = error.loading and code == "exception"
+    unloadable = error.loading and code in ("exception", "rank-crashed")
     return Failure(
         status=status,
         diagnosis=Diagnosis(code, ranks, text + at, where, whole_file=unloadable),
@@ -102,7 +102,8 @@ def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, 
         text = f"{error.message}: was a parameter of it renamed, added or removed?"
         return "error", "wrong-signature", text, None
     if error.type in ("SystemExit", "KeyboardInterrupt"):
-        text = f"{who} ended itself with {error.type}({error.code})"
+        moment = " while the file was loaded" if error.loading else ""
+        text = f"{who} ended itself with {error.type}({error.code}){moment}"
         return "crashed", "rank-crashed", text, error.where
     if error.out_of_memory or "DefaultCPUAllocator: can't allocate memory" in error.message:
         return "crashed", "out-of-memory", f"{who} ran out of memory ({said})", error.where
