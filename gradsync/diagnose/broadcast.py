@@ -135,13 +135,24 @@ def bits_differ(seen: Observation, expected: Any) -> Diagnosis | None:
     return Diagnosis("models-differ", ranks, text, last_line(seen), GUIDE)
 
 
-def weight_stayed(seen: Observation) -> Diagnosis | None:
-    """A weight is another one on another rank: leaving all as it is takes no broadcast."""
-    if all(close(value["weight"], seen[0]["weight"], EXACT) for value in seen):
+def weight_not_sent(seen: Observation, weight: Any) -> Diagnosis | None:
+    """A rank does not end with rank 0's weight: leaving all as it is takes no broadcast.
+
+    Args:
+        seen: the run; of each rank its `weight` of the first layer.
+        weight: the one that rank 0 began with.
+    """
+    if all(close(value["weight"], weight, EXACT) for value in seen):
         return None
+    if all(close(value["weight"], seen[0]["weight"], EXACT) for value in seen):
+        found = "the ranks end with the same first layer, but not with the one that rank 0 had"
+    else:
+        found = (
+            "broadcast_model did nothing: the first layer on rank 1 still has other weights than "
+            "on rank 0"
+        )
     text = (
-        "broadcast_model did nothing: the first layer on rank 1 still has other weights than "
-        "on rank 0. What is to stay as it was is judged once something is broadcast "
+        f"{found}. What is to stay as it was is judged once rank 0's model is broadcast "
         f"(GUIDELINES, {GUIDE})"
     )
     return Diagnosis("models-differ", tuple(range(len(seen))), text, last_line(seen), GUIDE)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from gradsync.diagnose.broadcast import bits_differ, broadcast_mistakes, weight_stayed
+from gradsync.diagnose.broadcast import bits_differ, broadcast_mistakes, weight_not_sent
 from gradsync.diagnose.gradients import (
     AS_FLOAT64,
     digits_lost,
@@ -71,8 +71,8 @@ def test_parameters_and_buffers_stay_the_same_objects(ranks):
     seen = ranks(probe, 2)
 
     hold(nobody_waited(seen, MODEL))
-    hold(weight_stayed(seen))
     model = motley_model(0)
+    hold(weight_not_sent(seen, model[0].weight))
     kept = [True] * len([*model.parameters(), *model.buffers()])
     check(
         all(value["same"] == kept for value in seen),
@@ -103,7 +103,7 @@ def test_gradients_and_frozen_flags_are_untouched(ranks):
     seen = ranks(probe, 2)
 
     hold(nobody_waited(seen, MODEL))
-    hold(weight_stayed(seen))
+    hold(weight_not_sent(seen, motley_model(0)[0].weight))
     unfrozen = [rank for rank in range(2) if not seen[rank]["kept"]]
     check(
         not unfrozen,

@@ -5,15 +5,16 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 from gradsync.data import digits
+from gradsync.diagnose.training import models_differ
 from gradsync.model import SmallCNN
-from gradsync.testing import check, early, exercise
+from gradsync.testing import check, early, exercise, hold
 
 GUIDE = "Training"
 SAMPLES = 10_000  # to learn from, of MNIST's 60,000
 
 
 def probe_digits(rank, world_size, trainer, known, unseen, batch_size, plan):
-    """Train on the `known` digits, and read this rank's part of the `unseen` ones."""
+    """Train on the `known` digits; return the model, and how it reads a part of the `unseen`."""
     torch.manual_seed(rank)
     model = SmallCNN()
     train_set = TensorDataset(torch.from_numpy(known[0]).float(), torch.from_numpy(known[1]))
@@ -32,7 +33,11 @@ def probe_digits(rank, world_size, trainer, known, unseen, batch_size, plan):
     images = torch.from_numpy(np.array_split(unseen, world_size)[rank]).float()
     with torch.no_grad():
         guesses = [model(some).argmax(1) for some in images.split(1000)]
-    return torch.cat(guesses).to(torch.uint8)
+    return {
+        "guesses": torch.cat(guesses).to(torch.uint8),
+        "weights": dict(model.named_parameters()),
+        "buffers": [],
+    }
 
 
 @early
@@ -58,7 +63,9 @@ def test_it_learns_to_read_handwritten_digits(ranks):
         timeout=120.0,
     )
 
-    accuracy = float(np.mean(np.concatenate(seen) == unseen.labels.numpy()))
+    hold(models_differ(seen, GUIDE))
+    guesses = np.concatenate([value["guesses"] for value in seen])
+    accuracy = float(np.mean(guesses == unseen.labels.numpy()))
     check(
         accuracy >= goal,
         "does-not-learn",
