@@ -57,7 +57,9 @@ def _stale(
             formerly = value[step - 1] if step else before
             for index, param in enumerate(row):
                 kept = close(param, formerly[index])
-                if kept and not close(expected[rank][step][index], formerly[index]):
+                right = expected[rank]
+                rests = close(right[step][index], (right[step - 1] if step else before)[index])
+                if kept and not rests:
                     yield rank, step, index
 
 
@@ -67,6 +69,24 @@ def ranks_differ(seen: Observation, expected: Any) -> Diagnosis | None:
         return None
     text = f"after the steps the ranks have different parameters (GUIDELINES, {GUIDE})"
     return Diagnosis("models-differ", tuple(range(len(seen))), text, guide=GUIDE)
+
+
+def not_sharded(kept: Sequence[int], whole: int) -> Diagnosis | None:
+    """Every rank keeps the state of all parameters, so that each steps them all by itself.
+
+    Args:
+        kept: by rank, the numbers in the states of all optimizers that it made.
+        whole: how many there are without sharding.
+    """
+    if len(kept) == 1 or min(kept) < whole:
+        return None
+    text = (
+        f"the parameters are right, and every rank keeps all of the optimizer's state for that, "
+        f"{kept[0]} elements: each steps all parameters itself. Sharded, a rank steps its own "
+        f"share, keeps the state of that alone, and gets the rest from their owners (GUIDELINES, "
+        f"{GUIDE})"
+    )
+    return Diagnosis("state-not-sharded", tuple(range(len(kept))), text, guide=GUIDE)
 
 
 def other_steps(case: str) -> Rule:

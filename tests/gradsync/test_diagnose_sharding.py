@@ -3,7 +3,7 @@
 import pytest
 
 from gradsync.diagnose import first_match
-from gradsync.diagnose.sharding import missing_defaults, used_up
+from gradsync.diagnose.sharding import missing_defaults, not_gathered, not_sharded, used_up
 from gradsync.records import Diagnosis, Failure, Observation
 
 
@@ -32,3 +32,23 @@ def test_any_other_exception_is_left_as_it_is():
     seen = broken_off("something else")
 
     assert first_match(seen, [used_up, missing_defaults]) is seen
+
+
+@pytest.mark.parametrize(
+    ("kept", "found"), [([8, 8], True), ([9, 8, 8], True), ([8, 0], False), ([8], False)]
+)
+def test_state_that_every_rank_keeps_whole_is_not_sharded(kept, found):
+    diagnosis = not_sharded(kept, 8)
+
+    assert (diagnosis is not None) == found
+    assert diagnosis is None or diagnosis.code == "state-not-sharded"
+
+
+@pytest.mark.parametrize(("second", "found"), [([1.0, 5.0], False), ([1.5, 2.0], True)])
+def test_of_a_parameter_that_was_to_rest_nobody_says_that_it_was_not_gathered(second, found):
+    before, first, right = [0.0, 0.0], [1.5, 2.0], [[1.0, 2.0], [1.0, 3.0]]
+    seen = Observation(1, ([first, [first[0], second[1]]],), (), (), 0.0, None)
+
+    diagnosis = not_gathered(before)(seen, [right])
+
+    assert (diagnosis is not None) == found

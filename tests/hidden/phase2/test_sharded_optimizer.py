@@ -8,12 +8,14 @@ from gradsync.diagnose.sharding import (
     GUIDE,
     missing_defaults,
     not_gathered,
+    not_sharded,
     other_steps,
     ranks_differ,
     used_up,
 )
+from gradsync.probes.optimizers import elements, parameters, watched
 from gradsync.probes.seeding import seed_weights
-from gradsync.testing import assert_on_every_rank, exercise
+from gradsync.testing import assert_on_every_rank, each, exercise, hold
 
 SHAPES = [(6, 5), (2,), (4, 4, 2), (1,), (3, 9)]
 ADAM = {"name": "Adam", "options": {"lr": 0.1, "betas": (0.8, 0.95)}}
@@ -26,16 +28,16 @@ GROUPS = {
 }
 
 
-def make_params(case):
+def make_params(case, rank=0):
     """Return parameters of float64, or of two dtypes in turn, the same wherever it is called."""
     seed_weights(5)
     dtypes = [torch.float64, torch.float32 if case.get("mixed") else torch.float64]
-    made = [torch.rand(s, dtype=dtypes[n % 2]) * 4 - 2 for n, s in enumerate(case["shapes"])]
-    return [torch.nn.Parameter(tensor) for tensor in made]
+    drawn = [torch.rand(s, dtype=dtypes[n % 2]) * 4 - 2 for n, s in enumerate(case["shapes"])]
+    return parameters(drawn, rank)
 
 
-def make_optimizer(params, case, sharded):
-    """Return torch's optimizer of that name, or a `sharded` one that is made with it."""
+def make_optimizer(params, case, kind, sharded):
+    """Return an optimizer of that kind, or a `sharded` one that is made with it."""
     groups = [
         {**{k: v for k, v in group.items() if k != "members"}, "params": members}
         for group in case["groups"]
@@ -43,16 +45,19 @@ def make_optimizer(params, case, sharded):
     ]
     if case.get("iterator"):  # as model.parameters() is one
         [groups] = (iter(group["params"]) for group in groups)
-    kind = getattr(torch.optim, case["name"])
     if sharded is None:
         return kind(groups, **case["options"])
     return sharded(groups, kind, **case["options"])
 
 
-def drive(case, grads, sharded=None):
-    """Step with the gradients, (step, parameter); return the parameters after each step."""
-    params = make_params(case)
-    optimizer = make_optimizer(params, case, sharded)
+def drive(case, grads, sharded=None, rank=0):
+    """Step with the gradients, (step, parameter).
+
+    Return the parameters after each step, and how many numbers of state are kept in the end.
+    """
+    params = make_params(case, rank)
+    kind, made = watched(getattr(torch.optim, case["name"]))
+    optimizer = make_optimizer(params, case, kind, sharded)
     cycle = case.get("cycle")
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, **cycle) if cycle else None
     after = []
@@ -68,11 +73,11 @@ def drive(case, grads, sharded=None):
         if scheduler is not None:
             scheduler.step()
         after.append([param.detach().clone() for param in params])
-    return after
+    return {"after": after, "kept": elements(one.state for one in made)}
 
 
-def probe_drive(trainer, case, grads):
-    return drive(case, grads, trainer.ShardedOptimizer)
+def probe_drive(rank, trainer, case, grads):
+    return drive(case, grads, trainer.ShardedOptimizer, rank)
 
 
 def draw(rng, shapes, steps=4):
@@ -81,11 +86,12 @@ def draw(rng, shapes, steps=4):
 
 
 def hold_drive(seen, case, grads, what):
-    """Check the parameters after every step against those of torch's own optimizer."""
+    """Check the parameters after every step against those of torch's own, and who keeps state."""
     before = [param.detach() for param in make_params(case)]
+    alone = drive(case, grads)
     assert_on_every_rank(
-        seen,
-        drive(case, grads),
+        each(seen, lambda value: value["after"]),
+        alone["after"],
         mistakes=[
             with_guide(nobody_waited, GUIDE),
             not_gathered(before),
@@ -93,6 +99,7 @@ def hold_drive(seen, case, grads, what):
             other_steps(what),
         ],
     )
+    hold(not_sharded([value["kept"] for value in seen], alone["kept"]))
 
 
 @pytest.mark.parametrize("world_size", [4, 3, 2, 1])

@@ -8,8 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gradsync.diagnose.sharding import not_gathered, other_steps, ranks_differ
+from gradsync.diagnose.sharding import not_gathered, not_sharded, other_steps, ranks_differ
 from gradsync.probes import raised
+from gradsync.probes.optimizers import elements, parameters, watched
 from gradsync.probes.seeding import seed_weights
 from gradsync.testing import (
     assert_on_every_rank,
@@ -18,6 +19,7 @@ from gradsync.testing import (
     check,
     each,
     exercise,
+    hold,
 )
 
 GUIDE = "Sharding the optimizer"
@@ -25,9 +27,9 @@ GROUPS = [[0, 3], [4, 1, 2]]  # of five parameters, by their numbers
 ALIKE = 10  # elements of each of some parameters that are groups of their own
 
 
-def make_params(shapes):
+def make_params(shapes, rank=0):
     seed_weights(5)
-    return [torch.nn.Parameter(torch.rand(shape, dtype=torch.float64)) for shape in shapes]
+    return parameters([torch.rand(shape, dtype=torch.float64) for shape in shapes], rank)
 
 
 def close_in(params, targets):
@@ -37,8 +39,9 @@ def close_in(params, targets):
 
 def probe_closure(rank, world_size, trainer, shapes, targets):
     """Step twice with a closure that averages gradients, as a training step's would."""
-    params = make_params(shapes)
-    optimizer = trainer.ShardedOptimizer(params, torch.optim.Adam, lr=0.1)
+    params = make_params(shapes, rank)
+    kind, made = watched(torch.optim.Adam)
+    optimizer = trainer.ShardedOptimizer(params, kind, lr=0.1)
     calls = []
 
     def closure():
@@ -58,6 +61,7 @@ def probe_closure(rank, world_size, trainer, shapes, targets):
         "losses": [None if loss is None else float(loss) for loss in losses],
         "calls": len(calls),
         "grad_mode": torch.is_grad_enabled(),
+        "kept": elements(one.state for one in made),
     }
 
 
@@ -103,6 +107,7 @@ def test_step_calls_the_closure_and_returns_its_loss(ranks, rng):
         otherwise="step(closure) does not return what the closure returned, once for each step",
     )
     hold_calls(seen)
+    hold(not_sharded([value["kept"] for value in seen], elements([optimizer.state])))
 
 
 def hold_calls(seen):
@@ -128,37 +133,24 @@ def hold_calls(seen):
     )
 
 
-def probe_state(world_size, trainer, shapes, first):
+def probe_state(rank, world_size, trainer, shapes, first):
     """Count what is kept after steps: without the last group, with it, and with many groups."""
-    made = []
-
-    class Watched(torch.optim.Adam):
-        """Adam that can be found however it is wrapped."""
-
-        def __init__(self, *args, **options):
-            super().__init__(*args, **options)
-            made.append(self)
-
-    def elements(*states):
-        """Count what is kept, once where several optimizers share it."""
-        tensors = {id(t): t for state in states for kept in state.values() for t in kept.values()}
-        kept = [t for t in tensors.values() if isinstance(t, torch.Tensor) and t.dim() > 0]
-        return sum(t.numel() for t in kept if t.is_floating_point())
+    kind, made = watched(torch.optim.Adam)
 
     def kept_by(optimizer, params):
         for param in params:
             param.grad = torch.ones_like(param)
         optimizer.step()
-        return [elements(*(one.state for one in made)), elements(optimizer.state)]
+        return [elements(one.state for one in made), elements([optimizer.state])]
 
-    params = [torch.nn.Parameter(torch.ones(shape)) for shape in shapes]
-    optimizer = trainer.ShardedOptimizer(params[:first], Watched, lr=0.1)
+    params = parameters([torch.ones(shape) for shape in shapes], rank)
+    optimizer = trainer.ShardedOptimizer(params[:first], kind, lr=0.1)
     rows = [kept_by(optimizer, params)]
     optimizer.add_param_group({"params": params[first:], "lr": 0.01})
     rows.append(kept_by(optimizer, params))
     made.clear()
-    alike = [torch.nn.Parameter(torch.ones(ALIKE)) for _ in range(2 * world_size)]
-    optimizer = trainer.ShardedOptimizer([{"params": [param]} for param in alike], Watched, lr=0.1)
+    alike = parameters([torch.ones(ALIKE) for _ in range(2 * world_size)], rank)
+    optimizer = trainer.ShardedOptimizer([{"params": [param]} for param in alike], kind, lr=0.1)
     return [*rows, kept_by(optimizer, alike)]
 
 
