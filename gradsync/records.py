@@ -51,6 +51,7 @@ class Event:
     thread: int
     others: int = 0  # further threads of this rank that could still enter a collective
     collective: Collective | None = None  # with `enter` only
+    touched: bool = False  # with `exit`: the rank changed what it had put in before it was complete
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from gradsync.diagnose import Rule
 from gradsync.ranks.wording import ranks_text
 from gradsync.records import Collective, Diagnosis, Observation
 
+Call = tuple[int, int]  # the rank, and which of its calls
 UNAWAITED = ("send", "barrier")  # who starts one of these may have no use for its end
 
 
 def nobody_waited(
     seen: Observation, guide: str, chosen: Callable[[Collective], bool] | None = None
 ) -> Diagnosis | None:
-    """A rank entered a collective that leaves a result, and never saw to it that it was complete.
+    """A rank entered a collective that leaves a result, and went on without knowing it complete.
 
     Whether the result was there all the same is luck, so what came of it is no evidence.
     """
     chosen = chosen or (lambda collective: collective.op not in UNAWAITED)
-    left = {(event.rank, event.call) for event in seen.events if event.kind == "exit"}
-    kept = [
-        (event.rank, event.collective)
+    calls = {
+        (event.rank, event.call): event.collective
         for event in seen.events
-        if event.collective is not None
-        and chosen(event.collective)
-        and (event.rank, event.call) not in left
-    ]
-    if not kept:
-        return None
-    where = kept[0][1].where
-    text = (
-        f"the {kept[0][1].op} that starts at {where} is never waited for: until it is complete, "
-        f"what it leaves is not what the ranks' meeting gives (GUIDELINES, {guide})"
-    )
-    return Diagnosis("no-rank-waits", tuple(sorted({r for r, _ in kept})), text, where, guide)
+        if event.collective is not None and chosen(event.collective)
+    }
+    exits = {(event.rank, event.call): event for event in seen.events if event.kind == "exit"}
+    if kept := [call for call in calls if call not in exits]:
+        text = (
+            "is never waited for: until it is complete, what it leaves is not what the ranks' "
+            "meeting gives"
+        )
+        return _unwaited(calls, kept, text, guide)
+    if touched := [call for call in calls if exits[call].touched]:
+        text = (
+            "was not known to be complete when the rank changed the tensor that it had put in: "
+            "which of the two comes last is luck. Wait first, then go on with what came"
+        )
+        return _unwaited(calls, touched, text, guide)
+    return None
+
+
+def _unwaited(
+    calls: Mapping[Call, Collective], which: Sequence[Call], text: str, guide: str
+) -> Diagnosis:
+    first = calls[which[0]]
+    what = f" ({first.label})" if first.label else ""
+    told = f"the {first.op} that starts at {first.where}{what} {text} (GUIDELINES, {guide})"
+    ranks = tuple(sorted({rank for rank, _ in which}))
+    return Diagnosis("no-rank-waits", ranks, told, first.where, guide)
 
 
 def stayed_away_with_nan(rank: int, what: str, guide: str) -> Rule:

@@ -31,6 +31,7 @@ def encode(event: Event) -> dict[str, Any]:
         "seconds": event.seconds,
         "thread": event.thread,
         "others": event.others,
+        "touched": event.touched,
     }
     if event.collective is not None:
         row["collective"] = {name: getattr(event.collective, name) for name in FIELDS}
@@ -97,6 +98,7 @@ def _event(row: Any, rank: int) -> Event:
         thread=_integer(row["thread"]),
         others=_integer(row["others"]),
         collective=_collective(row["collective"]) if kind == "enter" else None,
+        touched=row["touched"] is True,
     )
 
 

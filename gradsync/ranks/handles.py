@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -24,27 +24,35 @@ class Handles:
         self._calls: dict[int, int] = {}  # id of a handle -> call
         self._handles: dict[int, list[Any]] = {}  # call -> its handles: so long an id is theirs
         self._callbacks: Counter[int] = Counter()  # of a call, that have yet to run
+        self._versions: dict[int, list[tuple[torch.Tensor, int]]] = {}  # call -> as it started
         self._many = MANY
 
     def call_of(self, handle: Any) -> int | None:
         return self._calls.get(id(handle))
 
-    def add(self, handle: Any, call: int) -> None:
-        """Remember that this work or future is complete when the call is."""
+    def add(self, handle: Any, call: int, tensors: Iterable[torch.Tensor] = ()) -> None:
+        """Remember that this work or future is complete when the call, with `tensors`, is."""
         if len(self._handles) >= self._many:
             self._let_go()
+        if whole := [(tensor, tensor._version) for tensor in tensors if _is_whole(tensor)]:
+            self._versions[call] = whole
         self._calls[id(handle)] = call
         self._handles.setdefault(call, []).append(handle)
 
-    def done(self, call: int, *, at_once: bool = False) -> None:
+    def is_touched(self, call: int) -> bool:
+        """Tell whether this rank itself has changed what is on its way: which is last is luck."""
+        return any(tensor._version != then for tensor, then in self._versions.get(call, ()))
+
+    def done(self, call: int, *, at_once: bool = False, touched: bool = False) -> None:
         """Report the end of a call, the first time that it shows."""
         if call in self._callbacks and not at_once:  # these may enter collectives of their own
             return
         handles = self._handles.pop(call, None)
+        self._versions.pop(call, None)
         if handles is not None:
             for handle in handles:
                 del self._calls[id(handle)]
-            self.recorder.leave(call, at_once=at_once)
+            self.recorder.leave(call, at_once=at_once, touched=touched)
 
     def watched(self, call: int, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return a callback that runs when the call is complete, on a thread yet to come."""
@@ -71,3 +79,10 @@ class Handles:
 
 def is_done(handle: Any) -> bool:
     return bool(FUTURE_DONE(handle) if isinstance(handle, torch._C.Future) else WORK_DONE(handle))
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Tell whether all of a tensor's memory is its own: parts of one memory change together."""
+    if tensor.layout != torch.strided or tensor.is_inference():
+        return False
+    return tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()

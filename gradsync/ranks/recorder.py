@@ -81,11 +81,14 @@ class Recorder:
             self._waits[-1 - call] = call
             self._add("wait", call, thread=-1 - call)
 
-    def leave(self, call: int, *, at_once: bool = False) -> None:
-        """Report that the call is complete; `at_once` where it need not be, as after an error."""
+    def leave(self, call: int, *, at_once: bool = False, touched: bool = False) -> None:
+        """Report that the call is complete; `at_once` where it need not be, as after an error.
+
+        It was `touched` if this rank changed what it had put in before it knew.
+        """
         with self._lock:
             self._waits = {thread: c for thread, c in self._waits.items() if c != call}
-            self._add("exit", call)
+            self._add("exit", call, touched=touched)
             alone = not self._backlog[-1]["others"]
             if at_once or not alone or call in self._urgent or len(self._backlog) >= MANY:
                 self._flush()
@@ -125,6 +128,8 @@ class Recorder:
         call: int,
         collective: Collective | None = None,
         thread: int | None = None,
+        *,
+        touched: bool = False,
     ) -> None:
         thread = threading.get_ident() if thread is None else thread
         self._backlog.append(
@@ -137,6 +142,7 @@ class Recorder:
                     thread=thread,
                     others=self._others(thread),
                     collective=collective,
+                    touched=touched,
                 )
             )
         )

@@ -146,7 +146,7 @@ def _wrap_collective(watch: Watch, name: str, op: str, position: int | None) -> 
         if work is None:
             watch.recorder.leave(call)
         else:
-            watch.handles.add(work, call)
+            watch.handles.add(work, call, _tensors_in(tensors))
         return work
 
     setattr(dist.ProcessGroup, name, wrapper)
@@ -175,6 +175,7 @@ def _wrap_wait(watch: Watch, owner: Any) -> None:
         call = watch.call_of(handle)
         if call is None:
             return original(handle, *args, **kwargs)
+        touched = watch.handles.is_touched(call)
         if not is_done(handle):
             watch.recorder.wait(call)
         try:
@@ -182,7 +183,7 @@ def _wrap_wait(watch: Watch, owner: Any) -> None:
         except BaseException:
             watch.handles.done(call, at_once=True)
             raise
-        watch.handles.done(call)
+        watch.handles.done(call, touched=touched)
         return result
 
     owner.wait = wrapper
@@ -195,7 +196,7 @@ def _wrap_poll(watch: Watch, owner: Any, name: str) -> None:
         done = bool(original(handle))
         call = watch.call_of(handle)
         if done and call is not None:
-            watch.handles.done(call)
+            watch.handles.done(call, touched=watch.handles.is_touched(call))
         return done
 
     setattr(owner, name, wrapper)

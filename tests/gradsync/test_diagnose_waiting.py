@@ -13,8 +13,8 @@ def started(op="all_reduce", rank=0, call=0):
     return Event(rank, "enter", call, 0.0, 1, collective=collective)
 
 
-def left(rank=0, call=0):
-    return Event(rank, "exit", call, 0.1, 1)
+def left(rank=0, call=0, touched=False):
+    return Event(rank, "exit", call, 0.1, 1, touched=touched)
 
 
 def observed(events, failure=None):
@@ -28,6 +28,16 @@ def test_a_collective_that_is_never_left_was_not_waited_for():
 
     assert (diagnosis.code, diagnosis.ranks) == ("no-rank-waits", (0,))
     assert diagnosis.where == "trainer.py:1"
+
+
+def test_a_tensor_that_was_changed_before_it_was_waited_for_is_told():
+    events = [started(call=0), left(call=0), started(call=1), left(call=1, touched=True)]
+
+    diagnosis = nobody_waited(observed(events), GUIDE)
+
+    assert (diagnosis.code, diagnosis.ranks) == ("no-rank-waits", (0,))
+    assert diagnosis.where == "trainer.py:2"
+    assert "Wait first" in diagnosis.explanation
 
 
 @pytest.mark.parametrize("op", ["send", "barrier"])

@@ -35,6 +35,7 @@ enters = st.builds(
     thread=numbers,
     others=numbers,
     collective=collectives,
+    touched=st.booleans(),
 )
 EVENT = events.encode(
     Event(0, "enter", 0, 0.5, 1, 0, Collective("barrier", "0", (0, 1), shapes=((2,),)))

@@ -38,6 +38,7 @@ def enter(call):
     collective = {"op": "barrier", "group": "x", "members": [0, 1], "shapes": [], "tag": 0}
     nothing = dict.fromkeys(["dtype", "reduce", "root", "peer", "label", "where"])
     event = {"kind": "enter", "call": call, "seconds": 1.0, "thread": 1, "others": 0}
+    event["touched"] = False
     return {**event, "collective": {**collective, **nothing}}
 
 
@@ -170,10 +171,8 @@ def stalls_midway():
 def floods_with_waiting():
     call = 0
     while True:
-        rows = [
-            {"kind": "wait", "call": 0, "seconds": 1.0, "thread": call + i, "others": 0}
-            for i in range(100)
-        ]
+        row = {"kind": "wait", "call": 0, "seconds": 1.0, "others": 0, "touched": False}
+        rows = [{**row, "thread": call + i} for i in range(100)]
         call += 100
         channel().sendall(pack("events", {"events": rows}))
 
