@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 
 from gradsync.probes.notes import Notes
 from gradsync.probes.printing import printed
+from gradsync.probes.ready_made import DDP, without
 from gradsync.probes.seeding import seed_weights
 
 Samples = tuple[NDArray[Any], NDArray[Any]]  # inputs (sample, ...) and targets (sample,)
@@ -62,7 +63,7 @@ def spied_training(
         them at once; `lines`, what it printed to stdout.
     """
     train_set, val_set = (TensorDataset(*map(torch.from_numpy, part)) for part in data)
-    with printed() as lines:  # torch's warnings go to stderr
+    with without(DDP), printed() as lines:  # torch's warnings go to stderr
         history = train(info, model, train_set, val_set, lr=LEARNING_RATE, **options)
     numbers = {first: index for index, first in enumerate(data[0][0][:, 0].tolist())}
     return {

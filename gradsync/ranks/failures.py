@@ -96,6 +96,8 @@ def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, 
     said = f"{error.type}: {error.message}" if error.message else error.type
     if error.type == "NotImplementedError" and EXERCISE.fullmatch(error.message):
         return "unfinished", "unfinished", f"{error.message} is not written yet", error.where
+    if error.type == "ForbiddenShortcut":  # of gradsync.probes.ready_made
+        return "failed", "forbidden-shortcut", f"{error.message}. It is called", error.where
     if error.missing and not error.frames:
         return "missing", "missing-name", f"the file does not define {error.missing}", None
     if error.type == "TypeError" and not error.frames and ARGUMENTS.search(error.message):

@@ -9,6 +9,7 @@ from gradsync.diagnose.losses import loss_mistakes
 from gradsync.diagnose.rounding import cut_short
 from gradsync.diagnose.waiting import nobody_waited, stayed_away_with_nan
 from gradsync.probes.models import placed
+from gradsync.probes.ready_made import DDP, without
 from gradsync.probes.seeding import seed_weights
 from gradsync.records import Diagnosis
 from gradsync.testing import (
@@ -77,15 +78,16 @@ def probe_steps(rank, trainer, inputs, targets, *, adaptive=False):
     """Return this rank's weights and losses after a step on each of its batches."""
     model = placed(Net(), rank)
     optimizer = optimizer_for(model, adaptive=adaptive)
-    losses = [
-        trainer.train_step(
-            model,
-            (torch.from_numpy(x[rank]), torch.from_numpy(y[rank])),
-            nn.CrossEntropyLoss(),
-            optimizer,
-        )
-        for x, y in zip(inputs, targets, strict=True)
-    ]
+    with without(DDP):
+        losses = [
+            trainer.train_step(
+                model,
+                (torch.from_numpy(x[rank]), torch.from_numpy(y[rank])),
+                nn.CrossEntropyLoss(),
+                optimizer,
+            )
+            for x, y in zip(inputs, targets, strict=True)
+        ]
     return {"weights": weights_of(model), "losses": losses}
 
 

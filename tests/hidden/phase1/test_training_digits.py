@@ -7,6 +7,7 @@ from torch.utils.data import Subset, TensorDataset
 from gradsync.data import digits
 from gradsync.diagnose.training import models_differ
 from gradsync.model import SmallCNN
+from gradsync.probes.ready_made import DDP, without
 from gradsync.testing import check, early, exercise, hold
 
 GUIDE = "Training"
@@ -19,16 +20,11 @@ def probe_digits(rank, world_size, trainer, known, unseen, batch_size, plan):
     model = SmallCNN()
     train_set = TensorDataset(torch.from_numpy(known[0]).float(), torch.from_numpy(known[1]))
     info = trainer.RankInfo(rank, world_size, 0, "127.0.0.1", 29500)
-    for epochs, lr in plan:
-        trainer.train(
-            info,
-            model,
-            train_set,
-            Subset(train_set, range(200)),
-            epochs=epochs,
-            batch_size=batch_size,
-            lr=lr,
-        )
+    val_set = Subset(train_set, range(200))
+    with without(DDP):
+        for epochs, lr in plan:
+            options = {"epochs": epochs, "batch_size": batch_size, "lr": lr}
+            trainer.train(info, model, train_set, val_set, **options)
     model.eval()
     images = torch.from_numpy(np.array_split(unseen, world_size)[rank]).float()
     with torch.no_grad():

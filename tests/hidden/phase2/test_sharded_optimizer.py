@@ -14,6 +14,7 @@ from gradsync.diagnose.sharding import (
     used_up,
 )
 from gradsync.probes.optimizers import elements, parameters, watched
+from gradsync.probes.ready_made import ZERO, without
 from gradsync.probes.seeding import seed_weights
 from gradsync.testing import assert_on_every_rank, each, exercise, hold
 
@@ -77,7 +78,8 @@ def drive(case, grads, sharded=None, rank=0):
 
 
 def probe_drive(rank, trainer, case, grads):
-    return drive(case, grads, trainer.ShardedOptimizer, rank)
+    with without(ZERO):
+        return drive(case, grads, trainer.ShardedOptimizer, rank)
 
 
 def draw(rng, shapes, steps=4):

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from gradsync.diagnose.sharding import not_gathered, not_sharded, other_steps, ranks_differ
 from gradsync.probes import raised
 from gradsync.probes.optimizers import elements, parameters, watched
+from gradsync.probes.ready_made import ZERO, without
 from gradsync.probes.seeding import seed_weights
 from gradsync.testing import (
     assert_on_every_rank,
@@ -55,7 +56,8 @@ def probe_closure(rank, world_size, trainer, shapes, targets):
             param.grad /= world_size
         return loss
 
-    losses = [optimizer.step(closure) for _ in range(2)]
+    with without(ZERO):
+        losses = [optimizer.step(closure) for _ in range(2)]
     return {
         "after": [param.detach().clone() for param in params],
         "losses": [None if loss is None else float(loss) for loss in losses],
@@ -140,7 +142,8 @@ def probe_state(rank, world_size, trainer, shapes, first):
     def kept_by(optimizer, params):
         for param in params:
             param.grad = torch.ones_like(param)
-        optimizer.step()
+        with without(ZERO):
+            optimizer.step()
         return [elements(one.state for one in made), elements([optimizer.state])]
 
     params = parameters([torch.ones(shape) for shape in shapes], rank)
