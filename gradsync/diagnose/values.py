@@ -68,7 +68,7 @@ def _close_arrays(value: Any, wanted: Any, roundings: float) -> bool:
         return False
     if one.size == 0:
         return True
-    if not np.isfinite(one).all():
+    if not (np.isfinite(one).all() and np.isfinite(other).all()):
         return bool(np.array_equal(one, other, equal_nan=True))
     scale = float(np.max(np.abs(other)))
     tolerance = roundings * max(precision(value), precision(wanted)) * scale

@@ -18,6 +18,14 @@ def observed(*values, failure=None):
     return Observation(len(values), values, (), ("",) * len(values), 0.1, failure)
 
 
+@pytest.mark.parametrize(
+    ("value", "wanted", "same"),
+    [(1.0, np.inf, False), (np.inf, 1.0, False), (np.inf, np.inf, True), (-np.inf, np.inf, False)],
+)
+def test_infinity_is_near_to_nothing_but_itself(value, wanted, same):
+    assert close([1.0, value], [1.0, wanted]) == same
+
+
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=50), st.randoms())
 def test_a_sum_in_another_order_is_the_same(numbers, random):
     numbers = np.array(numbers, dtype=np.float32)
