@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradsync.diagnose import Rule
+from gradsync.diagnose.gradients import last_reduce
 from gradsync.diagnose.values import close
 from gradsync.records import Diagnosis, Observation
 
@@ -35,6 +36,29 @@ def other_keys(results: Sequence[Mapping[str, float]], guide: str) -> Diagnosis 
         return None
     text = f"evaluate returns the keys {sorted(results[0])}: loss, accuracy and samples are wanted"
     return _found("wrong-signature", text, guide)
+
+
+def own_samples_alone(own: Sequence[Mapping[str, float]], guide: str) -> Rule:
+    """Return the rule for ranks that return the numbers of their own samples, given by rank."""
+
+    def rule(seen: Observation, _expected: Any) -> Diagnosis | None:
+        if len(seen) < 2 or not close(list(seen), list(own)):
+            return None
+        text = f"every rank returns the numbers of its own samples, {told(seen[0])} on rank 0"
+        where = last_reduce(seen)
+        if where is None:
+            text += ": sum over all ranks"
+        else:
+            text += (
+                f". What the ranks came to at {where} made their sum, but that is not what is "
+                "returned: it is in the tensor that was reduced, and only once that is complete. "
+                "One that is read before it was waited for still has the rank's own numbers"
+            )
+        ranks = tuple(range(len(seen)))
+        text = f"{text} (GUIDELINES, {guide})"
+        return Diagnosis("loss-is-local", ranks, text, where, guide)
+
+    return rule
 
 
 def differs_across_ranks(guide: str) -> Rule:

@@ -19,7 +19,7 @@ def nobody_waited(
 
     Whether the result was there all the same is luck, so what came of it is no evidence.
     """
-    chosen = chosen or (lambda collective: collective.op not in UNAWAITED)
+    chosen = chosen or leaves_a_result
     calls = {
         (event.rank, event.call): event.collective
         for event in seen.events
@@ -49,6 +49,43 @@ def _unwaited(
     told = f"the {first.op} that starts at {first.where}{what} {text} (GUIDELINES, {guide})"
     ranks = tuple(sorted({rank for rank, _ in which}))
     return Diagnosis("no-rank-waits", ranks, told, first.where, guide)
+
+
+def raised_before_it_waited(rank: int, what: str, guide: str) -> Rule:
+    """Return the rule for a rank that raised while what it had started was under way.
+
+    Only a rank that has nothing of its own to go on with: any other may have raised for a reason
+    that has to do with no collective.
+    """
+
+    def rule(seen: Observation, _expected: object) -> Diagnosis | None:
+        failure = seen.failure
+        told = failure.diagnosis if failure and failure.status == "error" else None
+        if told is None or told.ranks != (rank,):
+            return None
+        began = {(event.rank, event.call) for event in seen.events if event.kind != "enter"}
+        where = [
+            event.collective.where
+            for event in seen.events
+            if event.collective is not None
+            and leaves_a_result(event.collective)
+            and event.rank == rank
+            and (rank, event.call) not in began
+        ]
+        if not where:
+            return None
+        text = (
+            f"{told.explanation}. That rank has {what}, and had yet to wait for what it started at "
+            f"{where[0]}: until that is complete, it has nothing from the other ranks "
+            f"(GUIDELINES, {guide})"
+        )
+        return Diagnosis("no-rank-waits", told.ranks, text, where[0], guide)
+
+    return rule
+
+
+def leaves_a_result(collective: Collective) -> bool:
+    return collective.op not in UNAWAITED
 
 
 def stayed_away_with_nan(rank: int, what: str, guide: str) -> Rule:

@@ -9,10 +9,11 @@ from gradsync.diagnose.evaluation import (
     learned_from,
     mode_not_restored,
     other_keys,
+    own_samples_alone,
     predicts_otherwise,
 )
 from gradsync.probes.evaluation import Spy, spied_evaluation, tells_predictions_apart
-from gradsync.records import Observation
+from gradsync.records import Collective, Event, Observation
 
 GUIDE = "Evaluation"
 RESULT = {"loss": 1.0, "accuracy": 0.5, "samples": 4}
@@ -134,6 +135,22 @@ def test_numbers_that_differ_across_ranks_are_told_apart(losses, code):
     seen = Observation(2, values, events=(), output=("", ""), seconds=0.0)
 
     assert differs_across_ranks(GUIDE)(seen, [RESULT, RESULT]).code == code
+
+
+@pytest.mark.parametrize("ops", [["all_reduce"], []])
+def test_a_sum_that_was_made_but_is_not_returned_is_told_with_its_line(ops):
+    own = [{**RESULT, "loss": loss} for loss in (2.0, 3.0)]
+    events = [
+        Event(0, "enter", 0, 0.0, 1, collective=Collective(op, "world", (0, 1), where="t.py:7"))
+        for op in ops
+    ]
+    seen = Observation(2, tuple(own), tuple(events), output=("", ""), seconds=0.0)
+
+    diagnosis = own_samples_alone(own, GUIDE)(seen, [RESULT, RESULT])
+
+    assert (diagnosis.code, diagnosis.ranks) == ("loss-is-local", (0, 1))
+    assert ("t.py:7" in diagnosis.explanation) == bool(ops)
+    assert own_samples_alone([RESULT, own[1]], GUIDE)(seen, [RESULT, RESULT]) is None
 
 
 def test_a_count_that_alone_differs_is_told_as_such():

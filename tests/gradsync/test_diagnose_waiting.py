@@ -2,7 +2,11 @@
 
 import pytest
 
-from gradsync.diagnose.waiting import nobody_waited, stayed_away_with_nan
+from gradsync.diagnose.waiting import (
+    nobody_waited,
+    raised_before_it_waited,
+    stayed_away_with_nan,
+)
 from gradsync.records import Collective, Diagnosis, Event, Failure, Observation
 
 GUIDE = "Gradient aggregation"
@@ -47,6 +51,33 @@ def test_what_leaves_nothing_need_not_be_waited_for(op):
 
 def test_only_the_collectives_that_count_have_to_be_waited_for():
     assert nobody_waited(observed([started()]), GUIDE, lambda _collective: False) is None
+
+
+def waits(rank=0, call=0):
+    return Event(rank, "wait", call, 0.05, 1)
+
+
+@pytest.mark.parametrize(
+    ("events", "ranks", "known"),
+    [
+        ([started()], (0,), True),
+        ([started(), waits()], (0,), False),
+        ([started(), left()], (0,), False),
+        ([started("barrier")], (0,), False),
+        ([started(rank=1)], (0,), False),
+        ([started()], (0, 1), False),
+        ([started()], (1,), False),
+    ],
+)
+def test_a_rank_that_raised_with_nothing_to_go_on_had_yet_to_wait(events, ranks, known):
+    failure = Failure("error", Diagnosis("exception", ranks, "rank 0 raised ZeroDivisionError"))
+
+    diagnosis = raised_before_it_waited(0, "no sample", GUIDE)(observed(events, failure), None)
+
+    assert (diagnosis is not None) == known
+    if known:
+        assert (diagnosis.code, diagnosis.where) == ("no-rank-waits", "trainer.py:1")
+        assert diagnosis.explanation.startswith("rank 0 raised ZeroDivisionError. That rank has")
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 
 from gradsync.diagnose.rounding import cut_short
+from gradsync.diagnose.waiting import nobody_waited
 from gradsync.probes.evaluation import Spy
-from gradsync.testing import assert_on_every_rank, by_rank, check, each, exercise, would_be
+from gradsync.testing import assert_on_every_rank, by_rank, check, each, exercise, hold, would_be
 
 GUIDE = "Epochs and evaluation"
 EPOCHS = (5, 0)
@@ -135,6 +136,7 @@ def test_the_epochs_loss_weighs_every_sample_alike(ranks, rng):
 
     seen = ranks(probe_epoch, 3, data=data, orders=by_rank(orders), batch_size=4)
 
+    hold(nobody_waited(seen, GUIDE))
     batches = [len(value["modes"]) for value in seen]
     check(
         batches == [3, 3, 3],

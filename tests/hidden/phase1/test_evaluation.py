@@ -11,9 +11,11 @@ from gradsync.diagnose.evaluation import (
     learned_from,
     mode_not_restored,
     other_keys,
+    own_samples_alone,
     predicts_otherwise,
     told,
 )
+from gradsync.diagnose.waiting import nobody_waited, raised_before_it_waited
 from gradsync.probes.evaluation import Spy, numbers, spied_evaluation, tells_predictions_apart
 from gradsync.testing import assert_on_every_rank, by_rank, each, exercise, hold, would_be
 
@@ -89,20 +91,24 @@ def test_a_rank_may_have_nothing(ranks, rng):
     """A rank without a single sample has the same numbers as the others."""
     shares = draw(rng, [3, 0, 9])
 
-    seen = ranks(probe_evaluate, 3, shares=by_rank(shares))
+    early = raised_before_it_waited(1, "no sample", GUIDE)
+    seen = ranks(probe_evaluate, 3, mistakes=[early], shares=by_rank(shares))
 
     hold_results(seen, evaluated(shares))
 
 
 def hold_results(seen, rows):
+    hold(nobody_waited(seen, GUIDE))
     results = each(seen, lambda value: value["result"])
     hold(other_keys(results, GUIDE))
     expected = metrics(rows)
     counts = [int(rows[rows[:, 0] == rank, 3].sum()) for rank in range(len(seen))]
+    own = [metrics(rows[rows[:, 0] == r]) if count else {} for r, count in enumerate(counts)]
     assert_on_every_rank(
         results,
         expected,
         mistakes=[
+            own_samples_alone(own, GUIDE),
             differs_across_ranks(GUIDE),
             *(
                 would_be([wrong] * len(seen), code, f"evaluate {text}", GUIDE)

@@ -12,9 +12,11 @@ from gradsync.diagnose.evaluation import (
     learned_from,
     mode_not_restored,
     other_keys,
+    own_samples_alone,
     predicts_otherwise,
     told,
 )
+from gradsync.diagnose.waiting import nobody_waited
 from gradsync.probes.evaluation import Spy, numbers, spied_evaluation, tells_predictions_apart
 from gradsync.records import Diagnosis
 from gradsync.testing import assert_on_every_rank, check, each, exercise, hold, would_be
@@ -83,6 +85,7 @@ def test_ranks_may_have_nothing(ranks, rng):
 
 def hold_results(seen, data):
     """Check the keys and numbers on every rank, and that the ranks shared the work."""
+    hold(nobody_waited(seen, GUIDE))
     results, size, count = each(seen, lambda value: value["result"]), len(seen), len(data[1])
     hold(other_keys(results, GUIDE))
     each_one = sample_by_sample(data)
@@ -90,6 +93,10 @@ def hold_results(seen, data):
         results,
         metrics(*each_one),
         mistakes=[
+            *(
+                own_samples_alone([metrics(*each_one, s) if len(s) else {} for s in shares], GUIDE)
+                for shares in dealings(count, size)
+            ),
             differs_across_ranks(GUIDE),
             *(
                 would_be([wrong] * size, code, f"evaluate {text}", GUIDE)

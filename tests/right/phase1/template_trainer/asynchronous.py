@@ -20,3 +20,22 @@ def average_gradients(model):
     for param, handle in pending:
         handle.wait()
         param.grad.div_(dist.get_world_size())
+
+
+def evaluate(model, loader, loss_fn):
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    sums = [torch.zeros((), dtype=torch.float64) for _ in range(3)]
+    with torch.no_grad():
+        for inputs, targets in loader:
+            outputs = model(inputs)
+            sums[0] += loss_fn(outputs, targets) * len(targets)
+            sums[1] += (outputs.argmax(1) == targets).sum()
+            sums[2] += len(targets)
+    handles = [dist.all_reduce(part, async_op=True) for part in sums]
+    for module, mode in modes:
+        module.training = mode
+    for handle in handles:
+        handle.wait()
+    loss, correct, samples = (part.item() for part in sums)
+    return {"loss": loss / samples, "accuracy": correct / samples, "samples": int(samples)}
