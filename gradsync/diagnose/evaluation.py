@@ -5,6 +5,7 @@ What a rank did is as `gradsync.probes.evaluation.spied_evaluation` tells it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -72,6 +73,8 @@ def differs_across_ranks(guide: str) -> Rule:
             text = f"rank 0 alone has the numbers of all ranks: evaluate returns {shown}. Every "
             text += "rank is to have them"
             return _found("only-one-rank-has-it", text, guide, range(1, len(seen)))
+        if by_own := _divided_by_their_own(seen, expected[0], shown, guide):
+            return by_own
         if all(_right_but_for(result, expected[0], "samples") for result in seen):
             text = (
                 f"loss and accuracy are right, but `samples` is another on other ranks, {shown}: "
@@ -82,6 +85,36 @@ def differs_across_ranks(guide: str) -> Rule:
         return _found("loss-is-local", text, guide, range(len(seen)))
 
     return rule
+
+
+def _divided_by_their_own(
+    seen: Observation, right: Mapping[str, float], shown: str, guide: str
+) -> Diagnosis | None:
+    """The sums are those of all ranks, but each rank divides them by a number of its own."""
+    divisors = [_divisor(result, right) for result in seen]
+    if None in divisors or len(set(divisors)) == 1:
+        return None
+    text = (
+        f"evaluate returns other numbers on other ranks, {shown}. The sums are those of all ranks, "
+        f"but they are divided by {', '.join(map(str, divisors))}, by rank, where "
+        f"{right['samples']:g} samples came: the number of samples is a sum over the ranks as well"
+    )
+    wrong = [rank for rank, number in enumerate(divisors) if number != right["samples"]]
+    return _found("differs-from-single-process", text, guide, wrong)
+
+
+def _divisor(result: Mapping[str, float], right: Mapping[str, float]) -> int | None:
+    """Return by what the sums of all samples were divided, in the loss or the accuracy."""
+    total = right["samples"]
+    ratios = [right[name] * total / result[name] for name in ("loss", "accuracy") if result[name]]
+    for number in {round(ratio) for ratio in ratios if math.isfinite(ratio)} - {0}:
+        divided = {name: right[name] * total / number for name in ("loss", "accuracy")}
+        divided["samples"] = number
+        if all(
+            close(result[name], right[name]) or close(result[name], divided[name]) for name in KEYS
+        ):
+            return number
+    return None
 
 
 def kept_from_before(

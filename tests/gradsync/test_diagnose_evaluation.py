@@ -153,6 +153,27 @@ def test_a_sum_that_was_made_but_is_not_returned_is_told_with_its_line(ops):
     assert own_samples_alone([RESULT, own[1]], GUIDE)(seen, [RESULT, RESULT]) is None
 
 
+@pytest.mark.parametrize("counted", [True, False])
+def test_sums_that_each_rank_divides_by_a_number_of_its_own_are_told(counted):
+    values = tuple(
+        {"loss": 4.0 / n, "accuracy": 2 / n, "samples": n if counted else 4} for n in (3, 4)
+    )
+    seen = Observation(2, values, events=(), output=("", ""), seconds=0.0)
+
+    diagnosis = differs_across_ranks(GUIDE)(seen, [RESULT, RESULT])
+
+    assert (diagnosis.code, diagnosis.ranks) == ("differs-from-single-process", (0,))
+    assert "divided by 3, 4, by rank, where 4 samples came" in diagnosis.explanation
+
+
+@pytest.mark.parametrize("loss", [float("nan"), 0.0, 1e300])
+def test_losses_that_no_division_makes_tell_of_none(loss):
+    values = ({**RESULT, "loss": loss}, {**RESULT, "loss": 3.0})
+    seen = Observation(2, values, events=(), output=("", ""), seconds=0.0)
+
+    assert differs_across_ranks(GUIDE)(seen, [RESULT, RESULT]).code == "loss-is-local"
+
+
 def test_a_count_that_alone_differs_is_told_as_such():
     values = tuple({**RESULT, "samples": samples} for samples in (2, 3))
     seen = Observation(2, values, events=(), output=("", ""), seconds=0.0)
