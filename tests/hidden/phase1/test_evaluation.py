@@ -182,14 +182,23 @@ def means_of_means(rows, counts):
     """Yield the numbers of those who average batches, or ranks: the loss alone, or both."""
     right = metrics(rows)
     having = [metrics(rows[rows[:, 0] == rank]) for rank, count in enumerate(counts) if count]
-    loss, accuracy = (rows[:, 1:3] / rows[:, 3:]).mean(0)
+    loss, accuracy = means_of_batches(rows)
     candidates = [{"loss": loss, "accuracy": accuracy}]
     for number in (len(having), len(counts)):
         candidates.append({k: sum(m[k] for m in having) / number for k in ("loss", "accuracy")})
+    batches = [means_of_batches(rows[rows[:, 0] == rank]) for rank, n in enumerate(counts) if n]
+    for weights in ([n for n in counts if n], np.ones(len(having))):
+        loss, accuracy = np.average(batches, axis=0, weights=weights)
+        candidates.append({"loss": loss, "accuracy": accuracy})
     for means in candidates:
         yield {**right, **means}
         for name, mean in means.items():
             yield {**right, name: mean}
+
+
+def means_of_batches(rows):
+    """Return the means of the batches' mean losses, and accuracies."""
+    return (rows[:, 1:3] / rows[:, 3:]).mean(0)
 
 
 @exercise("phase1/evaluate", points=1.5)
