@@ -9,7 +9,9 @@ import numpy as np
 
 from gradsync.diagnose import Rule
 from gradsync.diagnose.confusions import would_be
+from gradsync.diagnose.exchanges import in_other_places, one_ranks_own
 from gradsync.diagnose.values import FLOAT32, ROUNDINGS, array, close
+from gradsync.diagnose.vectors import common_factor, flat
 from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
 
@@ -29,8 +31,10 @@ def gradient_mistakes(local: Sequence[Gradients]) -> list[Rule]:
         wrong_scale,
         the_largest(local),
         only_one_rank,
+        one_ranks_own(local, GUIDE),
         digits_lost,
         clipped,
+        in_other_places(GUIDE),
         only_some_parameters,
     ]
 
@@ -41,7 +45,7 @@ def not_synchronised(local: Sequence[Gradients]) -> Rule:
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         if expected is None or seen.world_size < 2:
             return None
-        factor = _common_factor(list(seen), list(local))
+        factor = common_factor(list(seen), list(local))
         if factor is None or factor <= 0:
             return None
         divided = "" if _is(factor, 1) else f", only {1 / factor:.4g} times smaller"
@@ -60,7 +64,7 @@ def wrong_scale(seen: Observation, expected: Any) -> Diagnosis | None:
         return None
     size = seen.world_size
     wrong = [rank for rank in range(size) if not close(seen[rank], expected[rank])]
-    factor = _common_factor([seen[r] for r in wrong], [expected[r] for r in wrong])
+    factor = common_factor([seen[r] for r in wrong], [expected[r] for r in wrong])
     if factor is None or factor <= 0 or _is(factor, 1):  # 1: what is wrong is small beside the rest
         return None
     where = last_reduce(seen)
@@ -89,8 +93,8 @@ def the_largest(local: Sequence[Gradients]) -> Rule:
     """Every element is the largest of the ranks', or the smallest."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
-        parts = [part for gradients in local if (part := _flat([gradients])) is not None]
-        values = [_flat([value]) for value in seen]
+        parts = [part for gradients in local if (part := flat([gradients])) is not None]
+        values = [flat([value]) for value in seen]
         if expected is None or not 1 < len(parts) == len(local):
             return None
         for name, extreme in (("largest", np.max), ("smallest", np.min)):
@@ -122,7 +126,7 @@ def only_one_rank(seen: Observation, expected: Any) -> Diagnosis | None:
 
 def digits_lost(seen: Observation, expected: Any) -> Diagnosis | None:
     """Every gradient is nearly the mean: it was rounded on the way."""
-    one, other = _flat(list(seen)), _flat(list(expected or ()))
+    one, other = flat(list(seen)), flat(list(expected or ()))
     if one is None or other is None or one.shape != other.shape or not other.any():
         return None
     error = float(np.max(np.abs(one - other)) / np.max(np.abs(other)))
@@ -138,7 +142,7 @@ def digits_lost(seen: Observation, expected: Any) -> Diagnosis | None:
 
 def clipped(seen: Observation, expected: Any) -> Diagnosis | None:
     """Every rank has the mean, with what exceeds some bound cut off there."""
-    one, other = _flat(list(seen)), _flat(list(expected or ()))
+    one, other = flat(list(seen)), flat(list(expected or ()))
     if one is None or other is None or one.shape != other.shape or not one.any():
         return None
     bound = float(np.max(np.abs(one)))
@@ -276,25 +280,3 @@ def _agree(seen: Observation, names: Sequence[str]) -> bool:
     """Tell whether all ranks have the same under these names, NaN included."""
     first = [seen[0].get(name) for name in names]
     return all(close([value.get(name) for name in names], first) for value in seen)
-
-
-def _common_factor(values: list[Any], expected: list[Any]) -> float | None:
-    """Return c where all of `values` are c times `expected`."""
-    one, other = _flat(values), _flat(expected)
-    if one is None or other is None or one.shape != other.shape or not other.any():
-        return None
-    factor = float(one @ other / (other @ other))
-    return factor if close(one, factor * other) else None
-
-
-def _flat(values: Sequence[Any]) -> np.ndarray[Any, Any] | None:
-    """Return all numbers of a list of dicts in one vector, by name."""
-    arrays = [
-        array(value[name])
-        for value in values
-        if isinstance(value, Mapping)
-        for name in sorted(value)
-    ]
-    if not arrays or any(a is None for a in arrays):
-        return None
-    return np.concatenate([a.reshape(-1) for a in arrays if a is not None])

@@ -47,6 +47,9 @@ def diagnose(values, rules=None, expected=MEAN, **seen):
         ([times(MEAN, 1 / 2)] * 4, "divided-twice"),
         ([MEAN, total(), total(), total()], "sum-not-mean"),
         ([MEAN, *LOCAL[1:]], "only-one-rank-has-it"),
+        ([LOCAL[0]] * 4, "gradients-not-synchronised"),
+        ([times(LOCAL[3], 1 / 4)] * 4, "gradients-not-synchronised"),
+        ([{**MEAN, "bias": MEAN["bias"][::-1]}] * 4, "differs-from-single-process"),
         ([{**MEAN, "bias": mine["bias"]} for mine in LOCAL], "only-some-parameters"),
         ([{**MEAN, "bias": np.ones(3)}] * 4, "only-some-parameters"),
         (
@@ -72,6 +75,22 @@ def test_the_largest_or_smallest_of_the_ranks_is_not_their_mean(extreme):
     wrong = {name: extreme([mine[name] for mine in LOCAL], axis=0) for name in MEAN}
 
     assert diagnose([wrong] * 4).code == "sum-not-mean"
+
+
+def test_whose_gradients_all_ranks_have_is_said():
+    explanation = diagnose([times(LOCAL[3], 1 / 4)] * 4).explanation
+
+    assert "the gradients that rank 3 had, only 4 times smaller" in explanation
+
+
+def test_a_mean_that_was_taken_apart_in_another_order_is_known():
+    flat = np.concatenate([MEAN["weight"].reshape(-1), MEAN["bias"]])
+    apart = {"bias": flat[:3], "weight": flat[3:].reshape(3, 2)}
+
+    diagnosis = diagnose([apart] * 4)
+
+    assert diagnosis.code == "differs-from-single-process"
+    assert "in the wrong places, those of weight, bias" in diagnosis.explanation
 
 
 def test_evidence_that_fits_no_mistake_gets_no_name():
