@@ -124,7 +124,9 @@ def _look_at_order(shares: Shares, num_samples: int, shuffle: bool) -> Finding |
 def _why_disordered(shares: Shares, order: list[int], shuffle: bool) -> Finding:
     every = range(len(shares))
     dealt = [share[k] for k in range(len(shares[0])) for share in shares]
-    if _is_order(dealt[: len(order)], shuffle):
+    # Any order will do where it is shuffled: that it was padded, too, tells it from mere chance.
+    padded = all(index == dealt[k % len(order)] for k, index in enumerate(dealt[len(order) :]))
+    if (padded or not shuffle) and _is_order(dealt[: len(order)], shuffle):
         text = (
             f"rank 0 gets {some(shares[0])}: one in {len(shares)} of the order, dealt out like "
             "cards. Here each rank takes a chunk of neighbours"

@@ -113,6 +113,7 @@ def test_torch_and_we_agree_on_how_many_each_rank_gets(num_samples, world_size):
         ([[0, 1, 2], [3, 0, 1]], 4, "wrong-length"),
         ([[0, 2], [1, 3]], 4, "not-contiguous"),
         ([[3, 0], [2, 1]], 4, "not-contiguous"),
+        ([[0, 4, 8], [1, 5, 9], [2, 6, 9], [3, 7, 9]], 10, "not-contiguous"),
     ],
 )
 def test_each_mistake_without_shuffling_has_its_name(shares, num_samples, code):
@@ -128,6 +129,14 @@ def test_each_mistake_without_shuffling_has_its_name(shares, num_samples, code):
 )
 def test_ranks_that_shuffle_differently_are_told_so(shares):
     assert code_of(shares, 5 + (5 in shares[1]), shuffle=True) == "shuffle-differs-across-ranks"
+
+
+def test_chunks_that_begin_where_the_last_one_has_not_ended_are_not_dealt_out():
+    order = [1, 3, 8, 5, 0, 9, 2, 7, 4, 6]
+    topped_up = [[1, 3, 8], [5, 0, 9], [2, 7, 4], [4, 6, 1]]
+    assert sorted({i for share in topped_up for i in share}) == sorted(order)
+
+    assert code_of(topped_up, 10, shuffle=True) == "padding-wrong"
 
 
 def test_the_explanation_shows_the_case_and_the_indices():
