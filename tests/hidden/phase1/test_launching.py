@@ -18,6 +18,17 @@ SLURM = {
     "SLURM_LOCALID": "1",
     "SLURM_JOB_NODELIST": "node[01-04,07],big1",
 }
+MISLEADING = {  # in the process's own environment, where nobody is to look
+    "RANK": "6",
+    "WORLD_SIZE": "7",
+    "LOCAL_RANK": "5",
+    "MASTER_ADDR": "10.0.0.99",
+    "MASTER_PORT": "1",
+    "SLURM_PROCID": "2",
+    "SLURM_NTASKS": "9",
+    "SLURM_LOCALID": "4",
+    "SLURM_JOB_NODELIST": "other[5-8]",
+}
 
 
 def probe_rank_info(trainer, environs):
@@ -55,7 +66,7 @@ def shown(environ):
     return " ".join(f"{name}={value}" for name, value in environ.items()) or "(nothing set)"
 
 
-def hold(environ, answer, wanted):
+def hold_given(environ, answer, wanted):
     check(
         not isinstance(answer, dict),
         "launcher-not-read",
@@ -97,9 +108,9 @@ def test_torchrun_variables_win(ranks):
 
     plain, both, defaults = read_rank_infos(ranks, environs)
 
-    hold(environs[0], plain, [5, 8, 1, "10.0.0.7", 12345])
-    hold(environs[1], both, [5, 8, 1, "10.0.0.7", 12345])
-    hold(few, defaults, [1, 2, 0, "127.0.0.1", 29500])
+    hold_given(environs[0], plain, [5, 8, 1, "10.0.0.7", 12345])
+    hold_given(environs[1], both, [5, 8, 1, "10.0.0.7", 12345])
+    hold_given(few, defaults, [1, 2, 0, "127.0.0.1", 29500])
 
 
 @exercise("phase1/read_rank_info", points=1.5)
@@ -111,10 +122,10 @@ def test_slurm_variables_are_read(ranks):
 
     plain, given, defaults, alone = read_rank_infos(ranks, [SLURM, named, few, least])
 
-    hold(SLURM, plain, [3, 6, 1, "node01", 29500])
-    hold(named, given, [3, 6, 1, "login2", 4000])
-    hold(few, defaults, [0, 1, 0, "solo", 29500])
-    hold(least, alone, [1, 2, 0, "127.0.0.1", 29500])
+    hold_given(SLURM, plain, [3, 6, 1, "node01", 29500])
+    hold_given(named, given, [3, 6, 1, "login2", 4000])
+    hold_given(few, defaults, [0, 1, 0, "solo", 29500])
+    hold_given(least, alone, [1, 2, 0, "127.0.0.1", 29500])
 
 
 @exercise("phase1/read_rank_info", points=2)
@@ -136,7 +147,7 @@ def test_the_master_is_the_first_host_of_the_node_list(ranks, rng):
     answers = read_rank_infos(ranks, environs)
 
     for environ, answer, host in zip(environs, answers, first_hosts.values(), strict=True):
-        hold(environ, answer, [3, 6, 1, host, 29500])
+        hold_given(environ, answer, [3, 6, 1, host, 29500])
 
 
 @exercise("phase1/read_rank_info", points=0.5)
@@ -145,8 +156,8 @@ def test_without_a_launcher_it_is_a_single_process(ranks):
     allocated = {"SLURM_JOB_NODELIST": SLURM["SLURM_JOB_NODELIST"]}
     answer, waiting, *others = read_rank_infos(ranks, [{}, allocated, TORCHRUN, SLURM])
 
-    hold({}, answer, [0, 1, 0, "127.0.0.1", 29500])
-    hold(allocated, waiting, [0, 1, 0, "127.0.0.1", 29500])
+    hold_given({}, answer, [0, 1, 0, "127.0.0.1", 29500])
+    hold_given(allocated, waiting, [0, 1, 0, "127.0.0.1", 29500])
     check(
         any(other != answer for other in others),
         "launcher-not-read",
@@ -161,31 +172,42 @@ def test_it_reads_only_what_it_is_given(ranks):
     """It is a pure function: the process's own environment has no say, and nothing changes."""
 
     def probe(trainer, given):
-        os.environ.update(RANK="6", WORLD_SIZE="7", MASTER_PORT="1", SLURM_PROCID="2")
-        before, seen = dict(os.environ), []
+        seen = []
         for environ in given:
-            asked = dict(environ)
-            answer = answer_to(trainer, asked)
-            seen.append([answer, changed(environ, asked), changed(before, os.environ)])
+            asked, runs = dict(environ), []
+            for own in ({}, MISLEADING):
+                for name in MISLEADING:
+                    os.environ.pop(name, None)
+                os.environ.update(own)
+                before = dict(os.environ)
+                runs.append([answer_to(trainer, asked), changed(before, os.environ)])
+            seen.append([runs, changed(environ, asked)])
         return seen
 
-    few = {"RANK": "0", "WORLD_SIZE": "2"}
-    [seen] = ranks(probe, 1, process_group=False, given=[few, SLURM])
+    few, fewer = {"RANK": "0", "WORLD_SIZE": "2"}, {"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}
+    given = [few, SLURM, fewer, {}, {"RANK": "0"}]
+    [seen] = ranks(probe, 1, process_group=False, given=given)
 
-    for environ, wanted, (answer, written, outside) in zip(
-        (few, SLURM),
-        ([0, 2, 0, "127.0.0.1", 29500], [3, 6, 1, "node01", 29500]),
-        seen,
-        strict=True,
-    ):
+    first, second = (runs[0][0] for runs, _ in seen[:2])
+    check(
+        first != second and (isinstance(first, list) or isinstance(second, list)),
+        "launcher-not-read",
+        f"given {shown(few)} read_rank_info gives {told(first)}, and given {shown(SLURM)} it gives "
+        f"{told(second)}: it does not read what it is given (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+    for environ, (runs, written) in zip(given, seen, strict=True):
+        (clean, outside), (answer, outside_too) = runs
         check(
-            answer == wanted,
+            same(answer, clean),
             "launcher-not-read",
-            f"given {shown(environ)}, with other variables in os.environ, read_rank_info gives "
-            f"{told(answer)}: it is to read nothing but the mapping (GUIDELINES, {GUIDE})",
+            f"given {shown(environ)} read_rank_info gives {told(clean)}, but with other variables "
+            f"in os.environ it gives {told(answer)}: it is to read nothing but the mapping "
+            f"(GUIDELINES, {GUIDE})",
             guide=GUIDE,
         )
-        for place, names in (("the mapping that it is given", written), ("os.environ", outside)):
+        changes = {"the mapping that it is given": written, "os.environ": outside or outside_too}
+        for place, names in changes.items():
             check(
                 not names,
                 "launcher-not-read",
@@ -193,6 +215,13 @@ def test_it_reads_only_what_it_is_given(ranks):
                 f"process is, and to leave everything as it is (GUIDELINES, {GUIDE})",
                 guide=GUIDE,
             )
+
+
+def same(answer, other):
+    """Say whether two answers are; errors are where they are of one kind, whatever they say."""
+    if isinstance(answer, dict) and isinstance(other, dict):
+        return answer["error"] == other["error"]
+    return answer == other
 
 
 @exercise("phase1/read_rank_info", points=1)
