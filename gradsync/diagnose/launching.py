@@ -22,6 +22,24 @@ MEETING = "init_process_group"  # as a rank's events call it
 TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
 
 
+def text_for_a_number(given: str, answer: Sequence[Any] | None) -> Diagnosis | None:
+    """Judge the fields of a RankInfo, if there is one, of which all but the fourth, the address, are numbers."""
+    names = ("rank", "world_size", "local_rank", "master_addr", "master_port")
+    texts = {
+        name: value
+        for name, value in zip(names, answer or (), strict=False)
+        if isinstance(value, str) and name != "master_addr"
+    }
+    if not texts:
+        return None
+    name, value = next(iter(texts.items()))
+    text = (
+        f"with {given} read_rank_info gives the {name} {value!r}, a text: an int is wanted. "
+        f"Environment variables are texts, always (GUIDELINES, {GUIDE})"
+    )
+    return Diagnosis("wrong-signature", (), text, guide=GUIDE)
+
+
 def variable_not_set(seen: Observation, _expected: Any) -> Diagnosis | None:
     """It looked for a launcher's variable that this launcher does not set."""
     found = VARIABLE.search(_detail(seen))

@@ -1,6 +1,12 @@
 """Mistakes in setting up a group, known by where a rank went and by the GPU that it would take."""
 
-from gradsync.diagnose.launching import another_gpu, left_alone, met_elsewhere, never_met
+from gradsync.diagnose.launching import (
+    another_gpu,
+    left_alone,
+    met_elsewhere,
+    never_met,
+    text_for_a_number,
+)
 from gradsync.records import Collective, Diagnosis, Event, Failure, Observation
 
 LINE = "template_trainer.py:114"
@@ -70,3 +76,12 @@ def test_ranks_that_are_all_in_there_or_all_out_of_it_left_nobody_alone():
     assert left_alone(seen("timeout", MEETING), None) is None
     assert left_alone(seen("deadlock", [(0, "barrier", None), (1, "send", None)]), None) is None
     assert left_alone(seen("error", MEETING, answered=(1,)), None) is None
+
+
+def test_a_number_that_is_still_a_text_is_told_as_that():
+    found = text_for_a_number("RANK=1", [1, 2, 0, "10.0.0.7", "29500"])
+
+    assert found.code == "wrong-signature"
+    assert "the master_port '29500', a text" in found.explanation
+    assert text_for_a_number("RANK=1", [1, 2, 0, "10.0.0.7", 29500]) is None
+    assert text_for_a_number("RANK=1", None) is None

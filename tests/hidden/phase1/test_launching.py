@@ -2,7 +2,8 @@
 
 import os
 
-from gradsync.testing import check, exercise
+from gradsync.diagnose.launching import text_for_a_number
+from gradsync.testing import check, exercise, hold
 
 GUIDE = "Launching ranks"
 TORCHRUN = {
@@ -74,6 +75,7 @@ def hold_given(environ, answer, wanted):
         f"is not set has a default (GUIDELINES, {GUIDE})",
         guide=GUIDE,
     )
+    hold(text_for_a_number(shown(environ), answer))
     code, what = "launcher-not-read", "what the launcher says of rank, world size and local rank"
     if {"RANK", "SLURM_PROCID"} <= set(environ):
         what += ", where torchrun's variables win"
