@@ -23,7 +23,7 @@ TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
 
 
 def text_for_a_number(given: str, answer: Sequence[Any] | None) -> Diagnosis | None:
-    """Judge the fields of a RankInfo, if there is one, of which all but the fourth, the address, are numbers."""
+    """Judge the fields of a RankInfo, if there is one; all but the master's address are numbers."""
     names = ("rank", "world_size", "local_rank", "master_addr", "master_port")
     texts = {
         name: value
@@ -114,19 +114,6 @@ def met_elsewhere(addresses: Sequence[Sequence[str]], wanted: str) -> Diagnosis 
         f"(GUIDELINES, {GUIDE})"
     )
     return Diagnosis("wrong-master", tuple(wrong), text, guide=GUIDE)
-
-
-def another_gpu(devices: Sequence[str], local_rank: int) -> Diagnosis | None:
-    """Judge the CUDA devices that rank 0 of its world, with that local rank, set or returned."""
-    wrong = [device for device in devices if device != f"cuda:{local_rank}"]
-    if not wrong:
-        return None
-    text = (
-        f"where there are GPUs, the rank whose `local_rank` is {local_rank} takes {wrong[0]}: a "
-        "machine's ranks share its GPUs by their number on it, `local_rank`, and no other number "
-        f"(GUIDELINES, {GUIDE})"
-    )
-    return Diagnosis("launcher-not-read", (0,), text, guide=GUIDE)
 
 
 def without_a_group(text: str, guide: str) -> Rule:

@@ -1,16 +1,10 @@
-"""Where a rank has connected to, and which GPU it would take if there were some."""
+"""Where a rank has connected to."""
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
-import os
 import struct
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import torch
 
 ESTABLISHED = "01"
 
@@ -49,22 +43,3 @@ def _target(entry: Path) -> str:
         return str(entry.readlink())
     except OSError:  # closed meanwhile
         return ""
-
-
-def devices_named(setup: Callable[[], Any]) -> list[str]:
-    """Return the CUDA devices that `setup` sets or returns on a machine with 8 GPUs, as texts.
-
-    There are none, so that it may fail halfway; what it had named by then is returned, and nothing
-    where it chooses among the GPUs by a variable of the environment.
-    """
-    named: list[Any] = []
-    torch.cuda.is_available = lambda: True
-    torch.cuda.device_count = lambda: 8
-    torch.cuda.set_device = named.append  # type: ignore[assignment]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    with contextlib.suppress(Exception, SystemExit):
-        named.append(setup())
-    if os.environ.get("CUDA_VISIBLE_DEVICES") != visible:
-        return []
-    texts = [f"cuda:{device}" if isinstance(device, int) else str(device) for device in named]
-    return [text for text in texts if text.startswith("cuda:")]

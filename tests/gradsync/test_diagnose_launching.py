@@ -1,7 +1,6 @@
-"""Mistakes in setting up a group, known by where a rank went and by the GPU that it would take."""
+"""Mistakes in setting up a group, known by where a rank went."""
 
 from gradsync.diagnose.launching import (
-    another_gpu,
     left_alone,
     met_elsewhere,
     never_met,
@@ -34,15 +33,6 @@ def test_ranks_that_went_elsewhere_are_named():
 
 def test_who_went_to_the_master_or_nowhere_is_right():
     assert met_elsewhere([[], ["10.0.0.2"], []], "10.0.0.2") is None
-
-
-def test_another_gpu_than_the_local_rank_s_is_named():
-    found = another_gpu(["cuda:3", "cuda:0"], local_rank=3)
-
-    assert found.code == "launcher-not-read"
-    assert "takes cuda:0" in found.explanation
-    assert another_gpu(["cuda:3", "cuda:3"], local_rank=3) is None
-    assert another_gpu([], local_rank=3) is None
 
 
 def test_ranks_that_met_nobody_by_the_end_are_told_so():

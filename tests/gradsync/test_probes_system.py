@@ -1,14 +1,15 @@
 """What probes see of files, connections and GPUs, on a rank of their own."""
 
-import os
+import importlib
 import socket
+import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from gradsync.probes.files import file_changes, lift_limit, limit_writes
-from gradsync.probes.launching import connected_to, devices_named
+from gradsync.probes.gpus import taken_among_gpus
+from gradsync.probes.launching import connected_to
 from gradsync.ranks import run_ranks
 
 
@@ -66,20 +67,39 @@ def test_a_connection_is_seen_from_the_side_that_made_it(address):
             assert connected_to(port) == [address]
 
 
-def test_devices_are_those_that_are_set_or_returned(on_a_rank):
+GPU_SETUPS = {  # what a learner may write, and what comes of it
+    "return torch.device('cuda', torch.cuda.current_device())": [[], [], ["cuda:0"]],
+    "torch.cuda.set_device(device=2); return torch.device('cuda')": [["cuda:2"], [], ["cuda"]],
+    "torch.cuda.set_device('cuda:5'); torch.zeros(1, device='cuda')": [["cuda:5"], [], None],
+    "os.environ['CUDA_VISIBLE_DEVICES'] = '4'; return torch.device('cuda:0')": [[], [], None],
+    "return torch.device('cuda' if AT_IMPORT else 'cpu', info[0])": [[], [], ["cuda:3"]],
+    "meet('nccl', **ALONE); dist.barrier(device_ids=[3])": [[], ["nccl"], None],
+    "meet(device_id=torch.device('cuda:3'), **ALONE)": [["cuda:3"], [""], None],
+    "meet('nccl', **ALONE); return torch.device(dist.get_backend() == 'nccl' and 'cuda:1')": [
+        [],
+        ["nccl"],
+        ["cuda:1"],
+    ],
+}
+LEARNER = """
+import os
+import torch
+import torch.distributed as dist
+from torch.distributed import init_process_group as meet
+AT_IMPORT = torch.accelerator.is_available() and dist.is_nccl_available()
+ALONE = {{"store": dist.HashStore(), "rank": 0, "world_size": 1}}
+RankInfo = lambda *fields: fields
+def setup_distributed(info):
+    {body}
+"""
+
+
+@pytest.mark.parametrize("body", GPU_SETUPS)
+def test_what_is_taken_among_gpus_is_told(on_a_rank, body):
     def probe():
-        def pinned():
-            torch.cuda.set_device(2)
-            return torch.device("cuda", torch.cuda.device_count() - 1)
+        Path("learner.py").write_text(LEARNER.format(body=body))
+        sys.path.insert(0, str(Path.cwd()))
+        taken = taken_among_gpus(importlib.import_module("learner"), 3)
+        return [taken["pinned"], taken["backends"], taken["returned"]]
 
-        def fails():
-            torch.cuda.set_device("cuda:5")
-            torch.zeros(1, device="cuda")
-
-        def hidden():
-            os.environ["CUDA_VISIBLE_DEVICES"] = "4"
-            return torch.device("cuda:0")
-
-        return [devices_named(setup) for setup in (pinned, fails, hidden)]
-
-    assert on_a_rank(probe) == [["cuda:2", "cuda:7"], ["cuda:5"], []]
+    assert on_a_rank(probe) == GPU_SETUPS[body]

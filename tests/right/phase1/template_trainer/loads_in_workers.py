@@ -2,15 +2,18 @@
 
 import sys
 
+GPUS = torch.cuda.is_available()
+
 
 def setup_distributed(info, backend=None, timeout=timedelta(seconds=60)):
     place = f"tcp://{info.master_addr}:{info.master_port}"
     sizes = {"rank": info.rank, "world_size": info.world_size}
-    dist.init_process_group(backend or "gloo", init_method=place, timeout=timeout, **sizes)
+    backend = backend or ("cpu:gloo,cuda:nccl" if GPUS else "gloo")
+    dist.init_process_group(backend, init_method=place, timeout=timeout, **sizes)
     there = [None] * info.world_size if info.rank == 0 else None
     dist.gather_object(info.local_rank, there)
     dist.scatter_object_list([None], there)
-    return torch.device("cpu")
+    return torch.device(f"cuda:{info.local_rank}" if GPUS else "cpu")
 
 
 def train(info, model, train_dataset, val_dataset, *, epochs, batch_size, lr, seed=0):

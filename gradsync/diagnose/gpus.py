@@ -1,0 +1,59 @@
+"""Mistakes in what a group is set up with on a machine with GPUs, known by what it would take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gradsync.records import Diagnosis
+
+GUIDE = "Launching ranks"
+
+
+def idle_gpus(seen: Mapping[str, Any], local_rank: int) -> Diagnosis | None:
+    """Judge what `gradsync.probes.gpus` tells of rank 0 of its world, with that local rank."""
+    return (
+        another_gpu([*seen["pinned"], *(seen["returned"] or [])], local_rank)
+        or on_the_cpu(seen["returned"])
+        or on_gloo(seen["backends"])
+    )
+
+
+def another_gpu(devices: Sequence[str], local_rank: int) -> Diagnosis | None:
+    """Judge the CUDA devices that it set or returned; `cuda` is the one that was set, or the first.
+
+    Others than CUDA devices are left out.
+    """
+    named = [device for device in devices if device.startswith("cuda")]
+    wrong = [device for device in named if device not in ("cuda", f"cuda:{local_rank}")]
+    if not wrong and set(named) != {"cuda"}:
+        return None
+    taken = wrong[0] if wrong else "`cuda`, without a number, which is the first of them"
+    text = (
+        f"where there are GPUs, the rank whose `local_rank` is {local_rank} takes {taken}: a "
+        "machine's ranks share its GPUs by their number on it, `local_rank`, and no other number "
+        f"(GUIDELINES, {GUIDE})"
+    )
+    return Diagnosis("launcher-not-read", (0,), text, guide=GUIDE)
+
+
+def on_the_cpu(returned: Sequence[str] | None) -> Diagnosis | None:
+    """Judge the device that it returned, if it came that far, on a machine with GPUs."""
+    if returned != ["cpu"]:
+        return None
+    text = (
+        "where there are GPUs, setup_distributed returns the CPU: the rank's device is then the "
+        f"GPU whose number is `local_rank` (GUIDELINES, {GUIDE})"
+    )
+    return Diagnosis("wrong-device", (0,), text, guide=GUIDE)
+
+
+def on_gloo(backends: Sequence[str]) -> Diagnosis | None:
+    """Judge the backend that it took by itself; "" leaves the choice to torch, which takes nccl."""
+    if not backends or backends[0] == "" or "nccl" in backends[0]:
+        return None
+    text = (
+        f"where there are GPUs and `backend` is None, setup_distributed takes {backends[0]}: the "
+        f"ranks' tensors are on GPUs then, which nccl is for (GUIDELINES, {GUIDE})"
+    )
+    return Diagnosis("wrong-device", (0,), text, guide=GUIDE)

@@ -1,0 +1,31 @@
+"""Mistakes in what a rank takes where there are GPUs."""
+
+from gradsync.diagnose.gpus import another_gpu, idle_gpus
+
+
+def test_another_gpu_than_the_local_rank_s_is_named():
+    found = another_gpu(["cuda:3", "cuda:0"], local_rank=3)
+
+    assert found.code == "launcher-not-read"
+    assert "takes cuda:0" in found.explanation
+    assert another_gpu(["cuda:3", "cuda:3"], local_rank=3) is None
+    assert another_gpu([], local_rank=3) is None
+
+
+def test_a_gpu_without_a_number_is_the_one_that_was_set_or_the_first():
+    assert "`cuda`, without a number" in another_gpu(["cuda"], local_rank=3).explanation
+    assert another_gpu(["cuda:3", "cuda"], local_rank=3) is None
+
+
+def test_the_cpu_and_gloo_are_not_for_gpus():
+    def found(returned, *backends):
+        taken = {"pinned": [], "returned": returned, "backends": backends}
+        return idle_gpus(taken, local_rank=3)
+
+    assert found(["cpu"], "nccl").code == "wrong-device"
+    assert (
+        "`backend` is None, setup_distributed takes gloo" in found(["cuda:3"], "gloo").explanation
+    )
+    for backends in (["nccl"], ["cpu:gloo,cuda:nccl"], [""], []):
+        assert found(["cuda:3"], *backends) is None
+        assert found(None, *backends) is None
