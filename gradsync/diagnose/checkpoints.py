@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from gradsync.diagnose.values import EXACT, close
 from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
 
+REFUSED = re.compile(r"[Ww]eights.?only.*GLOBAL ([\w.]+)", re.DOTALL)  # torch's own words
 CUT_SHORT = ("too large", "PytorchStreamWriter", "inline_container")  # what such a write says
 
 
@@ -99,6 +101,42 @@ def stumbles_over_the_rest(again: str | None, renewed: bool, guide: str) -> Diag
         f"left must not be in its way (GUIDELINES, {guide})"
     )
     return Diagnosis("not-atomic", (0,), text, guide=guide)
+
+
+def read_by_nobody(refused: str | None, guide: str) -> Diagnosis | None:
+    """Judge the class for which torch refuses to read what was saved, if there is one."""
+    if refused is None:
+        return None
+    text = f"save_checkpoint writes a file that {_holding(refused)} (GUIDELINES, {guide})"
+    return Diagnosis("unsafe-load", (0,), text, guide=guide)
+
+
+def more_than_values(guide: str) -> Rule:
+    """Return the rule for a load that torch refused, rightly, for what the file holds."""
+
+    def rule(seen: Observation, _expected: Any) -> Diagnosis | None:
+        failure = seen.failure
+        found = REFUSED.search((failure and failure.detail) or "")
+        if failure is None or found is None:
+            return None
+        ranks, where = failure.diagnosis.ranks, failure.diagnosis.where
+        at = f", at {where}" if where else ""
+        text = (
+            f"load_checkpoint is refused the file that save_checkpoint wrote{at}. It "
+            f"{_holding(found[1])}. It is the saving that has to change, and not the way of "
+            f"reading (GUIDELINES, {guide})"
+        )
+        return Diagnosis("unsafe-load", ranks, text, where, guide)
+
+    return rule
+
+
+def _holding(refused: str) -> str:
+    return (
+        f"holds more than tensors and plain values: an object of {refused}, say. Nobody can read "
+        "that without running code from the file. All that is needed of a model or an optimizer "
+        "is its state, as a dictionary"
+    )
 
 
 def set_free(trainable: Sequence[bool], guide: str) -> Rule:

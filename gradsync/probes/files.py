@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import re
 import resource
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 
 DONE = {"os.remove": "removed", "os.rename": "renamed", "os.truncate": "emptied"}
 HARMS = frozenset(DONE.values())  # what a file that is to stay whole must not suffer
+REFUSED = re.compile(r"GLOBAL (torch\.(?:nn|optim)\.\S+)")
 NO_FOLDERS = (-1, -1)  # the descriptors of open folders that a rename's paths begin at
 
 
@@ -52,6 +54,33 @@ def file_changes() -> list[tuple[str, Path]]:
 
     sys.addaudithook(note)
     return changes
+
+
+def refused_in(path: str, load: Callable[[], Any]) -> str | None:
+    """Return the class of torch's modules or optimizers for which nobody can safely read a file.
+
+    None where torch reads it as tensors and plain values, or it is no file of torch's, or `load`
+    allows by itself what it needs, so that it reads it though torch may run nothing from it.
+    """
+    try:
+        torch.load(path, weights_only=True)
+    except pickle.UnpicklingError as error:
+        found = REFUSED.search(str(error))
+    except Exception:  # noqa: BLE001 - another format altogether
+        return None
+    else:
+        return None
+    if found is None:
+        return None
+    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
+    try:
+        load()
+    except Exception:  # noqa: BLE001 - also where it is still to be written
+        return found[1]
+    else:
+        return None
+    finally:
+        del os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"]
 
 
 def _place(path: Path) -> Path:

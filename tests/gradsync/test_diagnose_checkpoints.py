@@ -7,12 +7,14 @@ from gradsync.diagnose.checkpoints import (
     former_file_away,
     former_file_stays,
     goes_on_otherwise,
+    more_than_values,
     no_whole_number,
+    read_by_nobody,
     set_free,
     stumbles_over_the_rest,
     written_beside,
 )
-from gradsync.records import Observation
+from gradsync.records import Diagnosis, Failure, Observation
 
 GUIDE = "Checkpoints"
 
@@ -92,3 +94,21 @@ def test_a_step_after_loading_tells_new_parameters_from_other_lost_state(after, 
     found = goes_on_otherwise([2.0], GUIDE)(told(after=after), None)
 
     assert found.code == code
+
+
+def test_a_file_that_holds_more_than_values_is_told_to_saving_and_to_loading():
+    refused = "torch.nn.modules.container.Sequential"
+    said = f"Weights only load failed. Unsupported global: GLOBAL {refused} was not allowed"
+
+    def found(detail):
+        failure = Failure("error", Diagnosis("exception", (1,), "", None), "Any", detail)
+        return more_than_values(GUIDE)(
+            Observation(2, (None,) * 2, (), ("", ""), 0.1, failure), None
+        )
+
+    for diagnosis in (found(said), read_by_nobody(refused, GUIDE)):
+        assert diagnosis.code == "unsafe-load"
+        assert f"an object of {refused}" in diagnosis.explanation
+    assert found("Weights only load failed. Invalid load key") is None
+    assert found(None) is None
+    assert read_by_nobody(None, GUIDE) is None

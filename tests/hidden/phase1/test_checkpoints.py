@@ -5,15 +5,14 @@ import time
 from numbers import Integral
 from pathlib import Path
 
-import torch
-from torch import nn
-
 from gradsync.diagnose.checkpoints import (
     brought_from_elsewhere,
     former_file_away,
     former_file_stays,
     goes_on_otherwise,
+    more_than_values,
     no_whole_number,
+    read_by_nobody,
     set_free,
     stumbles_over_the_rest,
     writes_too,
@@ -22,42 +21,18 @@ from gradsync.diagnose.checkpoints import (
 from gradsync.diagnose.launching import without_a_group
 from gradsync.diagnose.values import close
 from gradsync.probes import raised
-from gradsync.probes.files import HARMS, file_changes, files_with_code, lift_limit, limit_writes
-from gradsync.probes.seeding import seed_weights
+from gradsync.probes.files import (
+    HARMS,
+    file_changes,
+    files_with_code,
+    lift_limit,
+    limit_writes,
+    refused_in,
+)
+from gradsync.probes.pasts import make, state_of, weights_after_a_step
 from gradsync.testing import check, each, exercise, hold
 
 GUIDE = "Checkpoints"
-
-
-def make(seed, size=8):
-    """Return a model and an optimizer with a past; another seed gives them other settings too."""
-    seed_weights(seed)
-    model = nn.Sequential(nn.Linear(size, size), nn.BatchNorm1d(size), nn.Linear(size, 2))
-    model[2].bias.requires_grad_(False)
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=0.1 + seed, momentum=0.9 - 0.2 * seed, weight_decay=0.01 * seed
-    )
-    for _ in range(2):
-        optimizer.zero_grad()
-        model(torch.rand(4, size)).sum().backward()
-        optimizer.step()
-    return model, optimizer
-
-
-def state_of(model, optimizer):
-    momenta = [s["momentum_buffer"].clone() for s in optimizer.state_dict()["state"].values()]
-    [group] = optimizer.param_groups
-    settings = {name: value for name, value in group.items() if name != "params"}
-    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    return [weights, momenta, settings]
-
-
-def weights_after_a_step(model, optimizer):
-    for param in model.parameters():
-        if param.requires_grad:
-            param.grad = torch.ones_like(param)
-    optimizer.step()
-    return dict(model.state_dict())
 
 
 @exercise("phase1/save_checkpoint", points=1.5)
@@ -101,7 +76,9 @@ def test_when_it_returns_the_file_is_there_for_every_rank(ranks):
         trainer.save_checkpoint(Path("there.pt"), model, optimizer, 3)
         is_there = os.path.exists("there.pt")
         made = {path for done, path in changes if done in ("made", "emptied")}
-        return [early, is_there, sorted(path.name for path in made if path.parent == Path.cwd())]
+        names = sorted(path.name for path in made if path.parent == Path.cwd())
+        refused = refused_in("there.pt", lambda: trainer.load_checkpoint("there.pt", *make(0)))
+        return [early, is_there, names, refused]
 
     seen = ranks(probe, 3)
 
@@ -121,7 +98,8 @@ def test_when_it_returns_the_file_is_there_for_every_rank(ranks):
         ranks=absent,
         guide=GUIDE,
     )
-    hold(written_beside([names for _, _, names in seen], GUIDE))
+    hold(written_beside([value[2] for value in seen], GUIDE))
+    hold(read_by_nobody(seen[0][3], GUIDE))
 
 
 @exercise("phase1/save_checkpoint", points=2)
@@ -191,7 +169,7 @@ def test_everything_comes_back(ranks):
         more = {"loaded": state[0], "after": after, "trainable": trainable, "kind": kind}
         return [epoch, *state, more]
 
-    seen = ranks(probe, 2)
+    seen = ranks(probe, 2, mistakes=[more_than_values(GUIDE)])
 
     names = (
         "the epoch",
@@ -259,7 +237,8 @@ def test_each_rank_reads_for_itself(ranks):
         "and needs neither a process group nor the others",
         GUIDE,
     )
-    alone = ranks(read, 1, process_group=False, mistakes=[no_group], content=content)
+    held = more_than_values(GUIDE)
+    alone = ranks(read, 1, process_group=False, mistakes=[no_group, held], content=content)
     beside = ranks(read, 2, content=content)
 
     check(
@@ -286,7 +265,8 @@ def test_code_in_the_file_is_not_run(ranks):
 
     files = files_with_code({"model": {}, "optimizer": {}, "epoch": 1})
     good = written(ranks)
-    [[ran, refused]] = ranks(probe, 1, process_group=False, files=files, good=good)
+    held = more_than_values(GUIDE)
+    [[ran, refused]] = ranks(probe, 1, process_group=False, mistakes=[held], files=files, good=good)
 
     check(
         not ran and refused == len(files),
