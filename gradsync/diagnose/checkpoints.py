@@ -60,6 +60,24 @@ def former_file_stays(replaced: bool, guide: str) -> Diagnosis | None:
     return Diagnosis("state-lost", (0,), text, guide=guide)
 
 
+def former_file_seen(contents: Sequence[Sequence[bytes]], guide: str) -> Diagnosis | None:
+    """Judge what each rank found at the path before a save and when it returned from it.
+
+    Where rank 0 itself finds the former content the file was not replaced, which is another
+    mistake.
+    """
+    former, new = contents[0]
+    early = [rank for rank, (_, found) in enumerate(contents) if found == former]
+    if not former or former == new or not early:
+        return None
+    text = (
+        f"where a former checkpoint was there already, save_checkpoint returned on "
+        f"{ranks_text(early)} while it was still that one: that a file is there does not say that "
+        f"rank 0 has written the new one. Every rank has to wait for rank 0 (GUIDELINES, {guide})"
+    )
+    return Diagnosis("others-do-not-wait", tuple(early), text, guide=guide)
+
+
 def former_file_away(harm: Sequence[str], guide: str) -> Diagnosis | None:
     """Judge what a save did to the former file at its path before the new one came there.
 

@@ -56,6 +56,14 @@ def file_changes() -> list[tuple[str, Path]]:
     return changes
 
 
+def content_of(path: str) -> bytes:
+    """Return what a file holds, nothing where there is none."""
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
 def refused_in(path: str, load: Callable[[], Any]) -> str | None:
     """Return the class of torch's modules or optimizers for which nobody can safely read a file.
 

@@ -5,6 +5,7 @@ import pytest
 from gradsync.diagnose.checkpoints import (
     brought_from_elsewhere,
     former_file_away,
+    former_file_seen,
     former_file_stays,
     goes_on_otherwise,
     more_than_values,
@@ -112,3 +113,11 @@ def test_a_file_that_holds_more_than_values_is_told_to_saving_and_to_loading():
     assert found("Weights only load failed. Invalid load key") is None
     assert found(None) is None
     assert read_by_nobody(None, GUIDE) is None
+
+
+def test_ranks_that_still_find_the_former_file_did_not_wait():
+    found = former_file_seen([[b"a", b"b"], [b"a", b"a"], [b"a", b"b"]], GUIDE)
+
+    assert (found.code, found.ranks) == ("others-do-not-wait", (1,))
+    for contents in ([[b"a", b"b"]] * 2, [[b"a", b"a"]] * 2, [[b"", b""]] * 2):
+        assert former_file_seen(contents, GUIDE) is None

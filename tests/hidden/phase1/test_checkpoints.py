@@ -8,6 +8,7 @@ from pathlib import Path
 from gradsync.diagnose.checkpoints import (
     brought_from_elsewhere,
     former_file_away,
+    former_file_seen,
     former_file_stays,
     goes_on_otherwise,
     more_than_values,
@@ -23,6 +24,7 @@ from gradsync.diagnose.values import close
 from gradsync.probes import raised
 from gradsync.probes.files import (
     HARMS,
+    content_of,
     file_changes,
     files_with_code,
     lift_limit,
@@ -77,8 +79,13 @@ def test_when_it_returns_the_file_is_there_for_every_rank(ranks):
         is_there = os.path.exists("there.pt")
         made = {path for done, path in changes if done in ("made", "emptied")}
         names = sorted(path.name for path in made if path.parent == Path.cwd())
+        former = content_of("there.pt")
+        if rank == 0:
+            time.sleep(0.2)
+        trainer.save_checkpoint(Path("there.pt"), *make(1), 4)
+        contents = [former, content_of("there.pt")]
         refused = refused_in("there.pt", lambda: trainer.load_checkpoint("there.pt", *make(0)))
-        return [early, is_there, names, refused]
+        return [early, is_there, names, refused, contents]
 
     seen = ranks(probe, 3)
 
@@ -98,6 +105,7 @@ def test_when_it_returns_the_file_is_there_for_every_rank(ranks):
         ranks=absent,
         guide=GUIDE,
     )
+    hold(former_file_seen([value[4] for value in seen], GUIDE))
     hold(written_beside([value[2] for value in seen], GUIDE))
     hold(read_by_nobody(seen[0][3], GUIDE))
 
