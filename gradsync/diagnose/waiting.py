@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from gradsync.diagnose import Rule
 from gradsync.ranks.wording import ranks_text
@@ -86,6 +87,33 @@ def raised_before_it_waited(rank: int, what: str, guide: str) -> Rule:
 
 def leaves_a_result(collective: Collective) -> bool:
     return collective.op not in UNAWAITED
+
+
+def stepped_too_early(calls: Sequence[Sequence[Sequence[str]]], guide: str) -> Rule:
+    """Return the rule for wrong weights after an optimizer's step that nobody had waited before.
+
+    Args:
+        calls: by rank and step of the training, what was called in order: "finish" or "step".
+        guide: the heading of GUIDELINES.md to read.
+    """
+    taken = [(rank, order) for rank, steps in enumerate(calls) for order in steps]
+    early = [(rank, order) for rank, order in taken if order[:1] == ["step"]]
+
+    def rule(_seen: Observation, expected: Any) -> Diagnosis | None:
+        if expected is None or not early:
+            return None
+        late = any("finish" in order for _, order in early)
+        when = "before finish() of the averager" if late else "and finish() of the averager never"
+        text = (
+            f"optimizer.step() is called {when}: until finish() has waited for the buckets, they "
+            "may still be on their way, and what is in `grad` is not the mean over the ranks. "
+            "finish() comes after the last microbatch, and optimizer.step() after finish() "
+            f"(GUIDELINES, {guide})"
+        )
+        ranks = tuple(sorted({rank for rank, _ in early}))
+        return Diagnosis("no-rank-waits", ranks, text, guide=guide)
+
+    return rule
 
 
 def stayed_away_with_nan(rank: int, what: str, guide: str) -> Rule:

@@ -6,6 +6,7 @@ from gradsync.diagnose.waiting import (
     nobody_waited,
     raised_before_it_waited,
     stayed_away_with_nan,
+    stepped_too_early,
 )
 from gradsync.records import Collective, Diagnosis, Event, Failure, Observation
 
@@ -93,3 +94,25 @@ def test_a_rank_that_came_before_and_then_had_nan_is_told_so(came, missing, know
     if known:
         assert diagnosis.code == "deadlock-rank-missing"
         assert "Rank 0 alone had a loss that is no number" in diagnosis.explanation
+
+
+STEP_FIRST, RIGHT = ["step", "finish"], ["finish", "step"]
+
+
+@pytest.mark.parametrize(
+    ("calls", "ranks", "said"),
+    [
+        ([[RIGHT], [STEP_FIRST]], (1,), "called before finish()"),
+        ([[RIGHT, ["step"]], [RIGHT, ["step"]]], (0, 1), "finish() of the averager never"),
+    ],
+)
+def test_a_step_that_comes_before_finish_explains_wrong_weights(calls, ranks, said):
+    diagnosis = stepped_too_early(calls, GUIDE)(observed([]), [1.0, 1.0])
+
+    assert (diagnosis.code, diagnosis.ranks) == ("no-rank-waits", ranks)
+    assert said in diagnosis.explanation
+
+
+@pytest.mark.parametrize("order", [RIGHT, ["finish"], [], ["finish", "step", "finish", "step"]])
+def test_a_step_after_finish_or_none_that_was_noted_explains_nothing(order):
+    assert stepped_too_early([[order]] * 2, GUIDE)(observed([]), [1.0, 1.0]) is None

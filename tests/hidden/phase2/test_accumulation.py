@@ -1,8 +1,11 @@
 """One optimizer step from several microbatches: the same weights, the same loss."""
 
+from contextlib import suppress
+
 import pytest
 import torch
 
+from gradsync.diagnose.waiting import stepped_too_early
 from gradsync.probes.accumulation import (
     LEARNING_RATE,
     MOMENTUM,
@@ -35,22 +38,43 @@ def weights_of(model):
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
+def noted(averager, optimizer):
+    """Return a list that grows by "finish" and "step" as the two are told to."""
+    calls = []
+    with suppress(AttributeError):  # one with slots takes no other method
+        finish = averager.finish
+
+        def finish_and_note(*args, **options):
+            calls.append("finish")
+            return finish(*args, **options)
+
+        averager.finish = finish_and_note
+        optimizer.register_step_pre_hook(lambda *_: calls.append("step"))
+    return calls
+
+
 def probe_steps(rank, trainer, inputs, targets, sizes):
-    """Return this rank's weights and losses after a step on each of its batches."""
+    """Return this rank's weights and losses after a step on each of its batches.
+
+    `calls` is what it called in each of the steps, of the averager's finish and optimizer's step.
+    """
     model = Net()
     optimizer = optimizer_of(model)
     averager = trainer.BucketedGradientAverager(model)
-    losses = []
+    losses, calls, called = [], [], noted(averager, optimizer)
     for x, y in zip(inputs, targets, strict=True):
         parts = (torch.from_numpy(part[rank]).split(sizes[rank]) for part in (x, y))
         microbatches = list(zip(*parts, strict=True))
         loss = trainer.train_step_accumulated(model, microbatches, mean_loss, optimizer, averager)
         losses.append(loss)
+        calls.append(called[:])
+        called.clear()
     kinds = sorted({"float" if isinstance(x, float) else type(x).__name__ for x in losses})
     return {
         "weights": weights_of(model),
         "losses": [float(loss) for loss in losses],
         "kinds": kinds,
+        "calls": calls,
     }
 
 
@@ -134,12 +158,12 @@ def test_steps_equal_those_on_whole_batches(ranks, rng, case):
     assert_on_every_rank(
         each(seen, lambda value: value["weights"]),
         one_process(inputs, targets, sizes)["weights"],
-        mistakes=step_mistakes(inputs, targets, sizes),
+        mistakes=step_mistakes(inputs, targets, sizes, [value["calls"] for value in seen]),
     )
 
 
-def step_mistakes(inputs, targets, sizes):
-    """Return the rules that know a mistake by the weights that it ends with."""
+def step_mistakes(inputs, targets, sizes, calls):
+    """Return the rules that know a mistake by the weights that it ends with, and by its calls."""
     world_size = len(sizes)
 
     def rule(code, text, **options):
@@ -150,6 +174,14 @@ def step_mistakes(inputs, targets, sizes):
         one_process(inputs, targets, sizes, rank=rank)["weights"] for rank in range(world_size)
     ]
     return [
+        would_be(
+            alone,
+            "gradients-not-synchronised",
+            "each rank ends with the weights of a process that trained on its own samples alone: "
+            "after finish() of the averager the gradients are the mean, and then comes the step",
+            GUIDE,
+        ),
+        stepped_too_early(calls, GUIDE),
         *(rule(code, text, weigh=weigh) for weigh, code, text in MISWEIGHED),
         rule(
             "does-not-learn",
@@ -173,13 +205,6 @@ def step_mistakes(inputs, targets, sizes):
             f"the weights are those of steps {world_size} times too short: the averager divides by "
             "the number of ranks already",
             scale=1 / world_size,
-        ),
-        would_be(
-            alone,
-            "gradients-not-synchronised",
-            "each rank ends with the weights of a process that trained on its own samples alone: "
-            "after finish() of the averager the gradients are the mean, and then comes the step",
-            GUIDE,
         ),
         differs_from_one_process(
             GUIDE,
