@@ -18,7 +18,7 @@ from gradsync.records import Diagnosis, Observation
 GUIDE = "Gradient aggregation"
 Gradients = Mapping[str, Any]
 AS_FLOAT64 = ROUNDINGS * 2.0**-52 / FLOAT32  # what float64 may be off by, in roundings of float32
-NEARLY = 0.01  # of the largest gradient: mistakes of other kinds are further off
+NEARLY, NEARLY_EACH = 0.01, 0.1  # of the largest gradient of all, and of each: ranks' may cancel
 
 
 def gradient_mistakes(local: Sequence[Gradients]) -> list[Rule]:
@@ -130,7 +130,7 @@ def digits_lost(seen: Observation, expected: Any) -> Diagnosis | None:
     if one is None or other is None or one.shape != other.shape or not other.any():
         return None
     error = float(np.max(np.abs(one - other)) / np.max(np.abs(other)))
-    if not 0 < error < NEARLY:
+    if not 0 < error < NEARLY or not close(list(seen), list(expected), NEARLY_EACH / FLOAT32):
         return None
     text = (
         f"the mean over the ranks is right to about {int(-np.log10(error))} digits only: gradients "

@@ -70,6 +70,14 @@ def test_how_many_digits_are_left_is_said():
     assert digits_lost(observed([MEAN] * 4), [MEAN] * 4) is None
 
 
+def test_a_small_gradient_that_is_all_wrong_was_not_rounded():
+    expected = {**MEAN, "bias": MEAN["bias"] * 1e-3}
+
+    values = [{**expected, "bias": np.zeros(3)}] * 4
+
+    assert diagnose(values, expected=expected).code == "only-some-parameters"
+
+
 @pytest.mark.parametrize("extreme", [np.max, np.min])
 def test_the_largest_or_smallest_of_the_ranks_is_not_their_mean(extreme):
     wrong = {name: extreme([mine[name] for mine in LOCAL], axis=0) for name in MEAN}
