@@ -29,11 +29,16 @@ LEAST = 16  # elements; what is smaller is a loss, a count or a flag for each pa
 Stretch = tuple[int | None, int | None]  # from one mark to another; None: from or to the end
 
 
-def averaging_mistakes(local: Sequence[phase1.Gradients], guide: str = GUIDE) -> list[Rule]:
-    """Return phase 1's rules for means of gradients, that name a heading of phase 2."""
+def averaging_mistakes(
+    local: Sequence[phase1.Gradients], guide: str = GUIDE, departures: Sequence[Rule] = ()
+) -> list[Rule]:
+    """Return phase 1's rules for means of gradients, that name a heading of phase 2.
+
+    Those for `departures` of buckets say more than phase 1's, and come before.
+    """
     rules = phase1.gradient_mistakes(local)
     nearly = rounded("the mean over the ranks", guide)
-    return [nobody_waited, nearly, *(with_guide(rule, guide) for rule in rules)]
+    return [nobody_waited, nearly, *departures, *(with_guide(rule, guide) for rule in rules)]
 
 
 def nobody_waited(seen: Observation, _expected: Any) -> Diagnosis | None:

@@ -158,7 +158,7 @@ def clipped(seen: Observation, expected: Any) -> Diagnosis | None:
 
 def only_some_parameters(seen: Observation, expected: Any) -> Diagnosis | None:
     """Some parameters are right on every rank, others are not."""
-    wrong = _wrong_names(seen, expected)
+    wrong = wrong_names(seen, expected)
     if not wrong or len(wrong) == len(expected[0]):
         return None
     right = [name for name in expected[0] if name not in wrong]
@@ -187,7 +187,7 @@ def none_gradient_skipped(without: Sequence[int], name: str) -> Rule:
                 "all the same: who has nothing to add takes part with zeros"
             )
             return _found("none-gradient-skipped", without, text, failure.diagnosis.where)
-        if _wrong_names(seen, expected) != [name]:
+        if wrong_names(seen, expected) != [name]:
             return None
         having = [r for r in range(seen.world_size) if r not in without]
         if all(close(seen[r].get(name), expected[r][name]) for r in having):
@@ -265,7 +265,7 @@ def _is(factor: float, wanted: float) -> bool:
     return abs(factor - wanted) < 1e-3 * wanted
 
 
-def _wrong_names(seen: Observation, expected: Any) -> list[str]:
+def wrong_names(seen: Observation, expected: Any) -> list[str]:
     """Return the parameters that are not right on every rank."""
     if expected is None or not all(isinstance(value, Mapping) for value in seen):
         return []

@@ -15,6 +15,7 @@ from gradsync.diagnose.buckets import (
     unlike_buckets,
     with_guide,
 )
+from gradsync.diagnose.departures import left_too_early
 from gradsync.diagnose.gradients import not_synchronised
 from gradsync.diagnose.rounding import OF_FLOAT64
 from gradsync.diagnose.values import ROUNDINGS, close
@@ -67,16 +68,21 @@ def probe_steps(
     return after
 
 
+def zeros_of(grads):
+    return {name: torch.zeros_like(grad) for name, grad in grads.items()}
+
+
 def hold_means(seen, inputs, mistakes=(), roundings=ROUNDINGS, idle=None, **options):
     """Hold the gradients after each step against the mean of what the ranks make alone."""
     for step in range(len(inputs)):
         local = own_gradients(inputs[step : step + 1], **options)
         if idle is not None and step == len(inputs) - 1:
-            local[idle] = {name: torch.zeros_like(grad) for name, grad in local[idle].items()}
+            local[idle] = zeros_of(local[idle])
+        early = left_too_early([zeros_of(own) for own in local], "only-some-parameters")
         assert_on_every_rank(
             each(seen, lambda value, step=step, local=local: {n: value[step][n] for n in local[0]}),
             mean_of(local),
-            mistakes=[some_undivided, *mistakes, *averaging_mistakes(local)],
+            mistakes=[some_undivided, *mistakes, *averaging_mistakes(local, departures=[early])],
             otherwise=f"after finish() of step {step + 1} the gradients are not the mean over the "
             f"ranks (GUIDELINES, {GUIDE})",
             roundings=roundings,

@@ -13,6 +13,7 @@ from gradsync.diagnose.buckets import (
     mean_of,
     unlike_buckets,
 )
+from gradsync.diagnose.departures import left_too_early, overwritten
 from gradsync.diagnose.values import close
 from gradsync.probes.buckets import ALL, SMALL, Net, backward, draw, gradients_of, own_gradients
 from gradsync.probes.marks import mark
@@ -76,7 +77,9 @@ def test_no_sync_accumulates_and_sends_nothing(ranks, rng):
         ranks=wrong,
         guide=GUIDE,
     )
-    hold_sums_of_passes(each(seen, lambda value: value[1]), held=inputs[:2], sent=inputs[2:])
+    early = left_too_early(inside, "accumulation-lost")
+    after = each(seen, lambda value: value[1])
+    hold_sums_of_passes(after, inputs[:2], inputs[2:], lambda _both: early)
 
 
 @pytest.mark.parametrize("branch", ["used by all", "unused on rank 1"])
@@ -89,17 +92,20 @@ def test_a_second_backward_before_finish(ranks, rng, branch):
         probe_second, 3, inputs=by_rank(inputs, 1), orders=orders, mistakes=[unlike_buckets]
     )
 
-    hold_sums_of_passes(seen, held=inputs[1:], sent=inputs[:1], orders=orders)
+    hold_sums_of_passes(seen, inputs[1:], inputs[:1], overwritten, orders=orders)
 
 
-def hold_sums_of_passes(seen, held, sent, **options):
-    """Hold gradients against the means over all passes, those `held` back and those `sent`."""
+def hold_sums_of_passes(seen, held, sent, departure, **options):
+    """Hold gradients against the means over all passes, those `held` back and those `sent`.
+
+    `departure` makes the rule for some that left in a wrong state, from what each rank made.
+    """
     both = own_gradients(np.concatenate([held, sent]), **options)
     parts = own_gradients(held, **options), own_gradients(sent, **options)
     assert_on_every_rank(
         seen,
         mean_of(both),
-        mistakes=[*lost_or_local(*parts), *averaging_mistakes(both)],
+        mistakes=[*lost_or_local(*parts), *averaging_mistakes(both, departures=[departure(both)])],
         otherwise="after passes under no_sync() and one outside, finish() does not leave the mean "
         f"over ranks of the sum over passes (GUIDELINES, {GUIDE})",
     )
