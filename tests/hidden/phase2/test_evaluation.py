@@ -89,6 +89,7 @@ def hold_results(seen, data):
     results, size, count = each(seen, lambda value: value["result"]), len(seen), len(data[1])
     hold(other_keys(results, GUIDE))
     each_one = sample_by_sample(data)
+    rows = [sum(call["samples"] for call in value["calls"]) for value in seen]
     assert_on_every_rank(
         results,
         metrics(*each_one),
@@ -102,12 +103,12 @@ def hold_results(seen, data):
                 would_be([wrong] * size, code, f"evaluate {text}", GUIDE)
                 for code, text, wrong in known_mistakes(*each_one, size)
             ),
+            all_on_every_rank(rows, count),
             counts_other_samples(count),
             predicts_otherwise(GUIDE),
             other_numbers,
         ],
     )
-    rows = [sum(call["samples"] for call in value["calls"]) for value in seen]
     whole = [rank for rank in range(size) if rows[rank] >= count]
     check(
         not whole or size == 1 or count < size,
@@ -126,6 +127,24 @@ def hold_results(seen, data):
         ranks=[rank for rank in range(size) if most[rank] > BATCH],
         guide=GUIDE,
     )
+
+
+def all_on_every_rank(rows, count):
+    """Return the rule for ranks that each evaluate all samples, and add up what they have."""
+
+    def rule(seen, _expected):
+        size = len(seen)
+        summed = all(result["samples"] == count * size for result in seen)
+        if not 1 < size <= count or not summed or rows != [count] * size:
+            return None
+        text = (
+            f"evaluate counts {count * size} samples on {size} ranks, where the dataset has "
+            f"{count}: every rank evaluates all of them, and their sums are added up. Each rank is "
+            f"to evaluate its own share (GUIDELINES, {GUIDE})"
+        )
+        return Diagnosis("same-shard-on-every-rank", tuple(range(size)), text, guide=GUIDE)
+
+    return rule
 
 
 def counts_other_samples(count):
@@ -173,6 +192,9 @@ def known_mistakes(losses, hits, size):
         total = sum(part["loss"] for part in batches)
         text = "adds up the mean losses of batches: a batch's mean counts for all its samples"
         yield "mean-of-means", text, {**right, "loss": total / count}
+        text = "weighs each batch's mean loss by batch_size, and not by the samples that the batch "
+        text += "has: a share's last batch may be smaller"
+        yield "mean-of-means", text, {**right, "loss": total * BATCH / count}
     odd = "returns an accuracy that is no share from 0 to 1 of the samples, but "
     yield own, odd + "a percentage", {**right, "accuracy": 100 * right["accuracy"]}
     yield own, odd + "the number of hits", {**right, "accuracy": hits.sum()}
