@@ -86,7 +86,7 @@ def _encode(value: Any, blobs: _Blobs, path: str, depth: int) -> Any:
 def _encode_container(value: Any, blobs: _Blobs, path: str, depth: int) -> Any:
     blobs.items += len(value)
     if blobs.items > MAX_ITEMS:
-        raise TypeError(f"with {path} the returned value has {TOO_MANY}")
+        raise TypeError(f"the returned value has {TOO_MANY}")
     if isinstance(value, dict):
         return {
             "dict": [
