@@ -56,7 +56,7 @@ def cuts(world_size: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-def by_rank(values: Named, world_size: int) -> list[Named]:
+def by_stage(values: Named, world_size: int) -> list[Named]:
     """Share out what the unsplit model has by name, as its blocks are."""
     return [
         {name: value for name, value in values.items() if first <= int(name[0]) < end}

@@ -22,7 +22,7 @@ from gradsync.probes.training import (
     spied_training,
     steps_of,
 )
-from gradsync.testing import assert_on_every_rank, each, exercise, hold
+from gradsync.testing import assert_on_every_rank, by_rank, each, exercise, hold
 
 GUIDE, MODEL = "Training", "Model synchronisation"
 
@@ -62,7 +62,7 @@ def test_ranks_that_start_apart_end_as_one_process(ranks, rng):
     """From rank 0's weights, an epoch a step on all samples, it ends where one process would."""
     data, seeds = (draw_samples(rng, 12), draw_samples(rng, 6)), [11, 5, 6]
 
-    seen = ranks(probe_train, 3, data=data, seeds=seeds, epochs=3, batch_size=4)
+    seen = ranks(probe_train, 3, data=data, seeds=by_rank(seeds), epochs=3, batch_size=4)
 
     epochs = [[range(12)]] * 3
 

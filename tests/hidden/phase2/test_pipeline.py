@@ -15,7 +15,7 @@ from gradsync.probes.models import tensors_of
 from gradsync.probes.pipelines import (
     WIDE,
     Watched,
-    by_rank,
+    by_stage,
     cuts,
     draw_microbatches,
     gradients_of,
@@ -27,6 +27,7 @@ from gradsync.probes.pipelines import (
 from gradsync.testing import (
     assert_on_every_rank,
     assert_rank_by_rank,
+    by_rank,
     check,
     differs_from_one_process,
     each,
@@ -38,19 +39,15 @@ from gradsync.testing import (
 GUIDE = "Pipelines"
 
 
-def probe_steps(rank, world_size, model_parallel, steps, kind="vectors", frozen=(), stray=None):
-    """Take a step on each list of microbatches; return all that this rank has then."""
+def probe_steps(rank, world_size, model_parallel, steps, kind="vectors", frozen=()):
+    """Take a step on each list of this rank's microbatches; return all that it has then."""
     stage = stage_of(kind, *cuts(world_size)[rank], frozen)
     optimizer = optimizer_for(stage)
     watched = Watched(stage)
     losses = []
-    for microbatches in steps:
-        fed = [
-            (inputs if rank == 0 else stray, targets if rank == world_size - 1 else stray)
-            for inputs, targets in microbatches
-        ]
+    for microbatches in steps[rank]:
         loss_fn = nn.CrossEntropyLoss()
-        losses.append(model_parallel.pipeline_train_step(watched, fed, loss_fn, optimizer))
+        losses.append(model_parallel.pipeline_train_step(watched, microbatches, loss_fn, optimizer))
     return {
         "gradients": gradients_of(stage),
         "weights": tensors_of(stage),
@@ -61,8 +58,23 @@ def probe_steps(rank, world_size, model_parallel, steps, kind="vectors", frozen=
     }
 
 
-def run(ranks, world_size, **inputs):
-    return ranks(probe_steps, world_size, mistakes=[stages_summed], **inputs)
+def run(ranks, world_size, steps, stray=None, **options):
+    given = by_rank([given_to(rank, world_size, steps, stray) for rank in range(world_size)])
+    return ranks(probe_steps, world_size, mistakes=[stages_summed], steps=given, **options)
+
+
+def given_to(rank, world_size, steps, stray):
+    """Return the steps as a rank is to have them: what only other ranks read is `stray`.
+
+    With the batch, a rank could run all stages by itself.
+    """
+    return [
+        [
+            (inputs if rank == 0 else stray, targets if rank == world_size - 1 else stray)
+            for inputs, targets in microbatches
+        ]
+        for microbatches in steps
+    ]
 
 
 def hold_gradients(seen, steps, *, cross=False, **options):
@@ -70,12 +82,12 @@ def hold_gradients(seen, steps, *, cross=False, **options):
     world_size = len(seen)
 
     def ended(**mistake):
-        return by_rank(unsplit(steps, **options, **mistake)["gradients"], world_size)
+        return by_stage(unsplit(steps, **options, **mistake)["gradients"], world_size)
 
     mistakes = [(how, ended(weigh=how)) for how in ("equally", "summed", "last")]
     if cross:
         hops = [first for first, _ in cuts(world_size)[1:]]
-        mistakes += [("crossed", by_rank(mispaired(steps[-1], h), world_size)) for h in hops]
+        mistakes += [("crossed", by_stage(mispaired(steps[-1], h), world_size)) for h in hops]
     assert_rank_by_rank(
         each(seen, lambda kept: kept["gradients"]),
         ended(),
@@ -141,7 +153,7 @@ def test_several_steps_equal_those_of_unsplit(ranks, rng):
     seen = run(ranks, 3, steps=steps)
 
     def ended(steps, **mistake):
-        return by_rank(unsplit(steps, **mistake)["weights"], 3)
+        return by_stage(unsplit(steps, **mistake)["weights"], 3)
 
     before = would_be(
         ended([]),

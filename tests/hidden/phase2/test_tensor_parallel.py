@@ -15,7 +15,15 @@ from gradsync.diagnose.parallel_layers import (
     unlike_linear,
 )
 from gradsync.diagnose.traffic import too_many_bytes
-from gradsync.testing import assert_rank_by_rank, check, each, exercise, hold, would_be
+from gradsync.testing import (
+    assert_rank_by_rank,
+    by_rank,
+    check,
+    each,
+    exercise,
+    hold,
+    would_be,
+)
 
 GUIDE = "Tensor parallelism"
 KEPT, SPLIT = 5, 12  # features on the side that every rank has whole, and on the one in parts
@@ -56,8 +64,16 @@ def whole_layer(drawn, bias=True):
     return {"outputs": outputs.detach(), **{name: leaf.grad for name, leaf in leaves.items()}}
 
 
-def own(tensor, dim):
-    return tensor.chunk(dist.get_world_size(), dim)[dist.get_rank()]
+def parts_of(drawn, world_size, dims):
+    """Return, by rank, what is drawn: its own part alone of what is in `dims`, along that one.
+
+    With the others' parts a rank could compute the whole layer by itself.
+    """
+    pieces = {
+        name: tensor.chunk(world_size, dims[name]) if name in dims else [tensor] * world_size
+        for name, tensor in drawn.items()
+    }
+    return by_rank([{n: p[rank].clone() for n, p in pieces.items()} for rank in range(world_size)])
 
 
 def fill(layer, weight, bias):
@@ -97,18 +113,28 @@ def pass_through(layer, weight, bias, inputs, upstream):
     return kept
 
 
-def probe_column(model_parallel, drawn, **options):
-    weight, bias, upstream = drawn["weight"], drawn["bias"], drawn["upstream"]
-    layer = model_parallel.ColumnParallelLinear(weight.shape[1], weight.shape[0], **options)
-    upstream = upstream if options.get("gather_output") else own(upstream, -1)
-    return pass_through(layer, own(weight, 0), own(bias, 0), drawn["inputs"], upstream)
+def probe_column(rank, world_size, model_parallel, parts, options):
+    rows, features = parts[rank]["weight"].shape
+    layer = model_parallel.ColumnParallelLinear(features, rows * world_size, **options)
+    return pass_through(layer, **parts[rank])
 
 
-def probe_row(model_parallel, drawn, **options):
-    weight, bias, inputs = drawn["weight"], drawn["bias"], drawn["inputs"]
-    layer = model_parallel.RowParallelLinear(weight.shape[1], weight.shape[0], **options)
-    inputs = own(inputs, -1) if options.get("input_is_parallel", True) else inputs
-    return pass_through(layer, own(weight, 1), bias, inputs, drawn["upstream"])
+def probe_row(rank, world_size, model_parallel, parts, options):
+    features, columns = parts[rank]["weight"].shape
+    layer = model_parallel.RowParallelLinear(columns * world_size, features, **options)
+    return pass_through(layer, **parts[rank])
+
+
+def run_column(ranks, world_size, drawn, **options):
+    split = {"weight": 0, "bias": 0} | ({} if options.get("gather_output") else {"upstream": -1})
+    parts = parts_of(drawn, world_size, split)
+    return ranks(probe_column, world_size, parts=parts, options=options)
+
+
+def run_row(ranks, world_size, drawn, **options):
+    split = {"weight": 1} | ({"inputs": -1} if options.get("input_is_parallel", True) else {})
+    parts = parts_of(drawn, world_size, split)
+    return ranks(probe_row, world_size, parts=parts, options=options)
 
 
 def check_elements(seen, wanted, what):
@@ -207,10 +233,7 @@ def test_a_column_parallel_layer_equals_its_part_of_the_whole(ranks, rng, world_
             0  # rank 0 has nothing to add to the input's gradient
         )
 
-    def probe(model_parallel, drawn, bias):
-        return probe_column(model_parallel, drawn, bias=bias)
-
-    judge_column(ranks(probe, world_size, drawn=drawn, bias=bias), drawn, bias=bias)
+    judge_column(run_column(ranks, world_size, drawn, bias=bias), drawn, bias=bias)
 
 
 @pytest.mark.parametrize(("world_size", "batch"), [(3, (2, 3)), (2, (4,))])
@@ -220,10 +243,7 @@ def test_gathered_outputs_are_the_whole_layers(ranks, rng, world_size, batch):
     drawn = draw(rng, SPLIT, KEPT, batch)
     drawn = of_float64(drawn) if world_size == 2 else drawn
 
-    def probe(model_parallel, drawn):
-        return probe_column(model_parallel, drawn, gather_output=True)
-
-    judge_column(ranks(probe, world_size, drawn=drawn), drawn, gathers=True)
+    judge_column(run_column(ranks, world_size, drawn, gather_output=True), drawn, gathers=True)
 
 
 @exercise("phase2/ColumnParallelLinear", points=0.5)
@@ -231,10 +251,7 @@ def test_a_column_parallel_layer_sends_no_weights(ranks, rng):
     """Forward and backward of a single vector move less than this rank's part of the weight."""
     drawn = draw(rng, WIDE, WIDE, ())
 
-    def probe(model_parallel, drawn):
-        return probe_column(model_parallel, drawn)
-
-    seen = ranks(probe, 2, drawn=drawn)
+    seen = run_column(ranks, 2, drawn)
 
     hold(too_many_bytes(seen, WEIGHT_BYTES, SENDS_WEIGHTS, GUIDE))
     judge_column(seen, drawn)
@@ -246,10 +263,7 @@ def test_a_row_parallel_layer_equals_the_whole(ranks, rng, world_size, batch, bi
     """Every rank has nn.Linear's outputs, with one bias, and its part of the gradients."""
     drawn = draw(rng, KEPT, SPLIT, batch)
 
-    def probe(model_parallel, drawn, bias):
-        return probe_row(model_parallel, drawn, bias=bias)
-
-    judge_row(ranks(probe, world_size, drawn=drawn, bias=bias), drawn, bias=bias)
+    judge_row(run_row(ranks, world_size, drawn, bias=bias), drawn, bias=bias)
 
 
 @pytest.mark.parametrize(("world_size", "batch"), [(3, (2, 3)), (2, (4,))])
@@ -259,10 +273,7 @@ def test_a_whole_input_is_split_by_the_layer(ranks, rng, world_size, batch):
     drawn = draw(rng, KEPT, SPLIT, batch)
     drawn = of_float64(drawn) if world_size == 2 else drawn
 
-    def probe(model_parallel, drawn):
-        return probe_row(model_parallel, drawn, input_is_parallel=False)
-
-    judge_row(ranks(probe, world_size, drawn=drawn), drawn, parallel=False)
+    judge_row(run_row(ranks, world_size, drawn, input_is_parallel=False), drawn, parallel=False)
 
 
 @exercise("phase2/RowParallelLinear", points=0.5)
@@ -270,10 +281,7 @@ def test_a_row_parallel_layer_sends_no_weights(ranks, rng):
     """Forward and backward of a single vector move less than this rank's part of the weight."""
     drawn = draw(rng, WIDE, WIDE, ())
 
-    def probe(model_parallel, drawn):
-        return probe_row(model_parallel, drawn)
-
-    seen = ranks(probe, 2, drawn=drawn)
+    seen = run_row(ranks, 2, drawn)
 
     hold(too_many_bytes(seen, WEIGHT_BYTES, SENDS_WEIGHTS, GUIDE))
     judge_row(seen, drawn)

@@ -28,6 +28,7 @@ from gradsync.probes.training import (
 )
 from gradsync.testing import (
     assert_on_every_rank,
+    by_rank,
     check,
     differs_from_one_process,
     each,
@@ -72,7 +73,7 @@ def test_ranks_that_start_apart_end_as_one_process(ranks, rng):
     """From rank 0's weights, an epoch a step on all samples, it ends where one process would."""
     data, seeds = (draw_samples(rng, 12), draw_samples(rng, 6)), [11, 5, 6]
 
-    seen = ranks(probe_train, 3, data=data, seeds=seeds, epochs=3, batch_size=4)
+    seen = ranks(probe_train, 3, data=data, seeds=by_rank(seeds), epochs=3, batch_size=4)
 
     epochs = [[range(12)]] * 3
 
