@@ -117,10 +117,12 @@ def test_the_parts_together_are_the_full_layer(ranks, rng, world_size, bias):
 
 
 def probe_objects(model_parallel, full):
-    """Load two layers; say what became of their parameters, and of what was loaded."""
+    """Load a frozen layer and one that trains; say what became of them and of what was loaded."""
     column = model_parallel.ColumnParallelLinear(INPUTS, HIDDEN)
     row = model_parallel.RowParallelLinear(HIDDEN, OUTPUTS)
+    column.requires_grad_(False)
     before = [*column.parameters(), *row.parameters()]
+    trained = [param.requires_grad for param in before]
     for param in before:
         param.data.fill_(BEFORE)
     given = {name: tensor.clone() for name, tensor in full.items()}
@@ -128,11 +130,12 @@ def probe_objects(model_parallel, full):
     model_parallel.load_full_linear(row, given["second"], given["second_bias"])
     after = [*column.parameters(), *row.parameters()]
     same = len(before) == len(after) and all(map(lambda a, b: a is b, before, after))
-    trains = all(p.requires_grad and p.is_leaf and p.grad is None for p in after)
+    keeps = [p.requires_grad for p in after] == trained
+    leaves = all(p.is_leaf and p.grad is None for p in after)
     loaded = any(bool((param != BEFORE).any()) for param in after)
     for param in after:
         param.data.add_(1)  # as an optimizer's step would
-    return {"same": same, "trains": trains, "loaded": loaded, "given": given}
+    return {"same": same, "keeps": keeps, "leaves": leaves, "loaded": loaded, "given": given}
 
 
 @exercise("phase2/load_full_linear", points=0.5)
@@ -160,13 +163,23 @@ def test_the_layers_parameters_stay_the_same_objects(ranks, rng):
         ranks=replaced,
         guide=GUIDE,
     )
-    frozen = [rank for rank in range(2) if not seen[rank]["trains"]]
+    grown = [rank for rank in range(2) if not seen[rank]["leaves"]]
     check(
-        not frozen,
+        not grown,
         "frozen-touched",
-        "after load_full_linear a parameter of the layer is no longer a trainable leaf without a "
-        f"gradient: what is copied into it is no part of a graph (GUIDELINES, {GUIDE})",
-        ranks=frozen,
+        "after load_full_linear a parameter of the layer is no longer a leaf without a gradient: "
+        f"what is copied into it is no part of a graph (GUIDELINES, {GUIDE})",
+        ranks=grown,
+        guide=GUIDE,
+    )
+    switched = [rank for rank in range(2) if not seen[rank]["keeps"]]
+    check(
+        not switched,
+        "frozen-touched",
+        "after load_full_linear `requires_grad` of a layer's parameters is not what it was before: "
+        "one that was frozen stays frozen, and one that trains goes on training "
+        f"(GUIDELINES, {GUIDE})",
+        ranks=switched,
         guide=GUIDE,
     )
     assert_on_every_rank(
