@@ -28,10 +28,12 @@ def nobody_waited(
     }
     exits = {(event.rank, event.call): event for event in seen.events if event.kind == "exit"}
     if kept := [call for call in calls if call not in exits]:
-        text = (
-            "is never waited for: until it is complete, what it leaves is not what the ranks' "
-            "meeting gives"
+        open_still = (
+            "what it is to bring may not be there yet"
+            if calls[kept[0]].op == "recv"
+            else "what it leaves is not what the ranks' meeting gives"
         )
+        text = f"is never waited for: until it is complete, {open_still}"
         return _unwaited(calls, kept, text, guide)
     if touched := [call for call in calls if exits[call].touched]:
         text = (

@@ -45,6 +45,13 @@ def test_a_tensor_that_was_changed_before_it_was_waited_for_is_told():
     assert "Wait first" in diagnosis.explanation
 
 
+def test_a_receive_that_is_never_waited_for_may_have_brought_nothing_yet():
+    diagnosis = nobody_waited(observed([started("recv")]), GUIDE)
+
+    assert diagnosis.code == "no-rank-waits"
+    assert "may not be there yet" in diagnosis.explanation
+
+
 @pytest.mark.parametrize("op", ["send", "barrier"])
 def test_what_leaves_nothing_need_not_be_waited_for(op):
     assert nobody_waited(observed([started(op)]), GUIDE) is None

@@ -11,6 +11,7 @@ from gradsync.diagnose.pipelines import (
     stages_summed,
 )
 from gradsync.diagnose.traffic import too_many_bytes
+from gradsync.diagnose.waiting import nobody_waited
 from gradsync.probes.models import tensors_of
 from gradsync.probes.pipelines import (
     WIDE,
@@ -60,7 +61,9 @@ def probe_steps(rank, world_size, model_parallel, steps, kind="vectors", frozen=
 
 def run(ranks, world_size, steps, stray=None, **options):
     given = by_rank([given_to(rank, world_size, steps, stray) for rank in range(world_size)])
-    return ranks(probe_steps, world_size, mistakes=[stages_summed], steps=given, **options)
+    seen = ranks(probe_steps, world_size, mistakes=[stages_summed], steps=given, **options)
+    hold(nobody_waited(seen, GUIDE))
+    return seen
 
 
 def given_to(rank, world_size, steps, stray):

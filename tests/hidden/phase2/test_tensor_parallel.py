@@ -15,6 +15,7 @@ from gradsync.diagnose.parallel_layers import (
     unlike_linear,
 )
 from gradsync.diagnose.traffic import too_many_bytes
+from gradsync.diagnose.waiting import nobody_waited
 from gradsync.testing import (
     assert_rank_by_rank,
     by_rank,
@@ -127,14 +128,18 @@ def probe_row(rank, world_size, model_parallel, parts, options):
 
 def run_column(ranks, world_size, drawn, **options):
     split = {"weight": 0, "bias": 0} | ({} if options.get("gather_output") else {"upstream": -1})
-    parts = parts_of(drawn, world_size, split)
-    return ranks(probe_column, world_size, parts=parts, options=options)
+    return run(ranks, probe_column, parts_of(drawn, world_size, split), world_size, options)
 
 
 def run_row(ranks, world_size, drawn, **options):
     split = {"weight": 1} | ({"inputs": -1} if options.get("input_is_parallel", True) else {})
-    parts = parts_of(drawn, world_size, split)
-    return ranks(probe_row, world_size, parts=parts, options=options)
+    return run(ranks, probe_row, parts_of(drawn, world_size, split), world_size, options)
+
+
+def run(ranks, probe, parts, world_size, options):
+    seen = ranks(probe, world_size, parts=parts, options=options)
+    hold(nobody_waited(seen, GUIDE))
+    return seen
 
 
 def check_elements(seen, wanted, what):

@@ -5,8 +5,11 @@ from functools import partial
 import torch
 
 from gradsync.diagnose.parallel_layers import diagnose_beginning, diagnose_refusals
+from gradsync.diagnose.waiting import nobody_waited
 from gradsync.probes import raised
 from gradsync.testing import each, exercise, hold
+
+GUIDE = "Tensor parallelism"
 
 
 @exercise("phase2/ColumnParallelLinear", points=0.5)
@@ -20,6 +23,7 @@ def test_outputs_that_do_not_divide_are_refused(ranks):
 
     seen = ranks(probe, 2, cases=[(4, 7), (4, 1), (3, 2)])
 
+    hold(nobody_waited(seen, GUIDE))
     hold(diagnose_refusals(each(seen, lambda value: value["told"]), "out_features"))
     hold(diagnose_beginning([value["new"] for value in seen]))
 
@@ -35,6 +39,7 @@ def test_inputs_that_do_not_divide_are_refused(ranks):
 
     seen = ranks(probe, 2, cases=[(7, 4), (1, 4), (2, 3)])
 
+    hold(nobody_waited(seen, GUIDE))
     hold(diagnose_refusals(each(seen, lambda value: value["told"]), "in_features"))
     hold(diagnose_beginning([value["new"] for value in seen]))
 
