@@ -46,7 +46,7 @@ def shares_in(by_rank, number):
 
 def draw_resumes(rng, count=25):
     """Draw (M, N of now, samples seen): in rows of before and not, nothing left, almost nothing."""
-    cases = [(10, 4, 3), (10, 3, 4), (12, 4, 8), (9, 4, 8), (10, 1, 7), (40, 3, 16), (30, 4, 0)]
+    cases = [(10, 3, 4), (10, 4, 3), (12, 4, 8), (9, 4, 8), (10, 1, 7), (40, 3, 16), (30, 4, 0)]
     for _ in range(count):
         m = int(rng.integers(2, 90))
         cases.append((m, int(rng.integers(1, 9)), int(rng.integers(0, m))))
