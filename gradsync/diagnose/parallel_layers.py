@@ -189,11 +189,25 @@ def diagnose_refusals(seen: Sequence[Sequence[str | None]], name: str) -> Diagno
     return Diagnosis("differs-from-single-process", ranks, text, guide=GUIDE)
 
 
-def diagnose_beginning(seen: Sequence[Mapping[str, Any]]) -> Diagnosis | None:
+def diagnose_gathering(seen: Sequence[Mapping[str, Any]], features: int) -> Diagnosis | None:
+    """Return the diagnosis if "outputs" that should be gathered have not all `features`."""
+    outputs = [array(value["outputs"]) for value in seen]
+    ranks = tuple(r for r, o in enumerate(outputs) if o is None or o.shape[-1:] != (features,))
+    if not ranks:
+        return None
+    text = (
+        "with gather_output a new layer does not return all its outputs: each rank still has its "
+        f"own part of them alone, or another number (GUIDELINES, {GUIDE})"
+    )
+    return Diagnosis("parameters-not-gathered", ranks, text, guide=GUIDE)
+
+
+def diagnose_beginning(seen: Sequence[Mapping[str, Any]], why: str) -> Diagnosis | None:
     """Return what is wrong with layers that were just made, each rank under a seed of its own.
 
     Args:
         seen: by rank, the layer's "weight", and the "outputs" for one and the same input.
+        why: what such outputs take to be the same on every rank.
     """
     code = "differs-from-single-process"
     unset = tuple(rank for rank, value in enumerate(seen) if _is_unset(value))
@@ -209,8 +223,7 @@ def diagnose_beginning(seen: Sequence[Mapping[str, Any]]) -> Diagnosis | None:
         return None
     text = (
         "a new layer returns other whole outputs on one rank than on another, for the same input, "
-        "where the ranks have different seeds. What every rank holds whole, as a bias that is "
-        f"added to a sum, has to begin the same on all of them (GUIDELINES, {GUIDE})"
+        f"where the ranks have different seeds. {why} (GUIDELINES, {GUIDE})"
     )
     return Diagnosis(code, tuple(range(len(seen))), text, guide=GUIDE)
 

@@ -7,6 +7,7 @@ from gradsync.diagnose import first_diagnosis
 from gradsync.diagnose.parallel_layers import (
     column_input_mistake,
     diagnose_beginning,
+    diagnose_gathering,
     diagnose_refusals,
     layer_gradient_mistakes,
     row_bias_mistake,
@@ -119,6 +120,17 @@ NEW = {"weight": torch.tensor([0.5, -0.25]), "outputs": torch.tensor([[1.0]])}
     ],
 )
 def test_new_layers_are_random_and_compute_the_same_on_every_rank(other, ranks):
-    diagnosis = diagnose_beginning([NEW, other])
+    diagnosis = diagnose_beginning([NEW, other], "It begins alike")
 
     assert (diagnosis and diagnosis.ranks) == ranks
+
+
+@pytest.mark.parametrize(("width", "ranks"), [(6, None), (3, (1,))])
+def test_a_new_layers_outputs_that_are_not_gathered_are_named(width, ranks):
+    new = [{"outputs": torch.ones((2, 6))}, {"outputs": torch.ones((2, width))}]
+
+    diagnosis = diagnose_gathering(new, 6)
+
+    assert (diagnosis and (diagnosis.code, diagnosis.ranks)) == (
+        ranks and ("parameters-not-gathered", ranks)
+    )

@@ -4,12 +4,21 @@ from functools import partial
 
 import torch
 
-from gradsync.diagnose.parallel_layers import diagnose_beginning, diagnose_refusals
+from gradsync.diagnose.parallel_layers import (
+    diagnose_beginning,
+    diagnose_gathering,
+    diagnose_refusals,
+)
 from gradsync.diagnose.waiting import nobody_waited
 from gradsync.probes import raised
 from gradsync.testing import each, exercise, hold
 
 GUIDE = "Tensor parallelism"
+GATHERED = "The parts are gathered in the order of their ranks, on every rank"
+SUMMED = (
+    "What every rank holds whole, as a bias that is added to a sum, has to begin the same on all "
+    "of them"
+)
 
 
 @exercise("phase2/ColumnParallelLinear", points=0.5)
@@ -25,7 +34,9 @@ def test_outputs_that_do_not_divide_are_refused(ranks):
 
     hold(nobody_waited(seen, GUIDE))
     hold(diagnose_refusals(each(seen, lambda value: value["told"]), "out_features"))
-    hold(diagnose_beginning([value["new"] for value in seen]))
+    new = [value["new"] for value in seen]
+    hold(diagnose_gathering(new, 6))
+    hold(diagnose_beginning(new, GATHERED))
 
 
 @exercise("phase2/RowParallelLinear", points=0.5)
@@ -41,7 +52,7 @@ def test_inputs_that_do_not_divide_are_refused(ranks):
 
     hold(nobody_waited(seen, GUIDE))
     hold(diagnose_refusals(each(seen, lambda value: value["told"]), "in_features"))
-    hold(diagnose_beginning([value["new"] for value in seen]))
+    hold(diagnose_beginning([value["new"] for value in seen], SUMMED))
 
 
 def answers(layer_class, cases):
