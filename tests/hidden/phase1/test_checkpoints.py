@@ -234,9 +234,9 @@ def test_each_rank_reads_for_itself(ranks):
     """Loading needs no process group and no other rank."""
 
     def read(rank, trainer, content):
-        Path("there.pt").write_bytes(content)
-        if rank == 1:
+        if rank == 1:  # the ranks share a folder: rank 0 alone writes in it
             return 7
+        Path("there.pt").write_bytes(content)
         return trainer.load_checkpoint("there.pt", *make(1))
 
     content = written(ranks)
