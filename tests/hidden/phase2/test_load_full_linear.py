@@ -138,6 +138,29 @@ def probe_objects(model_parallel, full):
     return {"same": same, "keeps": keeps, "leaves": leaves, "loaded": loaded, "given": given}
 
 
+AFTER_LOADING = {  # what probe_objects looks at: the code, and what is so where it does not hold
+    "loaded": (
+        "differs-from-single-process",
+        "the layer's parameters are what they were: nothing was copied into them",
+    ),
+    "same": (
+        "tensors-replaced",
+        "the layer has other parameter objects than before: an optimizer made earlier would go on "
+        "training the old ones",
+    ),
+    "leaves": (
+        "frozen-touched",
+        "a parameter of the layer is no longer a leaf without a gradient: what is copied into it "
+        "is no part of a graph",
+    ),
+    "keeps": (
+        "frozen-touched",
+        "`requires_grad` of a layer's parameters is not what it was before: one that was frozen "
+        "stays frozen, and one that trains goes on training",
+    ),
+}
+
+
 @exercise("phase2/load_full_linear", points=0.5)
 def test_the_layers_parameters_stay_the_same_objects(ranks, rng):
     """Loading copies: the parameters are the same objects, with memory of their own."""
@@ -145,43 +168,15 @@ def test_the_layers_parameters_stay_the_same_objects(ranks, rng):
 
     seen = ranks(probe_objects, 2, full=full)
 
-    idle = [rank for rank in range(2) if not seen[rank]["loaded"]]
-    check(
-        not idle,
-        "differs-from-single-process",
-        "after load_full_linear the layer's parameters are what they were: nothing was copied into "
-        f"them (GUIDELINES, {GUIDE})",
-        ranks=idle,
-        guide=GUIDE,
-    )
-    replaced = [rank for rank in range(2) if not seen[rank]["same"]]
-    check(
-        not replaced,
-        "tensors-replaced",
-        "after load_full_linear the layer has other parameter objects than before: an optimizer "
-        f"made earlier would go on training the old ones (GUIDELINES, {GUIDE})",
-        ranks=replaced,
-        guide=GUIDE,
-    )
-    grown = [rank for rank in range(2) if not seen[rank]["leaves"]]
-    check(
-        not grown,
-        "frozen-touched",
-        "after load_full_linear a parameter of the layer is no longer a leaf without a gradient: "
-        f"what is copied into it is no part of a graph (GUIDELINES, {GUIDE})",
-        ranks=grown,
-        guide=GUIDE,
-    )
-    switched = [rank for rank in range(2) if not seen[rank]["keeps"]]
-    check(
-        not switched,
-        "frozen-touched",
-        "after load_full_linear `requires_grad` of a layer's parameters is not what it was before: "
-        "one that was frozen stays frozen, and one that trains goes on training "
-        f"(GUIDELINES, {GUIDE})",
-        ranks=switched,
-        guide=GUIDE,
-    )
+    for name, (code, text) in AFTER_LOADING.items():
+        lacking = [rank for rank in range(2) if not seen[rank][name]]
+        check(
+            not lacking,
+            code,
+            f"after load_full_linear {text} (GUIDELINES, {GUIDE})",
+            ranks=lacking,
+            guide=GUIDE,
+        )
     assert_on_every_rank(
         each(seen, lambda kept: kept["given"]),
         full,
