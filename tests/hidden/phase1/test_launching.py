@@ -231,7 +231,7 @@ def test_bad_environments_are_refused_by_name(ranks):
     """Half a set, a non-integer, or a rank outside the world is a ValueError with the name."""
     cases = [
         ({"RANK": "0"}, ("WORLD_SIZE", "RANK")),
-        ({"WORLD_SIZE": "2"}, ("RANK",)),
+        ({"WORLD_SIZE": "2"}, ("RANK", "WORLD_SIZE")),
         ({"SLURM_PROCID": "0"}, ("SLURM_NTASKS", "SLURM_PROCID")),
         ({"SLURM_NTASKS": "4"}, ("SLURM_PROCID", "SLURM_NTASKS")),
         ({**SLURM, "RANK": "0"}, ("WORLD_SIZE", "RANK")),
