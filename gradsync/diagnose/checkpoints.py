@@ -11,7 +11,9 @@ from gradsync.diagnose.values import EXACT, close
 from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
 
-REFUSED = re.compile(r"[Ww]eights.?only.*GLOBAL ([\w.]+)", re.DOTALL)  # torch's own words
+REFUSED = re.compile(  # torch's own words
+    r"[Ww]eights.?only.*(?:GLOBAL ([\w.]+)|Unsupported operand)", re.DOTALL
+)
 CUT_SHORT = ("too large", "PytorchStreamWriter", "inline_container")  # what such a write says
 
 
@@ -149,7 +151,12 @@ def more_than_values(guide: str) -> Rule:
     return rule
 
 
-def _holding(refused: str) -> str:
+def _holding(refused: str | None) -> str:
+    if refused is None:
+        return (
+            "is pickled by a newer protocol than that which the safe reading knows: leave "
+            "`pickle_protocol` as torch.save has it"
+        )
     return (
         f"holds more than tensors and plain values: an object of {refused}, say. Nobody can read "
         "that without running code from the file. All that is needed of a model or an optimizer "

@@ -186,10 +186,9 @@ def mode_not_restored(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosi
         return _found("mode-not-restored", text, guide, wrong)
     wrong = [rank for rank, value in enumerate(seen) if not value["kept_tracking"]]
     if wrong:
-        was = " and ".join(f"rank {r} ({'on' if r != 1 else 'off'})" for r in wrong)
         text = (
-            f"after evaluate, tracking of gradients is not as it was before, on {was}: it belongs "
-            "to the caller, whose next step may be one of training"
+            "after evaluate, tracking of gradients is off: it belongs to the caller, whose next "
+            "step may be one of training"
         )
         return _found("mode-not-restored", text, guide, wrong)
     return _loss_changed(seen, guide)

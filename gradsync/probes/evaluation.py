@@ -67,18 +67,18 @@ def spied_evaluation(
 ) -> dict[str, Any]:
     """Evaluate a spy that has a gradient, and a frozen bias, by cross-entropy.
 
-    On rank 1 the spy is in evaluation mode, and gradients are not tracked.
+    On rank 1 the spy is in evaluation mode.
 
     Returns:
         `result`, what was returned; `calls` of the model; `kept_mode` and `kept_grad`, whether
         these are as they were, `kept_frozen`, whether the same parameters are trainable as before,
-        `kept_tracking`, whether gradients are tracked as before; the
-        `reduction` that the loss is left with.
+        `kept_tracking`, whether gradients are still tracked; the `reduction` that the loss is left
+        with.
     """
     model, loss_fn = Spy().train(rank != 1), nn.CrossEntropyLoss()
     model.layer.weight.grad = torch.full((3, 4), 2.0).double()
     model.layer.bias.requires_grad_(False)
-    with torch.set_grad_enabled(rank != 1):
+    with torch.enable_grad():
         result = evaluate(model, loss_fn)
         tracking = torch.is_grad_enabled()
     weight, bias = model.layer.weight, model.layer.bias
@@ -89,6 +89,6 @@ def spied_evaluation(
         "kept_mode": [m.training for m in (model, model.layer)] == [rank != 1] * 2,
         "kept_grad": kept,
         "kept_frozen": weight.requires_grad and not bias.requires_grad,
-        "kept_tracking": tracking == (rank != 1),
+        "kept_tracking": tracking,
         "reduction": loss_fn.reduction,
     }

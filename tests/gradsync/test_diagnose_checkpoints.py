@@ -110,6 +110,9 @@ def test_a_file_that_holds_more_than_values_is_told_to_saving_and_to_loading():
     for diagnosis in (found(said), read_by_nobody(refused, GUIDE)):
         assert diagnosis.code == "unsafe-load"
         assert f"an object of {refused}" in diagnosis.explanation
+    newer = found("Weights only load failed. WeightsUnpickler error: Unsupported operand 149")
+    assert newer.code == "unsafe-load"
+    assert "`pickle_protocol`" in newer.explanation
     assert found("Weights only load failed. Invalid load key") is None
     assert found(None) is None
     assert read_by_nobody(None, GUIDE) is None

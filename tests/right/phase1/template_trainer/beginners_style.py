@@ -97,14 +97,15 @@ def evaluate(model, loader, loss_fn):
     loss_sum = 0
     right = 0
     n = 0
-    with torch.no_grad():
-        for x, y in loader:
-            x = x.to(dev)
-            y = y.to(dev)
-            out = model(x)
-            loss_sum = loss_sum + loss_fn(out, y).item() * len(y)
-            right = right + (out.argmax(1) == y).sum().item()
-            n = n + len(y)
+    torch.set_grad_enabled(False)
+    for x, y in loader:
+        x = x.to(dev)
+        y = y.to(dev)
+        out = model(x)
+        loss_sum = loss_sum + loss_fn(out, y).item() * len(y)
+        right = right + (out.argmax(1) == y).sum().item()
+        n = n + len(y)
+    torch.set_grad_enabled(True)
     if was_training:
         model.train()
     a = torch.tensor(float(loss_sum), dtype=torch.float64)
