@@ -1,4 +1,4 @@
-"""Mistakes in what a group is set up with on a machine with GPUs, known by what it would take."""
+"""Mistakes that show on a machine with GPUs, known by what a rank would take, or leave, there."""
 
 from __future__ import annotations
 
@@ -17,6 +17,27 @@ def idle_gpus(seen: Mapping[str, Any], local_rank: int) -> Diagnosis | None:
         or on_the_cpu(seen["returned"])
         or on_gloo(seen["backends"])
     )
+
+
+def batch_not_moved(seen: Mapping[str, Any], guide: str) -> Diagnosis | None:
+    """Judge what `gradsync.probes.elsewhere` tells of what a step gives to whom."""
+    takers = {"inputs": "the model", "targets": "the loss function"}
+    unasked = [taker for part, taker in takers.items() if not seen["at_home"][part]]
+    if unasked:
+        text = (
+            f"train_step does not ask {' and '.join(unasked)} that it is given: whoever calls it "
+            f"has chosen them (GUIDELINES, {guide})"
+        )
+        return Diagnosis("setting-ignored", (0,), text, guide=guide)
+    left = [part for part in takers if set(seen["away"][part]) - {"cpu"}]
+    if not left:
+        return None
+    text = (
+        f"train_step gives {takers[left[0]]} the {left[0]} where the loader left them. The model "
+        "may be on a GPU, and both parts of a batch have to come to where it is: a tensor's `to` "
+        f"returns the moved one, and the tensor itself stays where it was (GUIDELINES, {guide})"
+    )
+    return Diagnosis("wrong-device", (0,), text, guide=guide)
 
 
 def another_gpu(devices: Sequence[str], local_rank: int) -> Diagnosis | None:

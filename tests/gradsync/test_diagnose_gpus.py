@@ -1,6 +1,6 @@
-"""Mistakes in what a rank takes where there are GPUs."""
+"""Mistakes in what a rank takes, and leaves, where there are GPUs."""
 
-from gradsync.diagnose.gpus import another_gpu, idle_gpus
+from gradsync.diagnose.gpus import another_gpu, batch_not_moved, idle_gpus
 
 
 def test_another_gpu_than_the_local_rank_s_is_named():
@@ -29,3 +29,20 @@ def test_the_cpu_and_gloo_are_not_for_gpus():
     for backends in (["nccl"], ["cpu:gloo,cuda:nccl"], [""], []):
         assert found(["cuda:3"], *backends) is None
         assert found(None, *backends) is None
+
+
+def test_a_batch_that_stays_where_the_loader_left_it_is_named():
+    there = {"inputs": ["cpu"], "targets": ["cpu"]}
+
+    def found(at_home=there, **away):
+        return batch_not_moved({"at_home": at_home, "away": {**there, **away}}, "Guide")
+
+    assert found() is None
+    assert found(targets=["cpu", "cpu"]) is None
+    unmoved = found(targets=["cpu", "meta"])
+    assert (unmoved.code, unmoved.guide) == ("wrong-device", "Guide")
+    assert "the loss function the targets" in unmoved.explanation
+    assert "the model the inputs" in found(inputs=["cpu", "meta"]).explanation
+    unasked = found(at_home={"inputs": ["cpu"], "targets": []})
+    assert unasked.code == "setting-ignored"
+    assert "does not ask the loss function" in unasked.explanation

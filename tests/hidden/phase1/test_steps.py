@@ -5,9 +5,11 @@ import pytest
 import torch
 from torch import nn
 
+from gradsync.diagnose.gpus import batch_not_moved
 from gradsync.diagnose.losses import loss_mistakes
 from gradsync.diagnose.rounding import cut_short
 from gradsync.diagnose.waiting import nobody_waited, stayed_away_with_nan
+from gradsync.probes.elsewhere import devices_met
 from gradsync.probes.models import placed
 from gradsync.probes.ready_made import DDP, without
 from gradsync.probes.seeding import seed_weights
@@ -119,7 +121,7 @@ def one_process(inputs, targets, *, rank=None, scale=1.0, zero=True, adaptive=Fa
 
 
 @pytest.mark.parametrize("world_size", [3, 2, 1])
-@exercise("phase1/train_step", points=5)
+@exercise("phase1/train_step", points=4.5)
 def test_steps_equal_those_of_one_process(ranks, rng, world_size):
     """After each of several steps, N ranks of B samples have the weights of one with N*B."""
     inputs, targets = draw_batches(rng, 4, world_size, 6)
@@ -237,6 +239,19 @@ def loss_after(inputs, targets):
     )  # ties have one name
     samples, wanted = (torch.from_numpy(np.concatenate(part[0])) for part in (inputs, targets))
     return nn.functional.cross_entropy(model(samples), wanted).item()
+
+
+@exercise("phase1/train_step", points=0.5)
+def test_the_batch_is_moved_to_the_model(ranks, rng):
+    """Inputs and targets come to the device of the model, wherever the loader left them."""
+
+    def probe(rank, trainer, inputs, targets):
+        return devices_met(trainer, torch.from_numpy(inputs), torch.from_numpy(targets))
+
+    inputs, targets = draw_batches(rng, 1, 1, 6)
+    [seen] = ranks(probe, 1, inputs=inputs[0][0], targets=targets[0][0])
+
+    hold(batch_not_moved(seen, GUIDE))
 
 
 @exercise("phase1/train_step", points=1)

@@ -1,0 +1,86 @@
+"""Batches on another device than the model, told on a machine that has but one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map
+
+ELSEWHERE = "meta"  # a kind of device that torch has everywhere
+MOVES = ("aten._to_copy.default", "aten.copy_.default")  # by name, since probes are pickled
+
+
+class Elsewhere(Tensor):
+    """A tensor that says it is on another device: one can move it away, not mix it with others."""
+
+    there: Tensor
+
+    @staticmethod
+    def __new__(cls, there: Tensor) -> Elsewhere:
+        device = torch.device(ELSEWHERE)
+        made = Tensor._make_wrapper_subclass(cls, there.shape, dtype=there.dtype, device=device)
+        made.there = there
+        return made
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]  # torch's own says nothing of the class
+        cls,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Compute on what is behind it; the result is elsewhere, too, unless it was moved."""
+        options = kwargs or {}
+        mixed = any(type(leaf) is not cls for leaf in tree_flatten([args, options])[0] if _is(leaf))
+        to = options.get("device")
+        moved = str(func) in MOVES and (mixed or (to is not None and to.type != ELSEWHERE))
+        if mixed and not moved:
+            raise RuntimeError(f"{func}: expected all tensors to be on the same device")
+        result = func(*_behind(args), **_behind(options))
+        return result if moved else tree_map(lambda leaf: cls(leaf) if _is(leaf) else leaf, result)
+
+
+def _is(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor)
+
+
+def _behind(values: Any) -> Any:
+    return tree_map(lambda leaf: leaf.there if isinstance(leaf, Elsewhere) else leaf, values)
+
+
+class Noting(nn.Linear):
+    """A layer of float64 that notes the kinds of devices that its inputs are on."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, dtype=torch.float64)
+        self.met: list[str] = []
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.met.append(inputs.device.type)
+        return super().forward(inputs)
+
+
+def devices_met(trainer: ModuleType, inputs: Tensor, targets: Tensor) -> dict[str, Any]:
+    """Return the devices of what `train_step` gives a model on the CPU, and a loss function.
+
+    `at_home` are those of a batch that is there, `away` these and those of one that is elsewhere.
+    """
+    model = Noting(inputs.shape[1], int(targets.max()) + 1)
+    wanted: list[str] = []
+
+    def loss_fn(outputs: Tensor, classes: Tensor) -> Tensor:
+        wanted.append(classes.device.type)
+        return nn.functional.cross_entropy(outputs, classes)
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer.train_step(model, (inputs, targets), loss_fn, optimizer)
+    at_home = {"inputs": model.met.copy(), "targets": wanted.copy()}
+    with suppress(Exception):  # of devices that do not fit
+        trainer.train_step(model, (Elsewhere(inputs), Elsewhere(targets)), loss_fn, optimizer)
+    return {"at_home": at_home, "away": {"inputs": model.met, "targets": wanted}}
