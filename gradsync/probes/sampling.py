@@ -56,7 +56,7 @@ def refusals(sampler_class: Callable[..., Any], cases: Sequence[Case]) -> list[A
 def _go_through(
     sampler_class: Callable[..., Any], samples: int, num_replicas: int, rank: int, *, shuffle: bool
 ) -> None:
-    list(sampler_class(range(samples), num_replicas, rank, shuffle=shuffle))
+    list(sampler_class(range(samples), num_replicas=num_replicas, rank=rank, shuffle=shuffle))
 
 
 def be_another_process(rank: int) -> None:

@@ -40,7 +40,7 @@ def test_every_rank_ends_with_the_source_model(ranks, rng, world_size, src):
 
     def probe(rank, trainer, seeds, src):
         model = motley_model(seeds[rank], rank, spoilt=rank != src)
-        trainer.broadcast_model(model, src)
+        trainer.broadcast_model(model, src=src)
         return tensors_of(model)
 
     seen = ranks(probe, world_size, seeds=by_rank(seeds), src=src)
