@@ -35,7 +35,7 @@ MISLEADING = {  # in the process's own environment, where nobody is to look
 def probe_rank_info(trainer, environs):
     """Return, for each environment, the five fields, None, or the error that it gave.
 
-    Of an error: whether it is a ValueError, its name and its text.
+    Of an error: whether it is a ValueError, its name and its text. Of no RankInfo: its type.
     """
     return [answer_to(trainer, dict(environ)) for environ in environs]
 
@@ -45,6 +45,8 @@ def answer_to(trainer, environ):
     try:
         info = read_rank_info(environ)
         fields = ("rank", "world_size", "local_rank", "master_addr", "master_port")
+        if info is not None and not all(hasattr(info, field) for field in fields):
+            return {"refused": False, "strange": type(info).__name__}
         return info and [getattr(info, field) for field in fields]
     except NotImplementedError:
         raise
@@ -67,7 +69,19 @@ def shown(environ):
     return " ".join(f"{name}={value}" for name, value in environ.items()) or "(nothing set)"
 
 
+def hold_rank_info(environ, answer):
+    """Hold what came back, if no error came instead, to be a RankInfo."""
+    check(
+        not (isinstance(answer, dict) and "strange" in answer),
+        "wrong-signature",
+        f"with {shown(environ)} read_rank_info gives {told(answer)}: the class is defined at the "
+        f"top of the file, and its five fields are what is asked for (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+
+
 def hold_given(environ, answer, wanted):
+    hold_rank_info(environ, answer)
     check(
         not isinstance(answer, dict),
         "launcher-not-read",
@@ -97,7 +111,10 @@ def told(answer):
     if not answer:
         return f"{answer}, and no RankInfo"
     if isinstance(answer, dict):
-        return f"{answer['error']}: {answer['text']}"
+        strange = answer.get("strange")
+        return (
+            f"a {strange}, and no RankInfo" if strange else f"{answer['error']}: {answer['text']}"
+        )
     rank, world_size, local_rank, address, port = answer
     return f"rank {rank} of {world_size}, local rank {local_rank}, master {address!r}:{port!r}"
 
@@ -191,6 +208,7 @@ def test_it_reads_only_what_it_is_given(ranks):
     [seen] = ranks(probe, 1, process_group=False, given=given)
 
     first, second = (runs[0][0] for runs, _ in seen[:2])
+    hold_rank_info(few, first)
     check(
         first != second and (isinstance(first, list) or isinstance(second, list)),
         "launcher-not-read",
@@ -222,7 +240,7 @@ def test_it_reads_only_what_it_is_given(ranks):
 def same(answer, other):
     """Say whether two answers are; errors are where they are of one kind, whatever they say."""
     if isinstance(answer, dict) and isinstance(other, dict):
-        return answer["error"] == other["error"]
+        return answer.get("error") == other.get("error")
     return answer == other
 
 
@@ -251,6 +269,7 @@ def test_bad_environments_are_refused_by_name(ranks):
     ]
     good, *answers = read_rank_infos(ranks, [TORCHRUN, *(environ for environ, _ in cases)])
 
+    hold_rank_info(TORCHRUN, good)
     check(
         isinstance(good, list),
         "launcher-not-read",
