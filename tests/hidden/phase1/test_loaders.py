@@ -32,12 +32,24 @@ def probe_loaders(data_loader, num_samples, batch_size, world_size, seed, drawn=
     )
     seen = []
     for rank in range(world_size):
-        loaders = data_loader.create_dataloaders(
+        made = data_loader.create_dataloaders(
             train, val, batch_size, world_size=world_size, rank=rank, seed=seed
         )
+        loaders = two_of(made)
         torch.rand(drawn)
         seen.append([[batch[0].tolist() for batch in loader] for loader in loaders])
     return seen
+
+
+def two_of(made):
+    """Return what came back, if it is as many as two loaders."""
+    if isinstance(made, (tuple, list)) and len(made) == 2:
+        return made
+    count = f" of {len(made)}" if isinstance(made, (tuple, list)) else ""
+    raise TypeError(
+        f"create_dataloaders returns a {type(made).__name__}{count}, where a tuple of two is "
+        "wanted, (train_loader, val_loader)"
+    )
 
 
 def probe_settings(data_loader, world_size):
@@ -82,7 +94,7 @@ def test_one_rank_has_plain_loaders(ranks, rng):
             probe_loaders(data_loader, (90, 31), 8, 1, seed, drawn=number)
             for number, seed in enumerate(seeds)
         ]
-        by_default, _ = data_loader.create_dataloaders(range(90), range(31), 8)
+        by_default, _ = two_of(data_loader.create_dataloaders(range(90), range(31), 8))
         return [[int(sample) for batch in by_default for sample in batch], *made]
 
     seed = int(rng.integers(1, 1000))
