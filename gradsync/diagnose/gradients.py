@@ -90,18 +90,21 @@ def wrong_scale(seen: Observation, expected: Any) -> Diagnosis | None:
 
 
 def the_largest(local: Sequence[Gradients]) -> Rule:
-    """Every element is the largest of the ranks', or the smallest."""
+    """Every element is the largest of the ranks', the smallest, or their product."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         parts = [part for gradients in local if (part := flat([gradients])) is not None]
         values = [flat([value]) for value in seen]
         if expected is None or not 1 < len(parts) == len(local):
             return None
-        for name, extreme in (("largest", np.max), ("smallest", np.min)):
-            if close(values, [extreme(np.stack(parts), axis=0)] * len(parts)):
+        for name, extreme in (("largest", np.max), ("smallest", np.min), ("product", np.prod)):
+            one = extreme(np.stack(parts), axis=0)
+            divided = close(values, [one / len(parts)] * len(parts))
+            if divided or close(values, [one] * len(parts)):
+                by = f", divided by {len(parts)}" if divided else ""
                 text = (
-                    f"every element is the {name} of the ranks': an all-reduce can do more than "
-                    "add up, and here it has to add up"
+                    f"every element is the {name} of the ranks'{by}: an all-reduce can do more "
+                    "than add up, and here it has to add up"
                 )
                 return _found("sum-not-mean", range(seen.world_size), text, last_reduce(seen))
         return None
@@ -244,7 +247,18 @@ def frozen_mistakes(stale: np.ndarray[Any, Any]) -> list[Rule]:
     return [
         *(would_be(mean, "frozen-touched", averaged + kept, GUIDE) for mean in means),
         would_be([[own, False] for own in stale], "frozen-touched", new + kept, GUIDE),
+        _changed("the gradient of a frozen parameter was changed, or taken away" + kept),
     ]
+
+
+def _changed(text: str) -> Rule:
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        if expected is None:
+            return None
+        wrong = [rank for rank in range(seen.world_size) if not close(seen[rank], expected[rank])]
+        return _found("frozen-touched", wrong, text)
+
+    return rule
 
 
 def last_reduce(seen: Observation) -> str | None:

@@ -6,6 +6,7 @@ import pytest
 from gradsync.diagnose import first_diagnosis
 from gradsync.diagnose.gradients import (
     digits_lost,
+    frozen_mistakes,
     gradient_mistakes,
     none_gradient_skipped,
     wrong_scale,
@@ -78,11 +79,22 @@ def test_a_small_gradient_that_is_all_wrong_was_not_rounded():
     assert diagnose(values, expected=expected).code == "only-some-parameters"
 
 
-@pytest.mark.parametrize("extreme", [np.max, np.min])
-def test_the_largest_or_smallest_of_the_ranks_is_not_their_mean(extreme):
+@pytest.mark.parametrize("extreme", [np.max, np.min, np.prod])
+def test_what_else_an_all_reduce_can_do_is_no_mean_also_divided(extreme):
     wrong = {name: extreme([mine[name] for mine in LOCAL], axis=0) for name in MEAN}
 
     assert diagnose([wrong] * 4).code == "sum-not-mean"
+    assert ", divided by 4" in diagnose([times(wrong, 1 / 4)] * 4).explanation
+
+
+def test_a_frozen_gradient_that_is_changed_in_any_way_was_touched():
+    stale = np.arange(4.0).reshape(2, 1, 2)
+    taken = Observation(2, ([stale[0], True], [None, True]), (), (), 0.0)
+
+    found = first_diagnosis(taken, [[own, True] for own in stale], frozen_mistakes(stale))
+
+    assert (found.code, found.ranks) == ("frozen-touched", (1,))
+    assert "taken away" in found.explanation
 
 
 def test_whose_gradients_all_ranks_have_is_said():

@@ -142,6 +142,11 @@ def average(ranks, rng, world_size):
     return seen, local
 
 
+def with_zeros(gradients):
+    """Put zeros for a bias without a gradient."""
+    return {name: np.zeros(3) if g is None else g for name, g in gradients.items()}
+
+
 def hold_synchronised(seen, local):
     """Hold the ranks not to have kept what each had, as they do where nothing is done."""
     hold(not_synchronised(local)(seen, local))
@@ -229,6 +234,7 @@ def test_a_missing_gradient_counts_as_zero(ranks, rng):
     hold(nobody_waited(seen, GRADIENTS))
     mean = {"weight": grads.mean(0), "bias": biases.mean(0)}
     local = [{"weight": w, "bias": b} for w, b in zip(grads, biases, strict=True)]
+    hold_synchronised(each(seen, with_zeros), local)
     assert_on_every_rank(seen, mean, mistakes=[skipped, *gradient_mistakes(local)])
     for name, part in (("grads", grads), ("biases", biases)):
         inputs[name] = by_rank(np.stack([np.full_like(part[0], np.nan), part[1]]))
