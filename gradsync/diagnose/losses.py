@@ -48,6 +48,15 @@ def loss_mistakes(own: Sequence[float], after: float, guide: str) -> list[Rule]:
             "their number twice",
         ),
         _only_rank_0_has_it(guide),
+        *(
+            rule(
+                [loss] * count,
+                "loss-is-local",
+                f"every rank returns the loss of rank {rank}'s batch: they agree, but what the "
+                "others had is lost. The mean over the ranks is wanted",
+            )
+            for rank, loss in enumerate(own)
+        ),
         rule(
             [after] * count,
             "differs-from-single-process",

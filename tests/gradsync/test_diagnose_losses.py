@@ -17,6 +17,7 @@ OWN = [1.0, 2.0, 6.0]
         ([9.0] * 3, "sum-not-mean", (0, 1, 2)),
         ([1.0] * 3, "divided-twice", (0, 1, 2)),
         ([3.0, 2.0, 6.0], "only-one-rank-has-it", (1, 2)),
+        ([2.0] * 3, "loss-is-local", (0, 1, 2)),
         ([2.5] * 3, "differs-from-single-process", (0, 1, 2)),
     ],
 )
