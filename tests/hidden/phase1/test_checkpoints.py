@@ -115,26 +115,24 @@ def test_a_crash_midway_leaves_the_former_file(ranks):
     """When the disk fills up halfway, the checkpoint from before is still whole."""
 
     def probe(trainer):
-        Path("saved").mkdir()
-        os.chdir("saved")
+        there = Path("saved", "there.pt")
+        there.parent.mkdir()
         model, optimizer = make(0, size=200)  # 160 kB
-        trainer.save_checkpoint("there.pt", model, optimizer, 3)
-        first = Path("there.pt").read_bytes()
+        trainer.save_checkpoint(str(there), model, optimizer, 3)
+        first = there.read_bytes()
         changes = file_changes()
-        trainer.save_checkpoint("there.pt", *make(1, size=200), 4)
-        here = Path.cwd() / "there.pt"
-        befell = [done for done, path in changes if path == here]
+        trainer.save_checkpoint(str(there), *make(1, size=200), 4)
+        befell = [done for done, path in changes if path == there.absolute()]
         harm = [done for done in befell if done in HARMS]
-        before = here.read_bytes()
+        before = there.read_bytes()
         limit_writes(50_000)
-        error = raised(lambda: trainer.save_checkpoint("there.pt", model, optimizer, 5))
+        error = raised(lambda: trainer.save_checkpoint(str(there), model, optimizer, 5))
         ended = "with an error" if error else "as if all were well"
-        after = Path("there.pt")
-        same = after.exists() and after.read_bytes() == before
+        same = there.exists() and there.read_bytes() == before
         lift_limit()
-        error = raised(lambda: trainer.save_checkpoint("there.pt", model, optimizer, 6))
+        error = raised(lambda: trainer.save_checkpoint(str(there), model, optimizer, 6))
         again = error and f"{type(error).__name__}: {error}"
-        renewed = after.exists() and after.read_bytes() != before
+        renewed = there.exists() and there.read_bytes() != before
         return [before != first, ended, same, harm, "brought" in befell, again, renewed]
 
     [[replaced, ended, same, harm, brought, again, renewed]] = ranks(probe, 1)
