@@ -6,21 +6,22 @@ import numpy as np
 import pytest
 import torch
 
+from gradsync.diagnose.rings import GUIDE, some_chunks_wrong
 from gradsync.diagnose.rounding import OF_FLOAT64, rounded
 from gradsync.diagnose.traffic import bytes_by_rank
-from gradsync.diagnose.values import ROUNDINGS, close
+from gradsync.diagnose.values import ROUNDINGS
 from gradsync.records import Diagnosis
 from gradsync.testing import (
     assert_on_every_rank,
     assert_rank_by_rank,
     by_rank,
     check,
+    each,
     exercise,
     hold,
     would_be,
 )
 
-GUIDE = "The ring"
 ALLOWED = ("send", "recv", "new_group")  # a group of the ring's own moves no data
 
 
@@ -120,26 +121,6 @@ def sum_mistakes(tensors):
     return [*rules, nearly, some_chunks_wrong] if world_size > 1 else []
 
 
-def some_chunks_wrong(seen, expected):
-    """Say where the wrong elements lie, which tells a chunk or a pass that went astray."""
-    for rank, values in enumerate(seen):
-        for value, wanted in zip(values, expected[rank], strict=True):
-            flat, right = np.asarray(value).reshape(-1), np.asarray(wanted).reshape(-1)
-            if flat.shape != right.shape or close(flat, right):
-                continue
-            scale = 1e-5 * np.abs(right).max()
-            [wrong] = np.nonzero(~(np.abs(flat - right) <= scale))
-            ranks = tuple(r for r in range(len(seen)) if not close(seen[r], expected[r]))
-            text = (
-                f"on rank {rank} of {len(seen)}, {len(wrong)} of {len(flat)} elements are not the "
-                f"sum over the ranks, the first at position {wrong[0] if len(wrong) else 0}, the "
-                f"last at {wrong[-1] if len(wrong) else 0}. Which chunk are these in, and in which "
-                f"step was it to be added or copied? (GUIDELINES, {GUIDE})"
-            )
-            return Diagnosis("wrong-chunk", ranks, text, guide=GUIDE)
-    return None
-
-
 def hold_that_it_sums(ranks, rng):
     """Hold two ranks' tensors to change: on one rank a function that does nothing is right."""
     tensors = [rng.standard_normal((2, 8), dtype=np.float32)]
@@ -235,18 +216,21 @@ def test_fewer_elements_than_ranks(ranks, rng, world_size, sizes):
 
 @exercise("phase2/ring_all_reduce", points=1.5)
 def test_any_shape_in_place(ranks, rng):
-    """Columns of a matrix, a transposed and a cut tensor are summed where they lie."""
+    """A tensor in one piece, a column, a transposed and a cut one are summed where they lie."""
     parts = rng.standard_normal((3, 5, 4, 2), dtype=np.float32)  # (rank, ...)
 
     def probe(rank, trainer, parts):
-        column, turned, cut = (torch.from_numpy(parts[rank].copy()) for _ in range(3))
+        column, turned, cut, plain = (torch.from_numpy(parts[rank].copy()) for _ in range(4))
+        trainer.ring_all_reduce(plain)
         trainer.ring_all_reduce(column[:, 1, 0])
         trainer.ring_all_reduce(turned.permute(2, 0, 1).unsqueeze(1))
         trainer.ring_all_reduce(cut[1:4, ::2])
-        return [column, turned, cut]
+        return [plain, column, turned, cut]
 
     seen = run(ranks, probe, 3, parts=by_rank(parts))
 
+    plain = "a tensor of three dimensions does not become the sum over the ranks"
+    hold_sums(each(seen, lambda value: value[:1]), [parts], f"{plain} (GUIDELINES, {GUIDE})")
     total = parts.sum(0)
     expected = []
     for own in parts:
@@ -262,7 +246,7 @@ def test_any_shape_in_place(ranks, rng):
         GUIDE,
     )
     assert_rank_by_rank(
-        seen,
+        each(seen, lambda value: value[1:]),
         expected,
         mistakes=[untouched],
         otherwise="a column, a transposed tensor or every second row are not summed right where "
@@ -270,7 +254,7 @@ def test_any_shape_in_place(ranks, rng):
         f"piece of memory (GUIDELINES, {GUIDE})",
     )
     one = parts[0]
-    hold_that_it_sends(seen, one.nbytes + one[:, 1, 0].nbytes + one[1:4, ::2].nbytes)
+    hold_that_it_sends(seen, 2 * one.nbytes + one[:, 1, 0].nbytes + one[1:4, ::2].nbytes)
 
 
 @exercise("phase2/ring_all_reduce", points=1)

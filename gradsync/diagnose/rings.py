@@ -1,0 +1,32 @@
+"""Mistakes in a sum that ranks make of chunks, by what each rank's tensors became."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradsync.diagnose.values import close
+from gradsync.records import Diagnosis, Observation
+
+GUIDE = "The ring"
+
+
+def some_chunks_wrong(seen: Observation, expected: Any) -> Diagnosis | None:
+    """Say where the wrong elements lie, which tells a chunk or a pass that went astray."""
+    for rank, values in enumerate(seen):
+        for value, wanted in zip(values, expected[rank], strict=True):
+            flat, right = np.asarray(value).reshape(-1), np.asarray(wanted).reshape(-1)
+            if flat.shape != right.shape or close(flat, right):
+                continue
+            scale = 1e-5 * np.abs(right).max()
+            [wrong] = np.nonzero(~(np.abs(flat - right) <= scale))
+            ranks = tuple(r for r in range(len(seen)) if not close(seen[r], expected[r]))
+            text = (
+                f"on rank {rank} of {len(seen)}, {len(wrong)} of {len(flat)} elements are not the "
+                f"sum over the ranks, the first at position {wrong[0] if len(wrong) else 0}, the "
+                f"last at {wrong[-1] if len(wrong) else 0}. Which chunk are these in, and in which "
+                f"step was it to be added or copied? (GUIDELINES, {GUIDE})"
+            )
+            return Diagnosis("wrong-chunk", ranks, text, guide=GUIDE)
+    return None

@@ -1,0 +1,29 @@
+"""From what the tensors of a ring's ranks became to the elements that went astray."""
+
+import numpy as np
+
+from gradsync.diagnose.rings import some_chunks_wrong
+from gradsync.records import Observation
+
+
+def ended_with(*values):
+    return Observation(len(values), tuple(values), (), (), 0.0, None)
+
+
+def test_wrong_elements_are_told_by_their_places():
+    right = np.arange(1.0, 7.0)
+    astray = right.copy()
+    astray[2:4] = 0.5
+
+    found = some_chunks_wrong(ended_with([right], [astray]), [[right], [right]])
+
+    assert found.code == "wrong-chunk"
+    assert found.ranks == (1,)
+    assert "on rank 1 of 2, 2 of 6 elements" in found.explanation
+    assert "the first at position 2, the last at 3" in found.explanation
+
+
+def test_right_sums_have_no_wrong_chunk():
+    right = [np.ones((2, 3))]
+
+    assert some_chunks_wrong(ended_with(right, right), [right, right]) is None
