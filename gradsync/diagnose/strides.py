@@ -7,11 +7,18 @@ an epoch: what a single rank gets is the whole of it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from gradsync.diagnose.shares import Finding, Shares, look_at_counts, repeated, some
 from gradsync.records import Diagnosis
 
 GUIDE = "Resumable shares"
+COUNTED = "`samples_seen` counts positions of the global order, that of all ranks together"
+OTHER_ORDER = (
+    "What the ranks go through are no neighbours in this epoch's order, so that order is another: "
+    "`resume` sets the epoch, too, and what is left is cut from the order of all samples, which is "
+    "shuffled before, by the seed and the epoch alone"
+)
 
 
 def strides(order: Sequence[int], world_size: int, drop_last: bool = False) -> list[list[int]]:
@@ -76,10 +83,8 @@ def _look_at_rows(
         return "resume-lost", every, text
     again = sorted(set(order[:seen]) & set(_dealt(shares)[: len(rest)]))
     if again:
-        text = (
-            f"{_come(again)} again, although seen before the interruption. `samples_seen` counts "
-            "positions of the global order, that of all ranks together"
-        )
+        text = f"{_come(again)} again, although seen before the interruption. "
+        text += OTHER_ORDER if _in_another_order(shares, order, len(rest)) else COUNTED
         return "samples-repeated", [r for r in every if set(shares[r]) & set(again)], text
     return _look_for_missing(shares, rest, lengths[0], wanted, drop_last)
 
@@ -162,6 +167,19 @@ def _is_anew(shares: Shares, order: Sequence[int], drop_last: bool) -> bool:
     rows = rows_of(len(order), len(shares), drop_last)
     starts = _dealt(shares)[: len(order)] == list(order)[: rows * len(shares)]
     return bool(rows) and len(shares[0]) == rows and starts
+
+
+def _in_another_order(shares: Shares, order: Sequence[int], count: int) -> bool:
+    """Tell whether what is shared out, in any way, is no run of neighbours in the order."""
+    place = {index: position for position, index in enumerate(order)}
+    joined = [index for share in shares for index in share]
+    if list(order) == sorted(order) or not place.keys() >= set(joined):
+        return False
+    ways = [[_dealt(shares)[:count]], [joined[:count]], shares]
+    return not any(
+        all((place[b] - place[a]) % len(order) == 1 for part in way for a, b in pairwise(part))
+        for way in ways
+    )
 
 
 def _dealt(shares: Shares) -> list[int]:

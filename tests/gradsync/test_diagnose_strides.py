@@ -113,6 +113,34 @@ def test_another_permutation_is_not_the_epochs(order, options, code):
     assert code_of(shares, SHUFFLED, **options) == code
 
 
+OTHER_ORDER = "no neighbours in this epoch's order"
+
+
+@pytest.mark.parametrize(
+    "rest", [[4, 3, 9, 6, 2, 8], [9, 5, 4, 8, 7, 6]], ids=["another epoch's", "cut, then shuffled"]
+)
+def test_a_rest_of_another_permutation_is_told_so(rest):
+    diagnosis = diagnose_strides(strides(rest, 3), SHUFFLED, seen=4)
+
+    assert diagnosis.code == "samples-repeated"
+    assert OTHER_ORDER in diagnosis.explanation
+
+
+@given(*SIZES, st.booleans(), st.data())
+def test_a_wrong_position_is_not_taken_for_another_permutation(samples, world_size, chunks, data):
+    order = data.draw(st.permutations(range(samples)))
+    seen, taken = (data.draw(st.integers(0, samples - 1)) for _ in range(2))
+    shares = strides(order[taken:], world_size)
+    if chunks:
+        dealt = [share[row] for row in range(len(shares[0])) for share in shares]
+        rows = len(shares[0])
+        shares = [dealt[rank * rows : (rank + 1) * rows] for rank in range(world_size)]
+
+    diagnosis = diagnose_strides(shares, order, seen=seen)
+
+    assert diagnosis is None or OTHER_ORDER not in diagnosis.explanation
+
+
 def test_each_share_shuffled_by_itself_is_told_so():
     diagnosis = diagnose_strides([[8, 0, 4], [1, 9, 5], [6, 0, 2], [3, 1, 7]], SHUFFLED)
 
