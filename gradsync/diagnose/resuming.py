@@ -71,6 +71,19 @@ def _explanation(
     )
 
 
+def beyond_epochs(second: Sequence[Mapping[str, Any]], epochs: int) -> Diagnosis | None:
+    """The training that went on ended epochs which it was not called for, by its `history`."""
+    last = max((round(row["epoch"]) for one in second for row in one["history"]), default=0)
+    if last < epochs:
+        return None
+    text = (
+        f"called for {epochs} epochs, 0 to {epochs - 1}, a training that went on from a file ended "
+        f"epoch {last} as well: `epochs` counts those before the interruption, too "
+        f"(GUIDELINES, {GUIDE})"
+    )
+    return Diagnosis("samples-repeated", tuple(range(len(second))), text, guide=GUIDE)
+
+
 def other_resumed_loss(
     second: Sequence[Mapping[str, Any]], whole: float, steps: int
 ) -> Diagnosis | None:
