@@ -13,7 +13,7 @@ GUIDE = "Gradient accumulation"
 
 
 def probe_steps(rank, trainer, inputs, targets, sizes):
-    """Take a step on each of this rank's batches.
+    """Take a step on each of this rank's batches; return how often the last one took a loss.
 
     Mark 1 is left before each step, mark 2 in the loss of its last microbatch, mark 3 at its end.
     """
@@ -36,6 +36,7 @@ def probe_steps(rank, trainer, inputs, targets, sizes):
         mark(group, 1)
         trainer.train_step_accumulated(model, microbatches, loss_fn, optimizer, averager)
         mark(group, 3)
+    return len(calls)
 
 
 @exercise("phase2/train_step_accumulated", points=2)
@@ -49,6 +50,16 @@ def test_gradients_are_exchanged_once(ranks, rng):
 
     elements = sum(p.numel() for p in Net().parameters() if p.requires_grad)
     case = f"a step of {len(UNEQUAL[0])} microbatches, {elements} elements of gradients"
+    whole = [rank for rank in range(3) if seen[rank] < len(UNEQUAL[rank])]
+    check(
+        not whole,
+        "accumulation-ignored",
+        f"{case}: the loss is taken {seen[whole[0]] if whole else 0} times. Microbatches that are "
+        "put together take as much memory as the whole batch: each goes through the model, and "
+        f"to its loss, by itself (GUIDELINES, {GUIDE})",
+        ranks=whole,
+        guide=GUIDE,
+    )
     early = [rank for rank in range(3) if lanes(between(seen, rank, (1, 2)))]
     check(
         not early,
