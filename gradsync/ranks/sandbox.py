@@ -49,6 +49,7 @@ LIMITS = {
 NOBODY = "1000"  # who the ranks think they are
 SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/sbin", "/etc/ld.so.cache", "/etc/localtime")
 PACKAGE = Path(__file__).parents[1]
+HIDDEN = ("diagnose", "standins")  # parts of it that know what an exercise comes to
 INSTALL = "install bubblewrap (`apt install bubblewrap`, `dnf install bubblewrap`)"
 ALL_OF_A_RUN = (
     namespaces.NEW_MOUNTS
@@ -202,8 +203,14 @@ def _inner(directory: str, readable: Sequence[str] = (), rules: int | None = Non
     for tmpfs in _tmpfs(directory):
         command += ["--size", str(DISK), "--tmpfs", tmpfs]
     command += ["--remount-ro", "/dev"]
-    for folder in (*_readable(), *readable):
+    for folder in _readable():
         command += ["--ro-bind", folder, folder]
+    for part in HIDDEN:
+        command += ["--size", "4096", "--tmpfs", str(PACKAGE / part)]
+    for folder in readable:
+        command += ["--ro-bind", folder, folder]
+    for part in HIDDEN:
+        command += ["--remount-ro", str(PACKAGE / part)]
     if rules is not None:
         command += ["--seccomp", str(rules)]
     return [*command, "--dir", directory, "--remount-ro", "/", "--chdir", directory]

@@ -268,6 +268,6 @@ def observe(task: Task, launcher: Launcher) -> Observation:
     """
     with (
         own_folder() as folder,  # a killed grader's goes with its warm process, or the next grade
-        launcher.crew(task.world_size, str(folder), task.roots) as crew,
+        launcher.crew(task.world_size, str(folder), (*task.roots, *task.readable)) as crew,
     ):
         return Run(task, crew).observe(str(folder))

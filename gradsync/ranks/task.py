@@ -32,6 +32,7 @@ class Task:
     modules: Mapping[str, Path] = field(default_factory=dict)
     roots: tuple[Path, ...] = ()  # whose lines an explanation may name; empty: all but libraries'
     path: tuple[str, ...] = ()  # goes before the ranks' own sys.path
+    readable: tuple[Path, ...] = ()  # folders that ranks in a sandbox see besides the roots
     cwd: Path | None = None  # None: a private temporary folder
     environ: Mapping[str, str] | None = None  # None: what the launcher starts its processes with
     process_group: bool = True  # the default group is started before the function is called

@@ -64,6 +64,18 @@ def test_a_rank_sees_neither_home_nor_course_nor_secrets(monkeypatch):
     assert not {"solutions", "tests"} & set(own)
 
 
+def test_a_rank_sees_no_part_of_the_package_that_knows_an_exercises_outcome():
+    def look(package):
+        inside = {part: os.listdir(Path(package) / part) for part in ("diagnose", "standins")}
+        try:
+            (Path(package) / "standins" / "mine").touch()
+        except OSError:
+            return inside
+        return "written"
+
+    assert apart(look, package=str(PACKAGE))[0] == {"diagnose": [], "standins": []}
+
+
 def test_the_memory_of_the_process_that_it_comes_from_holds_no_secret(monkeypatch):
     monkeypatch.setenv("SECRET_TOKEN", "xyzzy-in-memory")
 
