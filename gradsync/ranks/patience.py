@@ -36,7 +36,27 @@ class Patience:
         return self._began + min(seconds + self._lost, MOST * seconds)
 
 
-def starved(ranks: Iterable[int], helpers: Iterable[int] = ()) -> float:
+class Helpers:
+    """What the processes that ranks started ran, those that are gone among them.
+
+    Who has the kernel forget its children as they end is never told what these ran. So they are
+    looked at while they are there; what is over between two looks goes unseen.
+    """
+
+    def __init__(self) -> None:
+        self._ran: dict[int, float] = {}  # process id -> seconds
+
+    def look(self, helpers: Iterable[int]) -> None:
+        """Note what these processes, which are there now, have run."""
+        for pid in helpers:
+            self._ran[pid] = max(self._ran.get(pid, 0.0), sum(runs for runs, _ in _threads(pid)))
+
+    def ran(self) -> float:
+        """Return for how many seconds they all ran, as far as it was seen."""
+        return sum(self._ran.values())
+
+
+def starved(ranks: Iterable[int], helpers: Iterable[int] = (), seen: float = 0.0) -> float:
     """Return for how many seconds the worst-off thread of these ranks wanted a core and had none.
 
     What the ranks' further threads, and the processes that they started, ran meanwhile does not
@@ -46,14 +66,17 @@ def starved(ranks: Iterable[int], helpers: Iterable[int] = ()) -> float:
 
     Args:
         ranks: their process ids.
-        helpers: those of what they started.
+        helpers: those of what they started, as far as it is there.
+        seen: the seconds that all they started was seen to run, gone or not: see `Helpers`.
     """
-    waited, taken = 0.0, sum(map(_ran, helpers))
+    waited, threads, started = 0.0, 0.0, sum(sum(_ran(pid)) for pid in helpers)
     for pid in ranks:
-        threads = list(_threads(pid))
-        waited = max([waited, *(waits for _, waits in threads)])
-        taken += max(0.0, _ran(pid) - max((runs for runs, _ in threads), default=0.0))
-    return max(0.0, waited - taken)
+        times = list(_threads(pid))
+        waited = max([waited, *(waits for _, waits in times)])
+        own, children = _ran(pid)
+        threads += max(0.0, own - max((runs for runs, _ in times), default=0.0))
+        started += children
+    return max(0.0, waited - threads - max(started, seen))
 
 
 def _threads(pid: int) -> Iterator[tuple[float, float]]:
@@ -65,9 +88,10 @@ def _threads(pid: int) -> Iterator[tuple[float, float]]:
                 yield runs / 1e9, waits / 1e9
 
 
-def _ran(pid: int) -> float:
-    """Return the seconds that a process ran, with its children that have ended."""
+def _ran(pid: int) -> tuple[float, float]:
+    """Return the seconds that a process ran, and its children that ended and it was told of."""
     with suppress(OSError, ValueError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-    return 0.0
+        ticks = os.sysconf("SC_CLK_TCK")
+        return sum(map(int, fields[11:13])) / ticks, sum(map(int, fields[13:15])) / ticks
+    return 0.0, 0.0

@@ -32,7 +32,7 @@ from gradsync.ranks import dynamo, namespaces, watch, worker
 from gradsync.ranks.cgroups import ControlGroup
 from gradsync.ranks.crew import MAX_MESSAGE
 from gradsync.ranks.late import LateImports
-from gradsync.ranks.patience import starved
+from gradsync.ranks.patience import Helpers, starved
 from gradsync.ranks.sandbox import Sandbox
 
 # What ranks use is imported here, so that every fork has it at once.
@@ -74,6 +74,7 @@ class WarmProcess:
         self._directory: str | None = None
         self._late = LateImports()
         self._sandbox: Sandbox | None = None
+        self._helpers = Helpers()
         self._group = group
         self._twins: set[int] = set()  # warm processes like this one, which end by themselves
         self._looked = 0.0  # at what the ranks in it take
@@ -153,6 +154,7 @@ class WarmProcess:
 
     def _make_sandbox(self, directory: str, readable: list[str]) -> None:
         self._sandbox = Sandbox(directory, readable, self._group)
+        self._helpers = Helpers()
 
     def _start(self, rank: int, directory: str, fds: list[int]) -> None:
         self._directory = directory
@@ -171,7 +173,8 @@ class WarmProcess:
 
     def _starved(self) -> None:
         helpers = self._sandbox.members() - self._ranks.keys() if self._sandbox else ()
-        self._send(starved=starved(self._ranks, helpers))
+        self._helpers.look(helpers)
+        self._send(starved=starved(self._ranks, helpers, self._helpers.ran()))
 
     def _stacks(self, rank: int) -> None:
         for pid, its_rank in self._ranks.items():
@@ -215,6 +218,7 @@ class WarmProcess:
     def _look_at(self, sandbox: Sandbox) -> None:
         """End ranks that take too much."""
         self._looked = time.monotonic()
+        self._helpers.look(sandbox.members() - self._ranks.keys())
         if excess := sandbox.excess():
             self._send(excess=excess)
             sandbox.end()

@@ -1,6 +1,7 @@
 """Time limits that a busy machine does not use up."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -8,7 +9,7 @@ import time
 import pytest
 
 from gradsync import run_ranks
-from gradsync.ranks.patience import MOST, Patience, starved
+from gradsync.ranks.patience import MOST, Helpers, Patience, starved
 
 
 class Crew:
@@ -88,3 +89,28 @@ def test_a_rank_that_is_kept_from_running_gets_its_time(launcher):
         return rank
 
     assert list(run_ranks(compute, 3, launcher=launcher, timeout=1.2)) == [0, 1, 2]
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this system does not say")
+def test_what_processes_ran_counts_when_they_are_gone():
+    spin = [sys.executable, "-c", "import os; os.sched_setaffinity(0, {0})\nwhile True: pass"]
+    rank, *rivals = [subprocess.Popen(spin) for _ in range(3)]
+    helpers = Helpers()
+    try:
+        until = time.monotonic() + 20
+        while min(helpers.ran(), starved([rank.pid])) < 0.2 and time.monotonic() < until:
+            time.sleep(0.05)
+            helpers.look(rival.pid for rival in rivals)
+        for rival in rivals:
+            rival.kill()
+            rival.wait()
+        helpers.look(rival.pid for rival in rivals)
+        rank.send_signal(signal.SIGSTOP)
+        waited = starved([rank.pid])
+        of_its_own = starved([rank.pid], seen=helpers.ran())
+    finally:
+        rank.kill()
+        rank.wait()
+
+    assert helpers.ran() >= 0.2
+    assert of_its_own == pytest.approx(max(0.0, waited - helpers.ran()), abs=0.05)
