@@ -35,7 +35,9 @@ OWN_TASKS = 8  # at most, that the warm process starts for them
 DISK = 512 * MIB  # of a run's own /tmp, where its working folder is; as much of shared memory
 FILES = 16_384  # in each of these: an empty one takes memory, too
 FILE_SIZE = 256 * MIB
-OPEN_FILES = 1024  # of a process
+# Of a process, and so about how many of all ranks can be on their way through sockets. The kernel
+# counts those of a user together, and refuses to send more to whoever may open 1024, as is usual.
+OPEN_FILES = 512
 ALL_OPEN_FILES = 8192  # a socket may hold 200 KB that nobody has read
 CPU_SECONDS = 600  # of a process
 SIGNALS = 1024  # that wait, and timers: the user's own processes have no more for all together
