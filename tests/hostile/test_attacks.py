@@ -146,6 +146,7 @@ def test_nothing_is_gained_nobody_harmed_and_nothing_left(
     shown = terminal.render(report, width=500) + html.render(report)
     assert len(shown) < MAX_SHOWN
     assert SECRET not in shown + repr(report)
+    assert "<script>alert" not in html.render(report)
     assert not CONTROLS.search(shown)
     assert trap.reached == []
     assert leftovers.marked_files(MARK) == []
