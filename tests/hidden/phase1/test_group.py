@@ -1,6 +1,5 @@
 """How the ranks meet in a process group, and part."""
 
-import os
 import socket
 import time
 from datetime import timedelta
@@ -26,7 +25,6 @@ from gradsync.testing import check, exercise, free_port, hold
 
 GUIDE = "Launching ranks"
 MASTER = "127.0.0.2"  # this machine too, but not by its usual name
-ANOTHER = "127.0.0.3"  # and so is this, which is nobody's `info`
 PATIENCE = 10.0  # seconds to meet in; who meets does so in a tenth of one
 UNDECIDED = "undefined"  # the backend, for torch, which then takes the one that a device needs
 USUAL_PORTS = (29500, 12355)  # torch's own default, and that of its tutorials
@@ -38,11 +36,7 @@ def info_of(trainer, rank, world_size, port, address="127.0.0.1"):
 
 
 def probe_group(rank, world_size, trainer, port):
-    """Set up a group while the usual ports are taken; say what is known of it.
-
-    The environment names another master, which has no say where `info` names one.
-    """
-    os.environ["MASTER_ADDR"] = ANOTHER
+    """Set up a group while the usual ports are taken; say what is known of it."""
     taken = [listen(usual) for usual in USUAL_PORTS] if rank == 0 else []
     info = info_of(trainer, rank, world_size, port, MASTER)
     device = trainer.setup_distributed(info)
