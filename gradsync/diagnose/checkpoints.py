@@ -62,6 +62,24 @@ def former_file_stays(replaced: bool, guide: str) -> Diagnosis | None:
     return Diagnosis("state-lost", (0,), text, guide=guide)
 
 
+def not_there(found: Sequence[bool], guide: str) -> Diagnosis | None:
+    """Judge whether each rank found a file at the path when its save returned."""
+    absent = tuple(rank for rank, is_there in enumerate(found) if not is_there)
+    if not absent:
+        return None
+    if 0 in absent:
+        text = (
+            "save_checkpoint returned on rank 0, which writes, and there was no file at the path "
+            f"that it was given: it is to be there by then, by just that name (GUIDELINES, {guide})"
+        )
+        return Diagnosis("state-lost", (0,), text, guide=guide)
+    text = (
+        f"save_checkpoint returned on {ranks_text(absent)} before the file was there: every rank "
+        f"has to wait until rank 0 has written it (GUIDELINES, {guide})"
+    )
+    return Diagnosis("others-do-not-wait", absent, text, guide=guide)
+
+
 def former_file_seen(contents: Sequence[Sequence[bytes]], guide: str) -> Diagnosis | None:
     """Judge what each rank found at the path before a save and when it returned from it.
 

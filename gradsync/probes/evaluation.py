@@ -58,7 +58,16 @@ def tells_predictions_apart(batches: Iterable[tuple[Tensor, Tensor]]) -> bool:
 
 
 def numbers(result: Mapping[str, float]) -> dict[str, float]:
-    """Return what an evaluation returned, as plain numbers."""
+    """Return what an evaluation returned, as plain numbers.
+
+    Raises:
+        TypeError: it is no dict.
+    """
+    if not isinstance(result, Mapping):
+        raise TypeError(
+            f"evaluate returns a {type(result).__name__}, where a dict with loss, accuracy and "
+            "samples is wanted"
+        )
     return {name: float(value) for name, value in dict(result).items()}
 
 

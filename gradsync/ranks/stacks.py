@@ -23,7 +23,7 @@ def now(crew: Crew, ranks: Collection[int], shows: Callable[[str], bool]) -> dic
     """Ask ranks that still run for the user's line that each is at."""
     texts = {rank: bytearray() for rank in ranks}
     until = time.monotonic() + ANSWER_SECONDS
-    with selectors.DefaultSelector() as selector:
+    with selectors.PollSelector() as selector:
         for rank in ranks:
             crew.ask_stacks(rank)
             selector.register(crew.lines[rank].stacks, selectors.EVENT_READ, rank)

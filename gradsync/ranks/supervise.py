@@ -59,7 +59,7 @@ class Run:
     def observe(self, directory: str) -> Observation:
         """Hand out the task and watch the ranks until the run is decided."""
         self._hand_out(directory)
-        with selectors.DefaultSelector() as selector:
+        with selectors.PollSelector() as selector:  # a user's watches of epoll can be used up
             for member in self._members:
                 hear = functools.partial(self._hear, member)
                 selector.register(member.lines.channel, selectors.EVENT_READ, hear)

@@ -10,6 +10,7 @@ from gradsync.diagnose.checkpoints import (
     goes_on_otherwise,
     more_than_values,
     no_whole_number,
+    not_there,
     read_by_nobody,
     set_free,
     stumbles_over_the_rest,
@@ -124,3 +125,12 @@ def test_ranks_that_still_find_the_former_file_did_not_wait():
     assert (found.code, found.ranks) == ("others-do-not-wait", (1,))
     for contents in ([[b"a", b"b"]] * 2, [[b"a", b"a"]] * 2, [[b"", b""]] * 2):
         assert former_file_seen(contents, GUIDE) is None
+
+
+def test_a_file_that_rank_0_does_not_find_is_no_matter_of_waiting():
+    assert not_there([True, True], GUIDE) is None
+    late, nowhere = not_there([True, False, False], GUIDE), not_there([False, False], GUIDE)
+
+    assert (late.code, late.ranks) == ("others-do-not-wait", (1, 2))
+    assert (nowhere.code, nowhere.ranks) == ("state-lost", (0,))
+    assert "by just that name" in nowhere.explanation
