@@ -121,10 +121,10 @@ def test_another_seed_grades_all_anew_and_is_kept(klass):
 
 
 def test_fresh_grades_all_anew_from_another_seed(klass):
-    klass.grade(seed=2**31)  # which is never drawn
+    klass.grade(seed=2**48)  # which is never drawn
 
     assert klass.grade(fresh=True) == ["ada", "bob", "cleo"]
-    assert klass.seeds() != {2**31}
+    assert klass.seeds() != {2**48}
 
 
 @pytest.mark.parametrize("torn", ["", "{", "[]", '{"seed": "5"}', '{"seed": true}'])
