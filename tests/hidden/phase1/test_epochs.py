@@ -164,6 +164,7 @@ def test_the_epochs_loss_weighs_every_sample_alike(ranks, rng):
         mistakes=[
             *epoch_loss_mistakes(losses, sizes, len(data[1])),
             first_batch_again(shares, len(sizes)),
+            *each_on_its_own(shares),
             cut_short("train_epoch", GUIDE),
         ],
         otherwise=f"train_epoch returns {list(seen)} by rank: that is not the mean over all "
@@ -179,6 +180,20 @@ def first_batch_again(shares, steps):
         "`iter(loader)` begins from the start, and the other samples are never seen"
     )
     return would_be([losses.mean()] * len(shares), "samples-dropped", text, GUIDE)
+
+
+def each_on_its_own(shares):
+    """Return the rules for the losses of ranks that each train on their own gradients."""
+    alone = []
+    for share in shares:
+        losses, sizes = batch_losses([share], 4)
+        alone.append(sizes @ losses[:, 0] / sizes.sum())
+    text = (
+        "train_epoch returns the loss of ranks that train apart, each on its own gradients: they "
+        "are to be averaged before every step, as `train_step` does"
+    )
+    code = "gradients-not-synchronised"
+    return [would_be(values, code, text, GUIDE) for values in ([np.mean(alone)] * 3, alone)]
 
 
 def epoch_loss_mistakes(losses, sizes, count):
