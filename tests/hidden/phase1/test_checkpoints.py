@@ -160,13 +160,15 @@ def test_everything_comes_back(ranks):
         epoch = trainer.load_checkpoint("there.pt", model, optimizer)
         state = state_of(model, optimizer)
         trainable = [param.requires_grad for param in model.parameters()]
-        kind = None if isinstance(epoch, Integral) else type(epoch).__name__
+        kind = None if isinstance(epoch, Integral | None) else type(epoch).__name__
         after = weights_after_a_step(model, optimizer)
         more = {"loaded": state[0], "after": after, "trainable": trainable, "kind": kind}
-        return [epoch, *state, more]
+        return [number(epoch), *state, more]
 
     seen = ranks(probe, 2, mistakes=[more_than_values(GUIDE)])
 
+    extras = each(seen, lambda value: value[-1])
+    hold(no_whole_number(GUIDE)(extras, None))
     names = (
         "the epoch",
         "the model",
@@ -185,12 +187,13 @@ def test_everything_comes_back(ranks):
             ranks=wrong,
             guide=GUIDE,
         )
-    for rule in (
-        set_free(trainable, GUIDE),
-        no_whole_number(GUIDE),
-        goes_on_otherwise(after, GUIDE),
-    ):
-        hold(rule(each(seen, lambda value: value[-1]), None))
+    for rule in (set_free(trainable, GUIDE), goes_on_otherwise(after, GUIDE)):
+        hold(rule(extras, None))
+
+
+def number(epoch):
+    """Return the epoch if it is a whole number, or None: not every object can be sent."""
+    return int(epoch) if isinstance(epoch, Integral) else None
 
 
 def state_of_saved(seen, ranks):
@@ -225,7 +228,7 @@ def test_each_rank_reads_for_itself(ranks):
         if rank == 1:  # the ranks share a folder: rank 0 alone writes in it
             return 7
         Path("there.pt").write_bytes(content)
-        return trainer.load_checkpoint("there.pt", *make(1))
+        return number(trainer.load_checkpoint("there.pt", *make(1)))
 
     content = written(ranks)
     no_group = without_a_group(
