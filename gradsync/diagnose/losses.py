@@ -26,17 +26,6 @@ def loss_mistakes(own: Sequence[float], after: float, guide: str) -> list[Rule]:
 
     return [
         rule(
-            own,
-            "loss-is-local",
-            "every rank returns the loss of its own batch: the mean over the ranks is wanted",
-        ),
-        rule(
-            [loss / count for loss in own],
-            "loss-is-local",
-            "every rank returns its own loss, divided by the number of ranks: what is missing is "
-            "the sum over them",
-        ),
-        rule(
             [total] * count,
             "sum-not-mean",
             "the returned loss is the sum over the ranks, not their mean",
@@ -48,21 +37,35 @@ def loss_mistakes(own: Sequence[float], after: float, guide: str) -> list[Rule]:
             "their number twice",
         ),
         _only_rank_0_has_it(guide),
-        *(
-            rule(
-                [loss] * count,
-                "loss-is-local",
-                f"every rank returns the loss of rank {rank}'s batch: they agree, but what the "
-                "others had is lost. The mean over the ranks is wanted",
-            )
-            for rank, loss in enumerate(own)
-        ),
+        *_local_losses(own, guide),
         rule(
             [after] * count,
             "differs-from-single-process",
             "the returned loss is that after the step: it belongs to the weights before it",
         ),
     ]
+
+
+def _local_losses(own: Sequence[float], guide: str) -> list[Rule]:
+    """Return the rules that know losses of single ranks, each its own or all one rank's."""
+    count = len(own)
+    known = [
+        (own, "every rank returns the loss of its own batch: the mean over the ranks is wanted"),
+        (
+            [loss / count for loss in own],
+            "every rank returns its own loss, divided by the number of ranks: what is missing is "
+            "the sum over them",
+        ),
+        *(
+            (
+                [loss] * count,
+                f"every rank returns the loss of rank {rank}'s batch: they agree, but what the "
+                "others had is lost. The mean over the ranks is wanted",
+            )
+            for rank, loss in enumerate(own)
+        ),
+    ]
+    return [would_be(losses, "loss-is-local", text, guide) for losses, text in known]
 
 
 def _only_rank_0_has_it(guide: str) -> Rule:
