@@ -95,34 +95,38 @@ def test_when_it_returns_the_file_is_there_for_every_rank(ranks):
     hold(read_by_nobody(seen[0][3], GUIDE))
 
 
+def probe_crashes(trainer):
+    """Save over a checkpoint, then with a full disk, then again; say what became of the file.
+
+    None if the first save leaves no file.
+    """
+    there = Path("saved", "there.pt")
+    there.parent.mkdir()
+    model, optimizer = make(0, size=200)  # 160 kB
+    trainer.save_checkpoint(str(there), model, optimizer, 3)
+    if not there.exists():
+        return None
+    first = there.read_bytes()
+    changes = file_changes()
+    trainer.save_checkpoint(str(there), *make(1, size=200), 4)
+    befell = [done for done, path in changes if path == there.absolute()]
+    harm = [done for done in befell if done in HARMS]
+    before = there.read_bytes()
+    limit_writes(50_000)
+    error = raised(lambda: trainer.save_checkpoint(str(there), model, optimizer, 5))
+    ended = "with an error" if error else "as if all were well"
+    same = there.exists() and there.read_bytes() == before
+    lift_limit()
+    error = raised(lambda: trainer.save_checkpoint(str(there), model, optimizer, 6))
+    again = error and f"{type(error).__name__}: {error}"
+    renewed = there.exists() and there.read_bytes() != before
+    return [before != first, ended, same, harm, "brought" in befell, again, renewed]
+
+
 @exercise("phase1/save_checkpoint", points=2)
 def test_a_crash_midway_leaves_the_former_file(ranks):
     """When the disk fills up halfway, the checkpoint from before is still whole."""
-
-    def probe(trainer):
-        there = Path("saved", "there.pt")
-        there.parent.mkdir()
-        model, optimizer = make(0, size=200)  # 160 kB
-        trainer.save_checkpoint(str(there), model, optimizer, 3)
-        if not there.exists():
-            return None
-        first = there.read_bytes()
-        changes = file_changes()
-        trainer.save_checkpoint(str(there), *make(1, size=200), 4)
-        befell = [done for done, path in changes if path == there.absolute()]
-        harm = [done for done in befell if done in HARMS]
-        before = there.read_bytes()
-        limit_writes(50_000)
-        error = raised(lambda: trainer.save_checkpoint(str(there), model, optimizer, 5))
-        ended = "with an error" if error else "as if all were well"
-        same = there.exists() and there.read_bytes() == before
-        lift_limit()
-        error = raised(lambda: trainer.save_checkpoint(str(there), model, optimizer, 6))
-        again = error and f"{type(error).__name__}: {error}"
-        renewed = there.exists() and there.read_bytes() != before
-        return [before != first, ended, same, harm, "brought" in befell, again, renewed]
-
-    [told] = ranks(probe, 1)
+    [told] = ranks(probe_crashes, 1)
 
     hold(not_there([told is not None], GUIDE))
     replaced, ended, same, harm, brought, again, renewed = told
