@@ -217,28 +217,27 @@ def probe_resumed(rank, world_size, trainer, data, content, batch_size):
 def test_it_goes_on_with_another_number_of_ranks(ranks, rng):
     """Each sample that is left of the epoch is trained on, on more ranks or fewer than before."""
     # The samples of so many steps of 2 ranks are seldom those of whole steps of 3.
-    batch_size, samples = 3, 3 * SAMPLES
-    data, share = draw(rng, samples), samples // 2
-    options = {"data": data, "batch_size": batch_size}
+    samples, share = 3 * SAMPLES, 3 * SAMPLES // 2
+    options = {"data": draw(rng, samples), "batch_size": 3}
     before = ranks(probe_interrupted, 2, **options, stop_at=share + 30, undisturbed=False)
     hold_file(before)
     start = start_of(before, samples)
     epoch, taken = divmod(start, share)  # where the file says that training is
     done = {i for v in before for i in v["first"]["trained"][epoch * share : start]}
+    rest = max(0, samples - 2 * taken)  # of this epoch
 
     for world_size in (3, 1):
         seen = ranks(probe_resumed, world_size, **options, content=before[0]["content"])
 
-        left = -(-max(0, samples - 2 * taken) // world_size)  # of a rank, in this epoch
+        left = -(-rest // world_size)  # of a rank, in this epoch
         later = (EPOCHS - epoch - 1) * -(-samples // world_size)
         drawn = [value["trained"] for value in seen]
         told = (
             f"on {world_size} ranks, after an interruption on 2, each rank takes {len(drawn[0])} "
             f"samples to the end of epoch {EPOCHS - 1}"
         )
-        cut = max(0, samples - 2 * taken) // world_size + later
         check_that(
-            len(drawn[0]) != cut or cut == left + later,
+            len(drawn[0]) != rest // world_size + later or rest % world_size == 0,
             "samples-missing",
             f"{told}, as if what is left were cut to what divides evenly: it is to be padded, "
             "and no sample left out",
