@@ -7,6 +7,7 @@ ranks, beside the learner's file if it asks for one by a parameter's name: `trai
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
@@ -152,7 +153,7 @@ class Ranks:
 @pytest.fixture
 def ranks(request: pytest.FixtureRequest) -> Ranks:
     """Call it with a function, `world_size=4` and inputs by name, for what N ranks return."""
-    course, phase = _place(request.path)
+    course, phase = _place(request.path.parent)
     submission = request.config.getoption("--submission")
     if course is not None:
         submission = (submission or course.root).resolve()
@@ -196,16 +197,17 @@ def pytest_runtest_makereport(
     return report
 
 
-def _place(test: Path) -> tuple[Course | None, str]:
-    """Return the course and phase that a test file belongs to, if it is one of a suite."""
-    if test.parent.parent.name not in ("visible", "hidden"):
+@functools.cache
+def _place(folder: Path) -> tuple[Course | None, str]:
+    """Return the course and phase that a folder of tests belongs to, if it is a suite's."""
+    if folder.parent.name not in ("visible", "hidden"):
         return None, ""
     try:
-        return find_course(test.parent), test.parent.name
+        return find_course(folder), folder.name
     except CourseError:
         return None, ""
 
 
 def _file_of(item: pytest.Item, exercise: str) -> str:
-    course, phase = _place(item.path)
+    course, phase = _place(item.path.parent)
     return f"{phase}/{course.find(exercise).file}" if course is not None else ""

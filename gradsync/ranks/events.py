@@ -1,4 +1,8 @@
-"""What a rank reports, written by it and read as hostile input: exact types and sane sizes."""
+"""What a rank reports, written by it and read as hostile input: exact types and sane sizes.
+
+An event is a row of numbers, and of the collective that is entered. A training loop enters the same
+ones thousands of times, so whatever was told in full once goes by its number from then on.
+"""
 
 from __future__ import annotations
 
@@ -17,37 +21,83 @@ MAX_SIDES = 64
 MAX_TENSORS = 4096
 MAX_BATCH = 4096  # events in one frame
 SHAPE_ITEMS = 5  # numbers that take as much memory as a tuple does, beside its own
+MAX_KNOWN = 2048  # collectives of a rank that have a number
+MAX_KNOWN_WEIGHT = 8  # of each
 FIELDS = (
     *("op", "group", "members", "shapes", "dtype", "reduce", "root", "peer", "tag"),
     *("label", "where"),
 )
 
 
-def encode(event: Event) -> dict[str, Any]:
-    """Return an event as `decode` reads it."""
-    row: dict[str, Any] = {
-        "kind": event.kind,
-        "call": event.call,
-        "seconds": event.seconds,
-        "thread": event.thread,
-        "others": event.others,
-        "touched": event.touched,
-    }
-    if event.collective is not None:
-        row["collective"] = {name: getattr(event.collective, name) for name in FIELDS}
-    return row
+class Writer:
+    """A rank's end of the stream of its events."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Collective, int] = {}
+
+    def row(self, event: Event) -> list[Any]:
+        """Return the next event as a `Reader` takes it."""
+        plain = [event.kind, event.call, event.seconds, event.thread, event.others, event.touched]
+        return [*plain, None if event.collective is None else self._told(event.collective)]
+
+    def _told(self, collective: Collective) -> int | list[Any]:
+        number = self._numbers.get(collective)
+        if number is not None:
+            return number
+        kept = len(self._numbers) < MAX_KNOWN and _weight(collective) <= MAX_KNOWN_WEIGHT
+        if kept:
+            self._numbers[collective] = len(self._numbers)
+        return [kept, *(getattr(collective, name) for name in FIELDS)]
 
 
-def decode(frame: Frame, rank: int) -> list[Event]:
-    """Return the events that `rank` reported.
+class Reader:
+    """The trusted end of one rank's stream."""
 
-    Raises:
-        WireError: a field is missing, or of another type than `encode` writes.
-    """
-    try:
-        return [_event(row, rank) for row in _items(frame.header["events"], MAX_BATCH)]
-    except (KeyError, TypeError) as problem:
-        raise WireError(f"rank {rank} sent an event that is none ({problem})") from None
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._known: list[Collective] = []
+
+    def read(self, frame: Frame) -> list[Event]:
+        """Return the events of the next frame.
+
+        Raises:
+            WireError: something is missing, or of another type than a `Writer` writes.
+        """
+        try:
+            return [
+                self._event(*_items(row, 7)) for row in _items(frame.header["events"], MAX_BATCH)
+            ]
+        except (KeyError, TypeError) as problem:
+            raise WireError(f"rank {self._rank} sent an event that is none ({problem})") from None
+
+    def _event(
+        self, kind: Any, call: Any, seconds: Any, thread: Any, others: Any, touched: Any, told: Any
+    ) -> Event:
+        if kind not in KINDS:
+            raise TypeError("no such kind")
+        return Event(
+            rank=self._rank,
+            kind=kind,
+            call=_integer(call),
+            seconds=_number(seconds),
+            thread=_integer(thread),
+            others=_integer(others),
+            collective=self._collective(told) if kind == "enter" else None,
+            touched=touched is True,
+        )
+
+    def _collective(self, told: Any) -> Collective:
+        if type(told) is int:
+            if not 0 <= told < len(self._known):
+                raise TypeError("no collective has that number")
+            return self._known[told]
+        fields = _items(told, 1 + len(FIELDS))
+        collective = _collective(*fields[1:])
+        if fields[0] is True:  # it is to be kept
+            if len(self._known) >= MAX_KNOWN or _weight(collective) > MAX_KNOWN_WEIGHT:
+                raise TypeError("too much to be kept")
+            self._known.append(collective)
+        return collective
 
 
 def text(value: Any, limit: int = MAX_TEXT) -> str:
@@ -59,13 +109,7 @@ def text(value: Any, limit: int = MAX_TEXT) -> str:
 
 def weight(event: Event) -> int:
     """Return how much memory an event takes: 1 for what honest ranks report, of a kilobyte."""
-    call = event.collective
-    if call is None:
-        return 1
-    texts = (call.op, call.group, call.dtype, call.reduce, call.label, call.where)
-    letters = sum(len(text) for text in texts if text is not None)
-    sides = sum(len(shape) + SHAPE_ITEMS for shape in call.shapes)
-    return 1 + (len(call.members) + sides + letters // 8) // 32
+    return 1 if event.collective is None else _weight(event.collective)
 
 
 def light(event: Event) -> Event:
@@ -86,35 +130,29 @@ def last(events: Sequence[Event], most: int) -> tuple[Event, ...]:
     return tuple(events)
 
 
-def _event(row: Any, rank: int) -> Event:
-    kind = row["kind"]
-    if kind not in KINDS:
-        raise TypeError("no such kind")
-    return Event(
-        rank=rank,
-        kind=kind,
-        call=_integer(row["call"]),
-        seconds=_number(row["seconds"]),
-        thread=_integer(row["thread"]),
-        others=_integer(row["others"]),
-        collective=_collective(row["collective"]) if kind == "enter" else None,
-        touched=row["touched"] is True,
-    )
+def _weight(call: Collective) -> int:
+    texts = (call.op, call.group, call.dtype, call.reduce, call.label, call.where)
+    letters = sum(len(text) for text in texts if text is not None)
+    sides = sum(len(shape) + SHAPE_ITEMS for shape in call.shapes)
+    return 1 + (len(call.members) + sides + letters // 8) // 32
 
 
-def _collective(fields: Any) -> Collective:
+def _collective(
+    op: Any, group: Any, members: Any, shapes: Any, dtype: Any, reduce: Any, root: Any, peer: Any,
+    tag: Any, label: Any, where: Any,
+) -> Collective:  # fmt: skip
     return Collective(
-        op=text(fields["op"]),
-        group=text(fields["group"]),
-        members=_integers(fields["members"], MAX_RANKS),
-        shapes=tuple(_integers(s, MAX_SIDES) for s in _items(fields["shapes"], MAX_TENSORS)),
-        dtype=_optional(text, fields["dtype"]),
-        reduce=_optional(text, fields["reduce"]),
-        root=_optional(_integer, fields["root"]),
-        peer=_optional(_integer, fields["peer"]),
-        tag=_integer(fields["tag"]),
-        label=_optional(text, fields["label"]),
-        where=_optional(text, fields["where"]),
+        op=text(op),
+        group=text(group),
+        members=_integers(members, MAX_RANKS),
+        shapes=tuple(_integers(s, MAX_SIDES) for s in _items(shapes, MAX_TENSORS)),
+        dtype=_optional(text, dtype),
+        reduce=_optional(text, reduce),
+        root=_optional(_integer, root),
+        peer=_optional(_integer, peer),
+        tag=_integer(tag),
+        label=_optional(text, label),
+        where=_optional(text, where),
     )
 
 

@@ -21,7 +21,8 @@ MAX_FRAMES = 20  # of a traceback that are told, innermost last
 MAX_MESSAGE = 10_000  # characters
 OURS = ("watch.py", "worker.py")  # where a collective is started on a rank's behalf
 Named = list[tuple[str, torch.Tensor]]
-NAMES: WeakKeyDictionary[nn.Module, Named] = WeakKeyDictionary()  # asked for at each collective
+# Of each module its tensors, and the lines that once sent others: asked for at each collective.
+NAMES: WeakKeyDictionary[nn.Module, tuple[Named, set[str]]] = WeakKeyDictionary()
 STARTERS = ("wrapper", "start_group")
 
 
@@ -36,7 +37,7 @@ def caller(roots: tuple[str, ...], tensor: torch.Tensor | None) -> tuple[str | N
     with suppress(RuntimeError, ValueError, TypeError, AttributeError):
         # a name is a courtesy: no odd tensor that a program holds may make it fail
         for module in _modules(frames[:MODULE_FRAMES]):
-            if label := _label(module, tensor):
+            if label := _label(module, tensor, where):
                 return where, label
     return where, None
 
@@ -100,13 +101,17 @@ def _modules(frames: list[FrameType]) -> Iterator[nn.Module]:
                 yield value
 
 
-def _label(module: nn.Module, tensor: torch.Tensor) -> str | None:
+def _label(module: nn.Module, tensor: torch.Tensor, where: str) -> str | None:
     """Return the name of the parameter, gradient or buffer of `module` that a tensor is."""
     memory, size = tensor.data_ptr(), tensor.numel()
-    label = _name_of(NAMES.get(module, []), memory, size)
-    if label is None:  # it may have got other tensors meanwhile
-        NAMES[module] = [*module.named_parameters(), *module.named_buffers()]
-        label = _name_of(NAMES[module], memory, size)
+    named, strange = NAMES.get(module, ([], set()))
+    label = _name_of(named, memory, size)
+    if label is None and where not in strange:  # it may have got other tensors meanwhile
+        named = [*module.named_parameters(), *module.named_buffers()]
+        NAMES[module] = named, strange
+        label = _name_of(named, memory, size)
+        if label is None:
+            strange.add(where)
     return label
 
 
@@ -121,4 +126,4 @@ def _name_of(named: Named, memory: int, size: int) -> str | None:
 
 
 def _lies_at(tensor: torch.Tensor, memory: int, size: int) -> bool:
-    return tensor.layout == torch.strided and tensor.data_ptr() == memory and tensor.numel() == size
+    return tensor.numel() == size and tensor.layout == torch.strided and tensor.data_ptr() == memory

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from gradsync.ranks import failures, wire
+from gradsync.ranks import events, failures, wire
 from gradsync.ranks.crew import Lines
 from gradsync.ranks.failures import Raised
 from gradsync.records import Failure
@@ -29,6 +29,7 @@ class Member:
         self.closed = False
         self.exit_code: int | None = None
         self.output = bytearray()
+        self.events = events.Reader(rank)
         self._decoder = wire.Decoder()
 
     @property

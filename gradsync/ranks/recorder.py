@@ -36,7 +36,8 @@ class Recorder:
         self.rank = rank
         self._began = began
         self._calls = 0
-        self._backlog: list[dict[str, Any]] = []
+        self._writer = events.Writer()
+        self._backlog: list[list[Any]] = []
         self._waits: dict[int, int] = {}  # thread, or below 0 one to come -> the call it waits for
         self._known: set[tuple[Any, ...]] = set()  # kinds that have been let go
         self._urgent: set[int] = set()  # calls that may be left while some rank has yet to come
@@ -88,9 +89,8 @@ class Recorder:
         """
         with self._lock:
             self._waits = {thread: c for thread, c in self._waits.items() if c != call}
-            self._add("exit", call, touched=touched)
-            alone = not self._backlog[-1]["others"]
-            if at_once or not alone or call in self._urgent or len(self._backlog) >= MANY:
+            event = self._add("exit", call, touched=touched)
+            if at_once or event.others or call in self._urgent or len(self._backlog) >= MANY:
                 self._flush()
             self._urgent.discard(call)
 
@@ -130,22 +130,20 @@ class Recorder:
         thread: int | None = None,
         *,
         touched: bool = False,
-    ) -> None:
+    ) -> Event:
         thread = threading.get_ident() if thread is None else thread
-        self._backlog.append(
-            events.encode(
-                Event(
-                    rank=self.rank,
-                    kind=kind,
-                    call=call,
-                    seconds=time.monotonic() - self._began,
-                    thread=thread,
-                    others=self._others(thread),
-                    collective=collective,
-                    touched=touched,
-                )
-            )
+        event = Event(
+            rank=self.rank,
+            kind=kind,
+            call=call,
+            seconds=time.monotonic() - self._began,
+            thread=thread,
+            others=self._others(thread),
+            collective=collective,
+            touched=touched,
         )
+        self._backlog.append(self._writer.row(event))
+        return event
 
     def _flush(self, *, asks: bool = False) -> None:
         if self._backlog:

@@ -96,7 +96,7 @@ class Run:
             if frame.kind == "events":
                 asks = frame.header.get("asks") is True
                 self._pressing = self._pressing or asks
-                for event in events.decode(frame, member.rank):
+                for event in member.events.read(frame):
                     self._take_event(event, member, asks=asks)
                 return
             self._pressing = True

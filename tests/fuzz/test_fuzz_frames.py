@@ -32,7 +32,7 @@ ENTERED = Event(
 ANSWERS = [values.encode(value) for value in VALUES]
 FRAMES = [
     *(pack("answer", {"value": tree}, body) for tree, body in ANSWERS),
-    pack("events", {"events": [events.encode(ENTERED)], "asks": True}),
+    pack("events", {"events": [events.Writer().row(ENTERED)], "asks": True}),
     pack("raised", {"type": "ValueError", "message": "no", "frames": [["a.py:1", "f", "g()"]]}),
     pack("ready"),
 ]
@@ -56,7 +56,7 @@ def understood(frame):
         if frame.kind == "answer":
             values.decode(frame.header.get("value"), frame.body)
         elif frame.kind == "events":
-            assert all(type(event) is Event for event in events.decode(frame, 0))
+            assert all(type(event) is Event for event in events.Reader(0).read(frame))
 
 
 @given(mutated(conversations), st.lists(st.integers(0, 2000), max_size=5))
@@ -104,7 +104,7 @@ def test_what_is_decoded_is_plain_data(tree, body):
     values.encode(value)  # raises TypeError for anything else
 
 
-@given(grafted(st.just({"events": [events.encode(ENTERED)] * 2, "asks": True})))
+@given(grafted(st.just({"events": [events.Writer().row(ENTERED)] * 2, "asks": True})))
 def test_broken_events_are_events_or_refused(header):
     understood(Frame("events", header if isinstance(header, dict) else {}))
 

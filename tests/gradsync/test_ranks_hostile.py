@@ -11,7 +11,9 @@ import pytest
 import torch.distributed as dist
 
 from gradsync import RankFailure, run_ranks
+from gradsync.ranks.events import Writer
 from gradsync.ranks.wire import PREFIX, pack
+from gradsync.records import Collective, Event
 
 A_GIGABYTE_TO_COME = PREFIX.pack(20, 2**30)
 
@@ -34,12 +36,11 @@ def answer(value, body=b""):
     return pack("answer", {"value": value, "nonce": found("place")["nonce"]}, body)
 
 
-def enter(call):
-    collective = {"op": "barrier", "group": "x", "members": [0, 1], "shapes": [], "tag": 0}
-    nothing = dict.fromkeys(["dtype", "reduce", "root", "peer", "label", "where"])
-    event = {"kind": "enter", "call": call, "seconds": 1.0, "thread": 1, "others": 0}
-    event["touched"] = False
-    return {**event, "collective": {**collective, **nothing}}
+def enter(call, op="barrier", peer=None):
+    """Return the event of a collective that is told in full, and not to be kept for later."""
+    collective = Collective(op, "x", (0, 1), peer=peer)
+    *plain, [_, *fields] = Writer().row(Event(0, "enter", call, 1.0, 1, collective=collective))
+    return [*plain, [False, *fields]]
 
 
 def hostile(attack):
@@ -77,11 +78,7 @@ def floods_with_messages():
     for first in range(0, 10_000_000, 500):
         said = []
         for call in range(first, first + 500):
-            entering = enter(call)
-            entering["collective"] |= {"op": "send", "peer": 0}
-            leaving = {**entering, "kind": "exit"}
-            del leaving["collective"]
-            said += [entering, leaving]
+            said += [enter(call, "send", peer=0), Writer().row(Event(0, "exit", call, 1.0, 1))]
         channel().sendall(pack("events", {"events": said}))
 
 
@@ -171,8 +168,7 @@ def stalls_midway():
 def floods_with_waiting():
     call = 0
     while True:
-        row = {"kind": "wait", "call": 0, "seconds": 1.0, "others": 0, "touched": False}
-        rows = [{**row, "thread": call + i} for i in range(100)]
+        rows = [Writer().row(Event(0, "wait", 0, 1.0, call + i)) for i in range(100)]
         call += 100
         channel().sendall(pack("events", {"events": rows}))
 
