@@ -19,7 +19,7 @@ import shutil
 import site
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -118,10 +118,10 @@ class Sandbox:
         os.chdir(self._directory)
         namespaces.refuse_calls(self._rules)
 
-    def excess(self) -> tuple[str, str] | None:
-        """Return the diagnosis of a run that takes more than it may, and how it is told."""
+    def excess(self, members: Iterable[int]) -> tuple[str, str] | None:
+        """Return the diagnosis of a run whose members take too much, and how it is told."""
         memory = tasks = files = 0
-        for pid in self.members():
+        for pid in members:
             used, threads = _usage(pid)
             memory += max(0, used - self._shared)
             tasks += threads

@@ -218,8 +218,9 @@ class WarmProcess:
     def _look_at(self, sandbox: Sandbox) -> None:
         """End ranks that take too much."""
         self._looked = time.monotonic()
-        self._helpers.look(sandbox.members() - self._ranks.keys())
-        if excess := sandbox.excess():
+        members = sandbox.members()
+        self._helpers.look(members - self._ranks.keys())
+        if excess := sandbox.excess(members):
             self._send(excess=excess)
             sandbox.end()
 
