@@ -1,5 +1,7 @@
 """Linear layers in parts: N ranks compute, forward and backward, what one `nn.Linear` does."""
 
+from operator import itemgetter
+
 import numpy as np
 import pytest
 import torch
@@ -27,13 +29,12 @@ from gradsync.testing import (
 )
 
 GUIDE = "Tensor parallelism"
+COLUMN, ROW = "ColumnParallelLinear", "RowParallelLinear"
 KEPT, SPLIT = 5, 12  # features on the side that every rank has whole, and on the one in parts
-CASES = [  # world size, the shape in front of the features, whether there is a bias
-    (4, (3,), True),
-    (3, (2, 3), True),
-    (2, (2, 1, 2), False),
-    (1, (3,), True),
-]
+CASES = {  # by world size, layers: the shape in front of the features, whether there is a bias
+    3: [((3,), True), ((2, 1, 2), False), ((2, 3), True)],
+    1: [((3,), True)],
+}
 WIDE = 64
 WEIGHT_BYTES = WIDE * WIDE // 2 * 4  # of the part that each of 2 ranks has
 SENDS_WEIGHTS = (
@@ -53,10 +54,6 @@ def draw(rng, outputs, inputs, batch):
     return {n: torch.from_numpy(rng.standard_normal(s, np.float32)) for n, s in shapes.items()}
 
 
-def of_float64(drawn):
-    return {name: tensor.double() for name, tensor in drawn.items()}
-
-
 def whole_layer(drawn, bias=True):
     """Do it with the full layer: its outputs, and the gradients of everything."""
     leaves = {name: drawn[name].clone().requires_grad_() for name in ("inputs", "weight", "bias")}
@@ -74,7 +71,7 @@ def parts_of(drawn, world_size, dims):
         name: tensor.chunk(world_size, dims[name]) if name in dims else [tensor] * world_size
         for name, tensor in drawn.items()
     }
-    return by_rank([{n: p[rank].clone() for n, p in pieces.items()} for rank in range(world_size)])
+    return [{n: p[rank].clone() for n, p in pieces.items()} for rank in range(world_size)]
 
 
 def fill(layer, weight, bias):
@@ -114,32 +111,34 @@ def pass_through(layer, weight, bias, inputs, upstream):
     return kept
 
 
-def probe_column(rank, world_size, model_parallel, parts, options):
-    rows, features = parts[rank]["weight"].shape
-    layer = model_parallel.ColumnParallelLinear(features, rows * world_size, **options)
-    return pass_through(layer, **parts[rank])
-
-
-def probe_row(rank, world_size, model_parallel, parts, options):
-    features, columns = parts[rank]["weight"].shape
-    layer = model_parallel.RowParallelLinear(columns * world_size, features, **options)
-    return pass_through(layer, **parts[rank])
-
-
-def run_column(ranks, world_size, drawn, **options):
-    split = {"weight": 0, "bias": 0} | ({} if options.get("gather_output") else {"upstream": -1})
-    return run(ranks, probe_column, parts_of(drawn, world_size, split), world_size, options)
-
-
-def run_row(ranks, world_size, drawn, **options):
-    split = {"weight": 1} | ({"inputs": -1} if options.get("input_is_parallel", True) else {})
-    return run(ranks, probe_row, parts_of(drawn, world_size, split), world_size, options)
-
-
-def run(ranks, probe, parts, world_size, options):
-    seen = ranks(probe, world_size, parts=parts, options=options)
-    hold(nobody_waited(seen, GUIDE))
+def probe_layers(rank, world_size, model_parallel, name, layers):
+    """Return what this rank's parts make, layer by layer."""
+    seen = []
+    for parts, options in layers[rank]:
+        outputs, inputs = parts["weight"].shape
+        sizes = (inputs, outputs * world_size) if name == COLUMN else (inputs * world_size, outputs)
+        layer = getattr(model_parallel, name)(*sizes, **options)
+        seen.append(pass_through(layer, **parts))
     return seen
+
+
+def split_dims(name, *, gather_output=False, input_is_parallel=True, **_):
+    """Return of what each rank of a layer with these options has its own part, and along what."""
+    if name == COLUMN:
+        return {"weight": 0, "bias": 0} | ({} if gather_output else {"upstream": -1})
+    return {"weight": 1} | ({"inputs": -1} if input_is_parallel else {})
+
+
+def run(ranks, name, world_size, cases):
+    """Run layers in a row, each of what was drawn and its options; return what was seen of each."""
+    parts = [parts_of(drawn, world_size, split_dims(name, **options)) for drawn, options in cases]
+    layers = [
+        [(of_layer[rank], options) for of_layer, (_, options) in zip(parts, cases, strict=True)]
+        for rank in range(world_size)
+    ]
+    seen = ranks(probe_layers, world_size, name=name, layers=by_rank(layers))
+    hold(nobody_waited(seen, GUIDE))
+    return [each(seen, itemgetter(number)) for number in range(len(cases))]
 
 
 def check_elements(seen, wanted, what):
@@ -172,7 +171,7 @@ def check_gradient(seen, name, expected, *mistakes):
     )
 
 
-def judge_column(seen, drawn, *, gathers=False, bias=True):
+def judge_column(seen, drawn, *, gather_output=False, bias=True):
     world_size = len(seen)
     whole = whole_layer(drawn, bias)
     rows = len(drawn["weight"]) // world_size
@@ -182,7 +181,7 @@ def judge_column(seen, drawn, *, gathers=False, bias=True):
         f"{rows} rows of the weight and what bias they have",
     )
     parts = whole["outputs"].chunk(world_size, -1)
-    if gathers:
+    if gather_output:
         text = "with gather_output each rank still returns its own part of the outputs alone"
         rule = would_be(parts, "parameters-not-gathered", text, GUIDE)
         check_outputs(seen, [whole["outputs"]] * world_size, [rule])
@@ -195,7 +194,7 @@ def judge_column(seen, drawn, *, gathers=False, bias=True):
     check_gradient(seen, "inputs", [whole["inputs"]] * world_size, alone)
 
 
-def judge_row(seen, drawn, *, parallel=True, bias=True):
+def judge_row(seen, drawn, *, input_is_parallel=True, bias=True):
     world_size = len(seen)
     whole = whole_layer(drawn, bias)
     columns = drawn["weight"].shape[1] // world_size
@@ -209,7 +208,7 @@ def judge_row(seen, drawn, *, parallel=True, bias=True):
     check_gradient(seen, "weight", whole["weight"].chunk(world_size, -1))
     if bias:
         check_row_bias(seen, whole["bias"])
-    if parallel:
+    if input_is_parallel:
         check_gradient(seen, "inputs", whole["inputs"].chunk(world_size, -1))
     else:
         alone = row_input_mistake(whole["inputs"], world_size)
@@ -228,27 +227,36 @@ def is_idle(kept):
     return kept["bias"] is None or not bool(kept["bias"].any())
 
 
-@pytest.mark.parametrize(("world_size", "batch", "bias"), CASES)
+def draw_cases(rng, world_size, outputs, inputs):
+    """Draw the layers of CASES: what is drawn, and the layer's options."""
+    return [(draw(rng, outputs, inputs, batch), {"bias": b}) for batch, b in CASES[world_size]]
+
+
+def draw_in_two_precisions(rng, outputs, inputs, **options):
+    single, drawn = (draw(rng, outputs, inputs, batch) for batch in ((2, 3), (4,)))
+    double = {name: tensor.double() for name, tensor in drawn.items()}
+    return [(single, options), (double, options)]
+
+
+@pytest.mark.parametrize("world_size", CASES)
 @exercise("phase2/ColumnParallelLinear", points=2)
-def test_a_column_parallel_layer_equals_its_part_of_the_whole(ranks, rng, world_size, batch, bias):
+def test_a_column_parallel_layer_equals_its_part_of_the_whole(ranks, rng, world_size):
     """Each rank's outputs and gradients are its part of nn.Linear's, the input's are whole."""
-    drawn = draw(rng, SPLIT, KEPT, batch)
-    if world_size == 3:
-        drawn["upstream"][..., : SPLIT // 3] = (
-            0  # rank 0 has nothing to add to the input's gradient
-        )
+    cases = draw_cases(rng, world_size, SPLIT, KEPT)
+    if world_size > 1:  # rank 0 has nothing to add to the gradient of the last layer's input
+        cases[-1][0]["upstream"][..., : SPLIT // world_size] = 0
 
-    judge_column(run_column(ranks, world_size, drawn, bias=bias), drawn, bias=bias)
+    for seen, (drawn, options) in zip(run(ranks, COLUMN, world_size, cases), cases, strict=True):
+        judge_column(seen, drawn, **options)
 
 
-@pytest.mark.parametrize(("world_size", "batch"), [(3, (2, 3)), (2, (4,))])
 @exercise("phase2/ColumnParallelLinear", points=1)
-def test_gathered_outputs_are_the_whole_layers(ranks, rng, world_size, batch):
+def test_gathered_outputs_are_the_whole_layers(ranks, rng):
     """With gather_output every rank has all outputs, and the gradients are still nn.Linear's."""
-    drawn = draw(rng, SPLIT, KEPT, batch)
-    drawn = of_float64(drawn) if world_size == 2 else drawn
+    cases = draw_in_two_precisions(rng, SPLIT, KEPT, gather_output=True)
 
-    judge_column(run_column(ranks, world_size, drawn, gather_output=True), drawn, gathers=True)
+    for seen, (drawn, options) in zip(run(ranks, COLUMN, 4, cases), cases, strict=True):
+        judge_column(seen, drawn, **options)
 
 
 @exercise("phase2/ColumnParallelLinear", points=0.5)
@@ -256,29 +264,29 @@ def test_a_column_parallel_layer_sends_no_weights(ranks, rng):
     """Forward and backward of a single vector move less than this rank's part of the weight."""
     drawn = draw(rng, WIDE, WIDE, ())
 
-    seen = run_column(ranks, 2, drawn)
+    [seen] = run(ranks, COLUMN, 2, [(drawn, {})])
 
     hold(too_many_bytes(seen, WEIGHT_BYTES, SENDS_WEIGHTS, GUIDE))
     judge_column(seen, drawn)
 
 
-@pytest.mark.parametrize(("world_size", "batch", "bias"), CASES)
+@pytest.mark.parametrize("world_size", CASES)
 @exercise("phase2/RowParallelLinear", points=2)
-def test_a_row_parallel_layer_equals_the_whole(ranks, rng, world_size, batch, bias):
+def test_a_row_parallel_layer_equals_the_whole(ranks, rng, world_size):
     """Every rank has nn.Linear's outputs, with one bias, and its part of the gradients."""
-    drawn = draw(rng, KEPT, SPLIT, batch)
+    cases = draw_cases(rng, world_size, KEPT, SPLIT)
 
-    judge_row(run_row(ranks, world_size, drawn, bias=bias), drawn, bias=bias)
+    for seen, (drawn, options) in zip(run(ranks, ROW, world_size, cases), cases, strict=True):
+        judge_row(seen, drawn, **options)
 
 
-@pytest.mark.parametrize(("world_size", "batch"), [(3, (2, 3)), (2, (4,))])
 @exercise("phase2/RowParallelLinear", points=1)
-def test_a_whole_input_is_split_by_the_layer(ranks, rng, world_size, batch):
+def test_a_whole_input_is_split_by_the_layer(ranks, rng):
     """With input_is_parallel=False each rank takes its part, and the input's gradient is whole."""
-    drawn = draw(rng, KEPT, SPLIT, batch)
-    drawn = of_float64(drawn) if world_size == 2 else drawn
+    cases = draw_in_two_precisions(rng, KEPT, SPLIT, input_is_parallel=False)
 
-    judge_row(run_row(ranks, world_size, drawn, input_is_parallel=False), drawn, parallel=False)
+    for seen, (drawn, options) in zip(run(ranks, ROW, 4, cases), cases, strict=True):
+        judge_row(seen, drawn, **options)
 
 
 @exercise("phase2/RowParallelLinear", points=0.5)
@@ -286,7 +294,7 @@ def test_a_row_parallel_layer_sends_no_weights(ranks, rng):
     """Forward and backward of a single vector move less than this rank's part of the weight."""
     drawn = draw(rng, WIDE, WIDE, ())
 
-    seen = run_row(ranks, 2, drawn)
+    [seen] = run(ranks, ROW, 2, [(drawn, {})])
 
     hold(too_many_bytes(seen, WEIGHT_BYTES, SENDS_WEIGHTS, GUIDE))
     judge_row(seen, drawn)
