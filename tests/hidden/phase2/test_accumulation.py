@@ -1,10 +1,12 @@
 """One optimizer step from several microbatches: the same weights, the same loss."""
 
 from contextlib import suppress
+from operator import itemgetter
 
 import pytest
 import torch
 
+from gradsync.diagnose import first_diagnosis
 from gradsync.diagnose.waiting import stepped_too_early
 from gradsync.probes.accumulation import (
     LEARNING_RATE,
@@ -26,11 +28,13 @@ from gradsync.testing import (
 )
 
 GUIDE = "Gradient accumulation"
-CASES = {
-    "three ranks": UNEQUAL,
-    "two ranks": [[4, 3, 1], [2, 1, 5]],
-    "one rank": [[1, 6, 2]],
-    "one microbatch": [[7], [7]],
+CASES = {  # of each training: samples, by rank and microbatch, and whether targets are numbers
+    "three ranks": [
+        (UNEQUAL, False),
+        ([[4, 3, 1], [2, 1, 5], [6, 1, 1]], True),
+        ([[7]] * 3, False),
+    ],
+    "one rank": [([[1, 6, 2]], False)],
 }
 
 
@@ -53,7 +57,19 @@ def noted(averager, optimizer):
     return calls
 
 
-def probe_steps(rank, trainer, inputs, targets, sizes):
+def run(ranks, trainings):
+    """Run trainings in a row, of inputs, targets and sizes; return what was seen of each."""
+    world_size = len(trainings[0][2])
+    given = [(by_rank(x, 1), by_rank(y, 1), sizes) for x, y, sizes in trainings]
+    seen = ranks(probe_trainings, world_size, trainings=given)
+    return [each(seen, itemgetter(number)) for number in range(len(trainings))]
+
+
+def probe_trainings(rank, trainer, trainings):
+    return [trained(rank, trainer, *training) for training in trainings]
+
+
+def trained(rank, trainer, inputs, targets, sizes):
     """Return this rank's weights and losses after a step on each of its batches.
 
     `calls` is what it called in each of the steps, of the averager's finish and optimizer's step.
@@ -148,17 +164,22 @@ MISWEIGHED = [  # how a microbatch weighs by the sizes and its number, the code,
 @exercise("phase2/train_step_accumulated", points=4)
 def test_steps_equal_those_on_whole_batches(ranks, rng, case):
     """After several steps the weights are those of one process that takes whole batches."""
-    sizes = CASES[case]
-    inputs, targets = draw(rng, 3, sizes, numbers=case == "two ranks")
+    trainings = [(*draw(rng, 2, sizes, numbers), sizes) for sizes, numbers in CASES[case]]
 
-    seen = ranks(
-        probe_steps, len(sizes), inputs=by_rank(inputs, 1), targets=by_rank(targets, 1), sizes=sizes
-    )
+    for seen, training in zip(run(ranks, trainings), trainings, strict=True):
+        hold_weights(seen, *training)
+
+
+def hold_weights(seen, inputs, targets, sizes):
+    calls = [value["calls"] for value in seen]
+
+    def mistaken(seen, expected):  # trains as mistakes would, a dozen times
+        return first_diagnosis(seen, expected, step_mistakes(inputs, targets, sizes, calls))
 
     assert_on_every_rank(
         each(seen, lambda value: value["weights"]),
         one_process(inputs, targets, sizes)["weights"],
-        mistakes=step_mistakes(inputs, targets, sizes, [value["calls"] for value in seen]),
+        mistakes=[mistaken],
     )
 
 
@@ -213,16 +234,13 @@ def step_mistakes(inputs, targets, sizes, calls):
     ]
 
 
-@pytest.mark.parametrize("case", ["three ranks", "one rank"])
+@pytest.mark.parametrize("sizes", [UNEQUAL[:2], UNEQUAL[:1]], ids=["two ranks", "one rank"])
 @exercise("phase2/train_step_accumulated", points=2)
-def test_the_loss_is_the_mean_over_all_samples(ranks, rng, case):
+def test_the_loss_is_the_mean_over_all_samples(ranks, rng, sizes):
     """The float returned is the mean over the samples of all microbatches of all ranks."""
-    sizes = CASES[case]
-    inputs, targets = draw(rng, 2, sizes)
+    inputs, targets = draw(rng, 1, sizes)
 
-    seen = ranks(
-        probe_steps, len(sizes), inputs=by_rank(inputs, 1), targets=by_rank(targets, 1), sizes=sizes
-    )
+    [seen] = run(ranks, [(inputs, targets, sizes)])
 
     kinds = sorted({kind for value in seen for kind in value["kinds"]})
     check(
@@ -232,11 +250,14 @@ def test_the_loss_is_the_mean_over_all_samples(ranks, rng, case):
         f"(GUIDELINES, {GUIDE})",
         guide=GUIDE,
     )
-    losses = each(seen, lambda value: value["losses"][:1])  # before a step went wrong
+
+    def mistaken(seen, expected):  # trains as mistakes would, once for each
+        return first_diagnosis(seen, expected, loss_mistakes(inputs, targets, sizes))
+
     assert_on_every_rank(
-        losses,
-        one_process(inputs, targets, sizes)["losses"][:1],
-        mistakes=loss_mistakes(inputs[:1], targets[:1], sizes),
+        each(seen, lambda value: value["losses"]),
+        one_process(inputs, targets, sizes)["losses"],
+        mistakes=[mistaken],
         otherwise="train_step_accumulated does not return the mean loss over the samples of all "
         f"microbatches of all ranks (GUIDELINES, {GUIDE})",
     )
