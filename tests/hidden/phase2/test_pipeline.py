@@ -223,7 +223,7 @@ def test_only_the_ends_read_their_data(ranks, rng):
 
     stray = torch.zeros(7, dtype=torch.int64)  # of another size than any microbatch
 
-    seen = run(ranks, 2, steps=steps, stray=stray)
+    seen = run(ranks, 3, steps=steps, stray=stray)
 
     hold_gradients(seen, steps)
 
