@@ -18,7 +18,6 @@ from gradsync.testing import (
     check,
     each,
     exercise,
-    hold,
     would_be,
 )
 
@@ -121,14 +120,6 @@ def sum_mistakes(tensors):
     return [*rules, nearly, some_chunks_wrong] if world_size > 1 else []
 
 
-def hold_that_it_sums(ranks, rng):
-    """Hold two ranks' tensors to change: on one rank a function that does nothing is right."""
-    tensors = [rng.standard_normal((2, 8), dtype=np.float32)]
-    seen = run(ranks, probe_sums, 2, tensors=by_rank(tensors, 1))
-    unchanged = sum_mistakes(tensors)[0]
-    hold(unchanged(seen, tensors))
-
-
 def hold_sums(seen, tensors, otherwise, roundings=ROUNDINGS):
     assert_on_every_rank(
         seen,
@@ -140,31 +131,30 @@ def hold_sums(seen, tensors, otherwise, roundings=ROUNDINGS):
     hold_that_it_sends(seen, sum(parts[0].nbytes for parts in tensors))
 
 
-@pytest.mark.parametrize("world_size", [4, 3, 2, 1])
+@pytest.mark.parametrize("world_sizes", [(4,), (2, 1)], ids=["4", "2 and 1"])
 @exercise("phase2/ring_all_reduce", points=3)
-def test_every_rank_ends_with_the_sum(ranks, rng, world_size):
-    """The sum over 1 to 4 ranks, of a size that divides by their number and of one that doesn't."""
-    whole = int(rng.integers(4, 8)) * world_size
-    tensors = [
-        rng.standard_normal((world_size, n), dtype=np.float32) for n in (whole, whole + 1, whole)
-    ]
+def test_every_rank_ends_with_the_sum(ranks, rng, world_sizes):
+    """The sum over 4, 2 and 1 ranks: of a size that divides by that, and of one that doesn't."""
+    for world_size in world_sizes:  # on one rank alone, who does nothing is right
+        whole = int(rng.integers(4, 8)) * world_size
+        tensors = [
+            rng.standard_normal((world_size, n), dtype=np.float32) for n in (whole, whole + 1)
+        ]
 
-    seen = run(ranks, probe_sums, world_size, tensors=by_rank(tensors, 1))
+        seen = run(ranks, probe_sums, world_size, tensors=by_rank(tensors, 1))
 
-    hold_sums(
-        seen,
-        tensors,
-        f"three tensors of {whole}, {whole + 1} and {whole} elements on {world_size} ranks do not "
-        f"all become the sum over the ranks (GUIDELINES, {GUIDE})",
-    )
-    if world_size == 1:
-        hold_that_it_sums(ranks, rng)
+        hold_sums(
+            seen,
+            tensors,
+            f"two tensors, of {whole} and of {whole + 1} elements, on {world_size} ranks do not "
+            f"both become the sum over the ranks (GUIDELINES, {GUIDE})",
+        )
 
 
-@pytest.mark.parametrize("world_size", [4, 3])
 @exercise("phase2/ring_all_reduce", points=3)
-def test_no_rank_sends_more_than_its_part(ranks, rng, world_size):
+def test_no_rank_sends_more_than_its_part(ranks, rng):
     """Each rank sends 2(N-1) chunks of the tensor, each an Nth of it, rounded up."""
+    world_size = 4
     size = int(rng.integers(40, 50)) * world_size + 1
     tensors = [rng.standard_normal((world_size, size), dtype=np.float32)]
 
@@ -189,10 +179,10 @@ def told(numbers):
     return ", ".join(map(str, numbers))
 
 
-@pytest.mark.parametrize(("world_size", "sizes"), [(4, [3, 1]), (3, [1, 2])])
 @exercise("phase2/ring_all_reduce", points=1.5)
-def test_fewer_elements_than_ranks(ranks, rng, world_size, sizes):
+def test_fewer_elements_than_ranks(ranks, rng):
     """A single element, or fewer than there are ranks, is summed as well."""
+    world_size, sizes = 3, [1, 2]
     tensors = [rng.standard_normal((world_size, n), dtype=np.float32) for n in sizes]
     tensors.append(rng.standard_normal(world_size, dtype=np.float32).reshape(world_size))
 
@@ -260,10 +250,10 @@ def test_any_shape_in_place(ranks, rng):
 @exercise("phase2/ring_all_reduce", points=1)
 def test_every_dtype_as_it_is(ranks, rng):
     """Integers are summed exactly, and float64 stays float64."""
-    integers = rng.integers(2**60, 2**61, (3, 7))  # (rank, element); no float64 holds all digits
-    doubles = rng.standard_normal((3, 4, 2))
+    integers = rng.integers(2**60, 2**61, (2, 7))  # (rank, element); no float64 holds all digits
+    doubles = rng.standard_normal((2, 4, 2))
 
-    seen = run(ranks, probe_sums, 3, tensors=by_rank([integers, doubles], 1))
+    seen = run(ranks, probe_sums, 2, tensors=by_rank([integers, doubles], 1))
 
     hold_sums(
         seen,
@@ -272,7 +262,7 @@ def test_every_dtype_as_it_is(ranks, rng):
         f"on the way has to have the tensor's own dtype (GUIDELINES, {GUIDE})",
         roundings=OF_FLOAT64,
     )
-    inexact = [r for r in range(3) if not np.array_equal(seen[r][0], integers.sum(0))]
+    inexact = [r for r in range(2) if not np.array_equal(seen[r][0], integers.sum(0))]
     check(
         not inexact,
         "shape-mismatch",
