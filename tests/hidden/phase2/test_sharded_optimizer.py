@@ -1,6 +1,5 @@
 """The sharded optimizer: the unsharded one's steps, with a share of its state on each rank."""
 
-import pytest
 import torch
 
 from gradsync.diagnose.buckets import nobody_waited, with_guide
@@ -82,7 +81,7 @@ def probe_drive(rank, trainer, case, grads):
         return drive(case, grads, trainer.ShardedOptimizer, rank)
 
 
-def draw(rng, shapes, steps=4):
+def draw(rng, shapes, steps=3):
     """Return gradients (step, parameter), each of a scale of its own."""
     return [[rng.standard_normal(s) * rng.uniform(0.2, 5) for s in shapes] for _ in range(steps)]
 
@@ -104,15 +103,15 @@ def hold_drive(seen, case, grads, what):
     hold(not_sharded([value["kept"] for value in seen], alone["kept"]))
 
 
-@pytest.mark.parametrize("world_size", [4, 3, 2, 1])
 @exercise("phase2/ShardedOptimizer", points=2)
-def test_steps_equal_the_unsharded_optimizers(ranks, rng, world_size):
+def test_steps_equal_the_unsharded_optimizers(ranks, rng):
     """After each step every rank has the parameters that the optimizer itself would make."""
-    grads = draw(rng, SHAPES)
+    for world_size, where in ((4, "on 4 ranks"), (1, "on a rank alone")):
+        grads = draw(rng, SHAPES)
 
-    seen = ranks(probe_drive, world_size, case=PLAIN, grads=grads)
+        seen = ranks(probe_drive, world_size, case=PLAIN, grads=grads)
 
-    hold_drive(seen, PLAIN, grads, "Adam over one group")
+        hold_drive(seen, PLAIN, grads, f"Adam over one group {where}")
 
 
 @exercise("phase2/ShardedOptimizer", points=0.5)
@@ -132,9 +131,9 @@ def test_more_ranks_than_parameters(ranks, rng):
     case = {**PLAIN, "shapes": [(3, 2), (4,)], "groups": [{"members": [0]}, {"members": [1]}]}
     grads = draw(rng, case["shapes"], steps=2)
 
-    seen = ranks(probe_drive, 4, case=case, grads=grads)
+    seen = ranks(probe_drive, 3, case=case, grads=grads)
 
-    hold_drive(seen, case, grads, "with 2 parameters on 4 ranks")
+    hold_drive(seen, case, grads, "with 2 parameters on 3 ranks")
 
 
 @exercise("phase2/ShardedOptimizer", points=1.5)
@@ -164,9 +163,9 @@ def test_a_group_may_come_later(ranks, rng):
     """A group added between steps is stepped from then on, and the others go on as before."""
     late = {"members": [1, 4], "lr": 0.02, "betas": (0.5, 0.9)}
     case = {**PLAIN, "groups": [{"members": [0, 2, 3]}], "late": late, "late_at": 2}
-    grads = draw(rng, SHAPES)
+    grads = draw(rng, SHAPES, steps=4)
 
-    seen = ranks(probe_drive, 3, case=case, grads=grads)
+    seen = ranks(probe_drive, 2, case=case, grads=grads)
 
     hold_drive(seen, case, grads, "with a group that add_param_group added after two steps")
 
@@ -175,7 +174,7 @@ def test_a_group_may_come_later(ranks, rng):
 def test_parameters_without_a_gradient_rest(ranks, rng):
     """A parameter whose gradient is None in a step stays as it is, and its state too."""
     grads = draw(rng, SHAPES)
-    for step, index in [(0, 0), (0, 3), (1, 1), (2, 0), (2, 2), (2, 4), (3, 3)]:
+    for step, index in [(0, 0), (0, 3), (1, 1), (2, 0), (2, 2), (2, 4)]:
         grads[step][index] = None
 
     seen = ranks(probe_drive, 2, case=GROUPS, grads=grads)
