@@ -18,11 +18,11 @@ WIDTH = 3000  # of the hidden layer: the model's file has 190 kB, and a batch fe
 
 
 def go(trainer, rank, world_size, epochs):
-    """Train a large model on few samples, with a file."""
+    """Train a large model on few samples, a step an epoch, with a file."""
     seed_weights(0)
     model = nn.Sequential(nn.Linear(4, WIDTH), nn.Linear(WIDTH, 3)).double()
     data = TensorDataset(torch.rand(6, 4).double(), torch.tensor([0, 1, 2, 0, 1, 2]))
-    options = {"epochs": epochs, "batch_size": 2, "lr": 0.01, "resume_from": "there.pt"}
+    options = {"epochs": epochs, "batch_size": 6, "lr": 0.01, "resume_from": "there.pt"}
     trainer.train(Info(rank, world_size), model, data, data, **options)
 
 
@@ -36,7 +36,7 @@ def test_rank_0_alone_writes(ranks):
         go(trainer, rank, world_size, epochs=2)
         return os.path.exists("there.pt")
 
-    seen = ranks(probe, 3, mistakes=[writes_too(GUIDE)])
+    seen = ranks(probe, 2, mistakes=[writes_too(GUIDE)])
 
     hold_kept(seen[0])
 
