@@ -19,9 +19,6 @@ from gradsync.probes.seeding import seed_weights
 from gradsync.testing import check, each, exercise, hold
 
 GUIDE = "Resuming"
-# In batches of one sample a rank: 12 steps an epoch on two ranks, and 24 on one. No padding there,
-# which is other samples in what is left of an epoch than in a whole one.
-SAMPLES, EPOCHS = 24, 3
 FILE = "progress.pt"
 
 
@@ -57,7 +54,7 @@ class Interruption(Exception):  # noqa: N818 - what ends a training from outside
     """The plug was pulled."""
 
 
-def go(trainer, info, seed, data, path, *, epochs=EPOCHS, batch_size=1, stop_at=None):
+def go(trainer, info, seed, data, path, *, epochs, batch_size=1, stop_at=None):
     """Call `train` with a model of its own; say what came of it, an interruption included."""
     model, history = Net(seed, stop_at), []
     sets = [TensorDataset(torch.from_numpy(x), torch.from_numpy(y)) for x, y in data]
@@ -81,34 +78,38 @@ def go(trainer, info, seed, data, path, *, epochs=EPOCHS, batch_size=1, stop_at=
     }
 
 
-def draw(rng, samples=SAMPLES):
+def draw(rng, samples):
     """Return samples to train on, and some to validate with."""
     return [(rng.standard_normal((n, 4)), rng.integers(0, 3, n)) for n in (samples, 5)]
 
 
-def probe_interrupted(rank, world_size, trainer, data, stop_at, *, batch_size=1, undisturbed=True):
+def probe_interrupted(rank, world_size, trainer, data, stop_at, *, undisturbed=True, **options):
     """Train undisturbed, then interrupted, then go on from there, each with a fresh model."""
     info = Info(rank, world_size)
-    whole = go(trainer, info, 1, data, None) if undisturbed else None
-    first = go(trainer, info, 1, data, FILE, batch_size=batch_size, stop_at=stop_at)
+    whole = go(trainer, info, 1, data, None, **options) if undisturbed else None
+    first = go(trainer, info, 1, data, FILE, stop_at=stop_at, **options)
     content = Path(FILE).read_bytes() if Path(FILE).exists() else None
-    second = go(trainer, info, 2, data, Path(FILE), batch_size=batch_size) if content else None
+    second = go(trainer, info, 2, data, Path(FILE), **options) if content else None
     return {"whole": whole, "first": first, "second": second, "content": content}
 
 
-@pytest.mark.parametrize(("world_size", "stop_at"), [(2, 12 + 10), (1, 24 + 15)])
+# In batches of one sample a rank. No padding, which is other samples in what is left of an epoch
+# than in a whole one. Who writes the file every 20 steps, say, goes on in mid-epoch on two ranks,
+# and on one at the beginning of an epoch, with another one to come.
+@pytest.mark.parametrize(("world_size", "share", "epochs"), [(2, 11, 2), (1, 6, 3)])
 @exercise("phase2/train", points=1.25)
-def test_an_interrupted_training_ends_as_if_undisturbed(ranks, rng, world_size, stop_at):
+def test_an_interrupted_training_ends_as_if_undisturbed(ranks, rng, world_size, share, epochs):
     """Interrupted in mid-epoch and called again, it ends with the undisturbed run's weights."""
-    seen = ranks(probe_interrupted, world_size, data=draw(rng), stop_at=stop_at)
+    options = {"data": draw(rng, share * world_size), "epochs": epochs}
 
-    share = -(-SAMPLES // world_size)
-    hold_shares(seen)
+    seen = ranks(probe_interrupted, world_size, **options, stop_at=2 * share - 1)
+
+    hold_shares(seen, share, epochs)
     hold_file(seen)
     second, whole = each(seen, lambda value: value["second"]), seen[0]["whole"]
     if not all(close(one["params"], whole["params"]) for one in second):
         before = len(seen[0]["first"]["trained"])
-        hold(beyond_epochs(second, EPOCHS))
+        hold(beyond_epochs(second, epochs))
         hold(resumed_wrongly([value["whole"] for value in seen], list(second), before))
     check_that(
         close(second[0]["center"], whole["center"]),
@@ -116,8 +117,8 @@ def test_an_interrupted_training_ends_as_if_undisturbed(ranks, rng, world_size, 
         "the weights are those of an undisturbed training, but a buffer of the model is not: the "
         "file has to hold the model's buffers, too",
     )
-    epoch, steps = divmod(start_of(seen), share)
-    hold_history(second, whole["history"], epoch, steps)
+    epoch, steps = divmod(start_of(seen, share, epochs), share)
+    hold_history(second, whole["history"], epochs, epoch, steps)
     if steps:
         whole_loss = whole["history"][epoch]["train_loss"]
         hold(other_resumed_loss(second, whole_loss, share - steps))
@@ -127,21 +128,21 @@ def check_that(holds, code, text, ranks=()):
     check(holds, code, f"{text} (GUIDELINES, {GUIDE})", ranks=ranks, guide=GUIDE)
 
 
-def hold_shares(seen):
+def hold_shares(seen, share, epochs):
     """Check that training takes each sample once an epoch, in as many epochs as are asked for."""
     trained = each(seen, lambda value: value["whole"]["trained"])
-    share = -(-SAMPLES // len(seen))
+    samples = share * len(seen)
     check_that(
-        len(seen) == 1 or len(trained[0]) != EPOCHS * SAMPLES,
+        len(seen) == 1 or len(trained[0]) != epochs * samples,
         "same-shard-on-every-rank",
-        f"in {EPOCHS} epochs each of {len(seen)} ranks is trained on {len(trained[0])} samples, of "
-        f"a dataset of {SAMPLES}: each is to have its own share",
+        f"in {epochs} epochs each of {len(seen)} ranks is trained on {len(trained[0])} samples, of "
+        f"a dataset of {samples}: each is to have its own share",
         range(len(seen)),
     )
-    found = other_epochs(trained, EPOCHS, SAMPLES, GUIDE)
+    found = other_epochs(trained, epochs, samples, GUIDE)
     if len(seen) == 2:
         first = [own[:share] for own in trained]
-        found = found or other_shares(first, len(trained[0]) // EPOCHS, SAMPLES, GUIDE)
+        found = found or other_shares(first, len(trained[0]) // epochs, samples, GUIDE)
     hold(found)
 
 
@@ -155,26 +156,25 @@ def hold_file(seen):
     )
 
 
-def start_of(seen, samples=SAMPLES):
+def start_of(seen, share, epochs):
     """Return how many samples of a rank the second call took as trained on, of all epochs."""
-    return EPOCHS * -(-samples // len(seen)) - len(seen[0]["second"]["trained"])
+    return epochs * share - len(seen[0]["second"]["trained"])
 
 
-def hold_history(second, whole, epoch, steps):
+def hold_history(second, whole, epochs, epoch, steps):
     """Check that the history of the second call is that of the epochs which it ended."""
-    rows = second[0]["history"]
-    epochs = [round(row["epoch"]) for row in rows]
-    ended = [*range(epoch, EPOCHS)]
+    told = [round(row["epoch"]) for row in second[0]["history"]]
+    ended = [*range(epoch, epochs)]
     check_that(
-        epochs == ended or (epochs == [epoch - 1, *ended] and steps == 0),  # all but evaluated
+        told == ended or (told == [epoch - 1, *ended] and steps == 0),  # all but evaluated
         "wrong-signature",
-        f"a call that went on in epoch {epoch} of {EPOCHS}, counted from 0, returns a history of "
-        f"the epochs {epochs}: it is to be of those that this call ended",
+        f"a call that went on in epoch {epoch} of {epochs}, counted from 0, returns a history of "
+        f"the epochs {told}: it is to be of those that this call ended",
     )
     for name in ("val_loss", "val_accuracy", "train_loss"):
         skip = int(name == "train_loss")  # of an epoch in two parts: not promised
         numbers = [[row[name] for row in one["history"]][skip:] for one in second]
-        right = [row[name] for row in whole[epochs[0] + skip :]]
+        right = [row[name] for row in whole[told[0] + skip :]]
         check_that(
             all(close(own, right) for own in numbers),
             "differs-from-single-process",
@@ -205,36 +205,38 @@ def hold_done(epochs, ended, again):
     )
 
 
-def probe_resumed(rank, world_size, trainer, data, content, batch_size):
+def probe_resumed(rank, world_size, trainer, data, content, **options):
     """Go on from a file that a training on another world size left."""
     part = Path(f"{rank}.part")
     part.write_bytes(content)
     part.replace(FILE)  # all ranks bring the same
-    return go(trainer, Info(rank, world_size), 2, data, FILE, batch_size=batch_size)
+    return go(trainer, Info(rank, world_size), 2, data, FILE, **options)
 
 
 @exercise("phase2/train", points=0.75)
 def test_it_goes_on_with_another_number_of_ranks(ranks, rng):
     """Each sample that is left of the epoch is trained on, on more ranks or fewer than before."""
     # The samples of so many steps of 2 ranks are seldom those of whole steps of 3.
-    samples, share = 3 * SAMPLES, 3 * SAMPLES // 2
+    samples, share = 72, 36
     options = {"data": draw(rng, samples), "batch_size": 3}
-    before = ranks(probe_interrupted, 2, **options, stop_at=share + 30, undisturbed=False)
+    until = {"stop_at": share + 27, "epochs": 2, "undisturbed": False}
+    before = ranks(probe_interrupted, 2, **options, **until)
     hold_file(before)
-    start = start_of(before, samples)
+    start = start_of(before, share, 2)
     epoch, taken = divmod(start, share)  # where the file says that training is
     done = {i for v in before for i in v["first"]["trained"][epoch * share : start]}
     rest = max(0, samples - 2 * taken)  # of this epoch
 
-    for world_size in (3, 1):
-        seen = ranks(probe_resumed, world_size, **options, content=before[0]["content"])
+    options["content"] = before[0]["content"]
+    for world_size, epochs in ((3, 3), (1, 2)):
+        seen = ranks(probe_resumed, world_size, **options, epochs=epochs)
 
         left = -(-rest // world_size)  # of a rank, in this epoch
-        later = (EPOCHS - epoch - 1) * -(-samples // world_size)
+        later = (epochs - epoch - 1) * -(-samples // world_size)
         drawn = [value["trained"] for value in seen]
         told = (
             f"on {world_size} ranks, after an interruption on 2, each rank takes {len(drawn[0])} "
-            f"samples to the end of epoch {EPOCHS - 1}"
+            f"samples to the end of epoch {epochs - 1}"
         )
         check_that(
             len(drawn[0]) != rest // world_size + later or rest % world_size == 0,
@@ -273,14 +275,14 @@ def test_what_is_done_is_not_done_again(ranks, rng):
     def probe(rank, world_size, trainer, data):
         info = Info(rank, world_size)
         return [
-            go(trainer, info, n, data, FILE, epochs=epochs)
+            go(trainer, info, n, data, FILE, epochs=epochs, batch_size=6)
             for n, epochs in enumerate((1, 1, 2, 2, 3, 3))
         ]
 
-    seen = ranks(probe, 2, data=draw(rng))
+    seen = ranks(probe, 2, data=draw(rng, 24))
 
     first, _, more, *_ = calls = seen[0]
-    for n in range(EPOCHS):
+    for n in range(3):
         hold_done(n + 1, *calls[2 * n : 2 * n + 2])
     epochs = [round(row["epoch"]) for row in more["history"]]
     check_that(
