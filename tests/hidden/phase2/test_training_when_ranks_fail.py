@@ -22,7 +22,7 @@ from gradsync.records import Diagnosis
 from gradsync.testing import check, exercise, hold
 
 GUIDE = "When a rank dies"
-RANKS, EPOCHS, STEPS = 3, 3, 8  # steps of an epoch, in batches of one sample a rank
+RANKS, EPOCHS, STEPS = 3, 2, 3  # steps of an epoch, in batches of one sample a rank
 SAMPLES = RANKS * STEPS
 FILE = "progress.pt"
 GROUP_LIMIT = 4.0  # seconds that ranks wait for one that is late; sends and receives, at least
@@ -65,7 +65,7 @@ def go(train, info, data, path, *, seed=1, at=None, fate=None):
 
 
 def draw(rng, first=0):
-    """Return the inputs of a run that loses a rank, `first` or a later one, after an epoch."""
+    """Return the inputs of a run that loses a rank, `first` or a later one, in its last epoch."""
     data = [(rng.standard_normal((n, 4)), rng.integers(0, 3, n)) for n in (SAMPLES, 5)]
     at = int(rng.integers(STEPS + 1, EPOCHS * STEPS))
     return {"data": data, "at": at, "lost": int(rng.integers(first, RANKS))}
@@ -209,8 +209,8 @@ def hold_resumed(ranks, inputs, seen, pause=0.0):
     check_that(
         content,
         "resume-lost",
-        f"training broke off after {inputs['at'] // STEPS} epochs, and there is no file at the "
-        "path of `resume_from` to go on from",
+        "training broke off in its second epoch, and there is no file at the path of "
+        "`resume_from` to go on from",
     )
 
     again = ranks(probe_again, RANKS, data=inputs["data"], content=content, pause=pause)
