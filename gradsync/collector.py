@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 import pytest
 
-from gradsync.ranks import LauncherError
+from gradsync.ranks import LauncherError, symbolic
 from gradsync.ranks.crew import Launcher
 from gradsync.ranks.fork import ForkLauncher
 from gradsync.records import Verdict
@@ -50,6 +50,7 @@ class Collector:
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if torch := sys.modules.get("torch"):  # a suite's own sums are small, and ranks want cores
             torch.set_num_threads(1)
+            symbolic.put_off()
         gc.freeze()  # what there is by now is none of the garbage that a test leaves
         count = min(self._workers, len(session.items))
         if count < 2 or session.testsfailed or not isinstance(self._launcher, ForkLauncher):

@@ -6,7 +6,8 @@ a rank, `crew` with its launchers `fork` (and the `warm` process it forks from) 
 pure, `standoff` (proves deadlocks) and `lenient` (does not), `wording`, `failures`, `events`,
 `values`, `wire`, `places`, `inputs`.
 Untrusted, in the ranks: `worker`, `watch`, `handles`, `recorder`, `frames`.
-On both sides: `dynamo`, which puts off what torch imports to no avail, and `late`, what is put off.
+On both sides: `dynamo` and `symbolic` put off what torch imports to no avail, each by a `deferral`,
+and `late` is what comes all the same.
 """
 
 from gradsync.ranks.crew import LauncherError

@@ -28,7 +28,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gradsync.ranks import dynamo, namespaces, watch, worker
+from gradsync.ranks import dynamo, namespaces, symbolic, watch, worker
 from gradsync.ranks.cgroups import ControlGroup
 from gradsync.ranks.crew import MAX_MESSAGE
 from gradsync.ranks.late import LateImports
@@ -39,7 +39,6 @@ from gradsync.ranks.sandbox import Sandbox
 WANTED_SOON = (
     "gradsync.ranks.pickles",
     "numpy.random",
-    "torch.fx.experimental.symbolic_shapes",  # for `backward` with a gradient that is given
     "torch.optim",
     "torch.profiler._cupti_monitor",
     "torch.utils.data",
@@ -58,6 +57,7 @@ def start(descriptor: int, sandboxed: int) -> NoReturn:
     if sandboxed:
         namespaces.mount_proc()  # bubblewrap's has parts covered, and lets nobody mount one in it
     dynamo.put_off()
+    symbolic.put_off()
     _import_what_ranks_use()
     gc.freeze()  # the pages of all that is imported stay shared with every rank
     gc.enable()

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from gradsync.ranks import dynamo, frames, values, watch, wire
+from gradsync.ranks import dynamo, frames, symbolic, values, watch, wire
 from gradsync.ranks.recorder import Recorder
 from gradsync.ranks.store import EagerFileStore
 
@@ -40,6 +40,7 @@ def start(channel: int, stacks: int) -> NoReturn:
     threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
     keep_memory()
     dynamo.put_off()
+    symbolic.put_off()
     main(socket.socket(fileno=channel), socket.socket(fileno=stacks))
 
 

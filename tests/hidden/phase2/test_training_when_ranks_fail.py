@@ -22,7 +22,7 @@ from gradsync.records import Diagnosis
 from gradsync.testing import check, exercise, hold
 
 GUIDE = "When a rank dies"
-RANKS, EPOCHS, STEPS = 3, 2, 3  # steps of an epoch, in batches of one sample a rank
+RANKS, EPOCHS, STEPS = 3, 2, 5  # steps of an epoch, in batches of one sample a rank
 SAMPLES = RANKS * STEPS
 FILE = "progress.pt"
 GROUP_LIMIT = 4.0  # seconds that ranks wait for one that is late; sends and receives, at least

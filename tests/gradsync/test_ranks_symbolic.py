@@ -1,0 +1,87 @@
+"""torch's symbolic shapes: not imported for plain ones, and whole for whoever wants them."""
+
+import sys
+
+import pytest
+import torch
+
+from gradsync import run_ranks
+from gradsync.ranks import get_launcher
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs the fork launcher")
+NAME = "torch.fx.experimental.symbolic_shapes"
+
+
+@pytest.fixture(autouse=True)
+def _afresh():
+    """Give each test a process to fork from that has not imported them."""
+    get_launcher("fork").close()
+    yield
+    get_launcher("fork").close()
+
+
+def has_run():
+    return "sympy" in sys.modules
+
+
+@pytest.mark.parametrize("launcher", ["fork", "spawn"])
+def test_a_gradient_that_is_given_does_not_import_them(launcher):
+    def function():
+        inputs = torch.ones(2, 3, requires_grad=True)
+        (inputs * 2).backward(torch.full((2, 3), 5.0))
+        return [inputs.grad, has_run()]
+
+    gradient, ran = run_ranks(function, 1, launcher=launcher)[0]
+
+    assert gradient.tolist() == [[10.0] * 3] * 2
+    assert not ran
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (2, 3, 1), (6,), ()])
+def test_a_gradient_of_another_shape_is_refused_as_torch_does(shape):
+    def function(shape):
+        try:
+            torch.ones(2, 3, requires_grad=True).mul(2).backward(torch.ones(shape))
+        except RuntimeError as error:
+            return str(error)
+
+    told = run_ranks(function, 1, shape=shape)[0]
+
+    with pytest.raises(RuntimeError) as refused:
+        torch.ones(2, 3, requires_grad=True).mul(2).backward(torch.ones(shape))
+    assert told == str(refused.value)
+
+
+def test_shapes_that_are_symbolic_are_compared_by_the_real_ones():
+    def function():
+        shapes = sys.modules[NAME]
+        equal, expect = shapes.sym_eq, shapes.expect_true
+        began = has_run()
+        size = shapes.ShapeEnv().create_unbacked_symint()
+        same = equal((size,), (size,))
+        return [began, has_run(), expect(same), equal is not shapes.sym_eq, equal(3, 3)]
+
+    assert run_ranks(function, 1)[0] == [False, True, True, True, True]
+
+
+def test_it_is_found_by_every_way_of_importing_it():
+    def function():
+        import torch.fx.experimental.symbolic_shapes as one
+        from torch.fx.experimental import symbolic_shapes as other
+
+        third = torch.fx.experimental.symbolic_shapes
+        return [one is other is third, has_run(), one.ShapeEnv.__name__, has_run()]
+
+    assert run_ranks(function, 1)[0] == [True, False, "ShapeEnv", True]
+
+
+def test_what_ranks_of_one_run_import_those_of_the_next_have():
+    def function(asks):
+        began_with = has_run()
+        if asks:
+            from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: F401
+        return began_with
+
+    seen = [run_ranks(function, 2, asks=asks) for asks in (False, True, False)]
+
+    assert [list(values) for values in seen] == [[False] * 2, [False] * 2, [True] * 2]
