@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from gradsync.diagnose import Rule, first_diagnosis
@@ -99,6 +100,11 @@ def hold_together(run: Callable[[], object]) -> None:
 def each(seen: Observation, pick: Callable[[Any], Any]) -> Observation:
     """Return the observation with what `pick` takes of every rank's value in its place."""
     return replace(seen, values=tuple(pick(value) for value in seen))
+
+
+def case_by_case(seen: Observation, count: int) -> list[Observation]:
+    """Return what was seen of each of so many cases, of which every rank returned a list."""
+    return [each(seen, itemgetter(case)) for case in range(count)]
 
 
 def check(

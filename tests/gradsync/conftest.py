@@ -12,7 +12,7 @@ import hypothesis
 import pytest
 from sandboxed import needs_sandbox
 
-from gradsync.ranks import RankFailure, run_ranks
+from gradsync.ranks import RankFailure, get_launcher, run_ranks
 from gradsync.records import Failure
 
 __all__ = ["needs_sandbox"]  # a fixture of both this folder's tests and those of hostile code
@@ -35,6 +35,14 @@ def failure_of() -> Callable[..., Failure]:
         return observation.failure
 
     return run
+
+
+@pytest.fixture
+def afresh() -> Iterator[None]:
+    """Give a test a process to fork from that has imported nothing for the ranks of another."""
+    get_launcher("fork").close()
+    yield
+    get_launcher("fork").close()
 
 
 @pytest.fixture

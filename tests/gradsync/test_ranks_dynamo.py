@@ -11,18 +11,12 @@ import torch
 import torch.distributed as dist
 
 from gradsync import run_ranks
-from gradsync.ranks import get_launcher
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs the fork launcher")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="needs the fork launcher"),
+    pytest.mark.usefixtures("afresh"),
+]
 PART = "torch._dynamo.eval_frame"  # a module that it imports when it runs
-
-
-@pytest.fixture(autouse=True)
-def _afresh():
-    """Give each test a process to fork from that has not imported the compiler."""
-    get_launcher("fork").close()
-    yield
-    get_launcher("fork").close()
 
 
 def train_a_step():

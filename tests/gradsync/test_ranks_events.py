@@ -126,6 +126,7 @@ def test_what_is_no_list_of_events_is_refused(rows):
         {"collective": None},
         {"collective": []},
         {"collective": {}},
+        {"collective": EVENT[-1][:-1]},
         {"collective": 0},
         {"collective": -1},
         {"collective": False},

@@ -6,18 +6,12 @@ import pytest
 import torch
 
 from gradsync import run_ranks
-from gradsync.ranks import get_launcher
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs the fork launcher")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="needs the fork launcher"),
+    pytest.mark.usefixtures("afresh"),
+]
 NAME = "torch.fx.experimental.symbolic_shapes"
-
-
-@pytest.fixture(autouse=True)
-def _afresh():
-    """Give each test a process to fork from that has not imported them."""
-    get_launcher("fork").close()
-    yield
-    get_launcher("fork").close()
 
 
 def has_run():

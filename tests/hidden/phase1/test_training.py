@@ -22,7 +22,7 @@ from gradsync.probes.training import (
     spied_training,
     steps_of,
 )
-from gradsync.testing import assert_on_every_rank, by_rank, each, exercise, hold
+from gradsync.testing import assert_on_every_rank, by_rank, case_by_case, each, exercise, hold
 
 GUIDE, MODEL = "Training", "Model synchronisation"
 
@@ -40,7 +40,7 @@ def train_in_turn(ranks, world_size, *calls):
         return [probe_train(rank, world_size, trainer, **options) for options in calls]
 
     seen = ranks(probe, world_size)
-    return [each(seen, lambda value, n=n: value[n]) for n in range(len(calls))]
+    return case_by_case(seen, len(calls))
 
 
 @exercise("phase1/train", points=2)

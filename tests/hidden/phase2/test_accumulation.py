@@ -1,7 +1,6 @@
 """One optimizer step from several microbatches: the same weights, the same loss."""
 
 from contextlib import suppress
-from operator import itemgetter
 
 import pytest
 import torch
@@ -20,6 +19,7 @@ from gradsync.probes.accumulation import (
 from gradsync.testing import (
     assert_on_every_rank,
     by_rank,
+    case_by_case,
     check,
     differs_from_one_process,
     each,
@@ -62,7 +62,7 @@ def run(ranks, trainings):
     world_size = len(trainings[0][2])
     given = [(by_rank(x, 1), by_rank(y, 1), sizes) for x, y, sizes in trainings]
     seen = ranks(probe_trainings, world_size, trainings=given)
-    return [each(seen, itemgetter(number)) for number in range(len(trainings))]
+    return case_by_case(seen, len(trainings))
 
 
 def probe_trainings(rank, trainer, trainings):

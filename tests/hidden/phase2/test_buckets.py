@@ -30,6 +30,7 @@ from gradsync.probes.buckets import (
 from gradsync.testing import (
     assert_on_every_rank,
     by_rank,
+    case_by_case,
     check,
     each,
     exercise,
@@ -127,12 +128,12 @@ def test_what_a_rank_does_not_use_counts_as_zero(ranks, rng):
 
     seen = ranks(probe_unused, 3, **given, mistakes=[unlike_buckets])
 
+    by_case = case_by_case(seen, len(UNUSED))
     for case, (unused, orders) in enumerate(UNUSED.items()):
         lacking = {number for order in orders for number in ALL if number not in order}
         names = [f"branches.{number}." for number in lacking]
         zeros = only_these_wrong(names, "none-gradient-skipped", counted(unused))
-        of_case = each(seen, lambda value, case=case: value[case])
-        hold_means(of_case, inputs[case], mistakes=[zeros], orders=orders, idle=2)
+        hold_means(by_case[case], inputs[case], mistakes=[zeros], orders=orders, idle=2)
 
 
 def counted(unused):

@@ -1,14 +1,12 @@
 """From a full linear layer to the parts of it on the ranks, and training with those."""
 
-from operator import itemgetter
-
 import numpy as np
 import torch
 from torch import nn
 
 from gradsync.diagnose.parallel_layers import unlike_linear
 from gradsync.records import Diagnosis
-from gradsync.testing import assert_on_every_rank, check, each, exercise, would_be
+from gradsync.testing import assert_on_every_rank, case_by_case, check, each, exercise, would_be
 
 GUIDE = "Tensor parallelism"
 INPUTS, HIDDEN, OUTPUTS = 5, 12, 3
@@ -87,9 +85,9 @@ def test_the_parts_together_are_the_full_layer(ranks, rng):
 
     seen = ranks(probe, 3, full=full, inputs=inputs)
 
-    for number, bias in enumerate((True, False)):
+    for outputs, bias in zip(case_by_case(seen, 2), (True, False), strict=True):
         assert_on_every_rank(
-            each(seen, itemgetter(number)),
+            outputs,
             WholeMLP(full, bias)(inputs).detach(),
             mistakes=loading_mistakes(full, inputs, bias, len(seen)),
         )

@@ -16,7 +16,7 @@ from gradsync.diagnose.departures import left_too_early, overwritten
 from gradsync.diagnose.values import close
 from gradsync.probes.buckets import ALL, SMALL, Net, backward, draw, gradients_of, own_gradients
 from gradsync.probes.marks import mark
-from gradsync.testing import assert_on_every_rank, by_rank, check, each, exercise
+from gradsync.testing import assert_on_every_rank, by_rank, case_by_case, check, each, exercise
 
 GUIDE = "Buckets and overlap"
 
@@ -97,10 +97,10 @@ def test_a_second_backward_before_finish(ranks, rng):
 
     seen = ranks(probe_second, 2, inputs=by_rank(inputs, 2), cases=cases, mistakes=[unlike_buckets])
 
+    by_case = case_by_case(seen, len(cases))
     for case, orders in enumerate(cases):
         sent, held = inputs[case][:1], inputs[case][1:]
-        of_case = each(seen, lambda value, case=case: value[case])
-        hold_sums_of_passes(of_case, held, sent, overwritten, orders=orders)
+        hold_sums_of_passes(by_case[case], held, sent, overwritten, orders=orders)
 
 
 def hold_sums_of_passes(seen, held, sent, departure, **options):

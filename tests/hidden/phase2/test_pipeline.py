@@ -1,7 +1,5 @@
 """The pipeline: stages on N ranks step as the unsplit model does on the whole batch."""
 
-from operator import itemgetter
-
 import pytest
 import torch
 from torch import nn
@@ -32,6 +30,7 @@ from gradsync.testing import (
     assert_on_every_rank,
     assert_rank_by_rank,
     by_rank,
+    case_by_case,
     check,
     differs_from_one_process,
     each,
@@ -92,7 +91,7 @@ def run_each(ranks, world_size, trainings, *, frozen, stray=None, kind="vectors"
         kind=kind,
     )
     hold(nobody_waited(seen, GUIDE))
-    return [each(seen, itemgetter(number)) for number in range(len(trainings))]
+    return case_by_case(seen, len(trainings))
 
 
 def given_to(rank, world_size, steps, stray):

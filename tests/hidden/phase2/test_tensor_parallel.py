@@ -1,7 +1,5 @@
 """Linear layers in parts: N ranks compute, forward and backward, what one `nn.Linear` does."""
 
-from operator import itemgetter
-
 import numpy as np
 import pytest
 import torch
@@ -21,6 +19,7 @@ from gradsync.diagnose.waiting import nobody_waited
 from gradsync.testing import (
     assert_rank_by_rank,
     by_rank,
+    case_by_case,
     check,
     each,
     exercise,
@@ -138,7 +137,7 @@ def run(ranks, name, world_size, cases):
     ]
     seen = ranks(probe_layers, world_size, name=name, layers=by_rank(layers))
     hold(nobody_waited(seen, GUIDE))
-    return [each(seen, itemgetter(number)) for number in range(len(cases))]
+    return case_by_case(seen, len(cases))
 
 
 def check_elements(seen, wanted, what):

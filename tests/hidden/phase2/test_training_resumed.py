@@ -117,7 +117,7 @@ def test_an_interrupted_training_ends_as_if_undisturbed(ranks, rng, world_size):
         "the weights are those of an undisturbed training, but a buffer of the model is not: the "
         "file has to hold the model's buffers, too",
     )
-    epoch, steps = divmod(start_of(seen, SHARE, EPOCHS), SHARE)
+    epoch, steps = start_of(seen, SHARE, EPOCHS)
     hold_history(second, whole["history"], epoch, steps)
     if steps:
         whole_loss = whole["history"][epoch]["train_loss"]
@@ -157,8 +157,8 @@ def hold_file(seen):
 
 
 def start_of(seen, share, epochs):
-    """Return how many samples of a rank the second call took as trained on, of all epochs."""
-    return epochs * share - len(seen[0]["second"]["trained"])
+    """Return the epoch in which the second call went on, and a rank's samples before, of it."""
+    return divmod(epochs * share - len(seen[0]["second"]["trained"]), share)
 
 
 def hold_history(second, whole, epoch, steps):
@@ -216,15 +216,13 @@ def probe_resumed(rank, world_size, trainer, data, content, **options):
 @exercise("phase2/train", points=0.75)
 def test_it_goes_on_with_another_number_of_ranks(ranks, rng):
     """Each sample that is left of the epoch is trained on, on more ranks or fewer than before."""
-    # The samples of so many steps of 2 ranks are seldom those of whole steps of 3.
-    samples, share = 72, 36
+    samples, share = 72, 36  # of so many steps of 2 ranks: seldom of whole steps of 3
     options = {"data": draw(rng, samples), "batch_size": 3}
     until = {"stop_at": share + 27, "epochs": 2, "undisturbed": False}
     before = ranks(probe_interrupted, 2, **options, **until)
     hold_file(before)
-    start = start_of(before, share, 2)
-    epoch, taken = divmod(start, share)  # where the file says that training is
-    done = {i for v in before for i in v["first"]["trained"][epoch * share : start]}
+    epoch, taken = start_of(before, share, 2)  # as the file says
+    done = {i for v in before for i in v["first"]["trained"][epoch * share :][:taken]}
     rest = max(0, samples - 2 * taken)  # of this epoch
 
     options["content"] = before[0]["content"]
