@@ -1,16 +1,17 @@
-"""Which tests can tell a mistake from the solution: those that run a function it changes.
+"""Which exercises' tests can tell a mistake from the solution: those that run what it changes.
 
-The others do what they do with the solution, line for line, so that a full grade need not run them.
-What a test runs is found out once: its ranks get the solution with a line more in each function.
+The others do what they do with the solution, line for line, so that a grade of the mistake need not
+run them. What tests run is found out once: they get the solution with a line more in each function.
 """
 
 from __future__ import annotations
 
 import ast
 import functools
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 from gradsync.bank import reference
@@ -21,31 +22,32 @@ from gradsync.submission import Submission
 Functions = frozenset[str]  # "phase1/template_trainer.py train", a method with its class's name
 
 
-def ran_by_test(course: Course, phase: str, seed: int, pool: Executor) -> dict[str, Functions]:
-    """Return, for each test of a phase's hidden suite, the solution's functions that it runs."""
-    whole = grade(reference(course), course, phases=[phase], seed=seed)
-    tests = [verdict.id for verdict in whole.verdicts]
-    jobs = {test: pool.submit(_functions_run, course, phase, test, seed) for test in tests}
-    return {test: job.result() for test, job in jobs.items()}
+def ran_by_exercise(course: Course, phase: str, seed: int, pool: Executor) -> dict[str, Functions]:
+    """Return, for each exercise of a phase, the solution's functions that its hidden tests run."""
+    jobs = {
+        exercise.id: pool.submit(_functions_run, course, exercise.id, seed)
+        for exercise in course.exercises(phase)
+    }
+    return {exercise: job.result() for exercise, job in jobs.items()}
 
 
-def affected_tests(
+def affected_exercises(
     submission: Submission, solution: Submission, ran: Mapping[str, Functions]
-) -> Sequence[str] | None:
-    """Return the tests that run what differs from the solution; None: all are to be run."""
+) -> list[str]:
+    """Return the exercises, in the order of `ran`, whose tests run what differs."""
     changed: set[str] = set()
     for path, source in solution.files.items():
         if submission.files[path] == source:
             continue
-        frame, bodies = _parts(path, source)
+        frame, functions = _parts(path, source)
         try:
-            other_frame, other_bodies = _parts(path, submission.files[path])
+            other_frame, other_functions = _parts(path, submission.files[path])
         except SyntaxError:
-            return None
-        if other_frame != frame:  # signatures, classes, imports, further functions
-            return None
-        changed |= {name for name, body in bodies.items() if other_bodies[name] != body}
-    return [test for test, functions in ran.items() if functions & changed] or None
+            return list(ran)
+        if other_frame != frame:  # classes, imports, other functions than the solution's
+            return list(ran)
+        changed |= {name for name, code in functions.items() if other_functions[name] != code}
+    return [exercise for exercise, functions in ran.items() if functions & changed]
 
 
 class _Functions(ast.NodeTransformer):
@@ -60,58 +62,63 @@ class _Functions(ast.NodeTransformer):
         self._scope = before
         return node
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        self.change(node, self._scope + node.name)
-        return node
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.stmt:
+        return self.changed(node, self._scope + node.name)
 
-    def change(self, node: ast.FunctionDef, name: str) -> None:
+    def changed(self, node: ast.FunctionDef, name: str) -> ast.stmt:
         raise NotImplementedError
 
 
 class _TakenOut(_Functions):
-    """Takes the bodies of functions out of a file."""
+    """Takes functions out of a file, and leaves their names."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        self.bodies: dict[str, str] = {}
+        self.functions: dict[str, str] = {}
 
-    def change(self, node: ast.FunctionDef, name: str) -> None:
-        self.bodies[name] = ast.dump(ast.Module(node.body, []))
-        node.body = []
+    def changed(self, node: ast.FunctionDef, name: str) -> ast.stmt:
+        self.functions[name] = ast.dump(node)
+        return ast.Expr(ast.Name(name))
 
 
 class _Telling(_Functions):
-    """Has each function add its name to a file when it runs."""
+    """Has each function write its name into a pipe when it runs: a file would count as written."""
 
-    def __init__(self, path: str, log: Path) -> None:
+    def __init__(self, path: str, pipe: Path) -> None:
         super().__init__(path)
-        self._log = str(log)
+        self._pipe = str(pipe)
 
-    def change(self, node: ast.FunctionDef, name: str) -> None:
-        telling = f"with open({self._log!r}, 'a') as _log: _log.write({name + chr(10)!r})"
+    def changed(self, node: ast.FunctionDef, name: str) -> ast.stmt:
+        telling = f"with open({self._pipe!r}, 'w') as _pipe: _pipe.write({name + chr(10)!r})"
         documented = ast.get_docstring(node) is not None
         node.body[documented:documented] = ast.parse(telling).body
+        return node
 
 
 @functools.lru_cache(maxsize=8)  # the solution's are asked for with every mistake
 def _parts(path: str, source: bytes) -> tuple[str, dict[str, str]]:
-    """Return a file's code outside of functions, and the bodies of its functions by name."""
+    """Return a file's code outside of functions, and its functions by name."""
     taken_out = _TakenOut(path)
     frame = ast.dump(taken_out.visit(ast.parse(source)))
-    return frame, taken_out.bodies
+    return frame, taken_out.functions
 
 
-def _functions_run(course: Course, phase: str, test: str, seed: int) -> Functions:
+def _functions_run(course: Course, exercise: str, seed: int) -> Functions:
+    phase = exercise.partition("/")[0]
     with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "ran"
-        log.touch()
+        pipe = Path(folder) / "ran"
+        os.mkfifo(pipe)
         files = {
-            path: ast.unparse(_Telling(path, log).visit(ast.parse(source))).encode()
+            path: ast.unparse(_Telling(path, pipe).visit(ast.parse(source))).encode()
             for path, source in reference(course).files.items()
         }
         telling = Submission("the solution, telling what runs", files)
-        report = grade(telling, course, phases=[phase], seed=seed, tests=[test], workers=1)
-        [verdict] = report.verdicts
-        if verdict.status != "passed":
-            raise RuntimeError(f"{test} can't be asked what it runs: {verdict.message}")
-        return frozenset(log.read_text().splitlines())
+        with ThreadPoolExecutor(1) as reader:
+            lines = reader.submit(lambda: frozenset(pipe.read_text().splitlines()))
+            with pipe.open("w"):  # or the reader would take the first that is done for the last
+                report = grade(
+                    telling, course, phases=[phase], seed=seed, exercise=exercise, workers=1
+                )
+        if report.score != report.max_score:
+            raise RuntimeError(f"{exercise} can't be asked what it runs: {report.verdicts}")
+        return lines.result()

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import gc
 import sys
-from collections.abc import Collection
 
 import pytest
 
@@ -14,22 +13,19 @@ from gradsync.ranks import LauncherError, symbolic
 from gradsync.ranks.crew import Launcher
 from gradsync.ranks.fork import ForkLauncher
 from gradsync.records import Verdict
-from gradsync.verdicts import verdict_id
 from gradsync.workers import Turns, side_by_side
 
 
 class Collector:
-    """Picks the tests that are asked for, where some are, and takes down their verdicts."""
+    """Picks the tests of the exercise asked for, if one is, and takes down their verdicts."""
 
     def __init__(
         self,
         exercise: str | None = None,
-        tests: Collection[str] | None = None,
         launcher: Launcher | None = None,
         workers: int = 1,
     ) -> None:
         self.exercise = exercise
-        self.tests = tests
         self.lost: LauncherError | None = None  # what kept a test from being judged at all
         self.interrupted = False  # by Ctrl-C
         self._launcher = launcher
@@ -109,7 +105,5 @@ class Collector:
         self.lost = self.lost or lost
 
     def _is_wanted(self, item: pytest.Item) -> bool:
-        if self.tests is not None and verdict_id(item.path, item.name) not in self.tests:
-            return False
         marker = item.get_closest_marker("exercise")
         return self.exercise is None or (marker is not None and marker.args[0] == self.exercise)

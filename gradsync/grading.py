@@ -8,7 +8,7 @@ import io
 import os
 import secrets
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -36,7 +36,6 @@ def grade(
     seed: int,
     audience: Audience = "hidden",
     exercise: str | None = None,
-    tests: Collection[str] | None = None,
     launcher: LauncherName | None = None,
     workers: int | None = None,
     pytest_options: Sequence[str] = (),
@@ -52,7 +51,6 @@ def grade(
         seed: from which tests draw their inputs: the same seed, the same grade.
         audience: the visible suites, or the hidden ones that a grade is made of.
         exercise: run the tests of this one alone.
-        tests: run these alone, by the ids of their verdicts.
         launcher: how ranks are started; None takes the fastest that this system has.
         workers: how many tests run at a time, with forked ranks; None: what the machine can.
         pytest_options: more of pytest's own, such as `--exitfirst`.
@@ -65,7 +63,7 @@ def grade(
     suites = [course.suite(audience, phase) for phase in phases]
     starter = get_launcher(launcher)
     starter.warm_up()
-    collector = Collector(exercise, tests, starter, workers or count_workers())
+    collector = Collector(exercise, starter, workers or count_workers())
     with unpacked(submission.files) as folder:
         options = [f"--submission={folder}", f"--seed={seed}", *pytest_options]
         if launcher is not None:

@@ -1,11 +1,11 @@
-"""Which tests `make truth` leaves out: those that run no function that a mistake changes."""
+"""Which exercises `make truth` leaves out: those whose tests run nothing that a mistake changes."""
 
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from small_course import write_course
+from small_course import EXERCISES, write_course
 
-from benchmarks.impact import affected_tests, ran_by_test
+from benchmarks.impact import affected_exercises, ran_by_exercise
 from gradsync.bank import reference
 from gradsync.submission import Submission
 
@@ -47,7 +47,7 @@ def test_doubled(ranks):
     assert ranks(lambda trainer: trainer.double(2), 1, process_group=False)[0] == 4
 
 
-@exercise("phase1/double", points=1)
+@exercise("phase1/Counter", points=1)
 def test_counted(ranks):
     """A counter counts."""
 
@@ -58,20 +58,21 @@ def test_counted(ranks):
 
     assert list(ranks(probe, 2)) == [1, 1]
 '''
-DOUBLED, COUNTED = "phase1/impact::test_doubled", "phase1/impact::test_counted"
+DOUBLED, COUNTED = "phase1/double", "phase1/Counter"
 RAN = {
     DOUBLED: frozenset({f"{FILE} double", f"{FILE} add"}),
     COUNTED: frozenset({f"{FILE} Counter.__init__", f"{FILE} Counter.go"}),
 }
 
 
-def test_each_test_is_asked_what_it_runs(tmp_path):
+def test_each_exercise_is_asked_what_its_tests_run(tmp_path):
     (tmp_path / "solutions/phase1").mkdir(parents=True)
     (tmp_path / "solutions" / FILE).write_text(SOLUTION)
-    course = write_course(tmp_path, SUITE, name="impact")
+    exercises = EXERCISES + EXERCISES.replace("double", "Counter")
+    course = write_course(tmp_path, SUITE, name="impact", exercises=exercises)
 
     with ThreadPoolExecutor(1) as pool:
-        ran = ran_by_test(course, "phase1", 1, pool)
+        ran = ran_by_exercise(course, "phase1", 1, pool)
 
     assert ran == RAN
     assert reference(course).files[FILE].decode() == SOLUTION
@@ -85,16 +86,21 @@ def test_each_test_is_asked_what_it_runs(tmp_path):
         pytest.param("self.count = 0", "self.count = 1", [COUNTED], id="a method"),
         pytest.param("+= self.step", "= self.step", [COUNTED], id="another"),
         pytest.param("\n\nclass", "  # the sum\n\n\nclass", [], id="a comment alone"),
-        pytest.param("times=2", "times=3", None, id="a signature"),
-        pytest.param("step = 1", "step = 2", None, id="a class"),
-        pytest.param("LIMIT = 9", "LIMIT = 8", None, id="a constant"),
-        pytest.param("class Counter:", "def double(n): ...\n\n\nclass Counter:", None, id="more"),
-        pytest.param("class Counter:", "class Counter", None, id="no Python"),
+        pytest.param("times=2", "times=3", [DOUBLED], id="a signature"),
+        pytest.param("step = 1", "step = 2", [DOUBLED, COUNTED], id="a class"),
+        pytest.param("LIMIT = 9", "LIMIT = 8", [DOUBLED, COUNTED], id="a constant"),
+        pytest.param(
+            "class Counter:",
+            "def double(n): ...\n\n\nclass Counter:",
+            [DOUBLED, COUNTED],
+            id="more",
+        ),
+        pytest.param("class Counter:", "class Counter", [DOUBLED, COUNTED], id="no Python"),
     ],
 )
-def test_a_change_asks_for_the_tests_that_run_it(old, new, wanted):
+def test_a_change_asks_for_the_exercises_that_run_it(old, new, wanted):
     assert SOLUTION.count(old) == 1
     solution = Submission("solution", {FILE: SOLUTION.encode()})
     changed = Submission("changed", {FILE: SOLUTION.replace(old, new).encode()})
 
-    assert affected_tests(changed, solution, RAN) == (wanted or None)
+    assert affected_exercises(changed, solution, RAN) == wanted
