@@ -1,10 +1,11 @@
 """`make truth`: grade all of the bank, and print how true the grades are.
 
 A correct answer is graded by all tests. A mistake is graded up to the first test that fails, in the
-order of a report, by the exercises whose tests run a function that it changes (`benchmarks.impact`):
-the others do what they do with the solution, and nothing after the first failure can come before
-it. One mistake in fifty is graded by all tests as well, and must be told alike. Phases or names as
-arguments grade those alone: `python -m benchmarks.truth phase1`.
+order of a report, by the exercises whose tests run a function that it changes: the others do what
+they do with the solution (`benchmarks.impact`), and a report tells what comes after the first
+failure after it. One mistake in fifty is graded by all tests as well, and must be told alike.
+README.md's table is written anew. Phases or names as arguments grade those alone, and leave it:
+`python -m benchmarks.truth phase1`.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.impact import affected_exercises, ran_by_exercise
+from benchmarks.outcome import Outcome, gist
+from benchmarks.tally import CHECKED, Tally, show_in, table, tally
 from gradsync.bank import Right, Wrong, reference, right_submissions, wrong_submissions
 from gradsync.course import find_course
 from gradsync.grading import grade
@@ -26,74 +28,33 @@ from gradsync.records import Verdict
 
 COURSE = find_course(Path(__file__).parent)
 SEED = 1
-NAMED_SHARE = 0.97  # of the wrong ones, that must be named with the expected code first
-CHECKED = 50  # one in so many mistakes is graded by all tests as well
 FEW = 20  # so few mistakes are each graded by all tests as well
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a grade said of one submission of known truth."""
-
-    known: Wrong | Right
-    seconds: float
-    first: Verdict | None  # of those not passed, in the order of a report
-    alike: bool | None = None  # by all tests as well; None: not compared
-
-    @property
-    def true(self) -> bool:
-        """Whether it is what was expected."""
-        if isinstance(self.known, Right):
-            return self.first is None
-        return _gist(self.first)[:2] == (self.known.exercise, self.known.code)
-
-    def told(self) -> str:
-        """Return what a person reads of it."""
-        exercise, code, _ = _gist(self.first)
-        got = f"{code} in {exercise}" if self.first else "full marks"
-        line = f"{self.seconds:6.1f} s  {self.known.name}: {got}"
-        if self.alike is False:
-            line += ", NOT alike by all tests"
-        if self.true:
-            return line
-        wanted = "full marks"
-        if isinstance(self.known, Wrong):
-            wanted = f"{self.known.code} in {self.known.exercise}"
-        message = self.first.message[:200] if self.first else ""
-        return f"{line}, NOT {wanted}: {message}"
-
-
 def main(names: Sequence[str]) -> int:
-    """Grade and print a table for each phase; 1 where one falls short."""
-    short = False
+    """Grade and print a table, which README.md shows if it is of all; 1 where it falls short."""
+    banks = {phase: _bank(phase) for phase in COURSE.graded_phases("hidden")}
+    strange = set(names) - set(banks) - {known.name for bank in banks.values() for known in bank}
+    if strange:
+        print(f"neither a phase nor in the bank: {', '.join(sorted(strange))}", file=sys.stderr)
+        return 2
+    tallies: dict[str, Tally] = {}
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        for phase in COURSE.graded_phases("hidden"):
-            bank = (*right_submissions(COURSE, phase), *wrong_submissions(COURSE, phase))
+        for phase, bank in banks.items():
             asked = [known for known in bank if not names or {known.name, phase} & set(names)]
-            if not asked:
-                continue
-            began = time.monotonic()
-            outcomes = list(_graded(asked, phase, pool))
-            print(f"\n{phase}, {len(asked)} grades in {time.monotonic() - began:,.0f} s")
-            short |= not _tell(outcomes)
-    return int(short)
+            if asked:
+                began = time.monotonic()
+                outcomes = list(_graded(asked, phase, pool))
+                tallies[phase] = tally(outcomes, time.monotonic() - began)
+    print(f"\n{table(tallies)}")
+    if not names:
+        show_in(COURSE.root / "README.md", table(tallies))
+    return int(not all(one.holds for one in tallies.values()))
 
 
-def _tell(outcomes: Sequence[Outcome]) -> bool:
-    """Print a phase's rows of the table; False where it falls short."""
-    wrong = [o for o in outcomes if isinstance(o.known, Wrong)]
-    right = [o for o in outcomes if isinstance(o.known, Right)]
-    compared = [o for o in outcomes if o.alike is not None]
-    rows = [
-        ("mistakes caught", sum(o.first is not None for o in wrong), len(wrong), 1.0),
-        ("mistakes named rightly, first", sum(o.true for o in wrong), len(wrong), NAMED_SHARE),
-        ("correct answers with full marks", sum(o.true for o in right), len(right), 1.0),
-        ("alike by all tests", sum(bool(o.alike) for o in compared), len(compared), 1.0),
-    ]
-    for what, count, of, _ in rows:
-        print(f"{what}: {count} of {of}")
-    print()
-    return all(count >= share * of for _, count, of, share in rows)
+def _bank(phase: str) -> tuple[Wrong | Right, ...]:
+    """Return what is known of a phase, what takes longest first."""
+    return (*right_submissions(COURSE, phase), *wrong_submissions(COURSE, phase))
 
 
 def _graded(asked: Sequence[Wrong | Right], phase: str, pool: Executor) -> Iterator[Outcome]:
@@ -126,7 +87,7 @@ def grade_wrong(known: Wrong, exercises: Sequence[str], check: bool) -> Outcome:
     failures = (_first_failure(known, exercise) for exercise in exercises)
     first = next((failure for failure in failures if failure), None)
     seconds = time.monotonic() - began
-    alike = _gist(first) == _gist(_first_failure(known)) if check else None
+    alike = gist(first) == gist(_first_failure(known)) if check else None
     return Outcome(known, seconds, first, alike)
 
 
@@ -142,13 +103,6 @@ def _first_failure(known: Wrong | Right, exercise: str | None = None) -> Verdict
         pytest_options=["--exitfirst"] if exercise else [],
     )
     return next((verdict for verdict in report.verdicts if verdict.status != "passed"), None)
-
-
-def _gist(verdict: Verdict | None) -> tuple[str | None, str | None, str | None]:
-    """Return a verdict's exercise, code and test."""
-    if verdict is None:
-        return None, None, None
-    return verdict.exercise, verdict.diagnosis.code if verdict.diagnosis else None, verdict.id
 
 
 if __name__ == "__main__":

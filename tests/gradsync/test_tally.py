@@ -1,0 +1,97 @@
+"""The table that `make truth` writes into README.md."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.outcome import Outcome
+from benchmarks.tally import BEGIN, END, show_in, table, tally
+from gradsync.bank import Right, Wrong
+from gradsync.records import Diagnosis, Verdict
+
+WRONG = Wrong("sums", "phase1/average_gradients", "sum-not-mean", "phase1/template_trainer.py", ())
+RIGHT = Right("flat", {"phase1/template_trainer.py": ""})
+TOLD = Verdict(
+    id="phase1/trainer::test_mean",
+    exercise=WRONG.exercise,
+    file=WRONG.file,
+    points=0.0,
+    max_points=5.0,
+    status="failed",
+    message="summed, not divided",
+    diagnosis=Diagnosis(WRONG.code, (0, 1), "summed, not divided"),
+)
+OTHERWISE = replace(TOLD, diagnosis=None, message="not the mean")
+ELSEWHERE = replace(TOLD, exercise="phase1/train_step")
+
+
+@pytest.mark.parametrize(
+    ("known", "first", "true"),
+    [
+        pytest.param(WRONG, TOLD, True, id="named"),
+        pytest.param(WRONG, OTHERWISE, False, id="not named"),
+        pytest.param(WRONG, ELSEWHERE, False, id="named in another exercise"),
+        pytest.param(WRONG, None, False, id="not caught"),
+        pytest.param(RIGHT, None, True, id="full marks"),
+        pytest.param(RIGHT, TOLD, False, id="no full marks"),
+    ],
+)
+def test_an_outcome_is_true_where_it_is_what_was_expected(known, first, true):
+    outcome = Outcome(known, 1.0, first)
+
+    assert outcome.true is true
+    assert ("NOT" in outcome.told()) is not true
+
+
+def test_what_falls_short_does_not_hold():
+    good = [Outcome(WRONG, 1.0, TOLD, alike=True), Outcome(RIGHT, 1.0, None)]
+
+    assert tally(good, 60.0).holds
+    for bad in (
+        Outcome(WRONG, 1.0, None),
+        Outcome(WRONG, 1.0, TOLD, alike=False),
+        Outcome(RIGHT, 1.0, TOLD),
+    ):
+        assert not tally([*good, bad], 60.0).holds
+    misnamed = Outcome(WRONG, 1.0, OTHERWISE)
+    assert tally([*good * 50, misnamed], 60.0).holds  # 50 of 51 are 98 %
+    assert not tally([*good * 10, misnamed], 60.0).holds
+
+
+def test_the_table_is_written_where_readme_has_it(tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n\n{BEGIN}\n\nold\n\n{END}\n\nafter\n")
+    phase = tally([Outcome(WRONG, 1.0, TOLD), Outcome(RIGHT, 1.0, None)], 90.0)
+
+    show_in(readme, table({"phase1": phase, "phase2": phase}))
+
+    before, _, rest = readme.read_text().partition(BEGIN)
+    written, _, after = rest.partition(END)
+    assert (before, after) == ("before\n\n", "\n\nafter\n")
+    assert written.strip().splitlines() == [
+        "|  | phase1 | phase2 |",
+        "| --- | --- | --- |",
+        "| mistakes caught | 1 of 1 | 1 of 1 |",
+        "| mistakes named rightly, first | 1 of 1 | 1 of 1 |",
+        "| correct answers with full marks | 1 of 1 | 1 of 1 |",
+        "| told alike by all tests, one mistake in 50 | 0 of 0 | 0 of 0 |",
+        "| graded in | 1.5 min | 1.5 min |",
+    ]
+
+
+def test_the_readme_of_this_course_has_a_place_for_it():
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+
+    assert readme.count(BEGIN) == readme.count(END) == 1
+    assert readme.index(BEGIN) < readme.index(END)
+
+
+def test_a_readme_without_a_place_is_left_and_the_table_is_told(tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text("nothing here\n")
+
+    with pytest.raises(ValueError, match=r"no place for the table.*\n\| a \|"):
+        show_in(readme, "| a |")
+
+    assert readme.read_text() == "nothing here\n"
