@@ -184,6 +184,19 @@ def other_counts(seen: Run, share: int, guide: str) -> Diagnosis | None:
     return _found("differs-from-single-process", text, guide, wrong)
 
 
+def trained_in_evaluation_mode(seen: Run, guide: str) -> Diagnosis | None:
+    """Models that came in evaluation mode were trained in it, if only on some samples."""
+    wrong = [rank for rank, value in enumerate(seen) if sum(value["sizes"]) < len(value["trained"])]
+    if not wrong:
+        return None
+    text = (
+        "train was given a model in evaluation mode, as it is after an evaluation, and trained it "
+        "in that mode: it has to be switched to training mode first, or dropout and BatchNorm do "
+        "not train"
+    )
+    return _found("mode-not-restored", text, guide, wrong)
+
+
 def other_numbers(
     seen: Run,
     right: Sequence[Row],

@@ -16,6 +16,7 @@ from gradsync.diagnose.training import (
     other_counts,
     other_numbers,
     other_rows,
+    trained_in_evaluation_mode,
     training_mistakes,
     with_its_momentum,
 )
@@ -146,6 +147,23 @@ def test_a_rank_whose_numbers_differ_is_named():
     once[1]["history"][0]["val_loss"] += 0.1
 
     assert numbers_of(once).ranks == (1,)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ranks"),
+    [
+        pytest.param([[2, 2], [2, 2]], None, id="in training mode"),
+        pytest.param([[2, 2], [2, 2, 3]], None, id="evaluated in it, too"),
+        pytest.param([[2, 2], []], (1,), id="not on one rank"),
+        pytest.param([[2], [2]], (0, 1), id="for one of two batches"),
+    ],
+)
+def test_a_training_in_evaluation_mode_is_told(sizes, ranks):
+    seen = [{"sizes": own, "trained": [0, 1, 2, 3]} for own in sizes]
+
+    found = trained_in_evaluation_mode(seen, GUIDE)
+
+    assert (found and (found.code, found.ranks)) == (ranks and ("mode-not-restored", ranks))
 
 
 @pytest.mark.parametrize(

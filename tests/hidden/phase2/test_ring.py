@@ -77,6 +77,24 @@ def hold_that_it_waits(seen):
     )
 
 
+def hold_that_its_sends_are_over(seen):
+    """The last send to each rank must be known to have ended: those before it have, too, then."""
+    ended = {(event.rank, event.call) for event in seen.events if event.kind == "exit"}
+    sends = [e for e in seen.events if e.collective is not None and e.collective.op == "send"]
+    last = {(event.rank, event.collective.peer): event for event in sends}
+    open_ones = [event for event in last.values() if (event.rank, event.call) not in ended]
+    where = open_ones[0].collective.where if open_ones else ""
+    check(
+        not open_ones,
+        "no-rank-waits",
+        f"the send that starts at {where} is never waited for: it may still read the tensor when "
+        "ring_all_reduce has returned, and whoever called that may change the tensor at once "
+        f"(GUIDELINES, {GUIDE})",
+        ranks=sorted({event.rank for event in open_ones}),
+        guide=GUIDE,
+    )
+
+
 def hold_that_it_sends(seen, size):
     """All parts of `size` bytes have to meet, and their sum to get back to every rank."""
     sent, least = sum(bytes_by_rank(seen)), 2 * (seen.world_size - 1) * size
@@ -219,6 +237,7 @@ def test_any_shape_in_place(ranks, rng):
 
     seen = run(ranks, probe, 3, parts=by_rank(parts))
 
+    hold_that_its_sends_are_over(seen)
     plain = "a tensor of three dimensions does not become the sum over the ranks"
     hold_sums(each(seen, lambda value: value[:1]), [parts], f"{plain} (GUIDELINES, {GUIDE})")
     total = parts.sum(0)

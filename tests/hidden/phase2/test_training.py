@@ -13,6 +13,7 @@ from gradsync.diagnose.training import (
     other_counts,
     other_numbers,
     other_rows,
+    trained_in_evaluation_mode,
     training_mistakes,
     with_its_momentum,
 )
@@ -40,10 +41,10 @@ from gradsync.testing import (
 SAMPLER, STEP, GUIDE = "Resumable shares", "Gradient accumulation", "Resuming"
 
 
-def probe_train(rank, world_size, trainer, data, seeds, **options):
-    """Train on `data` from weights of its own seed; say what came of it."""
-    info = Info(rank, world_size)
-    return spied_training(trainer.train, info, Classifier(seeds[rank]), data, **options)
+def probe_train(rank, world_size, trainer, data, seeds, evaluating=False, **options):
+    """Train on `data` a model of its own seed, perhaps in evaluation mode; say what came of it."""
+    info, model = Info(rank, world_size), Classifier(seeds[rank]).train(not evaluating)
+    return spied_training(trainer.train, info, model, data, **options)
 
 
 def train_in_turn(ranks, world_size, *calls):
@@ -58,14 +59,16 @@ def train_in_turn(ranks, world_size, *calls):
 
 @exercise("phase2/train", points=0.75)
 def test_every_epoch_goes_its_own_way_over_the_ranks_shares(ranks, rng):
-    """Each rank trains on its share, in another order in another epoch, and with another seed."""
+    """In training mode, on its share, in another order in another epoch, and with another seed."""
     data = draw_samples(rng, 41), draw_samples(rng, 4)
     options = {"data": data, "seeds": [1, 1], "batch_size": 16}  # the last one smaller, of 5
+    options["evaluating"] = True  # until `train` switches
     twice, once = {**options, "epochs": 2, "seed": 0}, {**options, "epochs": 1}
 
     seen, reseeded, unseeded = train_in_turn(ranks, 2, twice, {**once, "seed": 4}, once)
 
     headings = {"shares": SAMPLER, "epochs": SAMPLER, "guide": GUIDE}
+    hold(trained_in_evaluation_mode(seen, GUIDE))
     hold(other_samples(seen, reseeded, unseeded, samples=41, **headings))
 
 
