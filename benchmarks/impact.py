@@ -77,7 +77,7 @@ class _TakenOut(_Functions):
         self.functions: dict[str, str] = {}
 
     def changed(self, node: ast.FunctionDef, name: str) -> ast.stmt:
-        self.functions[name] = ast.dump(node)
+        self.functions[name] = self.functions.get(name, "") + ast.dump(node)  # of one name: all
         return ast.Expr(ast.Name(name))
 
 

@@ -36,6 +36,14 @@ class Counter:
 
     def go(self):
         self.count += self.step
+
+    @property
+    def half(self):
+        return self.count / 2
+
+    @half.setter
+    def half(self, count):
+        self.count = 2 * count
 '''
 SUITE = '''
 from gradsync.testing import exercise
@@ -53,6 +61,7 @@ def test_counted(ranks):
 
     def probe(trainer):
         counter = trainer.Counter()
+        counter.half = 0
         counter.go()
         return counter.count
 
@@ -61,7 +70,7 @@ def test_counted(ranks):
 DOUBLED, COUNTED = "phase1/double", "phase1/Counter"
 RAN = {
     DOUBLED: frozenset({f"{FILE} double", f"{FILE} add"}),
-    COUNTED: frozenset({f"{FILE} Counter.__init__", f"{FILE} Counter.go"}),
+    COUNTED: frozenset({f"{FILE} Counter.__init__", f"{FILE} Counter.go", f"{FILE} Counter.half"}),
 }
 
 
@@ -85,6 +94,8 @@ def test_each_exercise_is_asked_what_its_tests_run(tmp_path):
         pytest.param("one + other", "one - other", [DOUBLED], id="a function in one"),
         pytest.param("self.count = 0", "self.count = 1", [COUNTED], id="a method"),
         pytest.param("+= self.step", "= self.step", [COUNTED], id="another"),
+        pytest.param("count / 2", "count / 3", [COUNTED], id="the first of one name"),
+        pytest.param("2 * count", "3 * count", [COUNTED], id="the last of one name"),
         pytest.param("\n\nclass", "  # the sum\n\n\nclass", [], id="a comment alone"),
         pytest.param("times=2", "times=3", [DOUBLED], id="a signature"),
         pytest.param("step = 1", "step = 2", [DOUBLED, COUNTED], id="a class"),
