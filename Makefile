@@ -24,7 +24,7 @@ fuzz: .venv/ready  ## broken frames and archives for two minutes; EXAMPLES=25000
 bench: .venv/ready  ## the figures of README.md, measured side by side
 	$(BIN)/python -m benchmarks
 
-truth: .venv/ready  ## grade every known mistake and every correct answer in full
+truth: .venv/ready  ## grade every known mistake and correct answer, for README.md (20 minutes)
 	$(BIN)/python -m benchmarks.truth
 
 soak: .venv/ready  ## 500 grades, half of them on a busy machine: takes hours

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.impact import affected_exercises, ran_by_exercise
 from benchmarks.outcome import Outcome, gist
-from benchmarks.tally import CHECKED, Tally, show_in, table, tally
+from benchmarks.tally import Tally, show_in, table, tally
 from gradsync.bank import Right, Wrong, reference, right_submissions, wrong_submissions
 from gradsync.course import find_course
 from gradsync.grading import grade
@@ -28,6 +28,7 @@ from gradsync.records import Verdict
 
 COURSE = find_course(Path(__file__).parent)
 SEED = 1
+CHECKED = 50  # one in so many mistakes is graded by all tests as well
 FEW = 20  # so few mistakes are each graded by all tests as well
 
 
