@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
+import itertools
 import os
 import secrets
 import time
@@ -22,6 +23,9 @@ from gradsync.roots import point_at_roots
 from gradsync.submission import Submission
 from gradsync.workers import count_workers
 from gradsync.workplace import unpacked
+
+SWEPT_AFTER = 16  # suites, each of which leaves half a MiB
+_SUITES = itertools.count(1)
 
 
 class GraderError(Exception):
@@ -107,13 +111,18 @@ def _run_pytest(
 
 @contextlib.contextmanager
 def _no_collecting() -> Iterator[None]:
-    """Look for no garbage unasked: a suite leaves little, and torch would be gone through."""
+    """Look for no garbage unasked: a suite leaves little, and torch would be gone through.
+
+    That of many suites is looked for at once: what was frozen, Python would not come to by itself.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         gc.unfreeze()
+        if next(_SUITES) % SWEPT_AFTER == 0:
+            gc.collect()
         if enabled:
             gc.enable()
 

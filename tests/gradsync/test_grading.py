@@ -1,8 +1,10 @@
 """How a suite is run on a submission."""
 
-from small_course import write_course
+import gc
 
-from gradsync.grading import grade
+from small_course import RIGHT, write_course
+
+from gradsync.grading import SWEPT_AFTER, grade
 from gradsync.submission import Submission
 
 WITNESSES = """
@@ -37,3 +39,17 @@ def test_what_a_failed_test_saw_is_let_go(tmp_path):
     report = grade(submission, course, phases=["phase1"], seed=1, workers=1)
 
     assert [verdict.status for verdict in report.verdicts] == ["error", "error", "passed"]
+
+
+def test_what_many_suites_leave_is_swept_up(tmp_path):
+    course = write_course(tmp_path, name="swept")
+    submission = Submission("ada", {"phase1/template_trainer.py": RIGHT.encode()})
+    objects = []
+
+    for _ in range(3 * SWEPT_AFTER):
+        assert grade(submission, course, phases=["phase1"], seed=1, workers=1).score == 2
+        objects.append(len(gc.get_objects()))
+
+    settled, later = objects[SWEPT_AFTER : 2 * SWEPT_AFTER], objects[2 * SWEPT_AFTER :]
+    assert max(settled) > 1.05 * min(settled)  # or there would be nothing to sweep
+    assert min(later) < 1.01 * min(settled)
