@@ -11,7 +11,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,17 +51,17 @@ def main(times: int) -> int:
     differing: list[str] = []
     traces: list[Traces] = []
     for load in ("idle", "busy"):
-        with _load(load == "busy"):
+        with _load(load == "busy") as hogs:
             for index in range(times // 2):
                 kind = index % len(submissions)
                 seen = _fingerprint(_grade(submissions[kind], course))
                 differing += [
                     f"{load}: {a} != {b}" for a, b in zip(first[kind], seen, strict=True) if a != b
                 ]
-                traces.append(_traces(less=_cores() if load == "busy" else 0))
+                traces.append(_traces(apart_from=hogs))
                 if len(traces) % TOLD == 0:
-                    print(f"{len(traces)} of {times}, {load}: {len(differing)} differ", flush=True)
-    return _tell(times, differing, before, traces)
+                    _progress(f"{len(traces)} of {times}, {load}", len(differing), traces[-1])
+    return _tell(differing, before, traces, _traces())
 
 
 def _grade(submission: Submission, course: Course) -> Report:
@@ -72,14 +72,18 @@ def _fingerprint(report: Report) -> list[tuple[object, ...]]:
     return [(v.id, v.status, v.points, v.message, v.diagnosis) for v in report.verdicts]
 
 
+def _progress(where: str, differing: int, now: Traces) -> None:
+    print(f"{where}: {differing} differ, {now.memory:,.0f} MiB", flush=True)
+
+
 @contextmanager
-def _load(busy: bool) -> Iterator[None]:
-    """Keep every core busy meanwhile, if asked to."""
+def _load(busy: bool) -> Iterator[set[int]]:
+    """Keep every core busy meanwhile, if asked to, by processes of these ids."""
     hogs = [multiprocessing.Process(target=_spin, daemon=True) for _ in range(busy * _cores())]
     for hog in hogs:
         hog.start()
     try:
-        yield
+        yield {hog.pid for hog in hogs if hog.pid}
     finally:
         for hog in hogs:
             hog.kill()
@@ -95,14 +99,14 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _traces(less: int = 0) -> Traces:
-    """Look at what is there now, `less` so many processes that are part of the experiment."""
-    family = list(_descendants(os.getpid()))
+def _traces(apart_from: Collection[int] = ()) -> Traces:
+    """Look at what is there now, without the processes that are part of the experiment."""
+    family = [pid for pid in _descendants(os.getpid()) if pid not in apart_from]
     descriptors = sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in family)
     resident = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in family]
     folder = Path(tempfile.gettempdir())
     return Traces(
-        processes=len(family) - 1 - less,
+        processes=len(family) - 1,
         files=len(list(folder.iterdir())),
         descriptors=descriptors,
         memory=sum(resident) * PAGE / MIB,
@@ -116,17 +120,17 @@ def _descendants(pid: int) -> Iterator[int]:
             yield from _descendants(int(child))
 
 
-def _tell(times: int, differing: list[str], before: Traces, traces: list[Traces]) -> int:
-    fifth = max(1, times // 10)  # of one half: the hogs hold memory, too
-    idle = [trace.memory for trace in traces[: times // 2]]
-    early, late = statistics.median(idle[:fifth]), statistics.median(idle[-fifth:])
+def _tell(differing: list[str], before: Traces, traces: list[Traces], after: Traces) -> int:
+    fifth = max(1, len(traces) // 5)
+    memory = [trace.memory for trace in traces]
+    early, late = statistics.median(memory[:fifth]), statistics.median(memory[-fifth:])
     left = {
-        "processes": max(t.processes for t in traces) - before.processes,
-        "files": traces[-1].files - before.files,
-        "open descriptors": max(t.descriptors for t in traces[: times // 2]) - before.descriptors,
+        "processes": max(trace.processes for trace in traces) - before.processes,
+        "files": after.files - before.files,
+        "open descriptors": after.descriptors - before.descriptors,
     }
     print(*differing, sep="\n")
-    print(f"{times} grades, half of them with all {_cores()} cores kept busy by others")
+    print(f"{len(traces)} grades, half of them with all {_cores()} cores kept busy by others")
     print(f"differing verdicts: {len(differing)}")
     for what, count in left.items():
         print(f"{what} left behind: {max(count, 0)}")
