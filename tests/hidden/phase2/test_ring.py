@@ -63,33 +63,32 @@ def hold_point_to_point(seen):
 
 def hold_that_it_waits(seen):
     """Every receive must be known to have ended: without, what is there came by luck."""
-    ended = {(event.rank, event.call) for event in seen.events if event.kind == "exit"}
-    received = [e for e in seen.events if e.collective is not None and e.collective.op == "recv"]
-    open_ones = [event for event in received if (event.rank, event.call) not in ended]
-    where = open_ones[0].collective.where if open_ones else ""
-    check(
-        not open_ones,
-        "no-rank-waits",
-        f"the recv that starts at {where} is never waited for: until it is complete, what it is "
-        f"to bring may not be there yet, and only luck makes the sum right (GUIDELINES, {GUIDE})",
-        ranks=sorted({event.rank for event in open_ones}),
-        guide=GUIDE,
-    )
+    what_is_open = "until it is complete, what it is to bring may not be there yet, and only luck "
+    hold_ended(seen, started(seen, "recv"), what_is_open + "makes the sum right")
 
 
 def hold_that_its_sends_are_over(seen):
     """The last send to each rank must be known to have ended: those before it have, too, then."""
+    last = {(event.rank, event.collective.peer): event for event in started(seen, "send")}
+    what_is_open = "it may still read the tensor when ring_all_reduce has returned, and whoever "
+    hold_ended(seen, last.values(), what_is_open + "called that may change the tensor at once")
+
+
+def started(seen, op):
+    """Return the events of all ranks' calls of one operation, a rank's in their order."""
+    return [e for e in seen.events if e.collective is not None and e.collective.op == op]
+
+
+def hold_ended(seen, calls, what_is_open):
+    """The ranks must have waited for each of these calls."""
     ended = {(event.rank, event.call) for event in seen.events if event.kind == "exit"}
-    sends = [e for e in seen.events if e.collective is not None and e.collective.op == "send"]
-    last = {(event.rank, event.collective.peer): event for event in sends}
-    open_ones = [event for event in last.values() if (event.rank, event.call) not in ended]
-    where = open_ones[0].collective.where if open_ones else ""
+    open_ones = [event for event in calls if (event.rank, event.call) not in ended]
+    first = open_ones[0].collective if open_ones else None
     check(
         not open_ones,
         "no-rank-waits",
-        f"the send that starts at {where} is never waited for: it may still read the tensor when "
-        "ring_all_reduce has returned, and whoever called that may change the tensor at once "
-        f"(GUIDELINES, {GUIDE})",
+        f"the {first.op if first else ''} that starts at {first.where if first else ''} is never "
+        f"waited for: {what_is_open} (GUIDELINES, {GUIDE})",
         ranks=sorted({event.rank for event in open_ones}),
         guide=GUIDE,
     )
