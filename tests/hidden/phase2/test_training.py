@@ -61,8 +61,8 @@ def train_in_turn(ranks, world_size, *calls):
 def test_every_epoch_goes_its_own_way_over_the_ranks_shares(ranks, rng):
     """In training mode, on its share, in another order in another epoch, and with another seed."""
     data = draw_samples(rng, 41), draw_samples(rng, 4)
-    options = {"data": data, "seeds": [1, 1], "batch_size": 16}  # the last one smaller, of 5
-    options["evaluating"] = True  # until `train` switches
+    # The last batch is smaller, of 5; the model comes in evaluation mode.
+    options = {"data": data, "seeds": [1, 1], "batch_size": 16, "evaluating": True}
     twice, once = {**options, "epochs": 2, "seed": 0}, {**options, "epochs": 1}
 
     seen, reseeded, unseeded = train_in_turn(ranks, 2, twice, {**once, "seed": 4}, once)
