@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from gradsync.diagnose import first_diagnosis
-from gradsync.diagnose.epochs import other_samples
 from gradsync.diagnose.training import (
     batches_divided,
     later_steps_differ,
@@ -213,39 +212,6 @@ def test_epochs_that_do_not_count_from_0_are_told():
     thrice[1]["history"][0]["epoch"] = 1
 
     assert other_rows(thrice, GUIDE).code == "wrong-signature"
-
-
-@pytest.mark.parametrize(
-    ("rank_0", "rank_1", "other", "code"),
-    [
-        ([0, 1, 0, 1], [0, 1, 0, 1], [2, 3], "same-shard-on-every-rank"),
-        ([0, 1], [2, 0], [2, 3], "samples-missing"),
-        ([0, 1, 1, 0], [1, 2, 2, 1], [2, 3], "shuffle-differs-across-ranks"),
-        ([0, 1, 2, 3, 3, 2, 1, 0], [1, 2, 3, 0, 0, 3, 2, 1], [2, 3], "sampler-not-used"),
-        ([0, 1, 1, 2, 2, 3], [2, 3, 3, 0, 0, 1], [2, 3], "differs-from-single-process"),
-        ([0, 1], [2, 3], [2, 3], "differs-from-single-process"),
-        ([0, 1, 0, 1], [2, 3, 2, 3], [2, 3], "epoch-not-set"),
-        ([0, 1, 1, 2], [2, 3, 3, 0], [0, 1], "seed-ignored"),
-    ],
-)
-def test_orders_of_samples_are_told_apart(rank_0, rank_1, other, code):
-    seen = [{"trained": rank_0}, {"trained": rank_1}]
-    reseeded = [{"trained": other}, {"trained": sorted({0, 1, 2, 3} - set(other))}]
-    headings = {"shares": "Shares", "epochs": "Epochs", "guide": GUIDE}
-
-    assert other_samples(seen, reseeded, seen, samples=4, **headings).code == code
-
-
-def test_an_epoch_is_padded_and_has_the_order_of_seed_0_where_none_is_given():
-    seen = [{"trained": [0, 1, 2, 0]}, {"trained": [2, 0, 1, 2]}]
-    reseeded = [{"trained": [2, 1]}, {"trained": [0, 2]}]
-    headings = {"shares": "Shares", "epochs": "Epochs", "guide": GUIDE}
-
-    default = other_samples(seen, reseeded, seen, samples=3, **headings)
-    another = other_samples(seen, reseeded, reseeded, samples=3, **headings)
-
-    assert default is None
-    assert another.code == "wrong-signature"
 
 
 @pytest.mark.parametrize(

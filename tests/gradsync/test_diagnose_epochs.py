@@ -1,0 +1,38 @@
+"""What is wrong with the samples that a training went over, by rank and epoch."""
+
+import pytest
+
+from gradsync.diagnose.epochs import other_samples
+
+HEADINGS = {"shares": "Shares", "epochs": "Epochs", "guide": "Training"}
+
+
+@pytest.mark.parametrize(
+    ("rank_0", "rank_1", "other", "code"),
+    [
+        ([0, 1, 0, 1], [0, 1, 0, 1], [2, 3], "same-shard-on-every-rank"),
+        ([0, 1], [2, 0], [2, 3], "samples-missing"),
+        ([0, 1, 1, 0], [1, 2, 2, 1], [2, 3], "shuffle-differs-across-ranks"),
+        ([0, 1, 2, 3, 3, 2, 1, 0], [1, 2, 3, 0, 0, 3, 2, 1], [2, 3], "sampler-not-used"),
+        ([0, 1, 1, 2, 2, 3], [2, 3, 3, 0, 0, 1], [2, 3], "differs-from-single-process"),
+        ([0, 1], [2, 3], [2, 3], "differs-from-single-process"),
+        ([0, 1, 0, 1], [2, 3, 2, 3], [2, 3], "epoch-not-set"),
+        ([0, 1, 1, 2], [2, 3, 3, 0], [0, 1], "seed-ignored"),
+    ],
+)
+def test_orders_of_samples_are_told_apart(rank_0, rank_1, other, code):
+    seen = [{"trained": rank_0}, {"trained": rank_1}]
+    reseeded = [{"trained": other}, {"trained": sorted({0, 1, 2, 3} - set(other))}]
+
+    assert other_samples(seen, reseeded, seen, samples=4, **HEADINGS).code == code
+
+
+def test_an_epoch_is_padded_and_has_the_order_of_seed_0_where_none_is_given():
+    seen = [{"trained": [0, 1, 2, 0]}, {"trained": [2, 0, 1, 2]}]
+    reseeded = [{"trained": [2, 1]}, {"trained": [0, 2]}]
+
+    default = other_samples(seen, reseeded, seen, samples=3, **HEADINGS)
+    another = other_samples(seen, reseeded, reseeded, samples=3, **HEADINGS)
+
+    assert default is None
+    assert another.code == "wrong-signature"
