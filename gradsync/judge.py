@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import Any
 
 from gradsync.diagnose import Rule, first_diagnosis
+from gradsync.diagnose.differences import told_difference
 from gradsync.diagnose.values import ROUNDINGS, differing_ranks
 from gradsync.ranks import RankFailure
 from gradsync.ranks.wording import ranks_text
@@ -62,6 +63,7 @@ def assert_rank_by_rank(
     """Hold each rank's value against that rank's own expected value; see above."""
     wrong = differing_ranks(seen, expected, roundings)
     if wrong:
+        otherwise += told_difference(list(seen), expected, roundings)
         blame(seen, expected, mistakes, otherwise, wrong)
 
 

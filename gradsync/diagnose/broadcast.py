@@ -135,16 +135,24 @@ def bits_differ(seen: Observation, expected: Any) -> Diagnosis | None:
     return Diagnosis("models-differ", ranks, text, last_line(seen), GUIDE)
 
 
-def weight_not_sent(seen: Observation, weight: Any) -> Diagnosis | None:
+def weight_not_sent(seen: Observation, weights: Sequence[Any]) -> Diagnosis | None:
     """A rank does not end with rank 0's weight: leaving all as it is takes no broadcast.
 
     Args:
-        seen: the run; of each rank its `weight` of the first layer.
-        weight: the one that rank 0 began with.
+        seen: the run, without a `src`; of each rank its `weight` of the first layer.
+        weights: by rank, the one that it began with.
     """
-    if all(close(value["weight"], weight, EXACT) for value in seen):
+    ended = [value["weight"] for value in seen]
+    senders = [r for r, w in enumerate(weights) if close(ended, [w] * len(ended), EXACT)]
+    if 0 in senders:
         return None
-    if all(close(value["weight"], seen[0]["weight"], EXACT) for value in seen):
+    code = "wrong-source" if senders else "models-differ"
+    if senders:
+        found = (
+            f"called without `src`, every rank ends with the first layer of rank {senders[0]}: the "
+            "source is rank 0 where no other is named"
+        )
+    elif close(ended, ended[:1] * len(ended), EXACT):
         found = "the ranks end with the same first layer, but not with the one that rank 0 had"
     else:
         found = (
@@ -155,7 +163,7 @@ def weight_not_sent(seen: Observation, weight: Any) -> Diagnosis | None:
         f"{found}. What is to stay as it was is judged once rank 0's model is broadcast "
         f"(GUIDELINES, {GUIDE})"
     )
-    return Diagnosis("models-differ", tuple(range(len(seen))), text, last_line(seen), GUIDE)
+    return Diagnosis(code, tuple(range(len(seen))), text, last_line(seen), GUIDE)
 
 
 def _bits(value: Any) -> tuple[str, bytes]:

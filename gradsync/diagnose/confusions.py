@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradsync.diagnose import Rule
+from gradsync.diagnose.differences import told_difference
 from gradsync.diagnose.values import ROUNDINGS, close
 from gradsync.records import Diagnosis, Observation
 
@@ -43,8 +44,8 @@ def differs_from_one_process(guide: str, case: str) -> Rule:
         if expected is None:
             return None
         text = (
-            f"{case} do not end with the weights of one process that takes all their samples "
-            f"(GUIDELINES, {guide})"
+            f"{case}: the weights are not those of one process that takes all the samples"
+            f"{told_difference(list(seen), expected)} (GUIDELINES, {guide})"
         )
         ranks = tuple(range(seen.world_size))
         return Diagnosis("differs-from-single-process", ranks, text, last_line(seen), guide)

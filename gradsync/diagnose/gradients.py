@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.linalg import norm
 
 from gradsync.diagnose import Rule
-from gradsync.diagnose.confusions import would_be
 from gradsync.diagnose.exchanges import in_other_places, one_ranks_own
-from gradsync.diagnose.values import FLOAT32, ROUNDINGS, array, close
+from gradsync.diagnose.values import FLOAT32, ROUNDINGS, close
 from gradsync.diagnose.vectors import common_factor, flat
 from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
@@ -53,7 +53,7 @@ def not_synchronised(local: Sequence[Gradients]) -> Rule:
             f"every rank still has its own gradients{divided}: what the ranks had was not added "
             "up, so each would step in a direction of its own"
         )
-        return _found("gradients-not-synchronised", range(seen.world_size), text)
+        return found("gradients-not-synchronised", range(seen.world_size), text)
 
     return rule
 
@@ -75,18 +75,34 @@ def wrong_scale(seen: Observation, expected: Any) -> Diagnosis | None:
             f"{who} is exactly {size} times the mean of the ranks': you summed over {size} ranks "
             "and did not divide"
         )
-        return _found("sum-not-mean", wrong, text + at, where)
+        return found("sum-not-mean", wrong, text + at, where)
     if _is(factor * size, 1):
         text = (
             f"{who} is {size} times too small: the sum over {size} ranks was divided by {size} "
             "twice"
         )
-        return _found("divided-twice", wrong, text + at, where)
+        return found("divided-twice", wrong, text + at, where)
+    divisor = size / factor
+    if factor < 1 and not _is(divisor, round(divisor)):
+        text = f"{who} is {factor:.4g} times the mean of the ranks'{_norm_text(seen, wrong)}"
+        return found("differs-from-single-process", wrong, text + at, where)
     text = (
-        f"{who} is {factor:.4g} times the mean: the sum was divided by {size / factor:.4g}, where "
-        f"the number of ranks is {size}"
+        f"{who} is {factor:.4g} times the mean: the sum was divided by {divisor:.4g}, where the "
+        f"number of ranks is {size}"
     )
-    return _found("sum-not-mean" if factor > 1 else "divided-twice", wrong, text + at, where)
+    return found("sum-not-mean" if factor > 1 else "divided-twice", wrong, text + at, where)
+
+
+def _norm_text(seen: Observation, ranks: Sequence[int]) -> str:
+    """Return what to say of gradients that were scaled to a round norm; "" of any others."""
+    norms = [0.0 if (v := flat([seen[rank]])) is None else float(norm(v)) for rank in ranks]
+    bound = float(f"{norms[0]:.1g}")
+    if not all(_is(one, bound) for one in norms):
+        return ""
+    return (
+        f", and the norm of all of them together is {bound:g}: they were scaled to that, as "
+        "clipping does, which is no part of an average"
+    )
 
 
 def the_largest(local: Sequence[Gradients]) -> Rule:
@@ -106,7 +122,7 @@ def the_largest(local: Sequence[Gradients]) -> Rule:
                     f"every element is the {name} of the ranks'{by}: an all-reduce can do more "
                     "than add up, and here it has to add up"
                 )
-                return _found("sum-not-mean", range(seen.world_size), text, last_reduce(seen))
+                return found("sum-not-mean", range(seen.world_size), text, last_reduce(seen))
         return None
 
     return rule
@@ -124,7 +140,7 @@ def only_one_rank(seen: Observation, expected: Any) -> Diagnosis | None:
         f"rank {right[0]} alone ends with the mean of the gradients: the other ranks need it as "
         "well, or they step in another direction"
     )
-    return _found("only-one-rank-has-it", others, text, last_reduce(seen))
+    return found("only-one-rank-has-it", others, text, last_reduce(seen))
 
 
 def digits_lost(seen: Observation, expected: Any) -> Diagnosis | None:
@@ -140,7 +156,7 @@ def digits_lost(seen: Observation, expected: Any) -> Diagnosis | None:
         "were rounded to a narrower dtype on the way. Each is to travel, and be averaged, in its "
         "own dtype"
     )
-    return _found("shape-mismatch", range(seen.world_size), text, last_reduce(seen))
+    return found("shape-mismatch", range(seen.world_size), text, last_reduce(seen))
 
 
 def clipped(seen: Observation, expected: Any) -> Diagnosis | None:
@@ -156,7 +172,7 @@ def clipped(seen: Observation, expected: Any) -> Diagnosis | None:
         f"every rank has the mean, but no element is larger than {bound:.4g}, where the mean has "
         "larger ones: they were cut off there, which is no part of an average"
     )
-    return _found("differs-from-single-process", range(seen.world_size), text, last_reduce(seen))
+    return found("differs-from-single-process", range(seen.world_size), text, last_reduce(seen))
 
 
 def only_some_parameters(seen: Observation, expected: Any) -> Diagnosis | None:
@@ -167,98 +183,13 @@ def only_some_parameters(seen: Observation, expected: Any) -> Diagnosis | None:
     right = [name for name in expected[0] if name not in wrong]
     ranks = [r for r, e in enumerate(expected) if not close(seen[r], e)]
     rest = "every trainable parameter has to take part"
-    if seen.world_size > 1 and _agree(seen, wrong):
+    if seen.world_size > 1 and agree(seen, wrong):
         rest = "all ranks agree there, and what is done to one gradient is to be done to each"
     text = (
         f"{', '.join(wrong)} did not end as the mean over the ranks, while {', '.join(right)} "
         f"did: {rest}"
     )
-    return _found("only-some-parameters", ranks, text, last_reduce(seen))
-
-
-def none_gradient_skipped(without: Sequence[int], name: str) -> Rule:
-    """Ranks without a gradient stayed away from a collective, or were not counted."""
-    ranks = f"{ranks_text(without)} had no gradient of {name}"
-
-    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
-        failure = seen.failure
-        if failure is not None:
-            if failure.status != "deadlock" or not _told_apart(seen, without):
-                return None
-            text = (
-                f"{failure.diagnosis.explanation}. {ranks} and left it out, but the others wait "
-                "all the same: who has nothing to add takes part with zeros"
-            )
-            return _found("none-gradient-skipped", without, text, failure.diagnosis.where)
-        if wrong_names(seen, expected) != [name]:
-            return None
-        having = [r for r in range(seen.world_size) if r not in without]
-        if all(close(seen[r].get(name), expected[r][name]) for r in having):
-            text = (
-                f"{ranks}, and did not end with the mean of the others': they need it too, or "
-                "they step otherwise than the ranks that had one"
-            )
-            return _found("none-gradient-skipped", without, text, last_reduce(seen))
-        if len(expected[0]) == 1:  # nothing was divided rightly: that may be another mistake
-            return None
-        by_those = [array(expected[r][name]) for r in having]
-        share = len(having) / seen.world_size
-        if all(
-            mean is not None and close(seen[r].get(name), mean / share)
-            for r, mean in zip(having, by_those, strict=True)
-        ):
-            text = (
-                f"{ranks}, and the sum was divided by {len(having)}, the number of those that had "
-                f"one: a missing gradient counts as zero, and there are {seen.world_size} ranks"
-            )
-            return _found("none-gradient-skipped", without, text, last_reduce(seen))
-        if _agree(seen, [name]):
-            text = (
-                f"{ranks}, and the ranks agree on another mean than that of the others' and zeros: "
-                "what those brought was not zero in every element. New memory is not, unless "
-                "it is asked to be"
-            )
-            return _found("none-gradient-skipped", without, text, last_reduce(seen))
-        return None
-
-    return rule
-
-
-def _told_apart(seen: Observation, without: Sequence[int]) -> bool:
-    """Tell whether the ranks without a gradient stayed away, or brought something else last."""
-    told = seen.failure.diagnosis if seen.failure else None
-    if told and told.code == "deadlock-rank-missing" and set(told.ranks) == set(without):
-        return True
-    last = {r: c[-1].shapes for r in range(seen.world_size) if (c := seen.collectives(r))}
-    lacking = {shapes for rank, shapes in last.items() if rank in without}
-    having = {shapes for rank, shapes in last.items() if rank not in without}
-    return len(lacking) == len(having) == 1 and lacking != having
-
-
-def frozen_mistakes(stale: np.ndarray[Any, Any]) -> list[Rule]:
-    """Return the rules for the gradients of a frozen layer, [weight's, whether bias has none].
-
-    The weight's was stale (rank, out, in), the bias had none.
-    """
-    averaged = "the gradient of a frozen parameter was averaged"
-    new = "a frozen parameter had no gradient and has one now"
-    kept = ": frozen parameters are left alone"
-    means = [[[stale.mean(0), none]] * len(stale) for none in (True, False)]
-    return [
-        *(would_be(mean, "frozen-touched", averaged + kept, GUIDE) for mean in means),
-        would_be([[own, False] for own in stale], "frozen-touched", new + kept, GUIDE),
-        _changed("the gradient of a frozen parameter was changed, or taken away" + kept),
-    ]
-
-
-def _changed(text: str) -> Rule:
-    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
-        if expected is None:
-            return None
-        wrong = [rank for rank in range(seen.world_size) if not close(seen[rank], expected[rank])]
-        return _found("frozen-touched", wrong, text)
-
-    return rule
+    return found("only-some-parameters", ranks, text, last_reduce(seen))
 
 
 def last_reduce(seen: Observation) -> str | None:
@@ -271,7 +202,8 @@ def last_reduce(seen: Observation) -> str | None:
     return lines[-1] if lines else None
 
 
-def _found(code: str, ranks: Sequence[int], text: str, where: str | None = None) -> Diagnosis:
+def found(code: str, ranks: Sequence[int], text: str, where: str | None = None) -> Diagnosis:
+    """Return a diagnosis that names the heading on gradients."""
     return Diagnosis(code, tuple(ranks), f"{text} (GUIDELINES, {GUIDE})", where, GUIDE)
 
 
@@ -290,7 +222,7 @@ def wrong_names(seen: Observation, expected: Any) -> list[str]:
     ]
 
 
-def _agree(seen: Observation, names: Sequence[str]) -> bool:
+def agree(seen: Observation, names: Sequence[str]) -> bool:
     """Tell whether all ranks have the same under these names, NaN included."""
     first = [seen[0].get(name) for name in names]
     return all(close([value.get(name) for name in names], first) for value in seen)

@@ -9,6 +9,7 @@ import numpy as np
 
 from gradsync.diagnose import Rule
 from gradsync.diagnose.confusions import last_line, would_be
+from gradsync.diagnose.differences import told_difference
 from gradsync.diagnose.values import array, close
 from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
@@ -70,7 +71,8 @@ def unlike_linear(what: str) -> Rule:
         wrong = tuple(r for r, wanted in enumerate(expected) if not close(seen[r], wanted))
         text = (
             f"{ranks_text(wrong)}: {what} is not what "
-            f"nn.Linear makes with the full weight, or not this rank's part (GUIDELINES, {GUIDE})"
+            "nn.Linear makes with the full weight, or not this rank's part"
+            f"{told_difference(list(seen), expected)} (GUIDELINES, {GUIDE})"
         )
         return Diagnosis("differs-from-single-process", wrong, text, last_line(seen), GUIDE)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from gradsync.diagnose import Rule
 from gradsync.diagnose.confusions import last_line, would_be
+from gradsync.diagnose.differences import told_difference
 from gradsync.diagnose.values import array, close
 from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
@@ -96,7 +97,8 @@ def other_gradients(seen: Observation, expected: Any) -> Diagnosis | None:
     wrong = tuple(rank for rank, wanted in enumerate(expected) if not close(seen[rank], wanted))
     text = (
         f"{ranks_text(wrong)}: the gradients after the step "
-        f"are not those of the unsplit model on the whole batch (GUIDELINES, {GUIDE})"
+        "are not those of the unsplit model on the whole batch"
+        f"{told_difference(list(seen), expected)} (GUIDELINES, {GUIDE})"
     )
     return Diagnosis("differs-from-single-process", wrong, text, last_line(seen), GUIDE)
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradsync.diagnose import Rule
+from gradsync.diagnose.differences import told_difference
 from gradsync.diagnose.values import close
 from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
@@ -99,12 +100,18 @@ def other_steps(case: str) -> Rule:
         first = next((s for s in steps if not _same(seen, expected, s)), 0)
         text = (
             f"{case}: from step {first + 1} on the parameters are not those that the optimizer "
-            f"itself would have, without sharding (GUIDELINES, {GUIDE})"
+            f"itself would have, without sharding"
+            f"{told_difference(_after(seen, first), _after(expected, first))} (GUIDELINES, {GUIDE})"
         )
         everyone = tuple(range(len(seen)))
         return Diagnosis("differs-from-single-process", everyone, text, guide=GUIDE)
 
     return rule
+
+
+def _after(values: Sequence[Any], step: int) -> list[dict[str, Any]]:
+    """Return each rank's parameters after a step, by a name that a learner understands."""
+    return [{f"parameter {i}": param for i, param in enumerate(v[step])} for v in values]
 
 
 def used_up(seen: Observation, _expected: Any) -> Diagnosis | None:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from gradsync.ranks.wording import counted
 from gradsync.records import Diagnosis
 
 GUIDE = "Data distribution"
@@ -37,7 +38,7 @@ def diagnose_shares(
     if shortcut:
         code = "forbidden-shortcut"
         text += ". That is torch's DistributedSampler: to write one is the exercise"
-    case = f"{_count(num_samples, 'sample')} on {_count(len(shares), 'rank')}"
+    case = f"{counted(num_samples, 'sample')} on {counted(len(shares), 'rank')}"
     return Diagnosis(code, tuple(ranks), f"{case}: {text} (GUIDELINES, {GUIDE})", guide=GUIDE)
 
 
@@ -178,7 +179,3 @@ def some(indices: Sequence[int]) -> str:
 
 def _are(indices: Sequence[int]) -> str:
     return f"{some(indices)} {'is' if len(indices) == 1 else 'are'}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

@@ -89,6 +89,11 @@ def ranks_text(ranks: Collection[int]) -> str:
     return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, sorted(ranks)))}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return "1 rank" or "3 ranks"."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def waits_texts(calls: Iterable[Call]) -> list[str]:
     """Return "ranks 0, 1 wait in barrier #2 since template_trainer.py:91", a text a place."""
     together: dict[str, list[Call]] = {}
@@ -102,7 +107,7 @@ def call_text(call: Call) -> str:
     collective = call.collective
     count = sum(map(math.prod, collective.shapes))
     noun = NOUNS.get(collective.dtype or "", f"{collective.dtype} value")
-    size = f"{count} {noun}{'s' * (count != 1)}" if collective.dtype else None
+    size = counted(count, noun) if collective.dtype else None
     details = ", ".join(detail for detail in (collective.label, size) if detail)
     peer = ""
     if collective.op in ("send", "recv"):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gradsync.diagnose import first_diagnosis
-from gradsync.diagnose.broadcast import bits_differ, broadcast_mistakes
+from gradsync.diagnose.broadcast import bits_differ, broadcast_mistakes, weight_not_sent
 from gradsync.records import Observation
 
 SOURCE = {"w": torch.tensor([-0.0, 1 / 3], dtype=torch.float64), "count": torch.tensor(2**40 + 1)}
@@ -52,3 +52,22 @@ def test_the_layout_of_a_tensor_is_not_part_of_its_bits():
     other = images.to(memory_format=torch.channels_last)
 
     assert bits_differ(observed({"w": other}, {"w": images}), [{"w": images}] * 2) is None
+
+
+@pytest.mark.parametrize(
+    ("ended", "code", "told"),
+    [
+        ((0, 0), None, ""),
+        ((1, 1), "wrong-source", "first layer of rank 1: the source is rank 0"),
+        ((0, 1), "models-differ", "broadcast_model did nothing"),
+        ((2, 2), "models-differ", "not with the one that rank 0 had"),
+    ],
+)
+def test_the_rank_whose_weight_all_end_with_is_told(ended, code, told):
+    weights = [torch.full((2,), float(rank)) for rank in range(2)]
+    values = [{"weight": torch.full((2,), float(end))} for end in ended]
+
+    found = weight_not_sent(observed(*values), weights)
+
+    assert (found and found.code) == code
+    assert told in (found.explanation if found else "")

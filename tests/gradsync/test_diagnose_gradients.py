@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from gradsync.diagnose import first_diagnosis
+from gradsync.diagnose.absent_gradients import frozen_mistakes, none_gradient_skipped
 from gradsync.diagnose.gradients import (
     digits_lost,
-    frozen_mistakes,
     gradient_mistakes,
-    none_gradient_skipped,
     wrong_scale,
 )
 from gradsync.records import Collective, Diagnosis, Event, Failure, Observation
@@ -147,6 +146,23 @@ def test_a_factor_of_another_kind_is_told_as_it_is():
     assert (
         "divided by 2, where the number of ranks is 4" in diagnose([times(MEAN, 2)] * 4).explanation
     )
+
+
+@pytest.mark.parametrize(
+    ("norm", "told"),
+    [
+        (0.3, "together is 0.3: they were scaled to that"),
+        (0.1, "is 0.1:"),
+        (0.1234, "ranks' (GUIDE"),
+    ],
+)
+def test_gradients_that_are_too_small_in_another_way_were_not_divided_twice(norm, told):
+    length = np.sqrt(sum((part**2).sum() for part in MEAN.values()))
+
+    found = diagnose([times(MEAN, norm / length)] * 4)
+
+    assert found.code == "differs-from-single-process"
+    assert told in found.explanation
 
 
 WITHOUT = (1, 2)

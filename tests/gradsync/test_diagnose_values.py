@@ -88,6 +88,15 @@ def test_where_no_mistake_is_known_only_the_difference_is_told():
     assert "3" not in diagnosis.explanation
 
 
+def test_how_far_weights_are_off_is_told_with_the_difference():
+    weights = [{"fc.weight": np.array([1.0, 4.0])}] * 2
+    seen = observed(*[{"fc.weight": np.array([1.0, 2.0])}] * 2)
+
+    diagnosis = differs_from_one_process("Training", "2 ranks")(seen, weights)
+
+    assert "On rank 0 fc.weight is off by up to 0.5 times" in diagnosis.explanation
+
+
 BEFORE = [
     {"w": torch.full((2,), float(rank)), "mean": torch.tensor([rank + 10.0])} for rank in (0, 1)
 ]

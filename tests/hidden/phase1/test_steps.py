@@ -13,6 +13,7 @@ from gradsync.probes.elsewhere import devices_met
 from gradsync.probes.models import placed
 from gradsync.probes.ready_made import DDP, without
 from gradsync.probes.seeding import seed_weights
+from gradsync.ranks.wording import counted
 from gradsync.records import Diagnosis
 from gradsync.testing import (
     assert_on_every_rank,
@@ -192,7 +193,9 @@ def step_mistakes(inputs, targets, pick=dict):
             "they have to be cleared for each step",
             zero=False,
         ),
-        differs_from_one_process(GUIDE, f"{world_size} ranks with {inputs.shape[2]} samples each"),
+        differs_from_one_process(
+            GUIDE, f"{counted(world_size, 'rank')} with {inputs.shape[2]} samples each"
+        ),
     ]
 
 

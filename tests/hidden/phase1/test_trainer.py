@@ -5,18 +5,18 @@ import pytest
 import torch
 from torch import nn
 
+from gradsync.diagnose.absent_gradients import frozen_mistakes, none_gradient_skipped
 from gradsync.diagnose.broadcast import bits_differ, broadcast_mistakes, weight_not_sent
 from gradsync.diagnose.gradients import (
     AS_FLOAT64,
     digits_lost,
-    frozen_mistakes,
     gradient_mistakes,
-    none_gradient_skipped,
     not_synchronised,
 )
 from gradsync.diagnose.waiting import nobody_waited, stayed_away_with_nan
 from gradsync.probes.memory import spoil_new_memory
 from gradsync.probes.models import BUFFERS, motley_model, placed, tensors_of
+from gradsync.ranks.wording import counted
 from gradsync.testing import (
     EXACT,
     assert_on_every_rank,
@@ -30,6 +30,7 @@ from gradsync.testing import (
 )
 
 MODEL, GRADIENTS = "Model synchronisation", "Gradient aggregation"
+NOT_THE_MEAN = f"the gradients on {{}} do not end as the mean over ranks (GUIDELINES, {GRADIENTS})"
 
 
 @pytest.mark.parametrize(("world_size", "src"), [(3, 0), (2, 1)])
@@ -72,7 +73,7 @@ def test_parameters_and_buffers_stay_the_same_objects(ranks):
 
     hold(nobody_waited(seen, MODEL))
     model = motley_model(0)
-    hold(weight_not_sent(seen, model[0].weight))
+    hold(weight_not_sent(seen, [motley_model(seed)[0].weight for seed in range(2)]))
     kept = [True] * len([*model.parameters(), *model.buffers()])
     check(
         all(value["same"] == kept for value in seen),
@@ -103,7 +104,7 @@ def test_gradients_and_frozen_flags_are_untouched(ranks):
     seen = ranks(probe, 2)
 
     hold(nobody_waited(seen, MODEL))
-    hold(weight_not_sent(seen, motley_model(0)[0].weight))
+    hold(weight_not_sent(seen, [motley_model(seed)[0].weight for seed in range(2)]))
     unfrozen = [rank for rank in range(2) if not seen[rank]["kept"]]
     check(
         not unfrozen,
@@ -159,7 +160,12 @@ def test_every_rank_ends_with_the_mean(ranks, rng, world_size):
     seen, local = average(ranks, rng, world_size)
 
     mean = {name: np.mean([own[name] for own in local], axis=0) for name in local[0]}
-    assert_on_every_rank(seen, mean, mistakes=gradient_mistakes(local))
+    assert_on_every_rank(
+        seen,
+        mean,
+        mistakes=gradient_mistakes(local),
+        otherwise=NOT_THE_MEAN.format(counted(world_size, "rank")),
+    )
     if world_size == 1:  # what a function that does nothing gets right, too
         hold_synchronised(*average(ranks, rng, 2))
 
@@ -192,7 +198,7 @@ def test_every_parameter_keeps_its_own_dtype(ranks, rng):
         each(seen, lambda value: value[0]),
         mean,
         mistakes=gradient_mistakes(local),
-        otherwise="a model with parameters of float64 and float32 does not end with the mean",
+        otherwise=NOT_THE_MEAN.format("2 ranks, of parameters of float64 and of float32,"),
     )
     check(
         all(found == dtypes for _, found in seen),
@@ -235,7 +241,12 @@ def test_a_missing_gradient_counts_as_zero(ranks, rng):
     mean = {"weight": grads.mean(0), "bias": biases.mean(0)}
     local = [{"weight": w, "bias": b} for w, b in zip(grads, biases, strict=True)]
     hold_synchronised(each(seen, with_zeros), local)
-    assert_on_every_rank(seen, mean, mistakes=[skipped, *gradient_mistakes(local)])
+    assert_on_every_rank(
+        seen,
+        mean,
+        mistakes=[skipped, *gradient_mistakes(local)],
+        otherwise=NOT_THE_MEAN.format("4 ranks, of which two have none of the bias,"),
+    )
     for name, part in (("grads", grads), ("biases", biases)):
         inputs[name] = by_rank(np.stack([np.full_like(part[0], np.nan), part[1]]))
     apart = stayed_away_with_nan(0, "a gradient", GRADIENTS)
@@ -287,4 +298,9 @@ def test_tied_parameters_are_averaged_once(ranks, rng):
 
     hold(nobody_waited(seen, GRADIENTS))
     local = [{"weight": grad} for grad in grads]
-    assert_on_every_rank(seen, {"weight": grads.mean(0)}, mistakes=gradient_mistakes(local))
+    assert_on_every_rank(
+        seen,
+        {"weight": grads.mean(0)},
+        mistakes=gradient_mistakes(local),
+        otherwise=NOT_THE_MEAN.format("3 ranks, of a weight that two layers share,"),
+    )

@@ -80,7 +80,7 @@ def test_ranks_that_start_apart_end_as_one_process(ranks, rng):
             lambda *_: batches_divided(seen, 4, "Data loaders"),
             *training_mistakes(
                 weights_after,
-                case="3 ranks with 4 samples each, three epochs of one step,",
+                case="3 ranks with 4 samples each, three epochs of one step",
                 world_size=3,
                 guide=GUIDE,
                 mean="Gradient aggregation",

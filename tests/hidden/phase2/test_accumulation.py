@@ -16,6 +16,7 @@ from gradsync.probes.accumulation import (
     mean_loss,
     optimizer_of,
 )
+from gradsync.ranks.wording import counted
 from gradsync.testing import (
     assert_on_every_rank,
     by_rank,
@@ -229,7 +230,8 @@ def step_mistakes(inputs, targets, sizes, calls):
         ),
         differs_from_one_process(
             GUIDE,
-            f"{world_size} ranks with microbatches of {sizes} and targets of {targets.dtype}",
+            f"{counted(world_size, 'rank')} with microbatches of {sizes} and targets of "
+            f"{targets.dtype}",
         ),
     ]
 

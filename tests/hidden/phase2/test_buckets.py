@@ -189,6 +189,8 @@ def test_frozen_parameters_are_left_alone(ranks, rng):
         each(seen, lambda value: {n: zero_for_none(value[0][n], p) for n, p in local[0].items()}),
         mean_of(local),
         mistakes=averaging_mistakes(local),
+        otherwise="after finish() the gradients beside a frozen parameter are not the mean over "
+        f"the ranks (GUIDELINES, {GUIDE})",
     )
 
 

@@ -10,6 +10,7 @@ from gradsync.diagnose.rings import GUIDE, some_chunks_wrong
 from gradsync.diagnose.rounding import OF_FLOAT64, rounded
 from gradsync.diagnose.traffic import bytes_by_rank
 from gradsync.diagnose.values import ROUNDINGS
+from gradsync.ranks.wording import counted
 from gradsync.records import Diagnosis
 from gradsync.testing import (
     assert_on_every_rank,
@@ -163,8 +164,9 @@ def test_every_rank_ends_with_the_sum(ranks, rng, world_sizes):
         hold_sums(
             seen,
             tensors,
-            f"two tensors, of {whole} and of {whole + 1} elements, on {world_size} ranks do not "
-            f"both become the sum over the ranks (GUIDELINES, {GUIDE})",
+            f"two tensors, of {whole} and of {whole + 1} elements, on "
+            f"{counted(world_size, 'rank')} do not both become the sum over the ranks "
+            f"(GUIDELINES, {GUIDE})",
         )
 
 

@@ -3,8 +3,9 @@
 import torch
 from torch import nn
 
+from gradsync.diagnose.absent_gradients import none_gradient_skipped
 from gradsync.diagnose.broadcast import broadcast_mistakes
-from gradsync.diagnose.gradients import gradient_mistakes, none_gradient_skipped
+from gradsync.diagnose.gradients import gradient_mistakes
 from gradsync.testing import assert_on_every_rank, exercise, would_be
 
 MODEL, STEP = "Model synchronisation", "The training step"

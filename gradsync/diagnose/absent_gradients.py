@@ -1,0 +1,100 @@
+"""Mistakes with parameters that have no gradient on some ranks, or are frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradsync.diagnose import Rule
+from gradsync.diagnose.confusions import would_be
+from gradsync.diagnose.gradients import GUIDE, agree, found, last_reduce, wrong_names
+from gradsync.diagnose.values import array, close
+from gradsync.ranks.wording import ranks_text
+from gradsync.records import Diagnosis, Observation
+
+
+def none_gradient_skipped(without: Sequence[int], name: str) -> Rule:
+    """Ranks without a gradient stayed away from a collective, or were not counted."""
+    ranks = f"{ranks_text(without)} had no gradient of {name}"
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        failure = seen.failure
+        if failure is not None:
+            if failure.status != "deadlock" or not _told_apart(seen, without):
+                return None
+            text = (
+                f"{failure.diagnosis.explanation}. {ranks} and left it out, but the others wait "
+                "all the same: who has nothing to add takes part with zeros"
+            )
+            return found("none-gradient-skipped", without, text, failure.diagnosis.where)
+        if wrong_names(seen, expected) != [name]:
+            return None
+        having = [r for r in range(seen.world_size) if r not in without]
+        if all(close(seen[r].get(name), expected[r][name]) for r in having):
+            text = (
+                f"{ranks}, and did not end with the mean of the others': they need it too, or "
+                "they step otherwise than the ranks that had one"
+            )
+            return found("none-gradient-skipped", without, text, last_reduce(seen))
+        if len(expected[0]) == 1:  # nothing was divided rightly: that may be another mistake
+            return None
+        by_those = [array(expected[r][name]) for r in having]
+        share = len(having) / seen.world_size
+        if all(
+            mean is not None and close(seen[r].get(name), mean / share)
+            for r, mean in zip(having, by_those, strict=True)
+        ):
+            text = (
+                f"{ranks}, and the sum was divided by {len(having)}, the number of those that had "
+                f"one: a missing gradient counts as zero, and there are {seen.world_size} ranks"
+            )
+            return found("none-gradient-skipped", without, text, last_reduce(seen))
+        if agree(seen, [name]):
+            text = (
+                f"{ranks}, and the ranks agree on another mean than that of the others' and zeros: "
+                "what those brought was not zero in every element. New memory is not, unless "
+                "it is asked to be"
+            )
+            return found("none-gradient-skipped", without, text, last_reduce(seen))
+        return None
+
+    return rule
+
+
+def _told_apart(seen: Observation, without: Sequence[int]) -> bool:
+    """Tell whether the ranks without a gradient stayed away, or brought something else last."""
+    told = seen.failure.diagnosis if seen.failure else None
+    if told and told.code == "deadlock-rank-missing" and set(told.ranks) == set(without):
+        return True
+    last = {r: c[-1].shapes for r in range(seen.world_size) if (c := seen.collectives(r))}
+    lacking = {shapes for rank, shapes in last.items() if rank in without}
+    having = {shapes for rank, shapes in last.items() if rank not in without}
+    return len(lacking) == len(having) == 1 and lacking != having
+
+
+def frozen_mistakes(stale: np.ndarray[Any, Any]) -> list[Rule]:
+    """Return the rules for the gradients of a frozen layer, [weight's, whether bias has none].
+
+    The weight's was stale (rank, out, in), the bias had none.
+    """
+    averaged = "the gradient of a frozen parameter was averaged"
+    new = "a frozen parameter had no gradient and has one now"
+    kept = ": frozen parameters are left alone"
+    means = [[[stale.mean(0), none]] * len(stale) for none in (True, False)]
+    return [
+        *(would_be(mean, "frozen-touched", averaged + kept, GUIDE) for mean in means),
+        would_be([[own, False] for own in stale], "frozen-touched", new + kept, GUIDE),
+        _changed("the gradient of a frozen parameter was changed, or taken away" + kept),
+    ]
+
+
+def _changed(text: str) -> Rule:
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        if expected is None:
+            return None
+        wrong = [rank for rank in range(seen.world_size) if not close(seen[rank], expected[rank])]
+        return found("frozen-touched", wrong, text)
+
+    return rule

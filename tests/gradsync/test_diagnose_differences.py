@@ -1,0 +1,72 @@
+"""What is told of values that are wrong in no known way."""
+
+import numpy as np
+import pytest
+import torch
+
+from gradsync.diagnose.differences import told_difference
+
+RIGHT = {"weight": np.array([[1.0, -4.0]]), "bias": np.array([1.0, 2.0])}
+
+
+def told(value, wanted=RIGHT):
+    return told_difference([value], [wanted])
+
+
+def test_of_what_is_right_nothing_is_told():
+    assert told(dict(RIGHT)) == ""
+
+
+@pytest.mark.parametrize(
+    ("bias", "text"),
+    [
+        (np.array([1.0, 1.0]), "bias is off by up to 0.5 times its largest element"),
+        (torch.tensor([1.0, 202.0]), "bias is off by up to 1e+02 times its largest element"),
+        (np.ones(3), "bias has the shape [3], not [2]"),
+        (np.array([np.nan, 2.0]), "bias holds NaN or infinity"),
+        (None, "bias is None"),
+        ("1, 2", "bias is a str"),
+    ],
+)
+def test_the_name_and_the_kind_of_difference_are_told(bias, text):
+    assert told({**RIGHT, "bias": bias}) == f". On rank 0 {text}"
+
+
+def test_what_should_be_zero_has_no_largest_element():
+    assert told(np.ones(2), np.zeros(2)) == ". On rank 0 what it ended with is not zero"
+
+
+def test_a_name_that_is_missing_is_told():
+    assert told({"weight": RIGHT["weight"]}) == ". On rank 0 bias is missing"
+
+
+def test_of_many_names_some_are_told():
+    wanted = {name: np.ones(2) for name in "abcde"}
+
+    text = told({name: np.zeros(2) for name in "abcde"}, wanted)
+
+    assert text.count("is off by") == 3
+    assert text.endswith("; and 2 more differ")
+
+
+def test_of_a_list_the_worst_is_told():
+    text = told([np.ones(2), np.full(2, 3.0)], [np.full(2, 2.0), np.ones(2)])
+
+    assert text == ". On rank 0 what it ended with is off by up to 2 times its largest element"
+
+
+def test_the_ranks_that_ended_alike_are_told():
+    wrong = {**RIGHT, "bias": np.zeros(2)}
+    other = {**RIGHT, "bias": np.ones(2)}
+
+    text = told_difference([RIGHT, wrong, wrong, other], [RIGHT] * 4)
+
+    assert text.startswith(". On rank 1 bias is off by up to 1 times")
+    assert text.endswith(", and rank 2 ended with the same")
+
+
+def test_how_far_a_single_number_is_off_is_kept_secret():
+    assert told(1.25, 1.0) == ""
+    assert told({"loss": 1.25}, {"loss": 1.0}) == (
+        ". On rank 0 loss is another number than it should be"
+    )
