@@ -86,9 +86,10 @@ def wrong_scale(seen: Observation, expected: Any) -> Diagnosis | None:
     if factor < 1 and not _is(divisor, round(divisor)):
         text = f"{who} is {factor:.4g} times the mean of the ranks'{_norm_text(seen, wrong)}"
         return found("differs-from-single-process", wrong, text + at, where)
+    made = f"divided by {divisor:.4g}" if divisor >= 1 else f"multiplied by {1 / divisor:.4g}"
     text = (
-        f"{who} is {factor:.4g} times the mean: the sum was divided by {divisor:.4g}, where the "
-        f"number of ranks is {size}"
+        f"{who} is {factor:.4g} times the mean: the sum was {made}, and it is to be divided by the "
+        f"number of ranks, {size}"
     )
     return found("sum-not-mean" if factor > 1 else "divided-twice", wrong, text + at, where)
 

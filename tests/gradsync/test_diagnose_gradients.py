@@ -142,10 +142,11 @@ def test_a_trifle_where_the_mean_is_zero_is_no_factor():
     assert first_diagnosis(observed(values), [spare] * 4, [wrong_scale]) is None
 
 
-def test_a_factor_of_another_kind_is_told_as_it_is():
-    assert (
-        "divided by 2, where the number of ranks is 4" in diagnose([times(MEAN, 2)] * 4).explanation
-    )
+@pytest.mark.parametrize(("factor", "made"), [(2, "divided by 2"), (16, "multiplied by 4")])
+def test_a_factor_of_another_kind_is_told_as_it_is(factor, made):
+    explanation = diagnose([times(MEAN, factor)] * 4).explanation
+
+    assert f"the sum was {made}, and it is to be divided by the number of ranks, 4" in explanation
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Who a process is, from the environment that its launcher gives it."""
 
 import os
+import traceback
+from pathlib import Path
 
 from gradsync.diagnose.launching import text_for_a_number
 from gradsync.testing import check, exercise, hold
@@ -35,7 +37,8 @@ MISLEADING = {  # in the process's own environment, where nobody is to look
 def probe_rank_info(trainer, environs):
     """Return, for each environment, the five fields, None, or the error that it gave.
 
-    Of an error: whether it is a ValueError, its name and its text. Of no RankInfo: its type.
+    Of an error: whether it is a ValueError, its name, its text and its line. Of no RankInfo: its
+    type.
     """
     return [answer_to(trainer, dict(environ)) for environ in environs]
 
@@ -48,11 +51,21 @@ def answer_to(trainer, environ):
         if info is not None and not all(hasattr(info, field) for field in fields):
             return {"refused": False, "strange": type(info).__name__}
         return info and [getattr(info, field) for field in fields]
-    except NotImplementedError:
+    except (NotImplementedError, NameError):  # of the code, whatever the environment
         raise
     except Exception as error:
+        where = line_of(error)
+        if where is None:  # it takes other arguments
+            raise
         kind = {"refused": isinstance(error, ValueError), "error": type(error).__name__}
-        return {**kind, "text": str(error)}
+        return {**kind, "text": str(error), "where": where}
+
+
+def line_of(error):
+    """Return "FILE:LINE", the last one in the file that was called; None where none was."""
+    _, *frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename == frames[0].filename]
+    return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else None
 
 
 def changed(before, after):
@@ -111,10 +124,9 @@ def told(answer):
     if not answer:
         return f"{answer}, and no RankInfo"
     if isinstance(answer, dict):
-        strange = answer.get("strange")
-        return (
-            f"a {strange}, and no RankInfo" if strange else f"{answer['error']}: {answer['text']}"
-        )
+        if "strange" in answer:
+            return f"a {answer['strange']}, and no RankInfo"
+        return f"{answer['error']}: {answer['text']} (at {answer['where']})"
     rank, world_size, local_rank, address, port = answer
     return f"rank {rank} of {world_size}, local rank {local_rank}, master {address!r}:{port!r}"
 
