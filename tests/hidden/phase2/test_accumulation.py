@@ -2,10 +2,12 @@
 
 from contextlib import suppress
 
+import numpy as np
 import pytest
 import torch
 
 from gradsync.diagnose import first_diagnosis
+from gradsync.diagnose.losses import loss_mistakes
 from gradsync.diagnose.waiting import stepped_too_early
 from gradsync.probes.accumulation import (
     LEARNING_RATE,
@@ -254,33 +256,30 @@ def test_the_loss_is_the_mean_over_all_samples(ranks, rng, sizes):
     )
 
     def mistaken(seen, expected):  # trains as mistakes would, once for each
-        return first_diagnosis(seen, expected, loss_mistakes(inputs, targets, sizes))
+        return first_diagnosis(seen, expected, mistaken_losses(inputs, targets, sizes))
 
     assert_on_every_rank(
-        each(seen, lambda value: value["losses"]),
-        one_process(inputs, targets, sizes)["losses"],
+        each(seen, lambda value: value["losses"][0]),
+        one_process(inputs, targets, sizes)["losses"][0],
         mistakes=[mistaken],
         otherwise="train_step_accumulated does not return the mean loss over the samples of all "
         f"microbatches of all ranks (GUIDELINES, {GUIDE})",
     )
 
 
-def loss_mistakes(inputs, targets, sizes):
-    def losses(**options):
-        return one_process(inputs, targets, sizes, **options)["losses"]
-
+def mistaken_losses(inputs, targets, sizes):
+    """Return the rules that know a mistake by the losses returned of a single step."""
     world_size = len(sizes)
-    right = losses()[0]
-    local = [losses(rank=rank) for rank in range(world_size)]
-    text = "every rank returns the loss of its own samples: the mean over all ranks is wanted"
-    summed = "the returned loss is the sum over the ranks, not their mean"
-    rules = [
-        would_be(local, "loss-is-local", text, GUIDE),
-        would_be([[right * world_size]] * world_size, "sum-not-mean", summed, GUIDE),
-    ]
+
+    def loss(**options):
+        return one_process(inputs, targets, sizes, **options)["losses"][0]
+
+    twice = (np.concatenate([part, part]) for part in (inputs, targets))
+    after = one_process(*twice, sizes)["losses"][1]
+    rules = loss_mistakes([loss(rank=rank) for rank in range(world_size)], after, GUIDE)
     for weigh, code, reason in MISWEIGHED:
-        alone = [losses(rank=rank, weigh=weigh) for rank in range(world_size)]
+        alone = [loss(rank=rank, weigh=weigh) for rank in range(world_size)]
         said = f"of the returned loss: {reason}"
-        rules.append(would_be([losses(weigh=weigh)] * world_size, code, said, GUIDE))
+        rules.append(would_be([loss(weigh=weigh)] * world_size, code, said, GUIDE))
         rules.append(would_be(alone, code, said, GUIDE))
-    return rules if world_size > 1 else rules[2:]
+    return rules
