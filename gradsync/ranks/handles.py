@@ -31,11 +31,17 @@ class Handles:
         return self._calls.get(id(handle))
 
     def add(self, handle: Any, call: int, tensors: Iterable[torch.Tensor] = ()) -> None:
-        """Remember that this work or future is complete when the call, with `tensors`, is."""
+        """Remember that this work or future is complete when the call is.
+
+        Args:
+            handle: the work or future.
+            call: the call.
+            tensors: those whose version tells whether this rank changes them meanwhile.
+        """
         if len(self._handles) >= self._many:
             self._let_go()
-        if whole := [(tensor, tensor._version) for tensor in tensors if _is_whole(tensor)]:
-            self._versions[call] = whole
+        if versions := [(tensor, tensor._version) for tensor in tensors]:
+            self._versions[call] = versions
         self._calls[id(handle)] = call
         self._handles.setdefault(call, []).append(handle)
 
@@ -79,10 +85,3 @@ class Handles:
 
 def is_done(handle: Any) -> bool:
     return bool(FUTURE_DONE(handle) if isinstance(handle, torch._C.Future) else WORK_DONE(handle))
-
-
-def _is_whole(tensor: torch.Tensor) -> bool:
-    """Tell whether all of a tensor's memory is its own: parts of one memory change together."""
-    if tensor.layout != torch.strided or tensor.is_inference():
-        return False
-    return tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()

@@ -12,7 +12,7 @@ import functools
 import inspect
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from torch.distributed import distributed_c10d
 from gradsync.ranks import events, frames, functional
 from gradsync.ranks.handles import Handles, is_done
 from gradsync.ranks.recorder import Recorder
+from gradsync.ranks.tensors import tensors_in, versioned
 from gradsync.records import Collective
 
 # ProcessGroup's method -> (the name in torch.distributed, which argument holds what a rank puts in)
@@ -92,7 +93,7 @@ class Watch:
         return tuple(ranks) if ranks and self.sees() else None
 
     def describe(self, op: str, group: str, tensors: Any = (), **more: Any) -> Collective:
-        flat = list(_tensors_in(tensors))[: events.MAX_TENSORS]
+        flat = list(tensors_in(tensors))[: events.MAX_TENSORS]
         where, label = frames.caller(self._roots, flat[0] if flat else None)
         return Collective(
             op=op,
@@ -146,7 +147,8 @@ def _wrap_collective(watch: Watch, name: str, op: str, position: int | None) -> 
         if work is None:
             watch.recorder.leave(call)
         else:
-            watch.handles.add(work, call, _tensors_in(tensors))
+            others = [arg for arg in args if arg is not tensors]
+            watch.handles.add(work, call, [] if waits else versioned(op, tensors, others))
         return work
 
     setattr(dist.ProcessGroup, name, wrapper)
@@ -290,11 +292,3 @@ def _wrap_join(watch: Watch) -> None:
             return original(thread)
 
     threading.Thread.join = join  # type: ignore[method-assign, assignment]
-
-
-def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors_in(item)

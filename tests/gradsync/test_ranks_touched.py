@@ -1,5 +1,7 @@
 """What a rank changes while it is on its way to the others, and what it changes in time."""
 
+import time
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -51,6 +53,41 @@ def change_another_part():
     work.wait()
 
 
+def change_what_is_gathered():
+    tensor = torch.ones(8)
+    work = dist.all_gather([torch.empty(8) for _ in range(2)], tensor, async_op=True)
+    tensor /= 2
+    work.wait()
+
+
+# What follows comes by a copy, on a thread of gloo's: long before anybody waits for it.
+
+
+def wait_late_for_several_at_once():
+    work = dist.all_reduce_coalesced([torch.ones(8), torch.ones(3)], async_op=True)
+    time.sleep(0.1)
+    work.wait()
+
+
+def wait_late_for_a_part_of_the_sum():
+    work = dist.reduce_scatter_tensor(torch.empty(4), torch.ones(8), async_op=True)
+    time.sleep(0.1)
+    work.wait()
+
+
+def wait_late_for_what_comes_into_the_place_of_its_own():
+    parts = [torch.ones(8) for _ in range(2)]
+    work = dist.all_gather(parts, parts[dist.get_rank()], async_op=True)
+    time.sleep(0.1)
+    work.wait()
+
+
+def reduce_several_at_once_again_and_again():
+    for _ in range(200):
+        dist.all_reduce_coalesced([torch.ones(1)])
+
+
+@pytest.mark.filterwarnings("ignore:.*all_reduce_coalesced:FutureWarning")
 @pytest.mark.parametrize(
     ("function", "told"),
     [
@@ -60,6 +97,11 @@ def change_another_part():
         (divide_without_async, False),
         (divide_in_a_callback, False),
         (change_another_part, False),
+        (change_what_is_gathered, True),
+        (wait_late_for_several_at_once, False),
+        (wait_late_for_a_part_of_the_sum, False),
+        (wait_late_for_what_comes_into_the_place_of_its_own, False),
+        (reduce_several_at_once_again_and_again, False),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
