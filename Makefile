@@ -27,7 +27,7 @@ bench: .venv/ready  ## the figures of README.md, measured side by side
 truth: .venv/ready  ## grade every known mistake and correct answer, for README.md (20 minutes)
 	$(BIN)/python -m benchmarks.truth
 
-soak: .venv/ready  ## 500 grades, half of them on a busy machine: takes hours
+soak: .venv/ready  ## 500 grades, half of them on a busy machine: takes an hour
 	$(BIN)/python -m benchmarks.soak
 
 kills: .venv/ready  ## kill the grader of a class at 50 random moments: takes half an hour
