@@ -56,6 +56,8 @@ def _differences(value: Any, wanted: Any, name: str, roundings: float) -> Iterat
             else:
                 yield inner, "is missing", np.inf
     elif isinstance(wanted, (list, tuple)) and isinstance(value, (list, tuple)):
+        if len(value) != len(wanted):
+            yield name, f"has the length {len(value)}, not {len(wanted)}", np.inf
         for one, other in zip(value, wanted, strict=False):
             yield from _differences(one, other, name, roundings)
     else:
@@ -71,6 +73,8 @@ def _difference(value: Any, wanted: Any, *, named: bool) -> tuple[str, float]:
         return f"has the shape {list(one.shape)}, not {list(other.shape)}", np.inf
     if not np.isfinite(one).all():
         return "holds NaN or infinity", np.inf
+    if not np.isfinite(other).all():
+        return "holds no NaN or infinity", np.inf
     if one.size == 1:
         return "is another number than it should be" if named else "", 0.0
     error, largest = np.max(np.abs(one - other)), np.max(np.abs(other))

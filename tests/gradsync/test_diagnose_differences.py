@@ -32,6 +32,16 @@ def test_the_name_and_the_kind_of_difference_are_told(bias, text):
     assert told({**RIGHT, "bias": bias}) == f". On rank 0 {text}"
 
 
+def test_a_list_of_another_length_is_told():
+    assert told([1.0, 2.0], [1.0]) == ". On rank 0 what it ended with has the length 2, not 1"
+
+
+def test_what_should_be_no_number_and_is_one_is_told():
+    nan = np.array([np.nan, 1.0])
+
+    assert told({"bias": np.ones(2)}, {"bias": nan}) == ". On rank 0 bias holds no NaN or infinity"
+
+
 def test_what_should_be_zero_has_no_largest_element():
     assert told(np.ones(2), np.zeros(2)) == ". On rank 0 what it ended with is not zero"
 
