@@ -11,6 +11,7 @@ from gradsync.diagnose.values import ROUNDINGS, array, close, differing_ranks
 from gradsync.ranks.wording import ranks_text
 
 SHOWN = 3  # names of which each is told how it differs
+MUCH = 1000  # times the largest element: new memory may hold anything, and other things each time
 Found = tuple[str, str, float]  # a name, how it differs, and how far if both are numbers
 
 
@@ -81,4 +82,7 @@ def _difference(value: Any, wanted: Any, *, named: bool) -> tuple[str, float]:
     if largest == 0:
         return "is not zero", np.inf
     share = float(error / largest)
-    return f"is off by up to {share:.1g} times its largest element", share
+    if share > MUCH:
+        return f"is off by more than {MUCH} times its largest element", share
+    times = f"{share:.1g}" if share < 1 else f"{share:.0f}"
+    return f"is off by up to {times} times its largest element", share
