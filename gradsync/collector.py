@@ -15,6 +15,9 @@ from gradsync.ranks.fork import ForkLauncher
 from gradsync.records import Verdict
 from gradsync.workers import Turns, side_by_side
 
+# What keeps a test from being judged. The last three no answer can cause: such a test is broken.
+NOT_THE_SUBMISSIONS = (LauncherError, NameError, ImportError, SyntaxError)
+
 
 class Collector:
     """Picks the tests of the exercise asked for, if one is, and takes down their verdicts."""
@@ -26,7 +29,7 @@ class Collector:
         workers: int = 1,
     ) -> None:
         self.exercise = exercise
-        self.lost: LauncherError | None = None  # what kept a test from being judged at all
+        self.lost: Exception | None = None  # what kept a test from being judged at all
         self.interrupted = False  # by Ctrl-C
         self._launcher = launcher
         self._workers = workers
@@ -70,9 +73,9 @@ class Collector:
     def pytest_exception_interact(self, node: pytest.Item, call: pytest.CallInfo[None]) -> None:
         self._left_garbage = True  # the frames hold what ranks returned, and each other
         error = call.excinfo.value if call.excinfo else None
-        if isinstance(error, LauncherError):
+        if isinstance(error, NOT_THE_SUBMISSIONS):
             self.lost = error
-            node.session.shouldfail = "the ranks were lost"
+            node.session.shouldfail = "a test could not be judged"
 
     def pytest_runtest_logfinish(self) -> None:
         if self._left_garbage:
@@ -94,13 +97,13 @@ class Collector:
 
     def _work(
         self, session: pytest.Session, turns: Turns
-    ) -> tuple[dict[str, Verdict | None], LauncherError | None]:
+    ) -> tuple[dict[str, Verdict | None], Exception | None]:
         """Do as `_run` does, in a process beside the one that asked for it."""
         with contextlib.suppress(session.Failed):
             self._run(session, turns)
         return self._verdicts, self.lost
 
-    def _take_over(self, verdicts: dict[str, Verdict | None], lost: LauncherError | None) -> None:
+    def _take_over(self, verdicts: dict[str, Verdict | None], lost: Exception | None) -> None:
         self._verdicts |= {test: verdict for test, verdict in verdicts.items() if verdict}
         self.lost = self.lost or lost
 

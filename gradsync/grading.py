@@ -16,7 +16,7 @@ import pytest
 
 from gradsync.collector import Collector
 from gradsync.course import Audience, Course
-from gradsync.ranks import dynamo, get_launcher
+from gradsync.ranks import LauncherError, dynamo, get_launcher
 from gradsync.ranks.run import LauncherName
 from gradsync.records import Report, Verdict
 from gradsync.roots import point_at_roots
@@ -61,7 +61,8 @@ def grade(
 
     Raises:
         CourseError: a phase has no such suite.
-        GraderError: pytest itself failed, or the ranks could not be started or were lost.
+        GraderError: pytest itself failed, a test is broken, or the ranks could not be started or
+            were lost.
     """
     began = time.monotonic()
     suites = [course.suite(audience, phase) for phase in phases]
@@ -103,8 +104,10 @@ def _run_pytest(
         )
     if collector.interrupted:
         raise KeyboardInterrupt
-    if collector.lost is not None:
-        raise GraderError(str(collector.lost)) from collector.lost
+    if (lost := collector.lost) is not None:
+        ours = isinstance(lost, LauncherError)
+        text = str(lost) if ours else f"a test is broken ({type(lost).__name__}: {lost})"
+        raise GraderError(text) from lost
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise GraderError(f"pytest ended with {code!r}:\n{said.getvalue()[-4000:]}")
 

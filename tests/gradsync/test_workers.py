@@ -59,6 +59,13 @@ def test_the_ranks_are_lost_beside_the_grader(me):
         raise LauncherError("no more processes")
     time.sleep(0.5)  # for the other one to come to the second of these
 '''
+BROKEN = '''
+
+@exercise("phase1/double", points=2)
+def test_no_answer_can_pass():
+    """Somebody misspelt a name of this."""
+    chekc(True, "fine", "all is well")
+'''
 STOPPING = '''
 
 @pytest.mark.parametrize("number", range(30))
@@ -112,6 +119,12 @@ def test_the_first_failure_ends_all_where_that_is_asked_for(graded):
 def test_ranks_that_are_lost_beside_the_grader_are_no_fault_of_the_submission(graded):
     with pytest.raises(GraderError, match="no more processes"):
         graded("def double(number):\n    return 2 * number\n", LOST, workers=2)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_broken_test_is_no_fault_of_the_submission(graded, workers):
+    with pytest.raises(GraderError, match=r"a test is broken .*chekc"):
+        graded(RIGHT, BROKEN, workers=workers)
 
 
 def test_a_suite_of_which_a_part_can_not_be_imported_makes_no_grade(graded, tmp_path):
