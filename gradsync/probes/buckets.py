@@ -14,6 +14,7 @@ from gradsync.probes.seeding import seed_weights
 
 Order = Sequence[int]  # of the branches in a pass
 ALL = (0, 1, 2)
+WIDE = 32  # its square, the elements of what is tied, are most of that model's
 SMALL = 2.3e-4  # MiB, 30 numbers of float64: two to four of the parameters below
 
 
@@ -38,8 +39,9 @@ class Net(nn.Module):
         self.branches = nn.ModuleList(wide)
         self.more = nn.Sequential()
         if extra == "tied":
-            self.more = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh())
-            self.more[2].weight = self.more[0].weight
+            inner = [nn.Linear(WIDE, WIDE), nn.Tanh(), nn.Linear(WIDE, WIDE)]
+            inner[2].weight = inner[0].weight
+            self.more = nn.Sequential(nn.Linear(4, WIDE), nn.Tanh(), *inner, nn.Linear(WIDE, 4))
         if extra == "spare":
             self.spare = nn.Linear(3, 3)
             self.more.append(nn.Linear(4, 4).requires_grad_(False))
