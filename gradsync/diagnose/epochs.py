@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradsync.diagnose.shares import some
+from gradsync.ranks.wording import counted
 from gradsync.records import Diagnosis
 
 Run = Sequence[Mapping[str, Any]]
@@ -67,8 +68,8 @@ def other_epochs(
         return None
     often = "once" if count == 1 else f"{count:.0f} times"
     text = (
-        f"called for {epochs} epochs, train goes over each rank's share of the samples {often}: "
-        f"`epochs` says how often, and they count from 0 to {epochs - 1}"
+        f"called for {counted(epochs, 'epoch')}, train goes over each rank's share of the samples "
+        f"{often}: `epochs` says how often, and they count from 0 to {epochs - 1}"
     )
     return _found("differs-from-single-process", text, guide, range(len(trained)))
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradsync.diagnose.values import close
+from gradsync.ranks.wording import counted
 from gradsync.records import Diagnosis
 
 GUIDE = "Resuming"
@@ -39,14 +40,17 @@ def resumed_wrongly(
 def _explanation(
     whole: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]], start: int
 ) -> tuple[str, str]:
-    if start <= 0:
-        return "resume-lost", ": it did not go on from the file"
     if not len(second[0]["trained"]):
         return "samples-missing", ""
     firsts = [one["weights"][0] for one in second if len(one["weights"])]
+    steps = [n for n, weights in enumerate(whole[0]["weights"]) if close(firsts[0], weights)]
+    if start <= 0 and not any(steps):
+        return "resume-lost", ": it did not go on from the file"
+    if start <= 0:
+        left = counted(len(whole[0]["weights"]) - steps[0], "step")
+        return "samples-repeated", f": it went on with the weights before the last {left} alone"
     if not all(close(one, firsts[0]) for one in firsts):
         return "models-differ", " on rank 0, but the ranks went on with different weights"
-    steps = [n for n, weights in enumerate(whole[0]["weights"]) if close(firsts[0], weights)]
     if not steps:
         return "resume-lost", (
             ", but began with weights that training never came by: the file's weights are not "

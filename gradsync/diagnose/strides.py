@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from gradsync.diagnose.shares import Finding, Shares, look_at_counts, repeated, some
+from gradsync.ranks.wording import counted
 from gradsync.records import Diagnosis
 
 GUIDE = "Resumable shares"
@@ -98,11 +99,13 @@ def _look_for_missing(
         text = f"no rank gets {some(missing)}, which had not been seen before"
         return "samples-missing", every, text
     if rows < wanted:
-        text = f"every rank gets {rows} indices, but there are enough left for more on each rank"
+        gets = counted(rows, "index", "es")
+        text = f"every rank gets {gets}, but there are enough left for more on each rank"
         return "samples-missing", every, text
     if rows > wanted:
         cut = ". With `drop_last`, what does not fill a row of N is cut" if drop_last else ""
-        text = f"every rank gets {rows} indices, more than there are to share out{cut}"
+        there = "more than there are to share out" if rest else "and nothing is left to share out"
+        text = f"every rank gets {counted(rows, 'index', 'es')}, {there}{cut}"
         return "wrong-length", every, text
     return None
 
@@ -128,10 +131,12 @@ def _look_at_order(shares: Shares, rest: Sequence[int], seen: int) -> Finding:
             f"rank r takes every N-th position, from r on (N is {len(shares)})"
         )
         return "not-strided", every, text
-    return _why_another_order(shares, rest, start)
+    return _why_another_order(shares, rest, start, padded=len(dealt) > len(rest))
 
 
-def _why_another_order(shares: Shares, rest: Sequence[int], start: list[int]) -> Finding:
+def _why_another_order(
+    shares: Shares, rest: Sequence[int], start: list[int], *, padded: bool
+) -> Finding:
     every = range(len(shares))
     shuffled = list(rest) != sorted(rest)
     if shuffled and [sorted(share) for share in shares] == [
@@ -158,8 +163,10 @@ def _why_another_order(shares: Shares, rest: Sequence[int], start: list[int]) ->
         )
         return "shuffle-differs-across-ranks", every, text
     twice = repeated(start)
-    text = f"{_come(twice)} twice before every sample has come once. The padding comes at the end"
-    return "padding-wrong", every, text
+    text = f"{_come(twice)} twice before every sample has come once"
+    if not padded:
+        return "samples-repeated", every, text
+    return "padding-wrong", every, f"{text}. The padding comes at the end"
 
 
 def _is_anew(shares: Shares, order: Sequence[int], drop_last: bool) -> bool:

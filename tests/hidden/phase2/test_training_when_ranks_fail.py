@@ -27,6 +27,7 @@ SAMPLES = RANKS * STEPS
 FILE = "progress.pt"
 GROUP_LIMIT = 4.0  # seconds that ranks wait for one that is late; sends and receives, at least
 LATE_LIMIT = 0.2  # the same once all have come to the step that one is late for
+SHOWN = 200  # characters of an error
 LIMIT = 20.0  # seconds for ranks to notice that one is gone, and to end
 
 
@@ -87,16 +88,20 @@ def probe_fault(rank, world_size, trainer, data, at, lost, *, late):
         if rank == lost:
             os.kill(process, signal.SIGKILL)
 
-    process, train, said = os.getpid(), trainer.train, None
+    def meet_it():
+        reached.append(at)
+        (be_late if late else be_killed)()
+
+    process, train, said, reached = os.getpid(), trainer.train, None, []
     try:
-        fate = be_late if late else be_killed
-        go(train, Info(rank, world_size), data, FILE, at=at, fate=fate)
+        go(train, Info(rank, world_size), data, FILE, at=at, fate=meet_it)
     except NotImplementedError:
         raise
     except BaseException as error:  # which one is not promised
         said = words(error)
     Path(f"ended-{rank}").touch()
-    return {"said": said, "content": Path(FILE).read_bytes() if Path(FILE).exists() else None}
+    content = Path(FILE).read_bytes() if Path(FILE).exists() else None
+    return {"said": said, "content": content, "reached": bool(reached)}
 
 
 def words(error):
@@ -191,7 +196,17 @@ def check_that(holds, code, text, ranks=()):
 
 
 def hold_ended(seen, lost, what):
-    """Check that every rank that lives ended with an error."""
+    """Check that every rank that lives ended with an error, and not before it had cause to."""
+    early = [rank for rank in seen.answered if not seen[rank]["reached"]]
+    reason = next((text for rank in early for text in seen[rank]["said"] or () if text), None)
+    check_that(
+        lost not in early,
+        "exception" if reason else "samples-missing",
+        f"rank {lost} was to be lost in the second of {EPOCHS} epochs, but on {ranks_text(early)} "
+        "training had ended by then"
+        + (f", with an error: {reason[:SHOWN]}" if reason else ": steps are missing"),
+        early,
+    )
     calm = [rank for rank in seen.answered if seen[rank]["said"] is None]
     check_that(
         not calm,
