@@ -28,15 +28,16 @@ def broadcast_mistakes(before: Sequence[State], src: int, buffers: Sequence[str]
 
 
 def wrong_source(before: Sequence[State], src: int) -> Rule:
-    """All ranks agree, on a rank that was not asked for."""
+    """All ranks agree, on a rank that was not asked for, if not in everything."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
-        if expected is None:
-            return None
+        wrong = _wrong_names(seen, expected)
         for rank, state in enumerate(before):
-            if rank != src and all(close(value, state, EXACT) for value in seen):
+            its = {name: state[name] for name in wrong}
+            if wrong and rank != src and all(close(_only(wrong, v), its, EXACT) for v in seen):
+                what = "model" if len(wrong) == len(state) else ", ".join(wrong)
                 text = (
-                    f"every rank ends with rank {rank}'s model, where `src` was {src}: broadcast "
+                    f"every rank ends with rank {rank}'s {what}, where `src` was {src}: broadcast "
                     f"from the rank that you are told (GUIDELINES, {GUIDE})"
                 )
                 return Diagnosis(
@@ -164,6 +165,10 @@ def weight_not_sent(seen: Observation, weights: Sequence[Any]) -> Diagnosis | No
         f"(GUIDELINES, {GUIDE})"
     )
     return Diagnosis(code, tuple(range(len(seen))), text, last_line(seen), GUIDE)
+
+
+def _only(names: Sequence[str], state: State) -> State:
+    return {name: state.get(name) for name in names}
 
 
 def _bits(value: Any) -> tuple[str, bytes]:

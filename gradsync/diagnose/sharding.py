@@ -35,7 +35,10 @@ def not_gathered(before: Sequence[Any]) -> Rule:
         ranks = tuple(sorted({rank for rank, _, _ in found}))
         if len(found) == sum(len(row) for value in seen for row in value):
             text = "after a step every parameter is what it was before, on every rank"
-            said = f"{text}: nothing was stepped (GUIDELINES, {GUIDE})"
+            said = (
+                f"{text}: nothing was stepped, or what was stepped was written over with what a "
+                f"rank had that does not own it (GUIDELINES, {GUIDE})"
+            )
             return Diagnosis("does-not-learn", ranks, said, guide=GUIDE)
         rank, step, parameter = found[0]
         text = (

@@ -32,7 +32,7 @@ def test_what_float32_leaves_is_told_from_a_buffer_left_out():
 
 
 def test_a_nan_of_another_rank_at_the_source_is_told():
-    mixed = {**SOURCE, "w": OTHER["w"]}
+    mixed = {**SOURCE, "w": SOURCE["w"] + OTHER["w"]}
 
     assert "rank 0's own w came to hold NaN" in diagnose(mixed, mixed).explanation
     assert "NaN" not in diagnose(SOURCE, mixed).explanation
@@ -71,3 +71,10 @@ def test_the_rank_whose_weight_all_end_with_is_told(ended, code, told):
 
     assert (found and found.code) == code
     assert told in (found.explanation if found else "")
+
+
+def test_a_part_that_came_from_another_source_is_told_from_one_left_out():
+    found = diagnose(*[{**SOURCE, "count": OTHER["count"]}] * 2)
+
+    assert (found.code, found.ranks) == ("wrong-source", (0, 1))
+    assert "rank 1's count, where `src` was 0" in found.explanation

@@ -112,6 +112,14 @@ def test_a_mean_that_was_taken_apart_in_another_order_is_known():
     assert "in the wrong places, those of weight, bias" in diagnosis.explanation
 
 
+def test_a_tiny_number_where_a_zero_should_be_is_in_no_other_place():
+    half = {**MEAN, "bias": np.zeros(3)}
+
+    diagnosis = diagnose([{**half, "bias": np.full(3, 1e-12)}] * 4, expected=half)
+
+    assert diagnosis.code == "only-some-parameters"
+
+
 def test_evidence_that_fits_no_mistake_gets_no_name():
     noise = [{name: RNG.standard_normal(g.shape) for name, g in MEAN.items()} for _ in range(4)]
 
