@@ -32,6 +32,13 @@ def batch_not_moved(seen: Mapping[str, Any], guide: str) -> Diagnosis | None:
     left = [part for part in takers if set(seen["away"][part]) - {"cpu"}]
     if not left:
         return None
+    if "cuda" in seen["away"][left[0]]:
+        text = (
+            "train_step moves the batch to a GPU where there is one, and the model was on the CPU "
+            "still: where the batch belongs is told by the model's own parameters, and by nothing "
+            f"else (GUIDELINES, {guide})"
+        )
+        return Diagnosis("wrong-device", (0,), text, guide=guide)
     text = (
         f"train_step gives {takers[left[0]]} the {left[0]} where the loader left them. The model "
         "may be on a GPU, and both parts of a batch have to come to where it is: a tensor's `to` "

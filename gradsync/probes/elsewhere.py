@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -11,12 +10,21 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
+from gradsync.probes.gpus import imported_anew
+
 ELSEWHERE = "meta"  # a kind of device that torch has everywhere
 COPY = "aten.copy_.default"  # by name, since probes are pickled
 
 
+class MovedToGpu(Exception):  # noqa: N818 - what was done, which may be right elsewhere
+    """A tensor was to be moved to a GPU."""
+
+
 class Elsewhere(Tensor):
-    """A tensor that says it is on another device: one can move it away, not mix it with others."""
+    """A tensor that says it is on another device: one can move it away, not mix it with others.
+
+    A GPU it can't be moved to: who tries gets a `MovedToGpu`.
+    """
 
     there: Tensor
 
@@ -26,6 +34,23 @@ class Elsewhere(Tensor):
         made = Tensor._make_wrapper_subclass(cls, there.shape, dtype=there.dtype, device=device)
         made.there = there
         return made
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Do as any tensor, but for a way to a GPU, which torch would refuse for lack of one."""
+        to = None
+        if func is Tensor.to:
+            to = torch._C._nn._parse_to(*args[1:], **kwargs or {})[0]
+        if func is Tensor.cuda or (to is not None and to.type == "cuda"):
+            raise MovedToGpu
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs or {})
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # torch's own says nothing of the class
@@ -66,10 +91,19 @@ class Noting(nn.Linear):
         return super().forward(inputs)
 
 
+def pretend_gpus() -> None:
+    """Let torch tell whoever asks that there are GPUs, from now on."""
+    torch.cuda.is_available = lambda: True
+    torch.accelerator.is_available = lambda: True
+    torch.accelerator.current_accelerator = lambda *_, **__: torch.device("cuda")
+
+
 def devices_met(trainer: ModuleType, inputs: Tensor, targets: Tensor) -> dict[str, Any]:
     """Return the devices of what `train_step` gives a model on the CPU, and a loss function.
 
-    `at_home` are those of a batch that is there, `away` these and those of one that is elsewhere.
+    `at_home` are those of a batch that is there, `away` these and those of one that is elsewhere,
+    on a machine that seems to have GPUs: what has to move there is imported anew, since it may
+    have asked for them when it was.
     """
     model = Noting(inputs.shape[1], int(targets.max()) + 1)
     wanted: list[str] = []
@@ -81,6 +115,12 @@ def devices_met(trainer: ModuleType, inputs: Tensor, targets: Tensor) -> dict[st
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     trainer.train_step(model, (inputs, targets), loss_fn, optimizer)
     at_home = {"inputs": model.met.copy(), "targets": wanted.copy()}
-    with suppress(Exception):  # of devices that do not fit
-        trainer.train_step(model, (Elsewhere(inputs), Elsewhere(targets)), loss_fn, optimizer)
+    pretend_gpus()
+    batch = (Elsewhere(inputs), Elsewhere(targets))
+    try:
+        imported_anew(trainer).train_step(model, batch, loss_fn, optimizer)
+    except MovedToGpu:
+        model.met.append("cuda")
+    except Exception:  # noqa: BLE001, S110 - of devices that do not fit
+        pass
     return {"at_home": at_home, "away": {"inputs": model.met, "targets": wanted}}

@@ -21,6 +21,16 @@ SLURM = {
     "SLURM_LOCALID": "1",
     "SLURM_JOB_NODELIST": "node[01-04,07],big1",
 }
+ALL_OF_SLURM = {  # of the eighth of 12 tasks, two on each node
+    **SLURM,
+    "SLURM_PROCID": "7",
+    "SLURM_NTASKS": "12",
+    "SLURM_JOB_ID": "4711",
+    "SLURM_NNODES": "6",
+    "SLURM_NODEID": "3",
+    "SLURM_NTASKS_PER_NODE": "2",
+    "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.5",
+}
 MISLEADING = {  # in the process's own environment, where nobody is to look
     "RANK": "6",
     "WORLD_SIZE": "7",
@@ -151,9 +161,9 @@ def test_slurm_variables_are_read(ranks):
     few = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_JOB_NODELIST": "solo"}
     least = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}
 
-    plain, given, defaults, alone = read_rank_infos(ranks, [SLURM, named, few, least])
+    plain, given, defaults, alone = read_rank_infos(ranks, [ALL_OF_SLURM, named, few, least])
 
-    hold_given(SLURM, plain, [3, 6, 1, "node01", 29500])
+    hold_given(ALL_OF_SLURM, plain, [7, 12, 1, "node01", 29500])
     hold_given(named, given, [3, 6, 1, "login2", 4000])
     hold_given(few, defaults, [0, 1, 0, "solo", 29500])
     hold_given(least, alone, [1, 2, 0, "127.0.0.1", 29500])

@@ -12,6 +12,7 @@ from gradsync.diagnose.gradients import (
     digits_lost,
     gradient_mistakes,
     not_synchronised,
+    only_some_parameters,
 )
 from gradsync.diagnose.waiting import nobody_waited, stayed_away_with_nan
 from gradsync.probes.memory import spoil_new_memory
@@ -175,9 +176,9 @@ def test_every_parameter_keeps_its_own_dtype(ranks, rng):
     """Parameters of several dtypes and sizes are averaged, each in its own dtype."""
     wide = rng.standard_normal((2, 1000))  # (rank, element)
     narrow = rng.standard_normal((2, 7), dtype=np.float32)
-    single = rng.standard_normal((2, 1), dtype=np.float32)
+    single = rng.standard_normal(2, dtype=np.float32)  # of a parameter without dimensions
     grads = {"wide": wide, "narrow": narrow, "single": single}
-    local = [{name: grad[rank] for name, grad in grads.items()} for rank in range(2)]
+    local = [{name: np.array(grad[rank]) for name, grad in grads.items()} for rank in range(2)]
 
     def probe(rank, trainer, local):
         model = nn.Module()
@@ -257,23 +258,29 @@ def test_a_missing_gradient_counts_as_zero(ranks, rng):
 def test_frozen_parameters_are_left_alone(ranks, rng):
     """What a frozen parameter has in `grad`, or has not, stays."""
     stale = rng.standard_normal((2, 3, 2))  # (rank, out, in)
-    fresh = rng.standard_normal((2, 1, 3))  # (rank, out, in)
+    fresh = rng.standard_normal((2, 2, 1, 3))  # (rank, layer, out, in)
+    around = ("0.weight", "2.weight")  # a frozen layer
 
-    def probe(rank, trainer, stale, fresh):
-        model = placed(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)).double(), rank)
-        model[0].requires_grad_(False)
-        model[0].weight.grad = torch.from_numpy(stale[rank])
-        model[1].weight.grad = torch.from_numpy(fresh[rank])
-        model[1].bias.grad = torch.ones(1).double()
+    def probe(rank, trainer, stale, fresh, around):
+        layers = [nn.Linear(3, 1), nn.Linear(2, 3), nn.Linear(3, 1)]
+        model = placed(nn.Sequential(*layers).double(), rank)
+        model[1].requires_grad_(False)
+        model[1].weight.grad = torch.from_numpy(stale[rank])
+        for index, layer in enumerate((model[0], model[2])):
+            layer.weight.grad = torch.from_numpy(fresh[rank][index])
+            layer.bias.grad = torch.ones(1).double()
         trainer.average_gradients(model)
-        frozen = [model[0].weight.grad, model[0].bias.grad is None]
-        return {"frozen": frozen, "trainable": {"weight": model[1].weight.grad}}
+        frozen = [model[1].weight.grad, model[1].bias.grad is None]
+        return {"frozen": frozen, "trainable": {n: model[int(n[0])].weight.grad for n in around}}
 
-    seen = ranks(probe, 2, stale=by_rank(stale), fresh=by_rank(fresh))
+    seen = ranks(probe, 2, stale=by_rank(stale), fresh=by_rank(fresh), around=around)
 
     hold(nobody_waited(seen, GRADIENTS))
-    local = [{"weight": grad} for grad in fresh]
-    hold_synchronised(each(seen, lambda value: value["trainable"]), local)
+    local = [dict(zip(around, grads, strict=True)) for grads in fresh]
+    trainable = each(seen, lambda value: value["trainable"])
+    hold_synchronised(trainable, local)
+    mean = dict(zip(around, fresh.mean(0), strict=True))
+    hold(only_some_parameters(trainable, [mean] * 2))
     assert_rank_by_rank(
         each(seen, lambda value: value["frozen"]),
         [[stale[rank], True] for rank in range(2)],
