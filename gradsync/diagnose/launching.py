@@ -52,6 +52,20 @@ def variable_not_set(seen: Observation, _expected: Any) -> Diagnosis | None:
     return _found("launcher-not-read", seen, text)
 
 
+def none_started(seen: Observation, _expected: Any) -> Diagnosis | None:
+    """It returned, and the first who used the default group found none."""
+    failure = seen.failure
+    if failure is None or failure.diagnosis.where or not NO_GROUP.search(_detail(seen)):
+        return None
+    ranks = failure.diagnosis.ranks
+    text = (
+        f"setup_distributed returned on {ranks_text(ranks)} of {seen.world_size} and had started "
+        "no default process group: all that comes after counts on one, of a single rank, too "
+        f"(GUIDELINES, {GUIDE})"
+    )
+    return Diagnosis("group-not-initialised", ranks, text, guide=GUIDE)
+
+
 def address_taken(seen: Observation, _expected: Any) -> Diagnosis | None:
     """It wanted a port that somebody has, or several ranks wanted the same."""
     if not TAKEN.search(_detail(seen)):

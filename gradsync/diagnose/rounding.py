@@ -46,7 +46,7 @@ def cut_short(function: str, guide: str) -> Rule:
             return None
         for digits in range(MOST_DIGITS + 1):
             pairs = zip(seen, expected, strict=True)
-            if all(v == round(v, digits) and abs(v - w) < 10.0**-digits for v, w in pairs):
+            if all(_cut(v, digits) and abs(v - w) < 10.0**-digits for v, w in pairs):
                 text = (
                     f"{function} returns {seen[0]:g}, which is the loss with no more than {digits} "
                     "digits behind the point: it is returned as it is, and rounded where it is "
@@ -58,6 +58,11 @@ def cut_short(function: str, guide: str) -> Rule:
         return None
 
     return rule
+
+
+def _cut(number: float, digits: int) -> bool:
+    """Tell whether it has no more digits than these, but for those of its way through float32."""
+    return abs(number - round(number, digits)) <= FLOAT32 * abs(number)
 
 
 def _floats(value: Any) -> Any:

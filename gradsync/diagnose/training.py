@@ -12,6 +12,7 @@ from gradsync.diagnose import Rule
 from gradsync.diagnose.confusions import differs_from_one_process, would_be
 from gradsync.diagnose.shares import some
 from gradsync.diagnose.values import close
+from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis
 
 HISTORY = {
@@ -156,15 +157,21 @@ def later_steps_differ(
 
 def other_rows(thrice: Run, guide: str) -> Diagnosis | None:
     """The history of three epochs has other entries than the contract's, or other keys."""
+    without = [rank for rank, value in enumerate(thrice) if not value["history"]]
+    if 0 < len(without) < len(thrice):
+        text = f"train returns no entry on {ranks_text(without)}: the history is for every rank"
+        return _found("only-one-rank-has-it", text, guide, without)
     for value in thrice:
         rows = value["history"]
         keys = next((sorted(row) for row in rows if set(row) != KEYS), None)
         if keys is None and [row["epoch"] for row in rows] == [0, 1, 2]:
             continue
-        epochs = ", ".join(f"{row['epoch']:g}" for row in rows if "epoch" in row) or "none"
-        has = f"with the keys {', '.join(keys)}" if keys else f"of the epochs {epochs}"
+        epochs = ", ".join(f"{row['epoch']:g}" for row in rows if "epoch" in row)
+        has = f"entries of the epochs {epochs}" if epochs else "no entries"
+        if keys is not None:
+            has = f"entries with the keys {', '.join(keys)}"
         text = (
-            f"train over 3 epochs returns entries {has}: one an epoch is wanted, counted from 0, "
+            f"train over 3 epochs returns {has}: one an epoch is wanted, counted from 0, "
             f"with {', '.join(sorted(KEYS))}"
         )
         return _found("wrong-signature", text, guide)

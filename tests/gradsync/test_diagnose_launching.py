@@ -1,9 +1,12 @@
 """Mistakes in setting up a group, known by where a rank went."""
 
+from dataclasses import replace
+
 from gradsync.diagnose.launching import (
     left_alone,
     met_elsewhere,
     never_met,
+    none_started,
     text_for_a_number,
 )
 from gradsync.records import Collective, Diagnosis, Event, Failure, Observation
@@ -75,3 +78,14 @@ def test_a_number_that_is_still_a_text_is_told_as_that():
     assert "the master_port '29500', a text" in found.explanation
     assert text_for_a_number("RANK=1", [1, 2, 0, "10.0.0.7", 29500]) is None
     assert text_for_a_number("RANK=1", None) is None
+
+
+def test_a_setup_that_started_nothing_is_told_from_a_collective_that_came_too_early():
+    nothing = "Default process group has not been initialized"
+    early = seen("error", [], detail=nothing)
+    known = early.failure.diagnosis
+    after = replace(early, failure=replace(early.failure, diagnosis=replace(known, where=None)))
+
+    assert none_started(after, None).code == "group-not-initialised"
+    assert "returned on rank 0 of 2 and had started no" in none_started(after, None).explanation
+    assert none_started(early, None) is None

@@ -268,3 +268,14 @@ def test_the_step_is_that_of_the_learning_rate_given_to_train():
     spied_training(lambda *_, lr: seen.update(lr=lr) or [], None, Classifier(0), DATA)
 
     assert seen == {"lr": LEARNING_RATE}
+
+
+def test_who_has_no_history_is_told():
+    thrice = seen_of(epochs=3)
+    thrice[1]["history"] = []
+
+    found = other_rows(thrice, GUIDE)
+
+    assert (found.code, found.ranks) == ("only-one-rank-has-it", (1,))
+    thrice[0]["history"] = []
+    assert "train over 3 epochs returns no entries" in other_rows(thrice, GUIDE).explanation

@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 from gradsync.diagnose.rounding import cut_short
 from gradsync.diagnose.waiting import nobody_waited
 from gradsync.probes.evaluation import Spy
+from gradsync.ranks.wording import counted
 from gradsync.testing import assert_on_every_rank, by_rank, check, each, exercise, hold, would_be
 
 GUIDE = "Epochs and evaluation"
@@ -140,7 +141,7 @@ def test_the_epochs_loss_weighs_every_sample_alike(ranks, rng):
     batches = [len(value["modes"]) for value in seen]
     check(
         batches == [3, 3, 3],
-        "samples-dropped",
+        "samples-repeated" if max(batches) > 3 else "samples-dropped",
         f"train_epoch trained on {batches} batches by rank: 9 samples on each, in batches of 4, "
         f"are 3 batches (GUIDELINES, {GUIDE})",
         ranks=[rank for rank in range(3) if batches[rank] != 3],
@@ -168,7 +169,7 @@ def test_the_epochs_loss_weighs_every_sample_alike(ranks, rng):
             cut_short("train_epoch", GUIDE),
         ],
         otherwise=f"train_epoch returns {list(seen)} by rank: that is not the mean over all "
-        "samples of all ranks, as they were when each batch came",
+        f"samples of all ranks, as they were when each batch came (GUIDELINES, {GUIDE})",
     )
 
 
@@ -288,8 +289,8 @@ def test_a_plain_loader_will_do(ranks, rng):
 
     check(
         seen[0] == 2,
-        "samples-dropped",
-        "train_epoch of a plain loader trained on another number of batches than it has "
-        f"(GUIDELINES, {GUIDE})",
+        "samples-repeated" if seen[0] > 2 else "samples-dropped",
+        f"train_epoch of a plain loader trained on {counted(seen[0], 'batch', 'es')}, and the "
+        f"loader has 2 (GUIDELINES, {GUIDE})",
         guide=GUIDE,
     )

@@ -15,12 +15,14 @@ from gradsync.diagnose.launching import (
     left_alone,
     met_elsewhere,
     never_met,
+    none_started,
     variable_not_set,
     without_a_group,
 )
 from gradsync.probes.gpus import taken_among_gpus
 from gradsync.probes.launching import connected_to
 from gradsync.probes.lazy_group import LazyGroup
+from gradsync.ranks.wording import ranks_text
 from gradsync.testing import check, exercise, free_port, hold
 
 GUIDE = "Launching ranks"
@@ -80,7 +82,7 @@ def test_the_group_is_up_on_every_rank(ranks, world_size):
         world_size,
         process_group=False,
         timeout=PATIENCE,
-        mistakes=[variable_not_set, address_taken, never_met, left_alone],
+        mistakes=[variable_not_set, none_started, address_taken, never_met, left_alone],
         port=free_port(),
     )
 
@@ -142,8 +144,8 @@ def test_it_returns_only_when_every_rank_is_up(ranks):
     check(
         not early,
         "no-rank-waits",
-        f"setup_distributed returned on rank {' and '.join(map(str, early))} before rank 2 had "
-        "even called it, on a backend that connects at the first collective only, as nccl does: "
+        f"setup_distributed returned on {ranks_text(early)} before rank 2 had even "
+        "called it, on a backend that connects at the first collective only, as nccl does: "
         f"something in it has to wait for all ranks (GUIDELINES, {GUIDE})",
         ranks=early,
         guide=GUIDE,
@@ -177,7 +179,7 @@ def test_the_timeout_holds(ranks):
         1,
         process_group=False,
         timeout=PATIENCE,
-        mistakes=[never_met],
+        mistakes=[none_started, never_met],
         ports=[free_port() for _ in range(3)],
     )
 
@@ -229,8 +231,8 @@ def test_the_group_is_gone_afterwards(ranks):
     check(
         not left,
         "group-not-ended",
-        f"after cleanup_distributed() the process group is still there on rank "
-        f"{', '.join(map(str, left))}: every rank has to end it (GUIDELINES, {GUIDE})",
+        f"after cleanup_distributed() the process group is still there on "
+        f"{ranks_text(left)}: every rank has to end it (GUIDELINES, {GUIDE})",
         ranks=left,
         guide=GUIDE,
     )
