@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from gradsync.diagnose.training import HISTORY, Row, Run
+from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis
 
 EPOCH = re.compile(r"\bepoch\W{0,4}\d", re.IGNORECASE)
@@ -30,8 +31,8 @@ def other_lines(seen: Run, errors: Sequence[str], epochs: int, guide: str) -> Di
     loud = [rank for rank in range(1, len(seen)) if printed[rank] or told[rank]]
     if loud:
         text = (
-            f"rank {' and '.join(map(str, loud))} printed during training, for one "
-            f"{(printed[max(loud)] or told[max(loud)])[:1]}: with hundreds of ranks nobody could "
+            f"{ranks_text(loud)} printed during training, for one "
+            f"{(printed[max(loud)] or told[max(loud)])[0]!r}: with hundreds of ranks nobody could "
             "read that. Rank 0 speaks for all"
         )
         return _found(text, guide, loud)

@@ -72,7 +72,9 @@ def look_at_counts(shares: Shares, num_samples: int, shuffle: bool) -> Finding |
         )
         return "padding-wrong", [r for r in every if set(shares[r]) & set(strangers)], text
     if lengths[0] != wanted:
-        text = f"every rank gets {lengths[0]} indices, where {wanted} are enough to cover all"
+        gets = counted(lengths[0], "index", "es")
+        enough = f"{wanted} {'is' if wanted == 1 else 'are'} enough"
+        text = f"every rank gets {gets}, where {enough} to cover all"
         return "wrong-length", every, text
     return None
 

@@ -21,6 +21,7 @@ UNUSABLE_HINTS = {  # by what the error says of what came back
     "NoneType": ": does every path end with a return?",
     "non-iterator": ": `__iter__` returns an iterator, which a list is not, or yields",
 }
+DEBUGGER = ", as where breakpoint() was left: a debugger asks how to go on, and nobody is there,"
 NO_GROUP = "process group has not been initialized"
 
 
@@ -121,7 +122,8 @@ def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, 
         hints = [hint for sign, hint in UNUSABLE_HINTS.items() if sign in error.message]
         text = f"what came back can't be used ({said}){''.join(hints[:1])}"
         return "error", "exception", text, None
-    return "error", "exception", f"{who} raised {said}", error.where
+    hint = DEBUGGER if error.type == "BdbQuit" else ""
+    return "error", "exception", f"{who} raised {said}{hint}", error.where
 
 
 def left(rank: int, exit_code: int | None, where: str | None) -> Failure:

@@ -15,6 +15,14 @@ def test_who_prints_too_much_or_too_little_is_named(lines, ranks):
     assert other_lines(seen, ["", ""], 1, GUIDE).ranks == ranks
 
 
+def test_a_line_is_shown_as_it_was_printed():
+    seen = [{"lines": lines, "history": []} for lines in (["0"], ["one"], ["two", "more"])]
+
+    found = other_lines(seen, ["", "", ""], 1, GUIDE)
+
+    assert found.explanation.startswith("ranks 1, 2 printed during training, for one 'two':")
+
+
 @pytest.mark.parametrize(
     "line", ["Epoch 0", "{'epoch': 0}", "loss=1.235", "acc 33.3%", "acc 33.33 %", "0, 0.9876"]
 )

@@ -88,6 +88,14 @@ def test_an_exception_is_plain_data():
     assert told["frames"][-1][1] == "fail"
 
 
+def test_where_the_files_lie_is_not_told():
+    with pytest.raises(ImportError) as caught:
+        raise ImportError("cannot import name 'a' from 'b' (/tmp/once/phase1/b.py)")
+
+    told = frames.describe_exception(caught.value, ("/elsewhere", "/tmp/once"))
+    assert told["message"] == "cannot import name 'a' from 'b' (phase1/b.py)"
+
+
 def test_a_syntax_error_is_told_with_its_line():
     with pytest.raises(SyntaxError) as caught:
         compile("def f(:", "/submission/template_trainer.py", "exec")

@@ -33,6 +33,7 @@ from gradsync.probes.files import (
     refused_in,
 )
 from gradsync.probes.pasts import make, state_of, weights_after_a_step
+from gradsync.ranks.wording import ranks_text
 from gradsync.testing import check, each, exercise, hold
 
 GUIDE = "Checkpoints"
@@ -187,7 +188,7 @@ def test_everything_comes_back(ranks):
             not wrong,
             "state-lost",
             f"after save_checkpoint and load_checkpoint {name} is not what was saved{shown}, on "
-            f"rank {', '.join(map(str, wrong))} (GUIDELINES, {GUIDE})",
+            f"{ranks_text(wrong)} (GUIDELINES, {GUIDE})",
             ranks=wrong,
             guide=GUIDE,
         )

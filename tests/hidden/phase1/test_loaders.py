@@ -15,6 +15,7 @@ from gradsync.diagnose.loaders import (
     share_of_another,
 )
 from gradsync.diagnose.shares import diagnose_shares, some
+from gradsync.ranks.wording import ranks_text
 from gradsync.testing import check, exercise, hold
 
 FIRST_VAL = 1000  # what the first val sample is; the first train sample is 0
@@ -275,8 +276,8 @@ def hold_shared(name, shares, count):
     check(
         not everything,
         "sampler-not-used",
-        f"with 4 ranks the {name} loader of rank {', '.join(map(str, everything))} gives all "
-        f"{count} samples: no sampler shares them out (GUIDELINES, {GUIDE})",
+        f"with 4 ranks the {name} loader of {ranks_text(everything)} gives all {count} "
+        f"samples: no sampler shares them out (GUIDELINES, {GUIDE})",
         ranks=everything,
         guide=GUIDE,
     )

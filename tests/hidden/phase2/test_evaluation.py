@@ -18,6 +18,7 @@ from gradsync.diagnose.evaluation import (
 )
 from gradsync.diagnose.waiting import nobody_waited
 from gradsync.probes.evaluation import Spy, numbers, spied_evaluation, tells_predictions_apart
+from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis
 from gradsync.testing import assert_on_every_rank, check, each, exercise, hold, would_be
 
@@ -113,7 +114,7 @@ def hold_results(seen, data):
     check(
         not whole or size == 1 or count < size,
         "same-shard-on-every-rank",
-        f"rank {', '.join(map(str, whole))} ran the model on all {count} samples: each rank is to "
+        f"{ranks_text(whole)} ran the model on all {count} samples: each rank is to "
         f"evaluate its own share (GUIDELINES, {GUIDE})",
         ranks=whole,
         guide=GUIDE,

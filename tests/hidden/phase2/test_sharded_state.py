@@ -12,6 +12,7 @@ from gradsync.probes import raised
 from gradsync.probes.optimizers import elements, parameters, watched
 from gradsync.probes.ready_made import ZERO, without
 from gradsync.probes.seeding import seed_weights
+from gradsync.ranks.wording import ranks_text
 from gradsync.testing import (
     assert_on_every_rank,
     assert_rank_by_rank,
@@ -88,7 +89,7 @@ def test_step_calls_the_closure_and_returns_its_loss(ranks, rng):
     check(
         not without,
         "wrong-signature",
-        f"step(closure) returns None on rank {', '.join(map(str, without))}: every rank is to "
+        f"step(closure) returns None on {ranks_text(without)}: every rank is to "
         f"call the closure and return what it returned (GUIDELINES, {GUIDE})",
         ranks=without,
         guide=GUIDE,
@@ -189,7 +190,7 @@ def hold_shares(kept, sizes, when):
     check(
         not over,
         "state-not-sharded",
-        f"rank {', '.join(map(str, over))} keeps optimizer state of "
+        f"{ranks_text(over)} {'keep' if len(over) > 1 else 'keeps'} optimizer state of "
         f"{', '.join(str(most[rank]) for rank in over)} elements{when}, where the whole has "
         f"{2 * total}: a rank of {world_size} may keep an even share of the elements and "
         f"one parameter, that is {limit} with Adam, which keeps two for each "

@@ -22,8 +22,8 @@ def hold_parts(parts, count, case, guide):
     for holds, code, text in (
         (not alike, "same-shard-on-every-rank", f"all get the same, {some(parts[0])}"),
         (not missing, "samples-missing", f"nobody gets {some(missing)}"),
-        (not strangers, "padding-wrong", f"{some(strangers)} is past the end"),
-        (not twice, "samples-repeated", f"{some(twice)} comes more than once"),
+        (not strangers, "padding-wrong", f"past the end comes {some(strangers)}"),
+        (not twice, "samples-repeated", f"more than once comes {some(twice)}"),
         (
             max(sizes) - min(sizes) <= 1,
             "unequal-shards",
