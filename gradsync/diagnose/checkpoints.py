@@ -175,8 +175,11 @@ def _holding(refused: str | None) -> str:
             "is pickled by a newer protocol than that which the safe reading knows: leave "
             "`pickle_protocol` as torch.save has it"
         )
+    what = f"an object of {refused}, say"
+    if refused.endswith("getattr"):  # which is how a method is pickled
+        what = "a method, as a function is that was handed on and not called"
     return (
-        f"holds more than tensors and plain values: an object of {refused}, say. Nobody can read "
+        f"holds more than tensors and plain values: {what}. Nobody can read "
         "that without running code from the file. All that is needed of a model or an optimizer "
         "is its state, as a dictionary"
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gradsync.diagnose.shares import some
+from gradsync.diagnose.shares import repeated, some
 from gradsync.ranks.wording import counted
 from gradsync.records import Diagnosis
 
@@ -79,6 +79,11 @@ def other_shares(
 ) -> Diagnosis | None:
     """What two ranks take in the first epoch, `taken` at most, is not the half of all for each."""
     size = -(-samples // 2)
+    again = [(rank, twice) for rank, own in enumerate(first) if (twice := repeated(own))]
+    if again:
+        rank, twice = again[0]
+        text = f"in the first epoch rank {rank} trains on {some(twice)} more than once"
+        return _found("samples-repeated", text, guide, [rank for rank, _ in again])
     both, covered = sorted(set(first[0]) & set(first[1])), set(first[0]) | set(first[1])
     if both and both == sorted(first[0]) and taken <= size:
         text = (

@@ -138,8 +138,21 @@ def pipeline_loss_mistakes(equally: float, summed: float) -> list[Rule]:
             "the returned loss is the sum of the microbatches' mean losses: the mean over the "
             "whole batch is wanted",
         ),
+        too_small,
         other_losses,
     ]
+
+
+def too_small(seen: Observation, expected: Any) -> Diagnosis | None:
+    """The loss was divided by the number of ranks, of which one alone has it."""
+    size = len(seen)
+    if expected is None or size == 1 or not close(list(seen), [one / size for one in expected]):
+        return None
+    text = (
+        f"the returned loss is {size} times too small: the last rank alone has the batch's loss, "
+        f"and it is no mean over ranks (GUIDELINES, {GUIDE})"
+    )
+    return Diagnosis("divided-twice", tuple(range(size)), text, last_line(seen), GUIDE)
 
 
 def other_losses(seen: Observation, expected: Any) -> Diagnosis | None:

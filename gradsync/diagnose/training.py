@@ -236,6 +236,7 @@ def other_numbers(
                 "that of its first step": steps[epoch][0],
                 "that of its last step": steps[epoch][-1],
                 MEAN_OF_MEANS: sum(steps[epoch]) / len(steps[epoch]),
+                **{f"`{other}`": wanted[other] for other in HISTORY if other != name},
             }
             what = next((what for what, its in known.items() if close(number, its)), None)
             text = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from torch import nn
 from gradsync.ranks.places import is_users, place
 
 MODULE_FRAMES = 6  # how far above the call a local variable may hold the model
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 MAX_FRAMES = 20  # of a traceback that are told, innermost last
 MAX_MESSAGE = 10_000  # characters
 OURS = ("watch.py", "worker.py")  # where a collective is started on a rank's behalf
@@ -73,10 +75,10 @@ def _text(thing: object) -> str:
 
 
 def _without(roots: tuple[str, ...], text: str) -> str:
-    """Leave out where the user's files happen to lie, which is another place in each grade."""
+    """Leave out where files and objects happen to lie, which is another place in each grade."""
     for root in roots:
         text = text.replace(root + os.sep, "")
-    return text
+    return ADDRESS.sub("", text)
 
 
 def _source_line(filename: str, line: int) -> str:

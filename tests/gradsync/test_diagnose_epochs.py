@@ -15,6 +15,7 @@ HEADINGS = {"shares": "Shares", "epochs": "Epochs", "guide": "Training"}
         ([0, 1, 1, 0], [1, 2, 2, 1], [2, 3], "shuffle-differs-across-ranks"),
         ([0, 1, 2, 3, 3, 2, 1, 0], [1, 2, 3, 0, 0, 3, 2, 1], [2, 3], "sampler-not-used"),
         ([0, 1, 1, 2, 2, 3], [2, 3, 3, 0, 0, 1], [2, 3], "differs-from-single-process"),
+        ([0, 0, 0, 0], [2, 3, 3, 2], [2, 3], "samples-repeated"),
         ([0, 1], [2, 3], [2, 3], "differs-from-single-process"),
         ([0, 1, 0, 1], [2, 3, 2, 3], [2, 3], "epoch-not-set"),
         ([0, 1, 1, 2], [2, 3, 3, 0], [0, 1], "seed-ignored"),

@@ -96,6 +96,13 @@ def test_where_the_files_lie_is_not_told():
     assert told["message"] == "cannot import name 'a' from 'b' (phase1/b.py)"
 
 
+def test_where_an_object_lies_is_not_told():
+    with pytest.raises(TypeError) as caught:
+        raise TypeError(f"can't send {object()}")
+
+    assert frames.describe_exception(caught.value, ())["message"] == "can't send <object object>"
+
+
 def test_a_syntax_error_is_told_with_its_line():
     with pytest.raises(SyntaxError) as caught:
         compile("def f(:", "/submission/template_trainer.py", "exec")
