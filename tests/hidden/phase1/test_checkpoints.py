@@ -1,7 +1,6 @@
 """One rank writes, whole or not at all; every rank reads for itself, and runs nothing."""
 
 import os
-import time
 from numbers import Integral
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from gradsync.probes.files import (
     limit_writes,
     refused_in,
 )
+from gradsync.probes.gates import pass_gate
 from gradsync.probes.pasts import make, state_of, weights_after_a_step
 from gradsync.ranks.wording import ranks_text
 from gradsync.testing import check, each, exercise, hold
@@ -47,8 +47,7 @@ def test_rank_0_alone_writes(ranks):
         model, optimizer = make(0, size=200)  # 160 kB
         if rank != 0:  # a write by another rank runs into this limit
             limit_writes(20_000)
-        else:
-            time.sleep(0.2)  # whoever writes as well has done so by then
+        pass_gate("late", rank, 3, last=0)  # whoever writes as well has done so by then
         trainer.save_checkpoint("there.pt", model, optimizer, 3)
         return sorted(os.listdir())
 
@@ -65,17 +64,15 @@ def test_when_it_returns_the_file_is_there_for_every_rank(ranks):
         model, optimizer = make(0)
         Path("saved").mkdir(exist_ok=True)  # where nobody but save_checkpoint has a reason to write
         os.chdir("saved")
-        early, changes = [], file_changes()
-        if rank == 0:
-            time.sleep(0.2)
-            early = os.listdir()
+        changes = file_changes()
+        pass_gate("../late", rank, 3, last=0)
+        early = os.listdir() if rank == 0 else []
         trainer.save_checkpoint(Path("there.pt"), model, optimizer, 3)
         is_there = os.path.exists("there.pt")
         made = {path for done, path in changes if done in ("made", "emptied")}
         names = sorted(path.name for path in made if path.parent == Path.cwd())
         former = content_of("there.pt")
-        if rank == 0:
-            time.sleep(0.2)
+        pass_gate("../later", rank, 3, last=0)
         trainer.save_checkpoint(Path("there.pt"), *make(1), 4)
         contents = [former, content_of("there.pt")]
         refused = refused_in("there.pt", lambda: trainer.load_checkpoint("there.pt", *make(0)))
