@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
-from gradsync.probes.gpus import imported_anew
+from gradsync.probes.gpus import Gpus, imported_anew
 
 ELSEWHERE = "meta"  # a kind of device that torch has everywhere
 COPY = "aten.copy_.default"  # by name, since probes are pickled
@@ -36,13 +35,7 @@ class Elsewhere(Tensor):
         return made
 
     @classmethod
-    def __torch_function__(
-        cls,
-        func: Any,
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Do as any tensor, but for a way to a GPU, which torch would refuse for lack of one."""
         to = None
         if func is Tensor.to:
@@ -52,13 +45,9 @@ class Elsewhere(Tensor):
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **kwargs or {})
 
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]  # torch's own says nothing of the class
-        cls,
-        func: Any,
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+    @classmethod  # torch's own says nothing of the class
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Compute on what is behind it; the result is elsewhere, too, unless it was moved."""
         options = kwargs or {}
@@ -91,13 +80,6 @@ class Noting(nn.Linear):
         return super().forward(inputs)
 
 
-def pretend_gpus() -> None:
-    """Let torch tell whoever asks that there are GPUs, from now on."""
-    torch.cuda.is_available = lambda: True
-    torch.accelerator.is_available = lambda: True
-    torch.accelerator.current_accelerator = lambda *_, **__: torch.device("cuda")
-
-
 def devices_met(trainer: ModuleType, inputs: Tensor, targets: Tensor) -> dict[str, Any]:
     """Return the devices of what `train_step` gives a model on the CPU, and a loss function.
 
@@ -115,7 +97,7 @@ def devices_met(trainer: ModuleType, inputs: Tensor, targets: Tensor) -> dict[st
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     trainer.train_step(model, (inputs, targets), loss_fn, optimizer)
     at_home = {"inputs": model.met.copy(), "targets": wanted.copy()}
-    pretend_gpus()
+    Gpus().appear()
     batch = (Elsewhere(inputs), Elsewhere(targets))
     try:
         imported_anew(trainer).train_step(model, batch, loss_fn, optimizer)

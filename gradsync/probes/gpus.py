@@ -47,19 +47,8 @@ class Gpus:
     def backend(self, *_: Any) -> str:
         return self.started[-1] or "nccl"
 
-    def install(self) -> None:
-        """Be what torch tells of this machine from now on; its groups are on gloo."""
-        start = dist.init_process_group
-
-        def init_process_group(backend: Any = None, *args: Any, **options: Any) -> None:
-            if not self.tried:
-                self.started.append("" if backend in (None, "undefined") else str(backend).lower())
-            device = options.pop("device_id", None)
-            if device is not None:
-                self.pin(device)
-            options.pop("pg_options", None)
-            start("gloo", *args, **options)
-
+    def appear(self) -> None:
+        """Be what torch tells of this machine from now on, to all but its groups."""
         known = {
             "is_available": lambda: True,
             "device_count": lambda: COUNT,
@@ -72,15 +61,38 @@ class Gpus:
             "set_device_idx": self.pin,
             "_lazy_init": self.refuse,
             "is_built": lambda: True,
+        }
+        built = sys.modules["torch.backends.cuda"]  # by its name, since probes are pickled
+        for owner in (torch.cuda, torch.accelerator, built):
+            _replace(owner, known)
+
+    def install(self) -> None:
+        """Appear, and be what groups are started for from now on; they are on gloo all the same."""
+        self.appear()
+        start = dist.init_process_group
+
+        def init_process_group(backend: Any = None, *args: Any, **options: Any) -> None:
+            if not self.tried:
+                self.started.append("" if backend in (None, "undefined") else str(backend).lower())
+            device = options.pop("device_id", None)
+            if device is not None:
+                self.pin(device)
+            options.pop("pg_options", None)
+            start("gloo", *args, **options)
+
+        known = {
             "is_nccl_available": lambda: True,
             "init_process_group": init_process_group,
             "get_backend": self.backend,
             "barrier": lambda *_, **__: None,  # of a single rank
         }
-        built = sys.modules["torch.backends.cuda"]  # by its name, since probes are pickled
-        for owner in (torch.cuda, torch.accelerator, built, dist):
-            for name in known.keys() & vars(owner).keys():
-                setattr(owner, name, known[name])
+        _replace(dist, known)
+
+
+def _replace(module: ModuleType, known: dict[str, Any]) -> None:
+    """Put these in the place of what the module has by their names."""
+    for name in known.keys() & vars(module).keys():
+        setattr(module, name, known[name])
 
 
 def taken_among_gpus(trainer: ModuleType, *place: Any) -> dict[str, Any]:
