@@ -182,14 +182,9 @@ def only_these_wrong(
     return rule
 
 
-def mean_of(local: Sequence[phase1.Gradients]) -> dict[str, Any]:
-    """Return the mean over ranks of what each has."""
-    return {name: sum(grads[name] for grads in local) / len(local) for name in local[0]}
-
-
 def lost_or_local(held: Sequence[phase1.Gradients], sent: Sequence[phase1.Gradients]) -> list[Rule]:
     """Return the rules for passes under no_sync, given what those made on each rank, and others."""
-    mean, size = mean_of(sent), len(sent)
+    mean, size = phase1.mean_of(sent), len(sent)
     kept = "what a backward under no_sync() accumulated stays with each rank, and only the rest is "
     kept += "averaged: all that is in `grad` at finish() is to become the mean"
     lost = "the gradients are those of the backward that sends alone: what was accumulated under "

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradsync.diagnose import Rule
-from gradsync.diagnose.buckets import GUIDE, mean_of
-from gradsync.diagnose.gradients import Gradients, last_reduce, wrong_names
+from gradsync.diagnose.buckets import GUIDE
+from gradsync.diagnose.gradients import Gradients, last_reduce, mean_of, wrong_names
 from gradsync.diagnose.values import close
 from gradsync.records import Diagnosis, Observation
 

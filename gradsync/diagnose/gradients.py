@@ -21,6 +21,11 @@ AS_FLOAT64 = ROUNDINGS * 2.0**-52 / FLOAT32  # what float64 may be off by, in ro
 NEARLY, NEARLY_EACH = 0.01, 0.1  # of the largest gradient of all, and of each: ranks' may cancel
 
 
+def mean_of(local: Sequence[Gradients]) -> dict[str, Any]:
+    """Return the mean over ranks of what each has."""
+    return {name: sum(grads[name] for grads in local) / len(local) for name in local[0]}
+
+
 def gradient_mistakes(local: Sequence[Gradients]) -> list[Rule]:
     """Return the rules, given the gradients that each rank had before.
 

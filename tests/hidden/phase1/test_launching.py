@@ -1,10 +1,9 @@
 """Who a process is, from the environment that its launcher gives it."""
 
 import os
-import traceback
-from pathlib import Path
 
 from gradsync.diagnose.launching import text_for_a_number
+from gradsync.probes.rank_infos import answer_to, probe_rank_info
 from gradsync.testing import check, exercise, hold
 
 GUIDE = "Launching ranks"
@@ -42,40 +41,6 @@ MISLEADING = {  # in the process's own environment, where nobody is to look
     "SLURM_LOCALID": "4",
     "SLURM_JOB_NODELIST": "other[5-8]",
 }
-
-
-def probe_rank_info(trainer, environs):
-    """Return, for each environment, the five fields, None, or the error that it gave.
-
-    Of an error: whether it is a ValueError, its name, its text and its line. Of no RankInfo: its
-    type.
-    """
-    return [answer_to(trainer, dict(environ)) for environ in environs]
-
-
-def answer_to(trainer, environ):
-    read_rank_info = trainer.read_rank_info
-    try:
-        info = read_rank_info(environ)
-        fields = ("rank", "world_size", "local_rank", "master_addr", "master_port")
-        if info is not None and not all(hasattr(info, field) for field in fields):
-            return {"refused": False, "strange": type(info).__name__}
-        return info and [getattr(info, field) for field in fields]
-    except (NotImplementedError, NameError):  # of the code, whatever the environment
-        raise
-    except Exception as error:
-        where = line_of(error)
-        if where is None:  # it takes other arguments
-            raise
-        kind = {"refused": isinstance(error, ValueError), "error": type(error).__name__}
-        return {**kind, "text": str(error), "where": where}
-
-
-def line_of(error):
-    """Return "FILE:LINE", the last one in the file that was called; None where none was."""
-    _, *frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename == frames[0].filename]
-    return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else None
 
 
 def changed(before, after):

@@ -11,6 +11,7 @@ from gradsync.diagnose.gradients import (
     AS_FLOAT64,
     digits_lost,
     gradient_mistakes,
+    mean_of,
     not_synchronised,
     only_some_parameters,
 )
@@ -72,16 +73,16 @@ def test_parameters_and_buffers_stay_the_same_objects(ranks):
 
     seen = ranks(probe, 2)
 
-    hold(nobody_waited(seen, MODEL))
+    hold_sent(seen)
     model = motley_model(0)
-    hold(weight_not_sent(seen, [motley_model(seed)[0].weight for seed in range(2)]))
     kept = [True] * len([*model.parameters(), *model.buffers()])
+    replaced = [rank for rank in range(2) if seen[rank]["same"] != kept]
     check(
-        all(value["same"] == kept for value in seen),
+        not replaced,
         "tensors-replaced",
         "after broadcast_model the model holds other parameter or buffer objects than before: an "
         f"optimizer made earlier would go on training the old ones (GUIDELINES, {MODEL})",
-        ranks=[rank for rank in range(2) if seen[rank]["same"] != kept],
+        ranks=replaced,
         guide=MODEL,
     )
 
@@ -104,8 +105,7 @@ def test_gradients_and_frozen_flags_are_untouched(ranks):
 
     seen = ranks(probe, 2)
 
-    hold(nobody_waited(seen, MODEL))
-    hold(weight_not_sent(seen, [motley_model(seed)[0].weight for seed in range(2)]))
+    hold_sent(seen)
     unfrozen = [rank for rank in range(2) if not seen[rank]["kept"]]
     check(
         not unfrozen,
@@ -124,6 +124,12 @@ def test_gradients_and_frozen_flags_are_untouched(ranks):
         ranks=changed,
         guide=MODEL,
     )
+
+
+def hold_sent(seen):
+    """Hold rank 0's model to have come, as far as the first layer's `weight` tells."""
+    hold(nobody_waited(seen, MODEL))
+    hold(weight_not_sent(seen, [motley_model(seed)[0].weight for seed in range(2)]))
 
 
 def average(ranks, rng, world_size):
@@ -160,10 +166,9 @@ def test_every_rank_ends_with_the_mean(ranks, rng, world_size):
     """Different gradients on each rank become their mean on every rank."""
     seen, local = average(ranks, rng, world_size)
 
-    mean = {name: np.mean([own[name] for own in local], axis=0) for name in local[0]}
     assert_on_every_rank(
         seen,
-        mean,
+        mean_of(local),
         mistakes=gradient_mistakes(local),
         otherwise=NOT_THE_MEAN.format(counted(world_size, "rank")),
     )
@@ -193,11 +198,10 @@ def test_every_parameter_keeps_its_own_dtype(ranks, rng):
     seen = ranks(probe, 2, local=by_rank(local))
 
     hold(nobody_waited(seen, GRADIENTS))
-    mean = {name: grad.mean(0) for name, grad in grads.items()}
     dtypes = {name: f"torch.{grad.dtype}" for name, grad in grads.items()}
     assert_on_every_rank(
         each(seen, lambda value: value[0]),
-        mean,
+        mean_of(local),
         mistakes=gradient_mistakes(local),
         otherwise=NOT_THE_MEAN.format("2 ranks, of parameters of float64 and of float32,"),
     )
@@ -239,12 +243,11 @@ def test_a_missing_gradient_counts_as_zero(ranks, rng):
     seen = ranks(probe, 4, mistakes=[skipped], **inputs)
 
     hold(nobody_waited(seen, GRADIENTS))
-    mean = {"weight": grads.mean(0), "bias": biases.mean(0)}
     local = [{"weight": w, "bias": b} for w, b in zip(grads, biases, strict=True)]
     hold_synchronised(each(seen, with_zeros), local)
     assert_on_every_rank(
         seen,
-        mean,
+        mean_of(local),
         mistakes=[skipped, *gradient_mistakes(local)],
         otherwise=NOT_THE_MEAN.format("4 ranks, of which two have none of the bias,"),
     )
@@ -258,29 +261,29 @@ def test_a_missing_gradient_counts_as_zero(ranks, rng):
 def test_frozen_parameters_are_left_alone(ranks, rng):
     """What a frozen parameter has in `grad`, or has not, stays."""
     stale = rng.standard_normal((2, 3, 2))  # (rank, out, in)
-    fresh = rng.standard_normal((2, 2, 1, 3))  # (rank, layer, out, in)
     around = ("0.weight", "2.weight")  # a frozen layer
+    fresh = [{name: rng.standard_normal((1, 3)) for name in around} for _ in range(2)]
 
-    def probe(rank, trainer, stale, fresh, around):
+    def probe(rank, trainer, stale, fresh):
         layers = [nn.Linear(3, 1), nn.Linear(2, 3), nn.Linear(3, 1)]
         model = placed(nn.Sequential(*layers).double(), rank)
         model[1].requires_grad_(False)
         model[1].weight.grad = torch.from_numpy(stale[rank])
-        for index, layer in enumerate((model[0], model[2])):
-            layer.weight.grad = torch.from_numpy(fresh[rank][index])
-            layer.bias.grad = torch.ones(1).double()
+        for name, grad in fresh[rank].items():
+            model.get_parameter(name).grad = torch.from_numpy(grad)
+        model[0].bias.grad = torch.ones(1).double()
+        model[2].bias.grad = torch.ones(1).double()
         trainer.average_gradients(model)
         frozen = [model[1].weight.grad, model[1].bias.grad is None]
-        return {"frozen": frozen, "trainable": {n: model[int(n[0])].weight.grad for n in around}}
+        trainable = {name: model.get_parameter(name).grad for name in fresh[rank]}
+        return {"frozen": frozen, "trainable": trainable}
 
-    seen = ranks(probe, 2, stale=by_rank(stale), fresh=by_rank(fresh), around=around)
+    seen = ranks(probe, 2, stale=by_rank(stale), fresh=by_rank(fresh))
 
     hold(nobody_waited(seen, GRADIENTS))
-    local = [dict(zip(around, grads, strict=True)) for grads in fresh]
     trainable = each(seen, lambda value: value["trainable"])
-    hold_synchronised(trainable, local)
-    mean = dict(zip(around, fresh.mean(0), strict=True))
-    hold(only_some_parameters(trainable, [mean] * 2))
+    hold_synchronised(trainable, fresh)
+    hold(only_some_parameters(trainable, [mean_of(fresh)] * 2))
     assert_rank_by_rank(
         each(seen, lambda value: value["frozen"]),
         [[stale[rank], True] for rank in range(2)],
@@ -307,7 +310,7 @@ def test_tied_parameters_are_averaged_once(ranks, rng):
     local = [{"weight": grad} for grad in grads]
     assert_on_every_rank(
         seen,
-        {"weight": grads.mean(0)},
+        mean_of(local),
         mistakes=gradient_mistakes(local),
         otherwise=NOT_THE_MEAN.format("3 ranks, of a weight that two layers share,"),
     )

@@ -9,12 +9,12 @@ from gradsync.diagnose.buckets import (
     averaged_elements,
     averaging_mistakes,
     in_objects,
-    mean_of,
     only_these_wrong,
     some_undivided,
     unlike_buckets,
 )
 from gradsync.diagnose.departures import left_too_early
+from gradsync.diagnose.gradients import mean_of
 from gradsync.diagnose.rounding import OF_FLOAT64
 from gradsync.diagnose.values import ROUNDINGS, close
 from gradsync.probes.buckets import (

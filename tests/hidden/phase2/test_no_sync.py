@@ -9,10 +9,10 @@ from gradsync.diagnose.buckets import (
     averaging_mistakes,
     between,
     lost_or_local,
-    mean_of,
     unlike_buckets,
 )
 from gradsync.diagnose.departures import left_too_early, overwritten
+from gradsync.diagnose.gradients import mean_of
 from gradsync.diagnose.values import close
 from gradsync.probes.buckets import ALL, SMALL, Net, backward, draw, gradients_of, own_gradients
 from gradsync.probes.marks import mark
