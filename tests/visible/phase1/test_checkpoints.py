@@ -1,12 +1,12 @@
 """What `gradsync check` tries on template_trainer.py: a file that all ranks can count on."""
 
 import contextlib
-import time
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from gradsync.probes.gates import pass_gate
 from gradsync.testing import check, exercise
 
 GUIDE = "Checkpoints"
@@ -25,8 +25,7 @@ def test_rank_0_writes_and_rank_1_waits(ranks):
 
     def probe(rank, trainer):
         model, optimizer = make(weight=1.0, lr=0.1)
-        if rank == 0:
-            time.sleep(0.2)
+        pass_gate("late", rank, 2, last=0)
         early = Path("model.pt").exists()
         trainer.save_checkpoint("model.pt", model, optimizer, epoch=1)
         return {"there before": early, "there after": Path("model.pt").exists()}
