@@ -105,8 +105,9 @@ def _run_pytest(
     if collector.interrupted:
         raise KeyboardInterrupt
     if (lost := collector.lost) is not None:
-        ours = isinstance(lost, LauncherError)
-        text = str(lost) if ours else f"a test is broken ({type(lost).__name__}: {lost})"
+        text = str(lost)
+        if not isinstance(lost, LauncherError):
+            text = f"a test is broken ({type(lost).__name__}: {lost})"
         raise GraderError(text) from lost
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise GraderError(f"pytest ended with {code!r}:\n{said.getvalue()[-4000:]}")

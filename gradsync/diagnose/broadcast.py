@@ -32,9 +32,11 @@ def wrong_source(before: Sequence[State], src: int) -> Rule:
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         wrong = _wrong_names(seen, expected)
+        if not wrong:
+            return None
+        ended = [_only(wrong, value) for value in seen]
         for rank, state in enumerate(before):
-            its = {name: state[name] for name in wrong}
-            if wrong and rank != src and all(close(_only(wrong, v), its, EXACT) for v in seen):
+            if rank != src and all(close(one, _only(wrong, state), EXACT) for one in ended):
                 what = "model" if len(wrong) == len(state) else ", ".join(wrong)
                 text = (
                     f"every rank ends with rank {rank}'s {what}, where `src` was {src}: broadcast "

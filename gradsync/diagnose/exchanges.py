@@ -43,13 +43,11 @@ def in_other_places(guide: str) -> Rule:
     """Every rank has the numbers of the mean, but not where they belong."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
-        moved = False
-        for value, mean in zip(seen, expected or (), strict=False):
-            one, other = flat([value]), flat([mean])
+        pairs = [(flat([v]), flat([mean])) for v, mean in zip(seen, expected or (), strict=False)]
+        for one, other in pairs:
             if one is None or other is None or not close(np.sort(one), np.sort(other)):
                 return None
-            moved = moved or not close(one, other)
-        if expected is None or not moved:
+        if all(close(one, other) for one, other in pairs):
             return None
         wrong = [name for name in expected[0] if not close(seen[0].get(name), expected[0][name])]
         text = (

@@ -44,9 +44,9 @@ def _explanation(
         return "samples-missing", ""
     firsts = [one["weights"][0] for one in second if len(one["weights"])]
     steps = [n for n, weights in enumerate(whole[0]["weights"]) if close(firsts[0], weights)]
-    if start <= 0 and not any(steps):
-        return "resume-lost", ": it did not go on from the file"
     if start <= 0:
+        if not any(steps):
+            return "resume-lost", ": it did not go on from the file"
         left = counted(len(whole[0]["weights"]) - steps[0], "step")
         return "samples-repeated", f": it went on with the weights before the last {left} alone"
     if not all(close(one, firsts[0]) for one in firsts):

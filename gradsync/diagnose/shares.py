@@ -72,7 +72,7 @@ def look_at_counts(shares: Shares, num_samples: int, shuffle: bool) -> Finding |
         )
         return "padding-wrong", [r for r in every if set(shares[r]) & set(strangers)], text
     if lengths[0] != wanted:
-        gets = counted(lengths[0], "index", "es")
+        gets = counted(lengths[0], "index", "indices")
         enough = f"{wanted} {'is' if wanted == 1 else 'are'} enough"
         text = f"every rank gets {gets}, where {enough} to cover all"
         return "wrong-length", every, text

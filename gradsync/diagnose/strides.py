@@ -99,13 +99,13 @@ def _look_for_missing(
         text = f"no rank gets {some(missing)}, which had not been seen before"
         return "samples-missing", every, text
     if rows < wanted:
-        gets = counted(rows, "index", "es")
+        gets = counted(rows, "index", "indices")
         text = f"every rank gets {gets}, but there are enough left for more on each rank"
         return "samples-missing", every, text
     if rows > wanted:
         cut = ". With `drop_last`, what does not fill a row of N is cut" if drop_last else ""
         there = "more than there are to share out" if rest else "and nothing is left to share out"
-        text = f"every rank gets {counted(rows, 'index', 'es')}, {there}{cut}"
+        text = f"every rank gets {counted(rows, 'index', 'indices')}, {there}{cut}"
         return "wrong-length", every, text
     return None
 

@@ -166,10 +166,11 @@ def other_rows(thrice: Run, guide: str) -> Diagnosis | None:
         keys = next((sorted(row) for row in rows if set(row) != KEYS), None)
         if keys is None and [row["epoch"] for row in rows] == [0, 1, 2]:
             continue
-        epochs = ", ".join(f"{row['epoch']:g}" for row in rows if "epoch" in row)
-        has = f"entries of the epochs {epochs}" if epochs else "no entries"
         if keys is not None:
             has = f"entries with the keys {', '.join(keys)}"
+        else:
+            epochs = ", ".join(f"{row['epoch']:g}" for row in rows)
+            has = f"entries of the epochs {epochs}" if epochs else "no entries"
         text = (
             f"train over 3 epochs returns {has}: one an epoch is wanted, counted from 0, "
             f"with {', '.join(sorted(KEYS))}"

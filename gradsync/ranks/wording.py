@@ -89,9 +89,9 @@ def ranks_text(ranks: Collection[int]) -> str:
     return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, sorted(ranks)))}"
 
 
-def counted(number: int, noun: str, plural: str = "s") -> str:
-    """Return "1 rank" or "3 ranks"."""
-    return f"{number} {noun}{plural if number != 1 else ''}"
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """Return "1 rank" or "3 ranks"; of nouns that take more than an s, the `plural` is given."""
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def waits_texts(calls: Iterable[Call]) -> list[str]:

@@ -290,7 +290,7 @@ def test_a_plain_loader_will_do(ranks, rng):
     check(
         seen[0] == 2,
         "samples-repeated" if seen[0] > 2 else "samples-dropped",
-        f"train_epoch of a plain loader trained on {counted(seen[0], 'batch', 'es')}, and the "
+        f"train_epoch of a plain loader trained on {counted(seen[0], 'batch', 'batches')}, and the "
         f"loader has 2 (GUIDELINES, {GUIDE})",
         guide=GUIDE,
     )

@@ -34,9 +34,9 @@ STEEP = 6  # outputs make for gradients longer than 1, as many a clipping wants 
 
 
 class Net(nn.Module):
-    """Tied, frozen and unused parameters in one small classifier of float64."""
+    """Tied, frozen and unused parameters in one small classifier, of its inputs' dtype."""
 
-    def __init__(self):
+    def __init__(self, inputs):
         super().__init__()
         self.first = nn.Linear(5, 5)
         self.tied = nn.Linear(5, 5)
@@ -48,16 +48,11 @@ class Net(nn.Module):
         seed_weights(7)
         for param in self.parameters():
             nn.init.uniform_(param, -0.7, 0.7)
-        self.double()
+        self.to(torch.from_numpy(inputs).dtype)
 
     def forward(self, inputs):
         hidden = torch.tanh(self.tied(torch.tanh(self.first(inputs))))
         return STEEP * self.last(self.frozen(hidden))
-
-
-def net_for(batch):
-    """Return the model, in the dtype of a batch of inputs."""
-    return Net().to(torch.from_numpy(batch).dtype)
 
 
 def weights_of(model):
@@ -84,7 +79,7 @@ def draw_batches(rng, steps, world_size, size, *, soft=False):
 
 def probe_steps(rank, trainer, inputs, targets, *, adaptive=False):
     """Return this rank's weights and losses after a step on each of its batches."""
-    model = placed(net_for(inputs[0][rank]), rank)
+    model = placed(Net(inputs[0][rank]), rank)
     optimizer = optimizer_for(model, adaptive=adaptive)
     with without(DDP):
         losses = [
@@ -108,7 +103,7 @@ def probe_both(rank, trainer, inputs, targets):
 
 def one_process(inputs, targets, *, rank=None, scale=1.0, zero=True, adaptive=False):
     """Do the same in one process: on all ranks' samples, or as a mistake would have it."""
-    model = net_for(inputs[0][0])
+    model = Net(inputs[0][0])
     optimizer = optimizer_for(model, adaptive=adaptive)
     chosen = slice(None) if rank is None else slice(rank, rank + 1)
     losses = []
@@ -243,7 +238,7 @@ def test_the_returned_loss_is_the_mean_over_ranks(ranks, rng):
 
 def loss_after(inputs, targets):
     """Return the mean loss that the weights after the step have on its batches."""
-    model = Net()
+    model = Net(inputs[0][0])
     model.load_state_dict(
         one_process(inputs, targets)["weights"], strict=False
     )  # ties have one name
@@ -270,7 +265,7 @@ def test_gradients_from_before_do_not_count(ranks, rng):
     inputs, targets = draw_batches(rng, 1, 2, 6, soft=True)
 
     def probe(rank, trainer, inputs, targets):
-        model = placed(Net(), rank)
+        model = placed(Net(inputs[0][rank]), rank)
         optimizer = optimizer_for(model)
         for param in model.parameters():
             if param.requires_grad:
