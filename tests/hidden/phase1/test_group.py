@@ -19,7 +19,7 @@ from gradsync.diagnose.launching import (
     variable_not_set,
     without_a_group,
 )
-from gradsync.probes.gates import pass_gate
+from gradsync.probes.gates import pass_gate, wait_for
 from gradsync.probes.gpus import taken_among_gpus
 from gradsync.probes.launching import connected_to
 from gradsync.probes.lazy_group import LazyGroup
@@ -124,8 +124,9 @@ def test_it_returns_only_when_every_rank_is_up(ranks):
 
     def probe(rank, world_size, trainer, port):
         dist.Backend.register_backend("lazy", LazyGroup, devices=["cpu"])
-        if rank != 0:
-            await_listener(port)  # else rank 1 may have to try twice, and not be early at all
+        if rank != 0:  # else rank 1 may have to try twice, and not be early at all
+            wait_for("late", 0)
+            await_listener(port)
         pass_gate("late", rank, world_size, last=2)
         called = time.monotonic()
         trainer.setup_distributed(info_of(trainer, rank, world_size, port), backend="lazy")

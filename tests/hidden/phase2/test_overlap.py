@@ -4,8 +4,8 @@ import contextlib
 import inspect
 import itertools
 import math
+import os
 import threading
-import time
 
 import pytest
 import torch
@@ -22,6 +22,7 @@ from gradsync.diagnose.buckets import (
     waits_in_backward,
 )
 from gradsync.diagnose.values import close
+from gradsync.probes.gates import let_rest
 from gradsync.probes.marks import mark
 from gradsync.testing import check, exercise
 
@@ -220,7 +221,7 @@ def overlap(rank, trainer, sizes, cap, when, group, marks):
 
     def at_the_first_layer(_grad):
         if threading.active_count() > 1:  # a helper may be about to start what it was given
-            time.sleep(0.3)
+            let_rest([os.getpid()])
         mark(group, marks[1])
 
     if when != BROKEN_OFF:  # that is the first step

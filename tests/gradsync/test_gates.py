@@ -1,0 +1,66 @@
+"""The gate that a late rank passes last: whoever does not wait for it has gone on by then."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from gradsync.probes import gates
+from gradsync.probes.gates import pass_gate
+from gradsync.ranks import run_ranks
+
+
+def after_the_gate(act):
+    """Have rank 1 pass a gate and act, rank 0 pass last; return what rank 0 then finds done."""
+
+    def probe(rank):
+        pass_gate("gate", rank, 2, last=0)
+        if rank == 0:
+            Path("passed").touch()
+            return Path("acted").exists()
+        act()
+        Path("acted").touch()
+        return None
+
+    return run_ranks(probe, 2, process_group=False, launcher="fork")[0]
+
+
+def test_a_rank_that_is_kept_from_a_core_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def stopped():
+        rank = os.getpid()
+        if os.fork() == 0:
+            time.sleep(0.7)
+            os.kill(rank, signal.SIGCONT)
+            os._exit(0)
+        os.kill(rank, signal.SIGSTOP)
+
+    assert after_the_gate(stopped)
+
+
+def test_a_rank_that_works_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def busy():
+        until = time.thread_time() + 0.4
+        while time.thread_time() < until:
+            pass
+
+    assert after_the_gate(busy)
+
+
+def test_a_rank_that_waits_for_the_last_is_not(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def waiting():
+        while not Path("passed").exists():
+            time.sleep(0.01)
+
+    assert not after_the_gate(waiting)
+
+
+def test_a_rank_that_does_not_come_holds_nobody_up_for_good(tmp_path, monkeypatch):
+    monkeypatch.setattr(gates, "COMING", 0.1)
+
+    assert gates.wait_for(tmp_path / "gate", 1) is None
