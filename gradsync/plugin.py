@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("gradsync", "grading submissions on N ranks")
     group.addoption("--submission", type=Path, help="the folder whose files are judged")
     group.addoption("--launcher", choices=get_args(LauncherName), help="how ranks are started")
-    group.addoption("--seed", type=int, default=0, help="from which tests draw their inputs")
+    group.addoption("--seed", type=int, default=0, help="what all that is drawn follows from")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -75,6 +75,7 @@ class Ranks:
     course: Course | None
     phase: str
     seen: list[Observation]
+    seed: str
 
     def __call__(
         self,
@@ -118,6 +119,7 @@ class Ranks:
             process_group=process_group,
             timeout=timeout,
             casualties=tuple(casualties),
+            seed=f"{self.seed}, run {len(self.seen)}",
         )
         if self.submission and self.course:
             precompile(self.submission / self.phase, self.course.files(self.phase), self.launcher)
@@ -160,7 +162,8 @@ def ranks(request: pytest.FixtureRequest) -> Ranks:
     seen: list[Observation] = []
     request.node.stash[SEEN] = seen
     launcher = get_launcher(request.config.getoption("--launcher"))
-    return Ranks(launcher, submission, course, phase, seen)
+    seed = f"{request.config.getoption('--seed')} {request.node.name}"
+    return Ranks(launcher, submission, course, phase, seen, seed)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,7 @@ class Task:
     process_group: bool = True  # the default group is started before the function is called
     timeout: float = 60.0  # seconds, for endless loops: a deadlock is proved long before
     casualties: tuple[int, ...] = ()  # ranks that may die or be late: the others go on without
+    seed: str | None = None  # of the ranks' global random states, each another; None: by chance
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -100,9 +102,13 @@ class Task:
             "roots": [str(root) for root in self.roots],
             "path": list(self.path),
             "process_group": self.process_group,
+            "seed": self._seed_of(rank),
             "began": began,
             "nonce": nonce,
         }
+
+    def _seed_of(self, rank: int) -> int:
+        return random.Random(self.seed and f"{self.seed}, rank {rank}").getrandbits(32)
 
     def _check_arguments(self) -> None:
         """Tell now, and here, that the function can't be called like this on the ranks."""

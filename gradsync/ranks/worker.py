@@ -126,9 +126,9 @@ def _settle(place: dict[str, Any]) -> None:
     os.chdir(place["cwd"])
     sys.path[:] = place["path"] + [p for p in sys.path if p not in place["path"]]
     torch.set_num_threads(1)
-    torch.default_generator.seed()  # those of GPUs are when a GPU is first used
-    random.seed()
-    np.random.seed(random.getrandbits(32))  # by itself it takes half a millisecond for entropy
+    torch.default_generator.manual_seed(place["seed"])  # those of GPUs are when one is first used
+    random.seed(place["seed"])
+    np.random.seed(place["seed"])
 
 
 def _be_in(environ: dict[str, str]) -> None:

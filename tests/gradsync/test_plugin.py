@@ -40,3 +40,30 @@ def test_what_the_ranks_returned_is_let_go_when_a_test_is_judged(pytester):
     )
 
     pytester.runpytest_subprocess().assert_outcomes(passed=2)
+
+
+def test_what_ranks_draw_follows_from_the_seed(pytester):
+    pytester.makepyfile(
+        """
+        import random
+        from pathlib import Path
+
+        import numpy as np
+        import torch
+
+        def test_it(ranks):
+            def draw():
+                return random.random(), np.random.random(), torch.rand(()).item()
+
+            seen = [tuple(drawn) for _ in range(2) for drawn in ranks(draw, 2)]
+            assert len({number for drawn in seen for number in drawn}) == 12
+            with Path("drawn").open("a") as file:
+                print(seen, file=file)
+        """
+    )
+
+    for seed in (5, 5, 6):
+        pytester.runpytest_subprocess(f"--seed={seed}").assert_outcomes(passed=1)
+
+    one, again, other = (pytester.path / "drawn").read_text().splitlines()
+    assert one == again != other
