@@ -111,9 +111,7 @@ class Ranks:
             inputs=inputs,
             modules=self._modules(probe),
             roots=(self.submission,) if self.submission else (),
-            path=(str(self.submission / self.phase), *map(str, standins))
-            if self.submission
-            else (),
+            path=self._path(standins),
             readable=standins,
             environ={**rank_environ(bare=True), **GRADED} if self.submission else None,
             process_group=process_group,
@@ -136,6 +134,12 @@ class Ranks:
         folder, own = STANDINS / self.phase, self.submission / self.phase
         lacks = any(not (own / path.name).is_file() for path in folder.glob("*.py"))
         return (folder,) if lacks else ()
+
+    def _path(self, standins: tuple[Path, ...]) -> tuple[str, ...]:
+        """Return the folders that a learner's file imports from."""
+        if self.submission is None:
+            return ()
+        return (str(self.submission / self.phase), *map(str, standins))
 
     def _modules(self, probe: Callable[..., Any]) -> dict[str, Path]:
         if self.submission is None or self.course is None:
