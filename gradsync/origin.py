@@ -10,19 +10,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from gradsync.course import EXERCISES_FILE, Course
+from gradsync.course import EXERCISES_FILE, Audience, Course
 from gradsync.submission import Submission
 
 PACKAGE = Path(__file__).parent
 
 
-def course_digest(course: Course, phases: Sequence[str]) -> str:
+def course_digest(course: Course, phases: Sequence[str], audience: Audience = "hidden") -> str:
     """Return the digest of all that grades these phases: suites, exercises, and what runs them.
 
     Raises:
-        CourseError: a phase has no hidden suite.
+        CourseError: a phase has no such suite.
     """
-    suites = {phase: _files(course.suite("hidden", phase)) for phase in phases}
+    suites = {phase: _files(course.suite(audience, phase)) for phase in phases}
     exercises = {phase: _sha256(course.root / phase / EXERCISES_FILE) for phase in phases}
     runs = [platform.python_version(), version("torch"), _files(PACKAGE)]
     return _digest([suites, exercises, runs])

@@ -12,7 +12,7 @@ from importlib.util import cache_from_source
 from pathlib import Path
 
 from gradsync.ranks.crew import Launcher, rank_environ
-from gradsync.ranks.supervise import observe
+from gradsync.ranks.observe import observe
 from gradsync.ranks.task import Task
 
 PATIENCE = 20.0  # seconds

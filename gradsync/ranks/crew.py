@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -30,6 +30,10 @@ class Lines:
     def all(self) -> tuple[socket.socket, socket.socket, socket.socket]:
         return self.channel, self.output, self.stacks
 
+    def close(self) -> None:
+        for end in self.all():
+            end.close()
+
 
 class Crew(Protocol):
     """N started ranks, waiting for their task."""
@@ -48,10 +52,17 @@ class Crew(Protocol):
     def ask_stacks(self, rank: int) -> None:
         """Have a rank write where its threads stand to its `stacks` line."""
 
+    def replace(self, rank: int) -> None:
+        """End a rank if it still runs, and start a new one in its place, with new `lines`."""
+
 
 class Launcher(Protocol):
-    def warm_up(self) -> None:
-        """Begin what takes long now, in the background, for a run that comes later."""
+    def warm_up(self, also: Sequence[str] = ()) -> None:
+        """Begin what takes long now, in the background, for a run that comes later.
+
+        Args:
+            also: further modules that ranks will use.
+        """
 
     def crew(
         self, world_size: int, directory: str, readable: Sequence[Path]
@@ -66,16 +77,23 @@ class Launcher(Protocol):
 @contextmanager
 def lines_for(world_size: int) -> Iterator[tuple[list[Lines], list[Lines]]]:
     """Open the sockets of N ranks: the trusted ends, and the ranks' ends to hand over."""
-    with ExitStack() as stack:
-        ours, theirs = [], []
+    ours: list[Lines] = []
+    theirs: list[Lines] = []
+    try:
         for _ in range(world_size):
-            pairs = [socket.socketpair() for _ in range(3)]
-            for pair in pairs:
-                for end in pair:
-                    stack.callback(end.close)
-            ours.append(Lines(*(pair[0] for pair in pairs)))
-            theirs.append(Lines(*(pair[1] for pair in pairs)))
+            pair = open_lines()
+            ours.append(pair[0])
+            theirs.append(pair[1])
         yield ours, theirs
+    finally:
+        for lines in (*ours, *theirs):
+            lines.close()
+
+
+def open_lines() -> tuple[Lines, Lines]:
+    """Open the sockets of one rank: the trusted ends, and the rank's."""
+    pairs = [socket.socketpair() for _ in range(3)]
+    return Lines(*(pair[0] for pair in pairs)), Lines(*(pair[1] for pair in pairs))
 
 
 def rank_environ(*, bare: bool = False) -> dict[str, str]:

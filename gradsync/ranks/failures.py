@@ -159,17 +159,22 @@ def timeout(
     `busy` has the line that each of them is at, where it is known; the others wait for them, or
     for ranks that are `lost`.
     """
+    waiting = list(waiting)
+    gone = [f"{ranks_text(lost)} died"] if lost else []
+    text = f"not done after {seconds:g} s: {'; '.join([*gone, *busy_texts(busy, waiting)])}"
+    if not waiting:
+        text += ". Is that a loop without an end?"
+    where = next((busy[rank] for rank in sorted(busy) if busy[rank]), None)
+    return Failure("timeout", Diagnosis("too-slow", tuple(sorted(busy)), text, where))
+
+
+def busy_texts(busy: dict[int, str | None], waiting: Iterable[Call]) -> list[str]:
+    """Return what ranks are at: the line that each busy one is at, and what the others wait in."""
     told = [
         f"rank {rank} " + (f"is at {where}" if where else "is still running")
         for rank, where in sorted(busy.items())
     ]
-    others = waits_texts(waiting)
-    gone = [f"{ranks_text(lost)} died"] if lost else []
-    text = f"not done after {seconds:g} s: {'; '.join([*gone, *told, *others])}"
-    if not others:
-        text += ". Is that a loop without an end?"
-    where = next((busy[rank] for rank in sorted(busy) if busy[rank]), None)
-    return Failure("timeout", Diagnosis("too-slow", tuple(sorted(busy)), text, where))
+    return [*told, *waits_texts(waiting)]
 
 
 def late(deadlock: Failure, timeout: Failure) -> Failure:

@@ -21,6 +21,7 @@ from gradsync.ranks.crew import (
     Lines,
     command,
     lines_for,
+    open_lines,
     rank_environ,
 )
 
@@ -51,12 +52,12 @@ class ForkLauncher:
     ) -> Iterator[ForkedCrew]:
         with self._lock, lines_for(world_size) as (ours, theirs):
             control = self._warm()
-            crew = ForkedCrew(control, ours)
+            crew = ForkedCrew(control, ours, directory)
             try:
                 if self._sandboxed:
-                    crew.make_sandbox(directory, readable)
+                    crew.make_sandbox(readable)
                 for rank, lines in enumerate(theirs):
-                    crew.start(rank, lines, directory)
+                    crew.start(rank, lines)
                 yield crew
             finally:
                 self._finish(control, "end")  # all ranks are killed and reaped
@@ -77,17 +78,25 @@ class ForkLauncher:
         if group is not None:
             group.close()
 
-    def warm_up(self) -> None:
-        """Begin to import torch now, in the background, for a run that comes later."""
+    def warm_up(self, also: Sequence[str] = ()) -> None:
+        """Begin to import torch now, in the background; see `Launcher`."""
         with self._lock:
-            self._start()
+            control = self._start()
+            for name in also:
+                with suppress(OSError):  # else it is gone
+                    control.send(json.dumps({"do": "import", "name": name}).encode())
 
-    def twin(self) -> socket.socket:
-        """Have the warm process fork a second one, for a fork of this process to `adopt`."""
+    def twin(self, *, outlives: bool = False) -> socket.socket:
+        """Have the warm process fork a second one, for another launcher to `adopt`.
+
+        Args:
+            outlives: the second one is not waited for when the first one ends.
+        """
+        message = json.dumps({"do": "twin", "outlives": outlives}).encode()
         with self._lock:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs, suppress(OSError):  # else it is gone
-                socket.send_fds(self._warm(), [b'{"do": "twin"}'], [theirs.fileno()])
+                socket.send_fds(self._warm(), [message], [theirs.fileno()])
             ours.settimeout(END_SECONDS)
             if not _receive(ours):
                 ours.close()
@@ -102,7 +111,7 @@ class ForkLauncher:
                 self._finish(self._control, "await_twins")
 
     def adopt(self, twin: socket.socket) -> None:
-        """Have a forked process go on with a warm process that was made for it."""
+        """Go on with a warm process that another launcher made for this one."""
         self._control, self._ready = twin, True
 
     def _warm(self) -> socket.socket:
@@ -160,20 +169,28 @@ class ForkLauncher:
 
 
 class ForkedCrew:
-    def __init__(self, control: socket.socket, lines: list[Lines]) -> None:
+    def __init__(self, control: socket.socket, lines: list[Lines], directory: str) -> None:
         self.lines = lines
         self._control = control
+        self._directory = directory
         self._exit_codes: dict[int, int] = {}
         self._excess: tuple[str, str] | None = None
 
-    def make_sandbox(self, directory: str, readable: Sequence[Path]) -> None:
-        self._tell({"do": "sandbox", "directory": directory, "readable": list(map(str, readable))})
+    def make_sandbox(self, readable: Sequence[Path]) -> None:
+        folders = list(map(str, readable))
+        self._tell({"do": "sandbox", "directory": self._directory, "readable": folders})
 
-    def start(self, rank: int, lines: Lines, directory: str) -> None:
-        ends = lines.all()
-        self._tell({"do": "start", "rank": rank, "directory": directory}, ends)
-        for end in ends:
-            end.close()
+    def start(self, rank: int, lines: Lines) -> None:
+        self._tell({"do": "start", "rank": rank, "directory": self._directory}, lines.all())
+        lines.close()
+
+    def replace(self, rank: int) -> None:
+        self._tell({"do": "kill", "rank": rank})
+        self._await("killed")
+        self._exit_codes.pop(rank, None)
+        self.lines[rank].close()
+        self.lines[rank], theirs = open_lines()
+        self.start(rank, theirs)
 
     def exit_codes(self) -> dict[int, int]:
         while message := _receive(self._control, socket.MSG_DONTWAIT):

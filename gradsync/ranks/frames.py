@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,7 +23,8 @@ MODULE_FRAMES = 6  # how far above the call a local variable may hold the model
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 MAX_FRAMES = 20  # of a traceback that are told, innermost last
 MAX_MESSAGE = 10_000  # characters
-OURS = ("watch.py", "worker.py")  # where a collective is started on a rank's behalf
+# Where a collective is started on a rank's behalf.
+OURS = tuple(str(Path(__file__).with_name(name)) for name in ("watch.py", "store.py"))
 Named = list[tuple[str, torch.Tensor]]
 # Of each module its tensors, and the lines that once sent others: asked for at each collective.
 NAMES: WeakKeyDictionary[nn.Module, tuple[Named, set[str]]] = WeakKeyDictionary()
@@ -62,7 +64,7 @@ def describe_exception(error: BaseException, roots: tuple[str, ...]) -> dict[str
             [place(filename, line), name, _source_line(filename, line)]
             for filename, line, name in lines[-MAX_FRAMES:]
         ],
-        "in_collective": any(f.name in STARTERS and f.filename.endswith(OURS) for f in summary),
+        "in_collective": any(f.name in STARTERS and f.filename in OURS for f in summary),
         "out_of_memory": isinstance(error, MemoryError),
     }
 

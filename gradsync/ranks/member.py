@@ -68,12 +68,15 @@ class Member:
             data = b""
         self.closed = self.closed or not data
         try:
-            for frame in self._decoder.feed(b"" if self.over else data):
-                yield frame
-                if self.over:
-                    return
+            yield from self._frames(data)
         except wire.WireError as problem:
             self.breaks(str(problem))
+
+    def _frames(self, data: bytes) -> Iterator[wire.Frame]:
+        for frame in self._decoder.feed(b"" if self.over else data):
+            yield frame
+            if self.over:
+                return
 
     def breaks(self, problem: str) -> None:
         """Hold against it that it sent what no honest rank sends."""
@@ -109,3 +112,27 @@ class Member:
         for _ in range(IN_FLIGHT):
             self.hear_output()
         return bytes(self.output).decode(errors="replace")
+
+
+class Resident(Member):
+    """A rank that lives from one cell of a notebook to the next."""
+
+    def __init__(self, rank: int, lines: Lines) -> None:
+        super().__init__(rank, lines)
+        self.ready = True
+
+    def begin(self, *, asked: bool) -> None:
+        """Expect an answer to the next question, unless only other ranks are asked."""
+        self.answered = not asked
+        self.value = self.raised = self.broken = None
+        self.output.clear()
+
+    def printed(self) -> str:
+        """Return what it has printed since `begin`, as far as it is kept."""
+        text = self.output.decode(errors="replace")
+        if len(self.output) < MAX_OUTPUT:
+            return text
+        return f"{text}\n... (a rank may print {MAX_OUTPUT // 2**10} KiB in a cell)\n"
+
+    def _frames(self, data: bytes) -> Iterator[wire.Frame]:
+        return self._decoder.feed(data)  # its threads may go on when it has answered

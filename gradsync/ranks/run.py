@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args
 
 from gradsync.ranks.crew import Launcher, rank_environ
 from gradsync.ranks.fork import ForkLauncher
+from gradsync.ranks.observe import observe
 from gradsync.ranks.spawn import SpawnLauncher
-from gradsync.ranks.supervise import observe
 from gradsync.ranks.task import Task
 from gradsync.records import Observation
 

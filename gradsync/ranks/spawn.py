@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from gradsync.ranks.crew import Lines, command, lines_for, rank_environ
+from gradsync.ranks.crew import Lines, command, lines_for, open_lines, rank_environ
 from gradsync.ranks.patience import starved
 
 
 class SpawnLauncher:
-    def warm_up(self) -> None:
+    def warm_up(self, also: Sequence[str] = ()) -> None:
         """Do nothing: what a rank imports, it imports alone."""
 
     @contextmanager
@@ -31,47 +31,55 @@ class SpawnLauncher:
             crew = SpawnedCrew(ours)
             stack.callback(crew.end)
             for lines in theirs:
-                crew.start(lines)
+                crew.processes.append(crew.start(lines))
             yield crew
 
 
 class SpawnedCrew:
     def __init__(self, lines: list[Lines]) -> None:
         self.lines = lines
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, lines: Lines) -> None:
+    def start(self, lines: Lines) -> subprocess.Popen[bytes]:
         numbers = [lines.channel.fileno(), lines.stacks.fileno()]
-        self._processes.append(
-            subprocess.Popen(
-                command("gradsync.ranks.worker", *numbers),
-                pass_fds=numbers,
-                stdin=subprocess.DEVNULL,
-                stdout=lines.output.fileno(),
-                stderr=lines.output.fileno(),
-                env=rank_environ(),
-                start_new_session=True,
-            )
+        process = subprocess.Popen(
+            command("gradsync.ranks.worker", *numbers),
+            pass_fds=numbers,
+            stdin=subprocess.DEVNULL,
+            stdout=lines.output.fileno(),
+            stderr=lines.output.fileno(),
+            env=rank_environ(),
+            start_new_session=True,
         )
-        for end in lines.all():
-            end.close()
+        lines.close()
+        return process
+
+    def replace(self, rank: int) -> None:
+        _end(self.processes[rank])
+        self.lines[rank].close()
+        self.lines[rank], theirs = open_lines()
+        self.processes[rank] = self.start(theirs)
 
     def exit_codes(self) -> dict[int, int]:
-        codes = {rank: process.poll() for rank, process in enumerate(self._processes)}
+        codes = {rank: process.poll() for rank, process in enumerate(self.processes)}
         return {rank: code for rank, code in codes.items() if code is not None}
 
     def excess(self) -> None:
         """Return None: nobody counts."""
 
     def starved(self) -> float:
-        return starved(process.pid for process in self._processes)
+        return starved(process.pid for process in self.processes)
 
     def ask_stacks(self, rank: int) -> None:
-        self._processes[rank].send_signal(signal.SIGUSR1)
+        self.processes[rank].send_signal(signal.SIGUSR1)
 
     def end(self) -> None:
         """Kill the ranks, and what they started in their own sessions."""
-        for process in self._processes:
-            with suppress(ProcessLookupError, PermissionError):  # the latter: macOS, all zombies
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        for process in self.processes:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError, PermissionError):  # the latter: macOS, all zombies
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -67,6 +67,7 @@ class Standoff:
 
     def __init__(self, world_size: int) -> None:
         self.over: set[int] = set()  # ranks that will enter nothing any more
+        self.idle: set[int] = set()  # of these, those that were never asked to: they run no cell
         self._everyone = frozenset(range(world_size))
         self._calls: dict[tuple[int, int], Call] = {}  # (rank, number) -> not yet left
         self._open: Counter[int] = Counter()  # how many these are, by rank
@@ -105,6 +106,11 @@ class Standoff:
             for thread in [thread for thread, call in waiting.items() if call is entered]:
                 del waiting[thread]
         return True
+
+    def renumber(self) -> None:
+        """Count collectives from 1 again, unless one is still under way."""
+        if not self._calls and not self._meetings and not self._mail:
+            self._positions.clear()
 
     def count_open(self, rank: int) -> int:
         """Return how many collectives a rank has entered and not yet left."""

@@ -11,6 +11,12 @@ KEPT: list[EagerFileStore] = []  # where C++ alone holds a store, these methods 
 LOOK_SECONDS = 0.0005  # between two looks at whether a key has come
 
 
+def start_group(path: str, rank: int, world_size: int) -> None:
+    """Meet the other ranks."""
+    store = EagerFileStore(path, world_size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+
+
 class EagerFileStore(dist.Store):  # type: ignore[name-defined, misc]
     """A `FileStore` that looks for a missing key every half a millisecond, not every ten.
 

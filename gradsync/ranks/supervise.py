@@ -1,26 +1,26 @@
-"""Trusted: one run from its start to what was observed of it.
+"""Trusted: the loop that watches the ranks of one run until it is decided.
 
-The loop reads what the ranks send, lets each collective start when it fits those of the others,
+It reads what the ranks send, lets each collective start when it fits those of the others,
 and ends the run as soon as all ranks have answered, or one has failed and no other can go on.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import secrets
 import selectors
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from gradsync.ranks import events, failures, stacks, values, wire, wording
-from gradsync.ranks.crew import Crew, Launcher, LauncherError
+from gradsync.ranks.crew import Crew, LauncherError
 from gradsync.ranks.failures import Raised
-from gradsync.ranks.lenient import LenientStandoff
 from gradsync.ranks.member import Member
 from gradsync.ranks.patience import Patience
-from gradsync.ranks.standoff import Standoff, Stuck
-from gradsync.ranks.task import Task
+from gradsync.ranks.standoff import Call, Standoff, Stuck
 from gradsync.records import Event, Failure, Observation
-from gradsync.workplace import own_folder
 
 # Events gather while we rest: who reads each at once takes the ranks' cores away.
 REST_SECONDS = 0.001  # more each time that no rank waited for us
@@ -36,52 +36,82 @@ MAX_POSTED = 100_000  # messages of a rank that nobody has taken, or sent
 
 
 class Run:
-    def __init__(self, task: Task, crew: Crew) -> None:
-        self._task = task
+    """One function, or one cell of a notebook, on N ranks."""
+
+    def __init__(
+        self,
+        crew: Crew,
+        members: Sequence[Member],
+        standoff: Standoff,
+        shows: Callable[[str], bool],
+        timeout: float = math.inf,
+        grace: float = GRACE_SECONDS,
+    ) -> None:
+        """Begin to supervise.
+
+        Args:
+            crew: the processes.
+            members: what is known of each rank.
+            standoff: what the ranks have entered before.
+            shows: tells whether a rank's stack frame in a file is worth naming.
+            timeout: seconds after which ranks that still run are late.
+            grace: seconds that the other ranks may compute on once one has failed.
+        """
         self._crew = crew
-        self._began = time.monotonic()
-        self._nonce = secrets.token_hex(16)  # the answer of another run can't serve this one
-        self._looked = self._began  # for deaths
-        self._standoff = (LenientStandoff if task.casualties else Standoff)(task.world_size)
-        self._members = [
-            Member(rank, lines, may_be_lost=rank in task.casualties)
-            for rank, lines in enumerate(crew.lines)
-        ]
+        self._members = members
+        self._standoff = standoff
+        self._shows = shows
+        self._timeout = timeout
+        self._grace_seconds = grace
+        self.began = time.monotonic()
+        self.nonce = secrets.token_hex(16)  # the answer of another run can't serve this one
+        self._looked = self.began  # for deaths
         self._events: list[Event] = []
         self._kept = 0  # how much that is
         self._limit: Patience | None = None  # for the whole run, once all ranks are ready
+        if all(member.ready for member in members):
+            self._limit = Patience(crew, self.began)
         self._grace: Patience | None = None  # for the others, once a rank has failed
         self._stuck: Stuck = {}
-        self._stuck_at = self._began
+        self._stuck_at = self.began
         self._still: Patience | None = None  # since the same ranks look stuck, after a moment
         self._pressing = False  # a rank waits for an answer, or has come to its end
 
-    def observe(self, directory: str) -> Observation:
-        """Hand out the task and watch the ranks until the run is decided."""
-        self._hand_out(directory)
+    def observe(self, each_time: Callable[[], None] = lambda: None) -> Observation:
+        """Watch the ranks until the run is decided; call `each_time` after each look at them."""
+        failure, rest = None, 0.0
+        with self._lines() as selector:
+            while failure is None and not all(m.answered or m.lost for m in self._members):
+                time.sleep(rest)
+                self._pressing = False
+                self._read(selector)
+                each_time()
+                failure = self._decide(time.monotonic())
+                rest = 0.0 if self._pressing else min(rest + REST_SECONDS, MAX_REST_SECONDS)
+        return self.so_far(failure)
+
+    def await_end(self, seconds: float) -> list[Member]:
+        """Read on until every rank is over or the time is up; return those that are not over."""
+        until = time.monotonic() + seconds
+        with self._lines() as selector:
+            while (late := [m for m in self._members if not m.over]) and time.monotonic() < until:
+                self._read(selector)
+                self._notice_deaths()
+        return late
+
+    @contextmanager
+    def _lines(self) -> Iterator[selectors.BaseSelector]:
         with selectors.PollSelector() as selector:  # a user's watches of epoll can be used up
             for member in self._members:
                 hear = functools.partial(self._hear, member)
                 selector.register(member.lines.channel, selectors.EVENT_READ, hear)
                 selector.register(member.lines.output, selectors.EVENT_READ, member.hear_output)
-            failure, rest = None, 0.0
-            while failure is None and not all(m.answered or m.lost for m in self._members):
-                time.sleep(rest)
-                self._pressing = False
-                for key, _ in selector.select(POLL_SECONDS):
-                    if not key.data():
-                        selector.unregister(key.fileobj)
-                failure = self._decide(time.monotonic())
-                rest = 0.0 if self._pressing else min(rest + REST_SECONDS, MAX_REST_SECONDS)
-        return self._observation(failure, time.monotonic() - self._began)
+            yield selector
 
-    def _hand_out(self, directory: str) -> None:
-        """Tell the ranks who they are, and pickle what they are to do while they meet."""
-        for member in self._members:
-            header = self._task.header(member.rank, directory, self._began, self._nonce)
-            member.tell("place", header, b"", START_SECONDS)
-        for member, payload in zip(self._members, self._task.payloads(), strict=True):
-            member.tell("task", {}, payload, START_SECONDS)
+    def _read(self, selector: selectors.BaseSelector) -> None:
+        for key, _ in selector.select(POLL_SECONDS):
+            if not key.data():
+                selector.unregister(key.fileobj)
 
     def _hear(self, member: Member) -> bool:
         """Take what a rank sent; False when nothing more can come."""
@@ -103,7 +133,7 @@ class Run:
             if frame.kind == "ready":
                 self._take_ready(member)
             elif frame.kind == "answer":
-                if frame.header.get("nonce") != self._nonce:
+                if frame.header.get("nonce") != self.nonce:
                     raise wire.WireError("it sent an answer that is not to this run's question")
                 member.value = values.decode(frame.header.get("value"), frame.body)
                 member.answered = True
@@ -144,7 +174,7 @@ class Run:
             self._notice_deaths()
             self._let_survivors_end()
         live = {member.rank for member in self._members if not member.over}
-        self._standoff.over = set(range(self._task.world_size)) - live
+        self._standoff.over = set(range(len(self._members))) - live
         stuck = self._standoff.likely()
         if stuck != self._stuck:
             self._stuck, self._stuck_at = stuck, now
@@ -152,7 +182,7 @@ class Run:
         if any(member.failed for member in self._members):
             self._grace = self._grace or Patience(self._crew, now)
             certain = live <= stuck.keys() or any(m.broken for m in self._members)
-            return self._failed() if certain or self._grace.over(GRACE_SECONDS, now) else None
+            return self._failed() if certain or self._grace.over(self._grace_seconds, now) else None
         if not live:
             conflicts = self._standoff.conflicts()
             return wording.mismatch(conflicts[0]) if conflicts else None
@@ -177,7 +207,7 @@ class Run:
     def _failed(self) -> Failure:
         """Return what a rank did that failed of itself, not because another did."""
         if excess := self._crew.excess():
-            return failures.took_too_much(range(self._task.world_size), *excess)
+            return failures.took_too_much(range(len(self._members)), *excess)
         for member in self._members:
             if member.broken is not None:
                 return member.broken
@@ -208,7 +238,7 @@ class Run:
                 f"rank {member.rank} ended before it began (exit status {member.exit_code}): "
                 f"{member.hear_last_output().strip()[-2000:] or 'it printed nothing'}"
             )
-        where = stacks.after_crash(member.lines.stacks, self._task.shows)
+        where = stacks.after_crash(member.lines.stacks, self._shows)
         return failures.left(member.rank, member.exit_code, where)
 
     def _notice_deaths(self) -> None:
@@ -233,41 +263,37 @@ class Run:
     def _late(self, live: set[int], now: float) -> Failure | None:
         """Return what the ranks were at when their time was up."""
         if self._limit is None:
-            if now - self._began > START_SECONDS:
+            if now - self.began > START_SECONDS:
                 raise LauncherError(f"the ranks did not start within {START_SECONDS:g} s")
             return None
-        if not self._limit.over(self._task.timeout, now):
+        if not self._limit.over(self._timeout, now):
             return None
-        waits = self._standoff.waits()
-        busy = live - waits.keys() or live
-        places = stacks.now(self._crew, busy, self._task.shows)
+        places, waits = self._places(live)
         lost = [member.rank for member in self._members if member.lost]
-        late = failures.timeout(self._task.timeout, places, waits.values(), lost)
+        late = failures.timeout(self._timeout, places, waits, lost)
         if stuck := self._standoff.at_last():
             return failures.late(wording.explain(self._standoff, stuck), late)
         return late
 
-    def _observation(self, failure: Failure | None, seconds: float) -> Observation:
+    def at_work(self) -> str:
+        """Return what the ranks that are not over are at, and wait in."""
+        live = {member.rank for member in self._members if not member.over}
+        return "; ".join(failures.busy_texts(*self._places(live)))
+
+    def _places(self, live: set[int]) -> tuple[dict[int, str | None], list[Call]]:
+        """Return the line that each busy rank is at, and the calls that the others wait in."""
+        waits = self._standoff.waits()
+        busy = live - waits.keys() or live
+        return stacks.now(self._crew, busy, self._shows), list(waits.values())
+
+    def so_far(self, failure: Failure | None = None) -> Observation:
+        """Return what has been seen."""
         return Observation(
-            world_size=self._task.world_size,
+            world_size=len(self._members),
             values=tuple(member.value for member in self._members),
             events=tuple(self._events),
             output=tuple(member.hear_last_output() for member in self._members),
-            seconds=seconds,
+            seconds=time.monotonic() - self.began,
             failure=failure,
             answered=tuple(member.rank for member in self._members if member.answered),
         )
-
-
-def observe(task: Task, launcher: Launcher) -> Observation:
-    """Run the task on its ranks and return what was seen; nothing of it stays behind.
-
-    Raises:
-        LauncherError: the ranks could not be started, or not be watched to their end.
-        TypeError: the function or an input can't be sent to a rank.
-    """
-    with (
-        own_folder() as folder,  # a killed grader's goes with its warm process, or the next grade
-        launcher.crew(task.world_size, str(folder), (*task.roots, *task.readable)) as crew,
-    ):
-        return Run(task, crew).observe(str(folder))

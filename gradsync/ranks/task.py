@@ -44,8 +44,7 @@ class Task:
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise TypeError(f"function must be callable, got {self.function!r}")
-        if type(self.world_size) is not int or not 1 <= self.world_size <= MAX_RANKS:
-            raise ValueError(f"world_size must be from 1 to {MAX_RANKS}, got {self.world_size!r}")
+        check_world_size(self.world_size)
         if not self.timeout > 0:
             raise ValueError(f"timeout must be above 0 seconds, got {self.timeout!r}")
         if not set(self.casualties) < set(range(self.world_size)):
@@ -125,6 +124,12 @@ class Task:
                 f"{_name(self.function)}{signature} can't be called by name with "
                 f"{', '.join([*given, *self.inputs]) or 'nothing'}: {error}"
             ) from None
+
+
+def check_world_size(size: Any) -> None:
+    """Raise ValueError for a number of ranks that can't be started."""
+    if type(size) is not int or not 1 <= size <= MAX_RANKS:
+        raise ValueError(f"world_size must be from 1 to {MAX_RANKS}, got {size!r}")
 
 
 def _name(function: Callable[..., Any]) -> str:

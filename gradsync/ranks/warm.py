@@ -23,12 +23,12 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gradsync.ranks import dynamo, namespaces, symbolic, watch, worker
+from gradsync.ranks import dynamo, huge_pages, namespaces, symbolic, watch, worker
 from gradsync.ranks.cgroups import ControlGroup
 from gradsync.ranks.crew import MAX_MESSAGE
 from gradsync.ranks.late import LateImports
@@ -47,8 +47,6 @@ WANTED_SOON = (
 READ_SOON = ("torch.random", "torch.cuda", "torch.cuda.random", "torch.xpu", "torch.xpu.random")
 LOOK_SECONDS = 0.05  # between two looks at what the ranks in a sandbox take
 PR_SET_CHILD_SUBREAPER = 36
-MADV_COLLAPSE = 25  # of Linux 6.1
-HUGE_PAGE = 2**21  # bytes
 PACK_AFTER = 10  # runs: fewer would not save what it takes
 
 
@@ -77,6 +75,7 @@ class WarmProcess:
         self._helpers = Helpers()
         self._group = group
         self._twins: set[int] = set()  # warm processes like this one, which end by themselves
+        self._guests: set[int] = set()  # those of them that may outlive this one
         self._looked = 0.0  # at what the ranks in it take
         self._runs = 0
 
@@ -117,8 +116,10 @@ class WarmProcess:
             "join": self._join,
             "twin": self._twin,
             "await_twins": self._await_twins,
+            "import": self._import,
             "sandbox": self._make_sandbox,
             "start": self._start,
+            "kill": self._kill,
             "look": self._look,
             "starved": self._starved,
             "stacks": self._stacks,
@@ -135,7 +136,7 @@ class WarmProcess:
             self._group = group
         self._send(joined=self._group is not None)
 
-    def _twin(self, fds: list[int]) -> None:
+    def _twin(self, fds: list[int], outlives: bool = False) -> None:
         """Fork a process that serves the other end of this socket as this one does its own."""
         [descriptor] = fds
         pid = os.fork()
@@ -145,12 +146,17 @@ class WarmProcess:
                 WarmProcess(socket.socket(fileno=descriptor), self._group).serve()
             finally:
                 os._exit(0)
-        self._twins.add(pid)
+        (self._guests if outlives else self._twins).add(pid)
         os.close(descriptor)
 
     def _await_twins(self) -> None:
         self._end_twins()
         self._send(ended=True)
+
+    def _import(self, name: str) -> None:
+        with suppress(ImportError):  # ranks then have it for themselves, or lack it
+            importlib.import_module(name)
+            gc.freeze()
 
     def _make_sandbox(self, directory: str, readable: list[str]) -> None:
         self._sandbox = Sandbox(directory, readable, self._group)
@@ -165,6 +171,15 @@ class WarmProcess:
         self._ranks[pid] = rank
         for fd in fds:
             os.close(fd)
+
+    def _kill(self, rank: int) -> None:
+        """End one rank, and what it started in its own session; the others go on."""
+        for pid in [pid for pid, its_rank in self._ranks.items() if its_rank == rank]:
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            del self._ranks[pid]
+        self._send(killed=rank)
 
     def _look(self) -> None:
         if self._sandbox:
@@ -190,7 +205,7 @@ class WarmProcess:
         self._catch_up()
         self._runs += 1
         if self._runs == PACK_AFTER:
-            self._pack()
+            huge_pages.collapse()
 
     def _become_rank(self, parent: int, fds: list[int]) -> NoReturn:
         try:
@@ -233,6 +248,7 @@ class WarmProcess:
             if pid == 0:
                 return
             self._twins.discard(pid)
+            self._guests.discard(pid)
             rank = self._ranks.pop(pid, None)
             if rank is not None:
                 self._send(rank=rank, exit_code=os.waitstatus_to_exitcode(status))
@@ -240,7 +256,7 @@ class WarmProcess:
     def _end_all(self) -> None:
         """Kill and reap every descendant: whatever loses its parent becomes a child of ours."""
         self._ranks.clear()
-        while children := _children() - self._twins:
+        while children := _children() - self._twins - self._guests:
             for pid in children:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -260,14 +276,6 @@ class WarmProcess:
             gc.freeze()
         self._late = LateImports()  # those of the next run learn nothing from this one's
 
-    def _pack(self) -> None:
-        """Move to huge pages what is not there yet, of Python's own allocator mostly."""
-        for start, end in _private_memory():
-            first, last = -(-start // HUGE_PAGE) * HUGE_PAGE, end // HUGE_PAGE * HUGE_PAGE
-            if first < last:  # an older kernel says no, and all is as it was
-                address, length = ctypes.c_void_p(first), ctypes.c_size_t(last - first)
-                self._libc.madvise(address, length, MADV_COLLAPSE)
-
     def _send(self, **message: Any) -> None:
         self._control.send(json.dumps(message).encode())
 
@@ -280,15 +288,6 @@ def _import_what_ranks_use() -> None:
     for name in READ_SOON:
         if name in sys.modules:
             linecache.getlines(sys.modules[name].__file__ or "")
-
-
-def _private_memory() -> Iterator[tuple[int, int]]:
-    """Yield the ranges of addresses at which this process's own data lie, not those of files."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        addresses, access, _, _, _, *name = line.split()
-        if access == "rw-p" and name in ([], ["[heap]"]):
-            start, end = (int(address, 16) for address in addresses.split("-"))
-            yield start, end
 
 
 def _children() -> set[int]:

@@ -71,6 +71,10 @@ class Watch:
         self.everyone = tuple(range(world_size))
         self._roots = roots
 
+    def end(self) -> None:
+        """Report nothing more: the group is about to be replaced."""
+        self.world_size = 0
+
     @property
     def began(self) -> bool:
         return self.world_size > 0

@@ -50,11 +50,17 @@ def head(kind: str, header: dict[str, Any], size: int, limit: int = MAX_ANSWER) 
     return PREFIX.pack(len(data), size) + data
 
 
-def receive(channel: socket.socket) -> Frame | None:
-    """Block for the next frame, on a rank; None when the trusted side has closed."""
-    prefix = _receive_exactly(channel, PREFIX.size)
-    if prefix is None:
+def receive(channel: socket.socket, begun: bytes = b"") -> Frame | None:
+    """Block for the next frame, on a rank; None when the trusted side has closed.
+
+    Args:
+        channel: where it comes from.
+        begun: the frame's first bytes, where these have been read.
+    """
+    rest = _receive_exactly(channel, PREFIX.size - len(begun))
+    if rest is None:
         return None
+    prefix = begun + rest
     head_length, body_length = PREFIX.unpack(prefix)
     data = _receive_exactly(channel, head_length)
     body = _receive_exactly(channel, body_length)

@@ -39,7 +39,8 @@ def deadlock(standoff: Standoff, stuck: Stuck) -> Failure:
     }
     elsewhere = {rank: calls[0] for rank, calls in stuck.items() if rank not in beside}
     if over:
-        parts = [_absence(first, over), *_since(beside.values(), "there")]
+        idle = over & standoff.idle
+        parts = [_absence(first, over - idle, idle), *_since(beside.values(), "there")]
     else:
         parts = _since(beside.values(), f"in {call_text(first)}")
     parts += [text for call in elsewhere.values() for text in waits_texts([call])]
@@ -132,14 +133,18 @@ def _first(standoff: Standoff, stuck: Stuck) -> Call:
     return min(calls, key=weight)
 
 
-def _absence(call: Call, over: set[int]) -> str:
-    have = "it has" if len(over) == 1 else "they have"
+def _absence(call: Call, returned: set[int], idle: set[int]) -> str:
+    who = ranks_text(returned | idle)
     what = f"entered {call_text(call)}"
     if call.collective.op == "recv":
         what = f"sent what {call_text(call)} of rank {call.rank} wants"
     elif call.collective.op == "send":
         what = f"received {call_text(call)} of rank {call.rank}"
-    return f"{ranks_text(over)} never {what}: {have} already returned"
+    have = "it has" if len(returned) == 1 else "they have"
+    reasons = [f"{have} already returned"] if returned else []
+    if idle:
+        reasons.append(f"this cell does not run on {ranks_text(idle)}")
+    return f"{who} never {what}: {', and '.join(reasons)}"
 
 
 def _since(calls: Iterable[Call], where: str) -> list[str]:

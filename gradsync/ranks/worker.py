@@ -24,11 +24,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
-from gradsync.ranks import dynamo, frames, symbolic, values, watch, wire
+from gradsync.ranks import cells, dynamo, frames, symbolic, values, watch, wire
 from gradsync.ranks.recorder import Recorder
-from gradsync.ranks.store import EagerFileStore
+from gradsync.ranks.store import start_group
 
 MAX_TMPDIR = 70  # characters: the names of multiprocessing's sockets, 32 longer, have a limit
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
@@ -49,7 +48,7 @@ def main(
     stacks: socket.socket,
     before_leaving: Callable[[], None] = lambda: None,
 ) -> NoReturn:
-    """Run the one task that comes over `channel` and end this process.
+    """Run the one task that comes over `channel`, or the cells of a notebook; end this process.
 
     A gloo group's destructor can hang or abort, now and then, so no rank ever returns into the
     interpreter's own shutdown: it leaves at once when its answer is on its way.
@@ -58,6 +57,9 @@ def main(
     faulthandler.enable(stacks.fileno(), all_threads=False)
     faulthandler.register(signal.SIGUSR1, file=stacks.fileno(), all_threads=True)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    if "cells" in place:
+        _settle(place)
+        cells.serve(channel, place)
     process = os.getpid()
     recorder = Recorder(channel, place["rank"], place["began"])
     head, body = _outcome(channel, place, recorder)
@@ -71,12 +73,6 @@ def main(
     while channel.recv(1):  # a rank that leaves early breaks the connections of slower ones
         pass
     os._exit(0)
-
-
-def start_group(path: str, rank: int, world_size: int) -> None:
-    """Meet the other ranks."""
-    store = EagerFileStore(path, world_size)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
 
 
 def _receive(channel: socket.socket) -> wire.Frame:

@@ -1,0 +1,48 @@
+"""Untrusted side: how the values of a notebook's cell are shown, in each form a notebook takes."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+Bundle = dict[str, str]  # MIME type -> text; binary forms in base64, as notebooks have them
+
+
+class Displays:
+    """Collects what one cell shows on one rank: its last expression, and calls of `display`."""
+
+    def __init__(self) -> None:
+        self.bundles: list[Bundle] = []
+        self._format = _formatter()
+
+    def show(self, *values: Any) -> None:
+        """Show values below what the rank prints: `display` in a rank's namespace."""
+        self.bundles += [self._format(value) for value in values]
+
+    def take(self) -> list[Bundle]:
+        """Return what has been shown since it was last asked for."""
+        bundles, self.bundles = self.bundles, []
+        return bundles
+
+
+def _formatter() -> Callable[[Any], Bundle]:
+    try:
+        from IPython.core.formatters import DisplayFormatter
+        from IPython.core.pylabtools import print_figure
+    except ImportError:  # without IPython there is no notebook, but a test may do without
+        return lambda value: {"text/plain": repr(value)}
+    formatter = DisplayFormatter()
+    formatter.formatters["image/png"].for_type_by_name(
+        "matplotlib.figure", "Figure", lambda figure: print_figure(figure, "png", base64=True)
+    )
+
+    def bundle(value: Any) -> Bundle:
+        forms, _ = formatter.format(value)
+        return {mime: _text(data) for mime, data in forms.items()}
+
+    return bundle
+
+
+def _text(data: Any) -> str:
+    return base64.b64encode(data).decode() if isinstance(data, bytes) else str(data)

@@ -1,0 +1,121 @@
+"""Untrusted side: what comes to a rank that runs one cell after the other, and how one is ended.
+
+A thread of its own reads the channel: the rank's other threads may wait for the trusted side's go
+while the main thread waits for the next cell, or does not listen at all.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import socket
+import stat
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from gradsync.ranks import wire
+
+SIGNAL_SECONDS = 0.05  # between two signals to a main thread that goes on
+
+
+class CellEnded(KeyboardInterrupt):
+    """The cell that runs is to end: it can't go on, or its notebook was told to stop."""
+
+
+class Inbox:
+    """Commands for the main thread, leave to start collectives for any, and the end of a cell."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.commands: queue.SimpleQueue[wire.Frame] = queue.SimpleQueue()
+        self._channel = channel
+        self._changed = threading.Condition()
+        self._go = 0  # how many collectives may start that nobody has started yet
+        self._ended = False  # the cell, and with it all that waits on this process group
+        self._running = False
+        signal.signal(signal.SIGINT, self._interrupt)
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def run(self) -> None:
+        """Let the main thread be interrupted from now on, until `rest`.
+
+        Raises:
+            CellEnded: its end has come already.
+        """
+        self._running = True
+        if self._ended:
+            raise CellEnded
+
+    def rest(self) -> None:
+        self._running = False
+
+    def await_go(self) -> None:
+        """Block until the trusted side lets a collective start.
+
+        Raises:
+            CellEnded: it never will.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._go or self._ended)
+            if self._ended:
+                raise CellEnded
+            self._go -= 1
+
+    @property
+    def ended(self) -> bool:
+        """Tell whether a cell was ended since the last process group was made."""
+        return self._ended
+
+    def begin_group(self) -> None:
+        """Let collectives start again: on a new process group."""
+        self._go, self._ended = 0, False
+
+    def _interrupt(self, *_: object) -> None:
+        if self._running:
+            raise CellEnded
+
+    def _listen(self) -> None:
+        while first := self._channel.recv(1):
+            if first == wire.GO:  # no frame begins with it: none is as long
+                with self._changed:
+                    self._go += 1
+                    self._changed.notify()
+                continue
+            frame = wire.receive(self._channel, first)
+            if frame is None:
+                break
+            if frame.kind == "end":
+                self._end()
+            else:
+                self.commands.put(frame)
+        os._exit(0)  # the notebook is gone, or has no more use for this rank
+
+    def _end(self) -> None:
+        """Wake every thread: those that wait for leave, in gloo, and at last the main thread."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        close_connections()
+        waiting = threading.Event()
+        while self._running:  # a program may catch what it is interrupted with, and go on
+            waiting.wait(SIGNAL_SECONDS / 10)
+            if self._running:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            waiting.wait(SIGNAL_SECONDS)
+
+
+def close_connections() -> None:
+    """Cut this process's TCP connections: whatever waits in gloo, on any thread, raises.
+
+    Those that listen stay as they are: gloo ends a process whose listening socket fails.
+    """
+    for entry in list(Path("/dev/fd").iterdir()):
+        with suppress(OSError):  # closed meanwhile, or no connection
+            descriptor = int(entry.name)
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(descriptor)) as end:
+                if end.family in (socket.AF_INET, socket.AF_INET6):
+                    end.getpeername()
+                    end.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,42 @@
+"""Trusted: one task from the start of its ranks to what was observed of them."""
+
+from __future__ import annotations
+
+from gradsync.ranks.crew import Launcher
+from gradsync.ranks.lenient import LenientStandoff
+from gradsync.ranks.member import Member
+from gradsync.ranks.standoff import Standoff
+from gradsync.ranks.supervise import START_SECONDS, Run
+from gradsync.ranks.task import Task
+from gradsync.records import Observation
+from gradsync.workplace import own_folder
+
+
+def observe(task: Task, launcher: Launcher) -> Observation:
+    """Run the task on its ranks and return what was seen; nothing of it stays behind.
+
+    Raises:
+        LauncherError: the ranks could not be started, or not be watched to their end.
+        TypeError: the function or an input can't be sent to a rank.
+    """
+    with (
+        own_folder() as folder,  # a killed grader's goes with its warm process, or the next grade
+        launcher.crew(task.world_size, str(folder), (*task.roots, *task.readable)) as crew,
+    ):
+        standoff = (LenientStandoff if task.casualties else Standoff)(task.world_size)
+        members = [
+            Member(rank, lines, may_be_lost=rank in task.casualties)
+            for rank, lines in enumerate(crew.lines)
+        ]
+        run = Run(crew, members, standoff, task.shows, task.timeout)
+        _hand_out(task, run, members, str(folder))
+        return run.observe()
+
+
+def _hand_out(task: Task, run: Run, members: list[Member], directory: str) -> None:
+    """Tell the ranks who they are, and pickle what they are to do while they meet."""
+    for member in members:
+        header = task.header(member.rank, directory, run.began, run.nonce)
+        member.tell("place", header, b"", START_SECONDS)
+    for member, payload in zip(members, task.payloads(), strict=True):
+        member.tell("task", {}, payload, START_SECONDS)

@@ -1,0 +1,254 @@
+"""Trusted: ranks that stay, for a notebook: each cell is a run of its own on the same processes.
+
+A cell that can't go on is ended, not its ranks: their connections are cut and their main threads
+interrupted, which leaves their variables; the next cell starts with a new process group. Only a
+rank that can't be interrupted is replaced.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gradsync.ranks import events, pickles
+from gradsync.ranks.crew import LauncherError, rank_environ
+from gradsync.ranks.fork import ForkLauncher
+from gradsync.ranks.member import Resident
+from gradsync.ranks.places import is_users
+from gradsync.ranks.run import RankFailure, get_launcher
+from gradsync.ranks.standoff import Standoff
+from gradsync.ranks.supervise import START_SECONDS, Run
+from gradsync.ranks.task import check_world_size
+from gradsync.records import Observation
+from gradsync.workplace import own_folder
+
+END_SECONDS = 0.6  # for ranks to leave a cell that is ended
+MEETINGS = 3  # that ranks are asked to before a cell, should one fail
+TOLD_SECONDS = 1.0  # for a rank to take what it is told
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one cell came to."""
+
+    observation: Observation  # with what each rank shows as its value
+    ranks: tuple[int, ...]  # that ran it
+    new_group: bool = False  # the next cell has a new process group
+    stopped: str | None = None  # by the user: what the ranks were at
+    lost: tuple[int, ...] = ()  # ranks that are new processes now, without any variables
+
+
+class Session:
+    """N ranks, each with a namespace that lives from cell to cell.
+
+    Raises:
+        ValueError: so many ranks can't be started.
+        LauncherError: they could not be started.
+    """
+
+    def __init__(self, world_size: int) -> None:
+        check_world_size(world_size)
+        self.world_size = world_size
+        self._stack = ExitStack()
+        self._directory = self._stack.enter_context(own_folder())
+        self._groups = 0  # that were started so far
+        self._has_group = False
+        self._began = 0.0  # the moment from which the ranks count seconds
+        self._standoff = Standoff(world_size)
+        try:
+            crew = _own_launcher(self._stack).crew(world_size, str(self._directory), ())
+            self._crew = self._stack.enter_context(crew)
+            self._members = [Resident(rank, lines) for rank, lines in enumerate(self._crew.lines)]
+            for member in self._members:
+                self._place(member)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the ranks, and all that they started."""
+        self._stack.close()
+
+    def run(
+        self,
+        source: str,
+        name: str,
+        ranks: Collection[int],
+        each_time: Callable[[Sequence[str]], None] = lambda _: None,
+    ) -> Outcome:
+        """Run a cell on some of the ranks; KeyboardInterrupt ends it on all of them.
+
+        Args:
+            source: Python.
+            name: of the cell, for places in it: "In [3]".
+            ranks: those that run it.
+            each_time: called again and again with what each rank has printed so far.
+
+        Raises:
+            LauncherError: the ranks are gone; this session is of no use any more.
+        """
+        lost = self._replace_dead()
+        for _ in range(MEETINGS):
+            if not self._has_group:
+                lost |= self._meet()
+        if not self._has_group:
+            raise LauncherError("the ranks could not start a process group")
+        self._standoff.renumber()
+        self._standoff.idle = set(range(self.world_size)) - set(ranks)
+        run = self._ask("cell", ranks, source=source, name=name)
+        stopped = None
+        try:
+            seen = run.observe(lambda: each_time(self._printed()))
+        except KeyboardInterrupt:
+            seen, stopped = run.so_far(), run.at_work()
+        if not all(member.over for member in self._members):
+            lost |= self._end(run)
+        seen = replace(seen, output=tuple(self._printed()))
+        if any(member.raised and member.raised.in_collective for member in self._members):
+            self._lose_group()  # gloo has given up a connection
+        lost |= self._replace_dead()
+        since = run.began - self._began
+        rebased = tuple(replace(event, seconds=event.seconds - since) for event in seen.events)
+        seen = replace(seen, events=rebased)
+        return Outcome(
+            seen, tuple(sorted(ranks)), not self._has_group, stopped, tuple(sorted(lost))
+        )
+
+    def push(self, name: str, value: Any) -> None:
+        """Give each rank a value under this name.
+
+        Raises:
+            TypeError: it can't be sent to another process.
+        """
+        try:
+            body = pickles.pack(dict, {name: value})
+        except Exception as error:  # noqa: BLE001 - whatever a value's own pickling raises
+            raise TypeError(f"{name} goes to other processes, and can't: {error}") from None
+        self._everywhere("push", body)
+
+    def pull(self, name: str) -> list[dict[str, Any]]:
+        """Return, for each rank, the value under its name, or nothing where it has none.
+
+        Raises:
+            RankFailure: a rank's value is no plain data.
+        """
+        return list(self._everywhere("pull", name=name))
+
+    def status(self) -> list[dict[str, Any]]:
+        """Return each rank's process id, as it sees it, and the names of its variables."""
+        return list(self._everywhere("status"))
+
+    def _everywhere(self, kind: str, body: bytes = b"", **header: Any) -> Observation:
+        self._replace_dead()
+        seen = self._ask(kind, range(self.world_size), body, **header).observe()
+        if seen.failure is not None:
+            raise RankFailure(seen)
+        return seen
+
+    def _ask(
+        self,
+        kind: str,
+        ranks: Collection[int],
+        body: bytes = b"",
+        *,
+        timeout: float = math.inf,
+        grace: float = math.inf,
+        **header: Any,
+    ) -> Run:
+        for member in self._members:
+            member.begin(asked=member.rank in ranks)
+        run = Run(self._crew, self._members, self._standoff, _shows, timeout, grace)
+        for rank in ranks:
+            header |= {"nonce": run.nonce, "began": run.began}
+            self._members[rank].tell(kind, header, body, START_SECONDS)
+        return run
+
+    def _meet(self) -> set[int]:
+        """Have all ranks start a process group; replace and return those that can't.
+
+        Where a cell was ended in the middle of an import, a rank may lack parts of torch.
+        """
+        self._lose_group()
+        for member in self._members:
+            member.events = events.Reader(member.rank)  # a rank numbers them anew in each group
+        self._groups += 1
+        store = str(self._directory / f"store{self._groups}")
+        everyone = range(self.world_size)
+        run = self._ask("group", everyone, timeout=START_SECONDS, grace=0.0, store=store)
+        self._began = run.began
+        failure = run.observe().failure
+        self._has_group = failure is None
+        if failure is None:
+            return set()
+        unable = {member.rank for member in self._members if member.raised}
+        lost = self._end(run) | unable
+        for rank in unable:
+            self._replace(rank)
+        return lost | self._replace_dead()
+
+    def _end(self, run: Run) -> set[int]:
+        """End a cell on the ranks that still run it; replace and return those that can't be."""
+        self._lose_group()
+        for member in self._members:
+            if not member.over:
+                member.tell("end", {}, b"", TOLD_SECONDS)
+        late = {member.rank for member in run.await_end(END_SECONDS)}
+        for rank in late:
+            self._replace(rank)
+        return late
+
+    def _lose_group(self) -> None:
+        """Forget what the ranks have entered: the next cell has a new process group."""
+        self._has_group = False
+        self._standoff = Standoff(self.world_size)
+
+    def _replace_dead(self) -> set[int]:
+        dead = {m.rank for m in self._members if m.closed or m.broken} | {*self._crew.exit_codes()}
+        for rank in dead:
+            self._replace(rank)
+        return dead
+
+    def _replace(self, rank: int) -> None:
+        self._lose_group()
+        self._crew.replace(rank)
+        self._members[rank] = Resident(rank, self._crew.lines[rank])
+        self._place(self._members[rank])
+
+    def _place(self, member: Resident) -> None:
+        """Tell a new process which rank it is."""
+        place = {
+            "cells": True,
+            "rank": member.rank,
+            "world_size": self.world_size,
+            "directory": str(self._directory),
+            "cwd": str(Path.cwd()),
+            "environ": {**rank_environ(), "MPLBACKEND": "agg"},
+            "path": [entry or str(Path.cwd()) for entry in sys.path],
+            "seed": random.SystemRandom().getrandbits(32),
+            "began": self._began,
+        }
+        member.tell("place", place, b"", START_SECONDS)
+
+    def _printed(self) -> list[str]:
+        return [member.printed() for member in self._members]
+
+
+def _shows(file: str) -> bool:
+    return is_users(file, ())
+
+
+def _own_launcher(stack: ExitStack) -> Any:
+    """Return a launcher for these ranks alone: they would keep others out of a shared one."""
+    launcher = get_launcher()
+    if not isinstance(launcher, ForkLauncher):
+        return launcher
+    own = ForkLauncher()
+    stack.callback(own.close)
+    own.adopt(launcher.twin(outlives=True))
+    return own
