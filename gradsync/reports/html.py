@@ -6,27 +6,9 @@ security policy sees to it that a page that someone tampered with can't call out
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-
-from gradsync.records import Report, Status, Verdict
-from gradsync.reports import summary, timeline
-from gradsync.reports.palette import rank_colour
-from gradsync.reports.text import amount, blocks, counted, printable
-
-STATUS_WORDS: dict[Status, str] = {
-    "passed": "done",
-    "failed": "failed",
-    "error": "exception",
-    "deadlock": "deadlock",
-    "timeout": "out of time",
-    "crashed": "crashed",
-    "missing": "missing",
-    "unfinished": "to write",
-}
+from gradsync.records import Report
+from gradsync.reports import summary
+from gradsync.reports.templating import template
 
 
 def render(report: Report) -> str:
@@ -56,31 +38,4 @@ def _anchors(problems: list[summary.Problem]) -> dict[str, str]:
     return anchors
 
 
-def _drawn(verdict: Verdict) -> Markup:
-    # Markup, for ElementTree has escaped what came from outside.
-    return Markup(timeline.render(verdict.events, verdict.world_size))
-
-
-def _shown(value: Any) -> Any:
-    """What the templates print, whatever it is, once more free of what no escaping repairs."""
-    return printable(value) if type(value) is str else value
-
-
-def _environment() -> Environment:
-    made = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters.update(amount=amount, blocks=blocks, colour=rank_colour, timeline=_drawn)
-    made.filters.update(
-        sentence=summary.sentence, paragraphs=summary.paragraphs, guide=summary.guide
-    )
-    made.globals.update(words=STATUS_WORDS, hint=summary.hint_command, counted=counted)
-    return made
-
-
-_PAGE = _environment().get_template("page.html.j2")
+_PAGE = template("page.html.j2")

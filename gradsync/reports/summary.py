@@ -196,7 +196,10 @@ def hint_command(exercise: Exercise) -> str:
 
 def repeat_command(report: Report) -> str:
     """What gives the same grade again: the same inputs are drawn from the same seed."""
-    return f"{printable(report.command)} --seed {report.seed}"
+    command = printable(report.command)
+    if command.endswith(", "):  # a call in a notebook, to which an argument is missing
+        return f"{command}seed={report.seed})"
+    return f"{command} --seed {report.seed}"
 
 
 def _is_of_whole_file(verdict: Verdict) -> bool:

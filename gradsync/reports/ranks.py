@@ -1,0 +1,76 @@
+"""What the ranks of a notebook's cell printed and showed, rank by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gradsync.reports.templating import template
+from gradsync.reports.text import printable
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What ranks have to say that printed and showed the same."""
+
+    ranks: tuple[int, ...]
+    text: str
+    shown: tuple[Mapping[str, str], ...]  # of each value that was shown: MIME type -> text
+
+    @property
+    def label(self) -> str:
+        """The name of the block's ranks."""
+        return label(self.ranks)
+
+
+def label(ranks: Sequence[int]) -> str:
+    """Return "rank 2", "ranks 0-3" or "ranks 0, 2-3"."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    names = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    return f"rank{'s' * (len(ranks) != 1)} {', '.join(names)}"
+
+
+def fold(
+    texts: Sequence[str], shown: Sequence[Sequence[Mapping[str, str]]], ranks: Iterable[int]
+) -> list[Block]:
+    """Return a block for each of these ranks that has something to say, one for equal ones.
+
+    Args:
+        texts: what each rank printed.
+        shown: the values that each rank showed, in the forms that notebooks have for them.
+        ranks: those that ran the cell.
+    """
+    groups: dict[object, list[int]] = {}
+    for rank in ranks:
+        if texts[rank] or shown[rank]:
+            forms = tuple(tuple(sorted(bundle.items())) for bundle in shown[rank])
+            groups.setdefault((texts[rank], forms), []).append(rank)
+    return [
+        Block(tuple(group), texts[group[0]], tuple(shown[group[0]])) for group in groups.values()
+    ]
+
+
+def plain(blocks: Iterable[Block]) -> str:
+    """The blocks for a terminal: each line behind the name of its ranks."""
+    lines = []
+    for block in blocks:
+        texts = [block.text, *(forms.get("text/plain", "") for forms in block.shown)]
+        said = "\n".join(printable(text).rstrip("\n") for text in texts if text)
+        lines += [f"[{block.label}] {line}" for line in said.split("\n")]
+    return "\n".join(lines)
+
+
+def html(blocks: Iterable[Block]) -> str:
+    """The blocks for a notebook, in the ranks' colours.
+
+    A value's own HTML stays as it is: it comes from the notebook's user.
+    """
+    return _PAGE.render(blocks_of_ranks=list(blocks))
+
+
+_PAGE = template("ranks.html.j2")
