@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
     from gradsync.ranks import RankFailure, run_ranks
 
 __all__ = ["RankFailure", "__version__", "run_ranks"]
@@ -22,3 +24,10 @@ def __getattr__(name: str) -> Any:
 
         return getattr(ranks, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Bring `%%ranks` and `%ranks` to a notebook: `%load_ext gradsync`."""
+    from gradsync.notebook.magics import load
+
+    load(shell)

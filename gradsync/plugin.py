@@ -22,8 +22,8 @@ from gradsync.diagnose import Rule, first_match
 from gradsync.precompile import precompile
 from gradsync.ranks import RankFailure, get_launcher
 from gradsync.ranks.crew import Launcher, rank_environ
+from gradsync.ranks.observe import observe
 from gradsync.ranks.run import LauncherName
-from gradsync.ranks.supervise import observe
 from gradsync.ranks.task import Task
 from gradsync.records import Observation
 from gradsync.verdicts import MissingFile, verdict_id, verdict_of

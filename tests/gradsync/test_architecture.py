@@ -15,7 +15,9 @@ MODULES = {
     for path in PACKAGE.rglob("*.py")
     if "standins" not in path.parts
 }
-UNTRUSTED = {"gradsync.ranks.worker", "gradsync.ranks.watch", "gradsync.ranks.frames"}
+UNTRUSTED = {
+    f"gradsync.ranks.{name}" for name in ("worker", "watch", "frames", "cells", "displays", "inbox")
+}
 # Lower rooms know nothing of higher ones.
 LAYERS = [
     {"gradsync.records", "gradsync.workplace"},
@@ -25,6 +27,7 @@ LAYERS = [
     {"gradsync.origin"},
     {"gradsync.grading", "gradsync.tracing", "gradsync.bank", "gradsync.handback"},
     {"gradsync.gradebook"},
+    {"gradsync.notebook"},
     {"gradsync.cli", "gradsync.doctor"},
 ]
 
@@ -90,8 +93,41 @@ def test_no_room_is_too_large(module):
     assert [f.name for f in functions if (f.end_lineno or 0) - f.lineno >= 50] == []
 
 
-@pytest.mark.parametrize("statement", ["import gradsync", "import gradsync.cli"])
+@pytest.mark.parametrize(
+    "statement", ["import gradsync", "import gradsync.cli", "import gradsync.notebook"]
+)
 def test_importing_it_imports_no_torch(statement):
     code = f"import sys; {statement}; sys.exit('torch' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("module", ["definitions", "locations"])
+def test_what_reads_a_notebook_imports_nothing_that_runs_one(module):
+    code = (
+        f"import sys, gradsync.notebook.{module}; "
+        "sys.exit(bool({'torch', 'IPython', 'nbgrader', 'pytest'} & set(sys.modules)))"
+    )
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+NBGRADER = {f"gradsync.notebook.{name}" for name in ("autograde", "nbcourse", "released", "stubs")}
+
+
+def test_nbgrader_is_imported_by_what_it_calls_and_what_calls_it_alone():
+    found = {
+        module
+        for module, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if "nbgrader" in (getattr(node, "module", None) or "").split(".")
+        or any(alias.name.startswith("nbgrader") for alias in getattr(node, "names", ()))
+    }
+
+    assert found == NBGRADER
+
+
+def test_the_commands_import_neither_ipython_nor_nbgrader():
+    code = "import sys, gradsync.cli; sys.exit(bool({'IPython', 'nbgrader'} & set(sys.modules)))"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

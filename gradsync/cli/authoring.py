@@ -1,0 +1,38 @@
+"""`gradsync templates`: what is generated from the solutions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gradsync.cli.app import app
+from gradsync.course import find_course
+from gradsync.templates import templates
+
+
+@app.command(name="templates")
+def templates_command(
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; fail if a file is out of date.")
+    ] = False,
+) -> None:
+    """Generate templates and nbgrader notebooks from the solutions (for authors of the course)."""
+    from gradsync.notebook.assignment import assignments  # pytest and a suite's imports: this
+    from gradsync.notebook.points import points_of  # command alone needs them
+
+    course = find_course()
+    points = [points_of(course, "hidden", phase) for phase in course.graded_phases("hidden")]
+    worth = {exercise: most for phase in points for exercise, most in phase.items()}
+    stale = []
+    for path, text in [*templates(course), *assignments(course, worth)]:
+        target = course.root / path
+        if target.is_file() and target.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(path)
+        if not check:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+    for path in stale:
+        print(f"{path}: {'out of date, run `gradsync templates`' if check else 'written'}")
+    raise typer.Exit(1 if check and stale else 0)

@@ -1,0 +1,136 @@
+"""`check` and `grade`: an exercise that was solved in a notebook, judged as a file would be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gradsync import grading
+from gradsync.course import Audience, Course, Exercise, find_course
+from gradsync.notebook.hand_in import hand_in
+from gradsync.notebook.locations import relocate
+from gradsync.notebook.namespace import namespace_of, running_shell
+from gradsync.notebook.undisturbed import undisturbed
+from gradsync.notebook.waiting import Waiting
+from gradsync.ranks import get_launcher, sandbox
+from gradsync.ranks.run import LauncherName
+from gradsync.records import Report, Verdict
+from gradsync.reports import cell, terminal
+from gradsync.reports.text import finite
+
+
+class Stopped(KeyboardInterrupt):
+    """The user stopped a check."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Result:
+    """What a suite says of an exercise. A notebook shows it as HTML."""
+
+    report: Report
+
+    @property
+    def score(self) -> float:
+        return finite(self.report.score)
+
+    @property
+    def max_score(self) -> float:
+        return finite(self.report.max_score)
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        return self.report.verdicts
+
+    def __str__(self) -> str:
+        return terminal.render(self.report)
+
+    def __repr__(self) -> str:
+        return f"Result(score={self.score}, max_score={self.max_score})"
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return {"text/plain": str(self), "text/html": cell.render(self.report)}
+
+
+def check(exercise: str, answer: object, *, seed: int | None = None) -> Result:
+    """Run the visible tests of an exercise on a function or class of this notebook.
+
+    Args:
+        exercise: its name or id: "average_gradients", "phase2/train".
+        answer: the function or class, under any name.
+        seed: of the tests' inputs; a result names its own.
+
+    Raises:
+        CourseError: there is no such exercise, or no course here.
+        NotebookError: no cell that has run defines the answer.
+        GraderError: the grader itself failed.
+    """
+    course = find_course()
+    chosen = course.find(exercise)
+    with Waiting(f"Checking {chosen.name}: its visible tests run on several ranks ..."):
+        return _run(course, chosen, answer, "visible", None, "check", seed)
+
+
+def grade(exercise: str, answer: object, *, seed: int | None = None) -> float:
+    """Return the points of an exercise: by its hidden tests if they are here, else the visible.
+
+    It shows the verdicts as well. The arguments and errors are those of `check`. The ranks run in
+    a sandbox, if this machine can have one.
+    """
+    course = find_course()
+    chosen = course.find(exercise)
+    audience: Audience = "hidden" if chosen.phase in course.graded_phases("hidden") else "visible"
+    with Waiting(
+        f"Grading {chosen.name}: its {audience} tests run on several ranks ..."
+    ) as waiting:
+        result = _run(course, chosen, answer, audience, _launcher(course), "grade", seed)
+        _show(result, waiting)
+    return result.score
+
+
+def _run(
+    course: Course,
+    exercise: Exercise,
+    answer: object,
+    audience: Audience,
+    launcher: LauncherName | None,
+    called: str,
+    seed: int | None,
+) -> Result:
+    try:
+        get_launcher(launcher).warm_up()  # while torch is imported here
+        files = hand_in(course, exercise, namespace_of(answer))
+        with undisturbed(course.root / "tests"):
+            report = grading.grade(
+                files.submission,
+                course,
+                phases=[exercise.phase],
+                seed=grading.draw_seed() if seed is None else seed,
+                audience=audience,
+                exercise=exercise.id,
+                launcher=launcher,
+            )
+    except KeyboardInterrupt:
+        raise Stopped(f"The {called} of {exercise.name} was stopped.") from None
+    command = f'gradsync.notebook.{called}("{exercise.id}", {exercise.name}, '
+    return Result(replace(relocate(report, files.modules), command=command))
+
+
+def _launcher(course: Course) -> LauncherName | None:
+    try:
+        sandbox.check(course.root)
+    except sandbox.SandboxError:
+        return None
+    return "sandbox"
+
+
+def _show(result: Result, waiting: Waiting) -> None:
+    if running_shell() is None:
+        print(result)
+        return
+    from IPython.display import display
+
+    forms = result._repr_mimebundle_()
+    if not waiting.replace(forms):
+        display(forms, raw=True)

@@ -1,0 +1,197 @@
+"""Pure: the file that a notebook's definitions would be.
+
+A notebook is full of experiments, and none of them may run when the file is imported. So a file
+gets the definitions of the names that are asked for, and of what these need, and nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from gradsync.notebook.ipython import is_cell_magic, without_magics
+from gradsync.notebook.needs import needed
+from gradsync.notebook.statements import (
+    NOT_PYTHON,
+    Program,
+    Statement,
+    first_line,
+    futures_of,
+    read_program,
+)
+from gradsync.submission.contents import MAX_FILE
+
+MAX_CODE = 2 * MAX_FILE  # characters of all cells
+HEADER = "# coding: utf-8"  # so that no comment of a cell names another one
+UNUSABLE = re.compile("[\0\ud800-\udfff]")  # no file of source code can hold them
+DEFINED = re.compile(
+    r"^[ \t]*(?:(?:async[ \t]+)?def|class)[ \t]+(\w+)|^(\w+)[ \t]*(?::[^=\n]*)?=(?!=)", re.MULTILINE
+)
+
+Origin = tuple[str, int]
+
+
+class NotebookError(ValueError):
+    """A notebook's definitions can't be made into a file; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A code cell of a notebook."""
+
+    label: str  # "In [5]"; "" where it is ours, and no line of it is to be named
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """The source of a file, and where each of its lines comes from."""
+
+    text: str
+    origins: tuple[Origin | None, ...]  # by line: cell and line in it, None for a line of ours
+
+    @classmethod
+    def of_text(cls, label: str, text: str) -> Module:
+        """Return a file as it stands, whose lines are known as `label`'s."""
+        lines = _lines(text)
+        return cls("\n".join(lines), tuple((label, line) for line in range(1, len(lines) + 1)))
+
+
+Line = tuple[str, Origin | None]
+
+
+def module_of(
+    cells: Sequence[Cell],
+    wanted: Collection[str],
+    *,
+    base: Module | None = None,
+    without: Collection[str] = (),
+) -> Module:
+    """Return the file that holds the definitions of the wanted names, and what they need.
+
+    The latest definition of a name counts. Where a cell that is not valid Python seems to hold it,
+    the file is that cell's text, so that its import raises the syntax error.
+
+    Args:
+        cells: the notebook's code cells, in the order in which they ran.
+        wanted: names; those that no cell defines are absent.
+        base: what the file holds before the notebook's definitions. Its
+            `if __name__ == "__main__":` still comes last.
+        without: modules; `from M import ...` counts as nothing for these. A file can't import
+            names from itself, and one namespace may stand for several files.
+
+    Raises:
+        NotebookError: the cells hold too much text.
+    """
+    if sum(len(cell.source) for cell in cells if len(cell.source) <= MAX_FILE) > MAX_CODE:
+        raise NotebookError(
+            f"the notebook holds more than {MAX_CODE:,} characters of code: move data to files"
+        )
+    sources = ["\n".join(_lines(cell.source)) for cell in cells]
+    programs = [_program(source) for source in sources]
+    broken = _broken(sources, programs, set(wanted))
+    if broken is not None:
+        return _unusable(cells[broken].label, sources[broken])
+    placed = [
+        (cell.label, statement)
+        for cell, program in zip(cells, programs, strict=True)
+        for statement in (program.statements if program else ())
+        if statement.imports.rpartition(".")[2] not in without
+    ]
+    kept = needed([statement for _, statement in placed], wanted)
+    futures = {name for program in programs if program for name in program.futures}
+    body: list[Line] = []
+    for index in sorted(kept):
+        body += _placed(*placed[index])
+    return _assembled(futures, base or Module("", ()), body)
+
+
+def defined_in(cell: Cell) -> frozenset[str] | None:
+    """Return the names that a cell binds, None if it is not valid Python."""
+    program = _program("\n".join(_lines(cell.source)))
+    if program is None:
+        return None
+    return frozenset(name for statement in program.statements for name in statement.binds)
+
+
+def _lines(text: str) -> list[str]:
+    """Return lines as Python counts them, without characters that no file can hold."""
+    text = UNUSABLE.sub("\ufffd", text.replace("\r\n", "\n").replace("\r", "\n"))
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def _program(source: str) -> Program | None:
+    if len(source) > MAX_FILE:
+        return None
+    if is_cell_magic(source):
+        return Program((), frozenset())
+    program = read_program(source)
+    return program or read_program(without_magics(source))
+
+
+def _broken(
+    sources: Sequence[str], programs: Sequence[Program | None], wanted: set[str]
+) -> int | None:
+    """Return the first cell that is not valid Python and seems to hold the latest definition."""
+    found, missing = None, set(wanted)
+    for index in reversed(range(len(sources))):
+        program = programs[index]
+        if program is not None:
+            for statement in program.statements:
+                missing -= statement.binds
+        elif any(name in missing for match in DEFINED.findall(sources[index]) for name in match):
+            found = index
+    return found
+
+
+def _unusable(label: str, source: str) -> Module:
+    if len(source) > MAX_FILE:
+        said = f"{label} has {len(source):,} characters, {MAX_FILE:,} are allowed"
+        return Module(f"raise SyntaxError({said!r})\n", ((label, 1),))
+    module = Module.of_text(label, without_magics(source))
+    return Module(f"{HEADER}\n{module.text}\n", (None, *module.origins))
+
+
+def _placed(label: str, statement: Statement) -> Iterator[Line]:
+    yield "", None
+    for number, line in enumerate(statement.lines, statement.first):
+        yield line, ((label, number) if label else None)
+
+
+def _assembled(futures: set[str], base: Module, body: Sequence[Line]) -> Module:
+    given, last, more = _parts(base)
+    lines: list[Line] = [(HEADER, None)]
+    if futures | more:
+        lines.append((f"from __future__ import {', '.join(sorted(futures | more))}", None))
+    lines += [*given, *body, *last]
+    return Module("".join(f"{line}\n" for line, _ in lines), tuple(origin for _, origin in lines))
+
+
+def _parts(base: Module) -> tuple[list[Line], list[Line], set[str]]:
+    """Return a file's lines, those to come last, and the names that it imports of __future__."""
+    lines: list[Line] = list(zip(_lines(base.text), base.origins, strict=True))
+    last: list[Line] = []
+    futures: set[str] = set()
+    try:
+        nodes = ast.parse(base.text).body
+    except NOT_PYTHON:
+        return lines, last, futures
+    for node in nodes:
+        place = slice(first_line(node) - 1, node.end_lineno)
+        if _is_main(node):
+            last += [("", None), *lines[place]]
+        elif not futures_of(node):
+            continue
+        futures |= futures_of(node)
+        lines[place] = [("", origin) for _, origin in lines[place]]
+    return lines, last, futures
+
+
+def _is_main(node: ast.stmt) -> bool:
+    """Tell whether a statement is `if __name__ == "__main__":`."""
+    left = (
+        node.test.left if isinstance(node, ast.If) and isinstance(node.test, ast.Compare) else None
+    )
+    return isinstance(left, ast.Name) and left.id == "__name__"

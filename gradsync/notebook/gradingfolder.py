@@ -1,0 +1,131 @@
+"""The folder beside an nbgrader gradebook that keeps what grading must know the next time."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from gradsync.gradebook import FolderInUse
+from gradsync.grading import draw_seed
+from gradsync.handback import folder_name, write_whole
+from gradsync.notebook import marks
+from gradsync.notebook.marks import Marks
+from gradsync.records import Origin
+
+HIDDEN = ".gradsync"
+SEED, LOCK, DONE = "seed.json", "lock", "autograded.json"
+HALF_WRITTEN = f"**/.*.json.{'[0-9a-f]' * 8}"  # by a process that was killed
+
+
+@dataclass(frozen=True, slots=True)
+class GradingFolder:
+    """The folder of one assignment. Nothing in it is a learner's to write."""
+
+    root: Path
+
+    @classmethod
+    def of(cls, course_folder: Path, assignment: str) -> GradingFolder:
+        """Return the folder of an assignment of an nbgrader course; it need not exist."""
+        return cls(course_folder / HIDDEN / folder_name(assignment))
+
+    def seed(self, given: int | None = None) -> int:
+        """Return the assignment's seed: the given one, else that of before, else a new one.
+
+        Raises:
+            OSError: the folder can't be written to.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        path = self.root / SEED
+        if given is not None:
+            write_whole(path, json.dumps({"seed": given}) + "\n")
+            return given
+        kept = _kept_seed(path)
+        if kept is not None:
+            return kept
+        drawn = path.with_name(f".{SEED}.{secrets.token_hex(4)}")
+        drawn.write_text(json.dumps({"seed": draw_seed()}) + "\n", encoding="utf-8")
+        try:
+            with suppress(FileExistsError):
+                os.link(drawn, path)  # whoever is first decides: others may grade at the same time
+        finally:
+            drawn.unlink()
+        kept = _kept_seed(path)
+        if kept is None:
+            raise OSError(f"{path} holds no seed: remove it")
+        return kept
+
+    def read(self, student: str, name: str, origin: Origin, seed: int) -> Marks | None:
+        """Return the marks of a notebook, if they were made from this."""
+        text = _text(self._place(student, name))
+        return None if text is None else marks.read(text, origin, seed)
+
+    def write(self, student: str, name: str, made: Marks, origin: Origin, seed: int) -> None:
+        """Keep the marks of a notebook."""
+        self._write(self._place(student, name), marks.render(made, origin, seed))
+
+    def is_done(self, student: str, digest: str) -> bool:
+        """Tell whether nbgrader has autograded a learner's submission as `digest` describes it."""
+        return _text(self._folder(student) / DONE) == digest
+
+    def set_done(self, student: str, digest: str) -> None:
+        """Note that nbgrader has autograded a learner's submission; with "", that it has not."""
+        self._write(self._folder(student) / DONE, digest)
+
+    def remove_leftovers(self) -> None:
+        """Remove what a killed process had begun to write; no other may be at work here."""
+        for path in self.root.glob(HALF_WRITTEN):
+            path.unlink()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other runs of `gradsync nbgrade` out while the block runs.
+
+        Raises:
+            FolderInUse: another one is at work.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.root / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise FolderInUse(
+                f"another `gradsync nbgrade` is at work in {self.root}. Wait for its end."
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _folder(self, student: str) -> Path:
+        return self.root / "learners" / folder_name(student)
+
+    def _place(self, student: str, name: str) -> Path:
+        return self._folder(student) / f"{folder_name(name)}.json"
+
+    def _write(self, path: Path, text: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _kept_seed(path: Path) -> int | None:
+    try:
+        seed = json.loads(path.read_text(encoding="utf-8"))["seed"]
+    except FileNotFoundError:
+        return None
+    except (ValueError, LookupError, TypeError):
+        return None
+    return seed if type(seed) is int and seed >= 0 else None

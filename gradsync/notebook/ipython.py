@@ -1,0 +1,72 @@
+"""Pure: the source of a cell without the lines that only IPython understands."""
+
+from __future__ import annotations
+
+import re
+
+CELL_MAGIC = "%%"
+# What decides where a statement ends: strings, comments, brackets, line breaks.
+TOKEN = re.compile(
+    r"""
+    '''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*(?:'''|\Z)
+    | \"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*(?:\"""|\Z)
+    | '(?:[^'\\\n]|\\.)*'? | "(?:[^"\\\n]|\\.)*"?
+    | \#[^\n]* | \\\n | [()\[\]{}\n]
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+# `%time f()`, `!ls \` with its further lines, `?f`; `x = %sql ...`; `f??`.
+MAGIC = re.compile(
+    r"""
+    (?P<indent>[ \t]*)
+    (?: (?P<target>\w+[ \t]*=)[ \t]*[%!](?!=) (?:[^\n]*\\\n)*[^\n]*
+      | [%!?] (?:[^\n]*\\\n)*[^\n]*
+      | [\w.*]+\?\??[ \t]*(?=\n|\Z)
+    )
+    """,
+    re.VERBOSE,
+)
+
+
+def is_cell_magic(source: str) -> bool:
+    """Tell whether a cell begins with `%%`: another program reads it."""
+    return source.lstrip().startswith(CELL_MAGIC)
+
+
+def without_magics(source: str) -> str:
+    """Return a cell's source with `pass` in place of each line of IPython's own syntax.
+
+    A name that such a line is assigned to becomes None. The number of lines stays the same, and
+    so does all that stands within a string, a bracket or a comment.
+    """
+    parts: list[str] = []
+    at = 0
+    while at < len(source):
+        magic = MAGIC.match(source, at)
+        end = magic.end() if magic else _end_of_statement(source, at)
+        parts.append(_blanked(magic) if magic else source[at:end])
+        at = end
+        if magic and at < len(source):
+            parts.append("\n")
+            at += 1
+    return "".join(parts)
+
+
+def _end_of_statement(source: str, start: int) -> int:
+    """Return the place after the line break that ends a statement."""
+    depth = 0
+    for token in TOKEN.finditer(source, start):
+        text = token[0]
+        if text in "([{":
+            depth += 1
+        elif text in ")]}":
+            depth = max(depth - 1, 0)
+        elif text == "\n" and depth == 0:
+            return token.end()
+    return len(source)
+
+
+def _blanked(magic: re.Match[str]) -> str:
+    target = magic["target"]
+    stand_in = f"{target} None" if target else "pass"
+    return magic["indent"] + stand_in + "\n" * magic[0].count("\n")

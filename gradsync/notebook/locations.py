@@ -1,0 +1,81 @@
+"""Pure: places in a file that was made of cells, as places in these cells."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from gradsync.notebook.definitions import Module, Origin
+from gradsync.records import Diagnosis, Event, Report, Verdict
+
+
+def relocate(report: Report, modules: Mapping[str, Module]) -> Report:
+    """Return the report with "In [5], line 3" for "template_trainer.py:34", wherever it stands.
+
+    Args:
+        report: of a submission whose files were made of cells.
+        modules: these files by name: "phase1/template_trainer.py". Places in other files, and in
+            lines that no cell holds, stay as they are.
+    """
+    phases = {PurePosixPath(name).parts[0] for name in modules}
+    texts = {phase: _Texts(phase, modules) for phase in phases}
+    verdicts = tuple(
+        _verdict(verdict, texts[phase]) if (phase := _phase(verdict)) in texts else verdict
+        for verdict in report.verdicts
+    )
+    return replace(report, verdicts=verdicts)
+
+
+class _Texts:
+    """Replaces places in texts about one phase's files."""
+
+    def __init__(self, phase: str, modules: Mapping[str, Module]) -> None:
+        self._modules = {
+            PurePosixPath(name).name: module
+            for name, module in modules.items()
+            if PurePosixPath(name).parts[0] == phase
+        }
+        names = "|".join(map(re.escape, self._modules))
+        # As the ranks' texts name a line, and as the text of a SyntaxError does.
+        self._place = re.compile(rf"(?<![\w./])({names})(?::|, line )(\d{{1,9}})\b")
+
+    def replaced(self, text: str) -> str:
+        return self._place.sub(self._found, text)
+
+    def _found(self, match: re.Match[str]) -> str:
+        origins = self._modules[match[1]].origins
+        line = int(match[2])
+        if line == len(origins) + 1:  # an error at the end of a file is found after it
+            line = len(origins)
+        origin = origins[line - 1] if 0 < line <= len(origins) else None
+        return match[0] if origin is None else _text_of(origin)
+
+
+def _text_of(origin: Origin) -> str:
+    label, line = origin
+    return f"{label}:{line}" if label.endswith(".py") else f"{label}, line {line}"
+
+
+def _phase(verdict: Verdict) -> str:
+    return verdict.exercise.partition("/")[0]
+
+
+def _verdict(verdict: Verdict, texts: _Texts) -> Verdict:
+    diagnosis = verdict.diagnosis and _diagnosis(verdict.diagnosis, texts)
+    events = tuple(_event(event, texts) for event in verdict.events)
+    message = texts.replaced(verdict.message)
+    return replace(verdict, message=message, diagnosis=diagnosis, events=events)
+
+
+def _diagnosis(diagnosis: Diagnosis, texts: _Texts) -> Diagnosis:
+    where = None if diagnosis.where is None else texts.replaced(diagnosis.where)
+    return replace(diagnosis, explanation=texts.replaced(diagnosis.explanation), where=where)
+
+
+def _event(event: Event, texts: _Texts) -> Event:
+    if event.collective is None or event.collective.where is None:
+        return event
+    where = texts.replaced(event.collective.where)
+    return replace(event, collective=replace(event.collective, where=where))

@@ -1,0 +1,120 @@
+"""A submitted notebook graded, or its marks taken over where nothing has changed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import nbformat
+
+from gradsync.course import Audience, Course, CourseError
+from gradsync.grading import GraderError, grade
+from gradsync.notebook.definitions import Cell
+from gradsync.notebook.gradingfolder import GradingFolder
+from gradsync.notebook.locations import relocate
+from gradsync.notebook.marks import Marks, marks_of
+from gradsync.notebook.rebuilding import Notebook, rebuilt
+from gradsync.notebook.submitted import cells_of, submission_of
+from gradsync.origin import course_digest, submission_digest
+from gradsync.ranks import LauncherError, sandbox
+from gradsync.ranks.run import LauncherName
+from gradsync.ranks.sandbox import SandboxError
+from gradsync.records import Origin
+
+# What keeps a submission from being graded, and is not its fault.
+FAILURES = (CourseError, GraderError, LauncherError, SandboxError, OSError)
+
+
+@dataclass(frozen=True, slots=True)
+class Marking:
+    """How the notebooks of an assignment are graded."""
+
+    course: Course
+    folder: GradingFolder
+    seed: int
+    sandboxed: bool
+    command: str  # that, with the seed behind it, grades the same again
+    workers: int | None = None  # tests at a time; None: what the machine can
+    fresh: bool = False  # take nothing over
+
+    def marks(self, student: str, notebook: str, cells: Sequence[Cell], phase: str) -> Marks:
+        """Return the marks of the exercises of a phase, by the text of a notebook's cells.
+
+        Raises:
+            CourseError: the course has no tests for the phase.
+            GraderError: the grader itself failed.
+            LauncherError: the ranks could not be started.
+            SandboxError: this machine has no sandbox, and one is wanted.
+        """
+        submission, files = submission_of(student, cells, self.course, phase)
+        made_by = self.course_digest(phase)
+        origin = Origin(submission_digest(submission), made_by, self.sandboxed)
+        name = f"{notebook}.{phase}"
+        known = None if self.fresh else self.folder.read(student, name, origin, self.seed)
+        if known is not None:
+            return known
+        if self.sandboxed:
+            sandbox.check(self.course.root)
+        launcher: LauncherName | None = "sandbox" if self.sandboxed else None
+        report = grade(
+            submission,
+            self.course,
+            phases=[phase],
+            seed=self.seed,
+            audience=self._audience(phase),
+            launcher=launcher,
+            workers=self.workers,
+        )
+        report = replace(relocate(report, files), command=self.command, origin=origin)
+        made = marks_of(report)
+        self.folder.write(student, name, made, origin, self.seed)
+        return made
+
+    def course_digest(self, phase: str) -> str:
+        """Return the digest of all that grades a phase.
+
+        Raises:
+            CourseError: the course has no tests for it.
+        """
+        return course_digest(self.course, [phase], self._audience(phase))
+
+    def _audience(self, phase: str) -> Audience:
+        return "hidden" if phase in self.course.graded_phases("hidden") else "visible"
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A submitted notebook, and what it was released as."""
+
+    path: Path
+    released: Notebook
+    phases: tuple[str, ...]  # that its grading cells are about
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The notebooks of a learner, to be graded."""
+
+    student: str
+    marking: Marking
+    notebooks: tuple[Submitted, ...]
+
+
+def mark(task: Task) -> str:
+    """Have the marks of a learner's notebooks made and kept; return why it failed, "" if not."""
+    for notebook in task.notebooks:
+        path = notebook.path
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of what nbformat repairs, such as ids
+                submitted = nbformat.read(path, as_version=4).cells
+            cells = cells_of(rebuilt(submitted, notebook.released, ())[0].cells)
+            for phase in notebook.phases:
+                task.marking.marks(task.student, path.stem, cells, phase)
+        except FAILURES as problem:
+            return str(problem)
+        except Exception as problem:  # noqa: BLE001 - a notebook may hold anything
+            return f"{path.name} can't be read as a notebook ({type(problem).__name__}: {problem})"
+    return ""

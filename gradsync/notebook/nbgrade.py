@@ -1,0 +1,176 @@
+"""An nbgrader class autograded several learners at a time, into its one gradebook.
+
+What takes time, running the tests, happens in processes of their own, which leave their marks in
+files. This process alone has nbgrader autograde a learner whose marks are there, which is quick:
+the gradebook has one writer, and is never locked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gradsync.course import Course, find_course
+from gradsync.grading import GraderError
+from gradsync.notebook.autograde import NO_SANDBOX, phases_of
+from gradsync.notebook.gradingfolder import GradingFolder
+from gradsync.notebook.marking import Marking, Submitted, Task, mark
+from gradsync.notebook.nbcourse import NbCourse
+from gradsync.notebook.rebuilding import Notebook
+from gradsync.notebook.seats import side_by_side
+from gradsync.ranks import sandbox
+from gradsync.ranks.sandbox import SandboxError
+from gradsync.submission import SubmissionError
+from gradsync.workers import MOST
+
+KILLED = "its process was killed; if memory ran out, use a smaller --jobs"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a learner's submission."""
+
+    student: str
+    status: Literal["graded", "unchanged", "failed"]
+    total: int  # submissions of the class
+    points: float = 0.0
+    max_points: float = 0.0
+    problem: str = ""  # why it failed
+    warnings: tuple[str, ...] = ()  # nbgrader's
+
+
+def nbgrade(
+    folder: Path, assignment: str, *, jobs: int, seed: int | None = None, fresh: bool = False
+) -> Iterator[Outcome]:
+    """Autograde an assignment of an nbgrader course, yielding each learner as done.
+
+    Args:
+        folder: of the course, where nbgrader_config.py is.
+        assignment: its name: "phase1".
+        jobs: how many learners are graded at a time.
+        seed: from which tests draw their inputs; None takes the assignment's own.
+        fresh: grade unchanged submissions as well.
+
+    Raises:
+        SubmissionError: there is no such course or assignment, or no submissions.
+        FolderInUse: another run is at work.
+        GraderError: this machine has no sandbox, and the course wants one.
+    """
+    if not folder.is_dir():
+        raise SubmissionError(f"{folder} is no folder. Name the one with nbgrader_config.py.")
+    with _inside(folder):
+        nbcourse = NbCourse(assignment)
+        submissions = nbcourse.submissions()
+        course = find_course(nbcourse.root)
+        if nbcourse.sandboxed:
+            _check_sandbox(course)
+        grading = GradingFolder.of(nbcourse.root, assignment)
+        with grading.alone():
+            grading.remove_leftovers()
+            marking = Marking(
+                course=course,
+                folder=grading,
+                seed=grading.seed(seed),
+                sandboxed=nbcourse.sandboxed,
+                command=f"gradsync nbgrade . {assignment}",
+                workers=max(1, min(MOST, len(os.sched_getaffinity(0)) // jobs)),
+                fresh=fresh,
+            )
+            yield from _Class(nbcourse, marking).outcomes(submissions, jobs)
+
+
+class _Class:
+    """The submissions of an assignment."""
+
+    def __init__(self, nbcourse: NbCourse, marking: Marking) -> None:
+        self._nbcourse = nbcourse
+        self._marking = marking
+        self._notebooks = nbcourse.notebooks()
+        self._phases = {name: _phases(self._notebooks[name]) for name in self._notebooks}
+        phases = sorted({phase for phases in self._phases.values() for phase in phases})
+        self._total = 0
+        self._graded_by = [marking.course_digest(phase) for phase in phases]
+
+    def outcomes(self, submissions: Mapping[str, Path], jobs: int) -> Iterator[Outcome]:
+        digests = {student: self._digest(folder) for student, folder in submissions.items()}
+        self._total = len(submissions)
+        scored = self._nbcourse.scored()
+        tasks = []
+        for student, folder in submissions.items():
+            if student in scored and self._is_done(student, folder, digests[student]):
+                yield Outcome(student, "unchanged", self._total, *scored[student])
+            else:
+                tasks.append(Task(student, self._marking, self._submitted(folder)))
+        for task, problem in side_by_side(mark, tasks, jobs):
+            yield self._outcome(task.student, KILLED if problem is None else problem, digests)
+
+    def _outcome(self, student: str, problem: str, digests: Mapping[str, str]) -> Outcome:
+        if problem:
+            return Outcome(student, "failed", self._total, problem=problem)
+        folder = self._marking.folder
+        folder.set_done(student, "")  # until nbgrader has written all of it
+        problem, warnings = self._nbcourse.autograde(student)
+        if problem:
+            return Outcome(
+                student, "failed", self._total, problem=problem, warnings=tuple(warnings)
+            )
+        folder.set_done(student, digests[student])
+        points, most = self._nbcourse.scored().get(student, (0.0, 0.0))
+        return Outcome(student, "graded", self._total, points, most, warnings=tuple(warnings))
+
+    def _digest(self, folder: Path) -> str:
+        marking = self._marking
+        made_from = [
+            self._nbcourse.digest(folder),
+            self._graded_by,
+            marking.seed,
+            marking.sandboxed,
+        ]
+        return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()
+
+    def _is_done(self, student: str, folder: Path, digest: str) -> bool:
+        written = self._nbcourse.autograded_folder(student)
+        names = [notebook.path.name for notebook in self._submitted(folder)]
+        is_written = all((written / name).is_file() for name in names)
+        return (
+            not self._marking.fresh and is_written and self._marking.folder.is_done(student, digest)
+        )
+
+    def _submitted(self, folder: Path) -> tuple[Submitted, ...]:
+        """Return the submitted notebooks; those that are missing get no points from nbgrader."""
+        found = [
+            Submitted(folder / f"{name}.ipynb", released, self._phases[name])
+            for name, released in self._notebooks.items()
+        ]
+        return tuple(notebook for notebook in found if notebook.path.is_file())
+
+
+def _phases(notebook: Notebook) -> tuple[str, ...]:
+    return tuple(phases_of(cell.source for cell in notebook.values() if cell.is_tested))
+
+
+def _check_sandbox(course: Course) -> None:
+    try:
+        sandbox.check(course.root)
+    except SandboxError as problem:
+        raise GraderError(
+            f"no sandbox for other people's code: {problem}. With `{NO_SANDBOX}` in "
+            "nbgrader_config.py submissions run with your rights, as your own code would."
+        ) from None
+
+
+@contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    """Change into a folder while the block runs: nbgrader looks for its settings there."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)

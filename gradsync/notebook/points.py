@@ -1,0 +1,48 @@
+"""What each exercise is worth in a suite, without running a test."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections import defaultdict
+
+import pytest
+
+from gradsync.course import Audience, Course
+from gradsync.grading import GraderError
+from gradsync.plugin import POINTS
+
+DIGITS = 6  # a test's points may be shared among its parameter sets: thirds do not add up
+
+
+def points_of(course: Course, audience: Audience, phase: str) -> dict[str, float]:
+    """Return the points of a suite by exercise: "phase1/average_gradients".
+
+    Raises:
+        CourseError: the phase has no such suite.
+        GraderError: the suite can't be imported.
+    """
+    suite = course.suite(audience, phase)
+    found = _Points()
+    isolated = ["--disable-plugin-autoload", "-p", "gradsync.plugin", "-p", "no:cacheprovider"]
+    isolated += ["-c", os.devnull, f"--rootdir={course.root}", "--import-mode=importlib"]
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        code = pytest.main([*isolated, "-q", "--collect-only", str(suite)], plugins=[found])
+    if code != pytest.ExitCode.OK:
+        raise GraderError(f"pytest ended with {code!r}:\n{said.getvalue()[-4000:]}")
+    return {exercise: round(points, DIGITS) for exercise, points in found.points.items()}
+
+
+class _Points:
+    """A pytest plugin that adds up the points of the tests that are found."""
+
+    def __init__(self) -> None:
+        self.points: dict[str, float] = defaultdict(float)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        for item in session.items:
+            marker = item.get_closest_marker("exercise")
+            if marker is not None:
+                self.points[marker.args[0]] += item.stash[POINTS]

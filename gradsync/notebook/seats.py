@@ -1,0 +1,87 @@
+"""Processes that do tasks side by side; one that dies costs its task alone."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.connection import Connection, wait
+from typing import Generic, TypeVar, cast
+
+from gradsync.ranks.namespaces import end_with
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class Seat(Generic[Task, Result]):
+    """A process of its own that does one task after the other."""
+
+    def __init__(self, work: Callable[[Task], Result]) -> None:
+        fresh = multiprocessing.get_context("spawn")  # a fork would share this one's threads
+        self.connection, theirs = fresh.Pipe()
+        with theirs:
+            self._process = fresh.Process(target=_serve, args=(work, theirs, os.getpid()))
+            self._process.start()
+        self.task: Task | None = None
+
+    def begin(self, task: Task) -> None:
+        self.task = task
+        self.connection.send(task)
+
+    def result(self) -> Result | None:
+        """Return what the task came to, None if the process died."""
+        try:
+            return cast(Result, self.connection.recv())
+        except (EOFError, OSError):
+            return None
+
+    def close(self) -> None:
+        self.connection.close()
+        self._process.kill()  # its ranks end with it
+        self._process.join()
+
+
+def side_by_side(
+    work: Callable[[Task], Result], tasks: Iterable[Task], seats: int
+) -> Iterator[tuple[Task, Result | None]]:
+    """Yield each task with its result as it is done, None where its process died.
+
+    Args:
+        work: a function of a module; it raises nothing.
+        tasks: what it is called with.
+        seats: how many processes there are.
+    """
+    waiting = list(tasks)[::-1]
+    busy: list[Seat[Task, Result]] = []
+    try:
+        for _ in range(min(seats, len(waiting))):
+            busy.append(Seat(work))
+            busy[-1].begin(waiting.pop())
+        while busy:
+            ready = wait([seat.connection for seat in busy])
+            for seat in [seat for seat in busy if seat.connection in ready]:
+                task, result = cast(Task, seat.task), seat.result()
+                if result is None or not waiting:
+                    busy.remove(seat)
+                    seat.close()
+                if waiting and result is None:
+                    busy.append(seat := Seat(work))
+                if waiting:
+                    seat.begin(waiting.pop())
+                yield task, result
+    finally:
+        for seat in busy:
+            seat.close()
+
+
+def _serve(work: Callable[[Task], Result], tasks: Connection, parent: int) -> None:
+    end_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends this one
+    while True:
+        try:
+            task = tasks.recv()
+        except EOFError:
+            return
+        tasks.send(work(task))

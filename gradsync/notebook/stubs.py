@@ -1,0 +1,37 @@
+"""What a released notebook has in the place of solutions: the stubs of the templates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nbformat import NotebookNode
+from nbgrader import utils
+from nbgrader.preprocessors import ClearSolutions
+
+from gradsync.notebook.assignment import exercise_of
+from gradsync.templates import make_template
+
+Converted = tuple[NotebookNode, dict[str, Any]]
+
+
+class TemplateStubs(ClearSolutions):  # type: ignore[misc]
+    """Replaces solutions as `gradsync templates` does, in the cells of our exercises."""
+
+    def preprocess(self, nb: NotebookNode, resources: dict[str, Any]) -> Converted:
+        """Replace the solutions of a notebook."""
+        ids = [exercise_of(cell.source) for cell in nb.cells if utils.is_grade(cell)]
+        found = (id.partition("/") for id in ids if id is not None)
+        self._phases = {name: phase for phase, _, name in found}
+        converted: Converted = super().preprocess(nb, resources)
+        return converted
+
+    def preprocess_cell(
+        self, cell: NotebookNode, resources: dict[str, Any], index: int
+    ) -> Converted:
+        """Replace the solution of a cell; one that is no exercise of ours gets nbgrader's stub."""
+        phase = self._phases.get(cell.metadata.get("nbgrader", {}).get("grade_id"))
+        if phase is not None and utils.is_solution(cell):
+            cell.source = make_template(cell.source, phase).rstrip("\n")
+            return cell, resources
+        converted: Converted = super().preprocess_cell(cell, resources, index)
+        return converted
