@@ -1,0 +1,186 @@
+"""`gradsync nbgrade`, and nbgrader with our settings, where something is not as it should be."""
+
+import os
+import shutil
+
+import pytest
+from class_folder import PROGRAMS, ClassFolder, environment
+from learners import COURSE, ROOT, read
+from processes import children_of
+from seat_work import double_or_die
+
+from gradsync.grading import GraderError
+from gradsync.notebook.autograde import phases_of
+from gradsync.notebook.gradingfolder import GradingFolder
+from gradsync.notebook.marks import Mark, render
+from gradsync.notebook.marks import read as read_marks
+from gradsync.notebook.seats import side_by_side
+from gradsync.records import Origin
+
+
+@pytest.fixture
+def course_copy(released, tmp_path):
+    """A copy of the released course."""
+    for name in ("source", "release", "gradebook.db", "nbgrader_config.py"):
+        place = tmp_path / "class" / name
+        place.parent.mkdir(exist_ok=True)
+        copy = shutil.copytree if (released.root / name).is_dir() else shutil.copy
+        copy(released.root / name, place)
+    return ClassFolder(tmp_path / "class")
+
+
+def untouched(folder):
+    return read(folder.root / "release" / "phase1" / "phase1.ipynb")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nothing-there", "phase1"], "nothing-there is no folder"),
+        (["source", "phase1"], "has no nbgrader_config.py"),
+        ([".", "phase7"], "the gradebook has no assignment 'phase7' (phase1, phase2 is there)"),
+        ([".", "phase1"], "has no submissions of phase1: put them into"),
+        ([".", "phase1", "--jobs", "0"], "greater than or equal to 1"),
+    ],
+)
+def test_unusable_arguments_get_one_clear_line_and_status_2(course_copy, arguments, said):
+    done = course_copy.run("gradsync", "nbgrade", *arguments)
+
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.replace("│", " ").split())
+    assert "Traceback" not in done.stderr
+
+
+def test_a_course_without_a_gradebook_is_refused_and_gets_none(course_copy):
+    (course_copy.root / "gradebook.db").unlink()
+    done = course_copy.run("gradsync", "nbgrade", ".", "phase1")
+
+    assert done.returncode == 2
+    assert "Run `nbgrader generate_assignment phase1`" in done.stderr
+    assert not (course_copy.root / "gradebook.db").exists()
+
+
+def test_a_submission_that_is_no_notebook_costs_its_learner_alone(course_copy, needs_sandbox):
+    course_copy.submit("bob", "phase1", "{broken")
+    course_copy.submit("d'an & co", "phase1", untouched(course_copy))
+    (course_copy.root / "submitted" / "eve" / "phase1").mkdir(parents=True)
+    done = course_copy.run("gradsync", "nbgrade", ".", "phase1")
+
+    assert done.returncode == 3
+    assert "d'an & co: 0 of 100 points" in done.stdout
+    assert "bob is not graded: phase1.ipynb can't be read as a notebook" in done.stderr
+    assert "eve is not graded: No notebooks were matched" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert set(course_copy.points("phase1")["d'an & co"].values()) == {0.0}
+
+
+def test_a_changed_submission_is_graded_again_and_with_fresh_every_one(course_copy, needs_sandbox):
+    course_copy.submit("dan", "phase1", untouched(course_copy))
+    course_copy.run("gradsync", "nbgrade", ".", "phase1")
+    course_copy.submit("dan", "phase1", "{broken")
+    changed = course_copy.run("gradsync", "nbgrade", ".", "phase1")
+    course_copy.submit("dan", "phase1", untouched(course_copy))
+    back = course_copy.run("gradsync", "nbgrade", ".", "phase1")
+    fresh = course_copy.run("gradsync", "nbgrade", ".", "phase1", "--fresh")
+
+    assert "0 graded, 0 unchanged" in changed.stdout
+    assert "0 graded, 1 unchanged" in back.stdout
+    assert "1 graded, 0 unchanged" in fresh.stdout
+
+
+def test_without_a_sandbox_nobody_gets_a_score_unless_asked_for(course_copy):
+    course_copy.submit("zoe", "phase1", untouched(course_copy))
+    poor = {**environment(), "PATH": str(PROGRAMS)}
+    theirs = course_copy.run("nbgrader", "autograde", "phase1", env=poor)
+    ours = course_copy.run("gradsync", "nbgrade", ".", "phase1", env=poor)
+
+    assert theirs.returncode == 1
+    assert "zoe: phase1 is not graded" in theirs.stderr
+    assert "Or set c.GradeSubmission.sandboxed = False" in theirs.stderr
+    assert ours.returncode == 3
+    assert "`c.GradeSubmission.sandboxed = False` in nbgrader_config.py" in ours.stderr
+    assert set(course_copy.points("phase1")["zoe"].values()) == {None}
+    assert not (course_copy.root / "autograded" / "zoe" / "phase1").exists()
+
+    with (course_copy.root / "nbgrader_config.py").open("a") as config:
+        config.write("\nc.GradeSubmission.sandboxed = False\n")
+    asked = course_copy.run("gradsync", "nbgrade", ".", "phase1", env=poor)
+
+    assert asked.returncode == 0, asked.stderr
+    assert set(course_copy.points("phase1")["zoe"].values()) == {0.0}
+
+
+def test_where_there_are_no_hidden_tests_the_visible_ones_give_the_points(
+    released, needs_sandbox, tmp_path
+):
+    for part in ("phase1", "solutions", "tests/visible"):
+        shutil.copytree(ROOT / part, tmp_path / part)
+    shutil.copytree(released.root / "source", tmp_path / "class" / "source")
+    shutil.copy(released.root / "nbgrader_config.py", tmp_path / "class")
+    folder = ClassFolder(tmp_path / "class")
+    folder.release("phase1")
+    folder.submit("ada", "phase1", read(folder.root / "source" / "phase1" / "phase1.ipynb"))
+    done = folder.run("nbgrader", "autograde", "phase1")
+
+    assert done.returncode == 0, done.stderr
+    assert sum(folder.points("phase1")["ada"].values()) == pytest.approx(100)
+    assert len(folder.points("phase1")["ada"]) == len(COURSE.exercises("phase1"))
+
+
+def test_a_grading_cell_that_is_not_ours_is_refused_instead_of_giving_its_points():
+    with pytest.raises(GraderError, match="none of gradsync's: 'assert True'"):
+        phases_of(['gradsync.notebook.grade("phase1/train", train)', "assert True"])
+
+
+@pytest.mark.parametrize(
+    ("points", "most", "of", "wanted"), [(2, 3, 12, 8), (0, 0, 5, 0), (1 / 3, 1, 1, 1 / 3)]
+)
+def test_points_are_scaled_to_what_a_cell_is_worth(points, most, of, wanted):
+    assert Mark(points, most, "", "").scaled(of) == pytest.approx(wanted)
+
+
+def test_points_are_never_more_than_the_cell_is_worth():
+    most = 0.1 + 0.2
+
+    assert Mark(most, most, "", "").scaled(0.3) <= 0.3
+
+
+def test_marks_are_taken_over_if_whole_and_made_from_the_same():
+    origin = Origin("notebook", "course", sandboxed=True)
+    marks = {"phase1/train": Mark(1.5, 2.0, "<p>", "text")}
+    text = render(marks, origin, 3)
+
+    assert read_marks(text, origin, 3) == marks
+    assert read_marks(text, origin, 4) is None
+    assert read_marks(text, Origin("notebook", "course", sandboxed=False), 3) is None
+    assert read_marks(text[:-20], origin, 3) is None
+
+
+def test_a_seed_is_drawn_once(tmp_path):
+    folder = GradingFolder.of(tmp_path, "phase1")
+    first = folder.seed()
+
+    assert GradingFolder.of(tmp_path, "phase1").seed() == first
+    assert GradingFolder.of(tmp_path, "phase2").seed() != first
+    assert folder.seed(7) == 7
+    assert folder.seed() == 7
+    assert [path.name for path in folder.root.iterdir()] == ["seed.json"]
+
+
+def test_a_process_that_dies_costs_its_task_alone():
+    numbers = [1, 13, 2, 13, 3]
+    results = sorted(
+        side_by_side(double_or_die, numbers, seats=2), key=lambda pair: (pair[0], str(pair[1]))
+    )
+
+    assert results == [(1, 2), (2, 4), (3, 6), (13, None), (13, None)]
+
+
+def test_processes_end_with_the_one_who_asks_for_no_more():
+    before = set(children_of(os.getpid()))
+    results = side_by_side(double_or_die, [1, 2, 3, 4], seats=2)
+    next(results)
+    results.close()
+    left = set(children_of(os.getpid())) - before
+
+    assert len(left) <= 1  # multiprocessing's own, which tracks resources

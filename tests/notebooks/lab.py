@@ -1,0 +1,109 @@
+"""JupyterLab, and a real browser that drives it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+from playwright.sync_api import Browser, Page, sync_playwright
+
+SECONDS = 180.0  # on a busy machine; an idle one needs three
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+TOKEN = "tests-alone"
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """Start the system's Chromium.
+
+    The tests that need it are skipped where there is none: `make test` installs it for root.
+    """
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        pytest.skip("Chromium is not installed: no test was made in a browser")
+    with sync_playwright() as play:
+        options = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+        options += ["--disable-background-networking", "--disable-component-update"]
+        started = play.chromium.launch(executable_path=program, args=options)
+        with contextlib.closing(started):
+            yield started
+
+
+@contextmanager
+def server(folder: Path, *options: str) -> Iterator[str]:
+    """Serve a folder with Jupyter; yields the address of its pages."""
+    environ = {**os.environ, "JUPYTER_RUNTIME_DIR": str(folder / ".runtime")}
+    environ |= {"JUPYTER_CONFIG_DIR": str(folder / ".config"), "JUPYTER_TOKEN": TOKEN}
+    command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--port=0", "--allow-root"]
+    log = folder / ".log"
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            [*command, *options], cwd=folder, env=environ, stdout=stream, stderr=stream
+        )
+    try:
+        yield _address(folder / ".runtime", process, log)
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _address(runtime: Path, process: subprocess.Popen[bytes], log: Path) -> str:
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until and process.poll() is None:
+        for path in runtime.glob("jpserver-*.json"):
+            with contextlib.suppress(OSError, ValueError):  # not up yet, or half written
+                url = str(json.loads(path.read_text())["url"])
+                urllib.request.urlopen(f"{url}api?token={TOKEN}", timeout=5).close()
+                return url
+        time.sleep(0.1)
+    raise RuntimeError(f"Jupyter did not start: {log.read_text()[-2000:]}")
+
+
+def write_notebook(path: Path, cells: Sequence[str]) -> None:
+    """Write a notebook with these code cells."""
+    notebook = new_notebook(cells=[new_code_cell(source) for source in cells])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(notebook, path)
+
+
+class Lab:
+    """A notebook that is open in JupyterLab."""
+
+    def __init__(self, page: Page, address: str, notebook: str) -> None:
+        self.page = page
+        page.set_default_timeout(SECONDS * 1000)
+        page.goto(f"{address}lab/tree/{notebook}?token={TOKEN}&reset")
+        page.wait_for_selector(".jp-Notebook .jp-CodeCell")
+        page.wait_for_selector('.jp-NotebookPanel [data-status="idle"]', state="attached")
+
+    def run(self, number: int) -> None:
+        """Start a cell."""
+        self.page.locator(".jp-Notebook .jp-CodeCell").nth(number).locator(".cm-content").click()
+        self.page.keyboard.press("Control+Enter")
+
+    def output(self, number: int, text: str) -> str:
+        """Wait until a cell's output has a text; return all of the output."""
+        cell = self.page.locator(".jp-Notebook .jp-CodeCell").nth(number)
+        area = cell.locator(".jp-OutputArea")
+        area.get_by_text(text).first.wait_for()
+        return area.first.inner_text()
+
+    def stop(self) -> None:
+        """Press the stop button."""
+        self.page.locator('[data-jp-item-name="interrupt"]').locator("jp-button").first.click()

@@ -1,0 +1,243 @@
+"""`%%ranks` in a real kernel."""
+
+import re
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from kernels import kernel
+from processes import eventually, linux_only
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """A kernel that has 4 ranks, and `x` on each."""
+    with kernel() as started:
+        run = started.run
+        assert run("%load_ext gradsync").status == "ok"
+        first = run("%%ranks 4\nimport torch, torch.distributed as dist, time\nx = torch.ones(2)")
+        assert first.status == "ok", first.traceback
+        yield started
+
+
+@pytest.fixture
+def run(shared):
+    return shared.run
+
+
+@pytest.fixture
+def fresh():
+    """A kernel of this test's own, with 2 ranks."""
+    with kernel() as started:
+        started.run("%load_ext gradsync")
+        started.run("%%ranks 2\nimport torch, torch.distributed as dist, time")
+        yield started
+
+
+def descendants(started):
+    [process] = [psutil.Process(started.manager.provisioner.pid)]
+    return process.children(recursive=True)
+
+
+def gone(processes):
+    return not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_cell_runs_on_each_rank_and_shows_its_last_value(run):
+    shown = run("%%ranks 4\nrank * world_size")
+
+    assert shown.text == "[rank 0] 0\n[rank 1] 4\n[rank 2] 8\n[rank 3] 12"
+
+
+def test_what_all_ranks_say_alike_is_shown_once(run):
+    shown = run("%%ranks 4\nt = torch.ones(1) * rank\ndist.all_reduce(t)\nprint('sum')\nt")
+
+    assert shown.text == "[ranks 0-3] sum\n[ranks 0-3] tensor([6.])"
+    assert shown.html.count("tensor([6.])") == 1
+    assert "ranks 0-3" in shown.html
+
+
+def test_each_rank_has_its_colour(run):
+    html = run("%%ranks 4\nrank").html
+
+    colours = re.findall(r'class="gs-block" style="--rank: (#\w{6})"', html)
+    assert colours == ["#3f7fd9", "#dd7a1b", "#2f9a5b", "#9160cf"]
+
+
+def test_what_ranks_print_is_shown_as_text(run):
+    html = run("%%ranks 4\nprint('<b>bold</b>')").html
+
+    assert "&lt;b&gt;bold&lt;/b&gt;" in html
+
+
+def test_a_figure_of_a_rank_is_shown_as_a_picture(run):
+    shown = run(
+        "%%ranks 4 --rank 1\nimport matplotlib.pyplot as plt\nfigure, _ = plt.subplots()\nfigure"
+    )
+
+    assert "data:image/png;base64," in shown.html
+
+
+def test_a_deadlocked_cell_ends_in_a_second_with_its_explanation_and_timeline(run):
+    run("%%ranks 4\nkept = rank")
+    failed = run("%%ranks 4\nif rank in (0, 3):\n    dist.all_reduce(x)")
+
+    assert failed.status == "error"
+    assert failed.seconds < 1
+    assert failed.error == "CellFailed: deadlock-rank-missing (ranks 1-2), explained above"
+    assert "Ranks 1, 2 never entered all_reduce #1 (2 floats)" in failed.text
+    assert "All ranks keep their variables. The next cell has a new process group." in failed.text
+    assert "<svg" in failed.html
+    assert run("%%ranks 4\ndist.all_reduce(x)\nkept").text == (
+        "[rank 0] 0\n[rank 1] 1\n[rank 2] 2\n[rank 3] 3"
+    )
+
+
+def test_lines_are_counted_as_the_notebook_counts_them(run):
+    failed = run("%%ranks 4\n\nif rank == 2:\n    raise KeyError('lost')\n")
+
+    assert re.search(r"Rank 2 raised KeyError: 'lost' at In \[\d+\]:4", failed.text)
+
+
+def test_the_number_of_the_cell_is_the_one_that_the_notebook_shows(shared):
+    number = int(shared.run("print(len(In) - 1)").stdout) + 1
+
+    assert f"In [{number}]:2" in shared.run("%%ranks 4\n1 / 0").text
+
+
+def test_a_syntax_error_is_shown_once(run):
+    failed = run("%%ranks 4\nx = (1,\ny =")
+
+    assert failed.shown == []
+    assert failed.traceback.count("SyntaxError") == 1
+    assert "line 2" in failed.traceback
+
+
+def test_output_appears_while_the_cell_runs(run):
+    shown = run("%%ranks 4\nfor step in range(4):\n    print('step', step)\n    time.sleep(0.3)")
+
+    assert shown.updates >= 1
+    assert len(shown.shown) == 1
+    assert shown.text.splitlines()[-1] == "[ranks 0-3] step 3"
+
+
+def test_values_come_to_the_notebook(run):
+    run("%%ranks 4\nmine = torch.ones(2) * rank")
+    run("%ranks pull mine")
+
+    assert (
+        run("[v.tolist() for v in mine]").text == "[[0.0, 0.0], [1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]"
+    )
+
+
+def test_a_value_that_only_some_ranks_have_comes_with_a_note(run):
+    run("%%ranks 4 --rank 1,3\nsome = rank")
+
+    pulled = run("%ranks pull some")
+
+    assert pulled.text == "[None, 1, None, 3]"
+    assert "ranks 0, 2: no variable 'some'; None stands for it." in pulled.stdout
+
+
+def test_values_of_the_notebook_go_to_the_ranks(run):
+    run("scale = 3\ndef scaled(number):\n    return number * scale")
+    run("%ranks push scaled")
+
+    assert run("%%ranks 4 --rank 2-3\nscaled(rank)").text == "[rank 2] 6\n[rank 3] 9"
+
+
+def test_ranks_of_another_number_are_others(run):
+    run("%%ranks 4\nhere = 1")
+    run("%%ranks 2\nhere = 2")
+
+    assert run("%%ranks 4\nhere").text == "[ranks 0-3] 1"
+    assert "2 ranks:" in run("%ranks status").stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("%%ranks", "say how many ranks: %%ranks 4"),
+        ("%%ranks four", "invalid int value: 'four'"),
+        ("%%ranks 0", "world_size must be from 1 to 64, got 0"),
+        ("%%ranks 65", "world_size must be from 1 to 64, got 65"),
+        ("%%ranks 4 --rank 4", "--rank 4: there is no rank 4 among 4: they count from 0"),
+        ("%%ranks 4 --rank x", "--rank x: write it as 1,2 or 0-3"),
+    ],
+)
+def test_a_first_line_that_cannot_be_read_is_told(run, line, answer):
+    assert answer in run(f"{line}\n1").stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("%ranks pull nothing", "no rank has a variable 'nothing'"),
+        ("%ranks push nothing", "the notebook has no variable 'nothing'"),
+        ("%ranks fly", "use it as %ranks [status | reset | pull NAME | push NAME]"),
+        ("%ranks pull", "use it as %ranks [status | reset | pull NAME | push NAME]"),
+    ],
+)
+def test_a_line_that_cannot_be_done_is_told(run, line, answer):
+    assert answer in run(line).stderr
+
+
+def test_without_ranks_lines_say_how_to_start_some():
+    with kernel() as started:
+        started.run("%load_ext gradsync")
+
+        assert "There are no ranks yet" in started.run("%ranks").stdout
+        assert "There are no ranks yet" in started.run("%ranks pull x").stderr
+
+
+def test_the_stop_button_ends_a_cell_and_leaves_the_ranks_usable(fresh):
+    fresh.run("%%ranks 2\nkept = rank")
+    request = fresh.begin("%%ranks 2\nif rank == 0:\n    time.sleep(100)\ndist.barrier()")
+    time.sleep(1)
+    fresh.manager.interrupt_kernel()
+    stopped = fresh.finish(request)
+
+    assert stopped.status == "error"
+    assert "Rank 0 is at In [4]:3; rank 1 waits in barrier #1 since In [4]:4" in stopped.text
+    assert fresh.run("%%ranks 2\ndist.barrier()\nkept").text == "[rank 0] 0\n[rank 1] 1"
+
+
+def test_reset_ends_the_ranks(fresh):
+    ranks = descendants(fresh)
+
+    answer = fresh.run("%ranks reset")
+
+    assert answer.stdout == "2 ranks ended, with all their variables.\n"
+    assert len([process for process in ranks if process.is_running()]) == 1  # it forks the next
+
+
+@linux_only
+@pytest.mark.parametrize("how", ["restart", "shut down", "kill"])
+def test_no_process_is_left_when_the_kernel_ends(fresh, how):
+    processes = descendants(fresh)
+    assert len(processes) >= 4, "the process that forks, the ranks' own, and two ranks"
+    if how == "kill":
+        psutil.Process(fresh.manager.provisioner.pid).kill()
+    elif how == "restart":
+        fresh.manager.restart_kernel(now=False)
+    else:
+        fresh.manager.shutdown_kernel(now=False)
+
+    assert eventually(lambda: gone(processes))
+
+
+def test_loading_it_again_keeps_the_ranks(fresh):
+    fresh.run("%%ranks 2\nkept = rank")
+    fresh.run("%load_ext gradsync")
+    fresh.run("%reload_ext gradsync")
+
+    assert fresh.run("%%ranks 2\nkept").text == "[rank 0] 0\n[rank 1] 1"
+
+
+def test_a_cell_sees_files_and_modules_beside_the_notebook(tmp_path: Path):
+    (tmp_path / "beside.py").write_text("ANSWER = 42\n")
+    with kernel(str(tmp_path)) as started:
+        started.run("%load_ext gradsync")
+
+        assert started.run("%%ranks 2\nimport beside\nbeside.ANSWER").text == "[ranks 0-1] 42"

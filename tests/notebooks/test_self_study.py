@@ -1,0 +1,106 @@
+"""The self-study notebooks: each says what its source says, runs, and gives no solution away."""
+
+import re
+
+import nbformat
+import pytest
+
+from gradsync.course import find_course
+from gradsync.templates import BEGIN, END
+from notebooks.build import HERE, SECONDS, read, run, sources
+
+SOURCES = sources([])
+NAMES = [source.stem for source in SOURCES]
+CHECK = re.compile(r"\bcheck\(\s*\"([\w/]+)\"")
+TELLING = 45  # characters of a line of a solution that nobody writes by chance
+LARGEST = 600_000  # bytes
+
+each_notebook = pytest.mark.parametrize("source", SOURCES, ids=NAMES)
+
+
+def built(source):
+    return nbformat.read(source.with_suffix(".ipynb"), as_version=4)
+
+
+def code_of(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def told(notebook):
+    """Return what a notebook says: all of it but the outputs."""
+    return [(cell.id, cell.cell_type, cell.source, cell.metadata) for cell in notebook.cells]
+
+
+def test_there_are_ten_and_their_numbers_say_the_order():
+    assert [name[:2] for name in NAMES] == [f"{number:02}" for number in range(1, 11)]
+    assert sorted(path.stem for path in HERE.glob("*.ipynb")) == NAMES
+
+
+@each_notebook
+def test_the_notebook_says_what_its_source_says(source):
+    assert told(built(source)) == told(read(source)), "run `make notebook-outputs`"
+
+
+@each_notebook
+def test_the_notebook_reads_with_its_outputs(source):
+    cells = code_of(built(source))
+
+    assert [cell.source for cell in cells if cell.execution_count is None] == []
+    assert any(cell.outputs for cell in cells)
+    assert source.with_suffix(".ipynb").stat().st_size < LARGEST
+
+
+@each_notebook
+def test_only_cells_that_are_to_fail_have_failed(source):
+    failed = [
+        cell.source
+        for cell in code_of(built(source))
+        if any(output.output_type == "error" for output in cell.outputs)
+        and "raises-exception" not in cell.metadata.get("tags", [])
+    ]
+
+    assert failed == []
+
+
+@each_notebook
+def test_no_output_names_a_folder_of_the_machine_that_made_it(source):
+    text = source.with_suffix(".ipynb").read_text(encoding="utf-8")
+
+    assert str(HERE.parent) not in text
+    assert "/tmp/" not in text
+
+
+@each_notebook
+def test_it_runs_from_top_to_bottom_in_a_minute(source):
+    assert run(read(source)) < SECONDS
+
+
+def test_every_exercise_is_checked_in_one_notebook():
+    course = find_course()
+    asked = [
+        course.find(name).id
+        for source in SOURCES
+        for name in CHECK.findall(source.read_text(encoding="utf-8"))
+    ]
+
+    every = [e.id for phase in course.phases for e in course.exercises(phase)]
+    assert sorted(asked) == sorted(every)
+
+
+def solution_lines():
+    """Yield the lines that a learner is to write, as the solutions have them."""
+    course = find_course()
+    for phase in course.phases:
+        for file in course.files(phase):
+            inside = False
+            for line in (course.root / "solutions" / phase / file).read_text().splitlines():
+                inside = (inside or BEGIN in line) and END not in line
+                if inside and len(line.strip()) >= TELLING:
+                    yield line.strip()
+
+
+@each_notebook
+def test_it_gives_no_solution_away(source):
+    text = source.read_text(encoding="utf-8")
+
+    assert [line for line in solution_lines() if line in text] == []
