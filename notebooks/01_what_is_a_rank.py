@@ -1,0 +1,467 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 1. What a rank is
+#
+# Distributed training runs one program in several processes at the same time.
+# This notebook shows what such a process knows, what it does not know, and how the processes find
+# each other.
+#
+# - **After it you can** run a cell on several ranks, say which variables a rank sees, and start a
+#   process group.
+# - **Time:** 15 minutes, and as much again for the three exercises.
+# - **You need:** Python functions, environment variables, and a little PyTorch (tensors).
+
+# %% [markdown]
+# On a hosted service this cell installs the course that this notebook belongs to; elsewhere it does
+# nothing.
+
+# %%
+try:
+    import gradsync
+except ImportError:
+    # %pip install --quiet "..[notebooks]"
+    import gradsync
+
+# %%
+# %load_ext gradsync
+
+# %% [markdown]
+# ## A rank is a process
+#
+# A *process* is a running program with its own memory.
+# A *rank* is one of several processes that work on the same task.
+# Their number is the *world size*, written N. The ranks are numbered from 0 to N − 1.
+#
+# A cell that begins with `%%ranks 4` runs on four ranks. Two variables are defined there: `rank`
+# and `world_size`.
+#
+# > **Predict, then run.** All four ranks run the same two lines. What does each of them print?
+#
+# <details><summary>Answer</summary>
+#
+# Each rank prints its own value: 0, 10, 20 and 30.
+# The code is the same on every rank. Only the value of `rank` differs.
+#
+# </details>
+
+# %%
+# %%ranks 4
+x = 10 * rank
+print(f"I am rank {rank} of {world_size}. x is {x}.")
+
+# %% [markdown]
+# Each rank has a label and a colour. They stay the same in the whole course: rank 0 is blue, 1
+# orange, 2 green, 3 purple.
+# Output that is equal on several ranks appears once, with all their numbers in the label:
+
+# %%
+# %%ranks 4
+print(f"There are {world_size} of us.")
+
+# %% [markdown]
+# Are these really processes, or only four variables in this notebook?
+# The operating system gives each process a number of its own, the *process id*. We count how many
+# different ones there are.
+# `%ranks pull NAME` brings a variable from the ranks to the notebook, as a list: first rank 0's
+# value, then rank 1's, and so on.
+
+# %%
+# %%ranks 4
+import os
+
+process_id = os.getpid()
+
+# %%
+import os
+
+# %ranks pull process_id
+print("different processes:", len(set(process_id)))
+print("is one of them the notebook's own process?", os.getpid() in process_id)
+
+# %% [markdown]
+# ## No rank sees another rank's variables
+#
+# The ranks are still there, and so is their `x`. Now rank 2 alone changes its `x`. The option
+# `--rank 2` runs a cell on rank 2 only.
+
+# %%
+# %%ranks 4 --rank 2
+x = 99
+
+# %% [markdown]
+# > **Predict, then run.** What is `x` now on rank 0, 1, 2 and 3? And does the notebook itself have
+# > an `x`?
+#
+# <details><summary>Answer</summary>
+#
+# 0, 10, 99 and 30. Only rank 2 has changed its own variable.
+# The notebook is a fifth process and has no `x` at all, so the second cell below raises a
+# `NameError`.
+#
+# </details>
+
+# %%
+# %%ranks 4
+x
+
+# %% tags=["raises-exception"]
+x
+
+# %% [markdown]
+# So a value that should be the same everywhere does not become the same by itself. Somebody must
+# send it.
+# `%ranks push NAME` sends a variable of the notebook to each rank:
+
+# %%
+learning_rate = 0.5
+# %ranks push learning_rate
+
+# %%
+# %%ranks 4
+print("my learning rate:", learning_rate)
+
+# %% [markdown]
+# ## Ranks share the work, then communicate
+#
+# Why would anybody want four processes that do not see each other? Because each can do a quarter of
+# the work.
+# Here the ranks add up the numbers from 0 to 999,999. Rank 0 takes the first quarter, rank 1 the
+# second, and so on.
+
+# %%
+# %%ranks 4
+quarter = 1_000_000 // world_size
+my_sum = sum(range(rank * quarter, (rank + 1) * quarter))
+my_sum
+
+# %% [markdown]
+# Nobody has the whole sum yet. To get it, the ranks must communicate.
+# A *collective* is a call in which all ranks take part. `all_reduce` is one: it adds up a tensor
+# over all ranks, element by element.
+#
+# > **Predict, then run.** Which ranks have the total after `all_reduce`?
+#
+# <details><summary>Answer</summary>
+#
+# All of them. That is what the "all" stands for. The equal output is folded into one line.
+# The tensor that you pass is the tensor that changes: the call works in place.
+#
+# </details>
+
+# %%
+# %%ranks 4
+import torch
+import torch.distributed as dist
+
+total = torch.tensor(my_sum)
+dist.all_reduce(total)
+print("total:", total.item(), " expected:", 999_999 * 1_000_000 // 2)
+
+# %% [markdown]
+# ## A collective waits for everybody
+#
+# Now rank 3 sleeps for 0.3 seconds before it calls `all_reduce`. The option `--timeline` draws what
+# each rank did. The `barrier` makes all ranks start together: it is a collective that only waits.
+#
+# > **Predict, then run.** How long do ranks 0, 1 and 2 spend in `all_reduce`?
+#
+# <details><summary>Answer</summary>
+#
+# About 0.3 seconds. They cannot have the sum before rank 3 has brought its part.
+# The slowest rank sets the pace for all.
+#
+# </details>
+
+# %%
+# %%ranks 4 --timeline
+import time
+
+dist.barrier()
+if rank == 3:
+    time.sleep(0.3)
+dist.all_reduce(total)
+
+# %% [markdown]
+# And what if a rank does not come at all? In an ordinary program the others then wait for many
+# minutes, without a message.
+# This is a *deadlock*. Here the cell ends at once, and tells you who waits where and who is
+# missing.
+# The next cell fails on purpose.
+
+# %% tags=["raises-exception"]
+# %%ranks 4
+if rank != 3:
+    dist.all_reduce(total)
+
+# %% [markdown]
+# Nothing is lost. The ranks are still there, with all their variables:
+
+# %%
+# %%ranks 4
+print("x is", x, "and the sum of my quarter is", my_sum)
+
+# %% [markdown]
+# `%ranks status` lists the ranks and the names of their variables.
+
+# %%
+# %ranks status
+
+# %% [markdown]
+# Notebook 5 makes more deadlocks and fixes them. For now remember: **every rank must come to every
+# collective.**
+
+# %% [markdown]
+# ## How the processes find each other
+#
+# `%%ranks` started the processes for you. On a cluster a *launcher* does this, such as `torchrun`
+# or Slurm's `srun`.
+# It starts the same program N times. The copies differ in one thing only: their environment
+# variables.
+# These say which number a process has, and at which address and port all of them meet.
+# The meeting is called the *rendezvous*.
+#
+# Here is a launcher and a rendezvous in plain Python, without PyTorch. Each process calls a port,
+# says its number, and waits for the answer.
+# The host answers when everybody has called, and not before.
+
+# %%
+import os
+import socket
+import subprocess
+import sys
+import time
+
+PROGRAM = """
+import os, socket, time
+time.sleep(float(os.environ["START_UP"]))                # some processes take longer to start
+with socket.create_connection(("127.0.0.1", int(os.environ["MEET_AT"]))) as line:
+    line.sendall(os.environ["MY_NUMBER"].encode())       # "I am process 2"
+    line.recv(2)                                         # returns when the host answers
+"""
+
+
+def launch(start_up: list[float], expected: int, patience: float = 5.0) -> list[float]:
+    """Start one process for each start-up time; return after how many seconds each one called."""
+    host = socket.create_server(("127.0.0.1", 0))  # port 0: any port that is free
+    host.settimeout(patience)
+    began = time.monotonic()
+    port = host.getsockname()[1]
+    processes = []
+    for number, seconds in enumerate(start_up):
+        settings = {"MY_NUMBER": str(number), "MEET_AT": str(port), "START_UP": str(seconds)}
+        command = [sys.executable, "-S", "-c", PROGRAM]
+        processes.append(subprocess.Popen(command, env={**os.environ, **settings}))
+
+    called, lines = {}, []
+    try:
+        while len(lines) < expected:
+            line, _ = host.accept()
+            called[int(line.recv(8))] = time.monotonic() - began
+            lines.append(line)
+    except TimeoutError:
+        print(f"After {patience} s only {len(lines)} of {expected} processes have called.")
+    for line in lines:
+        line.sendall(b"go")
+        line.close()
+    host.close()
+    for process in processes:
+        process.wait()
+    return [called[number] for number in sorted(called)]
+
+
+# %% [markdown]
+# > **Predict, then run.** Process 0 needs 0.2 s to start, process 1 0.5 s, process 2 0.0 s and
+# > process 3 0.9 s.
+# > Process 2 calls first. When may it go on?
+#
+# <details><summary>Answer</summary>
+#
+# After about 0.9 s, when process 3 has called. (Python itself needs a little time to start, too.)
+# All four go on at the same moment.
+#
+# </details>
+
+# %%
+from pictures_01 import two_machines, waiting
+
+called = launch([0.2, 0.5, 0.0, 0.9], expected=4)
+waiting(called)
+
+# %% [markdown]
+# When all have called, they are a *process group*. From then on they can use collectives.
+#
+# And if the fourth process never starts? The host cannot know whether it is slow or dead. It can
+# only give up at some time.
+# This time is the *timeout*. PyTorch's own is 30 minutes, this course uses 60 seconds, and here it
+# is one second:
+
+# %%
+_ = launch([0.0, 0.1, 0.2], expected=4, patience=1.0)
+# %% [markdown]
+# ## What a process has to know about itself
+#
+# Five values are enough. On a machine with several GPUs, the *local rank* says which of them a
+# process takes.
+
+# %%
+two_machines()
+
+# %% [markdown]
+# > **Predict.** Eight processes run on two machines with four GPUs each. Which local rank has rank
+# > 6, and which machine do all ranks call?
+#
+# <details><summary>Answer</summary>
+#
+# Rank 6 is the third process on the second machine, so its local rank is 2.
+# All ranks call the first machine. Any machine would do, but all ranks must name the same one, and
+# rank 0 usually runs on the first.
+#
+# </details>
+#
+# The two launchers use different names for the same things:
+#
+# | what | torchrun | Slurm | if it is not set |
+# |---|---|---|---|
+# | my rank | `RANK` | `SLURM_PROCID` | |
+# | world size N | `WORLD_SIZE` | `SLURM_NTASKS` | |
+# | my number on this machine | `LOCAL_RANK` | `SLURM_LOCALID` | 0 |
+# | address of the meeting | `MASTER_ADDR` | `MASTER_ADDR`, else see below | `127.0.0.1` |
+# | port of the meeting | `MASTER_PORT` | `MASTER_PORT` | 29500 |
+#
+# Slurm itself does not set `MASTER_ADDR`, but a job script may do it. If nobody has set it,
+# take the first host of `SLURM_JOB_NODELIST`, the list of the job's machines.
+#
+# Why is half a set of variables worse than none? Suppose `WORLD_SIZE` is missing, and each of eight
+# processes decides that it is alone.
+# All eight train a full model, and all eight write it to the same file. Nothing fails. So half a
+# set must raise an error.
+
+# %% [markdown]
+# ## Exercise: `read_rank_info`
+#
+# Write a function from a mapping of environment variables to a `RankInfo`.
+# torchrun's variables win if they are there. Slurm's come second. Without both, this is a single
+# process: rank 0 of 1.
+# Raise a `ValueError` that names the variable if half a set is missing, if a value is not an
+# integer, or if the rank does not fit into the world.
+# Slurm shortens its list of hosts: `gpu[03-05,09],big1` means gpu03, gpu04, gpu05, gpu09 and big1.
+# You need only the first name.
+#
+# Read [Launching ranks](../phase1/GUIDELINES.md#launching-ranks). For a hint, run `!gradsync hint
+# read_rank_info` in a cell of your own.
+
+# %%
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RankInfo:
+    """Which process this is, and where all of them meet. This class is given."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    master_addr: str
+    master_port: int
+
+
+# %%
+def read_rank_info(environ: Mapping[str, str]) -> RankInfo:
+    """Return which process this is, from a launcher's environment variables."""
+    raise NotImplementedError("phase1/read_rank_info")  # write this
+
+
+# %%
+from gradsync.notebook import check
+
+check("read_rank_info", read_rank_info)
+
+# %% [markdown]
+# ## Exercise: `setup_distributed`
+#
+# Start the default process group from a `RankInfo`, and return the device on which this rank
+# computes: GPU number `local_rank` if there are GPUs, otherwise the CPU.
+# Take everything from `info`. Do not rely on environment variables: Slurm sets none of torchrun's.
+# `backend` says which library carries the messages. `None` means nccl if there are GPUs, otherwise
+# gloo.
+# The function must return only when every rank is up. Think of the timeline above: which kind of
+# call cannot return before everybody has come?
+#
+# Read [Starting the group](../phase1/GUIDELINES.md#starting-the-group). For a hint: `!gradsync hint
+# setup_distributed`.
+
+# %%
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+
+def setup_distributed(
+    info: RankInfo, backend: str | None = None, timeout: timedelta = timedelta(seconds=60)
+) -> torch.device:
+    """Start the default process group; return this rank's device when every rank is up."""
+    raise NotImplementedError("phase1/setup_distributed")  # write this
+
+
+# %%
+check("setup_distributed", setup_distributed)
+
+
+# %% [markdown]
+# ## Exercise: `cleanup_distributed`
+#
+# End the process group. A program often calls this function after something has gone wrong.
+# So it must also be harmless if there is no group, or if it is called twice.
+#
+# Read the end of [Starting the group](../phase1/GUIDELINES.md#starting-the-group). For a hint:
+# `!gradsync hint cleanup_distributed`.
+
+
+# %%
+def cleanup_distributed() -> None:
+    """End the default process group, if there is one."""
+    raise NotImplementedError("phase1/cleanup_distributed")  # write this
+
+
+# %%
+check("cleanup_distributed", cleanup_distributed)
+
+# %% [markdown]
+# When a check passes, you can copy your function to `phase1/template_trainer.py`. `gradsync check`
+# then counts it there as well.
+#
+# ## Before you leave
+#
+# The ranks go away when you close the notebook. You can also end them yourself:
+
+# %%
+# %ranks reset
+
+# %% [markdown]
+# ## What to remember
+#
+# - A rank is a process with its own memory. No rank sees another rank's variables.
+# - All ranks run the same code. Only `rank` tells them apart.
+# - A collective is a call in which all ranks take part. It returns when the last one has come.
+# - Ranks meet at one address and port. The launcher gives each process its number by environment
+#   variables.
+# - Half a set of these variables must be an error, because N processes that work alone raise no
+#   error.
+#
+# ## Next
+#
+# [2. Splitting data](02_splitting_data.ipynb): which rank gets which sample, and why equal counts
+# matter so much.

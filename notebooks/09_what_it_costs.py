@@ -1,0 +1,557 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 9. What it costs
+#
+# Communication takes time. This notebook measures how much, and describes it with two numbers.
+# With these numbers you predict times that you have not measured, first on this machine, then on a
+# cluster of 1,024 ranks.
+#
+# - **After it you can** measure a collective, predict its time, and estimate how many ranks are
+#   worth their price before you pay for them.
+# - **Time:** 20 minutes. There is no exercise to write.
+# - **You need:** the ring from notebook [3](03_all_reduce.ipynb), and buckets from notebook
+#   [6](06_buckets_and_overlap.ipynb).
+
+# %% [markdown]
+# On a hosted service this cell installs the course that this notebook belongs to; elsewhere it does
+# nothing.
+
+# %%
+try:
+    import gradsync
+except ImportError:
+    # %pip install --quiet "..[notebooks]"
+    import gradsync
+
+# %%
+# %load_ext gradsync
+
+# %% [markdown]
+# This notebook measures times, so your numbers will differ from the ones that you see here.
+# They were measured on a machine with two cores, and other programs ran on it at the same time.
+#
+# ## A small tensor and a large one
+#
+# > **Predict, then run.** Two ranks all-reduce 4 bytes, then 4,000,000 bytes. That is a million
+# > times as much. How many times as long does it take?
+#
+# <details><summary>Answer</summary>
+#
+# Far from a million times: about ten times on our machine.
+# Four bytes are so few that the time is not spent on them. It is spent on the call itself: both
+# ranks have to start it, wake up, and exchange messages. This is the *latency*, and every
+# all-reduce has it, however small the tensor is.
+#
+# </details>
+
+# %%
+# %%ranks 2
+import time
+
+import torch
+import torch.distributed as dist
+
+torch.set_num_threads(1)
+for size in [4, 4_000_000]:
+    tensor = torch.zeros(size // 4)  # a float32 has 4 bytes
+    seconds = []
+    for _ in range(20):
+        dist.barrier()
+        began = time.perf_counter()
+        dist.all_reduce(tensor)
+        seconds.append(time.perf_counter() - began)
+    if rank == 0:
+        print(f"{size:>9,} bytes: fastest {1000 * min(seconds):5.2f} ms,", end=" ")
+        print(f"slowest {1000 * max(seconds):5.2f} ms")
+
+# %% [markdown]
+# Look at the fastest and the slowest of the 20 calls. The same call can take several times as long,
+# because other programs use the cores as well. So a single measurement tells little.
+#
+# ## How to measure
+#
+# The next cell defines a function that measures many sizes. It follows four rules.
+#
+# 1. **Start together.** A barrier before each measurement. Otherwise you measure how late the other
+#    rank is.
+# 2. **Repeat small ones.** Five calls in a row, and the mean of them. One call is too short to
+#    measure well.
+# 3. **Take turns.** Measure all sizes once, then all of them again. If another program disturbs us
+#    for a second, it disturbs every size a little, and not one size completely.
+# 4. **Keep the fastest.** Other programs can make a call slower, but never faster. So the minimum
+#    is close to what the call itself needs.
+
+# %%
+import time
+
+import torch
+import torch.distributed as dist
+
+
+def measure(sizes: list[int], rounds: int) -> dict[int, float]:
+    """Return the least time of an all-reduce in seconds, for each size in bytes."""
+    tensors = {size: torch.zeros(size // 4) for size in sizes}
+    fastest = dict.fromkeys(sizes, float("inf"))
+    for _ in range(rounds):
+        for size, tensor in tensors.items():
+            calls = 5 if size < 1_000_000 else 1
+            dist.barrier()
+            began = time.perf_counter()
+            for _ in range(calls):
+                dist.all_reduce(tensor)
+            fastest[size] = min(fastest[size], (time.perf_counter() - began) / calls)
+    return fastest
+
+
+# %% [markdown]
+# We choose 15 sizes. With eight of them we will fit a formula. The other seven are *held out*: the
+# formula must predict them without having seen them. The measurement takes some seconds.
+
+# %%
+FITTED = [64, 1_000, 16_000, 64_000, 256_000, 1_000_000, 4_000_000, 16_000_000]
+HELD_OUT = [400, 6_000, 40_000, 128_000, 500_000, 2_000_000, 8_000_000]
+SIZES = FITTED + HELD_OUT
+
+# %ranks push measure
+# %ranks push SIZES
+
+# %%
+# %%ranks 2
+seconds = measure(SIZES, rounds=60)
+
+# %% [markdown]
+# Each rank has measured for itself. An all-reduce is over when the slower rank is done, so we take
+# the longer time of the two.
+
+# %%
+from pictures_09 import amount, prediction
+
+# %ranks pull seconds
+on_two = {size: max(mine[size] for mine in seconds) for size in SIZES}
+for size in SIZES:
+    print(f"{amount(size):>7}: {1000 * on_two[size]:7.3f} ms")
+
+# %% [markdown]
+# ## Two numbers
+#
+# On the ring, N ranks need 2(N − 1) steps, one after another. In each step every rank sends one
+# chunk, which is 1/N of the tensor. For a tensor of S bytes we assume:
+#
+# - each step takes a fixed time **α** (alpha), the latency,
+# - and each byte of the chunk takes a time **β** (beta) more. 1/β is the *bandwidth*, in bytes per
+#   second.
+#
+# So the formula is
+#
+# > time = 2(N − 1) · (α + S/N · β)
+#
+# It has two unknown numbers, and eight measured sizes give eight equations. No α and β fulfil all
+# eight exactly. *Least squares* finds the pair whose squared errors have the smallest sum.
+#
+# We divide each equation by the measured time. Then an error of 10 % counts the same for a small
+# tensor and for a large one. Without the division, the largest tensor would decide nearly alone.
+
+# %%
+import numpy as np
+
+
+def fit(times: dict[int, float], ranks: int) -> tuple[float, float]:
+    """Return alpha in seconds and beta in seconds per byte, by least squares."""
+    steps = 2 * (ranks - 1)
+    sizes, measured = np.array(list(times)), np.array(list(times.values()))
+    equations = np.stack([np.full(len(sizes), steps), steps * sizes / ranks], axis=1)
+    (alpha, beta), *_ = np.linalg.lstsq(equations / measured[:, None], np.ones(len(sizes)))
+    return alpha, beta
+
+
+def ring(size: float, ranks: int, alpha: float, beta: float) -> float:
+    """Return the seconds that an all-reduce around a ring takes, by the formula."""
+    return 2 * (ranks - 1) * (alpha + size / ranks * beta)
+
+
+alpha, beta = fit({size: on_two[size] for size in FITTED}, ranks=2)
+print(f"latency α: {1e6 * alpha:.0f} µs in each step")
+print(f"bandwidth 1/β: {amount(1 / beta)} per second")
+
+# %% [markdown]
+# These numbers describe our way of calling, too. α contains the work of Python and of `%%ranks`,
+# which watches every collective for deadlocks. gloo alone has a smaller latency.
+#
+# ## Predict what was not measured
+#
+# > **Predict, then run.** The formula is a guess about how the machine works. How large will its
+# > errors be for the seven held-out sizes: 1 %, 10 % or 100 %?
+#
+# <details><summary>Answer</summary>
+#
+# In our runs mostly 3 to 20 %, and sometimes above 30 % when other programs were busy.
+# That is good for a formula with two numbers. It is good enough to decide how large buckets should
+# be. It is not good enough to choose between two libraries that differ by 10 %.
+#
+# </details>
+
+
+# %%
+def on_two_ranks(size: float) -> float:
+    """Return the predicted seconds for two ranks of this machine."""
+    return ring(size, 2, alpha, beta)
+
+
+print("   size   measured   predicted    error")
+for size in HELD_OUT:
+    error = on_two_ranks(size) / on_two[size] - 1
+    print(f"{amount(size):>7}", end=" ")
+    print(f"{1000 * on_two[size]:7.3f} ms {1000 * on_two_ranks(size):7.3f} ms {error:+7.1%}")
+
+prediction(
+    {size: on_two[size] for size in FITTED}, {size: on_two[size] for size in HELD_OUT}, on_two_ranks
+)
+
+# %% [markdown]
+# A positive error means that the predicted time is too long.
+#
+# Some of the errors are chance. Others come back in every run: tensors of about 1 MB are faster
+# than predicted. A likely reason is that they fit into the processor's caches. Larger ones do not
+# fit, and each of their bytes costs more. A formula with one β cannot describe both.
+#
+# Where does the flat part end? Both parts of the formula are equal if S = N · α/β. Smaller tensors
+# pay mostly for latency, and larger ones mostly for bytes.
+
+# %%
+print(f"latency and bytes cost the same at {amount(2 * alpha / beta)}")
+
+# %% [markdown]
+# ## One message or a hundred
+#
+# > **Predict, then run.** You have 100 gradients of 4,000 bytes each. You can all-reduce them one
+# > by one, or copy them into one tensor of 400,000 bytes and all-reduce that. Use the formula: how
+# > many times faster is one message?
+#
+# <details><summary>Answer</summary>
+#
+# One by one, the latency is paid a hundred times. Together it is paid once.
+# The hundred calls spend nearly all of their time on latency, so the factor is large: about 70 by
+# the formula. We measured factors between 50 and 130. A hundred calls take so long that other
+# programs always delay some of them, and that is not in the formula.
+# This is the reason for the buckets of notebook 6.
+#
+# </details>
+
+# %%
+# %%ranks 2
+gradients = [torch.zeros(1_000) for _ in range(100)]
+one_by_one, together = [], []
+for _ in range(15):
+    dist.barrier()
+    began = time.perf_counter()
+    for gradient in gradients:
+        dist.all_reduce(gradient)
+    one_by_one.append(time.perf_counter() - began)
+
+    dist.barrier()
+    began = time.perf_counter()
+    dist.all_reduce(torch.cat(gradients))
+    together.append(time.perf_counter() - began)
+many_and_one = min(one_by_one), min(together)
+
+# %%
+# %ranks pull many_and_one
+many, one = (max(times) for times in zip(*many_and_one, strict=True))
+predicted_many, predicted_one = 100 * on_two_ranks(4_000), on_two_ranks(400_000)
+print(f"predicted: {1000 * predicted_many:6.1f} ms and {1000 * predicted_one:5.2f} ms,", end=" ")
+print(f"{predicted_many / predicted_one:.0f} times faster")
+print(f"measured:  {1000 * many:6.1f} ms and {1000 * one:5.2f} ms,", end=" ")
+print(f"{many / one:.0f} times faster")
+
+# %% [markdown]
+# ## Four ranks on the same machine
+#
+# The formula contains N. So α and β from two ranks also predict the times of four ranks.
+#
+# > **Predict, then run.** Is this prediction about right, too short or too long, if the machine has
+# > only two cores?
+#
+# <details><summary>Answer</summary>
+#
+# Much too short. The formula assumes that all ranks work in every step at the same time. Two cores
+# run only two ranks at a time, so the other two wait for a core, in every one of the six steps.
+# With four cores or more the prediction is better.
+#
+# α and β belong to a machine *and* to the way in which it is used. If you change either, measure
+# again.
+#
+# </details>
+
+# %%
+# %%ranks 4
+import torch
+import torch.distributed as dist
+
+torch.set_num_threads(1)
+
+# %%
+# %ranks push measure
+# %ranks push SIZES
+
+# %%
+# %%ranks 4
+seconds = measure(SIZES, rounds=10)
+
+# %%
+import os
+
+from pictures_09 import several
+
+# %ranks pull seconds
+on_four = {size: max(mine[size] for mine in seconds) for size in SIZES}
+alpha_4, beta_4 = fit({size: on_four[size] for size in FITTED}, ranks=4)
+several(
+    {"measured, 2 ranks": on_two, "measured, 4 ranks": on_four},
+    {
+        "formula with α, β from 2 ranks, for 4": lambda size: ring(size, 4, alpha, beta),
+        "formula with α, β from 4 ranks, for 4": lambda size: ring(size, 4, alpha_4, beta_4),
+    },
+)
+print(f"{os.cpu_count()} cores")
+for ranks, a, b in [(2, alpha, beta), (4, alpha_4, beta_4)]:
+    print(f"fitted with {ranks} ranks: α {1e6 * a:.0f} µs, 1/β {amount(1 / b)} per second")
+for name, (a, b) in {"2 ranks": (alpha, beta), "4 ranks": (alpha_4, beta_4)}.items():
+    errors = [ring(size, 4, a, b) / on_four[size] - 1 for size in HELD_OUT]
+    print(f"errors for 4 ranks, with α and β from {name}:", end=" ")
+    print(", ".join(f"{100 * error:+.0f}" for error in errors), "%")
+
+# %% [markdown]
+# ## From an all-reduce to a training step
+#
+# Now we leave this machine. We choose numbers for a cluster in which each rank has one GPU. Later
+# you can replace them by the numbers of your own cluster.
+#
+# - Latency α: 20 µs in each step of the ring.
+# - Bandwidth 1/β: 10 GB per second.
+# - Gradients: 100 million parameters of 4 bytes, so 400 MB.
+# - Computing: 200 ms for the batch of one rank, one third forward and two thirds backward.
+#
+# A rank's batch stays the same, whatever the number of ranks. So N ranks process N times as many
+# samples in a step, but the step takes longer. The *speed-up* is the number of samples per second
+# with N ranks, divided by the same number with one rank. Ideal is N.
+#
+# Notebook 6 sent gradients in buckets, while backward was still running. The next function computes
+# when the last bucket arrives. A bucket starts when its gradients are ready *and* the bucket before
+# it has arrived.
+
+# %%
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What decides how long a step takes."""
+
+    alpha: float = 20e-6  # seconds
+    beta: float = 1 / 10e9  # seconds per byte
+    gradients: float = 400e6  # bytes
+    computing: float = 0.2  # seconds in a step, on each rank
+
+
+def step_seconds(cluster: Cluster, ranks: int, buckets: int, all_reduce=ring) -> float:
+    """Return the seconds of a step that sends its gradients in buckets during backward."""
+    forward, backward = cluster.computing / 3, cluster.computing * 2 / 3
+    size, arrived = cluster.gradients / buckets, 0.0
+    for number in range(1, buckets + 1):
+        ready = forward + backward * number / buckets
+        arrived = max(ready, arrived) + all_reduce(size, ranks, cluster.alpha, cluster.beta)
+    return arrived
+
+
+for buckets in [1, 16]:
+    seconds = step_seconds(Cluster(), 8, buckets)
+    speed_up = 8 * Cluster().computing / seconds
+    print(f"8 ranks, buckets: {buckets:2}, a step takes {1000 * seconds:.0f} ms,", end=" ")
+    print(f"the speed-up is {speed_up:.1f}")
+
+# %% [markdown]
+# With one bucket nothing overlaps: the all-reduce starts when backward has ended. With 16 buckets
+# you wait only for the last one. All others arrive while backward computes.
+#
+# > **Predict, then run.** With 8 ranks, 16 buckets win clearly. Which of the two wins with 1,024
+# > ranks?
+#
+# <details><summary>Answer</summary>
+#
+# One bucket wins, by far. Around a ring of 1,024 ranks each bucket makes 2,046 steps, and each step
+# has its latency: 2,046 × 20 µs = 41 ms. With its bytes a bucket takes 46 ms, and 16 of them take
+# 735 ms. Backward takes 133 ms, so it cannot hide that.
+#
+# Therefore libraries do not use one ring for everything. In a *tree* the ranks add up in pairs,
+# then in pairs of pairs. Ten levels are enough for 1,024 ranks, because 2¹⁰ = 1,024. The sum needs
+# ten steps to the top, and ten steps back. If a tensor goes through the tree in small pieces, one
+# directly after another, its bytes cost about as much as in the ring.
+#
+# </details>
+
+# %%
+import math
+
+from pictures_09 import speed_ups
+
+
+def tree(size: float, ranks: int, alpha: float, beta: float) -> float:
+    """Return the seconds of an all-reduce through a tree, in small pieces."""
+    levels = math.ceil(math.log2(ranks))
+    return 2 * levels * alpha + (2 * size * beta if ranks > 1 else 0.0)
+
+
+RANKS = [2**power for power in range(11)]
+KINDS = {
+    "ring, 1 bucket": (1, ring),
+    "ring, 16 buckets": (16, ring),
+    "tree, 16 buckets": (16, tree),
+}
+
+
+def same_batch_per_rank(cluster: Cluster) -> dict[str, list[float]]:
+    """Return the speed-ups for 1 to 1,024 ranks, if each rank's batch stays the same."""
+    return {
+        name: [ranks * cluster.computing / step_seconds(cluster, ranks, *kind) for ranks in RANKS]
+        for name, kind in KINDS.items()
+    }
+
+
+curves = same_batch_per_rank(Cluster())
+for name, values in curves.items():
+    print(f"{name:>16}:", end="")
+    for ranks in [8, 64, 1024]:
+        print(f"  {values[RANKS.index(ranks)]:6.1f} with {ranks:,} ranks", end="")
+    print()
+speed_ups(RANKS, curves, "16 buckets help, until the ring's latency is too long")
+
+# %% [markdown]
+# The *efficiency* is the speed-up divided by N. It says which part of the machine computes. A
+# speed-up of 638 on 1,024 ranks is an efficiency of 62 %: for 38 % of the time, you pay for GPUs
+# that wait.
+#
+# Now try other clusters. Find answers to these questions:
+#
+# - At which latency does the ring with 16 buckets stay close to the tree, up to 1,024 ranks?
+# - With 1 GB per second, does it still matter whether you take a ring or a tree?
+# - A larger batch per rank means more computing in each step. Which of the curves does it improve?
+
+# %%
+from controls import choice, explore
+
+
+def on_a_cluster(gigabytes: int, latency: int, parameters: int, computing: int):
+    """Draw the speed-ups on a cluster with these numbers."""
+    cluster = Cluster(latency / 1e6, 1 / (1e9 * gigabytes), 4e6 * parameters, computing / 1e3)
+    curves = same_batch_per_rank(cluster)
+    best = max(values[-1] for values in curves.values()) / RANKS[-1]
+    title = f"{gigabytes} GB/s and {latency} µs: 1,024 ranks reach {best:.0%} at best"
+    return speed_ups(RANKS, curves, title)
+
+
+explore(
+    on_a_cluster,
+    gigabytes=choice("GB per second", 10, [1, 3, 10, 25, 50, 100, 400]),
+    latency=choice("latency in µs", 5, [1, 2, 5, 10, 20, 50, 100]),
+    parameters=choice("million parameters", 100, [10, 30, 100, 300, 1000, 3000]),
+    computing=choice("computing in ms", 200, [20, 50, 100, 200, 500, 1000, 2000]),
+)
+
+# %% [markdown]
+# ## More ranks for the same global batch
+#
+# So far the global batch grew with N. Notebook 7 showed that a batch can become too large for
+# learning. So assume that the *global* batch is fixed: 4,096 samples. One rank needs 128 times
+# 200 ms for them, which is 25.6 s. N ranks divide this time by N. The gradients stay as large as
+# before.
+#
+# > **Predict, then run.** With more and more ranks, can the speed-up become as large as you like?
+#
+# <details><summary>Answer</summary>
+#
+# No. The step is never shorter than the all-reduce, and each rank has to send nearly twice the
+# gradients: 2 × 400 MB at 10 GB per second take 80 ms. So the speed-up stays below
+# 25.6 s / 0.08 s = 320, with any number of ranks.
+#
+# With 16 buckets around the ring it even falls. Each new rank brings two more steps, with their
+# latency, and there is less and less computing that could hide them.
+#
+# </details>
+
+# %%
+whole = 128 * Cluster().computing
+fixed = {
+    name: [
+        whole / step_seconds(replace(Cluster(), computing=whole / ranks), ranks, *kind)
+        for ranks in RANKS
+    ]
+    for name, kind in KINDS.items()
+}
+limit = whole / (2 * Cluster().gradients * Cluster().beta)
+speed_ups(RANKS, fixed, "With a fixed global batch the speed-up has a limit", limit)
+
+# %% [markdown]
+# ## What the formula leaves out
+#
+# A formula is as good as its assumptions. Ours assumes that all ranks need equally long to compute.
+# In fact each step takes a little more or less time on each rank, and the all-reduce waits for the
+# slowest one.
+#
+# > **Predict, then run.** Computing takes 200 ms with a standard deviation of 10 ms, which is 5 %.
+# > How much longer does a step take with 1,024 ranks than with one?
+#
+# <details><summary>Answer</summary>
+#
+# About 16 % longer. A single rank is 10 ms late now and then. Of 1,024 ranks, the slowest one is
+# about 32 ms late in each step, and all others wait for it.
+# A rank that is *always* slow is worse. It makes every step slow, with any number of ranks.
+#
+# </details>
+
+# %%
+generator = np.random.default_rng(seed=0)
+for ranks in [1, 8, 64, 1024]:
+    computing = generator.normal(200, 10, size=(1000, ranks))  # ms: 1,000 steps on each rank
+    slowest = computing.max(axis=1).mean()
+    print(f"N = {ranks:>5,}: {slowest:.0f} ms")
+
+# %% [markdown]
+# The formula leaves out other things as well:
+#
+# - Ranks on one machine talk to each other faster than ranks on different machines.
+# - Other jobs share the network with yours.
+# - Loading the data, evaluating and writing checkpoints also take time.
+#
+# So estimate first, then measure with a few ranks, and compare. If a measured step takes twice as
+# long as the estimate, look for the reason before you rent 1,024 GPUs.
+#
+# The guides have more on this: [What to expect in
+# speed](../phase1/GUIDELINES.md#what-to-expect-in-speed) and [When each
+# pays](../phase2/GUIDELINES.md#when-each-pays).
+
+# %% [markdown]
+# ## What to remember
+#
+# - A collective has a latency, which does not depend on the size, and a time for its bytes. So a
+#   few large messages are faster than many small ones.
+# - Measure in turns, many times, and keep the minimum (or the median). One measurement says little.
+# - Judge a formula by sizes that it has not seen, and on the machine for which you need it.
+# - The ring's latency grows with N, and a tree's only with log₂ N. The time for the bytes hardly
+#   grows at all.
+# - With a fixed global batch the speed-up has a limit: the all-reduce does not become shorter.
+#
+# ## Next
+#
+# [10. What PyTorch does for you](10_what_pytorch_does.ipynb): the same training with PyTorch's own
+# classes.

@@ -1,0 +1,44 @@
+"""nbgrader's settings for this course. Cells of submissions are read, graded, and never run.
+
+Keep this file beside `source/` and `gradebook.db`, also in a copy of the folder.
+"""
+
+from pathlib import Path
+
+c = get_config()  # noqa: F821 - nbgrader defines it
+
+c.CourseDirectory.root = str(Path(__file__).resolve().parent)
+c.CourseDirectory.course_id = "gradsync"
+
+# nbgrader's own steps, but that released notebooks have the stubs of phase1/ and phase2/.
+c.GenerateAssignment.preprocessors = [
+    "nbgrader.preprocessors.IncludeHeaderFooter",
+    "nbgrader.preprocessors.InstantiateTests",
+    "nbgrader.preprocessors.LockCells",
+    "gradsync.notebook.stubs.TemplateStubs",  # instead of ClearSolutions
+    "nbgrader.preprocessors.ClearOutput",
+    "nbgrader.preprocessors.CheckCellMetadata",
+    "nbgrader.preprocessors.ComputeChecksums",
+    "nbgrader.preprocessors.SaveCells",
+    "nbgrader.preprocessors.ClearHiddenTests",
+    "nbgrader.preprocessors.ClearMarkScheme",
+    "nbgrader.preprocessors.ComputeChecksums",
+    "nbgrader.preprocessors.CheckCellMetadata",
+]
+
+# A learner's notebook is text: its code runs on sandboxed ranks alone, its markdown never as HTML.
+c.Autograde.sanitize_preprocessors = [
+    "gradsync.notebook.autograde.RebuildNotebook",
+    "nbgrader.preprocessors.OverwriteKernelspec",
+    "nbgrader.preprocessors.OverwriteCells",
+    "nbgrader.preprocessors.CheckCellMetadata",
+]
+c.Autograde.autograde_preprocessors = [
+    "gradsync.notebook.autograde.GradeSubmission",  # instead of nbgrader's Execute
+    "nbgrader.preprocessors.SaveAutoGrades",
+    "nbgrader.preprocessors.AssignLatePenalties",
+    "nbgrader.preprocessors.CheckCellMetadata",
+]
+
+# For `nbgrader validate`, which runs a notebook of your own: the tests of a cell take seconds.
+c.ExecutePreprocessor.timeout = 300
