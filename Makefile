@@ -4,19 +4,27 @@ PYTHON ?= python3
 PIP_OPTIONS ?=
 EXAMPLES ?= 2500
 BIN := .venv/bin
+ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)  # Jupyter asks for it
 
 # A copy of MNIST that lies beside the checkout is used as it is; else see gradsync/data.py.
 ifneq ($(wildcard ../shared/mnist),)
 export GRADSYNC_DATA ?= $(abspath ../shared/mnist)
 endif
 
-.PHONY: demo test bench truth soak kills fuzz lint bubblewrap templates lock clean
+.PHONY: demo test notebooks bench truth soak kills fuzz lint bubblewrap chromium templates \
+  notebook-outputs lock clean
 
 demo: .venv/ready  ## grade three submissions, and see what a report says
 	$(BIN)/gradsync demo
 
-test: lint bubblewrap  ## everything that must hold before a change lands
-	$(BIN)/pytest
+notebooks: .venv/ready  ## open the self-study notebooks in JupyterLab; prints its address
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/jupyter lab $(ALLOW_ROOT) notebooks
+
+ANSWERS := tests/gradsync/test_notebook_answer.py
+
+test: lint bubblewrap chromium  ## everything that must hold before a change lands
+	$(BIN)/pytest $(ANSWERS)  # they grade in their own process, which a kernel has for itself
+	$(BIN)/pytest --ignore=$(ANSWERS)
 
 fuzz: .venv/ready  ## broken frames and archives for two minutes; EXAMPLES=25000 for twenty
 	$(BIN)/pytest tests/fuzz --examples $(EXAMPLES)
@@ -43,8 +51,16 @@ bubblewrap:  ## what keeps other people's code apart: root gets it, others are t
 	  || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq --yes bubblewrap; } \
 	  || echo "bubblewrap is not installed: the tests that need a sandbox will be skipped"
 
-templates: .venv/ready  ## phase*/template_*.py from the solutions
+chromium:  ## the browser that tests look at notebooks with: root gets it, others are told
+	@command -v chromium chromium-browser google-chrome >/dev/null \
+	  || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq --yes chromium; } \
+	  || echo "Chromium is not installed: the tests that need a browser will be skipped"
+
+templates: .venv/ready  ## phase*/template_*.py and notebooks/nbgrader/source from the solutions
 	$(BIN)/gradsync templates
+
+notebook-outputs: .venv/ready  ## run notebooks/*.py, and write each as .ipynb with its outputs
+	$(BIN)/python notebooks/build.py
 
 lock: .venv/ready  ## exact versions for every Python from 3.10 on
 	$(BIN)/pip install --quiet uv

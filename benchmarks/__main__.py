@@ -23,6 +23,8 @@ PARTS = (
     "ring",
     "sharding",
     "production",
+    "notebooks",
+    "nbgrading",
 )
 
 

@@ -1,0 +1,142 @@
+"""Cells on 4 ranks in a real kernel, beside ipyparallel's; `check`; the self-study notebooks."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_notebook
+
+from benchmarks.figure import Figure, shown
+from gradsync.course import find_course
+from notebooks.build import read, run, sources
+
+IMPORTS = "import torch, torch.distributed as dist\n"
+CELL = "%%ranks 4\n" + IMPORTS + "x = torch.ones(1000)\ndist.all_reduce(x)\nfloat(x[0])"
+DEADLOCK = "%%ranks 4\nif rank in (0, 3):\n    dist.all_reduce(x)"
+CLUSTER = """
+import logging, warnings
+warnings.filterwarnings("ignore")
+import ipyparallel
+cluster = ipyparallel.Cluster(n=4, log_level=logging.ERROR)
+client = cluster.start_and_connect_sync(activate=True)
+client[:].push({"store": STORE})
+client[:].scatter("rank", range(4), flatten=True)
+"""
+GROUP = f"""%%px
+{IMPORTS}
+_ = dist.init_process_group("gloo", store=dist.FileStore(store, 4), rank=rank, world_size=4)
+"""
+THEIRS = "%%px\nx = torch.ones(1000)\ndist.all_reduce(x)\nfloat(x[0])"
+EXERCISES = ("PaddedDistributedSampler", "average_gradients", "train_step", "ring_all_reduce")
+
+
+class Cells:
+    """A kernel that runs one cell after the other."""
+
+    def __init__(self, client: NotebookClient) -> None:
+        self._client = client
+
+    def seconds(self, source: str) -> float:
+        """Return the time from `execute` to the last of a cell's output."""
+        cell = new_code_cell(source, metadata={"tags": ["raises-exception"]})
+        self._client.nb.cells.append(cell)
+        began = time.perf_counter()
+        self._client.execute_cell(cell, len(self._client.nb.cells) - 1)
+        return time.perf_counter() - began
+
+    def median(self, source: str, times: int) -> float:
+        return statistics.median(self.seconds(source) for _ in range(times))
+
+
+@contextmanager
+def kernel() -> Iterator[Cells]:
+    client = NotebookClient(new_notebook(), timeout=120, kernel_name="python3")
+    with client.setup_kernel():
+        yield Cells(client)
+
+
+def figures() -> Iterator[Figure]:
+    """Measure cells side by side, then `check`, then every notebook from top to bottom."""
+    with kernel() as ours, kernel() as theirs:
+        ours.seconds("%load_ext gradsync")
+        ours.seconds(CELL)
+        theirs.seconds(f"import tempfile\nSTORE = tempfile.mktemp()\n{CLUSTER}")
+        theirs.seconds(GROUP)
+        yield _first_cell(ours)
+        yield _next_cell(ours, theirs)
+        yield _deadlock(ours)
+        theirs.seconds("cluster.stop_cluster_sync()")
+    yield _check()
+    yield _all_notebooks()
+
+
+def _first_cell(ours: Cells) -> Figure:
+    times = []
+    for _ in range(5):
+        ours.seconds("%ranks reset")
+        times.append(ours.seconds(CELL))
+    first = statistics.median(times)
+    return Figure(
+        "the first `%%ranks 4` cell, an all-reduce", shown(first), "", None, "0.3 s", first <= 0.3
+    )
+
+
+def _next_cell(ours: Cells, theirs: Cells) -> Figure:
+    pairs = [(ours.seconds(CELL), theirs.seconds(THEIRS)) for _ in range(11)]
+    mine, other = (statistics.median(times) for times in zip(*pairs, strict=True))
+    return Figure(
+        "the next cell on the same ranks",
+        shown(mine),
+        f"ipyparallel's %%px: {shown(other)}",
+        other / mine,
+        "0.05 s",
+        mine <= 0.05,
+    )
+
+
+def _deadlock(ours: Cells) -> Figure:
+    explained = ours.median(DEADLOCK, 5)
+    return Figure(
+        "a deadlocked cell ends, explained, after", shown(explained), "", None, "1 s", explained < 1
+    )
+
+
+def _check() -> Figure:
+    """Check some exercises in one notebook, each solved as in `solutions/`."""
+    course = find_course()
+    slowest = ("", 0.0)
+    with kernel() as cells:
+        cells.seconds("%load_ext gradsync\nimport gradsync.notebook, torch")
+        for exercise in map(course.find, EXERCISES):
+            source = (course.root / "solutions" / exercise.phase / exercise.file).read_text()
+            cells.seconds(source.replace('if __name__ == "__main__":\n    main()\n', ""))
+            check = f"gradsync.notebook.check({exercise.id!r}, {exercise.name})"
+            cells.seconds(check)
+            slowest = max(
+                slowest, (exercise.name, cells.median(check, 3)), key=lambda pair: pair[1]
+            )
+    name, duration = slowest
+    return Figure(
+        f"`gradsync.notebook.check`, the slowest of {len(EXERCISES)} ({name})",
+        shown(duration),
+        "",
+        None,
+        "2 s",
+        duration <= 2,
+    )
+
+
+def _all_notebooks() -> Figure:
+    times = [run(read(source)) for source in sources([])]
+    return Figure(
+        f"all {len(times)} self-study notebooks, one after the other",
+        shown(sum(times)),
+        f"the slowest: {shown(max(times))}",
+        None,
+        "8 minutes, 60 s each",
+        sum(times) <= 480 and max(times) <= 60,
+    )
