@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import io
-import itertools
-import os
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,11 +16,9 @@ from gradsync.ranks.run import LauncherName
 from gradsync.records import Report, Verdict
 from gradsync.roots import point_at_roots
 from gradsync.submission import Submission
+from gradsync.suites import run_pytest
 from gradsync.workers import count_workers
 from gradsync.workplace import unpacked
-
-SWEPT_AFTER = 16  # suites, each of which leaves half a MiB
-_SUITES = itertools.count(1)
 
 
 class GraderError(Exception):
@@ -73,7 +66,7 @@ def grade(
         options = [f"--submission={folder}", f"--seed={seed}", *pytest_options]
         if launcher is not None:
             options.append(f"--launcher={launcher}")
-        _run_pytest(suites, course.root, options, collector)
+        _run(suites, course.root, options, collector)
     return Report(
         submission=submission.name,
         seed=seed,
@@ -87,21 +80,9 @@ def draw_seed() -> int:
     return secrets.randbelow(2**48)  # more than a rank can try to find out the others' inputs
 
 
-def _run_pytest(
-    suites: Sequence[Path], root: Path, options: Sequence[str], collector: Collector
-) -> None:
-    # Only our own plugin, no configuration and no cache: nothing but the suite has a say.
-    isolated = ["--disable-plugin-autoload", "-p", "gradsync.plugin", "-p", "no:cacheprovider"]
-    # Two of pytest's own only wait for the garbage collector at the end, one keeps log records.
-    isolated += ["-p", "no:unraisableexception", "-p", "no:threadexception", "-p", "no:logging"]
-    isolated += ["-c", os.devnull, f"--rootdir={root}", "--import-mode=importlib"]
-    said = io.StringIO()
+def _run(suites: Sequence[Path], root: Path, options: Sequence[str], collector: Collector) -> None:
     dynamo.put_off()  # a suite's own optimizers need no compiler either
-    with _no_collecting(), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        code = pytest.main(
-            [*isolated, "-q", *options, *map(str, suites)],
-            plugins=[collector],
-        )
+    code, said = run_pytest(suites, root, options, collector)
     if collector.interrupted:
         raise KeyboardInterrupt
     if (lost := collector.lost) is not None:
@@ -110,25 +91,7 @@ def _run_pytest(
             text = f"a test is broken ({type(lost).__name__}: {lost})"
         raise GraderError(text) from lost
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        raise GraderError(f"pytest ended with {code!r}:\n{said.getvalue()[-4000:]}")
-
-
-@contextlib.contextmanager
-def _no_collecting() -> Iterator[None]:
-    """Look for no garbage unasked: a suite leaves little, and torch would be gone through.
-
-    That of many suites is looked for at once: what was frozen, Python would not come to by itself.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-        if next(_SUITES) % SWEPT_AFTER == 0:
-            gc.collect()
-        if enabled:
-            gc.enable()
+        raise GraderError(f"pytest ended with {code!r}:\n{said}")
 
 
 def _in_order(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
 from collections import defaultdict
 
 import pytest
@@ -12,6 +9,7 @@ import pytest
 from gradsync.course import Audience, Course
 from gradsync.grading import GraderError
 from gradsync.plugin import POINTS
+from gradsync.suites import run_pytest
 
 DIGITS = 6  # a test's points may be shared among its parameter sets: thirds do not add up
 
@@ -25,13 +23,9 @@ def points_of(course: Course, audience: Audience, phase: str) -> dict[str, float
     """
     suite = course.suite(audience, phase)
     found = _Points()
-    isolated = ["--disable-plugin-autoload", "-p", "gradsync.plugin", "-p", "no:cacheprovider"]
-    isolated += ["-c", os.devnull, f"--rootdir={course.root}", "--import-mode=importlib"]
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        code = pytest.main([*isolated, "-q", "--collect-only", str(suite)], plugins=[found])
+    code, said = run_pytest([suite], course.root, ["--collect-only"], found)
     if code != pytest.ExitCode.OK:
-        raise GraderError(f"pytest ended with {code!r}:\n{said.getvalue()[-4000:]}")
+        raise GraderError(f"pytest ended with {code!r}:\n{said}")
     return {exercise: round(points, DIGITS) for exercise, points in found.points.items()}
 
 

@@ -53,15 +53,13 @@ WRONG = "def double(number):\n    return number + 1\n"
 SLOW = f"{RIGHT}# slow\n"
 
 
-def write_course(
-    root: Path, source: str = SUITE, name: str = "trainer", exercises: str = EXERCISES
-) -> Course:
-    """Write a course of one suite; pytest takes two of one name for the same, wherever they are."""
+def write_course(root: Path, source: str = SUITE, exercises: str = EXERCISES) -> Course:
+    """Write a course of one suite."""
     (root / "phase1").mkdir(parents=True, exist_ok=True)
     (root / "phase1" / "exercises.toml").write_text(exercises)
     suite = root / "tests" / "hidden" / "phase1"
     suite.mkdir(parents=True, exist_ok=True)
-    (suite / f"test_{name}.py").write_text(source)
+    (suite / "test_trainer.py").write_text(source)
     return Course(root)
 
 

@@ -2,10 +2,11 @@
 
 import gc
 
-from small_course import RIGHT, write_course
+from small_course import RIGHT, SUITE, write_course
 
-from gradsync.grading import SWEPT_AFTER, grade
+from gradsync.grading import grade
 from gradsync.submission import Submission
+from gradsync.suites import SWEPT_AFTER
 
 WITNESSES = """
 import weakref
@@ -31,9 +32,39 @@ def test_the_first_is_let_go(number):
         raise error
 """
 
+NAMES = """
+import socket
+import time
+
+from gradsync.testing import check, exercise
+
+
+@exercise("phase1/double", points=1)
+def test_names_are_looked_up_at_once(ranks):
+    def probe():
+        began = time.monotonic()
+        try:
+            socket.getnameinfo(("::ffff:127.0.0.1", 1), 0)
+            return ["answered", time.monotonic() - began]
+        except socket.gaierror:
+            return ["no answer", time.monotonic() - began]
+
+    [[answer, seconds]] = ranks(probe, 1, process_group=False)
+    check(answer == "no answer" and seconds < 1, "slow", f"{answer} after {seconds:.1f} s")
+"""
+
+
+def test_a_graded_rank_waits_for_no_name_server(tmp_path):
+    course = write_course(tmp_path, NAMES)
+    submission = Submission("ada", {"phase1/template_trainer.py": b""})
+
+    report = grade(submission, course, phases=["phase1"], seed=1, workers=1)
+
+    assert [verdict.message for verdict in report.verdicts] == [""]
+
 
 def test_what_a_failed_test_saw_is_let_go(tmp_path):
-    course = write_course(tmp_path, WITNESSES, "witnesses")
+    course = write_course(tmp_path, WITNESSES)
     submission = Submission("ada", {"phase1/template_trainer.py": b""})
 
     report = grade(submission, course, phases=["phase1"], seed=1, workers=1)
@@ -42,7 +73,7 @@ def test_what_a_failed_test_saw_is_let_go(tmp_path):
 
 
 def test_what_many_suites_leave_is_swept_up(tmp_path):
-    course = write_course(tmp_path, name="swept")
+    course = write_course(tmp_path)
     submission = Submission("ada", {"phase1/template_trainer.py": RIGHT.encode()})
     objects = []
 
@@ -53,3 +84,13 @@ def test_what_many_suites_leave_is_swept_up(tmp_path):
     settled, later = objects[SWEPT_AFTER : 2 * SWEPT_AFTER], objects[2 * SWEPT_AFTER :]
     assert max(settled) > 1.05 * min(settled)  # or there would be nothing to sweep
     assert min(later) < 1.01 * min(settled)
+
+
+def test_each_grade_runs_the_tests_that_the_course_has_then(tmp_path):
+    submission = Submission("ada", {"phase1/template_trainer.py": RIGHT.encode()})
+
+    def points(folder, worth):
+        course = write_course(tmp_path / folder, SUITE.replace("points=2", f"points={worth}"))
+        return grade(submission, course, phases=["phase1"], seed=1, workers=1).score
+
+    assert [points("one", 2), points("another", 3), points("another", 40)] == [2, 3, 40]

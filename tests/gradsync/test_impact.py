@@ -78,7 +78,7 @@ def test_each_exercise_is_asked_what_its_tests_run(tmp_path):
     (tmp_path / "solutions/phase1").mkdir(parents=True)
     (tmp_path / "solutions" / FILE).write_text(SOLUTION)
     exercises = EXERCISES + EXERCISES.replace("double", "Counter")
-    course = write_course(tmp_path, SUITE, name="impact", exercises=exercises)
+    course = write_course(tmp_path, SUITE, exercises=exercises)
 
     with ThreadPoolExecutor(1) as pool:
         ran = ran_by_exercise(course, "phase1", 1, pool)

@@ -82,7 +82,7 @@ def graded(tmp_path):
     """Grade a file by a suite of six tests, and more."""
 
     def graded(source, more="", **options):
-        course = write_course(tmp_path, SUITE + more, f"workers_{len(more)}")
+        course = write_course(tmp_path, SUITE + more)
         (tmp_path / "tests/hidden/phase1/grader").write_text(str(os.getpid()))
         submission = Submission("ada", {FILE: source.encode()})
         return grade(submission, course, phases=["phase1"], seed=1, **options)
