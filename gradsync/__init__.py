@@ -28,6 +28,6 @@ def __getattr__(name: str) -> Any:
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Bring `%%ranks` and `%ranks` to a notebook: `%load_ext gradsync`."""
-    from gradsync.notebook.magics import load
+    from gradsync.notebook.ranks_magic.magics import load
 
     load(shell)

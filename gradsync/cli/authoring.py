@@ -18,8 +18,10 @@ def templates_command(
     ] = False,
 ) -> None:
     """Generate templates and nbgrader notebooks from the solutions (for authors of the course)."""
-    from gradsync.notebook.assignment import assignments  # pytest and a suite's imports: this
-    from gradsync.notebook.points import points_of  # command alone needs them
+    from gradsync.nbgrader.source.assignment import (
+        assignments,  # pytest and a suite's imports: this
+    )
+    from gradsync.nbgrader.source.points import points_of  # command alone needs them
 
     course = find_course()
     points = [points_of(course, "hidden", phase) for phase in course.graded_phases("hidden")]

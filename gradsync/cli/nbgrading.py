@@ -18,7 +18,7 @@ from gradsync.reports.text import amount, printable
 from gradsync.submission import SubmissionError
 
 if TYPE_CHECKING:
-    from gradsync.notebook.nbgrade import Outcome
+    from gradsync.nbgrader.nbgrade import Outcome
 
 
 @app.command(name="nbgrade")
@@ -42,7 +42,7 @@ def nbgrade_command(
     [dim]gradsync nbgrade notebooks/nbgrader phase1 --jobs 8[/]    eight at a time
     """
     try:
-        from gradsync.notebook.nbgrade import nbgrade
+        from gradsync.nbgrader.nbgrade import nbgrade
     except ModuleNotFoundError as missing:
         raise SubmissionError(
             f"{missing.name} is not installed: `pip install 'gradsync[notebooks]'`"

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from gradsync import grading
 from gradsync.course import Audience, Course, Exercise, find_course
+from gradsync.notebook.definitions.locations import relocate
 from gradsync.notebook.hand_in import hand_in
-from gradsync.notebook.locations import relocate
 from gradsync.notebook.namespace import namespace_of, running_shell
 from gradsync.notebook.undisturbed import undisturbed
 from gradsync.notebook.waiting import Waiting

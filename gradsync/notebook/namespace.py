@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from gradsync.notebook.definitions import MAX_CODE, Cell, NotebookError, defined_in
+from gradsync.notebook.definitions.file import MAX_CODE, Cell, NotebookError, defined_in
 from gradsync.ranks.places import is_users
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ c.GenerateAssignment.preprocessors = [
     "nbgrader.preprocessors.IncludeHeaderFooter",
     "nbgrader.preprocessors.InstantiateTests",
     "nbgrader.preprocessors.LockCells",
-    "gradsync.notebook.stubs.TemplateStubs",  # instead of ClearSolutions
+    "gradsync.nbgrader.source.stubs.TemplateStubs",  # instead of ClearSolutions
     "nbgrader.preprocessors.ClearOutput",
     "nbgrader.preprocessors.CheckCellMetadata",
     "nbgrader.preprocessors.ComputeChecksums",
@@ -28,13 +28,13 @@ c.GenerateAssignment.preprocessors = [
 
 # A learner's notebook is text: its code runs on sandboxed ranks alone, its markdown never as HTML.
 c.Autograde.sanitize_preprocessors = [
-    "gradsync.notebook.autograde.RebuildNotebook",
+    "gradsync.nbgrader.autograde.RebuildNotebook",
     "nbgrader.preprocessors.OverwriteKernelspec",
     "nbgrader.preprocessors.OverwriteCells",
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 c.Autograde.autograde_preprocessors = [
-    "gradsync.notebook.autograde.GradeSubmission",  # instead of nbgrader's Execute
+    "gradsync.nbgrader.autograde.GradeSubmission",  # instead of nbgrader's Execute
     "nbgrader.preprocessors.SaveAutoGrades",
     "nbgrader.preprocessors.AssignLatePenalties",
     "nbgrader.preprocessors.CheckCellMetadata",

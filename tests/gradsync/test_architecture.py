@@ -24,10 +24,11 @@ LAYERS = [
     {"gradsync.ranks", "gradsync.diagnose", "gradsync.reports"},
     {"gradsync.judge", "gradsync.verdicts", "gradsync.course", "gradsync.precompile"},
     {"gradsync.plugin", "gradsync.testing", "gradsync.templates", "gradsync.submission"},
-    {"gradsync.origin"},
+    {"gradsync.origin", "gradsync.suites"},
     {"gradsync.grading", "gradsync.tracing", "gradsync.bank", "gradsync.handback"},
     {"gradsync.gradebook"},
     {"gradsync.notebook"},
+    {"gradsync.nbgrader"},
     {"gradsync.cli", "gradsync.doctor"},
 ]
 
@@ -102,17 +103,20 @@ def test_importing_it_imports_no_torch(statement):
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("module", ["definitions", "locations"])
+@pytest.mark.parametrize("module", ["file", "locations"])
 def test_what_reads_a_notebook_imports_nothing_that_runs_one(module):
     code = (
-        f"import sys, gradsync.notebook.{module}; "
+        f"import sys, gradsync.notebook.definitions.{module}; "
         "sys.exit(bool({'torch', 'IPython', 'nbgrader', 'pytest'} & set(sys.modules)))"
     )
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-NBGRADER = {f"gradsync.notebook.{name}" for name in ("autograde", "nbcourse", "released", "stubs")}
+NBGRADER = {
+    f"gradsync.nbgrader.{name}"
+    for name in ("autograde", "course_folder", "released", "source.stubs")
+}
 
 
 def test_nbgrader_is_imported_by_what_it_calls_and_what_calls_it_alone():
@@ -120,7 +124,7 @@ def test_nbgrader_is_imported_by_what_it_calls_and_what_calls_it_alone():
         module
         for module, path in MODULES.items()
         for node in ast.walk(ast.parse(path.read_text()))
-        if "nbgrader" in (getattr(node, "module", None) or "").split(".")
+        if (getattr(node, "module", None) or "").startswith("nbgrader")
         or any(alias.name.startswith("nbgrader") for alias in getattr(node, "names", ()))
     }
 

@@ -24,7 +24,7 @@ import gradsync.notebook
 from gradsync import grading
 from gradsync.course import CourseError
 from gradsync.notebook import answer
-from gradsync.notebook.definitions import NotebookError
+from gradsync.notebook.definitions.file import NotebookError
 from gradsync.notebook.namespace import namespace_of
 from gradsync.notebook.undisturbed import undisturbed
 from gradsync.ranks.sandbox import SandboxError

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from gradsync.notebook.definitions import Cell, Module, NotebookError, defined_in, module_of
+from gradsync.notebook.definitions.file import Cell, Module, NotebookError, defined_in, module_of
 from gradsync.submission.contents import MAX_FILE
 
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from report_samples import call, collective, report, verdict
 
-from gradsync.notebook.definitions import Cell, Module, module_of
-from gradsync.notebook.locations import relocate
+from gradsync.notebook.definitions.file import Cell, Module, module_of
+from gradsync.notebook.definitions.locations import relocate
 from gradsync.records import Diagnosis
 
 FILE = "phase1/template_trainer.py"

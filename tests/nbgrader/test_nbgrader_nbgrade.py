@@ -10,11 +10,11 @@ from processes import children_of
 from seat_work import double_or_die
 
 from gradsync.grading import GraderError
-from gradsync.notebook.autograde import phases_of
-from gradsync.notebook.gradingfolder import GradingFolder
-from gradsync.notebook.marks import Mark, render
-from gradsync.notebook.marks import read as read_marks
-from gradsync.notebook.seats import side_by_side
+from gradsync.nbgrader.autograde import phases_of
+from gradsync.nbgrader.grading_folder import GradingFolder
+from gradsync.nbgrader.marks import Mark, render
+from gradsync.nbgrader.marks import read as read_marks
+from gradsync.nbgrader.seats import side_by_side
 from gradsync.records import Origin
 
 

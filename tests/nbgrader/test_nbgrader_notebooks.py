@@ -8,12 +8,12 @@ import pytest
 from learners import COURSE, ROOT, read
 
 from gradsync.course import Course, CourseError
-from gradsync.notebook.assignment import assignments, exercise_of
-from gradsync.notebook.definitions import module_of
-from gradsync.notebook.guide import beginning
-from gradsync.notebook.pieces import cut
-from gradsync.notebook.points import points_of
-from gradsync.notebook.submitted import cells_of, submission_of
+from gradsync.nbgrader.source.assignment import assignments, exercise_of
+from gradsync.nbgrader.source.guide import beginning
+from gradsync.nbgrader.source.pieces import cut
+from gradsync.nbgrader.source.points import points_of
+from gradsync.nbgrader.submitted import cells_of, submission_of
+from gradsync.notebook.definitions.file import module_of
 from gradsync.templates import templates
 
 TEMPLATES = dict(templates(COURSE))

@@ -6,8 +6,8 @@ from nbformat import v4
 
 from gradsync.course import Course
 from gradsync.grading import GraderError
-from gradsync.notebook.rebuilding import Released, rebuilt
-from gradsync.notebook.submitted import cells_of, submission_of
+from gradsync.nbgrader.rebuilding import Released, rebuilt
+from gradsync.nbgrader.submitted import cells_of, submission_of
 
 ABOUT = {"cell_type": "code", "schema_version": 3, "task": False, "checksum": "x"}
 

@@ -8,7 +8,7 @@ from typing import Any
 import nbformat
 from nbgrader.api import Gradebook
 
-from gradsync.notebook.rebuilding import Notebook, Released
+from gradsync.nbgrader.rebuilding import Notebook, Released
 
 
 def released(gradebook: Gradebook, notebook: str, assignment: str) -> Notebook:

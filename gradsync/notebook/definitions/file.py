@@ -11,9 +11,9 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from gradsync.notebook.ipython import is_cell_magic, without_magics
-from gradsync.notebook.needs import needed
-from gradsync.notebook.statements import (
+from gradsync.notebook.definitions.ipython import is_cell_magic, without_magics
+from gradsync.notebook.definitions.needs import needed
+from gradsync.notebook.definitions.statements import (
     NOT_PYTHON,
     Program,
     Statement,

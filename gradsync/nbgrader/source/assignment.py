@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gradsync.course import Course, CourseError, Exercise
-from gradsync.notebook.guide import beginning
-from gradsync.notebook.pieces import Pieces, cut, defined
+from gradsync.nbgrader.source.guide import beginning
+from gradsync.nbgrader.source.pieces import Pieces, cut, defined
 
 GRADING_CALL = re.compile(r'^gradsync\.notebook\.grade\("(\w+/(\w+))", \2\)$', re.MULTILINE)
 FOLDER = "notebooks/nbgrader/source"

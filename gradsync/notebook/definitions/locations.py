@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from gradsync.notebook.definitions import Module, Origin
+from gradsync.notebook.definitions.file import Module, Origin
 from gradsync.records import Diagnosis, Event, Report, Verdict
 
 

@@ -14,8 +14,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from gradsync.notebook.cell_output import CellOutput, show_failure, show_timeline
-from gradsync.notebook.sessions import Sessions
+from gradsync.notebook.ranks_magic.output import CellOutput, show_failure, show_timeline
+from gradsync.notebook.ranks_magic.sessions import Sessions
 from gradsync.ranks import RankFailure, get_launcher
 from gradsync.ranks.session import Session
 from gradsync.reports.ranks import label

@@ -11,12 +11,12 @@ import nbformat
 
 from gradsync.course import Audience, Course, CourseError
 from gradsync.grading import GraderError, grade
-from gradsync.notebook.definitions import Cell
-from gradsync.notebook.gradingfolder import GradingFolder
-from gradsync.notebook.locations import relocate
-from gradsync.notebook.marks import Marks, marks_of
-from gradsync.notebook.rebuilding import Notebook, rebuilt
-from gradsync.notebook.submitted import cells_of, submission_of
+from gradsync.nbgrader.grading_folder import GradingFolder
+from gradsync.nbgrader.marks import Marks, marks_of
+from gradsync.nbgrader.rebuilding import Notebook, rebuilt
+from gradsync.nbgrader.submitted import cells_of, submission_of
+from gradsync.notebook.definitions.file import Cell
+from gradsync.notebook.definitions.locations import relocate
 from gradsync.origin import course_digest, submission_digest
 from gradsync.ranks import LauncherError, sandbox
 from gradsync.ranks.run import LauncherName

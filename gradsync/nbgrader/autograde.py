@@ -20,13 +20,13 @@ from traitlets import Bool
 
 from gradsync.course import find_course
 from gradsync.grading import GraderError
-from gradsync.notebook.assignment import exercise_of
-from gradsync.notebook.gradingfolder import GradingFolder
-from gradsync.notebook.marking import FAILURES, Marking
-from gradsync.notebook.marks import Mark, Marks
-from gradsync.notebook.rebuilding import rebuilt
-from gradsync.notebook.released import markdown_of, released
-from gradsync.notebook.submitted import cells_of
+from gradsync.nbgrader.grading_folder import GradingFolder
+from gradsync.nbgrader.marking import FAILURES, Marking
+from gradsync.nbgrader.marks import Mark, Marks
+from gradsync.nbgrader.rebuilding import rebuilt
+from gradsync.nbgrader.released import markdown_of, released
+from gradsync.nbgrader.source.assignment import exercise_of
+from gradsync.nbgrader.submitted import cells_of
 from gradsync.ranks.sandbox import SandboxError
 from gradsync.reports.text import printable
 

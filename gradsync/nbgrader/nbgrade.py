@@ -18,12 +18,12 @@ from typing import Literal
 
 from gradsync.course import Course, find_course
 from gradsync.grading import GraderError
-from gradsync.notebook.autograde import NO_SANDBOX, phases_of
-from gradsync.notebook.gradingfolder import GradingFolder
-from gradsync.notebook.marking import Marking, Submitted, Task, mark
-from gradsync.notebook.nbcourse import NbCourse
-from gradsync.notebook.rebuilding import Notebook
-from gradsync.notebook.seats import side_by_side
+from gradsync.nbgrader.autograde import NO_SANDBOX, phases_of
+from gradsync.nbgrader.course_folder import NbCourse
+from gradsync.nbgrader.grading_folder import GradingFolder
+from gradsync.nbgrader.marking import Marking, Submitted, Task, mark
+from gradsync.nbgrader.rebuilding import Notebook
+from gradsync.nbgrader.seats import side_by_side
 from gradsync.ranks import sandbox
 from gradsync.ranks.sandbox import SandboxError
 from gradsync.submission import SubmissionError

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 
-from gradsync.notebook.statements import STAR, Statement
+from gradsync.notebook.definitions.statements import STAR, Statement
 
 LATEST = -1  # instead of the index of a statement that reads a name: it is read later
 ALL = -2

@@ -15,8 +15,8 @@ from filelock import FileLock, Timeout
 from gradsync.gradebook import FolderInUse
 from gradsync.grading import draw_seed
 from gradsync.handback import folder_name, write_whole
-from gradsync.notebook import marks
-from gradsync.notebook.marks import Marks
+from gradsync.nbgrader import marks
+from gradsync.nbgrader.marks import Marks
 from gradsync.records import Origin
 
 HIDDEN = ".gradsync"

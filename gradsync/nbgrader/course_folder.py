@@ -20,9 +20,9 @@ from nbgrader.converters import Autograde
 from nbgrader.converters.base import NbGraderException
 from sqlalchemy.exc import SAWarning
 
-from gradsync.notebook.autograde import GradeSubmission
-from gradsync.notebook.rebuilding import Notebook
-from gradsync.notebook.released import released
+from gradsync.nbgrader.autograde import GradeSubmission
+from gradsync.nbgrader.rebuilding import Notebook
+from gradsync.nbgrader.released import released
 from gradsync.submission import SubmissionError
 
 SQLITE = "sqlite:///"

@@ -9,7 +9,7 @@ from typing import Any
 
 from gradsync.course import Course
 from gradsync.grading import GraderError
-from gradsync.notebook.definitions import Cell, Module, NotebookError, module_of
+from gradsync.notebook.definitions.file import Cell, Module, NotebookError, module_of
 from gradsync.submission import Submission
 from gradsync.submission.contents import MAX_FILE
 from gradsync.submission.sources import source_flaw

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from gradsync.notebook.statements import DEFINITIONS, first_line
+from gradsync.notebook.definitions.statements import DEFINITIONS, first_line
 from gradsync.templates import BEGIN, END
 
 BETWEEN = "\n\n\n"  # definitions, as in a file

@@ -8,7 +8,7 @@ from nbformat import NotebookNode
 from nbgrader import utils
 from nbgrader.preprocessors import ClearSolutions
 
-from gradsync.notebook.assignment import exercise_of
+from gradsync.nbgrader.source.assignment import exercise_of
 from gradsync.templates import make_template
 
 Converted = tuple[NotebookNode, dict[str, Any]]

@@ -1,0 +1,1 @@
+"""`%%ranks` and `%ranks`: cells of a notebook on N ranks."""
