@@ -18,7 +18,9 @@ from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps import AutogradeApp
 from nbgrader.converters import Autograde
 from nbgrader.converters.base import NbGraderException
+from nbgrader.preprocessors import Execute
 from sqlalchemy.exc import SAWarning
+from traitlets.utils.importstring import import_item
 
 from gradsync.nbgrader.autograde import GradeSubmission
 from gradsync.nbgrader.rebuilding import Notebook
@@ -36,7 +38,8 @@ class NbCourse:
         """Read the settings of the course in the working folder.
 
         Raises:
-            SubmissionError: it is no course, or its gradebook does not know the assignment.
+            SubmissionError: it is no course, its gradebook does not know the assignment, or its
+                settings would run the cells of submissions.
         """
         self.assignment = assignment
         self.root = Path.cwd()
@@ -49,6 +52,7 @@ class NbCourse:
         self._app.log.addHandler(self._log)
         self._directory = self._app.coursedir
         self._directory.assignment_id = assignment
+        self._check_settings()
         self._check_assignment()
 
     @property
@@ -135,6 +139,15 @@ class NbCourse:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SAWarning)
             return Gradebook(self._directory.db_url, self._directory.course_id)
+
+    def _check_settings(self) -> None:
+        listed = Autograde(coursedir=self._directory, parent=self._app).autograde_preprocessors
+        steps = [import_item(step) if isinstance(step, str) else step for step in listed]
+        if GradeSubmission not in steps or any(issubclass(step, Execute) for step in steps):
+            raise SubmissionError(
+                f"{self.root / 'nbgrader_config.py'} would run the cells of submissions with your "
+                "rights. Take `c.Autograde` from the course's own nbgrader_config.py."
+            )
 
     def _check_assignment(self) -> None:
         url = self._directory.db_url

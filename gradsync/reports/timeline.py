@@ -24,7 +24,7 @@ _BASELINE = 15.0  # of a label in its row
 
 # The text's colour is the page's, so that it is right on a light and on a dark ground.
 _STYLE = """
-.gs-timeline text{fill:currentColor;font:10.5px ui-monospace,Menlo,Consolas,monospace}
+.gs-timeline text{fill:currentColor;color:inherit;font:10.5px ui-monospace,Menlo,Consolas,monospace}
 .gs-timeline .quiet{fill-opacity:.65}
 .gs-timeline .line{fill:none;stroke:currentColor;stroke-opacity:.16}
 .gs-timeline .meeting{fill:currentColor;fill-opacity:.07}

@@ -60,6 +60,22 @@ def test_a_course_without_a_gradebook_is_refused_and_gets_none(course_copy):
     assert not (course_copy.root / "gradebook.db").exists()
 
 
+@pytest.mark.parametrize(
+    "setting",
+    ["", "c.Autograde.autograde_preprocessors.insert(0, 'nbgrader.preprocessors.Execute')"],
+    ids=["nbgrader's own", "Execute added"],
+)
+def test_settings_that_would_run_learners_cells_are_refused(course_copy, setting):
+    config = course_copy.root / "nbgrader_config.py"
+    before = config.read_text() if setting else "c = get_config()"
+    config.write_text(f"{before}\n{setting}\n")
+    course_copy.submit("dan", "phase1", untouched(course_copy))
+    done = course_copy.run("gradsync", "nbgrade", ".", "phase1")
+
+    assert done.returncode == 2
+    assert "would run the cells of submissions" in " ".join(done.stderr.replace("│", " ").split())
+
+
 def test_a_submission_that_is_no_notebook_costs_its_learner_alone(course_copy, needs_sandbox):
     course_copy.submit("bob", "phase1", "{broken")
     course_copy.submit("d'an & co", "phase1", untouched(course_copy))
