@@ -20,14 +20,16 @@ PREFIX = "gradsync-owned-"
 @contextmanager
 def unpacked(files: Mapping[str, bytes]) -> Iterator[Path]:
     """Write a submission's files to a private folder, for ranks to import, while the block runs."""
-    for path in Path(tempfile.gettempdir()).glob(PREFIX + "*"):
-        _remove_if_abandoned(path)
-    with own_folder() as folder:
-        for name, source in files.items():
-            target = folder / name
-            target.parent.mkdir(exist_ok=True)
-            target.write_bytes(source)
-        yield folder
+    _remove_abandoned()
+    try:
+        with own_folder() as folder:
+            for name, source in files.items():
+                target = folder / name
+                target.parent.mkdir(exist_ok=True)
+                target.write_bytes(source)
+            yield folder
+    finally:
+        _remove_abandoned()  # by a worker of this grade that was killed before it knew its ranks
 
 
 @contextmanager
@@ -51,6 +53,11 @@ def _locked_folder() -> tuple[Path, int]:
         shutil.rmtree(folder, ignore_errors=True)
         if lock is not None:
             os.close(lock)
+
+
+def _remove_abandoned() -> None:
+    for path in Path(tempfile.gettempdir()).glob(PREFIX + "*"):
+        _remove_if_abandoned(path)
 
 
 def _remove_if_abandoned(folder: Path) -> None:

@@ -263,10 +263,9 @@ if None not in your_losses:
 #
 # ## DDP's buckets
 #
-# DDP sends gradients in buckets, like the averager of notebook 6. It does this in C++, so `%%ranks`
-# cannot see it. But you can give DDP a *communication hook*. This is a function that DDP calls for
-# each bucket, instead of its own all-reduce. Ours notes how large the bucket is, and then averages
-# it.
+# DDP sends gradients in buckets, like the averager of notebook 6. You can give DDP a
+# *communication hook*. This is a function that DDP calls for each bucket, instead of its own
+# all-reduce. Ours notes how large the bucket is, and then averages it.
 #
 # The model has four layers of 512 × 512 weights, so each layer's gradients take 1.05 MB.
 #
@@ -316,6 +315,7 @@ for number in [1, 2]:
 #
 # Ranks 0, 1 and 2 wait inside `backward` for a bucket that rank 3 never sends: a deadlock.
 # So equal numbers of steps on all ranks are as important with DDP as with your own functions.
+# Without `%%ranks` they would wait until gloo's timeout of 30 minutes.
 #
 # </details>
 
@@ -325,12 +325,6 @@ for _ in range(1 if rank == 3 else 2):
     ddp(torch.randn(16, 512)).sum().backward()
 
 # %% [markdown]
-# `%%ranks` could explain this only because our hook was there: the all-reduce was called from
-# Python. **Without the hook** the buckets start in C++, where `%%ranks` cannot see them. The cell
-# would not end before gloo's timeout of 30 minutes, or before you press the stop button. So if a
-# cell with DDP does not end, stop it, register the hook, and run it again. A common reason is an
-# error on one rank: it stops there, and the others wait for it inside DDP.
-#
 # If some ranks really have fewer batches, `Join` helps. A rank that is done goes on with the
 # collectives of the others, and contributes zeros.
 #
@@ -654,8 +648,7 @@ check("phase2/train", train)
 # ## What to remember
 #
 # - DDP broadcasts the model once. Then each `backward` averages the gradients, in buckets.
-# - DDP does not make the numbers of steps equal. A rank with fewer batches is still a deadlock, and
-#   `%%ranks` sees it only with a communication hook.
+# - DDP does not make the numbers of steps equal. A rank with fewer batches is still a deadlock.
 # - FSDP2 keeps 1/N of everything, and gathers each layer's weights when they are needed.
 # - DDP, FSDP2 and your own functions give the same weights as one process, except for rounding.
 # - Store how many samples all ranks have used, not how many steps they have made.

@@ -3,27 +3,23 @@
 Every function of `torch.distributed`, whatever it is called through (a name imported early, an
 object collective, a hook, a helper thread), ends in a method of `ProcessGroup`, and every wait in
 `Work.wait`. Those are wrapped, nothing above them. Functional collectives, and so DTensor's, are
-led there too. Only what else C++ starts stays unseen: the buckets of DistributedDataParallel.
+led there too, and those of DistributedDataParallel, which C++ starts.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
-import os
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
-from gradsync.ranks import events, frames, functional
-from gradsync.ranks.handles import Handles, is_done
-from gradsync.ranks.recorder import Recorder
-from gradsync.ranks.tensors import tensors_in, versioned
-from gradsync.records import Collective
+from gradsync.ranks import ddp, functional, meetings
+from gradsync.ranks.handles import is_done
+from gradsync.ranks.reporting import Watch
+from gradsync.ranks.tensors import versioned
 
 # ProcessGroup's method -> (the name in torch.distributed, which argument holds what a rank puts in)
 COLLECTIVES: dict[str, tuple[str, int | None]] = {
@@ -56,60 +52,6 @@ REDUCTIONS = {
 }
 
 
-class Watch:
-    """What the wrappers of one process share; until it begins they let everything pass."""
-
-    recorder: Recorder
-    handles: Handles
-    world_size = 0
-
-    def begin(self, recorder: Recorder, world_size: int, roots: tuple[str, ...]) -> None:
-        """Report from now on; call it before a learner's module is imported."""
-        self.recorder = recorder
-        self.handles = Handles(recorder)
-        self.world_size = world_size
-        self.everyone = tuple(range(world_size))
-        self._roots = roots
-
-    def end(self) -> None:
-        """Report nothing more: the group is about to be replaced."""
-        self.world_size = 0
-
-    @property
-    def began(self) -> bool:
-        return self.world_size > 0
-
-    def call_of(self, handle: Any) -> int | None:
-        return self.handles.call_of(handle) if self.began else None
-
-    def sees(self) -> bool:
-        """Tell whether the default group is this run's world, its ranks numbered alike."""
-        return (
-            self.began
-            and dist.is_initialized()
-            and dist.get_world_size() == self.world_size
-            and dist.get_rank() == self.recorder.rank
-        )
-
-    def members(self, group: Any) -> tuple[int, ...] | None:
-        """Return the ranks of a group, in its order; None for one that can't be followed."""
-        ranks = distributed_c10d._world.pg_group_ranks.get(group)
-        return tuple(ranks) if ranks and self.sees() else None
-
-    def describe(self, op: str, group: str, tensors: Any = (), **more: Any) -> Collective:
-        flat = list(tensors_in(tensors))[: events.MAX_TENSORS]
-        where, label = frames.caller(self._roots, flat[0] if flat else None)
-        return Collective(
-            op=op,
-            group=group,
-            shapes=tuple(tuple(t.shape[: events.MAX_SIDES]) for t in flat),
-            dtype=str(flat[0].dtype).removeprefix("torch.") if flat else None,
-            label=label,
-            where=where,
-            **more,
-        )
-
-
 @functools.cache  # once in a process: ranks that are forked have it from the start
 def install() -> Watch:
     """Wrap the methods."""
@@ -125,8 +67,8 @@ def install() -> Watch:
     _wrap_future(watch)
     _wrap_callback(watch, "then")
     _wrap_callback(watch, "add_done_callback")
-    _wrap_rendezvous(watch, "init_process_group", _world)
-    _wrap_rendezvous(watch, "new_group", _founders)
+    meetings.install(watch)
+    ddp.install(watch)
     _wrap_join(watch)
     return watch
 
@@ -234,55 +176,6 @@ def _wrap_callback(watch: Watch, name: str) -> None:
         return chained
 
     setattr(torch._C.Future, name, wrapper)
-
-
-def _wrap_rendezvous(
-    watch: Watch, name: str, who: Callable[[Watch, dict[str, Any]], tuple[int, ...] | None]
-) -> None:
-    """Wrap a function in which ranks meet over the store."""
-    original: Callable[..., Any] = getattr(distributed_c10d, name)
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        members = who(watch, _by_name(signature, args, kwargs)) if watch.began else None
-        if members is None:
-            return original(*args, **kwargs)
-        collective = watch.describe(name, f"{name} {members}", members=members)
-        call = watch.recorder.enter(collective, waits=True)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            watch.recorder.leave(call, at_once=True)
-
-    for module in (dist, distributed_c10d):
-        setattr(module, name, wrapper)
-
-
-def _world(watch: Watch, arguments: dict[str, Any]) -> tuple[int, ...] | None:
-    """Return who meets in `init_process_group`; None for another world than this run's."""
-    size = arguments.get("world_size", -1)
-    told = str(size) if type(size) is int and size > 0 else os.environ.get("WORLD_SIZE", "")
-    return watch.everyone if told in ("", str(watch.world_size)) else None
-
-
-def _founders(watch: Watch, arguments: dict[str, Any]) -> tuple[int, ...] | None:
-    """Return who meets in `new_group`: everyone, members or not, unless they agreed otherwise."""
-    if not watch.sees():
-        return None
-    ranks = arguments.get("ranks")
-    if arguments.get("use_local_synchronization") and ranks:
-        return tuple(sorted(ranks))
-    return watch.everyone
-
-
-def _by_name(
-    signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    try:
-        return signature.bind(*args, **kwargs).arguments
-    except TypeError:  # the call itself will say so
-        return {}
 
 
 def _wrap_join(watch: Watch) -> None:

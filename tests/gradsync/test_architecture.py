@@ -16,7 +16,11 @@ MODULES = {
     if "standins" not in path.parts
 }
 UNTRUSTED = {
-    f"gradsync.ranks.{name}" for name in ("worker", "watch", "frames", "cells", "displays", "inbox")
+    f"gradsync.ranks.{name}"
+    for name in (
+        *("worker", "watch", "reporting", "meetings", "ddp"),
+        *("frames", "cells", "displays", "inbox"),
+    )
 }
 # Lower rooms know nothing of higher ones.
 LAYERS = [

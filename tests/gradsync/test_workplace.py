@@ -29,10 +29,14 @@ def temporary(monkeypatch, tmp_path):
 @pytest.fixture
 def abandoned(temporary):
     """Leave behind what a grader does that is killed; return the folder."""
-    environ = {"TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-c", KILLED], env=environ, check=False)
+    leave_a_folder(temporary)
     [folder] = temporary.iterdir()
     return folder
+
+
+def leave_a_folder(temporary):
+    environ = {"TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", KILLED], env=environ, check=False)
 
 
 def test_the_files_lie_there_while_it_lasts(temporary):
@@ -54,6 +58,14 @@ def test_what_a_killed_grader_left_goes_with_the_next_grade(abandoned, temporary
 
     assert seen == [folder]
     assert folder != abandoned
+
+
+def test_what_is_left_during_a_grade_goes_at_its_end(temporary):
+    with unpacked(FILES):
+        leave_a_folder(temporary)
+        assert len(list(temporary.iterdir())) == 2
+
+    assert list(temporary.iterdir()) == []
 
 
 def test_graders_side_by_side_leave_each_other_alone(temporary):

@@ -1,0 +1,65 @@
+"""Untrusted side: the functions in which ranks meet over the store, reported like collectives."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from gradsync.ranks.reporting import Watch
+
+
+def install(watch: Watch) -> None:
+    """Wrap them."""
+    _wrap(watch, "init_process_group", _world)
+    _wrap(watch, "new_group", _founders)
+
+
+def _wrap(
+    watch: Watch, name: str, who: Callable[[Watch, dict[str, Any]], tuple[int, ...] | None]
+) -> None:
+    original: Callable[..., Any] = getattr(distributed_c10d, name)
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        members = who(watch, _by_name(signature, args, kwargs)) if watch.began else None
+        if members is None:
+            return original(*args, **kwargs)
+        collective = watch.describe(name, f"{name} {members}", members=members)
+        with watch.blocking(collective):
+            return original(*args, **kwargs)
+
+    for module in (dist, distributed_c10d):
+        setattr(module, name, wrapper)
+
+
+def _world(watch: Watch, arguments: dict[str, Any]) -> tuple[int, ...] | None:
+    """Return who meets in `init_process_group`; None for another world than this run's."""
+    size = arguments.get("world_size", -1)
+    told = str(size) if type(size) is int and size > 0 else os.environ.get("WORLD_SIZE", "")
+    return watch.everyone if told in ("", str(watch.world_size)) else None
+
+
+def _founders(watch: Watch, arguments: dict[str, Any]) -> tuple[int, ...] | None:
+    """Return who meets in `new_group`: everyone, members or not, unless they agreed otherwise."""
+    if not watch.sees():
+        return None
+    ranks = arguments.get("ranks")
+    if arguments.get("use_local_synchronization") and ranks:
+        return tuple(sorted(ranks))
+    return watch.everyone
+
+
+def _by_name(
+    signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    try:
+        return signature.bind(*args, **kwargs).arguments
+    except TypeError:  # the call itself will say so
+        return {}

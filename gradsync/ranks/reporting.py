@@ -1,0 +1,79 @@
+"""Untrusted side: what all wrappers of this process need to report what they see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from gradsync.ranks import events, frames
+from gradsync.ranks.handles import Handles
+from gradsync.ranks.recorder import Recorder
+from gradsync.ranks.tensors import tensors_in
+from gradsync.records import Collective
+
+
+class Watch:
+    """What the wrappers of one process share; until it begins they let everything pass."""
+
+    recorder: Recorder
+    handles: Handles
+    world_size = 0
+
+    def begin(self, recorder: Recorder, world_size: int, roots: tuple[str, ...]) -> None:
+        """Report from now on; call it before a learner's module is imported."""
+        self.recorder = recorder
+        self.handles = Handles(recorder)
+        self.world_size = world_size
+        self.everyone = tuple(range(world_size))
+        self._roots = roots
+
+    def end(self) -> None:
+        """Report nothing more: the group is about to be replaced."""
+        self.world_size = 0
+
+    @property
+    def began(self) -> bool:
+        return self.world_size > 0
+
+    def call_of(self, handle: Any) -> int | None:
+        return self.handles.call_of(handle) if self.began else None
+
+    def sees(self) -> bool:
+        """Tell whether the default group is this run's world, its ranks numbered alike."""
+        return (
+            self.began
+            and dist.is_initialized()
+            and dist.get_world_size() == self.world_size
+            and dist.get_rank() == self.recorder.rank
+        )
+
+    def members(self, group: Any) -> tuple[int, ...] | None:
+        """Return the ranks of a group, in its order; None for one that can't be followed."""
+        ranks = distributed_c10d._world.pg_group_ranks.get(group)
+        return tuple(ranks) if ranks and self.sees() else None
+
+    def describe(self, op: str, group: str, tensors: Any = (), **more: Any) -> Collective:
+        flat = list(tensors_in(tensors))[: events.MAX_TENSORS]
+        where, label = frames.caller(self._roots, flat[0] if flat else None)
+        return Collective(
+            op=op,
+            group=group,
+            shapes=tuple(tuple(t.shape[: events.MAX_SIDES]) for t in flat),
+            dtype=str(flat[0].dtype).removeprefix("torch.") if flat else None,
+            label=label,
+            where=where,
+            **more,
+        )
+
+    @contextmanager
+    def blocking(self, collective: Collective) -> Iterator[None]:
+        """Report a call that returns when it is complete."""
+        call = self.recorder.enter(collective, waits=True)
+        try:
+            yield
+        finally:
+            self.recorder.leave(call, at_once=True)
