@@ -1,8 +1,9 @@
 """Many submissions graded into one folder, by a run that can be taken up again where it stopped.
 
-Each submission's report is written when it is graded, and the gradebook after each. A later run
-takes over what was finished there and still holds: a whole report, made from the same submission,
-course and seed. The seed is kept in the folder, so that it is the same for all and for a later run.
+Each submission's report is written when it is graded, and its line in the gradebook right after. A
+later run takes over what was finished there and still holds: a whole report, made from the same
+submission, course and seed. Lines of submissions that a run does not name stay as they are, and
+with them the seed of the folder.
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ from gradsync.handback import (
     PAGE,
     STATE,
     folder_name,
+    lines_of_others,
     read_grade,
     remove_leftovers,
-    write_gradebook,
+    update_gradebook,
     write_report,
     write_whole,
 )
 from gradsync.origin import course_digest, submission_digest
 from gradsync.ranks.run import LauncherName
 from gradsync.records import Grade, Origin, Report
-from gradsync.reports import summary
+from gradsync.reports import gradebook, summary
 from gradsync.submission import (
     Submission,
     SubmissionError,
@@ -81,23 +83,25 @@ def grade_class(
     has no numbers then and is tried again by a later run.
 
     Args:
-        entries: what to grade, in the gradebook's order.
+        entries: what to grade, in this order.
         course: whose hidden suites are run.
         phases: "phase1", "phase2".
         out: the folder of the reports and the gradebook.
         seed: from which tests draw their inputs; None takes the folder's own.
-        fresh: grade all anew, and draw another seed unless one is given.
+        fresh: grade all of them anew.
         sandboxed: keep the ranks apart from the machine; `ranks.sandbox.check` says if it can.
 
     Raises:
         FolderInUse: another grader is at work in `out`.
+        NoGradebook: `out` has a gradebook.csv of another kind.
         CourseError: a phase has no hidden suite.
         OSError: `out` can't be written to.
     """
     course_made = course_digest(course, phases)
     with _alone_in(out):
         remove_leftovers(out)
-        seed = _settled_seed(out, seed, fresh)
+        names = [entry.submission.name for entry in entries]
+        seed = _settled_seed(out, seed, fresh=fresh, others=bool(lines_of_others(names, out)))
         origins = {
             entry.submission.name: Origin(
                 submission_digest(entry.submission), course_made, sandboxed
@@ -105,16 +109,15 @@ def grade_class(
             for entry in entries
         }
         done = {} if fresh else _finished(origins, out, seed)
+        update_gradebook(done.values(), out)
         for entry in entries:
             name = entry.submission.name
             if name in done:
                 yield Outcome(done[name], _page(name, out))
                 continue
             outcome = _grade(entry, course, phases, seed, origins[name], out)
-            done[name] = outcome.grade
-            write_gradebook(_in_order(done, origins), out)
+            update_gradebook([outcome.grade], out)
             yield outcome
-        write_gradebook(_in_order(done, origins), out)
 
 
 def entries_at(
@@ -142,10 +145,6 @@ def _finished(origins: Mapping[str, Origin], out: Path, seed: int) -> dict[str, 
     """Return the grades that an earlier run came to and that still hold, by submission."""
     found = {name: read_grade(name, out, origin, seed) for name, origin in origins.items()}
     return {name: grade for name, grade in found.items() if grade is not None}
-
-
-def _in_order(done: Mapping[str, Grade], names: Iterable[str]) -> list[Grade]:
-    return [done[name] for name in names if name in done]
 
 
 def _grade(
@@ -184,13 +183,17 @@ def _alone_in(out: Path) -> Iterator[None]:
         lock.release()
 
 
-def _settled_seed(out: Path, given: int | None, fresh: bool) -> int:
-    """Return the seed for this run, having written it down for the next."""
-    kept = None if fresh else _kept_seed(out)
-    seed = given if given is not None else kept
-    if seed is None:
-        seed = draw_seed()
-    if seed != kept:
+def _settled_seed(out: Path, given: int | None, *, fresh: bool, others: bool) -> int:
+    """Return the seed for this run.
+
+    It becomes the folder's own, unless the folder has grades of `others` from the seed of before:
+    these would have to be graded again.
+    """
+    kept = _kept_seed(out)
+    seed = kept if others or not fresh else None
+    if given is not None or seed is None:
+        seed = draw_seed() if given is None else given
+    if seed != kept and (kept is None or not others):
         write_whole(out / STATE, json.dumps({"seed": seed}) + "\n")
     return seed
 
@@ -204,15 +207,16 @@ def _kept_seed(out: Path) -> int | None:
 
 
 def _unique_names(paths: Iterable[Path]) -> dict[Path, str]:
-    """Return each path's name; of those that would share a folder, later ones get a number."""
+    """Return each path's name; of those that would share a folder or a line in the gradebook,
+    later ones get a number."""
     names: dict[Path, str] = {}
-    folders: set[str] = set()
+    taken: set[str] = set()
     for path in paths:
         name = plain = submission_name(path)
         count = 1
-        while folder_name(name) in folders:
+        while taken & {folder_name(name), gradebook.cell(name)}:
             count += 1
             name = f"{plain}-{count}"
         names[path] = name
-        folders.add(folder_name(name))
+        taken |= {folder_name(name), gradebook.cell(name)}
     return names

@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from gradsync.records import Grade, Observation, Origin, Report
@@ -41,12 +41,35 @@ def read_grade(submission: str, out: Path, origin: Origin, seed: int) -> Grade |
     return machine.read(text, origin, seed) if (folder / PAGE).is_file() else None
 
 
-def write_gradebook(grades: Sequence[Grade], out: Path) -> Path:
-    """Write `gradebook.csv` to `out`; return its path."""
-    out.mkdir(parents=True, exist_ok=True)
+def update_gradebook(grades: Iterable[Grade], out: Path) -> Path:
+    """Write these grades into `gradebook.csv` in `out`, beside the lines it has; return its path.
+
+    Raises:
+        NoGradebook: the file there is none.
+    """
     path = out / GRADEBOOK
-    write_whole(path, gradebook.render(grades))
+    write_whole(path, gradebook.render(grades, _former(path)))
     return path
+
+
+def lines_of_others(submissions: Iterable[str], out: Path) -> list[str]:
+    """Return whose lines in the gradebook in `out` are not those of these submissions.
+
+    Raises:
+        NoGradebook: the file there is none.
+    """
+    known = gradebook.submissions(_former(out / GRADEBOOK))
+    return sorted(known - {gradebook.cell(submission) for submission in submissions})
+
+
+def _former(path: Path) -> str:
+    """Return the text of the gradebook so far, "" without one."""
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        return ""
+    except UnicodeDecodeError:
+        raise gradebook.NoGradebook("it is not a text in UTF-8") from None
 
 
 def write_trace(seen: Observation, out: Path) -> tuple[Path, Path]:

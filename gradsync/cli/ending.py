@@ -13,6 +13,7 @@ from gradsync.course import CourseError
 from gradsync.gradebook import FolderInUse
 from gradsync.grading import GraderError
 from gradsync.ranks.sandbox import SandboxError
+from gradsync.reports.gradebook import NoGradebook
 from gradsync.submission import SubmissionError
 
 UNUSABLE_ARGUMENTS = 2
@@ -27,6 +28,12 @@ def main() -> None:
         app()
     except (CourseError, SubmissionError, FolderInUse) as problem:
         _fail(UNUSABLE_ARGUMENTS, str(problem))
+    except NoGradebook as problem:
+        _fail(
+            UNUSABLE_ARGUMENTS,
+            f"the gradebook.csv there can't be read ({problem}). Move it away, or choose another "
+            "folder with --out.",
+        )
     except SandboxError as problem:
         _fail(GRADER_FAILED, f"no sandbox for other people's code: {problem}. {UNSAFE}")
     except GraderError as problem:

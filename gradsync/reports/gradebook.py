@@ -1,12 +1,16 @@
-"""gradebook.csv: a class at a glance, a line for each submission."""
+"""gradebook.csv: a class at a glance, a line for each submission.
+
+A spreadsheet may have saved it since, so its lines are kept as they are read.
+"""
 
 from __future__ import annotations
 
 import csv
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable
 from io import StringIO
+from typing import Any
 
 from gradsync.records import Grade
 from gradsync.reports.text import printable
@@ -20,30 +24,68 @@ _UNSEEN = ("Cc", "Cf", "Zl", "Zp", "Zs")  # Unicode's categories of controls, ma
 _LINE_BREAK = re.compile(r"[\r\n]+")
 
 
-def render(grades: Sequence[Grade]) -> str:
-    """The grades as CSV, in the order given."""
+
+
+class NoGradebook(ValueError):
+    """A text is not the CSV of a gradebook; the message says what was found in it."""
+
+
+def render(grades: Iterable[Grade], former: str = "") -> str:
+    """Return the gradebook as CSV, sorted by submission.
+
+    Args:
+        grades: each replaces the line of its submission, if there is one.
+        former: the gradebook so far; its other lines are kept as they are.
+
+    Raises:
+        NoGradebook: `former` can't be read.
+    """
+    rows = _rows(former) | {cell(grade.submission): _row(grade) for grade in grades}
     lines = StringIO()
-    writer = csv.writer(lines, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(_row(grade) for grade in grades)
+    writer = csv.DictWriter(lines, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(row for _, row in sorted(rows.items()))
     return lines.getvalue()
 
 
-def _row(grade: Grade) -> tuple[str | float | None, ...]:
-    return (  # None leaves its cell empty
-        _cell(grade.submission),
-        grade.score,
-        grade.max_score,
-        grade.phases.get("phase1"),
-        grade.phases.get("phase2"),
-        grade.status,
-    )
+def submissions(former: str) -> set[str]:
+    """Return the submissions that have a line in a gradebook, as `cell` writes their names.
+
+    Raises:
+        NoGradebook: it can't be read.
+    """
+    return set(_rows(former))
 
 
-def _cell(text: str) -> str:
-    """The text on one line, as no spreadsheet computes it and no terminal obeys it."""
+def cell(text: str) -> str:
+    """Return the text on one line, as no spreadsheet computes it and no terminal obeys it."""
     line = _LINE_BREAK.sub(" ", printable(text))
     seen = (
         c for c in unicodedata.normalize("NFKC", line) if unicodedata.category(c) not in _UNSEEN
     )
     return "'" + line if next(seen, "").startswith(_FORMULA) else line
+
+
+def _rows(text: str) -> dict[str, dict[str, Any]]:
+    """Return the lines of a gradebook by submission."""
+    if not text.strip():
+        return {}
+    try:
+        reader = csv.DictReader(StringIO(text.removeprefix("\ufeff"), newline=""))
+        if tuple(reader.fieldnames or ())[: len(COLUMNS)] != COLUMNS:
+            raise NoGradebook(f"its first line is {text.splitlines()[0][:80]!r}")
+        rows = [{name: row.get(name) for name in COLUMNS} for row in reader]
+    except csv.Error as problem:
+        raise NoGradebook(str(problem)) from None
+    return {row["submission"] or "": row for row in rows}
+
+
+def _row(grade: Grade) -> dict[str, Any]:
+    return {  # None leaves its cell empty
+        "submission": cell(grade.submission),
+        "score": grade.score,
+        "max_score": grade.max_score,
+        "phase1": grade.phases.get("phase1"),
+        "phase2": grade.phases.get("phase2"),
+        "status": grade.status,
+    }

@@ -16,6 +16,8 @@ from gradsync.submission.archives import ENDINGS, archive_entries
 from gradsync.submission.contents import Contents, Refused, Unreadable, listing, printed
 from gradsync.submission.folders import folder_entries
 
+OTHER_KIND = "is not a folder, .zip or .tar.gz"
+STAFF_FILES = {"course.toml", "gradebook.csv", "overrides.csv", "roster.csv"}
 MISNAMED = 5  # of a submission's names that only look right, how many are told
 
 
@@ -35,7 +37,8 @@ class Submission:
 def find_submissions(path: Path, course: Course) -> list[Path]:
     """Return the submissions at `path`: itself, or, where it is a class, those in it.
 
-    A link is followed where it is `path` itself. In a class it is a submission that can't be read.
+    A link is followed where it is `path` itself. In a class it is a submission that can't be read,
+    and so is a file of another kind beside the others, such as a .rar, but for the staff's own.
 
     Raises:
         SubmissionError: there is nothing at `path`, or nothing in it that could be a submission.
@@ -45,7 +48,7 @@ def find_submissions(path: Path, course: Course) -> list[Path]:
         if is_archive(path):
             return [path]
         if not path.is_dir():
-            problem = "is no folder, .zip or .tar.gz" if os.path.lexists(path) else "does not exist"
+            problem = OTHER_KIND if os.path.lexists(path) else "does not exist"
             raise SubmissionError(f"{path} {problem}. Name a submission, or a folder of them.")
         wanted = [_places(phase, file) for phase in course.phases for file in course.files(phase)]
         if any(_may_be_there(path / place) for places in wanted for place in places):
@@ -53,7 +56,7 @@ def find_submissions(path: Path, course: Course) -> list[Path]:
         members = sorted(Path(item.path) for item in os.scandir(path) if _is_member(item))
     except (OSError, RuntimeError, ValueError) as problem:  # RuntimeError: links in a circle
         raise SubmissionError(f"{path} can't be read: {problem}") from None
-    if not members:
+    if not any(_may_be_submission(member) for member in members):
         expected = ", ".join(places[0] for places in wanted)
         raise SubmissionError(f"{path} holds no submission: none of {expected} is in it.")
     return members
@@ -76,6 +79,8 @@ def read_submission(
     is_packed = is_archive(path)
     entries = archive_entries(path) if is_packed else folder_entries(path, course.phases)
     try:
+        if path.is_file() and not _may_be_submission(path):
+            raise Refused(f"{OTHER_KIND}: pack the files again as a .zip")
         contents.take_all(entries)
         top = contents.folder()
     except Unreadable as problem:
@@ -124,9 +129,12 @@ def _may_be_there(path: Path) -> bool:
 
 
 def _is_member(item: os.DirEntry[str]) -> bool:
-    if item.name.startswith((".", "__")):
-        return False
-    return item.is_dir(follow_symlinks=False) or item.is_symlink() or is_archive(Path(item.path))
+    hidden = item.name.startswith((".", "__"))
+    return not hidden and (item.is_dir() or item.name not in STAFF_FILES)
+
+
+def _may_be_submission(path: Path) -> bool:
+    return path.is_symlink() or path.is_dir() or is_archive(path)
 
 
 def _found(

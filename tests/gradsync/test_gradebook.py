@@ -13,6 +13,7 @@ from small_course import WRONG, write_course, write_submission
 from gradsync import gradebook
 from gradsync.gradebook import FolderInUse, entries_at, grade_class
 from gradsync.grading import GraderError
+from gradsync.reports.gradebook import NoGradebook
 
 HERE = Path(__file__).parent
 
@@ -33,12 +34,13 @@ class Class:
         """Grade the class; return the names of those that were not taken over."""
         return [o.grade.submission for o in self.outcomes(**options) if o.report or o.problem]
 
-    def outcomes(self, **options):
-        entries = entries_at([self.folder], self.course, ["phase1"], self.out, "gradsync grade")
+    def outcomes(self, only="", **options):
+        entries = entries_at([self.folder / only], self.course, ["phase1"], self.out, "gradsync grade")
         return grade_class(entries, self.course, ["phase1"], self.out, **options)
 
     def rows(self):
-        rows = csv.DictReader((self.out / "gradebook.csv").read_text().splitlines())
+        text = (self.out / "gradebook.csv").read_text(encoding="utf-8-sig")
+        rows = csv.DictReader(text.splitlines())
         return {row["submission"]: row for row in rows}
 
     def seeds(self):
@@ -184,18 +186,69 @@ def test_what_the_grader_failed_on_is_tried_again(klass):
     assert klass.rows()["bob"]["status"] == "graded"
 
 
-def test_the_gradebook_holds_what_is_known_after_each_grade(klass):
-    klass.grade()
-    write_submission(klass.folder / "bob", WRONG)
-    write_submission(klass.folder / "cleo", WRONG)
+def test_the_gradebook_has_a_line_as_soon_as_a_submission_is_graded(klass):
     outcomes = klass.outcomes()
     seen = [(next(outcomes).grade.submission, list(klass.rows())) for _ in range(3)]
 
     assert seen == [
-        ("ada", ["ada", "bob", "cleo"]),  # as it was
+        ("ada", ["ada"]),
         ("bob", ["ada", "bob"]),
         ("cleo", ["ada", "bob", "cleo"]),
     ]
+
+
+def test_a_line_stays_until_its_submission_is_graded_again(klass):
+    klass.grade()
+    klass.failing = {"ada": GraderError()}
+    outcomes = klass.outcomes(fresh=True)
+    next(outcomes)
+
+    assert [row["status"] for row in klass.rows().values()] == ["grader-failed", "graded", "graded"]
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_grading_one_submission_keeps_the_lines_and_the_seed_of_the_class(klass, fresh):
+    klass.failing = {"cleo": GraderError()}  # whose line stands in no report
+    klass.grade()
+    rows, seeds = klass.rows(), klass.seeds()
+    klass.failing = {}
+    write_submission(klass.folder / "bob", WRONG)
+    klass.grade(only="bob", fresh=fresh)
+
+    assert klass.rows() == rows
+    assert klass.seeds() == seeds
+    assert klass.grade() == ["cleo"]
+
+
+def test_another_seed_for_one_submission_is_not_kept_for_the_class(klass):
+    klass.grade()
+    klass.grade(only="bob", seed=2**48)
+
+    assert klass.grade() == ["bob"]
+    assert len(klass.seeds()) == 1
+
+
+def test_columns_and_marks_of_a_spreadsheet_do_no_harm_to_other_lines(klass):
+    klass.grade()
+    book = klass.out / "gradebook.csv"
+    book.write_text("\ufeff" + book.read_text().replace("\n", ",\r\n").replace("0.333", "0.5"))
+    scores = {name: row["score"] for name, row in klass.rows().items()}
+    klass.grade(only="bob", fresh=True)
+
+    assert {**scores, "bob": klass.rows()["bob"]["score"]} == {
+        name: row["score"] for name, row in klass.rows().items()
+    }
+
+
+@pytest.mark.parametrize("other", [b"name;points\nada;3\n", b"\xff\xfe\x00"])
+def test_a_file_that_is_no_gradebook_is_left_alone(klass, other):
+    klass.out.mkdir()
+    (klass.out / "gradebook.csv").write_bytes(other)
+
+    with pytest.raises(NoGradebook):
+        klass.grade()
+    assert (klass.out / "gradebook.csv").read_bytes() == other
+    assert not list(klass.out.glob("*/report.json"))
 
 
 def test_one_grader_at_a_time_writes_to_a_folder(klass):

@@ -9,7 +9,7 @@ from report_samples import report, verdict
 from gradsync.handback import (
     folder_name,
     remove_leftovers,
-    write_gradebook,
+    update_gradebook,
     write_report,
     write_whole,
 )
@@ -25,7 +25,7 @@ def test_a_report_is_written_as_json_and_html(tmp_path):
 
 
 def test_the_gradebook_has_a_line_a_submission(tmp_path):
-    path = write_gradebook([Grade("ada", "graded"), Grade("bob", "graded")], tmp_path)
+    path = update_gradebook([Grade("ada", "graded"), Grade("bob", "graded")], tmp_path)
 
     rows = list(csv.DictReader(path.read_text().splitlines()))
     assert [row["submission"] for row in rows] == ["ada", "bob"]

@@ -17,10 +17,10 @@ def rows(*reports: Report) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(gradebook.render(grades))))
 
 
-def test_gradebook_has_a_line_for_each_submission_in_the_order_given():
+def test_gradebook_has_a_line_for_each_submission_sorted_by_name():
     seen = rows(report(submission="bob"), report(submission="ada"))
 
-    assert [row["submission"] for row in seen] == ["bob", "ada"]
+    assert [row["submission"] for row in seen] == ["ada", "bob"]
 
 
 def test_gradebook_has_the_contracts_columns():

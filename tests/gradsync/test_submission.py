@@ -226,10 +226,21 @@ def test_a_truncated_archive_is_a_submission_with_a_note(tmp_path, pack):
 def test_a_folder_of_submissions_is_a_class(tmp_path):
     as_folder(tmp_path / "ada", FILES)
     as_zip(tmp_path / "bob.zip", FILES)
-    (tmp_path / "notes.txt").write_text("")
+    (tmp_path / "roster.csv").write_text("")
     (tmp_path / ".hidden").mkdir()
 
     assert [p.name for p in find_submissions(tmp_path, COURSE)] == ["ada", "bob.zip"]
+
+
+@pytest.mark.parametrize("name", ["carl.rar", "dora.py", "notes.txt", "emil.tar"])
+def test_a_file_of_another_kind_in_a_class_is_unreadable_with_its_reason(tmp_path, name):
+    as_folder(tmp_path / "ada", FILES)
+    (tmp_path / name).write_bytes(b"")
+    [_, other] = sorted(find_submissions(tmp_path, COURSE), key=lambda path: path.name == name)
+
+    assert read_submission(other, COURSE).notes == (
+        f"unreadable: {name} is not a folder, .zip or .tar.gz: pack the files again as a .zip",
+    )
 
 
 def test_a_submission_is_no_class(tmp_path):
