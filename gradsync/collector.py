@@ -13,6 +13,7 @@ from gradsync.ranks import LauncherError, symbolic
 from gradsync.ranks.crew import Launcher
 from gradsync.ranks.fork import ForkLauncher
 from gradsync.records import Verdict
+from gradsync.time_budget import KEPT, TimeBudget
 from gradsync.workers import Turns, side_by_side
 
 # What keeps a test from being judged. The last three no answer can cause: such a test is broken.
@@ -27,18 +28,24 @@ class Collector:
         exercise: str | None = None,
         launcher: Launcher | None = None,
         workers: int = 1,
+        budget: TimeBudget | None = None,
     ) -> None:
         self.exercise = exercise
         self.lost: Exception | None = None  # what kept a test from being judged at all
         self.interrupted = False  # by Ctrl-C
         self._launcher = launcher
         self._workers = workers
+        self._budget = budget
         self._left_garbage = False
         self._verdicts: dict[str, Verdict | None] = {}  # by test, in the order of the suite
 
     @property
     def verdicts(self) -> list[Verdict]:
         return [verdict for verdict in self._verdicts.values() if verdict is not None]
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        if self._budget is not None:
+            config.stash[KEPT] = self._budget
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items[:] = [item for item in items if self._is_wanted(item)]
@@ -69,6 +76,8 @@ class Collector:
         verdict = getattr(report, "gradsync_verdict", None)
         if verdict is not None:
             self._verdicts[report.nodeid] = verdict
+            if self._budget is not None and verdict.status == "timeout" and verdict.world_size:
+                self._budget.note(verdict.exercise, verdict.seconds)
 
     def pytest_exception_interact(self, node: pytest.Item, call: pytest.CallInfo[None]) -> None:
         self._left_garbage = True  # the frames hold what ranks returned, and each other

@@ -103,15 +103,12 @@ def grade_class(
         names = [entry.submission.name for entry in entries]
         seed = _settled_seed(out, seed, fresh=fresh, others=bool(lines_of_others(names, out)))
         origins = {
-            entry.submission.name: Origin(
-                submission_digest(entry.submission), course_made, sandboxed
-            )
-            for entry in entries
+            name: Origin(submission_digest(entry.submission), course_made, sandboxed)
+            for name, entry in zip(names, entries, strict=True)
         }
         done = {} if fresh else _finished(origins, out, seed)
         update_gradebook(done.values(), out)
-        for entry in entries:
-            name = entry.submission.name
+        for name, entry in zip(names, entries, strict=True):
             if name in done:
                 yield Outcome(done[name], _page(name, out))
                 continue
@@ -207,8 +204,7 @@ def _kept_seed(out: Path) -> int | None:
 
 
 def _unique_names(paths: Iterable[Path]) -> dict[Path, str]:
-    """Return each path's name; of those that would share a folder or a line in the gradebook,
-    later ones get a number."""
+    """Return each path's name; later ones get a number where they would share a folder or a line."""
     names: dict[Path, str] = {}
     taken: set[str] = set()
     for path in paths:

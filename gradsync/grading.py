@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,10 @@ from gradsync.course import Audience, Course
 from gradsync.ranks import LauncherError, dynamo, get_launcher
 from gradsync.ranks.run import LauncherName
 from gradsync.records import Report, Verdict
-from gradsync.roots import point_at_roots
+from gradsync.roots import explain_not_run, point_at_roots
 from gradsync.submission import Submission
 from gradsync.suites import run_pytest
+from gradsync.time_budget import TimeBudget
 from gradsync.workers import count_workers
 from gradsync.workplace import unpacked
 
@@ -61,7 +62,8 @@ def grade(
     suites = [course.suite(audience, phase) for phase in phases]
     starter = get_launcher(launcher)
     starter.warm_up()
-    collector = Collector(exercise, starter, workers or count_workers())
+    needs = {each.id: each.needs for phase in phases for each in course.exercises(phase)}
+    collector = Collector(exercise, starter, workers or count_workers(), TimeBudget(needs))
     with unpacked(submission.files) as folder:
         options = [f"--submission={folder}", f"--seed={seed}", *pytest_options]
         if launcher is not None:
@@ -71,7 +73,7 @@ def grade(
         submission=submission.name,
         seed=seed,
         seconds=time.monotonic() - began,
-        verdicts=_in_order(collector.verdicts, course, phases),
+        verdicts=_in_order(collector.verdicts, needs),
         notes=submission.notes,
     )
 
@@ -95,10 +97,9 @@ def _run(suites: Sequence[Path], root: Path, options: Sequence[str], collector: 
 
 
 def _in_order(
-    verdicts: Sequence[Verdict], course: Course, phases: Sequence[str]
+    verdicts: Sequence[Verdict], needs: Mapping[str, Sequence[str]]
 ) -> tuple[Verdict, ...]:
     """Return the verdicts in the order of the course, those of symptoms pointing at their roots."""
-    exercises = [exercise for phase in phases for exercise in course.exercises(phase)]
-    ids = [exercise.id for exercise in exercises]
-    in_order = sorted(verdicts, key=lambda verdict: ids.index(verdict.exercise))
-    return point_at_roots(in_order, {exercise.id: exercise.needs for exercise in exercises})
+    places = {exercise: place for place, exercise in enumerate(needs)}
+    in_order = sorted(verdicts, key=lambda verdict: places[verdict.exercise])
+    return point_at_roots(explain_not_run(in_order), needs)

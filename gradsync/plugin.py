@@ -26,6 +26,7 @@ from gradsync.ranks.observe import observe
 from gradsync.ranks.run import LauncherName
 from gradsync.ranks.task import Task
 from gradsync.records import Observation
+from gradsync.time_budget import KEPT, TimeBudget
 from gradsync.verdicts import MissingFile, verdict_id, verdict_of
 
 PATIENCE = 20.0  # seconds a test's ranks may take: a hundred times what a correct answer needs
@@ -79,6 +80,8 @@ class Ranks:
     phase: str
     seen: list[Observation]
     seed: str
+    exercise: str = ""
+    budget: TimeBudget | None = None  # None: each test has all of its time
 
     def __call__(
         self,
@@ -106,6 +109,7 @@ class Ranks:
         Raises:
             RankFailure: the ranks did not come to their end.
             MissingFile: the submission lacks a file that the function asks for.
+            NotRun: tests of the exercise have run into their time limits before.
         """
         standins = self._standins()
         task = Task(
@@ -118,7 +122,7 @@ class Ranks:
             readable=standins,
             environ={**rank_environ(bare=True), **GRADED} if self.submission else None,
             process_group=process_group,
-            timeout=timeout,
+            timeout=self.budget.limit(self.exercise, timeout) if self.budget else timeout,
             casualties=tuple(casualties),
             seed=f"{self.seed}, run {len(self.seen)}",
         )
@@ -170,7 +174,10 @@ def ranks(request: pytest.FixtureRequest) -> Ranks:
     request.node.stash[SEEN] = seen
     launcher = get_launcher(request.config.getoption("--launcher"))
     seed = f"{request.config.getoption('--seed')} {request.node.name}"
-    return Ranks(launcher, submission, course, phase, seen, seed)
+    marker = request.node.get_closest_marker("exercise")
+    exercise = marker.args[0] if marker is not None else ""
+    budget = request.config.stash.get(KEPT, None) if exercise else None
+    return Ranks(launcher, submission, course, phase, seen, seed, exercise, budget)
 
 
 @pytest.fixture

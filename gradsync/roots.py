@@ -30,6 +30,28 @@ def point_at_roots(
     )
 
 
+def explain_not_run(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
+    """Return the verdicts, those of tests that were not run naming the test they are due to."""
+    first: dict[str, Verdict] = {}
+    for verdict in verdicts:
+        if verdict.status == "timeout" and verdict.world_size:
+            first.setdefault(verdict.exercise, verdict)
+    return tuple(
+        _due_to(first[verdict.exercise], verdict)
+        if verdict.status == "timeout" and not verdict.world_size and verdict.exercise in first
+        else verdict
+        for verdict in verdicts
+    )
+
+
+def _due_to(cause: Verdict, verdict: Verdict) -> Verdict:
+    text = (
+        f'This test was not run because of another one, "{cause.title.rstrip(".")}", which ran '
+        "into its time limit. Fix that one first."
+    )
+    return replace(verdict, message=text, diagnosis=cause.diagnosis)
+
+
 def _is_symptom(verdict: Verdict) -> bool:
     unloadable = verdict.diagnosis is not None and verdict.diagnosis.whole_file
     return verdict.status not in SETTLED and not unloadable

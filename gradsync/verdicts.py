@@ -9,8 +9,10 @@ from pathlib import Path
 from gradsync.judge import Mistake
 from gradsync.ranks import RankFailure, events
 from gradsync.records import Diagnosis, Observation, Status, Verdict
+from gradsync.time_budget import NotRun
 
 MAX_TOLD = 8_000  # characters of a text; an honest one, traceback and all, has a quarter of them
+NOT_RUN = "not run: earlier tests of this exercise ran into their time limits"
 MAX_DRAWN = 5_000  # events kept to draw the last collectives of each rank, which are fewer
 
 
@@ -69,6 +71,8 @@ def _judge(
         file = str(error)
         text = f"{file} is not in the submission"
         return "missing", text, Diagnosis("missing-name", (), text)
+    if isinstance(error, NotRun):
+        return "timeout", NOT_RUN, Diagnosis("too-slow", (), NOT_RUN)
     # Nothing of the test itself is shown: a hidden test's code and values stay hidden.
     kind = type(error).__name__
     return "error", f'"{title}" could not be judged: what came back does not fit ({kind})', None

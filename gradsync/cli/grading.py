@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,10 +15,11 @@ from gradsync.cli.app import NO_SANDBOX, Out, Seed, app, show
 from gradsync.course import find_course
 from gradsync.gradebook import Entry, Outcome, entries_at, grade_class
 from gradsync.grading import GraderError
-from gradsync.handback import GRADEBOOK
+from gradsync.handback import GRADEBOOK, lines_of_others
 from gradsync.ranks import sandbox
 from gradsync.reports import terminal
-from gradsync.reports.text import amount, printable
+from gradsync.reports.text import amount, counted, printable
+from gradsync.submission.contents import listing
 
 DEMO_MISTAKE = "skips-missing-gradients"
 
@@ -58,6 +59,7 @@ def grade_command(
     )
     try:
         _tell(outcomes, out)
+        _tell_of_others(entries, out)
     except KeyboardInterrupt:
         again = "Run it again, without --fresh," if fresh else "Run the same again"
         print(f"\ngradsync: stopped. {again} to go on from here.", file=sys.stderr)
@@ -104,6 +106,12 @@ def _tell(outcomes: Iterable[Outcome], out: Path) -> None:
     print(f"{out / GRADEBOOK}: {graded} graded{kept}")
     if lost:
         raise GraderError(f"on {', '.join(lost)}. Run the same again to have that graded, too.")
+
+
+def _tell_of_others(entries: Sequence[Entry], out: Path) -> None:
+    """Say whose lines in the gradebook are from earlier runs."""
+    if others := lines_of_others((entry.submission.name for entry in entries), out):
+        print(f"{counted(len(others), 'line')} of other submissions kept: {listing(others)}")
 
 
 def _tell_problem(name: str, problem: Exception) -> None:

@@ -45,6 +45,10 @@ class ControlGroup:
         for folder in {self.memory, self.tasks}:
             (folder / "cgroup.procs").write_text("0")
 
+    def folders(self) -> dict[str, str]:
+        """Return the folders as text, for the process that is to join."""
+        return {"memory": str(self.memory), "tasks": str(self.tasks)}
+
     def refusals(self) -> Refusals:
         """Return what was refused since the group was made."""
         [events] = [path for name in OUT_OF_MEMORY if (path := self.memory / name).exists()]
@@ -55,6 +59,19 @@ class ControlGroup:
         for folder in {self.memory, self.tasks}:
             with suppress(OSError):  # whoever is still in it has to end first
                 folder.rmdir()
+
+
+def joined(folders: dict[str, str]) -> ControlGroup | None:
+    """Join the group with these folders; None where this process may not.
+
+    All that is forked from now on is in it as well.
+    """
+    group = ControlGroup(Path(folders["memory"]), Path(folders["tasks"]))
+    try:
+        group.join()
+    except OSError:  # another's, as seen from this user's namespace
+        return None
+    return group
 
 
 def make(memory: int, tasks: int) -> ControlGroup | None:

@@ -41,6 +41,7 @@ class ForkLauncher:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._group: cgroups.ControlGroup | None = None
+        self._twin_groups: list[cgroups.ControlGroup] = []  # what one takes, no other lacks
         self._ready = False
         self._lock = threading.Lock()  # one run at a time
         atexit.register(self.close)
@@ -64,7 +65,9 @@ class ForkLauncher:
 
     def close(self) -> None:
         """End the warm process and all that it started."""
-        process, control, group = self._process, self._control, self._group
+        process, control = self._process, self._control
+        groups = [*self._twin_groups, *([self._group] if self._group else [])]
+        self._twin_groups.clear()
         self._process = self._control = self._group = None
         self._ready = False
         if control is not None:
@@ -75,7 +78,7 @@ class ForkLauncher:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        if group is not None:
+        for group in groups:
             group.close()
 
     def warm_up(self, also: Sequence[str] = ()) -> None:
@@ -92,11 +95,16 @@ class ForkLauncher:
         Args:
             outlives: the second one is not waited for when the first one ends.
         """
-        message = json.dumps({"do": "twin", "outlives": outlives}).encode()
         with self._lock:
+            control = self._warm()
+            folders = None
+            if self._group is not None and (group := _make_group()):
+                self._twin_groups.append(group)
+                folders = group.folders()
+            message = json.dumps({"do": "twin", "outlives": outlives, "group": folders}).encode()
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs, suppress(OSError):  # else it is gone
-                socket.send_fds(self._warm(), [message], [theirs.fileno()])
+                socket.send_fds(control, [message], [theirs.fileno()])
             ours.settimeout(END_SECONDS)
             if not _receive(ours):
                 ours.close()
@@ -109,6 +117,8 @@ class ForkLauncher:
         with self._lock:
             if self._control is not None:
                 self._finish(self._control, "await_twins")
+            while self._twin_groups:
+                self._twin_groups.pop().close()
 
     def adopt(self, twin: socket.socket) -> None:
         """Go on with a warm process that another launcher made for this one."""
@@ -164,6 +174,7 @@ class ForkLauncher:
         if self._process is not None:
             self._process.returncode = 0  # not this process's child: nothing to wait for
         self._process = self._control = self._group = None
+        self._twin_groups = []
         self._ready = False
         self._lock = threading.Lock()
 
@@ -253,14 +264,17 @@ def _has_ended(control: socket.socket, what: str) -> bool:
 
 def _limited_group(control: socket.socket) -> cgroups.ControlGroup | None:
     """Have the warm process join a control group, where one can be had: what it forks is in it."""
-    group = cgroups.make(sandbox.MEMORY, sandbox.TASKS + sandbox.OWN_TASKS)
+    group = _make_group()
     if group is not None:
-        folders = {"memory": str(group.memory), "tasks": str(group.tasks)}
-        control.send(json.dumps({"do": "join", **folders}).encode())
+        control.send(json.dumps({"do": "join", "group": group.folders()}).encode())
         if not (_receive(control) or {}).get("joined"):
             group.close()
             return None
     return group
+
+
+def _make_group() -> cgroups.ControlGroup | None:
+    return cgroups.make(sandbox.MEMORY, sandbox.TASKS + sandbox.OWN_TASKS)
 
 
 def _receive(control: socket.socket, flags: int = 0) -> dict[str, Any] | None:

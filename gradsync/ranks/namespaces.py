@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import time
 from pathlib import Path
 
 NEW_MOUNTS, NEW_CGROUP, NEW_UTS, NEW_IPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
@@ -19,6 +20,7 @@ SET_PARENT_DEATH_SIGNAL = 1
 SECCOMP_FILTER = 2
 CAPABILITIES_VERSION = 0x20080522
 LAST_CAPABILITY = Path("/proc/sys/kernel/cap_last_cap")
+FORK_SECONDS, FORK_PAUSE = 10.0, 0.05
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -73,3 +75,19 @@ def _call(name: str, *arguments: object) -> None:
     if getattr(_libc, name)(*arguments) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")
+
+
+def fork() -> int:
+    """Fork; where memory is short, wait until the kernel has back what earlier ranks had.
+
+    Raises:
+        OSError: it is still short after `FORK_SECONDS`.
+    """
+    until = time.monotonic() + FORK_SECONDS
+    while True:
+        try:
+            return os.fork()
+        except OSError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(FORK_PAUSE)

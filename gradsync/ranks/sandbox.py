@@ -29,7 +29,7 @@ from gradsync.ranks.events import MAX_RANKS
 from gradsync.workplace import own_folder
 
 GIB, MIB = 2**30, 2**20
-MEMORY = 4 * GIB  # of all ranks of a run and what they start
+MEMORY = 2 * GIB  # of all ranks of a run and what they start; two runs go on at a time
 TASKS = 256  # processes and threads of theirs
 OWN_TASKS = 8  # at most, that the warm process starts for them
 DISK = 512 * MIB  # of a run's own /tmp, where its working folder is; as much of shared memory

@@ -28,7 +28,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gradsync.ranks import dynamo, huge_pages, namespaces, symbolic, watch, worker
+from gradsync.ranks import cgroups, dynamo, huge_pages, namespaces, symbolic, watch, worker
 from gradsync.ranks.cgroups import ControlGroup
 from gradsync.ranks.crew import MAX_MESSAGE
 from gradsync.ranks.late import LateImports
@@ -129,21 +129,19 @@ class WarmProcess:
         answer(**message, **({"fds": fds} if fds else {}))
         return True
 
-    def _join(self, memory: str, tasks: str) -> None:
-        group = ControlGroup(Path(memory), Path(tasks))
-        with suppress(OSError):  # another's, as seen from this user's namespace
-            group.join()
-            self._group = group
+    def _join(self, group: dict[str, str]) -> None:
+        self._group = cgroups.joined(group)
         self._send(joined=self._group is not None)
 
-    def _twin(self, fds: list[int], outlives: bool = False) -> None:
+    def _twin(self, fds: list[int], outlives: bool, group: dict[str, str] | None) -> None:
         """Fork a process that serves the other end of this socket as this one does its own."""
         [descriptor] = fds
         pid = os.fork()
         if pid == 0:
             try:
                 self._control.close()
-                WarmProcess(socket.socket(fileno=descriptor), self._group).serve()
+                own = (cgroups.joined(group) if group else None) or self._group
+                WarmProcess(socket.socket(fileno=descriptor), own).serve()
             finally:
                 os._exit(0)
         (self._guests if outlives else self._twins).add(pid)
@@ -165,7 +163,7 @@ class WarmProcess:
     def _start(self, rank: int, directory: str, fds: list[int]) -> None:
         self._directory = directory
         parent = os.getpid()
-        pid = os.fork()
+        pid = namespaces.fork()
         if pid == 0:
             self._become_rank(parent, fds)
         self._ranks[pid] = rank

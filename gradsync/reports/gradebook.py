@@ -24,9 +24,7 @@ _UNSEEN = ("Cc", "Cf", "Zl", "Zp", "Zs")  # Unicode's categories of controls, ma
 _LINE_BREAK = re.compile(r"[\r\n]+")
 
 
-
-
-class NoGradebook(ValueError):
+class NoGradebook(ValueError):  # noqa: N818 - it is a file that is not ours
     """A text is not the CSV of a gradebook; the message says what was found in it."""
 
 

@@ -87,6 +87,10 @@ def read_submission(
         return Submission(name, {}, (f"unreadable: {printed(path.name)}: {problem}",))
     except Refused as problem:
         return Submission(name, {}, (f"unreadable: {printed(path.name)} {problem}",))
+    if not (contents.sources or contents.refused or contents.misnamed()):
+        holds = f"it has {listing(contents.others)}" if contents.others else "it is empty"
+        what = f"{printed(path.name)} holds none of the course's files: {holds}"
+        return Submission(name, {}, (f"unreadable: {what}",))
     found = _found(contents, top, course, phases or course.phases)
     sources = {
         target: contents.sources[member]

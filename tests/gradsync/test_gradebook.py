@@ -35,7 +35,8 @@ class Class:
         return [o.grade.submission for o in self.outcomes(**options) if o.report or o.problem]
 
     def outcomes(self, only="", **options):
-        entries = entries_at([self.folder / only], self.course, ["phase1"], self.out, "gradsync grade")
+        paths = [self.folder / only]
+        entries = entries_at(paths, self.course, ["phase1"], self.out, "gradsync grade")
         return grade_class(entries, self.course, ["phase1"], self.out, **options)
 
     def rows(self):

@@ -76,6 +76,15 @@ def test_a_missing_file_is_noted(tmp_path):
     assert submission.notes == (f"missing: {TRAINER}", "missing: phase2")
 
 
+@pytest.mark.parametrize(
+    ("files", "holds"), [({}, "it is empty"), ({"report.pdf": b""}, "it has report.pdf")]
+)
+def test_a_folder_without_any_file_of_the_course_is_unreadable(tmp_path, files, holds):
+    submission = read_submission(as_folder(tmp_path / "ada", files), COURSE)
+
+    assert submission.notes == (f"unreadable: ada holds none of the course's files: {holds}",)
+
+
 def test_loose_files_belong_to_the_first_phase_that_has_all_their_names(tmp_path):
     names = ("template_data_loader.py", "template_model_parallel.py")
     loose = as_folder(tmp_path / "ada", dict.fromkeys(names, b""))
