@@ -19,7 +19,7 @@ import torch.distributed as dist
 from gradsync.ranks import ddp, functional, meetings
 from gradsync.ranks.handles import is_done
 from gradsync.ranks.reporting import Watch
-from gradsync.ranks.tensors import versioned
+from gradsync.ranks.tensors import versioned, with_own_versions
 
 # ProcessGroup's method -> (the name in torch.distributed, which argument holds what a rank puts in)
 COLLECTIVES: dict[str, tuple[str, int | None]] = {
@@ -80,11 +80,14 @@ def _wrap_collective(watch: Watch, name: str, op: str, position: int | None) -> 
         members = watch.members(group)
         if members is None:
             return original(group, *args, **kwargs)
-        tensors = args[position] if position is not None and position < len(args) else ()
+        at = position if position is not None and position < len(args) else len(args)
+        tensors, others = args[at : at + 1], (*args[:at], *args[at + 1 :])
         details = _details(op, members, args)
         collective = watch.describe(op, group.group_name, tensors, members=members, **details)
         waits = op in BLOCKS or any(getattr(o, "asyncOp", None) is False for o in args)
         call = watch.recorder.enter(collective, waits=waits)
+        if not waits:
+            args = (*args[:at], *with_own_versions(tensors), *args[at + 1 :])
         try:
             work = original(group, *args, **kwargs)
         except BaseException:
@@ -93,8 +96,7 @@ def _wrap_collective(watch: Watch, name: str, op: str, position: int | None) -> 
         if work is None:
             watch.recorder.leave(call)
         else:
-            others = [arg for arg in args if arg is not tensors]
-            watch.handles.add(work, call, [] if waits else versioned(op, tensors, others))
+            watch.handles.add(work, call, [] if waits else versioned(tensors, others))
         return work
 
     setattr(dist.ProcessGroup, name, wrapper)
