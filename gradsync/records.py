@@ -16,6 +16,7 @@ Status = Literal[
     "passed", "failed", "error", "deadlock", "timeout", "crashed", "missing", "unfinished"
 ]
 STATUSES: tuple[Status, ...] = get_args(Status)
+EventKind = Literal["enter", "wait", "go_on", "exit"]
 GradeStatus = Literal["graded", "unreadable", "grader-failed"]
 
 
@@ -40,12 +41,13 @@ class Collective:
 class Event:
     """One step of a collective on one rank, as the rank itself reported it.
 
-    `enter` comes before the call, `wait` when a thread begins to block on it, `exit` when
-    it is complete for this rank. `call` counts the rank's collectives from 0.
+    `enter` comes before the call, `wait` when a thread begins to block on it, `go_on` when that
+    thread gave up before the call was complete, `exit` when it is complete for this rank.
+    `call` counts the rank's collectives from 0.
     """
 
     rank: int
-    kind: Literal["enter", "wait", "exit"]
+    kind: EventKind
     call: int
     seconds: float  # since the run began
     thread: int

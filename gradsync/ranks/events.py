@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 from gradsync.ranks.wire import Frame, WireError
-from gradsync.records import Collective, Event
+from gradsync.records import Collective, Event, EventKind
 
-KINDS = ("enter", "wait", "exit")
+KINDS = get_args(EventKind)
 MAX_RANKS = 64
 MAX_TEXT = 200  # characters of a name; longer ones are cut
 MAX_SIDES = 64

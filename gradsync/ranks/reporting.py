@@ -39,8 +39,8 @@ class Watch:
     def began(self) -> bool:
         return self.world_size > 0
 
-    def call_of(self, handle: Any) -> int | None:
-        return self.handles.call_of(handle) if self.began else None
+    def calls_of(self, handle: Any) -> tuple[int, ...]:
+        return self.handles.calls_of(handle) if self.began else ()
 
     def sees(self) -> bool:
         """Tell whether the default group is this run's world, its ranks numbered alike."""

@@ -100,13 +100,16 @@ def _run(channel: socket.socket, place: dict[str, Any], recorder: Recorder) -> A
     _settle(place)
     if place["process_group"]:
         start_group(str(Path(place["directory"]) / "store"), rank, world_size)
-    watch.install().begin(recorder, world_size, tuple(place["roots"]))
+    watching = watch.install()
+    watching.begin(recorder, world_size, tuple(place["roots"]))
     task = _receive(channel)  # pickled while the ranks met
     recorder.say(wire.pack("ready"))
     recorder.await_go()
     function, inputs = pickle.loads(task.body)
     modules = {name: Path(path) for name, path in place["modules"].items()}
-    return function(**_arguments(function, rank, world_size, modules, inputs))
+    value = function(**_arguments(function, rank, world_size, modules, inputs))
+    watching.handles.settle()
+    return value
 
 
 def _settle(place: dict[str, Any]) -> None:
