@@ -35,6 +35,8 @@ class Collective:
     tag: int = 0
     label: str | None = None  # "fc2.bias.grad", where the tensor is a model's
     where: str | None = None  # "template_trainer.py:91"
+    callers: tuple[str, ...] = ()  # the user's functions that led there: "train", "evaluate"
+    by_test: bool = False  # the function that runs on the ranks made it, not the file under test
 
 
 @dataclass(frozen=True, slots=True)
