@@ -110,6 +110,15 @@ class Observation(Sequence[Any]):
 
 
 @dataclass(frozen=True, slots=True)
+class Printed:
+    """The last lines that some ranks printed, all of them the same."""
+
+    ranks: tuple[int, ...]
+    lines: tuple[str, ...]
+    omitted: int = 0  # lines that came before these
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What one test of a suite says of a submission."""
 
@@ -125,6 +134,7 @@ class Verdict:
     title: str = ""  # the test's own sentence
     world_size: int = 0  # of the run that `events` come from; 0 without one
     events: tuple[Event, ...] = ()
+    output: tuple[Printed, ...] = ()  # of the same run, where the test failed
 
 
 @dataclass(frozen=True, slots=True)
