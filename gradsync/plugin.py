@@ -206,6 +206,7 @@ def pytest_runtest_makereport(
             title=" ".join((getattr(item, "obj", None).__doc__ or item.name).split()),
             seconds=call.duration,
             seen=seen,
+            folder=_folder_of(item),
         )
         seen.clear()  # else all that the ranks returned stays until the last test is over
         report.gradsync_verdict = verdict  # type: ignore[attr-defined]
@@ -223,6 +224,11 @@ def _place(folder: Path) -> tuple[Course | None, str]:
         return find_course(folder), folder.name
     except CourseError:
         return None, ""
+
+
+def _folder_of(item: pytest.Item) -> str:
+    submission: Path | None = item.config.getoption("--submission")
+    return "" if submission is None else f"{submission.resolve()}/"
 
 
 def _file_of(item: pytest.Item, exercise: str) -> str:

@@ -16,6 +16,7 @@ Status = Literal[
     "passed", "failed", "error", "deadlock", "timeout", "crashed", "missing", "unfinished"
 ]
 STATUSES: tuple[Status, ...] = get_args(Status)
+EventKind = Literal["enter", "wait", "go_on", "exit"]
 GradeStatus = Literal["graded", "unreadable", "grader-failed"]
 
 
@@ -34,18 +35,21 @@ class Collective:
     tag: int = 0
     label: str | None = None  # "fc2.bias.grad", where the tensor is a model's
     where: str | None = None  # "template_trainer.py:91"
+    callers: tuple[str, ...] = ()  # the user's functions that led there: "train", "evaluate"
+    by_test: bool = False  # the function that runs on the ranks made it, not the file under test
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     """One step of a collective on one rank, as the rank itself reported it.
 
-    `enter` comes before the call, `wait` when a thread begins to block on it, `exit` when
-    it is complete for this rank. `call` counts the rank's collectives from 0.
+    `enter` comes before the call, `wait` when a thread begins to block on it, `go_on` when that
+    thread gave up before the call was complete, `exit` when it is complete for this rank.
+    `call` counts the rank's collectives from 0.
     """
 
     rank: int
-    kind: Literal["enter", "wait", "exit"]
+    kind: EventKind
     call: int
     seconds: float  # since the run began
     thread: int
@@ -106,6 +110,15 @@ class Observation(Sequence[Any]):
 
 
 @dataclass(frozen=True, slots=True)
+class Printed:
+    """The last lines that some ranks printed, all of them the same."""
+
+    ranks: tuple[int, ...]
+    lines: tuple[str, ...]
+    omitted: int = 0  # lines that came before these
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What one test of a suite says of a submission."""
 
@@ -121,6 +134,7 @@ class Verdict:
     title: str = ""  # the test's own sentence
     world_size: int = 0  # of the run that `events` come from; 0 without one
     events: tuple[Event, ...] = ()
+    output: tuple[Printed, ...] = ()  # of the same run, where the test failed
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gradsync.judge import Mistake
+from gradsync.printed import last_lines
 from gradsync.ranks import RankFailure, events
 from gradsync.records import Diagnosis, Observation, Status, Verdict
 from gradsync.time_budget import NotRun
@@ -35,10 +36,14 @@ def verdict_of(
     title: str,
     seconds: float,
     seen: Sequence[Observation],
+    folder: str = "",
 ) -> Verdict:
-    """Return the verdict of a test that ended with `error`, or well."""
+    """Return the verdict of a test that ended with `error`, or well.
+
+    `folder` is where the files under test lie: no report names it.
+    """
     status, message, diagnosis = _judge(error, exercise, title)
-    last = seen[-1] if seen else None
+    last = seen[-1] if seen and status != "passed" else None
     return Verdict(
         id=id,
         exercise=exercise,
@@ -50,8 +55,9 @@ def verdict_of(
         diagnosis=None if diagnosis is None else _cut_diagnosis(diagnosis),
         seconds=seconds,
         title=title,
-        world_size=last.world_size if last else 0,
-        events=events.last(last.events, MAX_DRAWN) if last and status != "passed" else (),
+        world_size=seen[-1].world_size if seen else 0,
+        events=events.last(last.events, MAX_DRAWN) if last else (),
+        output=last_lines(last.output, folder) if last else (),
     )
 
 

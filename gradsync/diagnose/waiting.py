@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gradsync.diagnose import Rule
-from gradsync.ranks.wording import ranks_text
+from gradsync.ranks.wording import line_text, ranks_text
 from gradsync.records import Collective, Diagnosis, Observation
 
 Call = tuple[int, int]  # the rank, and which of its calls
@@ -49,7 +49,7 @@ def _unwaited(
 ) -> Diagnosis:
     first = calls[which[0]]
     what = f" ({first.label})" if first.label else ""
-    told = f"the {first.op} that starts at {first.where}{what} {text} (GUIDELINES, {guide})"
+    told = f"the {first.op} that starts at {line_text(first)}{what} {text} (GUIDELINES, {guide})"
     ranks = tuple(sorted({rank for rank, _ in which}))
     return Diagnosis("no-rank-waits", ranks, told, first.where, guide)
 

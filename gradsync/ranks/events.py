@@ -9,23 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 from gradsync.ranks.wire import Frame, WireError
-from gradsync.records import Collective, Event
+from gradsync.records import Collective, Event, EventKind
 
-KINDS = ("enter", "wait", "exit")
+KINDS = get_args(EventKind)
 MAX_RANKS = 64
 MAX_TEXT = 200  # characters of a name; longer ones are cut
 MAX_SIDES = 64
 MAX_TENSORS = 4096
+MAX_CALLERS = 8  # functions of the user's that are named, the innermost ones
 MAX_BATCH = 4096  # events in one frame
 SHAPE_ITEMS = 5  # numbers that take as much memory as a tuple does, beside its own
 MAX_KNOWN = 2048  # collectives of a rank that have a number
 MAX_KNOWN_WEIGHT = 8  # of each
 FIELDS = (
     *("op", "group", "members", "shapes", "dtype", "reduce", "root", "peer", "tag"),
-    *("label", "where"),
+    *("label", "where", "callers", "by_test"),
 )
 
 
@@ -132,14 +133,14 @@ def last(events: Sequence[Event], most: int) -> tuple[Event, ...]:
 
 def _weight(call: Collective) -> int:
     texts = (call.op, call.group, call.dtype, call.reduce, call.label, call.where)
-    letters = sum(len(text) for text in texts if text is not None)
+    letters = sum(len(text) for text in (*texts, *call.callers) if text is not None)
     sides = sum(len(shape) + SHAPE_ITEMS for shape in call.shapes)
     return 1 + (len(call.members) + sides + letters // 8) // 32
 
 
 def _collective(
     op: Any, group: Any, members: Any, shapes: Any, dtype: Any, reduce: Any, root: Any, peer: Any,
-    tag: Any, label: Any, where: Any,
+    tag: Any, label: Any, where: Any, callers: Any, by_test: Any,
 ) -> Collective:  # fmt: skip
     return Collective(
         op=text(op),
@@ -153,6 +154,8 @@ def _collective(
         tag=_integer(tag),
         label=_optional(text, label),
         where=_optional(text, where),
+        callers=tuple(text(name) for name in _items(callers, MAX_CALLERS)),
+        by_test=by_test is True,
     )
 
 

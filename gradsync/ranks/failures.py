@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import signal
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 from gradsync.ranks import events
@@ -22,6 +24,7 @@ UNUSABLE_HINTS = {  # by what the error says of what came back
     "non-iterator": ": `__iter__` returns an iterator, which a list is not, or yields",
 }
 DEBUGGER = ", as where breakpoint() was left: a debugger asks how to go on, and nobody is there,"
+REPEATS = 4  # frames of one function, of the 20 that a rank tells, that make a recursion
 NO_GROUP = "process group has not been initialized"
 
 
@@ -62,10 +65,19 @@ class Raised:
 
     @property
     def traceback(self) -> str:
-        return "\n".join(
-            f"{place} in {name}" + (f": {source}" if source else "")
-            for place, name, source in self.frames
-        )
+        lines = []
+        for (place, name, source), same in groupby(self.frames):
+            times = len(list(same))
+            lines.append(f"{place} in {name}" + (f": {source}" if source else ""))
+            lines += [f"(the same {times - 1} times more)"] if times > 1 else []
+        return "\n".join(lines)
+
+    @property
+    def endless_call(self) -> str | None:
+        """The function that most frames are of, if it is there again and again."""
+        for name, count in Counter(name for _, name, _ in self.frames).most_common(1):
+            return name if count >= REPEATS else None
+        return None
 
     @property
     def loading(self) -> bool:
@@ -122,20 +134,30 @@ def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, 
         hints = [hint for sign, hint in UNUSABLE_HINTS.items() if sign in error.message]
         text = f"what came back can't be used ({said}){''.join(hints[:1])}"
         return "error", "exception", text, None
-    hint = DEBUGGER if error.type == "BdbQuit" else ""
-    return "error", "exception", f"{who} raised {said}{hint}", error.where
+    return "error", "exception", f"{who} raised {said}{_hint(error)}", error.where
 
 
-def left(rank: int, exit_code: int | None, where: str | None) -> Failure:
+def _hint(error: Raised) -> str:
+    if error.type == "BdbQuit":
+        return DEBUGGER
+    return _endless_text(error.endless_call) if error.type == "RecursionError" else ""
+
+
+def left(
+    rank: int, exit_code: int | None, where: str | None, endless: str | None = None
+) -> Failure:
     """Return the failure of a rank whose process ended, or fell silent, without an answer.
 
-    `exit_code` is as `subprocess` has it: negative is the signal that killed it. `where` is the
-    line that it crashed at, if it could still tell.
+    Args:
+        rank: the rank.
+        exit_code: as `subprocess` has it: negative is the signal that killed it.
+        where: the line that it crashed at, if it could still tell.
+        endless: the function that called itself again and again as it crashed, if one did.
     """
     if exit_code is None:
         text = f"rank {rank} closed its connection to the grader and was stopped"
     elif exit_code < 0:
-        text = f"rank {rank} was killed by {_signal_text(-exit_code)}"
+        text = f"rank {rank} was killed by {_signal_text(-exit_code)}{_endless_text(endless)}"
     else:
         text = f"rank {rank} left with exit status {exit_code} before its function returned"
     at = f" at {where}" if where else ""
@@ -146,6 +168,13 @@ def took_too_much(ranks: Iterable[int], code: str, text: str) -> Failure:
     """Return the failure of ranks that were ended because of what they took together."""
     told = f"the ranks {text} and were ended"
     return Failure("crashed", Diagnosis(code, tuple(ranks), told))
+
+
+def endless_call(rank: int, name: str, excess: str, where: str | None) -> Failure:
+    """Return the failure of a rank whose calls of a function within itself took all memory."""
+    at = f" at {where}" if where else ""
+    told = f"the ranks {excess} and were ended: rank {rank}{_endless_text(name)}{at}"
+    return Failure("crashed", Diagnosis("rank-crashed", (rank,), told, where))
 
 
 def timeout(
@@ -186,6 +215,15 @@ def late(deadlock: Failure, timeout: Failure) -> Failure:
 def protocol(rank: int, problem: str) -> Failure:
     """Return the failure of a rank that sent what no honest rank sends."""
     return Failure("crashed", Diagnosis("tampering", (rank,), f"rank {rank}: {problem}"))
+
+
+def _endless_text(name: str | None) -> str:
+    if name is None:
+        return ""
+    return (
+        f" in a deep recursion: {name} calls itself, directly or through other functions, without "
+        "an end"
+    )
 
 
 def _signal_text(number: int) -> str:

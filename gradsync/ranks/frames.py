@@ -7,16 +7,20 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
+from gradsync.ranks import events
 from gradsync.ranks.places import is_users, place
 
 MODULE_FRAMES = 6  # how far above the call a local variable may hold the model
@@ -28,23 +32,60 @@ OURS = tuple(str(Path(__file__).with_name(name)) for name in ("watch.py", "store
 Named = list[tuple[str, torch.Tensor]]
 # Of each module its tensors, and the lines that once sent others: asked for at each collective.
 NAMES: WeakKeyDictionary[nn.Module, tuple[Named, set[str]]] = WeakKeyDictionary()
+HERE = Path(__file__).parent
+CALLED = (f"{HERE}{os.sep}", f"{Path(dist.__file__).parent}{os.sep}")  # what starts a collective
+PROBES = f"{HERE.with_name('probes')}{os.sep}"  # what tests call on the ranks
+NO_FUNCTIONS = ("<module>", "<cell>")
 STARTERS = ("wrapper", "start_group")
 
 
-def caller(roots: tuple[str, ...], tensor: torch.Tensor | None) -> tuple[str | None, str | None]:
-    """Return ("template_trainer.py:91", "fc2.bias.grad") for the call being made."""
-    frames = [f for f in _stack() if is_users(f.f_code.co_filename, roots)]
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Where a collective is called, and on which tensor."""
+
+    where: str | None = None  # "template_trainer.py:91"
+    names: tuple[str, ...] = ()  # the user's functions on the stack, innermost last
+    label: str | None = None  # "fc2.bias.grad"
+    by_test: bool = False  # it is not called by the user's files, but by the function for the ranks
+
+
+def caller(roots: tuple[str, ...], tensor: torch.Tensor | None) -> Caller:
+    """Return who makes the current call."""
+    stack = list(_stack())
+    if roots and _is_test(stack, roots):
+        return Caller(by_test=True)
+    frames = [f for f in stack if is_users(f.f_code.co_filename, roots)]
     if not frames:
-        return None, None
+        return Caller()
     where = place(frames[0].f_code.co_filename, frames[0].f_lineno)
+    names = _names(frames)
     if tensor is None or tensor.numel() == 0:
-        return where, None
+        return Caller(where, names)
     with suppress(RuntimeError, ValueError, TypeError, AttributeError):
         # a name is a courtesy: no odd tensor that a program holds may make it fail
         for module in _modules(frames[:MODULE_FRAMES]):
             if label := _label(module, tensor, where):
-                return where, label
-    return where, None
+                return Caller(where, names, label)
+    return Caller(where, names)
+
+
+def _is_test(stack: Sequence[FrameType], roots: tuple[str, ...]) -> bool:
+    """Tell whether a test's own code calls `torch.distributed`, whoever called that."""
+    for frame in stack:
+        file = frame.f_code.co_filename
+        if not file.startswith(CALLED):
+            if file.startswith("<") or is_users(file, roots):
+                return False
+            return file.startswith(PROBES) or is_users(file, ())
+    return False
+
+
+def _names(frames: Sequence[FrameType]) -> tuple[str, ...]:
+    """Return the functions of these frames, innermost last, one that calls itself once."""
+    names = [frame.f_code.co_name for frame in frames]
+    names = [name for name in names if name not in NO_FUNCTIONS]
+    once = [name for name, _ in groupby(names)]
+    return tuple(reversed(once[: events.MAX_CALLERS]))
 
 
 def describe_exception(error: BaseException, roots: tuple[str, ...]) -> dict[str, Any]:

@@ -26,6 +26,8 @@ def install() -> torch.library.Library | None:
     for operator in (
         *(all_reduce, all_reduce_, broadcast, broadcast_),
         *(all_gather_into_tensor, reduce_scatter_tensor, all_to_all_single),
+        *(all_reduce_coalesced, all_reduce_coalesced_),
+        *(all_gather_into_tensor_coalesced, reduce_scatter_tensor_coalesced),
     ):
         library.impl(operator.__name__, operator, "CPU")  # type: ignore[no-untyped-call]
     return library
@@ -70,6 +72,29 @@ def all_to_all_single(
         output_split_sizes=arriving,
         input_split_sizes=leaving,
     )
+
+
+# gloo has no faster way for several tensors at once than one after the other.
+
+
+def all_reduce_coalesced(tensors: list[Tensor], reduction: str, group: Group) -> list[Tensor]:
+    return [all_reduce(tensor, reduction, group) for tensor in tensors]
+
+
+def all_reduce_coalesced_(tensors: list[Tensor], reduction: str, group: Group) -> list[Tensor]:
+    return [all_reduce_(tensor, reduction, group) for tensor in tensors]
+
+
+def all_gather_into_tensor_coalesced(
+    tensors: list[Tensor], size: int, group: Group
+) -> list[Tensor]:
+    return [all_gather_into_tensor(tensor, size, group) for tensor in tensors]
+
+
+def reduce_scatter_tensor_coalesced(
+    tensors: list[Tensor], reduction: str, size: int, group: Group
+) -> list[Tensor]:
+    return [reduce_scatter_tensor(tensor, reduction, size, group) for tensor in tensors]
 
 
 def _start(collective: Callable[..., Any], result: Tensor, group: Group, **options: Any) -> Tensor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -14,27 +16,32 @@ from gradsync.ranks.recorder import Recorder
 MANY = 64  # calls that nobody waited for, before those that are complete are let go
 WORK_DONE = dist.Work.is_completed
 FUTURE_DONE = torch._C.Future.done
+WORK_WAIT = dist.Work.wait
+FUTURE_WAIT = torch._C.Future.wait
+CALLBACK_SECONDS = 1.0  # for one that has begun to return
 
 
 class Handles:
-    """Which handle stands for which call, for as long as the call is not known to be complete."""
+    """Which handle stands for which calls, for as long as these are not known to be complete."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self._calls: dict[int, int] = {}  # id of a handle -> call
-        self._handles: dict[int, list[Any]] = {}  # call -> its handles: so long an id is theirs
-        self._callbacks: Counter[int] = Counter()  # of a call, that have yet to run
+        self._calls: dict[int, dict[int, None]] = {}  # id of a handle -> calls, in order
+        self._handles: dict[int, list[Any]] = {}  # call -> its handles: keeps their ids taken
+        self._callbacks: Counter[int] = Counter()  # of a call, that have yet to run to their end
+        self._running: Counter[int] = Counter()  # of these, the ones that run now
         self._versions: dict[int, list[tuple[torch.Tensor, int]]] = {}  # call -> as it started
         self._many = MANY
 
-    def call_of(self, handle: Any) -> int | None:
-        return self._calls.get(id(handle))
+    def calls_of(self, handle: Any) -> tuple[int, ...]:
+        """Return the calls that are complete when the handle is, and not yet known to be."""
+        return tuple(self._calls.get(id(handle), ()))
 
-    def add(self, handle: Any, call: int, tensors: Iterable[torch.Tensor] = ()) -> None:
-        """Remember that this work or future is complete when the call is.
+    def begin(self, handle: Any, call: int, tensors: Iterable[torch.Tensor] = ()) -> None:
+        """Remember the first handle of a call.
 
         Args:
-            handle: the work or future.
+            handle: its work.
             call: the call.
             tensors: those whose version tells whether this rank changes them meanwhile.
         """
@@ -42,44 +49,88 @@ class Handles:
             self._let_go()
         if versions := [(tensor, tensor._version) for tensor in tensors]:
             self._versions[call] = versions
-        self._calls[id(handle)] = call
-        self._handles.setdefault(call, []).append(handle)
+        self._handles[call] = []
+        self.add(handle, [call])
 
-    def is_touched(self, call: int) -> bool:
-        """Tell whether this rank itself has changed what is on its way: which is last is luck."""
-        return any(tensor._version != then for tensor, then in self._versions.get(call, ()))
+    def add(self, handle: Any, calls: Iterable[int]) -> None:
+        """Remember that this work or future is complete only when all these calls are."""
+        for call in calls:
+            if call in self._handles:  # else it has become known to be complete
+                self._calls.setdefault(id(handle), {})[call] = None
+                self._handles[call].append(handle)
 
-    def done(self, call: int, *, at_once: bool = False, touched: bool = False) -> None:
-        """Report the end of a call, the first time that it shows."""
-        if call in self._callbacks and not at_once:  # these may enter collectives of their own
-            return
-        handles = self._handles.pop(call, None)
-        self._versions.pop(call, None)
-        if handles is not None:
-            for handle in handles:
-                del self._calls[id(handle)]
-            self.recorder.leave(call, at_once=at_once, touched=touched)
+    def touched(self, calls: Iterable[int]) -> set[int]:
+        """Return the calls whose tensors this rank has changed: the outcome is a race."""
+        return {
+            call
+            for call in calls
+            if any(tensor._version != then for tensor, then in self._versions.get(call, ()))
+        }
 
-    def watched(self, call: int, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return a callback that runs when the call is complete, on a thread yet to come."""
-        self._callbacks[call] += 1
-        self.recorder.expect(call)
+    def wait(self, handle: Any, calls: Sequence[int]) -> None:
+        """Report that this thread blocks on the handle, which needs all these calls."""
+        for call in calls[:-1]:  # a thread is known to wait for one call at a time
+            first = self._handles.get(call, [handle])[0]
+            if not is_done(first):
+                self.recorder.wait(call)
+                with suppress(Exception):  # the program gets it from the handle that it waits for
+                    (FUTURE_WAIT if isinstance(first, torch._C.Future) else WORK_WAIT)(first)
+        self.recorder.wait(calls[-1])
+
+    def done(
+        self, calls: Iterable[int], *, at_once: bool = False, touched: Collection[int] = ()
+    ) -> None:
+        """Report the end of calls, the first time that it shows."""
+        for call in calls:
+            if call in self._callbacks and not at_once:  # these may enter collectives of their own
+                continue
+            handles = self._handles.pop(call, None)
+            self._versions.pop(call, None)
+            if handles is not None:
+                for handle in handles:
+                    self._forget(handle, call)
+                self.recorder.leave(call, at_once=at_once, touched=call in touched)
+
+    def watched(self, calls: Sequence[int], callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return a callback that runs when the calls are complete, on a thread yet to come."""
+        for call in calls:
+            self._callbacks[call] += 1
+            self.recorder.expect(call)
 
         def run(future: Any) -> Any:
+            self._running.update(calls)
             try:
                 return callback(future)
             finally:
-                self._callbacks[call] -= 1
-                if not self._callbacks[call]:
-                    del self._callbacks[call]
-                    self.done(call)
+                self._callbacks.subtract(calls)
+                for call in calls:
+                    if not self._callbacks[call]:
+                        del self._callbacks[call]
+                self.done([call for call in calls if call not in self._callbacks])
+                self._running.subtract(calls)
 
         return run
+
+    def settle(self) -> None:
+        """Give callbacks that run now the time to end: the program may have waited for their word.
+
+        It can go on as soon as a callback has put a value into a queue, for one, and then answer
+        before that callback has returned.
+        """
+        until = time.monotonic() + CALLBACK_SECONDS
+        while any(self._running.values()) and time.monotonic() < until:
+            time.sleep(0.001)
+
+    def _forget(self, handle: Any, call: int) -> None:
+        calls = self._calls[id(handle)]
+        del calls[call]
+        if not calls:
+            del self._calls[id(handle)]
 
     def _let_go(self) -> None:
         for call, handles in list(self._handles.items()):
             if is_done(handles[0]):
-                self.done(call)
+                self.done([call])
         self._many = max(MANY, 2 * len(self._handles))
 
 

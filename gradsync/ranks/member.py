@@ -12,6 +12,7 @@ from gradsync.ranks.crew import Lines
 from gradsync.ranks.failures import Raised
 from gradsync.records import Failure
 
+MAX_STACKS = 256 * 2**10  # bytes kept of what it writes of its threads
 MAX_OUTPUT = 256 * 2**10  # bytes kept of a rank's stdout and stderr
 IN_FLIGHT = 8  # pieces of output that a socket may still hold
 
@@ -29,6 +30,7 @@ class Member:
         self.closed = False
         self.exit_code: int | None = None
         self.output = bytearray()
+        self.stacks = bytearray()
         self.events = events.Reader(rank)
         self._decoder = wire.Decoder()
 
@@ -106,6 +108,27 @@ class Member:
             return False
         self.output += data[: MAX_OUTPUT - len(self.output)]
         return bool(data)
+
+    def hear_stacks(self) -> bool:
+        """Take what it wrote of its threads; a crash of it ends only when all of that is written.
+
+        Returns:
+            False when nothing more can come.
+        """
+        try:
+            data = self.lines.stacks.recv(2**16, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        self.stacks += data[: MAX_STACKS - len(self.stacks)]
+        return bool(data)
+
+    def hear_last_stacks(self) -> str:
+        """Return all that it wrote of its threads, with what is still on its way."""
+        for _ in range(IN_FLIGHT):
+            self.hear_stacks()
+        return bytes(self.stacks).decode(errors="replace")
 
     def hear_last_output(self) -> str:
         """Return all that it printed, with what is still on its way."""

@@ -8,11 +8,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 from gradsync.ranks import events, wire
 from gradsync.ranks.standoff import LOOSE_OPS
-from gradsync.records import Collective, Event
+from gradsync.records import Collective, Event, EventKind
 
 # Threads that PyTorch, multiprocessing and a rank itself keep: they never enter a collective.
 BYSTANDERS = ("torch.utils.data", "multiprocessing", "gradsync.ranks")
@@ -76,6 +76,13 @@ class Recorder:
                 self._wait(call)
                 self._flush()
 
+    def go_on(self, call: int) -> None:
+        """Report that this thread no longer blocks, though the call is not complete."""
+        with self._lock:
+            self._waits.pop(threading.get_ident(), None)
+            self._add("go_on", call)
+            self._flush()
+
     def expect(self, call: int) -> None:
         """Report that a thread will come and act when the call is complete."""
         with self._lock:
@@ -124,7 +131,7 @@ class Recorder:
 
     def _add(
         self,
-        kind: Literal["enter", "wait", "exit"],
+        kind: EventKind,
         call: int,
         collective: Collective | None = None,
         thread: int | None = None,

@@ -39,8 +39,8 @@ class Watch:
     def began(self) -> bool:
         return self.world_size > 0
 
-    def call_of(self, handle: Any) -> int | None:
-        return self.handles.call_of(handle) if self.began else None
+    def calls_of(self, handle: Any) -> tuple[int, ...]:
+        return self.handles.calls_of(handle) if self.began else ()
 
     def sees(self) -> bool:
         """Tell whether the default group is this run's world, its ranks numbered alike."""
@@ -58,14 +58,16 @@ class Watch:
 
     def describe(self, op: str, group: str, tensors: Any = (), **more: Any) -> Collective:
         flat = list(tensors_in(tensors))[: events.MAX_TENSORS]
-        where, label = frames.caller(self._roots, flat[0] if flat else None)
+        caller = frames.caller(self._roots, flat[0] if flat else None)
         return Collective(
             op=op,
             group=group,
             shapes=tuple(tuple(t.shape[: events.MAX_SIDES]) for t in flat),
             dtype=str(flat[0].dtype).removeprefix("torch.") if flat else None,
-            label=label,
-            where=where,
+            label=caller.label,
+            where=caller.where,
+            callers=caller.names,
+            by_test=caller.by_test,
             **more,
         )
 

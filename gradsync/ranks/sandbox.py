@@ -100,6 +100,7 @@ class Sandbox:
         self._others = set(_processes())  # that are there without any rank
         self._shared, _ = _usage(os.getpid())  # what each rank is born with, and need not pay for
         self._directory = directory
+        self.runs_low = False
         self._group = group
         self._refused = self._refusals()
         namespaces.enter(self._process, namespaces.NEW_PID)  # for ranks, forked from now on
@@ -119,7 +120,10 @@ class Sandbox:
         namespaces.refuse_calls(self._rules)
 
     def excess(self, members: Iterable[int]) -> tuple[str, str] | None:
-        """Return the diagnosis of a run whose members take too much, and how it is told."""
+        """Return the diagnosis of a run whose members take too much, and how it is told.
+
+        From then on `runs_low` tells whether they have taken most of the memory.
+        """
         memory = tasks = files = 0
         for pid in members:
             used, threads = _usage(pid)
@@ -127,6 +131,7 @@ class Sandbox:
             tasks += threads
             files += _count_open(pid)
         refused = self._refusals()
+        self.runs_low = memory > MEMORY / 2
         if memory > MEMORY or refused.memory > self._refused.memory:
             return "out-of-memory", f"took more than {MEMORY // GIB} GiB of memory together"
         if tasks > TASKS or refused.tasks > self._refused.tasks:

@@ -6,6 +6,7 @@ import re
 import selectors
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 
 from gradsync.ranks.crew import Crew
@@ -16,6 +17,8 @@ QUIET_SECONDS = 0.1  # after which that was all
 MAX_STACK = 256 * 2**10  # bytes
 FRAME = re.compile(r'File "([^"]{1,4096})", line (\d{1,9}) in (\S{1,512})')
 THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
+DEEP = 20  # times on a stack, of which a dump has 100 frames, that no program needs by chance
+MAX_NAME = 80  # characters of a function's
 WAITING = ("/gradsync/ranks/watch.py", "wrapper")  # a frame of a thread that waits in a collective
 
 
@@ -37,26 +40,32 @@ def now(crew: Crew, ranks: Collection[int], shows: Callable[[str], bool]) -> dic
     return {rank: user_line(text.decode(errors="replace"), shows) for rank, text in texts.items()}
 
 
-def after_crash(line: socket.socket, shows: Callable[[str], bool]) -> str | None:
-    """Return the user's line that a rank's last words name, if it had any."""
-    text = bytearray()
-    while _read(line, text):
-        pass
-    return user_line(text.decode(errors="replace"), shows)
-
-
 def user_line(text: str, shows: Callable[[str], bool]) -> str | None:
     """Return the innermost line of the user's that the dump of all threads' stacks names.
 
     Of the thread that was started first, of those that do not wait in a collective.
     """
+    for file, number, _ in _user_frames(text, shows):
+        return place(file, int(number))
+    return None
+
+
+def endless_call(text: str, shows: Callable[[str], bool]) -> str | None:
+    """Return the user's function that calls itself, again and again, on that thread."""
+    counts = Counter((file, name) for file, _, name in _user_frames(text, shows))
+    for (_, name), count in counts.most_common(1):
+        return name[:MAX_NAME] if count >= DEEP else None
+    return None
+
+
+def _user_frames(text: str, shows: Callable[[str], bool]) -> list[tuple[str, str, str]]:
+    """Return the frames that a dump shows of the user's, innermost first, of one thread."""
     threads = [FRAME.findall(part) for part in reversed(THREAD.split(text))]
     busy = [frames for frames in threads if not any(map(_waits, frames))]
     for frames in (*busy, *threads):
-        for file, number, _ in frames:
-            if shows(file):
-                return place(file, int(number))
-    return None
+        if users := [frame for frame in frames if shows(frame[0])]:
+            return users
+    return []
 
 
 def _waits(frame: tuple[str, str, str]) -> bool:

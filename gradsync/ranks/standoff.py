@@ -22,7 +22,8 @@ UNEVEN_OPS = {"all_to_all", "all_to_all_single", "barrier", "monitored_barrier"}
 # These wait for nobody when there is nothing to exchange.
 SKIPPED_WHEN_EMPTY = {
     "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_into_tensor",
-    "all_gather_coalesced", "reduce_scatter", "reduce_scatter_tensor",
+    "all_gather_coalesced", "all_gather_into_tensor_coalesced", "reduce_scatter",
+    "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced",
 }  # fmt: skip
 ITEM_BYTES = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "float16": 2, "bfloat16": 2,
@@ -100,6 +101,8 @@ class Standoff:
         if event.kind == "wait":
             if len(waiting) < MAX_THREADS:
                 waiting[event.thread] = entered
+        elif event.kind == "go_on":
+            waiting.pop(event.thread, None)
         else:
             del self._calls[rank, event.call]
             self._open[rank] -= 1

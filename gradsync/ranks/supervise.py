@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from gradsync.ranks import events, failures, stacks, values, wire, wording
+from gradsync.ranks import events, failures, postmortem, stacks, values, wire, wording
 from gradsync.ranks.crew import Crew, LauncherError
 from gradsync.ranks.failures import Raised
 from gradsync.ranks.member import Member
@@ -29,7 +29,6 @@ POLL_SECONDS = 0.05  # how soon the death of a rank is seen whose children hold 
 START_SECONDS = 120.0  # for ranks to import torch, from a cold disk, and to meet
 GRACE_SECONDS = 1.0  # for ranks that still compute when another has failed
 SETTLE_SECONDS = 0.4  # for data already on its way, where a collective can do without some rank
-EXIT_SECONDS = 1.0  # between a rank's closed socket and its exit code
 MAX_EVENTS = 200_000  # kept of a run, of which one that says much counts as many
 MAX_OPEN = 20_000  # collectives that a rank has entered and not yet left
 MAX_POSTED = 100_000  # messages of a rank that nobody has taken, or sent
@@ -106,6 +105,7 @@ class Run:
                 hear = functools.partial(self._hear, member)
                 selector.register(member.lines.channel, selectors.EVENT_READ, hear)
                 selector.register(member.lines.output, selectors.EVENT_READ, member.hear_output)
+                selector.register(member.lines.stacks, selectors.EVENT_READ, member.hear_stacks)
             yield selector
 
     def _read(self, selector: selectors.BaseSelector) -> None:
@@ -207,7 +207,7 @@ class Run:
     def _failed(self) -> Failure:
         """Return what a rank did that failed of itself, not because another did."""
         if excess := self._crew.excess():
-            return failures.took_too_much(range(len(self._members)), *excess)
+            return postmortem.took_too_much(self._members, excess, self._shows)
         for member in self._members:
             if member.broken is not None:
                 return member.broken
@@ -215,7 +215,7 @@ class Run:
         torn = {rank for meeting in conflicts for rank in meeting.calls}
         for member in self._members:
             if member.failed and member.raised is None and member.rank not in torn:
-                return self._left(member)
+                return postmortem.left(member, self._crew, self._shows)
         errors = {m.rank: m.raised for m in self._members if m.raised is not None}
         culprits = {
             rank: error
@@ -227,19 +227,6 @@ class Run:
         told = culprits or errors
         first = next(iter(told.values()))
         return failures.raised(first, tuple(r for r, error in told.items() if error.alike(first)))
-
-    def _left(self, member: Member) -> Failure:
-        until = time.monotonic() + EXIT_SECONDS
-        while member.exit_code is None and time.monotonic() < until:
-            member.exit_code = self._crew.exit_codes().get(member.rank)
-            time.sleep(0.002)
-        if not member.ready:
-            raise LauncherError(
-                f"rank {member.rank} ended before it began (exit status {member.exit_code}): "
-                f"{member.hear_last_output().strip()[-2000:] or 'it printed nothing'}"
-            )
-        where = stacks.after_crash(member.lines.stacks, self._shows)
-        return failures.left(member.rank, member.exit_code, where)
 
     def _notice_deaths(self) -> None:
         """Close the books on ranks that have ended, though a child may hold their sockets open."""

@@ -233,7 +233,12 @@ class WarmProcess:
         self._looked = time.monotonic()
         members = sandbox.members()
         self._helpers.look(members - self._ranks.keys())
-        if excess := sandbox.excess(members):
+        had_enough = not sandbox.runs_low
+        excess = sandbox.excess(members)
+        if sandbox.runs_low and had_enough:  # soon there may be nobody to ask any more
+            for rank in list(self._ranks.values()):
+                self._stacks(rank)
+        if excess:
             self._send(excess=excess)
             sandbox.end()
 

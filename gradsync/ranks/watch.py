@@ -19,7 +19,7 @@ import torch.distributed as dist
 from gradsync.ranks import ddp, functional, meetings
 from gradsync.ranks.handles import is_done
 from gradsync.ranks.reporting import Watch
-from gradsync.ranks.tensors import versioned
+from gradsync.ranks.tensors import versioned, with_own_versions
 
 # ProcessGroup's method -> (the name in torch.distributed, which argument holds what a rank puts in)
 COLLECTIVES: dict[str, tuple[str, int | None]] = {
@@ -29,6 +29,8 @@ COLLECTIVES: dict[str, tuple[str, int | None]] = {
     "reduce": ("reduce", 0),
     "allgather": ("all_gather", 1),
     "allgather_coalesced": ("all_gather_coalesced", 1),
+    "allgather_into_tensor_coalesced": ("all_gather_into_tensor_coalesced", 1),
+    "all_gather_single_coalesced": ("all_gather_into_tensor_coalesced", 1),
     "_allgather_base": ("all_gather_into_tensor", 1),
     "all_gather_single": ("all_gather_into_tensor", 1),
     "gather": ("gather", 1),
@@ -36,6 +38,8 @@ COLLECTIVES: dict[str, tuple[str, int | None]] = {
     "reduce_scatter": ("reduce_scatter", 0),
     "_reduce_scatter_base": ("reduce_scatter_tensor", 0),
     "reduce_scatter_single": ("reduce_scatter_tensor", 0),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter_tensor_coalesced", 0),
+    "reduce_scatter_single_coalesced": ("reduce_scatter_tensor_coalesced", 0),
     "alltoall": ("all_to_all", 1),
     "alltoall_base": ("all_to_all_single", 1),
     "all_to_all_single": ("all_to_all_single", 1),
@@ -60,11 +64,14 @@ def install() -> Watch:
     for name, (op, position) in COLLECTIVES.items():
         if hasattr(dist.ProcessGroup, name):  # an older or newer torch has another set of methods
             _wrap_collective(watch, name, op, position)
-    for owner in (dist.Work, torch._C.Future):
+    for owner in (dist.Work, torch._C.Future, torch._C):  # the last is what torch.jit.wait calls
         _wrap_wait(watch, owner)
-    _wrap_poll(watch, dist.Work, "is_completed")
-    _wrap_poll(watch, torch._C.Future, "done")
+    _wrap_look(watch, dist.Work, "is_completed", bool)
+    _wrap_look(watch, torch._C.Future, "done", bool)
+    _wrap_look(watch, dist.Work, "result", _always)  # these two raise while it is under way
+    _wrap_look(watch, torch._C.Future, "value", _always)
     _wrap_future(watch)
+    _wrap_collection(watch)
     _wrap_callback(watch, "then")
     _wrap_callback(watch, "add_done_callback")
     meetings.install(watch)
@@ -80,11 +87,14 @@ def _wrap_collective(watch: Watch, name: str, op: str, position: int | None) -> 
         members = watch.members(group)
         if members is None:
             return original(group, *args, **kwargs)
-        tensors = args[position] if position is not None and position < len(args) else ()
+        at = position if position is not None and position < len(args) else len(args)
+        tensors, others = args[at : at + 1], (*args[:at], *args[at + 1 :])
         details = _details(op, members, args)
         collective = watch.describe(op, group.group_name, tensors, members=members, **details)
         waits = op in BLOCKS or any(getattr(o, "asyncOp", None) is False for o in args)
         call = watch.recorder.enter(collective, waits=waits)
+        if not waits:
+            args = (*args[:at], *with_own_versions(tensors), *args[at + 1 :])
         try:
             work = original(group, *args, **kwargs)
         except BaseException:
@@ -93,8 +103,7 @@ def _wrap_collective(watch: Watch, name: str, op: str, position: int | None) -> 
         if work is None:
             watch.recorder.leave(call)
         else:
-            others = [arg for arg in args if arg is not tensors]
-            watch.handles.add(work, call, [] if waits else versioned(op, tensors, others))
+            watch.handles.begin(work, call, [] if waits else versioned(tensors, others))
         return work
 
     setattr(dist.ProcessGroup, name, wrapper)
@@ -120,34 +129,42 @@ def _wrap_wait(watch: Watch, owner: Any) -> None:
     original = owner.wait
 
     def wrapper(handle: Any, *args: Any, **kwargs: Any) -> Any:
-        call = watch.call_of(handle)
-        if call is None:
+        calls = watch.calls_of(handle)
+        if not calls:
             return original(handle, *args, **kwargs)
-        touched = watch.handles.is_touched(call)
+        touched = watch.handles.touched(calls)
         if not is_done(handle):
-            watch.recorder.wait(call)
+            watch.handles.wait(handle, calls)
         try:
             result = original(handle, *args, **kwargs)
-        except BaseException:
-            watch.handles.done(call, at_once=True)
+        except BaseException as error:
+            if isinstance(error, Exception) and not is_done(handle):  # its time was up
+                watch.recorder.go_on(calls[-1])
+            else:
+                watch.handles.done(calls, at_once=True)
             raise
-        watch.handles.done(call, touched=touched)
+        watch.handles.done(calls, touched=touched)
         return result
 
     owner.wait = wrapper
 
 
-def _wrap_poll(watch: Watch, owner: Any, name: str) -> None:
+def _wrap_look(watch: Watch, owner: Any, name: str, shows_end: Callable[[Any], bool]) -> None:
+    """Wrap a method that blocks for nothing, and whose answer may show that a call is complete."""
     original = getattr(owner, name)
 
-    def wrapper(handle: Any) -> bool:
-        done = bool(original(handle))
-        call = watch.call_of(handle)
-        if done and call is not None:
-            watch.handles.done(call, touched=watch.handles.is_touched(call))
-        return done
+    def wrapper(handle: Any) -> Any:
+        answer = original(handle)
+        calls = watch.calls_of(handle)
+        if calls and shows_end(answer):
+            watch.handles.done(calls, touched=watch.handles.touched(calls))
+        return answer
 
     setattr(owner, name, wrapper)
+
+
+def _always(_answer: Any) -> bool:
+    return True
 
 
 def _wrap_future(watch: Watch) -> None:
@@ -155,24 +172,36 @@ def _wrap_future(watch: Watch) -> None:
 
     def wrapper(work: Any) -> Any:
         future = original(work)
-        call = watch.call_of(work)
-        if call is not None:
-            watch.handles.add(future, call)
+        if calls := watch.calls_of(work):
+            watch.handles.add(future, calls)
         return future
 
     dist.Work.get_future = wrapper  # type: ignore[method-assign, assignment]
+
+
+def _wrap_collection(watch: Watch) -> None:
+    """Wrap what `torch.futures.collect_all` and `wait_all` call."""
+    original = torch._C._collect_all
+
+    def wrapper(futures: Any) -> Any:
+        collected = original(futures)
+        if calls := [call for future in futures for call in watch.calls_of(future)]:
+            watch.handles.add(collected, calls)
+        return collected
+
+    torch._C._collect_all = wrapper
 
 
 def _wrap_callback(watch: Watch, name: str) -> None:
     original = getattr(torch._C.Future, name)
 
     def wrapper(future: Any, callback: Callable[[Any], Any]) -> Any:
-        call = watch.call_of(future)
-        if call is None:
+        calls = watch.calls_of(future)
+        if not calls:
             return original(future, callback)
-        chained = original(future, watch.handles.watched(call, callback))
-        if chained is not None and watch.call_of(future) == call:
-            watch.handles.add(chained, call)
+        chained = original(future, watch.handles.watched(calls, callback))
+        if chained is not None:
+            watch.handles.add(chained, calls)
         return chained
 
     setattr(torch._C.Future, name, wrapper)

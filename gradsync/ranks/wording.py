@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable
 
 from gradsync.ranks.standoff import Call, Meeting, Standoff, Stuck, disagreement
-from gradsync.records import Diagnosis, Failure
+from gradsync.records import Collective, Diagnosis, Failure
 
 GUIDE = "Deadlocks"
 SHOWN = 8  # tensors of a call whose shapes are told; a bucket may have hundreds
@@ -48,9 +48,10 @@ def deadlock(standoff: Standoff, stuck: Stuck) -> Failure:
     if first.collective.op == "init_process_group":
         code = "group-not-initialised"
     culprits = over or (missing if first.mail is None else stuck.keys())
+    where = _line([first, *(call for calls in stuck.values() for call in calls)])
     return Failure(
         "deadlock",
-        Diagnosis(code, tuple(sorted(culprits)), "; ".join(parts), first.collective.where, GUIDE),
+        Diagnosis(code, tuple(sorted(culprits)), "; ".join(parts), where, GUIDE),
         collective=first.collective,
         waiting=tuple(sorted(beside)),
     )
@@ -77,7 +78,7 @@ def mismatch(meeting: Meeting) -> Failure:
             code,
             tuple(sorted(culprits)),
             f"{lead.format(name)}. {told}",
-            first.collective.where,
+            _line([first, *calls]),
             GUIDE,
         ),
         collective=first.collective,
@@ -115,7 +116,14 @@ def call_text(call: Call) -> str:
         whom = "any rank" if collective.peer is None else f"rank {collective.peer}"
         peer = f" to {whom}" if collective.op == "send" else f" from {whom}"
     number = f" #{call.meeting.position + 1}"
-    return f"{collective.op}{number}{peer}" + (f" ({details})" if details else "")
+    whose = "the test's own " if collective.by_test else ""
+    return f"{whose}{collective.op}{number}{peer}" + (f" ({details})" if details else "")
+
+
+def line_text(collective: Collective) -> str:
+    """Return "template_trainer.py:91 (train -> evaluate)": the line, and which calls led there."""
+    calls = f" ({' -> '.join(collective.callers)})" if len(collective.callers) > 1 else ""
+    return f"{collective.where}{calls}"
 
 
 def _first(standoff: Standoff, stuck: Stuck) -> Call:
@@ -131,6 +139,11 @@ def _first(standoff: Standoff, stuck: Stuck) -> Call:
         return not returned, -together, call.mail is not None, call.meeting.position
 
     return min(calls, key=weight)
+
+
+def _line(calls: Iterable[Call]) -> str | None:
+    """Return the first line of the user's that is known: a test's own calls have none."""
+    return next((call.collective.where for call in calls if call.collective.where), None)
 
 
 def _absence(call: Call, returned: set[int], idle: set[int]) -> str:
@@ -151,7 +164,8 @@ def _since(calls: Iterable[Call], where: str) -> list[str]:
     """Return who waits there, a text for each line that they wait at."""
     lines: dict[str | None, set[int]] = {}
     for call in calls:
-        lines.setdefault(call.collective.where, set()).add(call.rank)
+        known = line_text(call.collective) if call.collective.where else None
+        lines.setdefault(known, set()).add(call.rank)
     return [
         f"{ranks_text(ranks)} {'waits' if len(ranks) == 1 else 'wait'} {where}"
         + (f" since {line}" if line else "")
@@ -161,7 +175,7 @@ def _since(calls: Iterable[Call], where: str) -> list[str]:
 
 def _view(kind: str, call: Call) -> str:
     collective = call.collective
-    at = f" at {collective.where}" if collective.where else ""
+    at = f" at {line_text(collective)}" if collective.where else ""
     if kind == "roots":
         return f"root {collective.root}{at}"
     if kind == "reductions":

@@ -30,6 +30,7 @@ from gradsync.ranks.recorder import Recorder
 from gradsync.ranks.store import start_group
 
 MAX_TMPDIR = 70  # characters: the names of multiprocessing's sockets, 32 longer, have a limit
+STACK = 8 * 2**20  # bytes, as Linux has it
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 PARENT_SECONDS = 1.0  # between two looks at whether the parent still lives
 
@@ -100,13 +101,16 @@ def _run(channel: socket.socket, place: dict[str, Any], recorder: Recorder) -> A
     _settle(place)
     if place["process_group"]:
         start_group(str(Path(place["directory"]) / "store"), rank, world_size)
-    watch.install().begin(recorder, world_size, tuple(place["roots"]))
+    watching = watch.install()
+    watching.begin(recorder, world_size, tuple(place["roots"]))
     task = _receive(channel)  # pickled while the ranks met
     recorder.say(wire.pack("ready"))
     recorder.await_go()
     function, inputs = pickle.loads(task.body)
     modules = {name: Path(path) for name, path in place["modules"].items()}
-    return function(**_arguments(function, rank, world_size, modules, inputs))
+    value = function(**_arguments(function, rank, world_size, modules, inputs))
+    watching.handles.settle()
+    return value
 
 
 def _settle(place: dict[str, Any]) -> None:
@@ -119,12 +123,20 @@ def _settle(place: dict[str, Any]) -> None:
         os.environ["TMPDIR"] = place["directory"]  # what a rank leaves there goes with the run
         tempfile.tempdir = None
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # nor does it leave a core
+    _limit_stack()
     os.chdir(place["cwd"])
     sys.path[:] = place["path"] + [p for p in sys.path if p not in place["path"]]
     torch.set_num_threads(1)
     torch.default_generator.manual_seed(place["seed"])  # those of GPUs are when one is first used
     random.seed(place["seed"])
     np.random.seed(place["seed"])
+
+
+def _limit_stack() -> None:
+    """End a recursion in C where it ends on most machines: without a limit it takes all memory."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    if soft == resource.RLIM_INFINITY or soft > STACK:
+        resource.setrlimit(resource.RLIMIT_STACK, (STACK, hard))
 
 
 def _be_in(environ: dict[str, str]) -> None:

@@ -75,6 +75,10 @@ def _details(bar: Bar) -> str:
     group = f"group {call.group}"
     details = (call.label, call.dtype, shapes, more, call.reduce, root, peer, group)
     where = f"\nat {call.where}" if call.where else ""
+    if call.by_test:
+        where = "\nin the test itself"
+    if len(call.callers) > 1:
+        where += f", {' -> '.join(call.callers)}"
     return " · ".join(detail for detail in details if detail) + where
 
 

@@ -8,9 +8,8 @@ from markupsafe import Markup
 
 from gradsync.records import Observation, Status
 from gradsync.reports import timeline
-from gradsync.reports.ranks import label
 from gradsync.reports.templating import template
-from gradsync.reports.text import printable
+from gradsync.reports.text import label, printable
 
 _TITLES: dict[Status, str] = {
     "deadlock": "Deadlock",

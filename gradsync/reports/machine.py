@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import Any, get_args
 
-from gradsync.records import Diagnosis, Grade, GradeStatus, Origin, Report, Verdict
+from gradsync.records import Diagnosis, Grade, GradeStatus, Origin, Printed, Report, Verdict
 from gradsync.reports import summary
 from gradsync.reports.text import carriable, finite
 
@@ -58,6 +58,15 @@ def _test(verdict: Verdict) -> dict[str, Any]:
         "status": verdict.status,
         "message": carriable(verdict.message),
         "diagnosis": None if verdict.diagnosis is None else _diagnosis(verdict.diagnosis),
+        "output": [_printed(block) for block in verdict.output],
+    }
+
+
+def _printed(block: Printed) -> dict[str, Any]:
+    return {
+        "ranks": list(block.ranks),
+        "lines": [carriable(line) for line in block.lines],
+        "omitted": block.omitted,
     }
 
 

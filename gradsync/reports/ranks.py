@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gradsync.reports.templating import template
-from gradsync.reports.text import printable
+from gradsync.reports.text import label, printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +21,6 @@ class Block:
     def label(self) -> str:
         """The name of the block's ranks."""
         return label(self.ranks)
-
-
-def label(ranks: Sequence[int]) -> str:
-    """Return "rank 2", "ranks 0-3" or "ranks 0, 2-3"."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    names = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    return f"rank{'s' * (len(ranks) != 1)} {', '.join(names)}"
 
 
 def fold(

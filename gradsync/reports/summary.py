@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
-from gradsync.records import Grade, Report, Status, Verdict
-from gradsync.reports.text import counted, finite, printable
+from gradsync.records import Grade, Printed, Report, Status, Verdict
+from gradsync.reports.text import counted, finite, label, printable
 
 _NAMED = 3  # exercises that one problem touches; more are only counted
 
@@ -179,6 +179,12 @@ def paragraphs(verdict: Verdict) -> list[str]:
     if explanation in message:
         return [message] if message else []
     return [explanation] if message in explanation else [message, explanation]
+
+
+def printed_by(block: Printed) -> str:
+    """Return who printed some lines, and how much of it is not shown."""
+    before = f", after {counted(block.omitted, 'more line')}" if block.omitted else ""
+    return f"printed by {label(block.ranks)}{before}"
 
 
 def guide(verdict: Verdict) -> Guide | None:

@@ -55,5 +55,6 @@ def _environment() -> Environment:
     made.filters.update(
         sentence=summary.sentence, paragraphs=summary.paragraphs, guide=summary.guide
     )
+    made.filters.update(printed_by=summary.printed_by)
     made.globals.update(words=STATUS_WORDS, hint=summary.hint_command, counted=counted)
     return made

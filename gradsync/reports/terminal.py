@@ -20,6 +20,7 @@ from gradsync.reports.summary import (
     hint_command,
     is_unreadable,
     paragraphs,
+    printed_by,
     problems,
     repeat_command,
     standing,
@@ -135,6 +136,7 @@ def _problem(problem: Problem) -> Iterator[RenderableType]:
     if problem.sentence:
         yield _indented(Text(printable(problem.sentence), style="italic dim"))
     yield from _message(verdict)
+    yield from _output(verdict)
     yield ""
     yield _indented(_facts(problem))
 
@@ -147,6 +149,13 @@ def _message(verdict: Verdict) -> Iterator[RenderableType]:
     if len(whole) > LONGEST_MESSAGE:
         rest = f"… and {len(whole) - LONGEST_MESSAGE:,} characters more in report.html"
         yield _indented(Text(rest, style="dim"))
+
+
+def _output(verdict: Verdict) -> Iterator[RenderableType]:
+    for block in verdict.output:
+        yield ""
+        yield _indented(Text(printed_by(block) + ":", style="dim"))
+        yield _indented(Text(printable("\n".join(block.lines)), overflow="fold"), 2)
 
 
 def _facts(problem: Problem) -> RenderableType:

@@ -196,6 +196,7 @@ def test_an_honest_event_weighs_next_to_nothing():
         {"shapes": ((2**63,) * events.MAX_SIDES,) * 8},
         {"op": "x" * 200, "group": "x" * 200, "label": "x" * 200, "where": "x" * 200},
         {"members": tuple(range(2**63, 2**63 + events.MAX_RANKS))},
+        {"callers": ("x" * 200,) * events.MAX_CALLERS},
     ],
     ids=lambda much: next(iter(much)),
 )

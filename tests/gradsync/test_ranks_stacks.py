@@ -1,6 +1,6 @@
 """The user's line in what a rank writes of its threads."""
 
-from gradsync.ranks.stacks import user_line
+from gradsync.ranks.stacks import endless_call, user_line
 
 HELPER = """Thread 0x00007f01 (most recent call first):
   File "/class/ada/helper.py", line 3 in fetch
@@ -52,3 +52,22 @@ def test_a_line_of_6000_digits_is_nobodys():
     forged = f'Thread 0x1\n  File "/class/ada/trainer.py", line {"9" * 6000} in train\n'
 
     assert user_line(forged + MAIN, shows) == "trainer.py:5"
+
+
+def dump(*functions):
+    lines = [f'  File "/class/ada/trainer.py", line 5 in {name}' for name in functions]
+    return "Current thread 0x00007f03 (most recent call first):\n" + "\n".join(lines)
+
+
+def test_a_function_that_is_there_again_and_again_calls_itself():
+    assert endless_call(dump(*["call", "forward"] * 50, "main"), shows) in ("call", "forward")
+    assert endless_call(dump("f", *["g"] * 40), shows) == "g"
+
+
+def test_a_few_calls_within_each_other_are_no_recursion():
+    assert endless_call(dump(*["walk"] * 10, "main"), shows) is None
+    assert endless_call(dump(*["walk"] * 40).replace("/class/ada", "/opt"), shows) is None
+
+
+def test_a_name_without_an_end_is_cut():
+    assert endless_call(dump(*["x" * 500] * 40), shows) == "x" * 80

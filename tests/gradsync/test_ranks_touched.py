@@ -5,6 +5,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
 
 from gradsync import run_ranks
 
@@ -60,7 +61,8 @@ def change_what_is_gathered():
     work.wait()
 
 
-# What follows comes by a copy, on a thread of gloo's: long before anybody waits for it.
+# What follows comes by a copy, which raises a tensor's version as a change of the rank's does, on a
+# thread of gloo's: long before anybody waits for it.
 
 
 def wait_late_for_several_at_once():
@@ -79,6 +81,78 @@ def wait_late_for_what_comes_into_the_place_of_its_own():
     parts = [torch.ones(8) for _ in range(2)]
     work = dist.all_gather(parts, parts[dist.get_rank()], async_op=True)
     time.sleep(0.1)
+    work.wait()
+
+
+# gloo turns a sum into a mean in place, on a thread of its own.
+
+
+def wait_late_for_a_mean():
+    tensor = torch.ones(8)
+    work = dist.all_reduce(tensor, op=dist.ReduceOp.AVG, async_op=True)
+    time.sleep(0.1)
+    work.wait()
+
+
+def wait_late_for_a_mean_of_complex_numbers():
+    tensor = torch.ones(8, dtype=torch.complex64)
+    work = dist.all_reduce(tensor, op=dist.ReduceOp.AVG, async_op=True)
+    time.sleep(0.1)
+    work.wait()
+
+
+def wait_late_for_a_mean_of_what_lies_crosswise():
+    tensor = torch.ones(4, 3).t()
+    work = dist.all_reduce(tensor, op=dist.ReduceOp.AVG, async_op=True)
+    time.sleep(0.1)
+    work.wait()
+
+
+def wait_late_for_a_mean_on_one_rank():
+    work = dist.reduce(torch.ones(8), 0, op=dist.ReduceOp.AVG, async_op=True)
+    time.sleep(0.1)
+    work.wait()
+
+
+def wait_late_for_a_part_of_the_mean():
+    inputs = [torch.ones(4) for _ in range(2)]
+    work = dist.reduce_scatter(torch.empty(4), inputs, op=dist.ReduceOp.AVG, async_op=True)
+    time.sleep(0.1)
+    work.wait()
+
+
+def wait_late_for_a_functional_mean():
+    mean = functional.all_reduce(torch.ones(8), "avg", dist.group.WORLD)
+    time.sleep(0.1)
+    functional.wait_tensor(mean)
+
+
+def wait_late_for_a_mean_of_a_parameter():
+    with torch.no_grad():
+        weight = torch.ones(8, requires_grad=True)
+        work = dist.all_reduce(weight, op=dist.ReduceOp.AVG, async_op=True)
+        time.sleep(0.1)
+        work.wait()
+
+
+def divide_while_a_mean_is_made():
+    tensor = torch.ones(8)
+    work = dist.all_reduce(tensor, op=dist.ReduceOp.AVG, async_op=True)
+    tensor /= 2
+    work.wait()
+
+
+def change_several_at_once():
+    tensors = [torch.ones(8), torch.ones(3)]
+    work = dist.all_reduce_coalesced(tensors, async_op=True)
+    tensors[1].zero_()
+    work.wait()
+
+
+def change_where_a_part_of_the_sum_arrives():
+    part = torch.empty(4)
+    work = dist.reduce_scatter(part, [torch.ones(4) for _ in range(2)], async_op=True)
+    part.zero_()
     work.wait()
 
 
@@ -101,6 +175,16 @@ def reduce_several_at_once_again_and_again():
         (wait_late_for_several_at_once, False),
         (wait_late_for_a_part_of_the_sum, False),
         (wait_late_for_what_comes_into_the_place_of_its_own, False),
+        (wait_late_for_a_mean, False),
+        (wait_late_for_a_mean_of_complex_numbers, False),
+        (wait_late_for_a_mean_of_what_lies_crosswise, False),
+        (wait_late_for_a_mean_on_one_rank, False),
+        (wait_late_for_a_part_of_the_mean, False),
+        (wait_late_for_a_functional_mean, False),
+        (wait_late_for_a_mean_of_a_parameter, False),
+        (divide_while_a_mean_is_made, True),
+        (change_several_at_once, True),
+        (change_where_a_part_of_the_sum_arrives, True),
         (reduce_several_at_once_again_and_again, False),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -40,6 +40,7 @@ def test_json_has_the_contracts_keys_and_the_seed():
                 "status": "passed",
                 "message": "",
                 "diagnosis": None,
+                "output": [],
             }
         ],
         "seed": 7,

@@ -102,6 +102,22 @@ def test_a_tooltip_tells_all_that_is_known():
     ]
 
 
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ({"callers": ("train",)}, "at template_trainer.py:91"),
+        ({"callers": ("train", "step")}, "at template_trainer.py:91, train -> step"),
+        ({"where": None, "by_test": True}, "in the test itself"),
+    ],
+)
+def test_a_tooltip_tells_whose_call_it_is(more, line):
+    what = collective("broadcast", members=(0,), **more)
+
+    [tip] = Picture(call(0, 0, 0.1, 0.102, what), 1).tooltips()
+
+    assert line in tip.splitlines()
+
+
 def test_who_never_comes_back_is_hatched_to_the_edge():
     seen = Picture(deadlock(missing=1), 4)
     rights = sorted(right for _, _, right in seen.bars())

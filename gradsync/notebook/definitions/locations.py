@@ -66,7 +66,10 @@ def _verdict(verdict: Verdict, texts: _Texts) -> Verdict:
     diagnosis = verdict.diagnosis and _diagnosis(verdict.diagnosis, texts)
     events = tuple(_event(event, texts) for event in verdict.events)
     message = texts.replaced(verdict.message)
-    return replace(verdict, message=message, diagnosis=diagnosis, events=events)
+    output = tuple(
+        replace(block, lines=tuple(map(texts.replaced, block.lines))) for block in verdict.output
+    )
+    return replace(verdict, message=message, diagnosis=diagnosis, events=events, output=output)
 
 
 def _diagnosis(diagnosis: Diagnosis, texts: _Texts) -> Diagnosis:

@@ -18,7 +18,7 @@ from gradsync.notebook.ranks_magic.output import CellOutput, show_failure, show_
 from gradsync.notebook.ranks_magic.sessions import Sessions
 from gradsync.ranks import RankFailure, get_launcher
 from gradsync.ranks.session import Session
-from gradsync.reports.ranks import label
+from gradsync.reports.text import label
 
 # What shows values on a rank: with it in the process that ranks are forked from, they have it.
 FORMATTERS = ("IPython.core.formatters", "IPython.core.pylabtools")

@@ -1,0 +1,46 @@
+"""Trusted: why a rank's process is gone, from its exit code and its last words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from gradsync.ranks import failures, stacks
+from gradsync.ranks.crew import Crew, LauncherError
+from gradsync.ranks.member import Member
+from gradsync.records import Failure
+
+EXIT_SECONDS = 1.0  # between a rank's closed socket and its exit code
+
+
+def left(member: Member, crew: Crew, shows: Callable[[str], bool]) -> Failure:
+    """Return the failure of a rank whose process ended, or fell silent, without an answer.
+
+    Raises:
+        LauncherError: it ended before it had its task.
+    """
+    until = time.monotonic() + EXIT_SECONDS
+    while member.exit_code is None and time.monotonic() < until:
+        member.exit_code = crew.exit_codes().get(member.rank)
+        time.sleep(0.002)
+    if not member.ready:
+        raise LauncherError(
+            f"rank {member.rank} ended before it began (exit status {member.exit_code}): "
+            f"{member.hear_last_output().strip()[-2000:] or 'it printed nothing'}"
+        )
+    written = member.hear_last_stacks()
+    where, endless = stacks.user_line(written, shows), stacks.endless_call(written, shows)
+    return failures.left(member.rank, member.exit_code, where, endless)
+
+
+def took_too_much(
+    members: Sequence[Member], excess: tuple[str, str], shows: Callable[[str], bool]
+) -> Failure:
+    """Return the failure of ranks that were ended; they wrote their stacks when memory ran low."""
+    code, text = excess
+    for member in members:
+        written = member.hear_last_stacks()
+        if code == "out-of-memory" and (name := stacks.endless_call(written, shows)):
+            where = stacks.user_line(written, shows)
+            return failures.endless_call(member.rank, name, text, where)
+    return failures.took_too_much(range(len(members)), code, text)
