@@ -12,7 +12,7 @@ from gradsync.diagnose import Rule
 from gradsync.diagnose.confusions import differs_from_one_process, would_be
 from gradsync.diagnose.shares import some
 from gradsync.diagnose.values import close
-from gradsync.ranks.wording import ranks_text
+from gradsync.ranks.wording import counted, ranks_text
 from gradsync.records import Diagnosis
 
 HISTORY = {
@@ -143,7 +143,7 @@ def later_steps_differ(
         history: of that process.
         guide: the heading of GUIDELINES.md on the training.
     """
-    firsts = [row["val_loss"] for value in seen for row in value["history"][:1] if set(row) == KEYS]
+    firsts = [row["val_loss"] for value in seen for row in value["history"][:1] if set(row) >= KEYS]
     ended_right = all(close(value["weights"], weights) for value in seen)
     if ended_right or not firsts or not close(firsts, [history[0]["val_loss"]] * len(firsts)):
         return None
@@ -155,25 +155,47 @@ def later_steps_differ(
     return _found("differs-from-single-process", text, guide, range(len(seen)))
 
 
+def kept_history(first: Run, second: Run, epochs: int, guide: str) -> Diagnosis | None:
+    """A second training's history has the first one's entries too.
+
+    Args:
+        first: a training.
+        second: the next one in the same processes.
+        epochs: of the second one.
+        guide: the heading of GUIDELINES.md on the training.
+    """
+    for rank, value in enumerate(second):
+        count, before = len(value["history"]), len(first[rank]["history"])
+        if count > epochs and count in (epochs + before, before):
+            text = (
+                f"a second call of train, for {counted(epochs, 'epoch')}, returns a history of "
+                f"{counted(count, 'entry', 'entries')} on rank {rank}: those of the call before it "
+                "are still there. Begin with an empty list in each call; one in a default argument "
+                "or in a global variable is kept"
+            )
+            return _found("differs-from-single-process", text, guide, [rank])
+    return None
+
+
 def other_rows(thrice: Run, guide: str) -> Diagnosis | None:
-    """The history of three epochs has other entries than the contract's, or other keys."""
+    """The history of three epochs has other entries than the contract's, or lacks a key."""
     without = [rank for rank, value in enumerate(thrice) if not value["history"]]
     if 0 < len(without) < len(thrice):
         text = f"train returns no entry on {ranks_text(without)}: the history is for every rank"
         return _found("only-one-rank-has-it", text, guide, without)
     for value in thrice:
         rows = value["history"]
-        keys = next((sorted(row) for row in rows if set(row) != KEYS), None)
+        keys = next((sorted(row) for row in rows if not set(row) >= KEYS), None)
         if keys is None and [row["epoch"] for row in rows] == [0, 1, 2]:
             continue
         if keys is not None:
-            has = f"entries with the keys {', '.join(keys)}"
+            has = f"entries with the keys {', '.join(keys)}" if keys else "entries that are None"
         else:
             epochs = ", ".join(f"{row['epoch']:g}" for row in rows)
             has = f"entries of the epochs {epochs}" if epochs else "no entries"
         text = (
             f"train over 3 epochs returns {has}: one an epoch is wanted, counted from 0, "
-            f"with {', '.join(sorted(KEYS))}"
+            f"with {', '.join(sorted(KEYS))}; more keys are allowed"
         )
         return _found("wrong-signature", text, guide)
     return None

@@ -2,10 +2,11 @@
 
 from functools import partial
 
-from gradsync.diagnose.epochs import other_samples
+from gradsync.diagnose.epochs import counted_otherwise, other_samples
 from gradsync.diagnose.printing import other_lines
 from gradsync.diagnose.training import (
     batches_divided,
+    kept_history,
     later_steps_differ,
     models_differ,
     other_counts,
@@ -55,6 +56,8 @@ def test_every_epoch_goes_its_own_way_over_the_ranks_shares(ranks, rng):
 
     headings = {"shares": "Data loaders", "epochs": "Epochs and evaluation", "guide": GUIDE}
     hold(other_samples(seen, reseeded, unseeded, samples=41, **headings))
+    hold(counted_otherwise(seen, 2, headings["epochs"]))
+    hold(kept_history(seen, unseeded, 1, GUIDE))
 
 
 @exercise("phase1/train", points=2)
