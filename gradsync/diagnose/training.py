@@ -11,7 +11,7 @@ from typing import Any
 from gradsync.diagnose import Rule
 from gradsync.diagnose.confusions import differs_from_one_process, would_be
 from gradsync.diagnose.shares import some
-from gradsync.diagnose.values import close
+from gradsync.diagnose.values import EXACT, close
 from gradsync.ranks.wording import counted, ranks_text
 from gradsync.records import Diagnosis
 
@@ -25,6 +25,25 @@ MEAN_OF_MEANS = "the mean of its steps' means"
 MOMENTA = [*(k / 20 for k in range(1, 20)), 0.99, 0.999]
 Run = Sequence[Mapping[str, Any]]
 Row = Mapping[str, float]  # of a history
+
+
+def trained_a_copy(seen: Run, before: Sequence[Any], guide: str) -> Diagnosis | None:
+    """Something was trained on the samples, and the models still are as they came.
+
+    Args:
+        seen: a training.
+        before: by rank, the weights that its model began with.
+        guide: the heading of GUIDELINES.md on the training.
+    """
+    same = [close(value["weights"], own, EXACT) for value, own in zip(seen, before, strict=True)]
+    if not all(same) or not all(value["trained"] for value in seen):
+        return None
+    text = (
+        "after training every rank's model is exactly as it was given to train, though the samples "
+        "went through it, or through a copy. Train the model itself: a deep copy has parameters of "
+        "its own, and the optimizer needs those of the model"
+    )
+    return _found("does-not-learn", text, guide, range(len(seen)))
 
 
 def models_differ(seen: Run, guide: str) -> Diagnosis | None:

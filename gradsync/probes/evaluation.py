@@ -42,14 +42,19 @@ class Spy(nn.Module):
 def tells_predictions_apart(batches: Iterable[tuple[Tensor, Tensor]]) -> bool:
     """Tell whether, of a spy's outputs, only those of the likeliest class hit that many targets.
 
-    Others are: of the unlikeliest, of the likeliest sample (`argmax` along the wrong dimension), of
-    always the first class; and the misses.
+    Others are: of the unlikeliest, of the likeliest sample (`argmax` along the wrong dimension, or
+    without one), of always the first class; and the misses.
     """
-    model, hits = Spy(), torch.zeros(5, dtype=torch.int64)
+    model, hits = Spy(), torch.zeros(6, dtype=torch.int64)
     for inputs, targets in batches:
         outputs = model(inputs)
         likeliest = outputs.argmax(1)
-        others = (outputs.argmin(1), outputs.argmax(0)[:1], torch.zeros_like(targets))
+        others = (
+            outputs.argmin(1),
+            outputs.argmax(0)[:1],
+            outputs.argmax(),
+            torch.zeros_like(targets),
+        )
         hits += torch.stack(
             [
                 (likeliest == targets).sum(),

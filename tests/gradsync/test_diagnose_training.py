@@ -16,6 +16,7 @@ from gradsync.diagnose.training import (
     other_counts,
     other_numbers,
     other_rows,
+    trained_a_copy,
     trained_in_evaluation_mode,
     training_mistakes,
     with_its_momentum,
@@ -307,3 +308,12 @@ def test_a_missing_key_of_an_entry_is_told():
 
     assert found.code == "wrong-signature"
     assert "entries with the keys epoch, train_loss, val_accuracy" in found.explanation
+
+
+def test_who_trains_a_copy_is_told():
+    before = dict(Classifier(0).state_dict())
+    seen = [{"weights": before, "trained": [0, 1]}] * 2
+
+    assert trained_a_copy(seen, [before] * 2, GUIDE).code == "does-not-learn"
+    assert trained_a_copy([{"weights": before, "trained": []}] * 2, [before] * 2, GUIDE) is None
+    assert trained_a_copy(seen_of(), [before] * 2, GUIDE) is None

@@ -165,6 +165,7 @@ def test_the_epochs_loss_weighs_every_sample_alike(ranks, rng):
         mistakes=[
             *epoch_loss_mistakes(losses, sizes, len(data[1])),
             first_batch_again(shares, len(sizes)),
+            never_updated(shares, sizes),
             *each_on_its_own(shares),
             cut_short("train_epoch", GUIDE),
         ],
@@ -181,6 +182,17 @@ def first_batch_again(shares, steps):
         "`iter(loader)` begins from the start, and the other samples are never seen"
     )
     return would_be([losses.mean()] * len(shares), "samples-dropped", text, GUIDE)
+
+
+def never_updated(shares, sizes):
+    """Return the rule for the loss of a model that stays as it was in all steps."""
+    losses, _ = batch_losses(shares, 4, lr=0)
+    text = (
+        "train_epoch returns the loss of a model that is never updated: the optimizer has to step, "
+        "and the model has to be the one whose parameters it has, not a copy"
+    )
+    mean = (sizes @ losses).mean() / sizes.sum()
+    return would_be([mean] * len(shares), "does-not-learn", text, GUIDE)
 
 
 def each_on_its_own(shares):

@@ -12,6 +12,7 @@ from gradsync.diagnose.training import (
     other_counts,
     other_numbers,
     other_rows,
+    trained_a_copy,
     training_mistakes,
     with_its_momentum,
 )
@@ -32,6 +33,11 @@ def probe_train(rank, world_size, trainer, data, seeds, **options):
     """Train on `data` from weights of its own seed; say what came of it."""
     info = trainer.RankInfo(rank, world_size, 0, "127.0.0.1", 29500)  # each on its own machine
     return spied_training(trainer.train, info, Classifier(seeds[rank]), data, **options)
+
+
+def weights_before(seed):
+    """Return the weights of a model of this seed that nobody has trained."""
+    return dict(Classifier(seed).state_dict())
 
 
 def train_in_turn(ranks, world_size, *calls):
@@ -73,6 +79,7 @@ def test_ranks_that_start_apart_end_as_one_process(ranks, rng):
         return one_process(data, epochs, seeds[rank], lr=scale * LEARNING_RATE).weights
 
     right = with_its_momentum(seen, partial(one_process, data, epochs, seeds[0]))
+    hold(trained_a_copy(seen, [weights_before(seed) for seed in seeds], GUIDE))
     hold(models_differ(seen, MODEL))
     hold(other_rows(seen, GUIDE))
     hold(later_steps_differ(seen, right.weights, right.history, GUIDE))
@@ -100,6 +107,7 @@ def test_the_history_has_the_numbers_of_each_epoch(ranks, rng):
 
     seen = ranks(probe_train, 2, data=data, seeds=[11, 11], epochs=3, batch_size=4)
 
+    hold(trained_a_copy(seen, [weights_before(11)] * 2, GUIDE))
     hold(other_rows(seen, GUIDE))
     hold(other_counts(seen, 3 * 5, GUIDE))
     epochs = steps_of([value["trained"] for value in seen], share=5, batch_size=4)
