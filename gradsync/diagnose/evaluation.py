@@ -160,6 +160,23 @@ def predicts_otherwise(guide: str) -> Rule:
     return rule
 
 
+def evaluated_too_few(
+    seen: Sequence[Mapping[str, Any]], counts: Sequence[int], guide: str
+) -> Diagnosis | None:
+    """The model was run on fewer samples than the ranks' loaders gave, a number for each rank."""
+    ran = [sum(call["samples"] for call in value["calls"]) for value in seen]
+    wrong = [rank for rank, count in enumerate(counts) if ran[rank] < count]
+    if not any(ran):
+        return _never_run(guide)
+    if not wrong:
+        return None
+    text = (
+        f"evaluate runs the model on {ran[wrong[0]]} samples on rank {wrong[0]}, whose loader "
+        f"gives {counts[wrong[0]]}: every sample has to be evaluated"
+    )
+    return _found("samples-dropped", text, guide, wrong)
+
+
 def learned_from(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | None:
     """The model ran in training mode or with gradients, lost its own, or was not run at all."""
     calls = [call for value in seen for call in value["calls"]]

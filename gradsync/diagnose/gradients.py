@@ -33,6 +33,7 @@ def gradient_mistakes(local: Sequence[Gradients]) -> list[Rule]:
     """
     return [
         not_synchronised(local),
+        all_zero,
         wrong_scale,
         the_largest(local),
         only_one_rank,
@@ -61,6 +62,15 @@ def not_synchronised(local: Sequence[Gradients]) -> Rule:
         return found("gradients-not-synchronised", range(seen.world_size), text)
 
     return rule
+
+
+def all_zero(seen: Observation, expected: Any) -> Diagnosis | None:
+    """No rank has a gradient left that is not zero."""
+    values, wanted = flat(list(seen)), flat(list(expected or ()))
+    if values is None or wanted is None or values.any() or not wanted.any():
+        return None
+    text = "every gradient is zero on every rank: what the ranks had before is lost"
+    return found("gradients-not-synchronised", range(seen.world_size), text, last_reduce(seen))
 
 
 def wrong_scale(seen: Observation, expected: Any) -> Diagnosis | None:

@@ -258,3 +258,10 @@ def test_a_number_that_is_not_the_number_of_ranks_is_told():
     assert "divided by 3, on 4 ranks as well as on 2" in found.explanation
     assert diagnose(by_3, [always_divided_by(4, again(2))]) is None
     assert diagnose([times(MEAN, 4)] * 4, [always_divided_by(4, again(1))]) is None
+
+
+def test_gradients_that_are_all_zero_are_lost():
+    found = diagnose([times(MEAN, 0)] * 4)
+
+    assert found.code == "gradients-not-synchronised"
+    assert "every gradient is zero" in found.explanation

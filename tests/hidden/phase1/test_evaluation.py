@@ -7,6 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from gradsync.diagnose.evaluation import (
     differs_across_ranks,
+    evaluated_too_few,
     kept_from_before,
     learned_from,
     mode_not_restored,
@@ -216,6 +217,7 @@ def test_nothing_is_learned_from_it(ranks, rng):
     """It runs in evaluation mode, without gradients, and leaves those there are alone."""
     seen = ranks(probe_evaluate, 2, shares=by_rank(draw(rng, [5, 3])))
 
+    hold(evaluated_too_few(seen, [5, 3], GUIDE))
     hold(learned_from(seen, GUIDE))
 
 
@@ -224,4 +226,5 @@ def test_the_former_mode_is_put_back(ranks, rng):
     """A model in training mode is in it afterwards, one in evaluation mode too."""
     seen = ranks(probe_evaluate, 2, shares=by_rank(draw(rng, [5, 3])))
 
+    hold(evaluated_too_few(seen, [5, 3], GUIDE))
     hold(mode_not_restored(seen, GUIDE))

@@ -9,6 +9,7 @@ from gradsync.diagnose.absent_gradients import frozen_mistakes, none_gradient_sk
 from gradsync.diagnose.broadcast import bits_differ, broadcast_mistakes, weight_not_sent
 from gradsync.diagnose.gradients import (
     AS_FLOAT64,
+    all_zero,
     always_divided_by,
     digits_lost,
     gradient_mistakes,
@@ -171,6 +172,7 @@ def with_zeros(gradients):
 def hold_synchronised(seen, local):
     """Hold the ranks not to have kept what each had, as they do where nothing is done."""
     hold(not_synchronised(local)(seen, local))
+    hold(all_zero(seen, local))
 
 
 @pytest.mark.parametrize("world_size", [4, 3, 2, 1])

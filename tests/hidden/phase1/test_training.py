@@ -24,7 +24,15 @@ from gradsync.probes.training import (
     spied_training,
     steps_of,
 )
-from gradsync.testing import assert_on_every_rank, by_rank, case_by_case, each, exercise, hold
+from gradsync.testing import (
+    assert_on_every_rank,
+    by_rank,
+    case_by_case,
+    check,
+    each,
+    exercise,
+    hold,
+)
 
 GUIDE, MODEL = "Training", "Model synchronisation"
 
@@ -124,4 +132,10 @@ def test_rank_0_alone_prints(ranks, rng):
 
     seen = ranks(probe_train, 3, data=data, seeds=[1, 1, 1], epochs=3, batch_size=4)
 
+    check(
+        any(value["trained"] for value in seen),
+        "does-not-learn",
+        f"train returned without having trained the model on a single sample (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
     hold(other_lines(seen, seen.output, 3, GUIDE))
