@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gradsync.diagnose.values import close
 from gradsync.records import Diagnosis, Observation
 
 OBJECTS = "uint8"  # the dtype in which pickled objects travel: names may be among them
@@ -30,7 +31,7 @@ def order_depends_on_names(
         if failure.diagnosis.code not in FAILURES:
             return None
         where = failure.diagnosis.where
-    elif all(list(numbers) == list(wanted) for numbers in seen):
+    elif all(close(numbers, list(wanted)) for numbers in seen):
         return None
     text = (
         f"where parameters have other names on each rank, in the same order, each was {doing} with "

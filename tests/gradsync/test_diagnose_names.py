@@ -22,6 +22,7 @@ def found(observation):
 
 def test_ranks_that_agree_on_the_order_are_right():
     assert found(seen(WANTED, WANTED)) is None
+    assert found(seen([5.000001, 6.0], WANTED)) is None  # divided before it was summed up
 
 
 @pytest.mark.parametrize(
