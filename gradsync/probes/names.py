@@ -7,14 +7,24 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+PARTS = 7  # in one order of 5,040
 
-def name_sets(rank_count: int, count: int, seed: int) -> list[list[str]]:
+
+def name_sets(rank_count: int, seed: int) -> list[list[str]]:
     """Return names by rank: other ones on each, of the same length, and already sorted.
 
     A set goes through texts in the order of their hashes. Forked ranks agree on those, and
     processes that torchrun starts do not: other names have other hashes everywhere.
     """
-    return [[f"part{k}x{seed + rank:06d}" for k in range(count)] for rank in range(rank_count)]
+    return [[f"part{k}x{seed + rank:06d}" for k in range(PARTS)] for rank in range(rank_count)]
+
+
+class Model(nn.Module):
+    """The gradient of each parameter is the parameter itself."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        squares = [(param * param.detach()).sum() for param in self.parameters()]
+        return torch.stack(squares).sum() + 0 * inputs.sum()
 
 
 def model_named(names: Sequence[str], rank: int, *, buffers: bool = False) -> nn.Module:
@@ -25,7 +35,7 @@ def model_named(names: Sequence[str], rank: int, *, buffers: bool = False) -> nn
     """
     order = [*range(rank, len(names)), *range(rank)]
     made = {k: nn.Parameter(torch.full((3,), 10.0 * rank + k)) for k in order}
-    model = nn.Module()
+    model = Model()
     for k, name in enumerate(names):
         model.register_parameter(name, made[k])
         if buffers:

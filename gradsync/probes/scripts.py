@@ -83,20 +83,24 @@ def _sampler(plain: type, sharing: Any, shares: list[list[Any]]) -> type:
     """Return a sampler class that shares out what the plain one does in another way."""
 
     class Sampler(plain):  # type: ignore[misc]
+        _shared_out: Share | None = None  # until its own `__init__` is done
+
         def __init__(self, dataset: Any, num_replicas: int, rank: int, **options: Any) -> None:
             super().__init__(dataset, num_replicas, rank, **options)
 
             def share(rank: int) -> Share:
                 return indices_of(plain(dataset, num_replicas, rank, **options))
 
-            self._shared_out: Share = sharing(share, rank, num_replicas)
+            self._shared_out = sharing(share, rank, num_replicas)
             self._place = [len(dataset), num_replicas, rank]
 
         def __iter__(self) -> Iterator[int]:
+            if self._shared_out is None:
+                return iter(super().__iter__())
             shares.append([*self._place, self._shared_out])
             return iter(self._shared_out)
 
         def __len__(self) -> int:
-            return len(self._shared_out)
+            return int(super().__len__()) if self._shared_out is None else len(self._shared_out)
 
     return Sampler

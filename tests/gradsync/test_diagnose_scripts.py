@@ -9,6 +9,7 @@ SAMPLER = """
 class Sampler:
     def __init__(self, dataset, num_replicas, rank, *, shuffle=True):
         self.dataset, self.num_replicas, self.rank = dataset, num_replicas, rank
+        assert len(self) > 0
 
     def __iter__(self):
         share = len(self)

@@ -21,8 +21,7 @@ from gradsync.diagnose.names import order_depends_on_names
 from gradsync.diagnose.waiting import nobody_waited, stayed_away_with_nan
 from gradsync.probes.memory import spoil_new_memory
 from gradsync.probes.models import BUFFERS, motley_model, placed, tensors_of
-from gradsync.probes.names import first_numbers, model_named, name_sets
-from gradsync.ranks import RankFailure
+from gradsync.probes.names import PARTS, first_numbers, model_named, name_sets
 from gradsync.ranks.wording import counted
 from gradsync.testing import (
     EXACT,
@@ -34,9 +33,9 @@ from gradsync.testing import (
     exercise,
     hold,
     hold_together,
+    seen_of,
 )
 
-PARTS = 7  # of a model that is gone through in a certain order: by chance once in 5,040 times
 MODEL, GRADIENTS = "Model synchronisation", "Gradient aggregation"
 NOT_THE_MEAN = f"the gradients on {{}} do not end as the mean over ranks (GUIDELINES, {GRADIENTS})"
 
@@ -70,7 +69,9 @@ def test_every_rank_ends_with_the_source_model(ranks, rng, world_size, src):
         return first_numbers([*model.parameters(), *model.buffers()])
 
     numbers = [float(first + k) for first in (0, 100) for k in range(PARTS)]
-    hold_order(ranks, rng, world_size, probe_names, numbers, "replaced", MODEL)
+    names = name_sets(world_size, int(rng.integers(900_000)))
+    again = seen_of(lambda: ranks(probe_names, world_size, names=names))
+    hold(order_depends_on_names(again, numbers, "replaced", MODEL))
 
 
 @exercise("phase1/broadcast_model", points=2.5)
@@ -202,17 +203,9 @@ def test_every_rank_ends_with_the_mean(ranks, rng, world_size):
         return first_numbers([param.grad for param in model.parameters()])
 
     means = [5.0 * (world_size - 1) + k for k in range(PARTS)]
-    hold_order(ranks, rng, world_size, probe, means, "averaged", GRADIENTS)
-
-
-def hold_order(ranks, rng, world_size, probe, wanted, doing, guide):
-    """Hold ranks to take the parts of a model in its own order, whatever hashes they have."""
-    names = name_sets(world_size, PARTS, int(rng.integers(900_000)))
-    try:
-        seen = ranks(probe, world_size, names=names)
-    except RankFailure as failure:
-        seen = failure.observation
-    hold(order_depends_on_names(seen, wanted, doing, guide))
+    names = name_sets(world_size, int(rng.integers(900_000)))
+    again = seen_of(lambda: ranks(probe, world_size, names=names))
+    hold(order_depends_on_names(again, means, "averaged", GRADIENTS))
 
 
 @exercise("phase1/average_gradients", points=1)
