@@ -99,6 +99,14 @@ def hold_together(run: Callable[[], object]) -> None:
             raise
 
 
+def seen_of(run: Callable[[], Observation]) -> Observation:
+    """Return what was observed of a run of ranks, also of one that failed."""
+    try:
+        return run()
+    except RankFailure as failure:
+        return failure.observation
+
+
 def each(seen: Observation, pick: Callable[[Any], Any]) -> Observation:
     """Return the observation with what `pick` takes of every rank's value in its place."""
     return replace(seen, values=tuple(pick(value) for value in seen))

@@ -18,6 +18,7 @@ from gradsync.judge import (
     each,
     hold,
     hold_together,
+    seen_of,
 )
 from gradsync.ranks.inputs import by_rank
 
@@ -37,6 +38,7 @@ __all__ = [
     "free_port",
     "hold",
     "hold_together",
+    "seen_of",
     "would_be",
 ]
 

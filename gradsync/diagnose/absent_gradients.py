@@ -11,8 +11,9 @@ from gradsync.diagnose import Rule
 from gradsync.diagnose.confusions import would_be
 from gradsync.diagnose.gradients import GUIDE, agree, found, last_reduce, wrong_names
 from gradsync.diagnose.values import array, close
+from gradsync.diagnose.waiting import leaves_a_result, nobody_waited
 from gradsync.ranks.wording import ranks_text
-from gradsync.records import Diagnosis, Observation
+from gradsync.records import Collective, Diagnosis, Observation
 
 
 def none_gradient_skipped(without: Sequence[int], name: str) -> Rule:
@@ -22,7 +23,7 @@ def none_gradient_skipped(without: Sequence[int], name: str) -> Rule:
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         failure = seen.failure
         if failure is not None:
-            if failure.status != "deadlock" or not _told_apart(seen, without):
+            if failure.status != "deadlock" or not _told_apart(seen, without, name):
                 return None
             text = (
                 f"{failure.diagnosis.explanation}. {ranks} and left it out, but the others wait "
@@ -31,6 +32,8 @@ def none_gradient_skipped(without: Sequence[int], name: str) -> Rule:
             return found("none-gradient-skipped", without, text, failure.diagnosis.where)
         if wrong_names(seen, expected) != [name]:
             return None
+        if unawaited := nobody_waited(seen, GUIDE):  # then a wrong value tells of nothing else
+            return unawaited
         having = [r for r in range(seen.world_size) if r not in without]
         if all(close(seen[r].get(name), expected[r][name]) for r in having):
             text = (
@@ -63,15 +66,27 @@ def none_gradient_skipped(without: Sequence[int], name: str) -> Rule:
     return rule
 
 
-def _told_apart(seen: Observation, without: Sequence[int]) -> bool:
-    """Tell whether the ranks without a gradient stayed away, or brought something else last."""
+def _told_apart(seen: Observation, without: Sequence[int], name: str) -> bool:
+    """Tell whether the ranks without a gradient stayed away, or brought something else last.
+
+    The others are then in a collective that may well be on that gradient, and in no barrier.
+    """
+    last = {r: c[-1] for r in range(seen.world_size) if (c := seen.collectives(r))}
+    having = [collective for rank, collective in last.items() if rank not in without]
+    if not having or not all(_may_be_on(collective, name) for collective in having):
+        return False
     told = seen.failure.diagnosis if seen.failure else None
     if told and told.code == "deadlock-rank-missing" and set(told.ranks) == set(without):
         return True
-    last = {r: c[-1].shapes for r in range(seen.world_size) if (c := seen.collectives(r))}
-    lacking = {shapes for rank, shapes in last.items() if rank in without}
-    having = {shapes for rank, shapes in last.items() if rank not in without}
-    return len(lacking) == len(having) == 1 and lacking != having
+    brought = {last[rank].shapes for rank in without if rank in last}
+    wanted = {collective.shapes for collective in having}
+    return len(brought) == len(wanted) == 1 and brought != wanted
+
+
+def _may_be_on(collective: Collective, name: str) -> bool:
+    """Tell whether a collective leaves a result, and is on no other parameter's gradient."""
+    is_other = collective.label is not None and collective.label != f"{name}.grad"
+    return leaves_a_result(collective) and not is_other
 
 
 def frozen_mistakes(stale: np.ndarray[Any, Any]) -> list[Rule]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradsync.diagnose import Rule
 from gradsync.diagnose.values import EXACT, close
-from gradsync.ranks.wording import ranks_text
+from gradsync.ranks.wording import counted, ranks_text
 from gradsync.records import Diagnosis, Observation
 
 REFUSED = re.compile(  # torch's own words
@@ -78,6 +78,18 @@ def not_there(found: Sequence[bool], guide: str) -> Diagnosis | None:
         f"has to wait until rank 0 has written it (GUIDELINES, {guide})"
     )
     return Diagnosis("others-do-not-wait", absent, text, guide=guide)
+
+
+def too_small(size: int, least: int, guide: str) -> Diagnosis | None:
+    """Judge the number of bytes of a checkpoint: the model's parameters alone take `least`."""
+    if size >= least:
+        return None
+    text = (
+        f"save_checkpoint writes a file of {counted(size, 'byte')}, and the parameters of this "
+        f"model alone take {least}. The file holds the model, the optimizer and the epoch "
+        f"(GUIDELINES, {guide})"
+    )
+    return Diagnosis("state-lost", (0,), text, guide=guide)
 
 
 def former_file_seen(contents: Sequence[Sequence[bytes]], guide: str) -> Diagnosis | None:

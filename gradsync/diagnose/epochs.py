@@ -6,6 +6,7 @@ What a rank came to is as `gradsync.probes.training.spied_training` tells it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from gradsync.diagnose.shares import repeated, some
@@ -52,6 +53,23 @@ def other_samples(
             "`seed=0`, which is its default"
         )
         return _found("wrong-signature", text, guide, range(2))
+    return None
+
+
+def counted_otherwise(seen: Run, epochs: int, guide: str) -> Diagnosis | None:
+    """The samplers' epochs were set, but on none of them to 0, 1 and so on.
+
+    A training that sets none, since it shuffles in another way, is judged by its orders alone.
+    """
+    for rank, value in enumerate(seen):
+        heard = [[epoch for epoch, _ in groupby(own)] for own in value["epochs"]]
+        if heard and [*range(epochs)] not in heard:
+            text = (
+                f"during {counted(epochs, 'epoch')} the sampler's epoch is set to {some(heard[0])} "
+                f"on rank {rank}. Epochs count from 0 everywhere, as in the history: a training "
+                "that resumes would take its order from the wrong epoch"
+            )
+            return _found("epoch-not-set", text, guide, [rank])
     return None
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from gradsync.diagnose import Rule
 from gradsync.diagnose.gradients import last_reduce
 from gradsync.diagnose.values import close
+from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
 
 KEYS = {"loss", "accuracy", "samples"}
@@ -32,11 +33,20 @@ def told(result: Mapping[str, float]) -> str:
 
 
 def other_keys(results: Sequence[Mapping[str, float]], guide: str) -> Diagnosis | None:
-    """The dict that was returned has other keys than the contract's."""
-    if all(set(result) == KEYS for result in results):
+    """A rank returned no dict, or one without a key that the contract names."""
+    wrong = [rank for rank, result in enumerate(results) if not set(result) >= KEYS]
+    if not wrong:
         return None
-    text = f"evaluate returns the keys {sorted(results[0])}: loss, accuracy and samples are wanted"
-    return _found("wrong-signature", text, guide)
+    without = [rank for rank in wrong if not results[rank]]
+    if without and len(without) < len(results):
+        text = f"evaluate returns nothing on {ranks_text(without)}. Every rank needs the numbers"
+        return _found("only-one-rank-has-it", text, guide, without)
+    keys = ", ".join(map(repr, sorted(results[wrong[0]])))
+    text = (
+        f"evaluate returns {f'a dict with the keys {keys}' if keys else 'nothing'}. A dict with "
+        "the keys 'loss', 'accuracy' and 'samples' is wanted; more keys are allowed"
+    )
+    return _found("wrong-signature", text, guide, wrong)
 
 
 def own_samples_alone(own: Sequence[Mapping[str, float]], guide: str) -> Rule:
@@ -148,6 +158,23 @@ def predicts_otherwise(guide: str) -> Rule:
         return _found("differs-from-single-process", text, guide, range(len(seen)))
 
     return rule
+
+
+def evaluated_too_few(
+    seen: Sequence[Mapping[str, Any]], counts: Sequence[int], guide: str
+) -> Diagnosis | None:
+    """The model was run on fewer samples than the ranks' loaders gave, a number for each rank."""
+    ran = [sum(call["samples"] for call in value["calls"]) for value in seen]
+    wrong = [rank for rank, count in enumerate(counts) if ran[rank] < count]
+    if not any(ran):
+        return _never_run(guide)
+    if not wrong:
+        return None
+    text = (
+        f"evaluate runs the model on {ran[wrong[0]]} samples on rank {wrong[0]}, whose loader "
+        f"gives {counts[wrong[0]]}: every sample has to be evaluated"
+    )
+    return _found("samples-dropped", text, guide, wrong)
 
 
 def learned_from(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | None:

@@ -67,7 +67,7 @@ def another_gpu(devices: Sequence[str], local_rank: int) -> Diagnosis | None:
 
 def on_the_cpu(returned: Sequence[str] | None) -> Diagnosis | None:
     """Judge the device that it returned, if it came that far, on a machine with GPUs."""
-    if returned != ["cpu"]:
+    if not returned or not returned[0].startswith("cpu"):
         return None
     text = (
         "where there are GPUs, setup_distributed returns the CPU: the rank's device is then the "

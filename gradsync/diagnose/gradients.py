@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ def gradient_mistakes(local: Sequence[Gradients]) -> list[Rule]:
     """
     return [
         not_synchronised(local),
+        all_zero,
         wrong_scale,
         the_largest(local),
         only_one_rank,
@@ -61,6 +62,15 @@ def not_synchronised(local: Sequence[Gradients]) -> Rule:
         return found("gradients-not-synchronised", range(seen.world_size), text)
 
     return rule
+
+
+def all_zero(seen: Observation, expected: Any) -> Diagnosis | None:
+    """No rank has a gradient left that is not zero."""
+    values, wanted = flat(list(seen)), flat(list(expected or ()))
+    if values is None or wanted is None or values.any() or not wanted.any():
+        return None
+    text = "every gradient is zero on every rank: what the ranks had before is lost"
+    return found("gradients-not-synchronised", range(seen.world_size), text, last_reduce(seen))
 
 
 def wrong_scale(seen: Observation, expected: Any) -> Diagnosis | None:
@@ -109,6 +119,41 @@ def _norm_text(seen: Observation, ranks: Sequence[int]) -> str:
         f", and the norm of all of them together is {bound:g}: they were scaled to that, as "
         "clipping does, which is no part of an average"
     )
+
+
+def always_divided_by(
+    world_size: int, again: Callable[[], tuple[Observation, Sequence[Gradients]]]
+) -> Rule:
+    """Return the rule for sums that are divided by one and the same number, however many the ranks.
+
+    Args:
+        world_size: the number of ranks that the rule is asked about.
+        again: has another number of ranks average; what they end with, and what each had.
+    """
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        divisor = None if expected is None else _divisor(seen, expected)
+        if divisor is None or _is(divisor, 1) or _is(divisor, world_size):
+            return None
+        others, local = again()
+        other = _divisor(others, [mean_of(local)] * others.world_size)
+        if other is None or not _is(other, divisor):
+            return None
+        where = last_reduce(seen)
+        text = (
+            f"the sum over the ranks is divided by {divisor:.4g}, on {seen.world_size} ranks as "
+            f"well as on {others.world_size}: the mean needs the number of ranks that there are, "
+            "so ask the process group for it"
+        )
+        return found("sum-not-mean", range(seen.world_size), text, where)
+
+    return rule
+
+
+def _divisor(seen: Observation, expected: Sequence[Gradients]) -> float | None:
+    """Return the number that the sum over the ranks was divided by on every rank."""
+    factor = common_factor(list(seen), list(expected))
+    return seen.world_size / factor if factor is not None and factor > 0 else None
 
 
 def the_largest(local: Sequence[Gradients]) -> Rule:

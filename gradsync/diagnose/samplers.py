@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradsync.diagnose.shares import some
+from gradsync.ranks.wording import counted
 from gradsync.records import Diagnosis
 
 BAD_ARGUMENTS = (  # the one that can't be; samples, num_replicas, rank, shuffle
@@ -37,6 +38,37 @@ def process_has_a_say(seen: Sequence[Any], guide: str) -> Diagnosis | None:
         "as the global random state, the time or the hash of a text"
     )
     return _found("shuffle-differs-across-ranks", text, guide, differing)
+
+
+def world_size_has_a_say(orders: Mapping[int, Sequence[int]], guide: str) -> Diagnosis | None:
+    """The same seed and epoch give another permutation to another number of ranks.
+
+    Args:
+        orders: by number of ranks, the order that their shares are cut from.
+        guide: the heading of GUIDELINES.md.
+    """
+    (few, first), *others = orders.items()
+    for many, order in others:
+        if order != first:
+            text = (
+                f"with the same seed and epoch the order is {some(first)} on {few} ranks and "
+                f"{some(order)} on {many}. The permutation depends on (seed, epoch) alone. A "
+                "training that goes on with another number of ranks would repeat samples and miss "
+                "others. Draw the permutation of all samples without `num_replicas`"
+            )
+            return _found("shuffle-differs-across-ranks", text, guide)
+    return None
+
+
+def few_samples(order: Sequence[int], guide: str) -> Diagnosis | None:
+    """A pass that has no repeats but in the padding goes through few samples again and again."""
+    if len(set(order)) * 2 > len(order):
+        return None
+    text = (
+        f"a pass yields {some(order)}: that is {counted(len(set(order)), 'sample')} over and over, "
+        "where each is to come once but for the padding"
+    )
+    return _found("samples-missing", text, guide)
 
 
 def epoch_ignored(passes: Sequence[Sequence[int]], guide: str) -> Diagnosis | None:

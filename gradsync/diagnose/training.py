@@ -11,8 +11,8 @@ from typing import Any
 from gradsync.diagnose import Rule
 from gradsync.diagnose.confusions import differs_from_one_process, would_be
 from gradsync.diagnose.shares import some
-from gradsync.diagnose.values import close
-from gradsync.ranks.wording import ranks_text
+from gradsync.diagnose.values import EXACT, close
+from gradsync.ranks.wording import counted, ranks_text
 from gradsync.records import Diagnosis
 
 HISTORY = {
@@ -25,6 +25,25 @@ MEAN_OF_MEANS = "the mean of its steps' means"
 MOMENTA = [*(k / 20 for k in range(1, 20)), 0.99, 0.999]
 Run = Sequence[Mapping[str, Any]]
 Row = Mapping[str, float]  # of a history
+
+
+def trained_a_copy(seen: Run, before: Sequence[Any], guide: str) -> Diagnosis | None:
+    """Something was trained on the samples, and the models still are as they came.
+
+    Args:
+        seen: a training.
+        before: by rank, the weights that its model began with.
+        guide: the heading of GUIDELINES.md on the training.
+    """
+    same = [close(value["weights"], own, EXACT) for value, own in zip(seen, before, strict=True)]
+    if not all(same) or not all(value["trained"] for value in seen):
+        return None
+    text = (
+        "after training every rank's model is exactly as it was given to train, though the samples "
+        "went through it, or through a copy. Train the model itself: a deep copy has parameters of "
+        "its own, and the optimizer needs those of the model"
+    )
+    return _found("does-not-learn", text, guide, range(len(seen)))
 
 
 def models_differ(seen: Run, guide: str) -> Diagnosis | None:
@@ -143,7 +162,7 @@ def later_steps_differ(
         history: of that process.
         guide: the heading of GUIDELINES.md on the training.
     """
-    firsts = [row["val_loss"] for value in seen for row in value["history"][:1] if set(row) == KEYS]
+    firsts = [row["val_loss"] for value in seen for row in value["history"][:1] if set(row) >= KEYS]
     ended_right = all(close(value["weights"], weights) for value in seen)
     if ended_right or not firsts or not close(firsts, [history[0]["val_loss"]] * len(firsts)):
         return None
@@ -155,25 +174,47 @@ def later_steps_differ(
     return _found("differs-from-single-process", text, guide, range(len(seen)))
 
 
+def kept_history(first: Run, second: Run, epochs: int, guide: str) -> Diagnosis | None:
+    """A second training's history has the first one's entries too.
+
+    Args:
+        first: a training.
+        second: the next one in the same processes.
+        epochs: of the second one.
+        guide: the heading of GUIDELINES.md on the training.
+    """
+    for rank, value in enumerate(second):
+        count, before = len(value["history"]), len(first[rank]["history"])
+        if count > epochs and count in (epochs + before, before):
+            text = (
+                f"a second call of train, for {counted(epochs, 'epoch')}, returns a history of "
+                f"{counted(count, 'entry', 'entries')} on rank {rank}: those of the call before it "
+                "are still there. Begin with an empty list in each call; one in a default argument "
+                "or in a global variable is kept"
+            )
+            return _found("differs-from-single-process", text, guide, [rank])
+    return None
+
+
 def other_rows(thrice: Run, guide: str) -> Diagnosis | None:
-    """The history of three epochs has other entries than the contract's, or other keys."""
+    """The history of three epochs has other entries than the contract's, or lacks a key."""
     without = [rank for rank, value in enumerate(thrice) if not value["history"]]
     if 0 < len(without) < len(thrice):
         text = f"train returns no entry on {ranks_text(without)}: the history is for every rank"
         return _found("only-one-rank-has-it", text, guide, without)
     for value in thrice:
         rows = value["history"]
-        keys = next((sorted(row) for row in rows if set(row) != KEYS), None)
+        keys = next((sorted(row) for row in rows if not set(row) >= KEYS), None)
         if keys is None and [row["epoch"] for row in rows] == [0, 1, 2]:
             continue
         if keys is not None:
-            has = f"entries with the keys {', '.join(keys)}"
+            has = f"entries with the keys {', '.join(keys)}" if keys else "entries that are None"
         else:
             epochs = ", ".join(f"{row['epoch']:g}" for row in rows)
             has = f"entries of the epochs {epochs}" if epochs else "no entries"
         text = (
             f"train over 3 epochs returns {has}: one an epoch is wanted, counted from 0, "
-            f"with {', '.join(sorted(KEYS))}"
+            f"with {', '.join(sorted(KEYS))}; more keys are allowed"
         )
         return _found("wrong-signature", text, guide)
     return None

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from gradsync.probes.notes import Notes
+from gradsync.probes.returned import numbers_of
 from gradsync.probes.seeding import seed_weights
+
+RESULT = ("loss", "accuracy", "samples")
 
 
 class Call(NamedTuple):
@@ -39,14 +42,19 @@ class Spy(nn.Module):
 def tells_predictions_apart(batches: Iterable[tuple[Tensor, Tensor]]) -> bool:
     """Tell whether, of a spy's outputs, only those of the likeliest class hit that many targets.
 
-    Others are: of the unlikeliest, of the likeliest sample (`argmax` along the wrong dimension), of
-    always the first class; and the misses.
+    Others are: of the unlikeliest, of the likeliest sample (`argmax` along the wrong dimension, or
+    without one), of always the first class; and the misses.
     """
-    model, hits = Spy(), torch.zeros(5, dtype=torch.int64)
+    model, hits = Spy(), torch.zeros(6, dtype=torch.int64)
     for inputs, targets in batches:
         outputs = model(inputs)
         likeliest = outputs.argmax(1)
-        others = (outputs.argmin(1), outputs.argmax(0)[:1], torch.zeros_like(targets))
+        others = (
+            outputs.argmin(1),
+            outputs.argmax(0)[:1],
+            outputs.argmax(),
+            torch.zeros_like(targets),
+        )
         hits += torch.stack(
             [
                 (likeliest == targets).sum(),
@@ -57,23 +65,12 @@ def tells_predictions_apart(batches: Iterable[tuple[Tensor, Tensor]]) -> bool:
     return int(hits[0]) not in hits[1:].tolist()
 
 
-def numbers(result: Mapping[str, float]) -> dict[str, float]:
-    """Return what an evaluation returned, as plain numbers.
-
-    Raises:
-        TypeError: it is no dict.
-    """
-    if not isinstance(result, Mapping):
-        raise TypeError(
-            f"evaluate returns a {type(result).__name__}, where a dict with loss, accuracy and "
-            "samples is wanted"
-        )
-    return {name: float(value) for name, value in dict(result).items()}
+def numbers(result: Any) -> dict[str, float]:
+    """Return the numbers that `evaluate` returned; see `numbers_of`."""
+    return numbers_of(result, RESULT, "the value that evaluate returns")
 
 
-def spied_evaluation(
-    rank: int, evaluate: Callable[[nn.Module, nn.Module], Mapping[str, float]]
-) -> dict[str, Any]:
+def spied_evaluation(rank: int, evaluate: Callable[[nn.Module, nn.Module], Any]) -> dict[str, Any]:
     """Evaluate a spy that has a gradient, and a frozen bias, by cross-entropy.
 
     On rank 1 the spy is in evaluation mode.

@@ -112,7 +112,10 @@ def taken_among_gpus(trainer: ModuleType, *place: Any) -> dict[str, Any]:
         known = isinstance(device, (str, torch.device)) and not gpus.tried
         returned = [str(device)] if known else None
     if os.environ.get("CUDA_VISIBLE_DEVICES") != visible:
-        gpus.pinned, returned = [], [text for text in returned or [] if text == "cpu"] or None
+        gpus.pinned, returned = (
+            [],
+            [text for text in returned or [] if text.startswith("cpu")] or None,
+        )
     return {"pinned": gpus.pinned, "backends": gpus.started, "returned": returned}
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -13,13 +14,58 @@ import numpy as np
 import torch
 
 from gradsync.probes import raised, salt_hashes
+from gradsync.probes.returned import WrongReturn, described
 
+MANY = 10_000  # indices in one pass: far more than any test has samples
 Case = tuple[str, int, int, int, bool]  # what can't be; samples, num_replicas, rank, shuffle
 
 
 def indices_of(sampler: Iterable[Any]) -> list[int]:
-    """Return what a pass yields: whatever a list can be indexed with will do."""
-    return [operator.index(index) for index in sampler]
+    """Return the indices that a pass yields, of any type that a list can be indexed with.
+
+    Raises:
+        WrongReturn: `__iter__` returns no iterator, or the pass yields no indices, or does not end.
+    """
+    indices = [_index(index) for index in islice(_begin(sampler), MANY + 1)]
+    if len(indices) > MANY:
+        raise WrongReturn(
+            f"a pass over the sampler does not end: it has yielded {MANY} indices, the first are "
+            f"{', '.join(map(str, indices[:5]))}. A pass ends after `len(sampler)` indices"
+        )
+    return indices
+
+
+def length_of(sampler: Any) -> int:
+    """Return the sampler's length.
+
+    Raises:
+        WrongReturn: `__len__` returns no int.
+    """
+    length = type(sampler).__len__(sampler)
+    if isinstance(length, int):
+        return length
+    raise WrongReturn(f"`__len__` of the sampler returns {described(length)}: an int is wanted")
+
+
+def _begin(sampler: Iterable[Any]) -> Iterator[Any]:
+    """Begin a pass."""
+    iterator = type(sampler).__iter__(sampler)
+    if isinstance(iterator, Iterator):
+        return iterator
+    raise WrongReturn(
+        f"`__iter__` of the sampler returns {described(iterator)}: an iterator is wanted, as "
+        "`iter(...)` makes one and `yield` does"
+    )
+
+
+def _index(value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise WrongReturn(
+            f"a pass over the sampler yields {described(value)}: integers are wanted, the indices "
+            "of samples"
+        ) from None
 
 
 def passes_of_epochs(make: Callable[[], Any]) -> list[list[int]]:
@@ -56,15 +102,29 @@ def refusals(sampler_class: Callable[..., Any], cases: Sequence[Case]) -> list[A
 def _go_through(
     sampler_class: Callable[..., Any], samples: int, num_replicas: int, rank: int, *, shuffle: bool
 ) -> None:
-    list(sampler_class(range(samples), num_replicas=num_replicas, rank=rank, shuffle=shuffle))
+    indices_of(sampler_class(range(samples), num_replicas=num_replicas, rank=rank, shuffle=shuffle))
 
 
-def be_another_process(rank: int) -> None:
-    """Give this rank what differs between processes: global random states, hashes of texts."""
+def be_another_process(rank: int) -> list[bytes]:
+    """Give this rank what differs between processes, though they were forked from one.
+
+    That is global random states, hashes of texts, the time, and the addresses of new objects as
+    long as what is returned is kept.
+    """
     torch.manual_seed(rank)
     np.random.seed(rank)
     random.seed(rank)
     salt_hashes(rank)
+    _be_late(3600 * rank)
+    sizes = range(0, 480, 16)  # all that Python's own allocator has pools for, less a header
+    return [bytes(size) for size in sizes for _ in range(rank)]
+
+
+def _be_late(seconds: int) -> None:
+    """Put the clock forward, for whoever asks the module `time`."""
+    plain, plain_ns = time.time, time.time_ns
+    time.time = lambda: plain() + seconds
+    time.time_ns = lambda: plain_ns() + seconds * 10**9
 
 
 def random_states() -> dict[str, str]:
@@ -81,8 +141,8 @@ def pass_watched(
     sampler: Iterable[Any], before: Mapping[str, str]
 ) -> tuple[list[int], list[str], list[str]]:
     """Return what a pass yields, and `changed_since` after its first index and at its end."""
-    indices = iter(sampler)
-    first = [operator.index(index) for index in islice(indices, 1)]
+    indices = _begin(sampler)
+    first = indices_of(islice(indices, 1))
     during = changed_since(before)
     return first + indices_of(indices), during, changed_since(before)
 

@@ -11,14 +11,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from gradsync.probes.epochs import epochs_set
 from gradsync.probes.notes import Notes
 from gradsync.probes.printing import printed
 from gradsync.probes.ready_made import DDP, without
+from gradsync.probes.returned import WrongReturn, described, numbers_of
 from gradsync.probes.seeding import seed_weights
 
 Samples = tuple[NDArray[Any], NDArray[Any]]  # inputs (sample, ...) and targets (sample,)
 Steps = Sequence[Sequence[int]]  # of an epoch: the indices of each step's samples
 LEARNING_RATE = 0.5
+ENTRY = ("epoch", "train_loss", "val_loss", "val_accuracy")  # of a history
 
 
 class Classifier(nn.Module):
@@ -60,20 +63,39 @@ def spied_training(
     Returns:
         `weights`, buffers too, and which of them are `buffers`; the `history`; `trained`, the
         training samples in the order in which the model was trained on them; `sizes`, how many of
-        them at once; `lines`, what it printed to stdout.
+        them at once; `lines`, what it printed to stdout; `epochs`, those that it set on each of the
+        submission's samplers.
     """
     train_set, val_set = (TensorDataset(*map(torch.from_numpy, part)) for part in data)
-    with without(DDP), printed() as lines:  # torch's warnings go to stderr
+    # torch's warnings go to stderr
+    with without(DDP), printed() as lines, epochs_set() as epochs:
         history = train(info, model, train_set, val_set, lr=LEARNING_RATE, **options)
     numbers = {first: index for index, first in enumerate(data[0][0][:, 0].tolist())}
     return {
         "weights": {name: tensor.detach() for name, tensor in model.state_dict().items()},
         "buffers": [name for name, _ in model.named_buffers()],
-        "history": [{key: float(value) for key, value in dict(row).items()} for row in history],
+        "history": rows_of(history),
         "trained": [numbers[first] for first in model.trained if first in numbers],
         "sizes": list(model.sizes),
         "lines": lines,
+        "epochs": epochs,
     }
+
+
+def rows_of(history: Any) -> list[dict[str, float]]:
+    """Return the numbers of each entry of a history; None has no entries.
+
+    Raises:
+        WrongReturn: it is not a list of dicts of numbers.
+    """
+    if history is None:
+        return []
+    if not isinstance(history, (list, tuple)):
+        raise WrongReturn(
+            f"the value that train returns is {described(history)}: a list with a dict for each "
+            "epoch is wanted"
+        )
+    return [numbers_of(row, ENTRY, "an entry of the history that train returns") for row in history]
 
 
 class Trained(NamedTuple):

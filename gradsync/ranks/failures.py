@@ -23,6 +23,10 @@ UNUSABLE_HINTS = {  # by what the error says of what came back
     "NoneType": ": does every path end with a return?",
     "non-iterator": ": `__iter__` returns an iterator, which a list is not, or yields",
 }
+PROBES = {  # what a test's own code raises: the code of the mistake, and what is said of it
+    "ForbiddenShortcut": ("forbidden-shortcut", "{message}. It is called"),  # .probes.ready_made
+    "WrongReturn": ("wrong-signature", "{who}: {message}"),  # gradsync.probes.returned
+}
 DEBUGGER = ", as where breakpoint() was left: a debugger asks how to go on, and nobody is there,"
 REPEATS = 4  # frames of one function, of the 20 that a rank tells, that make a recursion
 NO_GROUP = "process group has not been initialized"
@@ -109,8 +113,9 @@ def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, 
     said = f"{error.type}: {error.message}" if error.message else error.type
     if error.type == "NotImplementedError" and EXERCISE.fullmatch(error.message):
         return "unfinished", "unfinished", f"{error.message} is not written yet", error.where
-    if error.type == "ForbiddenShortcut":  # of gradsync.probes.ready_made
-        return "failed", "forbidden-shortcut", f"{error.message}. It is called", error.where
+    if error.type in PROBES:
+        code, text = PROBES[error.type]
+        return "failed", code, text.format(who=who, message=error.message), error.where
     if error.missing and not error.frames:
         return "missing", "missing-name", f"the file does not define {error.missing}", None
     if error.type == "TypeError" and not error.frames and ARGUMENTS.search(error.message):

@@ -46,9 +46,13 @@ def read_rank_info(environ: Mapping[str, str]) -> RankInfo:
     MASTER_ADDR or else the first host of SLURM_JOB_NODELIST: `node[01-04,07],big1` gives `node01`.
     Else this is a single process. Defaults: local rank 0, 127.0.0.1, port 29500.
 
+    RANK or WORLD_SIZE shows that torchrun is the launcher, SLURM_PROCID or SLURM_NTASKS that Slurm
+    is. LOCAL_RANK, MASTER_ADDR or MASTER_PORT alone shows no launcher.
+
     Raises:
         ValueError: naming the variable, for half a set (a rank without a world size, or the
-            reverse), for what is no integer, and for a rank outside the world.
+            reverse; half of torchrun's set also beside a whole set of Slurm's), for a value that
+            is not an integer, and for a rank outside the world.
     """
     ### BEGIN SOLUTION
     if "RANK" in environ or "WORLD_SIZE" in environ:
@@ -99,8 +103,8 @@ def setup_distributed(
 ) -> torch.device:
     """Start the default process group and return this rank's device.
 
-    It returns only when every rank is up. A device of its own for each rank of a machine: GPU
-    `local_rank` where there are GPUs, else the CPU.
+    It returns only when every rank is up. Each rank on a machine gets its own device: GPU
+    `local_rank` if there are GPUs, else the CPU.
 
     Args:
         info: who this process is.
@@ -136,7 +140,7 @@ def broadcast_model(model: nn.Module, src: int = 0) -> None:
     """Make every parameter and every buffer equal rank `src`'s, bit for bit.
 
     The parameters and buffers stay the same objects, since an optimizer may hold them already.
-    Gradients and `requires_grad` stay as they are.
+    They may use other memory than before. Gradients and `requires_grad` stay as they are.
     """
     ### BEGIN SOLUTION
     for tensor in [*model.parameters(), *model.buffers()]:
@@ -206,7 +210,7 @@ def train_epoch(
 ) -> float:
     """Train on every batch of the loader once, in training mode.
 
-    Tells the loader's sampler the epoch, where it has an ear for it.
+    Sets the epoch of the loader's sampler, if the sampler has `set_epoch`.
 
     Returns:
         The epoch's mean loss over all ranks' samples, those of the padding too: a smaller last
@@ -229,8 +233,8 @@ def evaluate(model: nn.Module, loader: DataLoader, loss_fn: LossFunction) -> dic
     """Return `{"loss", "accuracy", "samples"}` over all ranks' samples, the same on every rank.
 
     Ranks and batches of unequal size weigh by their samples, and a rank may have none. The
-    accuracy lies in 0..1. Nothing learns from it: no gradients, evaluation mode, and the former
-    mode put back.
+    accuracy lies in 0..1. The dict may have more keys. The model is not changed: no gradients,
+    evaluation mode, and the former mode put back.
     """
     ### BEGIN SOLUTION
     device = _device_of(model)
@@ -303,7 +307,8 @@ def train(
 ) -> list[dict[str, Any]]:
     """Train a model on all ranks with SGD and cross-entropy, starting from rank 0's weights.
 
-    Rank 0 alone prints, a line an epoch.
+    Rank 0 alone prints: a line for each epoch, and a header or a summary if you like. The train
+    sampler's epochs are 0, 1, and so on. SGD may have momentum.
 
     Args:
         info: who this process is.
@@ -316,8 +321,8 @@ def train(
         seed: of the shuffling.
 
     Returns:
-        For each epoch `{"epoch", "train_loss", "val_loss", "val_accuracy"}`, the val numbers
-        being those after the epoch's training.
+        For each epoch `{"epoch", "train_loss", "val_loss", "val_accuracy"}`, with the val numbers
+        after the epoch's training. Epochs count from 0. An entry may have more keys.
     """
     ### BEGIN SOLUTION
     broadcast_model(model)

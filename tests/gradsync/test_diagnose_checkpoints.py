@@ -14,6 +14,7 @@ from gradsync.diagnose.checkpoints import (
     read_by_nobody,
     set_free,
     stumbles_over_the_rest,
+    too_small,
     written_beside,
 )
 from gradsync.records import Diagnosis, Failure, Observation
@@ -134,3 +135,8 @@ def test_a_file_that_rank_0_does_not_find_is_no_matter_of_waiting():
     assert (late.code, late.ranks) == ("others-do-not-wait", (1, 2))
     assert (nowhere.code, nowhere.ranks) == ("state-lost", (0,))
     assert "by just that name" in nowhere.explanation
+
+
+def test_a_file_that_can_hold_no_model_is_told():
+    assert too_small(256, 256, GUIDE) is None
+    assert too_small(1, 256, GUIDE).code == "state-lost"

@@ -5,6 +5,7 @@ import torch
 
 from gradsync.diagnose.evaluation import (
     differs_across_ranks,
+    evaluated_too_few,
     kept_from_before,
     learned_from,
     mode_not_restored,
@@ -212,3 +213,39 @@ def test_targets_that_are_all_of_the_likeliest_class_tell_predictions_apart():
     inputs = torch.eye(4, dtype=torch.float64).repeat(3, 1)
 
     assert tells_predictions_apart([(inputs, Spy()(inputs).argmax(1))])
+
+
+@pytest.mark.parametrize(
+    ("counts", "code"), [([2, 2], None), ([2, 3], "samples-dropped"), ([0, 0], None)]
+)
+def test_an_evaluation_runs_on_every_sample(counts, code):
+    found = evaluated_too_few(seen_of(rightly), counts, GUIDE)
+
+    assert (found and found.code) == code
+
+
+def test_an_evaluation_that_runs_nothing_is_told():
+    assert evaluated_too_few(seen_of(not_at_all), [0, 0], GUIDE).code == (
+        "differs-from-single-process"
+    )
+
+
+def test_more_keys_of_an_evaluation_are_right():
+    seen = seen_of(lambda *_: {**RESULT, "name": "val", "per_class": [1, 2]})
+
+    assert [value["result"] for value in seen] == [RESULT] * 2
+    assert other_keys([RESULT] * 2, GUIDE) is None
+
+
+@pytest.mark.parametrize(
+    ("results", "code", "ranks"),
+    [
+        ([RESULT, {}], "only-one-rank-has-it", (1,)),
+        ([{}, {}], "wrong-signature", (0, 1)),
+        ([{"acc": 0.0, "loss": 0.0}] * 2, "wrong-signature", (0, 1)),
+    ],
+)
+def test_a_result_without_the_keys_is_told(results, code, ranks):
+    found = other_keys(results, GUIDE)
+
+    assert (found.code, found.ranks) == (code, ranks)

@@ -6,6 +6,7 @@ import pytest
 from gradsync.diagnose import first_diagnosis
 from gradsync.diagnose.absent_gradients import frozen_mistakes, none_gradient_skipped
 from gradsync.diagnose.gradients import (
+    always_divided_by,
     digits_lost,
     gradient_mistakes,
     wrong_scale,
@@ -222,3 +223,45 @@ def test_a_deadlock_of_those_without_a_gradient_is_told_at_its_root(last):
 @pytest.mark.parametrize("last", [{0: (3, 2)}, {0: (3,), 1: (3,), 3: (3, 2)}])
 def test_another_deadlock_is_not_blamed_on_a_missing_gradient(last):
     assert SKIPPED(deadlock(last), None) is None
+
+
+def test_a_barrier_of_some_ranks_is_not_blamed_on_a_missing_gradient():
+    barrier, reduce = Collective("barrier", "w", ()), Collective("all_reduce", "w", (), ((3,),))
+    events = [
+        Event(rank, "enter", 0, 0.0, 1, collective=reduce if rank in WITHOUT else barrier)
+        for rank in range(4)
+    ]
+    for code in ("deadlock-order-differs", "deadlock-rank-missing"):
+        told = Diagnosis(code, WITHOUT, "ranks call different collectives", "trainer.py:9")
+
+        assert SKIPPED(observed([None] * 4, events, Failure("deadlock", told)), None) is None
+
+
+def test_a_wait_for_another_gradient_is_not_blamed_on_a_missing_one():
+    reduce = Collective("all_reduce", "w", (), ((3,),), label="weight.grad")
+    events = [Event(rank, "enter", 0, 0.0, 1, collective=reduce) for rank in (0, 3)]
+    told = Diagnosis("deadlock-rank-missing", WITHOUT, "ranks 1, 2 never came", "trainer.py:9")
+
+    assert SKIPPED(observed([None] * 4, events, Failure("deadlock", told)), None) is None
+
+
+def test_a_number_that_is_not_the_number_of_ranks_is_told():
+    def again(divisor):
+        ended = tuple([times(total(LOCAL[:2]), 1 / divisor)] * 2)
+        return lambda: (Observation(2, ended, (), ("",) * 2, 0.1), LOCAL[:2])
+
+    by_3 = [times(MEAN, 4 / 3)] * 4
+
+    found = diagnose(by_3, [always_divided_by(4, again(3))])
+
+    assert found.code == "sum-not-mean"
+    assert "divided by 3, on 4 ranks as well as on 2" in found.explanation
+    assert diagnose(by_3, [always_divided_by(4, again(2))]) is None
+    assert diagnose([times(MEAN, 4)] * 4, [always_divided_by(4, again(1))]) is None
+
+
+def test_gradients_that_are_all_zero_are_lost():
+    found = diagnose([times(MEAN, 0)] * 4)
+
+    assert found.code == "gradients-not-synchronised"
+    assert "every gradient is zero" in found.explanation

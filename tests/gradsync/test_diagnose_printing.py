@@ -51,3 +51,9 @@ def test_warnings_on_stderr_are_nobodys_line(line):
     seen = [{"lines": own, "history": [ROW]} for own in (["epoch 0"], [])]
 
     assert other_lines(seen, ["", line], 1, GUIDE) is None
+
+
+def test_rank_0_may_print_more_than_a_line_an_epoch():
+    seen = [{"lines": ["epoch  loss", "0  1.23", "done in 3 s"], "history": [ROW]}]
+
+    assert other_lines(seen, [""], 1, GUIDE) is None

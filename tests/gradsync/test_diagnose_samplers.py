@@ -1,6 +1,8 @@
 """What is wrong with a sampler's epochs, seeds, random states and refusals."""
 
+import builtins
 import random
+import time
 
 import numpy as np
 import pytest
@@ -9,13 +11,16 @@ import torch
 from gradsync.diagnose.samplers import (
     BAD_ARGUMENTS,
     epoch_ignored,
+    few_samples,
     other_seed_by_default,
     process_has_a_say,
     random_state_touched,
     refused_wrongly,
     seed_ignored,
+    world_size_has_a_say,
 )
 from gradsync.probes.sampling import (
+    be_another_process,
     indices_of,
     pass_watched,
     passes_of_epochs,
@@ -189,3 +194,35 @@ def test_who_refuses_good_arguments_is_not_asked_about_bad_ones():
 
     with pytest.raises(ValueError, match="num_replicas"):
         refusals(sampler, BAD_ARGUMENTS)
+
+
+def test_the_number_of_ranks_has_no_say():
+    assert world_size_has_a_say({3: [1, 0, 2], 2: [1, 0, 2]}, GUIDE) is None
+
+    found = world_size_has_a_say({3: [1, 0, 2], 2: [2, 0, 1]}, GUIDE)
+
+    assert found.code == "shuffle-differs-across-ranks"
+    assert "the order is 1, 0, 2 on 3 ranks and 2, 0, 1 on 2" in found.explanation
+
+
+@pytest.mark.parametrize("order", [[0, 0, 0, 0], [3, 3, 3, 1], [1, 0] * 3])
+def test_the_same_samples_over_and_over_are_told(order):
+    assert few_samples(order, GUIDE).code == "samples-missing"
+
+
+@pytest.mark.parametrize("order", [[0], [2, 0, 1, 2], [3, 1]])
+def test_padding_is_nothing_over_and_over(order):
+    assert few_samples(order, GUIDE) is None
+
+
+def test_another_process_has_another_clock_and_other_addresses(monkeypatch):
+    monkeypatch.setattr(time, "time", time.time)
+    monkeypatch.setattr(time, "time_ns", time.time_ns)
+    monkeypatch.setattr(builtins, "hash", hash)
+    before = time.time()
+
+    kept = be_another_process(2)
+
+    assert 7200 <= time.time() - before < 7300
+    assert 7200 <= time.time_ns() / 1e9 - before < 7300
+    assert len(kept) == 60

@@ -10,11 +10,13 @@ from torch import nn
 from gradsync.diagnose import first_diagnosis
 from gradsync.diagnose.training import (
     batches_divided,
+    kept_history,
     later_steps_differ,
     models_differ,
     other_counts,
     other_numbers,
     other_rows,
+    trained_a_copy,
     trained_in_evaluation_mode,
     training_mistakes,
     with_its_momentum,
@@ -279,3 +281,39 @@ def test_who_has_no_history_is_told():
     assert (found.code, found.ranks) == ("only-one-rank-has-it", (1,))
     thrice[0]["history"] = []
     assert "train over 3 epochs returns no entries" in other_rows(thrice, GUIDE).explanation
+
+
+def test_a_history_that_goes_on_from_the_call_before_is_told():
+    first, second = [{"history": [{}] * 2}], [{"history": [{}] * 3}]
+
+    assert kept_history(first, second, 1, GUIDE).code == "differs-from-single-process"
+    assert kept_history(first, [{"history": [{}]}], 1, GUIDE) is None
+    assert kept_history(first, first, 2, GUIDE) is None
+
+
+def test_more_keys_in_an_entry_are_right():
+    def train_and_tell_more(*args, **options):
+        return [{**row, "name": "x"} for row in train(*args, **options)]
+
+    seen = [spied_training(train_and_tell_more, None, Classifier(0), DATA, epochs=3)]
+
+    assert other_rows(seen, GUIDE) is None
+
+
+def test_a_missing_key_of_an_entry_is_told():
+    thrice = seen_of(epochs=3)
+    del thrice[0]["history"][1]["val_loss"]
+
+    found = other_rows(thrice, GUIDE)
+
+    assert found.code == "wrong-signature"
+    assert "entries with the keys epoch, train_loss, val_accuracy" in found.explanation
+
+
+def test_who_trains_a_copy_is_told():
+    before = dict(Classifier(0).state_dict())
+    seen = [{"weights": before, "trained": [0, 1]}] * 2
+
+    assert trained_a_copy(seen, [before] * 2, GUIDE).code == "does-not-learn"
+    assert trained_a_copy([{"weights": before, "trained": []}] * 2, [before] * 2, GUIDE) is None
+    assert trained_a_copy(seen_of(), [before] * 2, GUIDE) is None

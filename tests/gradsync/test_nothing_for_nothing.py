@@ -39,6 +39,28 @@ THAT_REFUSE = [
     "phase2/split_microbatches",
     "phase2/ColumnParallelLinear",
 ]
+SAMPLER = "phase1/PaddedDistributedSampler"
+CONSTANTS = [  # the exercise, the function, and its only line
+    (SAMPLER, "__iter__", "return iter([0] * 9)"),
+    (SAMPLER, "__iter__", "return iter(range(9))"),
+    (SAMPLER, "__iter__", "while True: yield 0"),
+    (
+        "phase1/evaluate",
+        "evaluate",
+        "model.eval()(next(iter(loader))[0]); return {'loss': 0, 'accuracy': 0, 'samples': 0}",
+    ),
+    ("phase1/train_epoch", "train_epoch", "return float(len([model(x) for x, _ in loader]))"),
+    ("phase1/average_gradients", "average_gradients", "model.zero_grad(set_to_none=False)"),
+    ("phase1/broadcast_model", "broadcast_model", "[p.data.zero_() for p in model.parameters()]"),
+    ("phase1/save_checkpoint", "save_checkpoint", "open(path, 'w').write(str(epoch))"),
+    ("phase1/load_checkpoint", "load_checkpoint", "return 7"),
+    (
+        "phase1/train",
+        "train",
+        "print('0\\n1\\n2') if info.rank == 0 else None; return [{'epoch': k, 'train_loss': 1.0, "
+        "'val_loss': 1.0, 'val_accuracy': 0.5} for k in range(epochs)]",
+    ),
+]
 SLOW = "handwritten_digits"  # loads much, only to see an untrained model guess
 
 
@@ -99,6 +121,19 @@ def test_refusing_whatever_comes_earns_nothing(exercise):
     stub = with_bodies(lambda _: f"raise ValueError({NAMES!r})")
 
     passed, count = earned(stub, exercise.partition("/")[0], exercise=exercise)
+
+    assert count > 0
+    assert passed == []
+
+
+@pytest.mark.parametrize(
+    ("exercise", "function", "body"), CONSTANTS, ids=[f"{e}: {b}"[:60] for e, _, b in CONSTANTS]
+)
+def test_a_constant_that_looks_like_an_answer_earns_nothing(exercise, function, body):
+    stub = with_bodies(lambda node: body if node.name == function else "return None")
+    options = [f"-k=not {SLOW}"]
+
+    passed, count = earned(stub, "phase1", exercise=exercise, pytest_options=options)
 
     assert count > 0
     assert passed == []

@@ -16,6 +16,7 @@ from gradsync.diagnose.checkpoints import (
     read_by_nobody,
     set_free,
     stumbles_over_the_rest,
+    too_small,
     writes_too,
     written_beside,
 )
@@ -49,11 +50,13 @@ def test_rank_0_alone_writes(ranks):
             limit_writes(20_000)
         pass_gate("late", rank, 3, last=0)  # whoever writes as well has done so by then
         trainer.save_checkpoint("there.pt", model, optimizer, 3)
-        return sorted(os.listdir())
+        there = Path("there.pt")
+        return there.stat().st_size if there.exists() else -1
 
     seen = ranks(probe, 3, mistakes=[writes_too(GUIDE)])
 
-    hold(not_there(["there.pt" in names for names in seen], GUIDE))
+    hold(not_there([size >= 0 for size in seen], GUIDE))
+    hold(too_small(seen[0], 4 * 200 * 200, GUIDE))
 
 
 @exercise("phase1/save_checkpoint", points=1.5)
@@ -89,6 +92,7 @@ def test_when_it_returns_the_file_is_there_for_every_rank(ranks):
     )
     hold(not_there([value[1] for value in seen], GUIDE))
     hold(former_file_seen([value[4] for value in seen], GUIDE))
+    hold(too_small(len(seen[0][4][1]), 4 * 8 * 8, GUIDE))
     hold(written_beside([value[2] for value in seen], GUIDE))
     hold(read_by_nobody(seen[0][3], GUIDE))
 
@@ -211,28 +215,29 @@ def state_of_saved(seen, ranks):
     return saved
 
 
-def written(ranks):
-    """Return what save_checkpoint writes of epoch 7."""
+def written(ranks, epoch=7):
+    """Return what save_checkpoint writes of an epoch."""
 
-    def write(trainer):
-        trainer.save_checkpoint("there.pt", *make(0), 7)
+    def write(trainer, epoch):
+        trainer.save_checkpoint("there.pt", *make(0), epoch)
         return Path("there.pt").read_bytes()
 
-    [content] = ranks(write, 1)
+    [content] = ranks(write, 1, epoch=epoch)
     return content
 
 
 @exercise("phase1/load_checkpoint", points=0.5)
-def test_each_rank_reads_for_itself(ranks):
+def test_each_rank_reads_for_itself(ranks, rng):
     """Loading needs no process group and no other rank."""
 
     def read(rank, trainer, content):
         if rank == 1:  # the ranks share a folder: rank 0 alone writes in it
-            return 7
+            return None
         Path("there.pt").write_bytes(content)
         return number(trainer.load_checkpoint("there.pt", *make(1)))
 
-    content = written(ranks)
+    epoch = int(rng.integers(8, 1000))
+    content = written(ranks, epoch)
     no_group = without_a_group(
         "load_checkpoint does not work on a rank by itself: each rank reads the file on its own, "
         "and needs neither a process group nor the others",
@@ -243,7 +248,7 @@ def test_each_rank_reads_for_itself(ranks):
     beside = ranks(read, 2, content=content)
 
     check(
-        alone[0] == beside[0] == 7,
+        alone[0] == beside[0] == epoch,
         "state-lost",
         "load_checkpoint by one rank alone does not return the epoch that was saved "
         f"(GUIDELINES, {GUIDE})",

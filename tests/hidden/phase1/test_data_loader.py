@@ -1,27 +1,34 @@
 """Who gets which samples: the sampler. Shares come back as lists of indices, one a rank."""
 
+from operator import itemgetter
+
 from torch.utils.data import DistributedSampler, Sampler
 
 from gradsync.diagnose.samplers import (
     BAD_ARGUMENTS,
     epoch_ignored,
+    few_samples,
     not_shuffled,
     other_seed_by_default,
     process_has_a_say,
     random_state_touched,
     refused_wrongly,
     seed_ignored,
+    world_size_has_a_say,
 )
+from gradsync.diagnose.scripts import prints_no_shares, prints_no_verdict
 from gradsync.diagnose.shares import GUIDE, diagnose_shares
 from gradsync.probes.sampling import (
     be_another_process,
     indices_of,
+    length_of,
     pass_watched,
     passes_of_epochs,
     random_states,
     refusals,
 )
-from gradsync.testing import check, exercise, hold
+from gradsync.probes.scripts import run_with_samplers
+from gradsync.testing import check, each, exercise, hold
 
 
 def shares_of(sampler_class, num_samples, world_size, *, epoch=None, **options):
@@ -64,6 +71,7 @@ def hold_some(indices):
 
 def hold_shuffled(order):
     hold_some(order)
+    hold(few_samples(order, GUIDE))
     hold(not_shuffled(order, GUIDE))
 
 
@@ -108,7 +116,9 @@ def test_the_length_is_the_number_of_indices(ranks, rng):
 
     def probe(data_loader, cases):
         sampler_class = data_loader.PaddedDistributedSampler
-        lengths = [[len(sampler_class(range(m), n, rank)) for rank in range(n)] for m, n in cases]
+        lengths = [
+            [length_of(sampler_class(range(m), n, rank)) for rank in range(n)] for m, n in cases
+        ]
         return [lengths, isinstance(sampler_class(range(10), 2, 0), Sampler)]
 
     cases = draw_cases(rng)
@@ -136,16 +146,23 @@ def test_every_process_works_out_the_same_permutation(ranks, rng):
     """The permutation depends on (seed, epoch) alone, whatever the global random state is."""
 
     def probe(rank, data_loader, seed):
-        be_another_process(rank)
-        return shares_of(data_loader.PaddedDistributedSampler, 50, 3, seed=seed, epoch=2)
+        kept = be_another_process(rank)
+        sampler_class = data_loader.PaddedDistributedSampler
+        shares = [shares_of(sampler_class, 50, n, seed=seed, epoch=2) for n in (3, 2, 7)]
+        del kept
+        return shares
 
     seen = ranks(probe, 3, process_group=False, seed=int(rng.integers(1000)))
 
-    hold_some(joined(seen[0]))
-    hold(process_has_a_say(seen, GUIDE))
+    by_world_size = [each(seen, itemgetter(number)) for number in range(3)]
+    hold_shuffled(joined(by_world_size[0][0]))
+    hold(process_has_a_say(by_world_size[0], GUIDE))
+    if not any(diagnose_shares(shares[0], 50, shuffle=True) for shares in by_world_size):
+        orders = {len(shares[0]): joined(shares[0])[:50] for shares in by_world_size}
+        hold(world_size_has_a_say(orders, GUIDE))
 
 
-@exercise("phase1/PaddedDistributedSampler", points=2)
+@exercise("phase1/PaddedDistributedSampler", points=1.5)
 def test_every_epoch_has_an_order_of_its_own(ranks, rng):
     """Another epoch permutes otherwise, the same epoch the same; a new sampler is at epoch 0."""
 
@@ -177,7 +194,7 @@ def test_every_seed_has_an_order_of_its_own(ranks, rng):
     hold(other_seed_by_default(by_default, orders[0], GUIDE))
 
 
-@exercise("phase1/PaddedDistributedSampler", points=2)
+@exercise("phase1/PaddedDistributedSampler", points=1.5)
 def test_the_global_random_state_is_left_alone(ranks):
     """Going through a sampler changes no global random state."""
 
@@ -191,6 +208,19 @@ def test_the_global_random_state_is_left_alone(ranks):
 
     hold_shuffled(order)
     hold(random_state_touched(during, touched, GUIDE))
+
+
+@exercise("phase1/PaddedDistributedSampler", points=1)
+def test_the_file_shows_the_shares_of_ten_samples(ranks):
+    """As a program the file prints four ranks' shares, and says whether they are right."""
+
+    def probe(data_loader):
+        return run_with_samplers(data_loader.__file__, data_loader.PaddedDistributedSampler)
+
+    [runs] = ranks(probe, 1, process_group=False)
+
+    hold(prints_no_shares(runs))
+    hold(prints_no_verdict(runs))
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1)

@@ -47,6 +47,9 @@ def probe_epoch(rank, trainer, data, orders, batch_size):
     """Train on the samples that this rank's order picks out of all, as a sampler's would.
 
     Another model was trained before, on this one's first batch: this is not the first epoch.
+
+    Returns:
+        The `loss` and its `kind`, the `modes` of the calls, and whether any weight has `moved`.
     """
     before = Spy()
     first = DataLoader(tensors(data), batch_size, sampler=orders[rank][:batch_size])
@@ -55,10 +58,16 @@ def probe_epoch(rank, trainer, data, orders, batch_size):
     loader = DataLoader(tensors(data), batch_size=batch_size, sampler=orders[rank])
     loss = trainer.train_epoch(model, loader, nn.CrossEntropyLoss(), sgd(model), 1)
     return {
-        "loss": float(loss),
+        "loss": loss if isinstance(loss, float) else None,
         "kind": "float" if isinstance(loss, float) else type(loss).__name__,
         "modes": [call.training for call in model.calls if call.tracked],
+        "moved": has_moved(model),
     }
+
+
+def has_moved(model):
+    """Tell whether a spy's weights are others than those that it is made with."""
+    return not torch.equal(model.layer.weight, Spy().layer.weight)
 
 
 def padded_chunks(count, ranks):
@@ -165,6 +174,7 @@ def test_the_epochs_loss_weighs_every_sample_alike(ranks, rng):
         mistakes=[
             *epoch_loss_mistakes(losses, sizes, len(data[1])),
             first_batch_again(shares, len(sizes)),
+            never_updated(shares, sizes),
             *each_on_its_own(shares),
             cut_short("train_epoch", GUIDE),
         ],
@@ -181,6 +191,17 @@ def first_batch_again(shares, steps):
         "`iter(loader)` begins from the start, and the other samples are never seen"
     )
     return would_be([losses.mean()] * len(shares), "samples-dropped", text, GUIDE)
+
+
+def never_updated(shares, sizes):
+    """Return the rule for the loss of a model that stays as it was in all steps."""
+    losses, _ = batch_losses(shares, 4, lr=0)
+    text = (
+        "train_epoch returns the loss of a model that is never updated: the optimizer has to step, "
+        "and the model has to be the one whose parameters it has, not a copy"
+    )
+    mean = (sizes @ losses).mean() / sizes.sum()
+    return would_be([mean] * len(shares), "does-not-learn", text, GUIDE)
 
 
 def each_on_its_own(shares):
@@ -257,6 +278,7 @@ def test_it_trains_in_training_mode(ranks, rng):
         f"(GUIDELINES, {GUIDE})",
         guide=GUIDE,
     )
+    hold_trained(all(value["moved"] for value in seen))
     check(
         any(modes),
         "mode-not-restored",
@@ -282,15 +304,27 @@ def test_a_plain_loader_will_do(ranks, rng):
         model = Spy()
         loader = DataLoader(tensors(data), batch_size=4)
         trainer.train_epoch(model, loader, nn.CrossEntropyLoss(), sgd(model), 0)
-        return sum(call.tracked for call in model.calls)
+        return [sum(call.tracked for call in model.calls), has_moved(model)]
 
     [data] = draw(rng, [8])
-    seen = ranks(probe, 1, data=data)
+    [[batches, moved]] = ranks(probe, 1, data=data)
 
     check(
-        seen[0] == 2,
-        "samples-repeated" if seen[0] > 2 else "samples-dropped",
-        f"train_epoch of a plain loader trained on {counted(seen[0], 'batch', 'batches')}, and the "
+        batches == 2,
+        "samples-repeated" if batches > 2 else "samples-dropped",
+        f"train_epoch of a plain loader trained on {counted(batches, 'batch', 'batches')}, and the "
         f"loader has 2 (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
+    hold_trained(moved)
+
+
+def hold_trained(moved):
+    """Hold the weights to have moved: without a step there is no training to judge."""
+    check(
+        moved,
+        "does-not-learn",
+        "after train_epoch the model has the weights from before: every batch is a training step "
+        f"(GUIDELINES, {GUIDE})",
         guide=GUIDE,
     )

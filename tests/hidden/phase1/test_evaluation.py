@@ -7,6 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from gradsync.diagnose.evaluation import (
     differs_across_ranks,
+    evaluated_too_few,
     kept_from_before,
     learned_from,
     mode_not_restored,
@@ -26,10 +27,12 @@ UNASKED = 3  # samples of each dataset that the loader's sampler leaves out
 
 def draw(rng, counts):
     """Return, by rank, inputs (sample, 4) and targets (sample,): the losses vary a lot."""
-    counts = [count + UNASKED for count in counts]
     while True:
-        shares = [(rng.standard_normal((n, 4)) * 5, rng.integers(0, 3, n)) for n in counts]
-        if tells_predictions_apart((x, y) for _, x, y in batches_of(shares)):
+        sizes = [count + UNASKED for count in counts]
+        shares = [(rng.standard_normal((n, 4)) * 5, rng.integers(0, 3, n)) for n in sizes]
+        if not tells_predictions_apart((x, y) for _, x, y in batches_of(shares)):
+            continue
+        if no_share_of_samples(evaluated(shares), counts):
             return shares
 
 
@@ -196,6 +199,14 @@ def means_of_means(rows, counts):
             yield {**right, name: mean}
 
 
+def no_share_of_samples(rows, counts):
+    """Tell whether no mean of means is an accuracy that predicting other classes can have."""
+    means = {round(mean["accuracy"], 9) for mean in means_of_means(rows, counts)}
+    total = rows[:, 3].sum()
+    wrong = means - {round(metrics(rows)["accuracy"], 9)}
+    return not any(abs(mean * total - round(mean * total)) < 1e-6 for mean in wrong)
+
+
 def means_of_batches(rows):
     """Return the means of the batches' mean losses, and accuracies."""
     return (rows[:, 1:3] / rows[:, 3:]).mean(0)
@@ -206,6 +217,7 @@ def test_nothing_is_learned_from_it(ranks, rng):
     """It runs in evaluation mode, without gradients, and leaves those there are alone."""
     seen = ranks(probe_evaluate, 2, shares=by_rank(draw(rng, [5, 3])))
 
+    hold(evaluated_too_few(seen, [5, 3], GUIDE))
     hold(learned_from(seen, GUIDE))
 
 
@@ -214,4 +226,5 @@ def test_the_former_mode_is_put_back(ranks, rng):
     """A model in training mode is in it afterwards, one in evaluation mode too."""
     seen = ranks(probe_evaluate, 2, shares=by_rank(draw(rng, [5, 3])))
 
+    hold(evaluated_too_few(seen, [5, 3], GUIDE))
     hold(mode_not_restored(seen, GUIDE))

@@ -44,12 +44,13 @@ def probe_group(rank, world_size, trainer, port):
     info = info_of(trainer, rank, world_size, port, MASTER)
     device = trainer.setup_distributed(info)
     kind = type(device).__name__
-    total = torch.ones(1, device=device if kind in ("device", "str") else "cpu")
+    sort = device.type if kind == "device" else "cpu"  # of a CPU, any index will do
+    total = torch.ones(1, device=sort)
     dist.all_reduce(total)
     del taken
     there = connected_to(port) if rank != 0 else []  # rank 0 may well call itself otherwise
     group = [dist.get_rank(), dist.get_world_size()]
-    return [group, there, dist.get_backend(), kind, str(device), total.item()]
+    return [group, there, dist.get_backend(), kind, sort, total.item()]
 
 
 def await_listener(port):

@@ -125,13 +125,16 @@ def test_slurm_variables_are_read(ranks):
     named = {**SLURM, "MASTER_ADDR": "login2", "MASTER_PORT": "4000"}
     few = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_JOB_NODELIST": "solo"}
     least = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}
+    left_over = {**SLURM, "LOCAL_RANK": "5"}
+    environs = [ALL_OF_SLURM, named, few, least, left_over]
 
-    plain, given, defaults, alone = read_rank_infos(ranks, [ALL_OF_SLURM, named, few, least])
+    plain, given, defaults, alone, beside = read_rank_infos(ranks, environs)
 
     hold_given(ALL_OF_SLURM, plain, [7, 12, 1, "node01", 29500])
     hold_given(named, given, [3, 6, 1, "login2", 4000])
     hold_given(few, defaults, [0, 1, 0, "solo", 29500])
     hold_given(least, alone, [1, 2, 0, "127.0.0.1", 29500])
+    hold_given(left_over, beside, [3, 6, 1, "node01", 29500])
 
 
 @exercise("phase1/read_rank_info", points=2)
@@ -160,17 +163,30 @@ def test_the_master_is_the_first_host_of_the_node_list(ranks, rng):
 def test_without_a_launcher_it_is_a_single_process(ranks):
     """With nothing set, or none of what a launcher gives each rank, this is rank 0 of 1."""
     allocated = {"SLURM_JOB_NODELIST": SLURM["SLURM_JOB_NODELIST"]}
-    answer, waiting, *others = read_rank_infos(ranks, [{}, allocated, TORCHRUN, SLURM])
+    lone = [{name: TORCHRUN[name]} for name in ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")]
+    environs = [{}, allocated, TORCHRUN, SLURM, *lone]
+
+    answer, waiting, *others = read_rank_infos(ranks, environs)
 
     hold_given({}, answer, [0, 1, 0, "127.0.0.1", 29500])
     hold_given(allocated, waiting, [0, 1, 0, "127.0.0.1", 29500])
     check(
-        any(other != answer for other in others),
+        any(other != answer for other in others[:2]),
         "launcher-not-read",
         f"read_rank_info gives {told(answer)} with nothing set, and the same under torchrun and "
         f"under Slurm: it reads nothing of what it is given (GUIDELINES, {GUIDE})",
         guide=GUIDE,
     )
+    for environ, other in zip(lone, others[2:], strict=True):
+        check(
+            isinstance(other, list) and other[:2] == [0, 1],
+            "launcher-not-read",
+            f"with {shown(environ)} and no other variable read_rank_info gives {told(other)}. "
+            "RANK or WORLD_SIZE shows that torchrun started this process, and SLURM_PROCID or "
+            "SLURM_NTASKS that Slurm did. Without them it is rank 0 of 1 "
+            f"(GUIDELINES, {GUIDE})",
+            guide=GUIDE,
+        )
 
 
 @exercise("phase1/read_rank_info", points=0.5)
@@ -240,6 +256,7 @@ def test_bad_environments_are_refused_by_name(ranks):
         ({"SLURM_PROCID": "0"}, ("SLURM_NTASKS", "SLURM_PROCID")),
         ({"SLURM_NTASKS": "4"}, ("SLURM_PROCID", "SLURM_NTASKS")),
         ({**SLURM, "RANK": "0"}, ("WORLD_SIZE", "RANK")),
+        ({**SLURM, "WORLD_SIZE": "6"}, ("RANK", "WORLD_SIZE")),
         ({**TORCHRUN, "RANK": "one"}, ("RANK",)),
         ({**TORCHRUN, "RANK": "1.5"}, ("RANK",)),
         ({**TORCHRUN, "WORLD_SIZE": "8.5"}, ("WORLD_SIZE",)),

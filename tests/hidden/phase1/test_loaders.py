@@ -15,6 +15,7 @@ from gradsync.diagnose.loaders import (
     share_of_another,
 )
 from gradsync.diagnose.shares import diagnose_shares, some
+from gradsync.probes.returned import WrongReturn, described
 from gradsync.ranks.wording import ranks_text
 from gradsync.testing import check, exercise, hold
 
@@ -38,8 +39,18 @@ def probe_loaders(data_loader, num_samples, batch_size, world_size, seed, drawn=
         )
         loaders = two_of(made)
         torch.rand(drawn)
-        seen.append([[batch[0].tolist() for batch in loader] for loader in loaders])
+        seen.append([[samples_in(batch) for batch in loader] for loader in loaders])
     return seen
+
+
+def samples_in(batch):
+    """Return the sample numbers of a batch of a TensorDataset with one tensor."""
+    if isinstance(batch, (tuple, list)) and len(batch) == 1 and isinstance(batch[0], torch.Tensor):
+        return batch[0].flatten().tolist()
+    raise WrongReturn(
+        f"a loader that create_dataloaders returns yields {described(batch)}: each is a DataLoader "
+        "that yields batches of its dataset's samples"
+    )
 
 
 def two_of(made):
@@ -47,9 +58,9 @@ def two_of(made):
     if isinstance(made, (tuple, list)) and len(made) == 2:
         return made
     count = f" of {len(made)}" if isinstance(made, (tuple, list)) else ""
-    raise TypeError(
-        f"create_dataloaders returns a {type(made).__name__}{count}, where a tuple of two is "
-        "wanted, (train_loader, val_loader)"
+    raise WrongReturn(
+        f"create_dataloaders returns {described(made)}{count}: a tuple of two is wanted, "
+        "(train_loader, val_loader)"
     )
 
 

@@ -7,10 +7,12 @@ from torch import nn
 
 from gradsync.diagnose.gpus import batch_not_moved
 from gradsync.diagnose.losses import loss_mistakes
+from gradsync.diagnose.names import order_depends_on_names
 from gradsync.diagnose.rounding import cut_short
 from gradsync.diagnose.waiting import nobody_waited, stayed_away_with_nan
 from gradsync.probes.elsewhere import devices_met
 from gradsync.probes.models import placed
+from gradsync.probes.names import PARTS, first_numbers, model_named, name_sets
 from gradsync.probes.ready_made import DDP, without
 from gradsync.probes.seeding import seed_weights
 from gradsync.ranks.wording import counted
@@ -24,6 +26,7 @@ from gradsync.testing import (
     exercise,
     hold,
     hold_together,
+    seen_of,
     would_be,
 )
 
@@ -141,6 +144,20 @@ def test_steps_equal_those_of_one_process(ranks, rng, world_size):
     expected = one_process(inputs, targets, adaptive=True)["weights"]
     assert_on_every_rank(adapted, expected, mistakes=[right_with_sums_alone])
 
+    def probe_order(rank, trainer, names):
+        model = model_named(names[rank], rank)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        batch = torch.zeros(2, 1), torch.zeros(2, 1)
+        trainer.train_step(model, batch, lambda outputs, _: outputs, optimizer)
+        begun = [10 * rank + k for k in range(PARTS)]
+        ended = first_numbers(list(model.parameters()))
+        return [own - before for own, before in zip(ended, begun, strict=True)]  # less the mean
+
+    names = name_sets(world_size, int(rng.integers(900_000)))
+    again = seen_of(lambda: ranks(probe_order, world_size, names=names))
+    moves = [-5.0 * (world_size - 1) - k for k in range(PARTS)]
+    hold(order_depends_on_names(again, moves, "averaged", GUIDE))
+
 
 def right_with_sums_alone(seen, _expected):
     """Tell of weights that are right only where steps are sums of gradients."""
@@ -208,7 +225,11 @@ def test_the_returned_loss_is_the_mean_over_ranks(ranks, rng):
 
     def probe(rank, trainer, inputs, targets):
         [loss] = probe_steps(rank, trainer, inputs, targets)["losses"]
-        return [isinstance(loss, float), type(loss).__name__, float(loss)]
+        return [
+            isinstance(loss, float),
+            type(loss).__name__,
+            loss if isinstance(loss, float) else None,
+        ]
 
     seen = ranks(probe, 3, inputs=by_rank(inputs, 1), targets=by_rank(targets, 1))
 

@@ -9,15 +9,19 @@ from gradsync.diagnose.absent_gradients import frozen_mistakes, none_gradient_sk
 from gradsync.diagnose.broadcast import bits_differ, broadcast_mistakes, weight_not_sent
 from gradsync.diagnose.gradients import (
     AS_FLOAT64,
+    all_zero,
+    always_divided_by,
     digits_lost,
     gradient_mistakes,
     mean_of,
     not_synchronised,
     only_some_parameters,
 )
+from gradsync.diagnose.names import order_depends_on_names
 from gradsync.diagnose.waiting import nobody_waited, stayed_away_with_nan
 from gradsync.probes.memory import spoil_new_memory
 from gradsync.probes.models import BUFFERS, motley_model, placed, tensors_of
+from gradsync.probes.names import PARTS, first_numbers, model_named, name_sets
 from gradsync.ranks.wording import counted
 from gradsync.testing import (
     EXACT,
@@ -29,6 +33,7 @@ from gradsync.testing import (
     exercise,
     hold,
     hold_together,
+    seen_of,
 )
 
 MODEL, GRADIENTS = "Model synchronisation", "Gradient aggregation"
@@ -57,6 +62,16 @@ def test_every_rank_ends_with_the_source_model(ranks, rng, world_size, src):
         roundings=EXACT,
     )
     hold(bits_differ(seen, [before[src]] * world_size))
+
+    def probe_names(rank, trainer, names):
+        model = model_named(names[rank], rank, buffers=True)
+        trainer.broadcast_model(model)
+        return first_numbers([*model.parameters(), *model.buffers()])
+
+    numbers = [float(first + k) for first in (0, 100) for k in range(PARTS)]
+    names = name_sets(world_size, int(rng.integers(900_000)))
+    again = seen_of(lambda: ranks(probe_names, world_size, names=names))
+    hold(order_depends_on_names(again, numbers, "replaced", MODEL))
 
 
 @exercise("phase1/broadcast_model", points=2.5)
@@ -158,6 +173,7 @@ def with_zeros(gradients):
 def hold_synchronised(seen, local):
     """Hold the ranks not to have kept what each had, as they do where nothing is done."""
     hold(not_synchronised(local)(seen, local))
+    hold(all_zero(seen, local))
 
 
 @pytest.mark.parametrize("world_size", [4, 3, 2, 1])
@@ -169,11 +185,27 @@ def test_every_rank_ends_with_the_mean(ranks, rng, world_size):
     assert_on_every_rank(
         seen,
         mean_of(local),
-        mistakes=gradient_mistakes(local),
+        mistakes=[
+            always_divided_by(world_size, lambda: average(ranks, rng, world_size % 3 + 2)),
+            *gradient_mistakes(local),
+        ],
         otherwise=NOT_THE_MEAN.format(counted(world_size, "rank")),
     )
     if world_size == 1:  # what a function that does nothing gets right, too
         hold_synchronised(*average(ranks, rng, 2))
+        return
+
+    def probe(rank, world_size, trainer, names):
+        model = model_named(names[rank], rank)
+        for param in model.parameters():
+            param.grad = param.detach().clone()
+        trainer.average_gradients(model)
+        return first_numbers([param.grad for param in model.parameters()])
+
+    means = [5.0 * (world_size - 1) + k for k in range(PARTS)]
+    names = name_sets(world_size, int(rng.integers(900_000)))
+    again = seen_of(lambda: ranks(probe, world_size, names=names))
+    hold(order_depends_on_names(again, means, "averaged", GRADIENTS))
 
 
 @exercise("phase1/average_gradients", points=1)

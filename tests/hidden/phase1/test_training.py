@@ -2,15 +2,17 @@
 
 from functools import partial
 
-from gradsync.diagnose.epochs import other_samples
+from gradsync.diagnose.epochs import counted_otherwise, other_samples
 from gradsync.diagnose.printing import other_lines
 from gradsync.diagnose.training import (
     batches_divided,
+    kept_history,
     later_steps_differ,
     models_differ,
     other_counts,
     other_numbers,
     other_rows,
+    trained_a_copy,
     training_mistakes,
     with_its_momentum,
 )
@@ -22,7 +24,15 @@ from gradsync.probes.training import (
     spied_training,
     steps_of,
 )
-from gradsync.testing import assert_on_every_rank, by_rank, case_by_case, each, exercise, hold
+from gradsync.testing import (
+    assert_on_every_rank,
+    by_rank,
+    case_by_case,
+    check,
+    each,
+    exercise,
+    hold,
+)
 
 GUIDE, MODEL = "Training", "Model synchronisation"
 
@@ -31,6 +41,11 @@ def probe_train(rank, world_size, trainer, data, seeds, **options):
     """Train on `data` from weights of its own seed; say what came of it."""
     info = trainer.RankInfo(rank, world_size, 0, "127.0.0.1", 29500)  # each on its own machine
     return spied_training(trainer.train, info, Classifier(seeds[rank]), data, **options)
+
+
+def weights_before(seed):
+    """Return the weights of a model of this seed that nobody has trained."""
+    return dict(Classifier(seed).state_dict())
 
 
 def train_in_turn(ranks, world_size, *calls):
@@ -55,6 +70,8 @@ def test_every_epoch_goes_its_own_way_over_the_ranks_shares(ranks, rng):
 
     headings = {"shares": "Data loaders", "epochs": "Epochs and evaluation", "guide": GUIDE}
     hold(other_samples(seen, reseeded, unseeded, samples=41, **headings))
+    hold(counted_otherwise(seen, 2, headings["epochs"]))
+    hold(kept_history(seen, unseeded, 1, GUIDE))
 
 
 @exercise("phase1/train", points=2)
@@ -70,6 +87,7 @@ def test_ranks_that_start_apart_end_as_one_process(ranks, rng):
         return one_process(data, epochs, seeds[rank], lr=scale * LEARNING_RATE).weights
 
     right = with_its_momentum(seen, partial(one_process, data, epochs, seeds[0]))
+    hold(trained_a_copy(seen, [weights_before(seed) for seed in seeds], GUIDE))
     hold(models_differ(seen, MODEL))
     hold(other_rows(seen, GUIDE))
     hold(later_steps_differ(seen, right.weights, right.history, GUIDE))
@@ -97,6 +115,7 @@ def test_the_history_has_the_numbers_of_each_epoch(ranks, rng):
 
     seen = ranks(probe_train, 2, data=data, seeds=[11, 11], epochs=3, batch_size=4)
 
+    hold(trained_a_copy(seen, [weights_before(11)] * 2, GUIDE))
     hold(other_rows(seen, GUIDE))
     hold(other_counts(seen, 3 * 5, GUIDE))
     epochs = steps_of([value["trained"] for value in seen], share=5, batch_size=4)
@@ -113,4 +132,10 @@ def test_rank_0_alone_prints(ranks, rng):
 
     seen = ranks(probe_train, 3, data=data, seeds=[1, 1, 1], epochs=3, batch_size=4)
 
+    check(
+        any(value["trained"] for value in seen),
+        "does-not-learn",
+        f"train returned without having trained the model on a single sample (GUIDELINES, {GUIDE})",
+        guide=GUIDE,
+    )
     hold(other_lines(seen, seen.output, 3, GUIDE))

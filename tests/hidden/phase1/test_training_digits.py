@@ -18,6 +18,8 @@ def probe_digits(rank, world_size, trainer, known, unseen, batch_size, plan):
     """Train on the `known` digits; return the model, and how it reads a part of the `unseen`."""
     torch.manual_seed(rank)
     model = SmallCNN()
+    first = next(model.parameters())
+    before = first.detach().clone()
     train_set = TensorDataset(torch.from_numpy(known[0]).float(), torch.from_numpy(known[1]))
     info = trainer.RankInfo(rank, world_size, 0, "127.0.0.1", 29500)
     val_set = Subset(train_set, range(200))
@@ -31,6 +33,7 @@ def probe_digits(rank, world_size, trainer, known, unseen, batch_size, plan):
         guesses = [model(some).argmax(1) for some in images.split(1000)]
     return {
         "guesses": torch.cat(guesses).to(torch.uint8),
+        "moved": bool((first != before).any()),
         "weights": dict(model.named_parameters()),
         "buffers": [],
     }
@@ -59,6 +62,14 @@ def test_it_learns_to_read_handwritten_digits(ranks):
         timeout=120.0,
     )
 
+    check(
+        any(value["moved"] for value in seen),
+        "does-not-learn",
+        "after training every rank's model is exactly as it was given to train: train that model, "
+        f"and no copy of it (GUIDELINES, {GUIDE})",
+        ranks=range(2),
+        guide=GUIDE,
+    )
     hold(models_differ(seen, GUIDE))
     guesses = np.concatenate([value["guesses"] for value in seen])
     accuracy = float(np.mean(guesses == unseen.labels.numpy()))

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 
+from gradsync.probes.evaluation import numbers
 from gradsync.testing import assert_on_every_rank, check, exercise, would_be
 
 GUIDE = "Epochs and evaluation"
@@ -103,7 +104,7 @@ def test_every_sample_weighs_alike(ranks):
         scores = torch.tensor([right, right, right] if rank == 0 else [wrong])  # (sample, class)
         data = TensorDataset(scores, torch.zeros(len(scores), dtype=torch.long))
         loader = DataLoader(data, batch_size=2)
-        return trainer.evaluate(scores_as_they_come(), loader, nn.NLLLoss())
+        return numbers(trainer.evaluate(scores_as_they_come(), loader, nn.NLLLoss()))
 
     seen = ranks(probe, world_size=2)
 

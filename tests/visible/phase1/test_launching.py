@@ -85,7 +85,11 @@ def test_two_ranks_meet(ranks):
             return "no process group"
         total = torch.ones(1)
         dist.all_reduce(total)
-        return {"rank": dist.get_rank(), "sum": total.item(), "device": str(device)}
+        return {
+            "rank": dist.get_rank(),
+            "sum": total.item(),
+            "device": getattr(device, "type", str(device)),
+        }
 
     seen = ranks(probe, world_size=2, process_group=False, port=free_port(), timeout=10)
 

@@ -1,0 +1,43 @@
+"""Ranks that go through a model in an order of their own, such as that of hashes of names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradsync.diagnose.values import close
+from gradsync.records import Diagnosis, Observation
+
+OBJECTS = "uint8"  # the dtype in which pickled objects travel: names may be among them
+FAILURES = ("deadlock-order-differs", "shape-mismatch", "deadlock-rank-missing")
+
+
+def order_depends_on_names(
+    seen: Observation, wanted: Sequence[float], doing: str, guide: str
+) -> Diagnosis | None:
+    """Ranks whose parameters have other names, in the same order, do not end with these numbers.
+
+    A submission that exchanges names between the ranks is not judged: it may count on equal ones.
+
+    Args:
+        seen: the run, or its failure; of each rank a number for each tensor.
+        wanted: these numbers, on every rank.
+        doing: what the function does to the tensors, "averaged".
+        guide: the heading of GUIDELINES.md.
+    """
+    if any(event.collective and event.collective.dtype == OBJECTS for event in seen.events):
+        return None
+    failure, where = seen.failure, None
+    if failure is not None:
+        if failure.diagnosis.code not in FAILURES:
+            return None
+        where = failure.diagnosis.where
+    elif all(close(numbers, list(wanted)) for numbers in seen):
+        return None
+    text = (
+        f"where parameters have other names on each rank, in the same order, each was {doing} with "
+        "another one of the other ranks. The order of the calls depends on hashes or addresses, "
+        "as that of a set does: they differ from process to process. Go through the parameters "
+        f"in the model's own order (GUIDELINES, {guide})"
+    )
+    ranks = tuple(range(seen.world_size))
+    return Diagnosis("deadlock-order-differs", ranks, text, where, guide)

@@ -1,0 +1,62 @@
+"""What the data loader's file prints as a program: each rank's share, and a verdict on them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gradsync.diagnose.shares import GUIDE
+from gradsync.records import Diagnosis
+
+SAMPLES, RANKS = 10, 4
+COMMAND = "`python template_data_loader.py`"
+SHARE = re.compile(r"[\[({]?\s*\d+(?:[\s,;]+\d+)+\s*[\])}]?")  # two numbers or more
+BROKEN = {
+    "unequal": "the last rank gets fewer samples than the others",
+    "incomplete": "a sample is in no share",
+    "alike": "all ranks get the same share",
+}
+Runs = Mapping[str, Mapping[str, Any]]  # by sharing; see `run_with_samplers` in gradsync.probes
+
+
+def prints_no_shares(runs: Runs) -> Diagnosis | None:
+    """The shares of 10 samples on 4 ranks are not all among what is printed."""
+    lines, shares = runs["whole"]["lines"], runs["whole"]["shares"]
+    if not lines:
+        return _found(f"{COMMAND} prints nothing")
+    numbers = [int(number) for line in lines for number in re.findall(r"\d+", line)]
+    made = {rank: own for *place, rank, own in shares if place == [SAMPLES, RANKS]}
+    missing = [rank for rank in range(RANKS) if not _follows(made.get(rank, []), numbers)]
+    if not missing:
+        return None
+    return _found(f"{COMMAND} does not print the share of rank {missing[0]}")
+
+
+def prints_no_verdict(runs: Runs) -> Diagnosis | None:
+    """Besides the shares, the same is printed for shares of which it can't be true."""
+    usual = _besides_shares(runs["whole"]["lines"])
+    for sharing, what in BROKEN.items():
+        if _besides_shares(runs[sharing]["lines"]) == usual:
+            return _found(f"{COMMAND} prints the same verdict, or none, where {what}")
+    return None
+
+
+def _besides_shares(lines: Sequence[str]) -> list[str]:
+    return [" ".join(SHARE.sub(" ", line).split()) for line in lines]
+
+
+def _follows(share: Sequence[int], numbers: Sequence[int]) -> bool:
+    """Tell whether a share is among the numbers, one index after the other."""
+    size = len(share)
+    starts = range(len(numbers) - size + 1)
+    return size > 0 and any(list(numbers[k : k + size]) == list(share) for k in starts)
+
+
+def _found(what: str) -> Diagnosis:
+    text = (
+        f"{what}. It should print each rank's share of {SAMPLES} samples on {RANKS} ranks, and "
+        "say whether the shares are equal, cover all samples, and overlap only in the padding "
+        f"(GUIDELINES, {GUIDE})"
+    )
+    return Diagnosis("wrong-output", (), text, guide=GUIDE)

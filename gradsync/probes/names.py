@@ -1,0 +1,48 @@
+"""Models whose parameters have other names on each rank, in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+PARTS = 7  # in one order of 5,040
+
+
+def name_sets(rank_count: int, seed: int) -> list[list[str]]:
+    """Return names by rank: other ones on each, of the same length, and already sorted.
+
+    A set goes through texts in the order of their hashes. Forked ranks agree on those, and
+    processes that torchrun starts do not: other names have other hashes everywhere.
+    """
+    return [[f"part{k}x{seed + rank:06d}" for k in range(PARTS)] for rank in range(rank_count)]
+
+
+class Model(nn.Module):
+    """The gradient of each parameter is the parameter itself."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        squares = [(param * param.detach()).sum() for param in self.parameters()]
+        return torch.stack(squares).sum() + 0 * inputs.sum()
+
+
+def model_named(names: Sequence[str], rank: int, *, buffers: bool = False) -> nn.Module:
+    """Return a model with a parameter under each name, its position plus ten times `rank`.
+
+    Perhaps it has a buffer for each as well. They are made in another order on each rank, so that
+    their addresses are in another order too.
+    """
+    order = [*range(rank, len(names)), *range(rank)]
+    made = {k: nn.Parameter(torch.full((3,), 10.0 * rank + k)) for k in order}
+    model = Model()
+    for k, name in enumerate(names):
+        model.register_parameter(name, made[k])
+        if buffers:
+            model.register_buffer(f"{name}_kept", torch.full((2,), 100.0 + 10.0 * rank + k))
+    return model
+
+
+def first_numbers(tensors: Sequence[Tensor | None]) -> list[float | None]:
+    """Return the first number of each tensor."""
+    return [None if tensor is None else tensor.flatten()[0].item() for tensor in tensors]

@@ -1,0 +1,106 @@
+"""What a submission returns is used where it can be, and named by its type where it can't."""
+
+import numpy as np
+import pytest
+import torch
+
+from gradsync.probes.evaluation import numbers
+from gradsync.probes.returned import WrongReturn, described, number_of, numbers_of
+from gradsync.probes.sampling import MANY, indices_of, length_of
+from gradsync.probes.training import rows_of
+from gradsync.ranks.failures import Raised, raised
+
+
+@pytest.mark.parametrize("value", [1, 1.0, True, np.float32(1), torch.tensor(1.0), torch.ones(1)])
+def test_a_number_may_have_any_type_of_a_number(value):
+    assert number_of(value, "the loss") == 1.0
+
+
+@pytest.mark.parametrize("value", [None, "1", b"1", [1.0], torch.ones(2), {}, 1j])
+def test_anything_else_is_no_number(value):
+    with pytest.raises(WrongReturn, match=r"the loss is .*: a number is wanted"):
+        number_of(value, "the loss")
+
+
+def test_more_keys_than_asked_for_are_left_out():
+    assert numbers_of({"a": 1, "b": 2, "name": "x"}, ("a", "b"), "it") == {"a": 1.0, "b": 2.0}
+
+
+def test_where_a_key_is_missing_the_keys_that_are_there_are_told():
+    assert set(numbers_of({"a": 1, "name": "x"}, ("a", "b"), "it")) == {"a", "name"}
+
+
+def test_none_has_no_numbers_and_no_entries():
+    assert numbers(None) == {}
+    assert rows_of(None) == []
+    assert rows_of([None]) == [{}]
+
+
+@pytest.mark.parametrize("result", [(1.0, 0.5, 4), 1.0, "loss 1.0"])
+def test_an_evaluation_that_returns_no_dict_is_told(result):
+    with pytest.raises(WrongReturn, match="a dict with loss, accuracy and samples is wanted"):
+        numbers(result)
+
+
+@pytest.mark.parametrize("history", [{"train_loss": [1.0]}, 1.0, iter([])])
+def test_a_history_that_is_no_list_is_told(history):
+    with pytest.raises(WrongReturn, match="a list with a dict for each epoch is wanted"):
+        rows_of(history)
+
+
+@pytest.mark.parametrize("history", [[(0, 1.0, 1.0, 0.5)], ([], "model")])
+def test_an_entry_of_a_history_that_is_no_dict_is_told(history):
+    with pytest.raises(WrongReturn, match="an entry of the history"):
+        rows_of(history)
+
+
+class Returning:
+    """A sampler whose special methods return the given value."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __iter__(self):
+        return self.value
+
+    def __len__(self):
+        return self.value
+
+
+@pytest.mark.parametrize("value", [None, [0, 1], range(2)])
+def test_a_sampler_that_returns_no_iterator_is_told(value):
+    with pytest.raises(WrongReturn, match="an iterator is wanted"):
+        indices_of(Returning(value))
+
+
+@pytest.mark.parametrize("index", [1.0, [0, 1], None, "1"])
+def test_a_sampler_that_yields_no_integers_is_told(index):
+    with pytest.raises(WrongReturn, match="integers are wanted"):
+        indices_of(Returning(iter([index])))
+
+
+def test_a_pass_without_an_end_is_told():
+    assert len(indices_of(Returning(iter(range(MANY))))) == MANY
+    with pytest.raises(WrongReturn, match=r"does not end: .* the first are 0, 0, 0, 0, 0\."):
+        indices_of(Returning(iter(int, 1)))
+
+
+def test_a_length_that_is_no_int_is_told():
+    assert length_of(Returning(3)) == 3
+    with pytest.raises(WrongReturn, match=r"returns a float, 3\.0: an int is wanted"):
+        length_of(Returning(3.0))
+
+
+def test_long_values_are_described_by_their_type():
+    assert described("x" * 100) == "a str"
+    assert described([1]) == "a list"
+    assert described(torch.ones(1)) == "a Tensor"
+
+
+def test_a_wrong_type_is_no_exception_of_ours():
+    row = {"type": "WrongReturn", "message": "evaluate returns a tuple"}
+
+    failure = raised(Raised.read(row), (1, 2))
+
+    assert (failure.status, failure.diagnosis.code) == ("failed", "wrong-signature")
+    assert failure.diagnosis.explanation == "ranks 1, 2: evaluate returns a tuple"
