@@ -10,16 +10,16 @@ from __future__ import annotations
 import functools
 import zlib
 from collections.abc import Callable, Collection, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pytest
 
-from gradsync.course import Course, CourseError, find_course
+from gradsync.course import Course, CourseError, Exercise, find_course
 from gradsync.diagnose import Rule, first_match
-from gradsync.precompile import precompile
+from gradsync.loading import Loaded, Loader
 from gradsync.ranks import RankFailure, get_launcher
 from gradsync.ranks.crew import Launcher, rank_environ
 from gradsync.ranks.observe import observe
@@ -37,7 +37,7 @@ GRADED = {
 }
 STANDINS = Path(__file__).parent / "standins"
 POINTS = pytest.StashKey[float]()
-SEEN = pytest.StashKey[list[Observation]]()
+LOADER = Loader()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -79,6 +79,7 @@ class Ranks:
     phase: str
     seen: list[Observation]
     seed: str
+    stubs: set[str] = field(default_factory=set)  # names in the learner's files without a body
 
     def __call__(
         self,
@@ -122,13 +123,31 @@ class Ranks:
             casualties=tuple(casualties),
             seed=f"{self.seed}, run {len(self.seen)}",
         )
-        if self.submission and self.course:
-            precompile(self.submission / self.phase, self.course.files(self.phase), self.launcher)
+        self._load(task)
         observation = observe(task, self.launcher)
         self.seen.append(observation)
         if observation.failure is not None:
             raise RankFailure(first_match(observation, mistakes))
         return observation
+
+    def _load(self, task: Task) -> None:
+        """Import the learner's files once for all tests.
+
+        Raises:
+            RankFailure: a file that the task is about can't be imported.
+        """
+        if self.submission is None or self.course is None:
+            return
+        folder = self.submission / self.phase
+        paths = [folder / file for file in self.course.files(self.phase)]
+        found = [path for path in paths if path.is_file()]
+        loaded = LOADER.load(task, found, self.launcher) if found else Loaded()
+        self.stubs |= loaded.stubs
+        for path in task.modules.values():
+            if failure := loaded.failures.get(path.name):
+                raise RankFailure(
+                    Observation(task.world_size, (None,) * task.world_size, (), (), 0.0, failure)
+                )
 
     def _standins(self) -> tuple[Path, ...]:
         """Return the folder of what stands in for files, if the submission lacks one of them."""
@@ -159,6 +178,9 @@ class Ranks:
         return modules
 
 
+RANKS = pytest.StashKey[Ranks]()
+
+
 @pytest.fixture
 def ranks(request: pytest.FixtureRequest) -> Ranks:
     """Call it with a function, `world_size=4` and inputs by name, for what N ranks return."""
@@ -166,11 +188,11 @@ def ranks(request: pytest.FixtureRequest) -> Ranks:
     submission = request.config.getoption("--submission")
     if course is not None:
         submission = (submission or course.root).resolve()
-    seen: list[Observation] = []
-    request.node.stash[SEEN] = seen
     launcher = get_launcher(request.config.getoption("--launcher"))
     seed = f"{request.config.getoption('--seed')} {request.node.name}"
-    return Ranks(launcher, submission, course, phase, seen, seed)
+    runs = Ranks(launcher, submission, course, phase, seen=[], seed=seed)
+    request.node.stash[RANKS] = runs
+    return runs
 
 
 @pytest.fixture
@@ -189,16 +211,20 @@ def pytest_runtest_makereport(
     marker = item.get_closest_marker("exercise")
     decides = call.when == "call" or (call.when == "setup" and report.failed)
     if marker is not None and decides:
-        seen = item.stash.get(SEEN, [])
+        exercise = _exercise_of(item, marker.args[0])
+        runs = item.stash.get(RANKS, None)
+        seen = runs.seen if runs else []
         verdict = verdict_of(
             error=call.excinfo.value if call.excinfo else None,
             id=verdict_id(item.path, item.name),
             exercise=marker.args[0],
-            file=_file_of(item, marker.args[0]),
+            file=f"{exercise.phase}/{exercise.file}" if exercise else "",
+            guide=exercise.guide if exercise else "",
             max_points=item.stash[POINTS],
             title=" ".join((getattr(item, "obj", None).__doc__ or item.name).split()),
             seconds=call.duration,
             seen=seen,
+            stubs=runs.stubs if runs else (),
         )
         seen.clear()  # else all that the ranks returned stays until the last test is over
         report.gradsync_verdict = verdict  # type: ignore[attr-defined]
@@ -218,6 +244,6 @@ def _place(folder: Path) -> tuple[Course | None, str]:
         return None, ""
 
 
-def _file_of(item: pytest.Item, exercise: str) -> str:
-    course, phase = _place(item.path.parent)
-    return f"{phase}/{course.find(exercise).file}" if course is not None else ""
+def _exercise_of(item: pytest.Item, id: str) -> Exercise | None:
+    course, _ = _place(item.path.parent)
+    return course.find(id) if course is not None else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from gradsync.records import Diagnosis, Observation, Status, Verdict
 
 MAX_TOLD = 8_000  # characters of a text; an honest one, traceback and all, has a quarter of them
 MAX_DRAWN = 5_000  # events kept to draw the last collectives of each rank, which are fewer
+SEEN_AT_WORK = ("forbidden-shortcut", "tampering")  # mistakes that an empty body can't make
 
 
 class MissingFile(Exception):  # noqa: N818 - a learner's file is missing, nothing of ours failed
@@ -33,9 +34,18 @@ def verdict_of(
     title: str,
     seconds: float,
     seen: Sequence[Observation],
+    guide: str = "",
+    stubs: Collection[str] = (),
 ) -> Verdict:
-    """Return the verdict of a test that ended with `error`, or well."""
+    """Return the verdict of a test that ended with `error`, or well.
+
+    `stubs` are names in the learner's file without a body: what fails in an exercise of that name
+    is not written yet.
+    """
     status, message, diagnosis = _judge(error, exercise, title)
+    if exercise.rpartition("/")[2] in stubs and _is_for_lack(status, diagnosis):
+        status, message = "unfinished", _unfinished(exercise, exercise)
+        diagnosis = Diagnosis("unfinished", (), message)
     last = seen[-1] if seen else None
     return Verdict(
         id=id,
@@ -48,6 +58,7 @@ def verdict_of(
         diagnosis=None if diagnosis is None else _cut_diagnosis(diagnosis),
         seconds=seconds,
         title=title,
+        guide=guide,
         world_size=last.world_size if last else 0,
         events=events.last(last.events, MAX_DRAWN) if last and status != "passed" else (),
     )
@@ -74,9 +85,16 @@ def _judge(
     return "error", f'"{title}" could not be judged: what came back does not fit ({kind})', None
 
 
+def _is_for_lack(status: Status, diagnosis: Diagnosis | None) -> bool:
+    """Tell whether a test may have failed because nothing is written yet."""
+    if status in ("passed", "missing", "unfinished"):
+        return False
+    return diagnosis is None or not (diagnosis.whole_file or diagnosis.code in SEEN_AT_WORK)
+
+
 def _unfinished(missing: str, exercise: str) -> str:
-    if missing == exercise:
-        return f"{missing} is not written yet"
+    if exercise in (missing, f"{exercise.partition('/')[0]}/{missing}"):
+        return f"{exercise} is not written yet"
     return f"{exercise} needs {missing}, which is not written yet"
 
 

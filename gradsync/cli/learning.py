@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -46,7 +47,8 @@ def check_command(
             continue  # not begun yet, and not due
         done = all(verdict.status == "passed" for verdict in report.verdicts)
         again = f"gradsync check {exercise}" if chosen else "gradsync check"
-        show(terminal.render if chosen else progress.render, replace(report, command=again))
+        render = partial(terminal.render, with_points=False) if chosen else progress.render
+        show(render, replace(report, command=again))
 
 
 @app.command()
