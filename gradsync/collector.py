@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gc
 import sys
+from collections.abc import Mapping
 
 import pytest
 
@@ -13,6 +14,7 @@ from gradsync.ranks import LauncherError, symbolic
 from gradsync.ranks.crew import Launcher
 from gradsync.ranks.fork import ForkLauncher
 from gradsync.records import Verdict
+from gradsync.verdicts import REFUSED
 from gradsync.workers import Turns, side_by_side
 
 # What keeps a test from being judged. The last three no answer can cause: such a test is broken.
@@ -27,8 +29,10 @@ class Collector:
         exercise: str | None = None,
         launcher: Launcher | None = None,
         workers: int = 1,
+        refused: Mapping[str, str] | None = None,
     ) -> None:
         self.exercise = exercise
+        self.refused = refused or {}  # files of the submission that don't count, and why
         self.lost: Exception | None = None  # what kept a test from being judged at all
         self.interrupted = False  # by Ctrl-C
         self._launcher = launcher
@@ -39,6 +43,9 @@ class Collector:
     @property
     def verdicts(self) -> list[Verdict]:
         return [verdict for verdict in self._verdicts.values() if verdict is not None]
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.stash[REFUSED] = self.refused
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items[:] = [item for item in items if self._is_wanted(item)]

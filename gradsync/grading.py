@@ -61,7 +61,7 @@ def grade(
     suites = [course.suite(audience, phase) for phase in phases]
     starter = get_launcher(launcher)
     starter.warm_up()
-    collector = Collector(exercise, starter, workers or count_workers())
+    collector = Collector(exercise, starter, workers or count_workers(), submission.refused)
     with unpacked(submission.files) as folder:
         options = [f"--submission={folder}", f"--seed={seed}", *pytest_options]
         if launcher is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -26,7 +26,7 @@ from gradsync.ranks.observe import observe
 from gradsync.ranks.run import LauncherName
 from gradsync.ranks.task import Task
 from gradsync.records import Observation
-from gradsync.verdicts import MissingFile, verdict_id, verdict_of
+from gradsync.verdicts import REFUSED, MissingFile, verdict_id, verdict_of
 
 PATIENCE = 20.0  # seconds a test's ranks may take: a hundred times what a correct answer needs
 GRADED = {
@@ -79,6 +79,7 @@ class Ranks:
     phase: str
     seen: list[Observation]
     seed: str
+    refused: Mapping[str, str] = field(default_factory=dict)  # files that don't count, and why
     stubs: set[str] = field(default_factory=set)  # names in the learner's files without a body
 
     def __call__(
@@ -106,7 +107,7 @@ class Ranks:
 
         Raises:
             RankFailure: the ranks did not come to their end.
-            MissingFile: the submission lacks a file that the function asks for.
+            MissingFile: the submission lacks a file that the function asks for, or it is refused.
         """
         standins = self._standins()
         task = Task(
@@ -173,7 +174,9 @@ class Ranks:
             path = self.submission / self.phase / file
             if name in wanted:
                 if not path.is_file():
-                    raise MissingFile(f"{self.phase}/{file}")
+                    path_in = f"{self.phase}/{file}"
+                    absent = f"{path_in} is not in the submission"
+                    raise MissingFile(self.refused.get(path_in, absent))
                 modules[name] = path
         return modules
 
@@ -190,7 +193,8 @@ def ranks(request: pytest.FixtureRequest) -> Ranks:
         submission = (submission or course.root).resolve()
     launcher = get_launcher(request.config.getoption("--launcher"))
     seed = f"{request.config.getoption('--seed')} {request.node.name}"
-    runs = Ranks(launcher, submission, course, phase, seen=[], seed=seed)
+    refused = request.config.stash.get(REFUSED, {})
+    runs = Ranks(launcher, submission, course, phase, seen=[], seed=seed, refused=refused)
     request.node.stash[RANKS] = runs
     return runs
 

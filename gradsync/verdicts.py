@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from gradsync.judge import Mistake
 from gradsync.ranks import RankFailure, events
@@ -12,11 +14,12 @@ from gradsync.records import Diagnosis, Observation, Status, Verdict
 
 MAX_TOLD = 8_000  # characters of a text; an honest one, traceback and all, has a quarter of them
 MAX_DRAWN = 5_000  # events kept to draw the last collectives of each rank, which are fewer
+REFUSED = pytest.StashKey[Mapping[str, str]]()  # of pytest's config: files, and why not
 SEEN_AT_WORK = ("forbidden-shortcut", "tampering")  # mistakes that an empty body can't make
 
 
 class MissingFile(Exception):  # noqa: N818 - a learner's file is missing, nothing of ours failed
-    """The submission lacks a file of the contract."""
+    """The submission lacks a file of the contract, or it can't be read; the text says which."""
 
 
 def verdict_id(file: Path, test: str) -> str:
@@ -77,9 +80,7 @@ def _judge(
             return "unfinished", _unfinished(failure.detail or "", exercise), failure.diagnosis
         return failure.status, str(error), failure.diagnosis
     if isinstance(error, MissingFile):
-        file = str(error)
-        text = f"{file} is not in the submission"
-        return "missing", text, Diagnosis("missing-name", (), text)
+        return "missing", str(error), Diagnosis("missing-name", (), str(error))
     # Nothing of the test itself is shown: a hidden test's code and values stay hidden.
     kind = type(error).__name__
     return "error", f'"{title}" could not be judged: what came back does not fit ({kind})', None

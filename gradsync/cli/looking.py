@@ -39,7 +39,7 @@ def trace_command(
     try:
         seen = trace(given, course, chosen, ranks)
     except MissingFile as missing:
-        raise SubmissionError(f"{missing} is not in {submission or course.root}") from None
+        raise SubmissionError(f"{submission or course.root}: {missing}") from None
     for path in write_trace(seen, out):
         print(path)
     print(spans.waiting(seen.events, seen.world_size))

@@ -263,7 +263,7 @@ def test_a_trace_without_a_trainer_is_refused(tmp_path):
     done = gradsync("trace", tmp_path)
 
     assert done.returncode == 2
-    assert "phase1/template_trainer.py is not in" in done.stderr
+    assert f"{tmp_path}: phase1/template_trainer.py is not in the submission" in done.stderr
 
 
 def _gradebook(out):

@@ -1,45 +1,16 @@
 """A learner's file before its tests: what can't be imported, and what is not written yet."""
 
 import pytest
-from small_course import write_course
+from small_course import PLAIN_SUITE, write_course
 
 from gradsync.grading import grade
 from gradsync.probes.imports import stubs
 from gradsync.submission import Submission
 
-SUITE = """
-from gradsync.testing import check, exercise
-
-
-@exercise("phase1/double", points=1)
-def test_two(ranks):
-    def probe(trainer):
-        return trainer.double(2)
-
-    [number] = ranks(probe, 1)
-    check(number == 4, "wrong", "2 becomes something else")
-
-
-@exercise("phase1/double", points=1)
-def test_three_on_two_ranks(ranks):
-    def probe(trainer):
-        return trainer.double(3)
-
-    check(list(ranks(probe, 2)) == [6, 6], "wrong", "3 becomes something else")
-
-
-@exercise("phase1/double", points=1)
-def test_nothing_comes_of_nothing(ranks):
-    def probe(trainer):
-        return trainer.double(None) is None
-
-    check(all(ranks(probe, 1)), "wrong", "None becomes something")
-"""
-
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
-    return write_course(tmp_path_factory.mktemp("course"), SUITE)
+    return write_course(tmp_path_factory.mktemp("course"), PLAIN_SUITE)
 
 
 def verdicts(course, source):
@@ -74,7 +45,7 @@ def test_an_import_that_does_not_end_takes_its_time_once(course, monkeypatch):
 
     assert {verdict.status for verdict in seen} == {"timeout"}
     assert "the import does not end, it is at template_trainer.py:" in seen[0].message
-    assert sum(verdict.seconds for verdict in seen) < 10
+    assert min(verdict.seconds for verdict in seen) < 1.0  # the last waits for nothing
 
 
 @pytest.mark.parametrize(
