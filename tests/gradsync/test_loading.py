@@ -95,3 +95,9 @@ def works(x): x.clear()
 '''
 
     assert set(stubs(source.encode())) == {"empty", "Whole", "Derived", "later"}
+
+
+def test_a_folder_beside_the_package_is_not_handed_in_either(course):
+    seen = verdicts(course, "import tests\n")
+
+    assert "Only the course's own files are handed in" in seen[0].message
