@@ -35,6 +35,8 @@ def trace_command(
 
     course = find_course()
     chosen = f"phase{phase}"
+    if submission is not None and not submission.exists():
+        raise SubmissionError(f"{submission} does not exist. Name a folder, .zip or .tar.gz.")
     given = read_submission((submission or course.root).resolve(), course, phases=[chosen])
     try:
         seen = trace(given, course, chosen, ranks)
