@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import os
 import sys
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -14,9 +16,11 @@ from gradsync.ranks.crew import Launcher
 from gradsync.ranks.fork import ForkLauncher
 from gradsync.records import Verdict
 from gradsync.time_budget import KEPT, TimeBudget
+from gradsync.verdicts import REFUSED
 from gradsync.workers import Turns, side_by_side
 
 # What keeps a test from being judged. The last three no answer can cause: such a test is broken.
+OnTest = Callable[[str, int, int], None]  # the exercise, tests begun before this one, all tests
 NOT_THE_SUBMISSIONS = (LauncherError, NameError, ImportError, SyntaxError)
 
 
@@ -29,14 +33,20 @@ class Collector:
         launcher: Launcher | None = None,
         workers: int = 1,
         budget: TimeBudget | None = None,
+        refused: Mapping[str, str] | None = None,
+        on_test: OnTest = lambda *_: None,
     ) -> None:
         self.exercise = exercise
+        self.refused = refused or {}  # files of the submission that don't count, and why
         self.lost: Exception | None = None  # what kept a test from being judged at all
         self.interrupted = False  # by Ctrl-C
         self._launcher = launcher
+        self._on_test = on_test
+        self._process = os.getpid()
         self._workers = workers
         self._budget = budget
         self._left_garbage = False
+        self._exercises: dict[str, str] = {}  # by test
         self._verdicts: dict[str, Verdict | None] = {}  # by test, in the order of the suite
 
     @property
@@ -44,12 +54,14 @@ class Collector:
         return [verdict for verdict in self._verdicts.values() if verdict is not None]
 
     def pytest_configure(self, config: pytest.Config) -> None:
+        config.stash[REFUSED] = self.refused
         if self._budget is not None:
             config.stash[KEPT] = self._budget
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items[:] = [item for item in items if self._is_wanted(item)]
         self._verdicts = dict.fromkeys(item.nodeid for item in items)
+        self._exercises = {item.nodeid: _exercise(item) for item in items}
         if self.exercise is None:  # what they load, they may load while the ranks' process starts
             items.sort(key=lambda item: item.get_closest_marker("early") is None)
 
@@ -71,6 +83,11 @@ class Collector:
             except LauncherError as error:
                 self.lost = self.lost or error
         return True
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        if os.getpid() == self._process:  # not in a worker, which shares the terminal
+            begun = list(self._verdicts).index(nodeid)
+            self._on_test(self._exercises[nodeid], begun, len(self._verdicts))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         verdict = getattr(report, "gradsync_verdict", None)
@@ -117,5 +134,10 @@ class Collector:
         self.lost = self.lost or lost
 
     def _is_wanted(self, item: pytest.Item) -> bool:
-        marker = item.get_closest_marker("exercise")
-        return self.exercise is None or (marker is not None and marker.args[0] == self.exercise)
+        return self.exercise in (None, _exercise(item))
+
+
+def _exercise(item: pytest.Item) -> str:
+    """Return the exercise that a test is of, "" if it is of none."""
+    marker = item.get_closest_marker("exercise")
+    return str(marker.args[0]) if marker is not None else ""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -65,14 +67,13 @@ class Course:
         """Return the exercise of that id, or the first of that name.
 
         Raises:
-            CourseError: there is none; the message lists those there are.
+            CourseError: there is none; the message names the most similar one, or lists all.
         """
         every = [e for phase in self.phases for e in self.exercises(phase)]
         for exercise in every:
             if name in (exercise.name, exercise.id):
                 return exercise
-        names = ", ".join(dict.fromkeys(exercise.name for exercise in every))
-        raise CourseError(f"there is no exercise {name!r}. There are: {names}")
+        raise CourseError(f"there is no exercise {name!r}{_suggested(name, every)}")
 
     def suite(self, audience: Audience, phase: str) -> Path:
         """Return the folder of a phase's tests.
@@ -106,6 +107,21 @@ def find_course(start: Path | None = None) -> Course:
         f"no course here: neither {here} nor a folder above it has phase1/{EXERCISES_FILE}. "
         "Change into your copy of the course."
     )
+
+
+def _suggested(name: str, exercises: Sequence[Exercise]) -> str:
+    """Return how the sentence "there is no exercise ..." goes on."""
+    phase, slash, _ = name.partition("/")
+    phases = list(dict.fromkeys(exercise.phase for exercise in exercises))
+    known = {exercise.name.lower(): exercise.name for exercise in exercises}
+    if slash and phase in phases:
+        known = {e.id.lower(): e.id for e in exercises if e.phase == phase}
+    elif slash or name.lower().startswith("phase"):
+        return f": name one of a phase, such as {exercises[0].id}. Phases: {', '.join(phases)}"
+    close = difflib.get_close_matches(name.lower(), known, n=1)
+    if close:
+        return f": did you mean {known[close[0]]}?"
+    return f". There are: {', '.join(known.values())}"
 
 
 @functools.cache

@@ -204,7 +204,7 @@ def _kept_seed(out: Path) -> int | None:
 
 
 def _unique_names(paths: Iterable[Path]) -> dict[Path, str]:
-    """Return each path's name; later ones get a number where they would share a folder or a line."""
+    """Return each path's name; later ones get a number where they would share a folder."""
     names: dict[Path, str] = {}
     taken: set[str] = set()
     for path in paths:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gradsync.collector import Collector
+from gradsync.collector import Collector, OnTest
 from gradsync.course import Audience, Course
 from gradsync.ranks import LauncherError, dynamo, get_launcher
 from gradsync.ranks.run import LauncherName
@@ -37,6 +37,7 @@ def grade(
     launcher: LauncherName | None = None,
     workers: int | None = None,
     pytest_options: Sequence[str] = (),
+    on_test: OnTest = lambda *_: None,
 ) -> Report:
     """Run the suites of `phases` on a submission and return what they say.
 
@@ -52,6 +53,7 @@ def grade(
         launcher: how ranks are started; None takes the fastest that this system has.
         workers: how many tests run at a time, with forked ranks; None: what the machine can.
         pytest_options: more of pytest's own, such as `--exitfirst`.
+        on_test: called as a test begins: its exercise, how many began before, of how many.
 
     Raises:
         CourseError: a phase has no such suite.
@@ -63,7 +65,14 @@ def grade(
     starter = get_launcher(launcher)
     starter.warm_up()
     needs = {each.id: each.needs for phase in phases for each in course.exercises(phase)}
-    collector = Collector(exercise, starter, workers or count_workers(), TimeBudget(needs))
+    collector = Collector(
+        exercise,
+        starter,
+        workers or count_workers(),
+        TimeBudget(needs),
+        submission.refused,
+        on_test,
+    )
     with unpacked(submission.files) as folder:
         options = [f"--submission={folder}", f"--seed={seed}", *pytest_options]
         if launcher is not None:

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Callable, Collection, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pytest
 
-from gradsync.course import Course, CourseError, find_course
+from gradsync.course import Course, CourseError, Exercise, find_course
 from gradsync.diagnose import Rule, first_match
-from gradsync.precompile import precompile
+from gradsync.loading import Loaded, Loader
 from gradsync.ranks import RankFailure, get_launcher
 from gradsync.ranks.crew import Launcher, rank_environ
 from gradsync.ranks.observe import observe
@@ -27,7 +27,7 @@ from gradsync.ranks.run import LauncherName
 from gradsync.ranks.task import Task
 from gradsync.records import Observation
 from gradsync.time_budget import KEPT, TimeBudget
-from gradsync.verdicts import MissingFile, verdict_id, verdict_of
+from gradsync.verdicts import REFUSED, MissingFile, verdict_id, verdict_of
 
 PATIENCE = 20.0  # seconds a test's ranks may take: a hundred times what a correct answer needs
 GRADED = {
@@ -38,7 +38,7 @@ GRADED = {
 }
 STANDINS = Path(__file__).parent / "standins"
 POINTS = pytest.StashKey[float]()
-SEEN = pytest.StashKey[list[Observation]]()
+LOADER = Loader()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -82,6 +82,8 @@ class Ranks:
     seed: str
     exercise: str = ""
     budget: TimeBudget | None = None  # None: each test has all of its time
+    refused: Mapping[str, str] = field(default_factory=dict)  # files that don't count, and why
+    stubs: set[str] = field(default_factory=set)  # names in the learner's files without a body
 
     def __call__(
         self,
@@ -108,7 +110,7 @@ class Ranks:
 
         Raises:
             RankFailure: the ranks did not come to their end.
-            MissingFile: the submission lacks a file that the function asks for.
+            MissingFile: the submission lacks a file that the function asks for, or it is refused.
             NotRun: tests of the exercise have run into their time limits before.
         """
         standins = self._standins()
@@ -126,13 +128,31 @@ class Ranks:
             casualties=tuple(casualties),
             seed=f"{self.seed}, run {len(self.seen)}",
         )
-        if self.submission and self.course:
-            precompile(self.submission / self.phase, self.course.files(self.phase), self.launcher)
+        self._load(task)
         observation = observe(task, self.launcher)
         self.seen.append(observation)
         if observation.failure is not None:
             raise RankFailure(first_match(observation, mistakes))
         return observation
+
+    def _load(self, task: Task) -> None:
+        """Import the learner's files once for all tests.
+
+        Raises:
+            RankFailure: a file that the task is about can't be imported.
+        """
+        if self.submission is None or self.course is None:
+            return
+        folder = self.submission / self.phase
+        paths = [folder / file for file in self.course.files(self.phase)]
+        found = [path for path in paths if path.is_file()]
+        loaded = LOADER.load(task, found, self.launcher) if found else Loaded()
+        self.stubs |= loaded.stubs
+        for path in task.modules.values():
+            if failure := loaded.failures.get(path.name):
+                raise RankFailure(
+                    Observation(task.world_size, (None,) * task.world_size, (), (), 0.0, failure)
+                )
 
     def _standins(self) -> tuple[Path, ...]:
         """Return the folder of what stands in for files, if the submission lacks one of them."""
@@ -158,9 +178,14 @@ class Ranks:
             path = self.submission / self.phase / file
             if name in wanted:
                 if not path.is_file():
-                    raise MissingFile(f"{self.phase}/{file}")
+                    path_in = f"{self.phase}/{file}"
+                    absent = f"{path_in} is not in the submission"
+                    raise MissingFile(self.refused.get(path_in, absent))
                 modules[name] = path
         return modules
+
+
+RANKS = pytest.StashKey[Ranks]()
 
 
 @pytest.fixture
@@ -170,14 +195,22 @@ def ranks(request: pytest.FixtureRequest) -> Ranks:
     submission = request.config.getoption("--submission")
     if course is not None:
         submission = (submission or course.root).resolve()
-    seen: list[Observation] = []
-    request.node.stash[SEEN] = seen
     launcher = get_launcher(request.config.getoption("--launcher"))
     seed = f"{request.config.getoption('--seed')} {request.node.name}"
     marker = request.node.get_closest_marker("exercise")
-    exercise = marker.args[0] if marker is not None else ""
-    budget = request.config.stash.get(KEPT, None) if exercise else None
-    return Ranks(launcher, submission, course, phase, seen, seed, exercise, budget)
+    runs = Ranks(
+        launcher,
+        submission,
+        course,
+        phase,
+        seen=[],
+        seed=seed,
+        exercise=marker.args[0] if marker is not None else "",
+        budget=request.config.stash.get(KEPT, None) if marker is not None else None,
+        refused=request.config.stash.get(REFUSED, {}),
+    )
+    request.node.stash[RANKS] = runs
+    return runs
 
 
 @pytest.fixture
@@ -196,17 +229,21 @@ def pytest_runtest_makereport(
     marker = item.get_closest_marker("exercise")
     decides = call.when == "call" or (call.when == "setup" and report.failed)
     if marker is not None and decides:
-        seen = item.stash.get(SEEN, [])
+        exercise = _exercise_of(item, marker.args[0])
+        runs = item.stash.get(RANKS, None)
+        seen = runs.seen if runs else []
         verdict = verdict_of(
             error=call.excinfo.value if call.excinfo else None,
             id=verdict_id(item.path, item.name),
             exercise=marker.args[0],
-            file=_file_of(item, marker.args[0]),
+            file=f"{exercise.phase}/{exercise.file}" if exercise else "",
+            guide=exercise.guide if exercise else "",
             max_points=item.stash[POINTS],
             title=" ".join((getattr(item, "obj", None).__doc__ or item.name).split()),
             seconds=call.duration,
             seen=seen,
             folder=_folder_of(item),
+            stubs=runs.stubs if runs else (),
         )
         seen.clear()  # else all that the ranks returned stays until the last test is over
         report.gradsync_verdict = verdict  # type: ignore[attr-defined]
@@ -231,6 +268,6 @@ def _folder_of(item: pytest.Item) -> str:
     return "" if submission is None else f"{submission.resolve()}/"
 
 
-def _file_of(item: pytest.Item, exercise: str) -> str:
-    course, phase = _place(item.path.parent)
-    return f"{phase}/{course.find(exercise).file}" if course is not None else ""
+def _exercise_of(item: pytest.Item, id: str) -> Exercise | None:
+    course, _ = _place(item.path.parent)
+    return course.find(id) if course is not None else None

@@ -67,7 +67,7 @@ class Diagnosis:
     explanation: str
     where: str | None = None  # "template_trainer.py:91"
     guide: str | None = None  # a heading of GUIDELINES.md
-    whole_file: bool = False  # it can't be loaded, whatever a test wanted of it
+    whole_file: bool = False  # it can't be imported, whatever a test needs of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +132,7 @@ class Verdict:
     diagnosis: Diagnosis | None = None
     seconds: float = 0.0
     title: str = ""  # the test's own sentence
+    guide: str = ""  # the heading of GUIDELINES.md that the exercise is about
     world_size: int = 0  # of the run that `events` come from; 0 without one
     events: tuple[Event, ...] = ()
     output: tuple[Printed, ...] = ()  # of the same run, where the test failed

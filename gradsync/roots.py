@@ -1,4 +1,4 @@
-"""A mistake with several symptoms, told at its root: what to mend first. A pure function."""
+"""A mistake with several symptoms, traced to its root: what to fix first. A pure function."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def point_at_roots(
         needs: by exercise, the exercises that it builds on.
     """
     wrong = {verdict.exercise for verdict in verdicts if _is_root(verdict)}
+    gaps = {verdict.exercise for verdict in verdicts if verdict.status == "unfinished"}
     return tuple(
-        _point(verdict, sorted(_roots(verdict.exercise, needs, wrong)))
+        _point(verdict, sorted(_roots(verdict.exercise, needs, wrong | gaps)), gaps)
         if _is_symptom(verdict)
         else verdict
         for verdict in verdicts
@@ -72,10 +73,11 @@ def _roots(exercise: str, needs: Mapping[str, Sequence[str]], wrong: set[str]) -
     return found
 
 
-def _point(verdict: Verdict, roots: Sequence[str]) -> Verdict:
+def _point(verdict: Verdict, roots: Sequence[str], gaps: set[str]) -> Verdict:
     if not roots:
         return verdict
     names = " and ".join(root.partition("/")[2] for root in roots)
-    are = "is" if len(roots) == 1 else "are"
-    text = f"{names} {are} not right yet, and this may be because of that: mend it first. "
+    are, them = ("is", "it") if len(roots) == 1 else ("are", "them")
+    how, do = ("written", "write") if gaps.issuperset(roots) else ("right", "fix")
+    text = f"{names} {are} not {how} yet, which may be the cause: {do} {them} first. "
     return replace(verdict, message=text + verdict.message)

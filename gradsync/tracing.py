@@ -29,7 +29,15 @@ def trace(submission: Submission, course: Course, phase: str, world_size: int) -
 
     some = digits().train.first(STEPS * BATCH * world_size)
     with unpacked(submission.files) as folder:
-        ranks = Ranks(get_launcher(), folder, course, phase, seen=[], seed="trace")
+        ranks = Ranks(
+            get_launcher(),
+            folder,
+            course,
+            phase,
+            seen=[],
+            seed="trace",
+            refused=submission.refused,
+        )
         try:
             return ranks(
                 train_a_little,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from gradsync.judge import Mistake
 from gradsync.printed import last_lines
@@ -15,10 +17,12 @@ from gradsync.time_budget import NotRun
 MAX_TOLD = 8_000  # characters of a text; an honest one, traceback and all, has a quarter of them
 NOT_RUN = "not run: earlier tests of this exercise ran into their time limits"
 MAX_DRAWN = 5_000  # events kept to draw the last collectives of each rank, which are fewer
+REFUSED = pytest.StashKey[Mapping[str, str]]()  # of pytest's config: files, and why not
+SEEN_AT_WORK = ("forbidden-shortcut", "tampering")  # mistakes that an empty body can't make
 
 
 class MissingFile(Exception):  # noqa: N818 - a learner's file is missing, nothing of ours failed
-    """The submission lacks a file of the contract."""
+    """The submission lacks a file of the contract, or it can't be read; the text says which."""
 
 
 def verdict_id(file: Path, test: str) -> str:
@@ -37,12 +41,29 @@ def verdict_of(
     seconds: float,
     seen: Sequence[Observation],
     folder: str = "",
+    guide: str = "",
+    stubs: Collection[str] = (),
 ) -> Verdict:
     """Return the verdict of a test that ended with `error`, or well.
 
-    `folder` is where the files under test lie: no report names it.
+    Args:
+        error: what ended the test; None where it passed.
+        id: of the test.
+        exercise: that it is of.
+        file: the learner's file with the exercise.
+        max_points: what passing is worth.
+        title: the test's sentence.
+        seconds: how long it took.
+        seen: its runs.
+        folder: where the files under test lie; no report names it.
+        guide: the heading of the guide that explains the exercise.
+        stubs: names in the learner's file without a body. What fails in an exercise of such a name
+            is not written yet.
     """
     status, message, diagnosis = _judge(error, exercise, title)
+    if exercise.rpartition("/")[2] in stubs and _is_for_lack(status, diagnosis):
+        status, message = "unfinished", _unfinished(exercise, exercise)
+        diagnosis = Diagnosis("unfinished", (), message)
     last = seen[-1] if seen and status != "passed" else None
     return Verdict(
         id=id,
@@ -55,6 +76,7 @@ def verdict_of(
         diagnosis=None if diagnosis is None else _cut_diagnosis(diagnosis),
         seconds=seconds,
         title=title,
+        guide=guide,
         world_size=seen[-1].world_size if seen else 0,
         events=events.last(last.events, MAX_DRAWN) if last else (),
         output=last_lines(last.output, folder) if last else (),
@@ -74,9 +96,7 @@ def _judge(
             return "unfinished", _unfinished(failure.detail or "", exercise), failure.diagnosis
         return failure.status, str(error), failure.diagnosis
     if isinstance(error, MissingFile):
-        file = str(error)
-        text = f"{file} is not in the submission"
-        return "missing", text, Diagnosis("missing-name", (), text)
+        return "missing", str(error), Diagnosis("missing-name", (), str(error))
     if isinstance(error, NotRun):
         return "timeout", NOT_RUN, Diagnosis("too-slow", (), NOT_RUN)
     # Nothing of the test itself is shown: a hidden test's code and values stay hidden.
@@ -84,9 +104,16 @@ def _judge(
     return "error", f'"{title}" could not be judged: what came back does not fit ({kind})', None
 
 
+def _is_for_lack(status: Status, diagnosis: Diagnosis | None) -> bool:
+    """Tell whether a test may have failed because nothing is written yet."""
+    if status in ("passed", "missing", "unfinished"):
+        return False
+    return diagnosis is None or not (diagnosis.whole_file or diagnosis.code in SEEN_AT_WORK)
+
+
 def _unfinished(missing: str, exercise: str) -> str:
-    if missing == exercise:
-        return f"{missing} is not written yet"
+    if exercise in (missing, f"{exercise.partition('/')[0]}/{missing}"):
+        return f"{exercise} is not written yet"
     return f"{exercise} needs {missing}, which is not written yet"
 
 

@@ -4,7 +4,7 @@
 `ending` has `main`, which gives every way in which a command can end its exit status.
 """
 
-from gradsync.cli import learning, grading, looking, authoring, nbgrading  # noqa: F401, I001
+from gradsync.cli import checking, hints, grading, looking, authoring, nbgrading  # noqa: F401, I001
 from gradsync.cli.app import app
 from gradsync.cli.ending import main
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gradsync import bank
+from gradsync.cli.activity import activity
 from gradsync.cli.app import NO_SANDBOX, Out, Seed, app, show
 from gradsync.course import find_course
 from gradsync.gradebook import Entry, Outcome, entries_at, grade_class
@@ -78,8 +79,19 @@ def demo(
     wrong = known[DEMO_MISTAKE].submission(course)
     entries = [Entry(given, "gradsync demo") for given in (right, empty, wrong)]
     outcomes = grade_class(entries, course, ["phase1"], out, seed=seed, fresh=True, sandboxed=False)
-    _tell(outcomes, out)
+    _tell(_announced(outcomes, [entry.submission.name for entry in entries]), out)
     print(f"Open {out / wrong.name / 'report.html'} to see the mistake rank by rank.")
+
+
+def _announced(outcomes: Iterable[Outcome], names: Sequence[str]) -> Iterator[Outcome]:
+    """Say which submission is being graded until its outcome is there."""
+    each = iter(outcomes)
+    for number, name in enumerate(names, 1):
+        with activity() as now:
+            now.show(f"grading {name}", f", {number} of {len(names)}")
+            outcome = next(each)
+        yield outcome
+    yield from each
 
 
 def _tell(outcomes: Iterable[Outcome], out: Path) -> None:

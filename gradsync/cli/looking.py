@@ -35,11 +35,13 @@ def trace_command(
 
     course = find_course()
     chosen = f"phase{phase}"
+    if submission is not None and not submission.exists():
+        raise SubmissionError(f"{submission} does not exist. Name a folder, .zip or .tar.gz.")
     given = read_submission((submission or course.root).resolve(), course, phases=[chosen])
     try:
         seen = trace(given, course, chosen, ranks)
     except MissingFile as missing:
-        raise SubmissionError(f"{missing} is not in {submission or course.root}") from None
+        raise SubmissionError(f"{submission or course.root}: {missing}") from None
     for path in write_trace(seen, out):
         print(path)
     print(spans.waiting(seen.events, seen.world_size))

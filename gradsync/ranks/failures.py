@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from gradsync.ranks import events
+from gradsync.ranks import events, importing
 from gradsync.ranks.standoff import Call
 from gradsync.ranks.wording import ranks_text, waits_texts
 from gradsync.records import Diagnosis, Failure, Status
@@ -18,6 +18,7 @@ from gradsync.records import Diagnosis, Failure, Status
 MAX_MESSAGE = 2_000  # characters of an exception's text that a report shows
 ARGUMENTS = re.compile(r"positional argument|keyword argument|takes no arguments|multiple values")
 EXERCISE = re.compile(r"phase\d/\w+")
+FILE_LINE = re.compile(r"\.py:\d+$")  # of a notebook's cell there is none
 UNUSABLE = ("TypeError", "AttributeError", "KeyError", "IndexError")  # as None is, if returned
 UNUSABLE_HINTS = {  # by what the error says of what came back
     "NoneType": ": does every path end with a return?",
@@ -43,12 +44,15 @@ class Raised:
     frames: tuple[tuple[str, str, str], ...]  # place, function, source line; innermost last
     in_collective: bool
     out_of_memory: bool
+    by_user: bool = False  # it was raised by a line of the user's own
+    module: str = ""  # the file in which a name is missing
+    defined: tuple[str, ...] = ()  # by that file
+    marked: tuple[str, int] | None = None  # the line of a syntax error, and the column in it
 
     @classmethod
     def read(cls, header: dict[str, Any]) -> Raised:
         """Read a rank's `raised` frame, believing nothing of it."""
-        frames = header.get("frames")
-        rows = frames if isinstance(frames, list) else []
+        rows = _list(header.get("frames"))
         return cls(
             type=_text(header.get("type"), "exception"),
             message=_text(header.get("message")),
@@ -61,6 +65,10 @@ class Raised:
             ),
             in_collective=header.get("in_collective") is True,
             out_of_memory=header.get("out_of_memory") is True,
+            by_user=header.get("by_user") is True,
+            module=_text(header.get("module")),
+            defined=tuple(map(_text, _list(header.get("defined")))),
+            marked=_marked(header.get("marked")),
         )
 
     @property
@@ -68,7 +76,22 @@ class Raised:
         return self.frames[-1][0] if self.frames else None
 
     @property
+    def unwritten(self) -> str:
+        """Return what is still to be written: an exercise's id, or a function's name."""
+        if self.type != "NotImplementedError":
+            return ""
+        if EXERCISE.fullmatch(self.message):
+            return self.message
+        return self.frames[-1][1] if self.by_user and self.frames else ""
+
+    @property
+    def said(self) -> str:
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+    @property
     def traceback(self) -> str:
+        if self.marked is not None and self.type in importing.SYNTAX:
+            return importing.marked_line(*self.marked)
         lines = []
         for (place, name, source), same in groupby(self.frames):
             times = len(list(same))
@@ -84,46 +107,83 @@ class Raised:
         return None
 
     @property
-    def loading(self) -> bool:
-        """Tell whether it came up before any function of the user's was called."""
-        return self.type in ("SyntaxError", "IndentationError", "TabError") or (
-            bool(self.frames) and self.frames[-1][1] == "<module>"
-        )
+    def imported_at(self) -> str | None:
+        """Return the line of a file's own that was run on import; None where none was."""
+        lines = [place for place, name, _ in self.frames if name == importing.MODULE]
+        return lines[-1] if lines and FILE_LINE.search(lines[-1]) else None
 
     def alike(self, other: Raised) -> bool:
         return (self.type, self.where, self.missing) == (other.type, other.where, other.missing)
 
 
 def raised(error: Raised, ranks: tuple[int, ...]) -> Failure:
-    """Return the failure of ranks that raised this exception."""
+    """Return the failure of ranks that raised this exception; none for a file's first import."""
+    if error.imported_at:
+        return _failed_import(error, ranks)
     status, code, text, where = _classify(error, ranks)
     at = f" at {where}" if where and code not in ("unfinished", "wrong-signature") else ""
-    unloadable = error.loading and code in ("exception", "rank-crashed")
     return Failure(
         status=status,
-        diagnosis=Diagnosis(code, ranks, text + at, where, whole_file=unloadable),
+        diagnosis=Diagnosis(code, ranks, text + at, where),
+        exception=error.type,
+        detail=error.unwritten or error.message,
+        traceback=error.traceback,
+    )
+
+
+def _failed_import(error: Raised, ranks: tuple[int, ...]) -> Failure:
+    """Return the failure of a file that raised while it was imported."""
+    ends = error.type in ("SystemExit", "KeyboardInterrupt")
+    if error.type in importing.SYNTAX:
+        text = importing.syntax_error(error.message, error.imported_at)
+    else:
+        said = f"{error.type}({error.code})" if ends else error.said
+        text = importing.failed_import(error.type, said, error.message, error.frames)
+    code = "group-not-initialised" if NO_GROUP in error.message else "exception"
+    return Failure(
+        status="crashed" if ends else "error",
+        diagnosis=Diagnosis(
+            "rank-crashed" if ends else code,
+            ranks,
+            text,
+            error.imported_at,
+            guide=importing.GUIDE,
+            whole_file=True,
+        ),
         exception=error.type,
         detail=error.message,
         traceback=error.traceback,
     )
 
 
+def on_import(failure: Failure, file: str) -> Failure:
+    """Return the failure of a file that was imported for all tests, on a rank that is nobody's."""
+    known = failure.diagnosis
+    text = known.explanation
+    if failure.status == "timeout":
+        at = f", it is at {known.where}" if known.where else ""
+        text = f"{file} can't be imported: the import does not end{at}. {importing.GUARD}"
+    elif not known.whole_file:
+        text = f"{file} can't be imported: {text}. {importing.GUARD}"
+    told = replace(known, ranks=(), explanation=text, guide=importing.GUIDE, whole_file=True)
+    return replace(failure, diagnosis=told)
+
+
 def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, str | None]:
-    who = ranks_text(ranks)
-    said = f"{error.type}: {error.message}" if error.message else error.type
-    if error.type == "NotImplementedError" and EXERCISE.fullmatch(error.message):
-        return "unfinished", "unfinished", f"{error.message} is not written yet", error.where
+    who, said = ranks_text(ranks), error.said
+    if error.unwritten:
+        return "unfinished", "unfinished", f"{error.unwritten} is not written yet", error.where
     if error.type in PROBES:
         code, text = PROBES[error.type]
         return "failed", code, text.format(who=who, message=error.message), error.where
     if error.missing and not error.frames:
-        return "missing", "missing-name", f"the file does not define {error.missing}", None
+        text = importing.missing_name(error.missing, error.module or "the file", error.defined)
+        return "missing", "missing-name", text, None
     if error.type == "TypeError" and not error.frames and ARGUMENTS.search(error.message):
         text = f"{error.message}: was a parameter of it renamed, added or removed?"
         return "error", "wrong-signature", text, None
     if error.type in ("SystemExit", "KeyboardInterrupt"):
-        moment = " while the file was loaded" if error.loading else ""
-        text = f"{who} ended itself with {error.type}({error.code}){moment}"
+        text = f"{who} ended itself with {error.type}({error.code})"
         return "crashed", "rank-crashed", text, error.where
     if error.out_of_memory or "DefaultCPUAllocator: can't allocate memory" in error.message:
         return "crashed", "out-of-memory", f"{who} ran out of memory ({said})", error.where
@@ -133,8 +193,6 @@ def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, 
             f"yet, or your own code has ended it ({said})"
         )
         return "error", "group-not-initialised", text, error.where
-    if error.loading:
-        return "error", "exception", f"the file can't be loaded: {said}", error.where
     if not error.frames and error.type in UNUSABLE:
         hints = [hint for sign, hint in UNUSABLE_HINTS.items() if sign in error.message]
         text = f"what came back can't be used ({said}){''.join(hints[:1])}"
@@ -145,7 +203,9 @@ def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, 
 def _hint(error: Raised) -> str:
     if error.type == "BdbQuit":
         return DEBUGGER
-    return _endless_text(error.endless_call) if error.type == "RecursionError" else ""
+    if error.type == "RecursionError":
+        return _endless_text(error.endless_call)
+    return importing.missing_module(error.message, error.where)
 
 
 def left(
@@ -247,6 +307,16 @@ def _code(value: Any) -> str | None:
     if type(value) is int:
         return str(value)
     return None if value is None else _text(value)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _marked(value: Any) -> tuple[str, int] | None:
+    if isinstance(value, list) and [type(part) for part in value] == [str, int]:
+        return _text(value[0]), value[1]
+    return None
 
 
 def _text(value: Any, default: str = "") -> str:

@@ -27,6 +27,7 @@ MODULE_FRAMES = 6  # how far above the call a local variable may hold the model
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 MAX_FRAMES = 20  # of a traceback that are told, innermost last
 MAX_MESSAGE = 10_000  # characters
+MAX_NAMES = 200  # that a module defines
 # Where a collective is started on a rank's behalf.
 OURS = tuple(str(Path(__file__).with_name(name)) for name in ("watch.py", "store.py"))
 Named = list[tuple[str, torch.Tensor]]
@@ -101,6 +102,9 @@ def describe_exception(error: BaseException, roots: tuple[str, ...]) -> dict[str
         "message": _without(roots, _text(error.msg if isinstance(error, SyntaxError) else error)),
         "code": code if code is None or type(code) is int else _text(code),
         "missing": _missing_name(error),
+        **_module(error),
+        "marked": _marked(error),
+        "by_user": bool(users) and users[-1] is summary[-1],
         "frames": [
             [place(filename, line), name, _source_line(filename, line)]
             for filename, line, name in lines[-MAX_FRAMES:]
@@ -134,6 +138,25 @@ def _missing_name(error: BaseException) -> str | None:
     """Return the name that a module was asked for and does not define."""
     if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
         return error.name
+    return None
+
+
+def _module(error: BaseException) -> dict[str, Any]:
+    """Return the file that was asked for a name it does not define, and what it does define."""
+    if _missing_name(error) is None:
+        return {}
+    module = error.obj  # type: ignore[attr-defined]
+    own = [n for n, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__]
+    return {
+        "module": os.path.basename(getattr(module, "__file__", None) or ""),  # noqa: PTH119
+        "defined": own[:MAX_NAMES],
+    }
+
+
+def _marked(error: BaseException) -> list[Any] | None:
+    """Return the line of a syntax error and the column in it, from 1 on."""
+    if isinstance(error, SyntaxError) and error.text:
+        return [_text(error.text), error.offset or 1]
     return None
 
 

@@ -26,12 +26,16 @@ import numpy as np
 import torch
 
 from gradsync.ranks import cells, dynamo, frames, symbolic, values, watch, wire
+from gradsync.ranks.places import PACKAGES
 from gradsync.ranks.recorder import Recorder
 from gradsync.ranks.store import start_group
 
 MAX_TMPDIR = 70  # characters: the names of multiprocessing's sockets, 32 longer, have a limit
 STACK = 8 * 2**20  # bytes, as Linux has it
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+# The folder that gradsync was imported from. Unless it is one of installed packages it is a copy of
+# the course, and a submission's imports must not find what else lies there.
+HOME = Path(__file__).parents[2]
 PARENT_SECONDS = 1.0  # between two looks at whether the parent still lives
 
 
@@ -125,7 +129,8 @@ def _settle(place: dict[str, Any]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # nor does it leave a core
     _limit_stack()
     os.chdir(place["cwd"])
-    sys.path[:] = place["path"] + [p for p in sys.path if p not in place["path"]]
+    left_out = [*place["path"], *([] if HOME.name in PACKAGES else [str(HOME)])]
+    sys.path[:] = place["path"] + [p for p in sys.path if p not in left_out]
     torch.set_num_threads(1)
     torch.default_generator.manual_seed(place["seed"])  # those of GPUs are when one is first used
     random.seed(place["seed"])

@@ -8,9 +8,18 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from gradsync.records import Report
-from gradsync.reports.summary import Exercise, exercises, hint_command, paragraphs
-from gradsync.reports.terminal import MARKS, WRONG, console_for
+from gradsync.records import Report, Verdict
+from gradsync.reports.summary import (
+    Exercise,
+    Problem,
+    exercises,
+    hint_command,
+    paragraphs,
+    problems,
+    short_name,
+    visible_standing,
+)
+from gradsync.reports.terminal import LONGEST_ALONE, MARKS, WRONG, console_for, message
 from gradsync.reports.text import printable
 
 LONGEST_LINE = 400  # characters of what is wrong; `gradsync check EXERCISE` has all of it
@@ -22,33 +31,67 @@ def render(report: Report, *, color: bool = False, width: int = 80) -> str:
     console = console_for(lines, color, width)
     every = exercises(report)
     done = sum(exercise.status == "passed" for exercise in every)
+    files = _of_files(report)
+    told_below = {exercise for problem in files for exercise in problem.exercises}
+    console.print(_table(every, told_below))
+    for problem in files:
+        for part in message(problem.first, LONGEST_ALONE):
+            console.print(part)
+    console.print()
+    bar = Table.grid(padding=(0, 1, 0, 0))
+    total = max(len(every), 1)
+    bar.add_row(
+        ProgressBar(total=total, completed=done, width=min(width // 2, 40)), f"{done} of {total}"
+    )
+    console.print(bar)
+    console.print(visible_standing(report), style="green" if done == len(every) else "")
+    if done < len(every):
+        console.print(_next_step(every, told_below))
+    return "\n".join(line.rstrip() for line in lines.getvalue().split("\n"))
+
+
+def _of_files(report: Report) -> list[Problem]:
+    """The problems that several exercises of a file have in common."""
+    return [p for p in problems(report) if p.of_whole_file and len(p.exercises) > 1]
+
+
+def _table(every: list[Exercise], told_below: set[str]) -> Table:
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(width=2, justify="right")
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for exercise in every:
         mark, style = MARKS.get(exercise.status, WRONG)
-        table.add_row(Text(mark, style=style), printable(exercise.name), _remark(exercise))
-    console.print(table)
-    console.print()
-    console.print(ProgressBar(total=max(len(every), 1), completed=done, width=min(width, 40)))
-    console.print(f"{done} of {len(every)} exercises done")
-    console.print(_next_step(every))
-    return "\n".join(line.rstrip() for line in lines.getvalue().split("\n"))
+        table.add_row(
+            Text(mark, style=style), printable(exercise.name), _remark(exercise, told_below)
+        )
+    return table
 
 
-def _remark(exercise: Exercise) -> Text:
+def _remark(exercise: Exercise, told_below: set[str]) -> Text:
     if exercise.status == "passed":
         return Text("")
     if exercise.status == "unfinished":
         return Text("to write", style="dim")
-    wrong = next(v for v in exercise.verdicts if v.status not in ("passed", "unfinished"))
+    wrong = _first_wrong(exercise)
+    if exercise.id in told_below:
+        return Text(f"because of {_place(wrong)}, see below")
     text = printable(" ".join(paragraphs(wrong)[:1]))
     first = text.split("\n")[0]
     return Text(first if len(first) <= LONGEST_LINE else first[: LONGEST_LINE - 1] + "…")
 
 
-def _next_step(every: list[Exercise]) -> Text:
+def _first_wrong(exercise: Exercise) -> Verdict:
+    return next(v for v in exercise.verdicts if v.status not in ("passed", "unfinished"))
+
+
+def _place(verdict: Verdict) -> str:
+    """The line, or at least the file, that keeps a whole file from being used."""
+    line = verdict.diagnosis.where if verdict.diagnosis else None
+    return printable(line or verdict.file)
+
+
+def _next_step(every: list[Exercise], told_below: set[str]) -> Text:
     for exercise in every:
         name = printable(exercise.name)
         if exercise.status == "unfinished":
@@ -57,8 +100,9 @@ def _next_step(every: list[Exercise]) -> Text:
                 (name, "bold"),
                 f" in {printable(exercise.file)}; stuck? {hint_command(exercise)}",
             )
+        if exercise.id in told_below:
+            return Text.assemble("next: fix ", (_place(_first_wrong(exercise)), "bold"))
         if exercise.status != "passed":
-            return Text.assemble(
-                "next: ", (f"gradsync check {name}", "bold"), " says more about it"
-            )
-    return Text("All of it is right in the main. The hidden tests look closer.", style="green")
+            command = f"gradsync check {short_name(exercise)}"
+            return Text.assemble("next: ", (command, "bold"), " says more about it")
+    return Text("")

@@ -77,10 +77,14 @@ class Problem:
         return ", ".join(names) if len(names) <= _NAMED else counted(len(names), "exercise")
 
     @property
+    def of_whole_file(self) -> bool:
+        """Whether a file was of no use, whatever the tests wanted of it."""
+        return self.first.status == "missing" or _is_of_whole_file(self.first)
+
+    @property
     def sentence(self) -> str:
         """What the first test wanted; nothing where a file was of no use: no test is about that."""
-        no_use = self.first.status == "missing" or _is_of_whole_file(self.first)
-        return "" if no_use else sentence(self.first)
+        return "" if self.of_whole_file else sentence(self.first)
 
     @property
     def points(self) -> float:
@@ -153,13 +157,30 @@ def standing(report: Report) -> str:
     """How far the submission has come, in one sentence."""
     if is_unreadable(report):
         return "Nothing could be read, so nothing was graded."
-    every, wrong, gaps = exercises(report), len(problems(report)), len(unfinished(report))
+    every = exercises(report)
     done = sum(exercise.status == "passed" for exercise in every)
-    parts = [f"{done} of {counted(len(every), 'exercise')} done"]
-    if wrong:
-        parts.append(f"{counted(wrong, 'mistake')} to mend")
-    if gaps:
-        parts.append(f"{gaps} still to write")
+    return _listed([f"{done} of {counted(len(every), 'exercise')} done", *_left(report)])
+
+
+def visible_standing(report: Report) -> str:
+    """How far a learner has come by the visible tests, which see less than a grade does."""
+    every = exercises(report)
+    done = sum(exercise.status == "passed" for exercise in every)
+    if done == len(every):
+        return "The visible tests pass. The hidden tests, which give the points, check more."
+    pass_ = "passes" if done == 1 else "pass"
+    count = [f"{done} of {len(every)} exercises {pass_} the visible tests"] * (len(every) > 1)
+    return _listed([*count, *_left(report)])
+
+
+def _left(report: Report) -> list[str]:
+    wrong, gaps = len(problems(report)), len(unfinished(report))
+    return [f"{counted(wrong, 'mistake')} to fix"] * (wrong > 0) + (
+        [f"{gaps} still to write"] * (gaps > 0)
+    )
+
+
+def _listed(parts: list[str]) -> str:
     return ", ".join(parts) + "."
 
 
@@ -189,15 +210,21 @@ def printed_by(block: Printed) -> str:
 
 def guide(verdict: Verdict) -> Guide | None:
     """The section of the course's text that explains the mistake."""
-    if verdict.diagnosis is None or not verdict.diagnosis.guide:
+    section = (verdict.diagnosis and verdict.diagnosis.guide) or verdict.guide
+    if not section:
         return None
-    return Guide(verdict.exercise.partition("/")[0] + "/GUIDELINES.md", verdict.diagnosis.guide)
+    return Guide(verdict.exercise.partition("/")[0] + "/GUIDELINES.md", section)
+
+
+def short_name(exercise: Exercise) -> str:
+    """What a learner types for an exercise; both phases have a `train`, a bare one is phase 1's."""
+    name = exercise.name if exercise.id.startswith("phase1/") else exercise.id
+    return shlex.quote(printable(name))
 
 
 def hint_command(exercise: Exercise) -> str:
-    """What a learner types for help; both phases have a `train`, a bare one is the first's."""
-    name = exercise.name if exercise.id.startswith("phase1/") else exercise.id
-    return f"gradsync hint {shlex.quote(printable(name))}"
+    """What a learner types for help."""
+    return f"gradsync hint {short_name(exercise)}"
 
 
 def repeat_command(report: Report) -> str:

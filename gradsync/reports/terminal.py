@@ -25,10 +25,12 @@ from gradsync.reports.summary import (
     repeat_command,
     standing,
     unfinished,
+    visible_standing,
 )
 from gradsync.reports.text import amount, blocks, counted, printable
 
 LONGEST_MESSAGE = 1200  # characters; report.html has all of it
+LONGEST_ALONE = 100_000  # where there is no report.html
 NARROWEST = 40
 
 _INDENT = 4
@@ -36,11 +38,16 @@ MARKS: dict[Status, tuple[str, str]] = {"passed": ("✓", "green"), "unfinished"
 WRONG = ("✗", "red")
 
 
-def render(report: Report, *, color: bool = False, width: int = 80) -> str:
-    """The report in lines of at most `width` characters, with ANSI colours if `color`."""
+def render(
+    report: Report, *, color: bool = False, width: int = 80, with_points: bool = True
+) -> str:
+    """The report in lines of at most `width` characters, with ANSI colours if `color`.
+
+    Without points it is one of the visible tests, whose points are not those of a grade.
+    """
     lines = StringIO()
     console = console_for(lines, color, width)
-    for part in _parts(report):
+    for part in _parts(report, with_points):
         console.print(part)
     return "\n".join(line.rstrip() for line in lines.getvalue().split("\n"))
 
@@ -59,57 +66,57 @@ def console_for(lines: StringIO, color: bool, width: int) -> Console:
     )
 
 
-def _parts(report: Report) -> Iterator[RenderableType]:
-    yield _header(report)
+def _parts(report: Report, with_points: bool) -> Iterator[RenderableType]:
+    yield _header(report, with_points)
     yield Rule(style="dim")
     if report.notes:
         yield from (Text("note: " + printable(note), style="yellow") for note in report.notes)
         yield ""
-    yield standing(report)
+    yield standing(report) if with_points else visible_standing(report)
     if not is_unreadable(report):
-        yield from _graded(report)
+        yield from _graded(report, with_points)
     yield ""
-    yield Text.assemble(("the same grade again: ", "dim"), repeat_command(report))
+    yield Text.assemble(("the same again: ", "dim"), repeat_command(report))
 
 
-def _header(report: Report) -> RenderableType:
+def _header(report: Report, with_points: bool) -> RenderableType:
+    points = f"  {amount(report.score)} of {amount(report.max_score)} points" * with_points
     return Text.assemble(
-        (printable(report.submission), "bold"),
-        "  ",
-        (f"{amount(report.score)} of {amount(report.max_score)} points", "bold"),
+        (printable(report.submission) + points, "bold"),
         (f"  ·  seed {report.seed}  ·  {amount(report.seconds)} s", "dim"),
         ("  ·  no sandbox" if report.origin and not report.origin.sandboxed else "", "yellow"),
     )
 
 
-def _graded(report: Report) -> Iterator[RenderableType]:
+def _graded(report: Report, with_points: bool) -> Iterator[RenderableType]:
     yield ""
-    yield _table(report)
+    yield _table(report, with_points)
     for problem in problems(report):
         yield ""
-        yield from _problem(problem)
+        yield from _problem(problem, with_points)
     if unfinished(report):
         yield ""
         yield from _to_write(unfinished(report))
 
 
-def _table(report: Report) -> RenderableType:
+def _table(report: Report, with_points: bool) -> RenderableType:
     codes = _codes(report)
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(width=2, justify="right")
     table.add_column(overflow="fold")
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(no_wrap=True)
+    if with_points:
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for file, members in by_file(report).items():
         table.add_row("", Text(printable(file), style="dim"))
         for exercise in members:
             mark, style = MARKS.get(exercise.status, WRONG)
+            points = [amount(exercise.points), f"/ {amount(exercise.max_points)}"]
             table.add_row(
                 Text(mark, style=style),
                 Text(printable(exercise.name)),
-                amount(exercise.points),
-                f"/ {amount(exercise.max_points)}",
+                *(points if with_points else ()),
                 Padding(Text(codes.get(exercise.id, ""), style=style), (0, 0, 0, 1)),
             )
     return table
@@ -123,7 +130,7 @@ def _codes(report: Report) -> dict[str, str]:
     return codes
 
 
-def _problem(problem: Problem) -> Iterator[RenderableType]:
+def _problem(problem: Problem, with_points: bool) -> Iterator[RenderableType]:
     verdict = problem.first
     header = Table.grid(expand=True, padding=(0, 1))
     header.add_column(width=2, justify="right")
@@ -131,22 +138,23 @@ def _problem(problem: Problem) -> Iterator[RenderableType]:
     header.add_column(justify="right", no_wrap=True)
     points = f"{amount(problem.points)} / {amount(problem.max_points)}"
     name = Text(printable(problem.title), style="bold")
-    header.add_row(Text(WRONG[0], style=WRONG[1]), name, points)
+    header.add_row(Text(WRONG[0], style=WRONG[1]), name, points if with_points else "")
     yield header
     if problem.sentence:
         yield _indented(Text(printable(problem.sentence), style="italic dim"))
-    yield from _message(verdict)
+    yield from message(verdict, LONGEST_MESSAGE if with_points else LONGEST_ALONE)
     yield from _output(verdict)
     yield ""
     yield _indented(_facts(problem))
 
 
-def _message(verdict: Verdict) -> Iterator[RenderableType]:
+def message(verdict: Verdict, longest: int) -> Iterator[RenderableType]:
+    """Yield a message's paragraphs, each after an empty line."""
     whole = "\n\n".join(paragraphs(verdict))
-    for block in blocks(whole[:LONGEST_MESSAGE]):
+    for block in blocks(whole[:longest]):
         yield ""
         yield _indented(Text(block.text, overflow="fold"), 2 * block.is_code)
-    if len(whole) > LONGEST_MESSAGE:
+    if len(whole) > longest:
         rest = f"… and {len(whole) - LONGEST_MESSAGE:,} characters more in report.html"
         yield _indented(Text(rest, style="dim"))
 

@@ -120,6 +120,8 @@ def _refuse_flaws(found: os.stat_result) -> None:
 
 def _flaw(found: os.stat_result) -> str:
     flaw = kind_flaw(found.st_mode)
+    if stat.S_ISLNK(found.st_mode):
+        return f"{flaw}: put what it points to in its place"
     if not flaw and found.st_nlink > 1:
         return "is a hard link to a file elsewhere: hand in a copy"
     return flaw

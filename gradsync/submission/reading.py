@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from gradsync.course import Course
@@ -32,6 +32,7 @@ class Submission:
     name: str
     files: Mapping[str, bytes]  # "phase1/template_trainer.py" -> its source
     notes: tuple[str, ...] = ()  # what was missing, ignored or refused, a line each
+    refused: Mapping[str, str] = field(default_factory=dict)  # by file of the contract: why
 
 
 def find_submissions(path: Path, course: Course) -> list[Path]:
@@ -100,7 +101,7 @@ def read_submission(
     notes = _notes(contents, top, found)
     if path == course.root:  # where a learner works there are settings, too
         notes = [note for note in notes if not note.startswith("ignored:")]
-    return Submission(name, sources, tuple(notes))
+    return Submission(name, sources, tuple(notes), _refused(contents, found))
 
 
 def is_archive(path: Path) -> bool:
@@ -160,6 +161,17 @@ def _found(
             places = [top + inside, *([top + beside] if phase == owner else []), top + phase]
             found[inside] = next((place for place in places if place in members), None)
     return found
+
+
+def _refused(contents: Contents, found: Mapping[str, str | None]) -> dict[str, str]:
+    """Say, by file of the contract, why what stands in its place does not count."""
+    refused = {
+        meant: f"{printed(name)} is not named {meant}" for name, meant in contents.misnamed()
+    }
+    for target, member in found.items():
+        if member in contents.refused:
+            refused[target] = f"{printed(member)} {contents.refused[member]}"
+    return refused
 
 
 def _notes(contents: Contents, top: str, found: Mapping[str, str | None]) -> list[str]:

@@ -48,6 +48,34 @@ def test_a_number_is_doubled(ranks, rng, pytestconfig, most):
 
     check(seen[0] == 2 * number, "not-doubled", "it is not twice as large")
 '''
+PLAIN_SUITE = """
+from gradsync.testing import check, exercise
+
+
+@exercise("phase1/double", points=1)
+def test_two(ranks):
+    def probe(trainer):
+        return trainer.double(2)
+
+    [number] = ranks(probe, 1)
+    check(number == 4, "wrong", "2 becomes something else")
+
+
+@exercise("phase1/double", points=1)
+def test_three_on_two_ranks(ranks):
+    def probe(trainer):
+        return trainer.double(3)
+
+    check(list(ranks(probe, 2)) == [6, 6], "wrong", "3 becomes something else")
+
+
+@exercise("phase1/double", points=1)
+def test_nothing_comes_of_nothing(ranks):
+    def probe(trainer):
+        return trainer.double(None) is None
+
+    check(all(ranks(probe, 1)), "wrong", "None becomes something")
+"""
 RIGHT = "def double(number):\n    return 2 * number\n"
 WRONG = "def double(number):\n    return number + 1\n"
 SLOW = f"{RIGHT}# slow\n"

@@ -26,7 +26,7 @@ UNTRUSTED = {
 LAYERS = [
     {"gradsync.records", "gradsync.workplace"},
     {"gradsync.ranks", "gradsync.diagnose", "gradsync.reports"},
-    {"gradsync.judge", "gradsync.verdicts", "gradsync.course", "gradsync.precompile"},
+    {"gradsync.judge", "gradsync.verdicts", "gradsync.course", "gradsync.loading"},
     {"gradsync.plugin", "gradsync.testing", "gradsync.templates", "gradsync.submission"},
     {"gradsync.origin", "gradsync.suites"},
     {"gradsync.grading", "gradsync.tracing", "gradsync.bank", "gradsync.handback"},

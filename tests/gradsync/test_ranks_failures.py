@@ -128,14 +128,14 @@ def test_sys_exit_is_a_crash_whatever_the_code(failure_of, code):
     assert f"rank 1 ended itself with SystemExit({code})" in failure.diagnosis.explanation
 
 
-def test_sys_exit_while_the_file_is_loaded_is_told_of_the_whole_file():
+def test_sys_exit_on_import_is_reported_for_the_whole_file():
     frames = [["template_trainer.py:7", "<module>", "sys.exit(0)"]]
     error = failures.Raised.read({"type": "SystemExit", "code": 0, "frames": frames})
 
     diagnosis = failures.raised(error, (0, 1)).diagnosis
 
     assert diagnosis.whole_file
-    assert "ended itself with SystemExit(0) while the file was loaded" in diagnosis.explanation
+    assert "line 7 ends the process with SystemExit(0)" in diagnosis.explanation
 
 
 def test_sys_exit_with_an_object_is_a_crash(failure_of):

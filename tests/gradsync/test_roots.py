@@ -17,7 +17,7 @@ def messages(*verdicts):
     return {v.exercise: v.message for v in point_at_roots(verdicts, NEEDS)}
 
 
-def test_a_symptom_names_the_exercise_to_mend_first():
+def test_a_symptom_names_the_exercise_to_fix_first():
     said = messages(verdict("average"), verdict("step"))
 
     assert said["p/average"] == "it differs"
@@ -48,10 +48,11 @@ def test_independent_mistakes_stay_as_they_are():
     assert set(messages(verdict("average"), verdict("broadcast")).values()) == {"it differs"}
 
 
-def test_what_is_not_written_yet_is_no_symptom_and_no_root():
+def test_what_is_not_written_yet_is_a_root_and_no_symptom():
     said = messages(verdict("average", "unfinished"), verdict("step"), verdict("epoch", "missing"))
 
-    assert set(said.values()) == {"it differs"}
+    assert said["p/step"].startswith("average is not written yet, which may be the cause: write it")
+    assert said["p/average"] == said["p/epoch"] == "it differs"
 
 
 def test_a_name_that_is_missing_is_a_root_and_a_missing_file_is_none():
@@ -61,8 +62,8 @@ def test_a_name_that_is_missing_is_a_root_and_a_missing_file_is_none():
     assert messages(verdict("average", "missing"), verdict("step"))["p/step"] == "it differs"
 
 
-def test_a_file_that_can_not_be_loaded_is_nobodys_symptom():
-    broken = Diagnosis("exception", (0,), "it can't be loaded", whole_file=True)
+def test_a_file_that_can_not_be_imported_is_nobodys_symptom():
+    broken = Diagnosis("exception", (0,), "it can't be imported", whole_file=True)
     both = [replace(verdict(name), diagnosis=broken) for name in ("average", "step")]
 
     assert set(messages(*both).values()) == {"it differs"}

@@ -70,9 +70,9 @@ def test_an_archive_may_hold_the_folder_itself(tmp_path, pack):
 
 
 def test_a_missing_file_is_noted(tmp_path):
-    submission = read_submission(as_folder(tmp_path / "ada", {LOADER: b""}), COURSE)
+    submission = read_submission(as_folder(tmp_path / "ada", {LOADER: b"x = 1\n"}), COURSE)
 
-    assert submission.files == {LOADER: b""}
+    assert submission.files == {LOADER: b"x = 1\n"}
     assert submission.notes == (f"missing: {TRAINER}", "missing: phase2")
 
 
@@ -87,13 +87,13 @@ def test_a_folder_without_any_file_of_the_course_is_unreadable(tmp_path, files, 
 
 def test_loose_files_belong_to_the_first_phase_that_has_all_their_names(tmp_path):
     names = ("template_data_loader.py", "template_model_parallel.py")
-    loose = as_folder(tmp_path / "ada", dict.fromkeys(names, b""))
+    loose = as_folder(tmp_path / "ada", dict.fromkeys(names, b"x = 1\n"))
 
     assert set(read_submission(loose, COURSE).files) == {f"phase2/{name}" for name in names}
 
 
 def test_loose_files_are_those_of_the_phase_that_is_asked_for(tmp_path):
-    loose = as_folder(tmp_path / "ada", {"template_trainer.py": b""})
+    loose = as_folder(tmp_path / "ada", {"template_trainer.py": b"x = 1\n"})
 
     asked = read_submission(loose, COURSE, phases=["phase2"])
 
@@ -147,9 +147,8 @@ def test_where_a_learner_works_settings_are_no_news():
         "x = 'é'\r\n".encode("utf-8-sig"),
         "# -*- coding: latin-1 -*-\nx = 'é'\n".encode("latin-1"),
         "#!/usr/bin/env python\n# vim: set fileencoding=gb18030 :\nx = '作业'\n".encode("gb18030"),
-        b"",
     ],
-    ids=["byte order mark", "latin-1", "gb18030", "empty"],
+    ids=["byte order mark", "latin-1", "gb18030"],
 )
 def test_a_source_comes_as_it_was_sent_in_whatever_encoding(tmp_path, pack, source):
     name = {as_folder: "ada", as_zip: "ada.zip", as_tar: "ada.tar.gz"}[pack]
@@ -197,7 +196,7 @@ def test_a_link_in_a_class_is_a_submission_that_cannot_be_read(tmp_path):
 def test_a_link_is_not_followed(tmp_path):
     secret = tmp_path / "secret.py"
     secret.write_text("secret")
-    folder = as_folder(tmp_path / "ada", {LOADER: b""})
+    folder = as_folder(tmp_path / "ada", {LOADER: b"x = 1\n"})
     (folder / TRAINER).symlink_to(secret)
 
     assert set(read_submission(folder, COURSE).files) == {LOADER}
@@ -253,7 +252,7 @@ def test_a_file_of_another_kind_in_a_class_is_unreadable_with_its_reason(tmp_pat
 
 
 def test_a_submission_is_no_class(tmp_path):
-    folder = as_folder(tmp_path / "ada", {LOADER: b""})
+    folder = as_folder(tmp_path / "ada", {LOADER: b"x = 1\n"})
 
     assert find_submissions(folder, COURSE) == [folder]
 

@@ -164,7 +164,7 @@ def settings_of_pytest(folder):
     return laid_out(folder, {**HONEST, **dict.fromkeys(names, b"[pytest]\naddopts = --co\n")})
 
 
-@attack(LOADER, note=f"refused: {TRAINER} has bytes in line 2 that are not utf-8")
+@attack(LOADER, note=f"refused: {TRAINER} has bytes that are not utf-8")
 def source_that_is_no_text(folder):
     """Bytes that are no UTF-8."""
     return with_trainer(folder, b"x = 1\ny = '\xe9'\n" + SOLUTION * 100)
@@ -176,7 +176,7 @@ def source_with_a_nul(folder):
     return with_trainer(folder, b"x = 1\n\0y = 2\n")
 
 
-@attack(LOADER, note=f"refused: {TRAINER} holds NUL bytes")
+@attack(LOADER, note=f"refused: {TRAINER} is saved as UTF-16")
 def source_in_utf16(folder):
     """Two bytes a character."""
     return with_trainer(folder, "x = 1\n".encode("utf-16"))

@@ -132,7 +132,7 @@ def test_nothing_is_gained_nobody_harmed_and_nothing_left(
     with monkeypatch.context() as patch:
         if attack.waits:
             patch.setitem(Ranks.__call__.__kwdefaults__, "timeout", PATIENCE)
-            patch.setattr("gradsync.precompile.PATIENCE", PATIENCE)
+            patch.setattr("gradsync.loading.PATIENCE", PATIENCE)
         report = graded(submission, attack.exercise, attack.test)
     neighbour = graded(reference(COURSE), *NEIGHBOUR)
 

@@ -1,0 +1,123 @@
+"""`gradsync check`: how far a learner is, once or at each save."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradsync.cli.activity import activity
+from gradsync.cli.app import Seed, app, show
+from gradsync.course import Course, Exercise, find_course
+from gradsync.grading import draw_seed, grade
+from gradsync.records import Report
+from gradsync.reports import progress, terminal
+from gradsync.submission import read_submission
+
+POLL_SECONDS = 0.25  # also how long a file must stay the same: editors write in several steps
+Stamps = Mapping[Path, tuple[int, int, int] | None]  # of each file; None: it is not there
+
+
+@app.command(name="check")
+def check_command(
+    exercise: Annotated[
+        str | None, typer.Argument(help="One exercise, such as average_gradients; or all.")
+    ] = None,
+    seed: Seed = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Check again at each save, until Ctrl-C.")
+    ] = False,
+) -> None:
+    """See how far you are: runs the visible tests on your files, a line an exercise.
+
+    [dim]gradsync check[/]                      everything, and what to do next
+    [dim]gradsync check average_gradients[/]    one exercise, with every detail
+    [dim]gradsync check --watch[/]              again each time you save a file
+    """
+    course = find_course()
+    chosen = course.find(exercise) if exercise is not None else None
+    phases = (chosen.phase,) if chosen else course.graded_phases("visible")
+    if not watch:
+        _check(course, phases, chosen, seed)
+        return
+    try:
+        _watch(course, phases, chosen, seed)
+    except KeyboardInterrupt:
+        print()
+
+
+def _check(
+    course: Course, phases: Sequence[str], chosen: Exercise | None, seed: int | None
+) -> None:
+    done = True  # all that comes before
+    for phase in phases:
+        report = _run(course, phase, chosen, draw_seed() if seed is None else seed)
+        if not done and all(verdict.status == "unfinished" for verdict in report.verdicts):
+            continue  # not begun yet, and not due
+        done = all(verdict.status == "passed" for verdict in report.verdicts)
+        render = partial(terminal.render, with_points=False) if chosen else progress.render
+        show(render, report)
+
+
+def _run(course: Course, phase: str, chosen: Exercise | None, seed: int) -> Report:
+    command = "gradsync check"
+    if chosen is not None:
+        command += f" {chosen.name if course.find(chosen.name) == chosen else chosen.id}"
+    with activity() as now:
+        subject = f"checking {phase}"
+        now.show(subject, ", starting")
+        report = grade(
+            read_submission(course.root, course, "your work"),
+            course,
+            phases=[phase],
+            seed=seed,
+            audience="visible",
+            exercise=chosen.id if chosen else None,
+            on_test=lambda exercise, begun, count: now.show(
+                subject, f", test {begun + 1} of {count}: {exercise.partition('/')[2]}"
+            ),
+        )
+    return replace(report, command=command)
+
+
+def _watch(
+    course: Course, phases: Sequence[str], chosen: Exercise | None, seed: int | None
+) -> None:
+    """Check all phases, then those of which a file has changed, for ever."""
+    due = phases
+    while True:
+        before = _stamps(course, phases)
+        _check(course, due, chosen, seed)
+        print("\nwatching for changes, Ctrl-C ends ...", flush=True)
+        changed = _await_change(course, phases, before)
+        print(f"\n{time.strftime('%H:%M:%S')}  changed: {', '.join(changed)}\n", flush=True)
+        due = [phase for phase in phases if any(name.startswith(phase) for name in changed)]
+
+
+def _await_change(course: Course, phases: Sequence[str], before: Stamps) -> list[str]:
+    """Wait until files differ from `before` and are not written any more; return their names."""
+    last = before
+    while (now := _stamps(course, phases)) == before or now != last:
+        last = now
+        time.sleep(POLL_SECONDS)
+    changed = [path for path in now if now[path] != before[path]]
+    return [path.relative_to(course.root).as_posix() for path in changed]
+
+
+def _stamps(course: Course, phases: Sequence[str]) -> Stamps:
+    paths = [course.root / phase / file for phase in phases for file in course.files(phase)]
+    return {path: _stamp(path) for path in paths}
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """Return what differs after a save, also where an editor replaces the file by a new one."""
+    try:
+        found = path.stat()
+    except OSError:  # between its removal and its return, say
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

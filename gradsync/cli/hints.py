@@ -1,0 +1,35 @@
+"""`gradsync hint`: how to go on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from gradsync.cli.app import app
+from gradsync.course import find_course
+
+
+@app.command()
+def hint(
+    exercise: Annotated[str, typer.Argument(help="The exercise, such as average_gradients.")],
+    number: Annotated[
+        int, typer.Option("--number", "-n", min=1, help="How many hints to show.")
+    ] = 1,
+) -> None:
+    """Get a hint, the gentlest first.
+
+    [dim]gradsync hint average_gradients[/]         the first
+    [dim]gradsync hint average_gradients -n 2[/]    one more
+    """
+    course = find_course()
+    chosen = course.find(exercise)
+    console = Console()
+    console.print(f"[bold]{chosen.name}[/]: {escape(chosen.goal)}\n")
+    for index, text in enumerate(chosen.hints[:number], 1):
+        console.print(f"[bold]{index}.[/] {escape(text)}\n")
+    if number < len(chosen.hints):
+        console.print(f"[dim]one more: gradsync hint {exercise} -n {number + 1}[/]")
+    console.print(f'[dim]the idea: {chosen.phase}/GUIDELINES.md, "{chosen.guide}"[/]')

@@ -1,0 +1,129 @@
+"""`gradsync check` as a learner meets it: what it does meanwhile, and again at each save."""
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from small_course import PLAIN_SUITE, RIGHT, write_course
+
+TRAINER = "phase1/template_trainer.py"
+PATIENCE = 60.0
+RIGHT_OF_NONE = f"{RIGHT.replace('return', 'return number and')}"  # None for None
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A learner's copy of a small course."""
+    write_course(tmp_path, PLAIN_SUITE)
+    (tmp_path / "tests" / "hidden").rename(tmp_path / "tests" / "visible")
+    (tmp_path / TRAINER).write_text("def double(number):\n    pass\n")
+    return tmp_path
+
+
+def start(folder, *arguments, **streams):
+    command = [sys.executable, "-m", "gradsync", "check", *arguments]
+    return subprocess.Popen(command, cwd=folder, **streams)
+
+
+def read_until(descriptor, sign, *, already=""):
+    """Return what comes until `sign` has come."""
+    text, until = already, time.monotonic() + PATIENCE
+    while sign not in text:
+        ready, _, _ = select.select([descriptor], [], [], max(until - time.monotonic(), 0))
+        assert ready, f"{sign!r} did not come: {text}"
+        piece = os.read(descriptor, 4096).decode(errors="replace")
+        assert piece, f"it ended before {sign!r} came: {text}"
+        text += piece
+    return text
+
+
+def test_it_checks_again_at_each_save_and_ctrl_c_ends_it_well(copy):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with start(copy, "--watch", **pipes) as process:
+        out = process.stdout.fileno()
+        assert "to write" in read_until(out, "watching for changes")
+
+        (copy / TRAINER).write_text("def double(number:\n")
+        seen = read_until(out, "watching for changes")
+        assert f"changed: {TRAINER}" in seen
+        assert "syntax error in line 1" in seen
+
+        (copy / "new.py").write_text(RIGHT_OF_NONE)  # as editors do that write beside and rename
+        os.replace(copy / "new.py", copy / TRAINER)  # noqa: PTH105
+        assert "The visible tests pass" in read_until(out, "watching for changes")
+
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=PATIENCE)
+
+    assert process.returncode == 0
+    assert b"Traceback" not in rest + errors
+
+
+def test_ctrl_c_in_the_middle_of_a_check_ends_watching_well(copy):
+    (copy / TRAINER).write_text("import time\n\ntime.sleep(60)\n")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with start(copy, "--watch", **pipes) as process:
+        read_until(process.stderr.fileno(), "checking phase1")
+        time.sleep(3)
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=PATIENCE)
+
+    assert process.returncode == 0
+    assert b"Traceback" not in rest + errors
+
+
+def test_a_terminal_shows_which_test_runs_and_keeps_nothing_of_it(copy):
+    ours, theirs = pty.openpty()
+    with start(copy, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        seen = read_until(ours, "next: ")
+        process.wait(timeout=PATIENCE)
+    os.close(ours)
+
+    assert "checking phase1, starting ..." in seen
+    assert "of 3: double ..." in seen
+    assert seen.index("of 3: double ...") < seen.rindex("\x1b[2K") < seen.index("to write")
+
+
+def test_elsewhere_the_result_stands_alone_on_stdout(copy):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with start(copy, **pipes) as process:
+        out, errors = process.communicate(timeout=PATIENCE)
+
+    assert "checking" not in out
+    assert errors == "gradsync: checking phase1 ...\n"
+
+
+def test_a_reader_that_has_enough_gets_no_traceback(copy):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with start(copy, **pipes) as process:
+        process.stdout.close()
+        errors = process.stderr.read()
+
+    assert b"Traceback" not in errors
+    assert b"failed" not in errors
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("doubel", "there is no exercise 'doubel': did you mean double?"),
+        ("Double", "there is no exercise 'Double': did you mean double?"),
+        ("phase1/dubble", "did you mean phase1/double?"),
+        ("phase7/double", "name one of a phase, such as phase1/double. Phases: phase1"),
+        ("phase1", "name one of a phase, such as phase1/double"),
+        ("evaluate", "There are: double"),
+    ],
+)
+def test_an_unknown_name_gets_the_one_that_was_meant(copy, name, said):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with start(copy, name, **pipes) as process:
+        _, errors = process.communicate(timeout=PATIENCE)
+
+    assert process.returncode == 2
+    assert said in errors

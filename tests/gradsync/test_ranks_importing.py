@@ -1,0 +1,113 @@
+"""What is said of a file that can't be imported: pure functions."""
+
+import pytest
+
+from gradsync.ranks import failures, importing
+from gradsync.records import Diagnosis, Failure
+
+
+def told(type_, message="", *frames, **more):
+    header = {"type": type_, "message": message, "frames": list(frames), **more}
+    return failures.raised(failures.Raised.read(header), (0, 1))
+
+
+def outside(line, source, file="template_trainer.py"):
+    return [f"{file}:{line}", "<module>", source]
+
+
+def test_a_syntax_error_has_line_and_words_and_the_place_is_marked():
+    failure = told(
+        "SyntaxError", "'(' was never closed", outside(9, "x = ("), marked=["x = (1,\n", 5]
+    )
+
+    assert failure.diagnosis.explanation == (
+        "template_trainer.py has a syntax error in line 9: '(' was never closed. "
+        "Close the bracket, or remove it."
+    )
+    assert failure.traceback == "x = (1,\n    ^"
+    assert failure.diagnosis.whole_file
+
+
+def test_the_mark_stays_below_its_character_however_long_the_line():
+    line = " " * 40 + "a" * 100 + "?" + "b" * 100
+
+    shown, mark = importing.marked_line(line, 141).split("\n")
+
+    assert shown[mark.index("^")] == "?"
+    assert len(shown) <= importing.WIDEST
+
+
+def test_an_exception_outside_functions_is_an_import_that_failed():
+    failure = told(
+        "ValueError", "no", outside(90, "train(4)"), ["template_trainer.py:7", "train", "raise"]
+    )
+
+    assert failure.diagnosis.where == "template_trainer.py:90"
+    assert "line 90 raises ValueError: no (at template_trainer.py:7)" in (
+        failure.diagnosis.explanation
+    )
+    assert 'if __name__ == "__main__":' in failure.diagnosis.explanation
+
+
+def test_a_definition_that_fails_is_not_to_be_moved():
+    failure = told("NameError", "name 'nn' is not defined", outside(5, "class Net(nn.Module):"))
+
+    assert "line 5 raises NameError" in failure.diagnosis.explanation
+    assert "__main__" not in failure.diagnosis.explanation
+
+
+def test_a_cell_of_a_notebook_is_no_file():
+    failure = told("ValueError", "no", ["In [3]:1", "<module>", "int('x')"])
+
+    assert failure.diagnosis.explanation == "ranks 0, 1 raised ValueError: no at In [3]:1"
+
+
+def test_a_loop_on_import_is_told_as_that():
+    loop = Failure("timeout", Diagnosis("too-slow", (0,), "not done", "template_trainer.py:3"))
+
+    text = failures.on_import(loop, "template_trainer.py").diagnosis.explanation
+
+    assert "the import does not end, it is at template_trainer.py:3" in text
+    assert "__main__" in text
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("numpi", "did you mean numpy?"),
+        ("template_data_loaders", "did you mean template_data_loader?"),
+        ("jason", "did you mean json?"),
+        ("my_utils", "Only the course's own files are handed in"),
+        ("my_utils.shapes", "move what you need from it into template_trainer.py"),
+    ],
+)
+def test_a_module_that_is_not_there_is_misspelt_or_a_helper(module, said):
+    message = f"No module named '{module}'"
+    on_import = told("ModuleNotFoundError", message, outside(2, f"import {module}"))
+    later = told("ModuleNotFoundError", message, ["template_trainer.py:8", "train", "import"])
+
+    assert said in on_import.diagnosis.explanation
+    assert said in later.diagnosis.explanation
+
+
+def test_a_misspelt_function_is_suggested():
+    failure = told(
+        "AttributeError",
+        "module has no attribute",
+        missing="average_gradients",
+        module="template_trainer.py",
+        defined=["averge_gradients", "train"],
+    )
+
+    assert failure.diagnosis.explanation == (
+        "template_trainer.py does not define average_gradients; it defines averge_gradients: "
+        "did you mean average_gradients?"
+    )
+
+
+def test_an_error_of_ones_own_for_what_is_not_written_is_a_gap():
+    row = ["template_trainer.py:8", "evaluate", "raise NotImplementedError"]
+
+    assert told("NotImplementedError", "", row, by_user=True).status == "unfinished"
+    assert told("NotImplementedError", "later", row, by_user=True).detail == "evaluate"
+    assert told("NotImplementedError", "sparse", row).status == "error"  # torch's

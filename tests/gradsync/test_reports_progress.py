@@ -1,0 +1,62 @@
+"""How far a learner is, in the terminal."""
+
+from report_samples import SUM_NOT_MEAN, report, verdict
+
+from gradsync.records import Diagnosis
+from gradsync.reports import progress, terminal
+
+BROKEN = Diagnosis(
+    "exception",
+    (),
+    "template_trainer.py has a syntax error in line 9: expected ':'.",
+    "template_trainer.py:9",
+    whole_file=True,
+)
+
+
+def broken(name):
+    message = f"{BROKEN.explanation}\n\n  if x\n      ^"
+    return verdict(name, "error", message=message, diagnosis=BROKEN)
+
+
+def test_one_syntax_error_is_one_message():
+    seen = progress.render(report(verdict("evaluate"), broken("train"), broken("train_step")))
+
+    assert seen.count("syntax error") == 1
+    assert seen.count("because of template_trainer.py:9, see below") == 2
+    assert "\n      if x\n          ^\n" in seen
+    assert "next: fix template_trainer.py:9" in seen
+
+
+def test_a_mistake_of_one_exercise_stands_beside_it():
+    seen = progress.render(report(verdict("train", "failed", message="it is wrong"), verdict()))
+
+    assert "train             it is wrong" in seen
+    assert "1 of 2 exercises passes the visible tests, 1 mistake to fix." in seen
+    assert "next: gradsync check train says more about it" in seen
+
+
+def test_the_visible_tests_promise_no_points():
+    seen = progress.render(report(verdict("train"), verdict("evaluate")))
+
+    assert "The visible tests pass. The hidden tests, which give the points, check more." in seen
+
+
+def test_one_exercise_in_detail_shows_no_points():
+    failed = verdict(status="failed", diagnosis=SUM_NOT_MEAN)
+
+    seen = terminal.render(report(verdict(), failed), with_points=False)
+
+    assert "points" not in seen
+    assert " / " not in seen
+    assert "1 mistake to fix." in seen
+
+
+def test_an_exception_names_the_section_to_read():
+    raised = Diagnosis("exception", (0,), "rank 0 raised ValueError")
+
+    seen = terminal.render(
+        report(verdict(status="error", diagnosis=raised, guide="Gradient aggregation"))
+    )
+
+    assert "read     phase1/GUIDELINES.md, “Gradient aggregation”" in seen

@@ -1,0 +1,81 @@
+"""What is said of bytes that are no Python source, and of whatever stands in a file's place."""
+
+import pytest
+from small_course import PLAIN_SUITE, RIGHT, write_course
+
+from gradsync.grading import grade
+from gradsync.submission import read_submission
+from gradsync.submission.sources import source_flaw
+
+TRAINER = "phase1/template_trainer.py"
+UMLAUT = "# für alle\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
+def test_wide_characters_are_named_and_how_to_save_instead(encoding):
+    flaw = source_flaw((RIGHT + UMLAUT).encode(encoding))
+
+    assert flaw.startswith("is saved as UTF-16")
+    assert "save it as UTF-8" in flaw
+
+
+def test_a_byte_of_another_encoding_is_shown_with_its_line():
+    assert "The first such byte is 0xfc (ü in Latin-1) in line 1" in (
+        source_flaw(UMLAUT.encode("latin-1"))
+    )
+    assert "in line 13" in source_flaw(b"x = 1\n" * 12 + UMLAUT.encode("latin-1"))
+
+
+@pytest.mark.parametrize("source", [b"", b"\n\n", b" \t\r\n"])
+def test_an_empty_file_is_called_empty(source):
+    assert source_flaw(source).startswith("is empty")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_utf_8_is_right_with_a_byte_order_mark_or_without(encoding):
+    assert source_flaw((RIGHT + UMLAUT).encode(encoding)) == ""
+
+
+def test_a_nul_byte_is_no_python():
+    assert source_flaw(RIGHT.encode() + b"\0").startswith("holds NUL bytes")
+
+
+def no_text(path):
+    path.write_text(RIGHT, encoding="utf-16")
+
+
+def folder(path):
+    path.mkdir()
+
+
+def link(path):
+    path.with_name("mine.py").write_text(RIGHT)
+    path.symlink_to("mine.py")
+
+
+def misnamed(path):
+    path.with_name("Template_Trainer.py").write_text(RIGHT)
+
+
+def absent(path):
+    path.with_name("notes.txt").write_text("")
+
+
+@pytest.mark.parametrize(
+    ("put", "said"),
+    [
+        (no_text, f"{TRAINER} is saved as UTF-16"),
+        (folder, f"{TRAINER} is a folder"),
+        (link, f"{TRAINER} is a link: put what it points to in its place"),
+        (misnamed, f"phase1/Template_Trainer.py is not named {TRAINER}"),
+        (absent, f"{TRAINER} is not in the submission"),
+    ],
+)
+def test_what_stands_in_a_files_place_is_named(tmp_path, put, said):
+    course = write_course(tmp_path / "course", PLAIN_SUITE)
+    (tmp_path / "ada" / "phase1").mkdir(parents=True)
+    put(tmp_path / "ada" / TRAINER)
+    report = grade(read_submission(tmp_path / "ada", course), course, phases=["phase1"], seed=1)
+
+    assert {verdict.status for verdict in report.verdicts} == {"missing"}
+    assert all(verdict.message.startswith(said) for verdict in report.verdicts)
