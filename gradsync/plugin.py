@@ -8,6 +8,7 @@ ranks, beside the learner's file if it asks for one by a parameter's name: `trai
 from __future__ import annotations
 
 import functools
+import math
 import zlib
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ from gradsync.time_budget import KEPT, TimeBudget
 from gradsync.verdicts import REFUSED, MissingFile, verdict_id, verdict_of
 
 PATIENCE = 20.0  # seconds a test's ranks may take: a hundred times what a correct answer needs
+# Of a rank in a visible suite: a loop without an end is told soon, on the learner's own machine.
+PROCESSOR_SECONDS = 5.0
 GRADED = {
     "CUDA_VISIBLE_DEVICES": "",  # the same grade on every machine
     # No DNS query (resolv.conf(5)): TCPStore looks up the name of every address that connects,
@@ -82,6 +85,7 @@ class Ranks:
     seed: str
     exercise: str = ""
     budget: TimeBudget | None = None  # None: each test has all of its time
+    processor_seconds: float = math.inf
     refused: Mapping[str, str] = field(default_factory=dict)  # files that don't count, and why
     stubs: set[str] = field(default_factory=set)  # names in the learner's files without a body
 
@@ -125,6 +129,7 @@ class Ranks:
             environ={**rank_environ(bare=True), **GRADED} if self.submission else None,
             process_group=process_group,
             timeout=self.budget.limit(self.exercise, timeout) if self.budget else timeout,
+            processor_seconds=math.inf if casualties else self.processor_seconds,
             casualties=tuple(casualties),
             seed=f"{self.seed}, run {len(self.seen)}",
         )
@@ -198,6 +203,7 @@ def ranks(request: pytest.FixtureRequest) -> Ranks:
     launcher = get_launcher(request.config.getoption("--launcher"))
     seed = f"{request.config.getoption('--seed')} {request.node.name}"
     marker = request.node.get_closest_marker("exercise")
+    is_visible = course is not None and request.path.parent.parent.name == "visible"
     runs = Ranks(
         launcher,
         submission,
@@ -207,6 +213,7 @@ def ranks(request: pytest.FixtureRequest) -> Ranks:
         seed=seed,
         exercise=marker.args[0] if marker is not None else "",
         budget=request.config.stash.get(KEPT, None) if marker is not None else None,
+        processor_seconds=PROCESSOR_SECONDS if is_visible else math.inf,
         refused=request.config.stash.get(REFUSED, {}),
     )
     request.node.stash[RANKS] = runs

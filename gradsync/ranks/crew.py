@@ -49,6 +49,9 @@ class Crew(Protocol):
     def starved(self) -> float:
         """Return for how many seconds, since it started, the worst-off rank waited for a core."""
 
+    def ran(self) -> dict[int, float]:
+        """Return for how many seconds each rank that is there has run on a core."""
+
     def ask_stacks(self, rank: int) -> None:
         """Have a rank write where its threads stand to its `stacks` line."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -29,6 +29,7 @@ PROBES = {  # what a test's own code raises: the code of the mistake, and what i
     "WrongReturn": ("wrong-signature", "{who}: {message}"),  # gradsync.probes.returned
 }
 DEBUGGER = ", as where breakpoint() was left: a debugger asks how to go on, and nobody is there,"
+IDLE = 0.5  # seconds of processor time, in many of waiting, that are as good as none
 REPEATS = 4  # frames of one function, of the 20 that a rank tells, that make a recursion
 NO_GROUP = "process group has not been initialized"
 
@@ -243,20 +244,27 @@ def endless_call(rank: int, name: str, excess: str, where: str | None) -> Failur
 
 
 def timeout(
-    seconds: float,
+    limit: str,
     busy: dict[int, str | None],
     waiting: Iterable[Call],
     lost: Collection[int] = (),
+    used: Mapping[int, float] | None = None,
 ) -> Failure:
     """Return the failure of ranks that were still at it when the time was up.
 
-    `busy` has the line that each of them is at, where it is known; the others wait for them, or
-    for ranks that are `lost`.
+    Args:
+        limit: what was up: "20 s".
+        busy: the line that each rank is at, where it is known; the others wait for them.
+        waiting: in what these wait.
+        lost: ranks that died.
+        used: seconds of processor time, by rank, as far as they are known.
     """
     waiting = list(waiting)
     gone = [f"{ranks_text(lost)} died"] if lost else []
-    text = f"not done after {seconds:g} s: {'; '.join([*gone, *busy_texts(busy, waiting)])}"
-    if not waiting:
+    text = f"not done after {limit}: {'; '.join([*gone, *busy_texts(busy, waiting)])}"
+    if used and all(used.get(rank, IDLE) < IDLE for rank in busy):
+        text += ". No processor time was used: it may be a sleep or a call that waits"
+    elif not waiting:
         text += ". Is that a loop without an end?"
     where = next((busy[rank] for rank in sorted(busy) if busy[rank]), None)
     return Failure("timeout", Diagnosis("too-slow", tuple(sorted(busy)), text, where))

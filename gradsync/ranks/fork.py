@@ -220,6 +220,10 @@ class ForkedCrew:
         self._tell({"do": "starved"})
         return float(self._await("starved")["starved"])
 
+    def ran(self) -> dict[int, float]:
+        self._tell({"do": "ran"})
+        return dict(self._await("ran")["ran"])
+
     def ask_stacks(self, rank: int) -> None:
         self._tell({"do": "stacks", "rank": rank})
 

@@ -28,7 +28,14 @@ def observe(task: Task, launcher: Launcher) -> Observation:
             Member(rank, lines, may_be_lost=rank in task.casualties)
             for rank, lines in enumerate(crew.lines)
         ]
-        run = Run(crew, members, standoff, task.shows, task.timeout)
+        run = Run(
+            crew,
+            members,
+            standoff,
+            task.shows,
+            task.timeout,
+            processor_seconds=task.processor_seconds,
+        )
         _hand_out(task, run, members, str(folder))
         return run.observe()
 

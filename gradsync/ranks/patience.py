@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+BUDGET_SECONDS = 0.25  # between two looks at what ranks have run
 MOST = 10  # times the seconds of a limit, whatever the machine is at
 
 
@@ -34,6 +36,32 @@ class Patience:
 
     def _end(self, seconds: float) -> float:
         return self._began + min(seconds + self._lost, MOST * seconds)
+
+
+class Working(Protocol):
+    def ran(self) -> dict[int, float]:
+        """Return for how many seconds each rank has run on a core, as far as it is known."""
+
+
+class Budget:
+    """The processor time that each rank may use, from now on."""
+
+    def __init__(self, crew: Working, seconds: float) -> None:
+        self.seconds = seconds
+        self._crew = crew
+        self._before = crew.ran()
+        self._looked = 0.0
+
+    def used(self) -> dict[int, float]:
+        """Return how many seconds of it each rank has used."""
+        return {rank: ran - self._before.get(rank, 0.0) for rank, ran in self._crew.ran().items()}
+
+    def over(self, now: float) -> bool:
+        """Tell, every now and then, whether some rank has used more."""
+        if self.seconds == math.inf or now - self._looked < BUDGET_SECONDS:
+            return False
+        self._looked = now
+        return max(self.used().values(), default=0.0) > self.seconds
 
 
 class Helpers:
@@ -69,11 +97,11 @@ def starved(ranks: Iterable[int], helpers: Iterable[int] = (), seen: float = 0.0
         helpers: those of what they started, as far as it is there.
         seen: the seconds that all they started was seen to run, gone or not: see `Helpers`.
     """
-    waited, threads, started = 0.0, 0.0, sum(sum(_ran(pid)) for pid in helpers)
+    waited, threads, started = 0.0, 0.0, sum(sum(ran(pid)) for pid in helpers)
     for pid in ranks:
         times = list(_threads(pid))
         waited = max([waited, *(waits for _, waits in times)])
-        own, children = _ran(pid)
+        own, children = ran(pid)
         threads += max(0.0, own - max((runs for runs, _ in times), default=0.0))
         started += children
     return max(0.0, waited - threads - max(started, seen))
@@ -88,7 +116,7 @@ def _threads(pid: int) -> Iterator[tuple[float, float]]:
                 yield runs / 1e9, waits / 1e9
 
 
-def _ran(pid: int) -> tuple[float, float]:
+def ran(pid: int) -> tuple[float, float]:
     """Return the seconds that a process ran, and its children that ended and it was told of."""
     with suppress(OSError, ValueError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()

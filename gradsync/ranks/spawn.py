@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from gradsync.ranks.crew import Lines, command, lines_for, open_lines, rank_environ
-from gradsync.ranks.patience import starved
+from gradsync.ranks.patience import ran, starved
 
 
 class SpawnLauncher:
@@ -69,6 +69,9 @@ class SpawnedCrew:
 
     def starved(self) -> float:
         return starved(process.pid for process in self.processes)
+
+    def ran(self) -> dict[int, float]:
+        return {rank: ran(process.pid)[0] for rank, process in enumerate(self.processes)}
 
     def ask_stacks(self, rank: int) -> None:
         self.processes[rank].send_signal(signal.SIGUSR1)

@@ -18,7 +18,7 @@ from gradsync.ranks import events, failures, postmortem, stacks, values, wire, w
 from gradsync.ranks.crew import Crew, LauncherError
 from gradsync.ranks.failures import Raised
 from gradsync.ranks.member import Member
-from gradsync.ranks.patience import Patience
+from gradsync.ranks.patience import Budget, Patience
 from gradsync.ranks.standoff import Call, Standoff, Stuck
 from gradsync.records import Event, Failure, Observation
 
@@ -45,6 +45,7 @@ class Run:
         shows: Callable[[str], bool],
         timeout: float = math.inf,
         grace: float = GRACE_SECONDS,
+        processor_seconds: float = math.inf,
     ) -> None:
         """Begin to supervise.
 
@@ -55,6 +56,7 @@ class Run:
             shows: tells whether a rank's stack frame in a file is worth naming.
             timeout: seconds after which ranks that still run are late.
             grace: seconds that the other ranks may compute on once one has failed.
+            processor_seconds: that each rank may use before it is late, too.
         """
         self._crew = crew
         self._members = members
@@ -62,6 +64,8 @@ class Run:
         self._shows = shows
         self._timeout = timeout
         self._grace_seconds = grace
+        self._processor_seconds = processor_seconds
+        self._budget: Budget | None = None
         self.began = time.monotonic()
         self.nonce = secrets.token_hex(16)  # the answer of another run can't serve this one
         self._looked = self.began  # for deaths
@@ -153,6 +157,7 @@ class Run:
             for other in self._members:
                 other.go()
             self._limit = Patience(self._crew, time.monotonic())
+            self._budget = Budget(self._crew, self._processor_seconds)
 
     def _take_event(self, event: Event, member: Member, *, asks: bool) -> None:
         self._kept += events.weight(event)
@@ -253,11 +258,16 @@ class Run:
             if now - self.began > START_SECONDS:
                 raise LauncherError(f"the ranks did not start within {START_SECONDS:g} s")
             return None
-        if not self._limit.over(self._timeout, now):
+        looped = self._budget is not None and self._budget.over(now)
+        if not looped and not self._limit.over(self._timeout, now):
             return None
+        used = self._budget.used() if self._budget else {}
         places, waits = self._places(live)
         lost = [member.rank for member in self._members if member.lost]
-        late = failures.timeout(self._timeout, places, waits, lost)
+        limit = f"{self._timeout:g} s"
+        if looped:
+            limit = f"{self._processor_seconds:g} s of processor time"
+        late = failures.timeout(limit, places, waits, lost, used)
         if stuck := self._standoff.at_last():
             return failures.late(wording.explain(self._standoff, stuck), late)
         return late

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import pickle
 import random
 from collections.abc import Callable, Mapping
@@ -38,6 +39,7 @@ class Task:
     environ: Mapping[str, str] | None = None  # None: what the launcher starts its processes with
     process_group: bool = True  # the default group is started before the function is called
     timeout: float = 60.0  # seconds, for endless loops: a deadlock is proved long before
+    processor_seconds: float = math.inf  # that each rank may use: a loop ends by it on any machine
     casualties: tuple[int, ...] = ()  # ranks that may die or be late: the others go on without
     seed: str | None = None  # of the ranks' global random states, each another; None: by chance
 

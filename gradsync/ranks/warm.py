@@ -32,7 +32,7 @@ from gradsync.ranks import cgroups, dynamo, huge_pages, namespaces, symbolic, wa
 from gradsync.ranks.cgroups import ControlGroup
 from gradsync.ranks.crew import MAX_MESSAGE
 from gradsync.ranks.late import LateImports
-from gradsync.ranks.patience import Helpers, starved
+from gradsync.ranks.patience import Helpers, ran, starved
 from gradsync.ranks.sandbox import Sandbox
 
 # What ranks use is imported here, so that every fork has it at once.
@@ -122,6 +122,7 @@ class WarmProcess:
             "kill": self._kill,
             "look": self._look,
             "starved": self._starved,
+            "ran": lambda: self._send(ran=[(r, ran(pid)[0]) for pid, r in self._ranks.items()]),
             "stacks": self._stacks,
             "end": self._end,
         }
