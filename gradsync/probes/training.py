@@ -19,6 +19,7 @@ from gradsync.probes.seeding import seed_weights
 Samples = tuple[NDArray[Any], NDArray[Any]]  # inputs (sample, ...) and targets (sample,)
 Steps = Sequence[Sequence[int]]  # of an epoch: the indices of each step's samples
 LEARNING_RATE = 0.5
+TIME_TO_END = 60.0  # seconds in which `train` has to end with an error after a rank is lost
 
 
 class Classifier(nn.Module):
