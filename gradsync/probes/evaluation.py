@@ -9,7 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from gradsync.probes.notes import Notes
+from gradsync.probes.returned import numbers_of
 from gradsync.probes.seeding import seed_weights
+
+WANTED = ("loss", "accuracy", "samples")
 
 
 class Call(NamedTuple):
@@ -58,17 +61,12 @@ def tells_predictions_apart(batches: Iterable[tuple[Tensor, Tensor]]) -> bool:
 
 
 def numbers(result: Mapping[str, float]) -> dict[str, float]:
-    """Return what an evaluation returned, as plain numbers.
+    """Return what an evaluation returned, as plain numbers, without further entries.
 
     Raises:
-        TypeError: it is no dict.
+        TypeError: it is no dict of numbers.
     """
-    if not isinstance(result, Mapping):
-        raise TypeError(
-            f"evaluate returns a {type(result).__name__}, where a dict with loss, accuracy and "
-            "samples is wanted"
-        )
-    return {name: float(value) for name, value in dict(result).items()}
+    return numbers_of(result, WANTED, "evaluate returns")
 
 
 def spied_evaluation(

@@ -13,13 +13,14 @@ import numpy as np
 import torch
 
 from gradsync.probes import raised, salt_hashes
+from gradsync.probes.returned import items_of
 
 Case = tuple[str, int, int, int, bool]  # what can't be; samples, num_replicas, rank, shuffle
 
 
 def indices_of(sampler: Iterable[Any]) -> list[int]:
     """Return what a pass yields: whatever a list can be indexed with will do."""
-    return [operator.index(index) for index in sampler]
+    return [operator.index(index) for index in items_of(sampler, "a pass of the sampler")]
 
 
 def passes_of_epochs(make: Callable[[], Any]) -> list[list[int]]:
@@ -56,7 +57,8 @@ def refusals(sampler_class: Callable[..., Any], cases: Sequence[Case]) -> list[A
 def _go_through(
     sampler_class: Callable[..., Any], samples: int, num_replicas: int, rank: int, *, shuffle: bool
 ) -> None:
-    list(sampler_class(range(samples), num_replicas=num_replicas, rank=rank, shuffle=shuffle))
+    sampler = sampler_class(range(samples), num_replicas=num_replicas, rank=rank, shuffle=shuffle)
+    indices_of(sampler)
 
 
 def be_another_process(rank: int) -> None:

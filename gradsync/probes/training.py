@@ -14,11 +14,13 @@ from torch.utils.data import TensorDataset
 from gradsync.probes.notes import Notes
 from gradsync.probes.printing import printed
 from gradsync.probes.ready_made import DDP, without
+from gradsync.probes.returned import numbers_of
 from gradsync.probes.seeding import seed_weights
 
 Samples = tuple[NDArray[Any], NDArray[Any]]  # inputs (sample, ...) and targets (sample,)
 Steps = Sequence[Sequence[int]]  # of an epoch: the indices of each step's samples
 LEARNING_RATE = 0.5
+ROW = ("epoch", "train_loss", "val_loss", "val_accuracy")  # what an entry of a history has
 TIME_TO_END = 60.0  # seconds in which `train` has to end with an error after a rank is lost
 
 
@@ -70,11 +72,23 @@ def spied_training(
     return {
         "weights": {name: tensor.detach() for name, tensor in model.state_dict().items()},
         "buffers": [name for name, _ in model.named_buffers()],
-        "history": [{key: float(value) for key, value in dict(row).items()} for row in history],
+        "history": rows_of(history),
         "trained": [numbers[first] for first in model.trained if first in numbers],
         "sizes": list(model.sizes),
         "lines": lines,
     }
+
+
+def rows_of(history: Any) -> list[dict[str, float]]:
+    """Return what a training returned, as plain numbers, without further entries.
+
+    Raises:
+        TypeError: it is no list of dicts of numbers.
+    """
+    if not isinstance(history, list | tuple):
+        kind = "None" if history is None else f"a value of type {type(history).__name__}"
+        raise TypeError(f"train returns {kind}: a list with a dict for each epoch is expected")
+    return [numbers_of(row, ROW, "train returns, in its list,") for row in history]
 
 
 class Trained(NamedTuple):

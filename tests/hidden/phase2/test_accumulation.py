@@ -18,6 +18,7 @@ from gradsync.probes.accumulation import (
     mean_loss,
     optimizer_of,
 )
+from gradsync.probes.returned import number_or_nan
 from gradsync.ranks.wording import counted
 from gradsync.testing import (
     assert_on_every_rank,
@@ -91,7 +92,7 @@ def trained(rank, trainer, inputs, targets, sizes):
     kinds = sorted({"float" if isinstance(x, float) else type(x).__name__ for x in losses})
     return {
         "weights": weights_of(model),
-        "losses": [float(loss) for loss in losses],
+        "losses": [number_or_nan(loss) for loss in losses],
         "kinds": kinds,
         "calls": calls,
     }

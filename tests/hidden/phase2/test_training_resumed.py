@@ -16,7 +16,7 @@ from gradsync.diagnose.values import close
 from gradsync.probes import Info
 from gradsync.probes.printing import printed
 from gradsync.probes.seeding import seed_weights
-from gradsync.probes.training import TIME_TO_END
+from gradsync.probes.training import TIME_TO_END, rows_of
 from gradsync.testing import check, each, exercise, hold
 
 GUIDE = "Resuming"
@@ -79,7 +79,7 @@ def go(trainer, info, seed, data, path, *, epochs, batch_size=1, stop_at=None):
             float(nn.functional.cross_entropy(output, target))
             for output, target in zip(model.outputs, targets, strict=True)
         ],
-        "history": [{key: float(value) for key, value in dict(row).items()} for row in history],
+        "history": rows_of(history),
     }
 
 
