@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +16,7 @@ from torch.utils.data import TensorDataset
 from gradsync.probes.notes import Notes
 from gradsync.probes.printing import printed
 from gradsync.probes.ready_made import DDP, without
-from gradsync.probes.returned import numbers_of
+from gradsync.probes.returned import items_of, numbers_of
 from gradsync.probes.seeding import seed_weights
 
 Samples = tuple[NDArray[Any], NDArray[Any]]  # inputs (sample, ...) and targets (sample,)
@@ -77,6 +79,21 @@ def spied_training(
         "sizes": list(model.sizes),
         "lines": lines,
     }
+
+
+def orders_of_sampler(
+    rank: int, world_size: int, samples: int, seed: int, epochs: int
+) -> list[list[int]]:
+    """Return what the submission's own sampler yields in the first epochs; [] where it has none."""
+    file = sys.modules.get("template_data_loader")
+    sampler_class: Any = getattr(file, "ResumableDistributedSampler", None)
+    orders: list[list[int]] = []
+    with suppress(Exception):  # it is judged elsewhere, and training may do without it
+        for epoch in range(epochs):
+            sampler = sampler_class(range(samples), world_size, rank, seed=seed)
+            sampler.set_epoch(epoch)
+            orders.append([int(index) for index in items_of(sampler, "the sampler")])
+    return orders
 
 
 def rows_of(history: Any) -> list[dict[str, float]]:

@@ -10,6 +10,7 @@ from gradsync.diagnose.pipelines import (
     pipeline_gradient_mistakes,
     pipeline_loss_mistakes,
     stages_summed,
+    stepped_in_between,
 )
 from gradsync.diagnose.traffic import too_many_bytes
 from gradsync.diagnose.waiting import nobody_waited
@@ -86,7 +87,7 @@ def run_each(ranks, world_size, trainings, *, frozen, stray=None, kind="vectors"
     seen = ranks(
         probe_trainings,
         world_size,
-        mistakes=[stages_summed],
+        mistakes=[stages_summed, stepped_in_between],
         trainings=given,
         frozen=frozen,
         kind=kind,
