@@ -77,10 +77,11 @@ def stepped_in_between(seen: Observation, _expected: Any) -> Diagnosis | None:
     failure = seen.failure
     if failure is None or "modified by an inplace operation" not in (failure.detail or ""):
         return None
+    said = f"{failure.exception}: {failure.detail}"
     text = (
         f"{ranks_text(failure.diagnosis.ranks)} can't go backward: a parameter was changed after "
         "the forward pass that this backward belongs to. optimizer.step() comes once, after the "
-        f"backward passes of all microbatches ({failure.exception}: {failure.detail}; GUIDELINES, {GUIDE})"
+        f"backward passes of all microbatches ({said}; GUIDELINES, {GUIDE})"
     )
     return replace(failure.diagnosis, code="accumulation-ignored", explanation=text, guide=GUIDE)
 

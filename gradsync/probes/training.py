@@ -112,7 +112,7 @@ class Trained(NamedTuple):
     """What a training in one process comes to."""
 
     weights: dict[str, Tensor]  # and buffers
-    history: list[dict[str, float]]
+    history: list[dict[str, Any]]  # with what its means are of: sample by sample, `samples`
     losses: list[list[float]]  # by epoch, of each step
     loss_before: float  # over the validation samples
 
@@ -132,15 +132,19 @@ def one_process(
     history, losses = [], []
     before = nn.functional.cross_entropy(model(val_inputs), val_targets).item()
     for epoch, steps in enumerate(epochs):
-        losses.append([_step(model, optimizer, train, indices) for indices in steps])
-        sizes = [len(indices) for indices in steps]
+        by_step = [_step(model, optimizer, train, indices) for indices in steps]
+        losses.append([float(own.mean()) for own in by_step])
         with torch.no_grad():
             outputs = model(val_inputs)
+        samples = {
+            "val_loss": nn.functional.cross_entropy(outputs, val_targets, reduction="none").numpy(),
+            "val_accuracy": (outputs.argmax(1) == val_targets).double().numpy(),
+        }
         row = {
             "epoch": epoch,
-            "train_loss": float(np.average(losses[-1], weights=sizes)),
-            "val_loss": nn.functional.cross_entropy(outputs, val_targets).item(),
-            "val_accuracy": (outputs.argmax(1) == val_targets).double().mean().item(),
+            "train_loss": float(np.concatenate(by_step).mean()),
+            **{name: float(values.mean()) for name, values in samples.items()},
+            "samples": {**samples, "train_loss": by_step},
         }
         history.append(row)
     return Trained(dict(model.state_dict()), history, losses, before)
@@ -148,14 +152,14 @@ def one_process(
 
 def _step(
     model: nn.Module, optimizer: torch.optim.Optimizer, samples: Samples, indices: Sequence[int]
-) -> float:
-    """Take one process's step on some of the samples; return their mean loss before it."""
+) -> NDArray[Any]:
+    """Take one process's step on some of the samples; return each one's loss before it."""
     inputs, targets = (torch.from_numpy(part[np.asarray(indices)]) for part in samples)
     optimizer.zero_grad()
-    loss = nn.functional.cross_entropy(model(inputs), targets)
-    loss.backward()  # type: ignore[no-untyped-call]
+    losses = nn.functional.cross_entropy(model(inputs), targets, reduction="none")
+    losses.mean().backward()  # type: ignore[no-untyped-call]
     optimizer.step()
-    return loss.item()
+    return losses.detach().numpy()
 
 
 def steps_of(trained: Sequence[Sequence[int]], *, share: int, batch_size: int) -> list[Steps]:

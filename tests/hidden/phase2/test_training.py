@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 
 from gradsync.diagnose.epochs import other_samples, told_another_epoch
+from gradsync.diagnose.means import other_means
 from gradsync.diagnose.printing import other_lines
 from gradsync.diagnose.training import (
     batches_divided,
@@ -129,6 +130,7 @@ def test_the_history_has_the_numbers_of_each_epoch(ranks, rng):
     right = with_its_momentum(seen, partial(one_process, data, epochs, 11))
     hold(later_steps_differ(seen, right.weights, right.history, GUIDE))
     headings = {"guide": GUIDE, "evaluation": "Evaluation without padding"}
+    hold(other_means(seen, right.history, 4, **headings))
     hold(other_numbers(seen, *right[1:], **headings))
 
 
