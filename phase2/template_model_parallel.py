@@ -23,7 +23,8 @@ class ColumnParallelLinear(nn.Module):
 
     Input (..., in_features), the same on every rank. Output (..., out_features/N), this rank's
     part, or with `gather_output` (..., out_features) on every rank. Forward and backward equal
-    `nn.Linear`'s: the gradient of the input is whole on every rank.
+    `nn.Linear`'s: the gradient of the input is whole on every rank. A new layer begins with random
+    weights, as `nn.Linear` does.
 
     Attributes:
         weight: (out_features/N, in_features), this rank's rows.
@@ -51,7 +52,8 @@ class RowParallelLinear(nn.Module):
 
     Input (..., in_features/N), this rank's part, or with `input_is_parallel=False` the whole
     (..., in_features), of which it takes its part. Output (..., out_features), the same on every
-    rank, the bias added once. Forward and backward equal `nn.Linear`'s.
+    rank, the bias added once. Forward and backward equal `nn.Linear`'s. A new layer begins with
+    random weights, as `nn.Linear` does, and with the same bias on every rank.
 
     Attributes:
         weight: (out_features, in_features/N), this rank's columns.

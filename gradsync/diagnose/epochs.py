@@ -73,6 +73,28 @@ def counted_otherwise(seen: Run, epochs: int, guide: str) -> Diagnosis | None:
     return None
 
 
+def told_another_epoch(
+    seen: Run, orders: Sequence[Sequence[Sequence[int]]], guide: str
+) -> Diagnosis | None:
+    """The first epoch goes over the samples in the order that the sampler has for a later one.
+
+    Args:
+        seen: of a few epochs.
+        orders: by rank and epoch, what the submission's own sampler yields.
+        guide: the heading of GUIDELINES.md on the sampler.
+    """
+    for rank, (value, by_epoch) in enumerate(zip(seen, orders, strict=True)):
+        known = [order == value["trained"][: len(order)] for order in by_epoch]
+        if any(known) and not known[0]:
+            text = (
+                f"in epoch 0 of the history, rank {rank} goes over its samples in the order of the "
+                f"sampler's epoch {known.index(True)}: the sampler should get the epochs 0, 1 and "
+                "so on, as the history counts them"
+            )
+            return _found("epoch-not-set", text, guide, range(len(orders)))
+    return None
+
+
 def other_epochs(
     trained: Sequence[Sequence[int]], epochs: int, samples: int, guide: str
 ) -> Diagnosis | None:

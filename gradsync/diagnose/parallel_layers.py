@@ -154,8 +154,16 @@ def row_output_mistakes(drawn: Mapping[str, Any], outputs: Any, world_size: int)
         GUIDE,
     )
     biased = [product + bias for product in products]
+    lonely = would_be(
+        [outputs] + [outputs - bias] * (world_size - 1),
+        "only-one-rank-has-it",
+        "rank 0 alone adds the bias: the outputs are the same on every rank, so each adds it to "
+        "the sum, or one adds it before the sum",
+        GUIDE,
+    )
     return [
         often,
+        lonely,
         mean,
         would_be(products, "differs-from-single-process", alone, GUIDE),
         would_be(biased, "differs-from-single-process", alone, GUIDE),

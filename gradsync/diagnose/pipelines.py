@@ -10,6 +10,7 @@ from gradsync.diagnose import Rule
 from gradsync.diagnose.confusions import last_line, would_be
 from gradsync.diagnose.differences import told_difference
 from gradsync.diagnose.values import array, close
+from gradsync.diagnose.vectors import common_factor
 from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
 
@@ -50,7 +51,39 @@ def pipeline_gradient_mistakes(ended: Sequence[tuple[str, Sequence[Any]]]) -> li
         ended: what may have been done, a key of GRADIENTS, and each rank's gradients then.
     """
     known = [would_be(by_rank, *GRADIENTS[what], GUIDE) for what, by_rank in ended]
-    return [nothing_left, *known, other_gradients]
+    return [nothing_left, *known, scaled_by_ranks, other_gradients]
+
+
+def scaled_by_ranks(seen: Observation, expected: Any) -> Diagnosis | None:
+    """Know gradients that were divided by the number of ranks, or multiplied by it."""
+    size = len(seen)
+    factor = common_factor(list(seen), list(expected or ())) if size > 1 else None
+    for code, wrong, text in (
+        ("divided-twice", 1 / size, f"{size} times too small: something is divided"),
+        ("sum-not-mean", float(size), f"{size} times too large: something is multiplied"),
+    ):
+        if factor is not None and close(factor, wrong):
+            told = (
+                f"the gradients of every stage are exactly {text} by the number of ranks. The last "
+                "rank alone has the loss, of the whole batch, and the stages have different "
+                f"parameters: nothing is a mean or a sum over ranks (GUIDELINES, {GUIDE})"
+            )
+            return Diagnosis(code, tuple(range(size)), told, last_line(seen), GUIDE)
+    return None
+
+
+def stepped_in_between(seen: Observation, _expected: Any) -> Diagnosis | None:
+    """Know a run that ended in a backward through parameters which a step had changed."""
+    failure = seen.failure
+    if failure is None or "modified by an inplace operation" not in (failure.detail or ""):
+        return None
+    said = f"{failure.exception}: {failure.detail}"
+    text = (
+        f"{ranks_text(failure.diagnosis.ranks)} can't go backward: a parameter was changed after "
+        "the forward pass that this backward belongs to. optimizer.step() comes once, after the "
+        f"backward passes of all microbatches ({said}; GUIDELINES, {GUIDE})"
+    )
+    return replace(failure.diagnosis, code="accumulation-ignored", explanation=text, guide=GUIDE)
 
 
 def stages_summed(seen: Observation, _expected: Any) -> Diagnosis | None:

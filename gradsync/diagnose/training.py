@@ -6,6 +6,7 @@ What a rank came to is as `gradsync.probes.training.spied_training` tells it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from gradsync.diagnose import Rule
@@ -217,6 +218,22 @@ def other_rows(thrice: Run, guide: str) -> Diagnosis | None:
             f"with {', '.join(sorted(KEYS))}; more keys are allowed"
         )
         return _found("wrong-signature", text, guide)
+    return None
+
+
+def kept_from_earlier_calls(runs: Sequence[Run], guide: str) -> Diagnosis | None:
+    """The history of a call begins with what an earlier call in the same process returned."""
+    for earlier, later in pairwise(runs):
+        pairs = [(a["history"], b["history"]) for a, b in zip(earlier, later, strict=True)]
+        kept = [r for r, (a, b) in enumerate(pairs) if a and len(b) > len(a) and b[: len(a)] == a]
+        if kept:
+            entries = len(pairs[kept[0]][0])
+            text = (
+                f"train returns a history whose first {entries} entries are those of an earlier "
+                "call: each call returns a new list, of the epochs that it ended. A list that is "
+                "a parameter's default, or belongs to the module, is the same in every call"
+            )
+            return _found("wrong-signature", text, guide, kept)
     return None
 
 

@@ -118,6 +118,29 @@ def stepped_too_early(calls: Sequence[Sequence[Sequence[str]]], guide: str) -> R
     return rule
 
 
+def stepped_too_often(calls: Sequence[Sequence[Sequence[str]]], guide: str) -> Rule:
+    """Return the rule for a wrong result of a batch for which the optimizer stepped repeatedly.
+
+    Args:
+        calls: as for `stepped_too_early`.
+        guide: the heading of GUIDELINES.md to read.
+    """
+    counts = [max((order.count("step") for order in steps), default=0) for steps in calls]
+
+    def rule(_seen: Observation, expected: Any) -> Diagnosis | None:
+        ranks = tuple(rank for rank, count in enumerate(counts) if count > 1)
+        if expected is None or not ranks:
+            return None
+        text = (
+            f"optimizer.step() is called {counts[ranks[0]]} times for one batch: the gradients of "
+            "all microbatches add up first, and then comes one step "
+            f"(GUIDELINES, {guide})"
+        )
+        return Diagnosis("accumulation-ignored", ranks, text, guide=guide)
+
+    return rule
+
+
 def stayed_away_with_nan(rank: int, what: str, guide: str) -> Rule:
     """Return the rule for a rank that came until it alone had something that is no number."""
 

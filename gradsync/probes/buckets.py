@@ -37,7 +37,7 @@ class Net(nn.Module):
         seed_weights(5)
         wide = [nn.Sequential(nn.Linear(4, k), nn.Tanh(), nn.Linear(k, 4)) for k in (2, 3, 5)]
         self.branches = nn.ModuleList(wide)
-        self.more = nn.Sequential()
+        self.between, self.more = nn.Sequential(), nn.Sequential()
         if extra == "tied":
             inner = [nn.Linear(WIDE, WIDE), nn.Tanh(), nn.Linear(WIDE, WIDE)]
             inner[2].weight = inner[0].weight
@@ -46,19 +46,21 @@ class Net(nn.Module):
             self.spare = nn.Linear(3, 3)
             self.more.append(nn.Linear(4, 4).requires_grad_(False))
         self.head = nn.Linear(4, 2)
+        self.last = nn.Sequential()
         self.double()
         if extra == "mixed":
-            self.branches[1].float()
             self.more.append(Scale())
+            self.between.append(nn.Linear(4, 3))  # these two are of float32
+            self.last.append(nn.Linear(4, 2))
 
     def forward(self, inputs: Tensor, order: Order) -> Tensor:
         hidden = inputs
         for number in order:
-            branch = self.branches[number]
-            first = next(branch.parameters())
-            hidden = hidden + branch(hidden.to(first.dtype)).double()
-        outputs: Tensor = self.head(self.more(hidden))
-        return outputs
+            hidden = hidden + self.branches[number](hidden)
+        # What is of float32 has no part in the gradients of float64.
+        layers = [*self.between, *self.last]
+        narrow = [layer(inputs.float()).double() for layer in layers]
+        return torch.cat([self.head(self.more(hidden)), *narrow], dim=-1)
 
 
 def draw(rng: np.random.Generator, passes: int, world_size: int) -> NDArray[Any]:

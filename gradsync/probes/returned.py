@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeVar
 
+from torch import Tensor
+
+Item = TypeVar("Item")
+MANY = 10_000  # items of an iterator: far more than any test asks for
 SHOWN = 60  # characters of a value in a message
 
 
@@ -52,3 +58,35 @@ def numbers_of(mapping: Any, keys: Sequence[str], what: str) -> dict[str, float]
     if not set(keys) <= set(mapping):
         return {str(key): 0.0 for key in mapping}
     return {key: number_of(mapping[key], f"`{key}` in {what}") for key in keys}
+
+
+def number_or_nan(value: Any) -> float:
+    """Return a number as a float, as `number_of` does; NaN for anything else."""
+    try:
+        return number_of(value, "it")
+    except WrongReturn:
+        return math.nan
+
+
+def tensor_of(value: Any, what: str) -> Tensor:
+    """Return a tensor.
+
+    Raises:
+        WrongReturn: `value` is something else.
+    """
+    if not isinstance(value, Tensor):
+        raise WrongReturn(f"{what} is {described(value)}: a tensor is wanted")
+    return value
+
+
+def items_of(values: Iterable[Item], what: str) -> list[Item]:
+    """Return all items of an iterable.
+
+    Raises:
+        WrongReturn: it is endless, as far as one can tell.
+    """
+    items = list(islice(values, MANY + 1))
+    if len(items) > MANY:
+        first = ", ".join(described(item) for item in items[:3])
+        raise WrongReturn(f"{what} does not end: it has yielded {MANY:,} items, first {first}")
+    return items

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,13 +17,14 @@ from gradsync.probes.epochs import epochs_set
 from gradsync.probes.notes import Notes
 from gradsync.probes.printing import printed
 from gradsync.probes.ready_made import DDP, without
-from gradsync.probes.returned import WrongReturn, described, numbers_of
+from gradsync.probes.returned import WrongReturn, described, items_of, numbers_of
 from gradsync.probes.seeding import seed_weights
 
 Samples = tuple[NDArray[Any], NDArray[Any]]  # inputs (sample, ...) and targets (sample,)
 Steps = Sequence[Sequence[int]]  # of an epoch: the indices of each step's samples
 LEARNING_RATE = 0.5
 ENTRY = ("epoch", "train_loss", "val_loss", "val_accuracy")  # of a history
+TIME_TO_END = 60.0  # seconds in which `train` has to end with an error after a rank is lost
 
 
 class Classifier(nn.Module):
@@ -82,6 +85,21 @@ def spied_training(
     }
 
 
+def orders_of_sampler(
+    rank: int, world_size: int, samples: int, seed: int, epochs: int
+) -> list[list[int]]:
+    """Return what the submission's own sampler yields in the first epochs; [] where it has none."""
+    file = sys.modules.get("template_data_loader")
+    sampler_class: Any = getattr(file, "ResumableDistributedSampler", None)
+    orders: list[list[int]] = []
+    with suppress(Exception):  # it is judged elsewhere, and training may do without it
+        for epoch in range(epochs):
+            sampler = sampler_class(range(samples), world_size, rank, seed=seed)
+            sampler.set_epoch(epoch)
+            orders.append([int(index) for index in items_of(sampler, "the sampler")])
+    return orders
+
+
 def rows_of(history: Any) -> list[dict[str, float]]:
     """Return the numbers of each entry of a history; None has no entries.
 
@@ -102,7 +120,7 @@ class Trained(NamedTuple):
     """What a training in one process comes to."""
 
     weights: dict[str, Tensor]  # and buffers
-    history: list[dict[str, float]]
+    history: list[dict[str, Any]]  # with what its means are of: sample by sample, `samples`
     losses: list[list[float]]  # by epoch, of each step
     loss_before: float  # over the validation samples
 
@@ -122,15 +140,19 @@ def one_process(
     history, losses = [], []
     before = nn.functional.cross_entropy(model(val_inputs), val_targets).item()
     for epoch, steps in enumerate(epochs):
-        losses.append([_step(model, optimizer, train, indices) for indices in steps])
-        sizes = [len(indices) for indices in steps]
+        by_step = [_step(model, optimizer, train, indices) for indices in steps]
+        losses.append([float(own.mean()) for own in by_step])
         with torch.no_grad():
             outputs = model(val_inputs)
+        samples = {
+            "val_loss": nn.functional.cross_entropy(outputs, val_targets, reduction="none").numpy(),
+            "val_accuracy": (outputs.argmax(1) == val_targets).double().numpy(),
+        }
         row = {
             "epoch": epoch,
-            "train_loss": float(np.average(losses[-1], weights=sizes)),
-            "val_loss": nn.functional.cross_entropy(outputs, val_targets).item(),
-            "val_accuracy": (outputs.argmax(1) == val_targets).double().mean().item(),
+            "train_loss": float(np.concatenate(by_step).mean()),
+            **{name: float(values.mean()) for name, values in samples.items()},
+            "samples": {**samples, "train_loss": by_step},
         }
         history.append(row)
     return Trained(dict(model.state_dict()), history, losses, before)
@@ -138,14 +160,14 @@ def one_process(
 
 def _step(
     model: nn.Module, optimizer: torch.optim.Optimizer, samples: Samples, indices: Sequence[int]
-) -> float:
-    """Take one process's step on some of the samples; return their mean loss before it."""
+) -> NDArray[Any]:
+    """Take one process's step on some of the samples; return each one's loss before it."""
     inputs, targets = (torch.from_numpy(part[np.asarray(indices)]) for part in samples)
     optimizer.zero_grad()
-    loss = nn.functional.cross_entropy(model(inputs), targets)
-    loss.backward()  # type: ignore[no-untyped-call]
+    losses = nn.functional.cross_entropy(model(inputs), targets, reduction="none")
+    losses.mean().backward()  # type: ignore[no-untyped-call]
     optimizer.step()
-    return loss.item()
+    return losses.detach().numpy()
 
 
 def steps_of(trained: Sequence[Sequence[int]], *, share: int, batch_size: int) -> list[Steps]:

@@ -19,7 +19,7 @@ MAX_MESSAGE = 2_000  # characters of an exception's text that a report shows
 ARGUMENTS = re.compile(r"positional argument|keyword argument|takes no arguments|multiple values")
 EXERCISE = re.compile(r"phase\d/\w+")
 FILE_LINE = re.compile(r"\.py:\d+$")  # of a notebook's cell there is none
-UNUSABLE = ("TypeError", "AttributeError", "KeyError", "IndexError")  # as None is, if returned
+UNUSABLE = ("TypeError", "AttributeError", "KeyError", "IndexError", "ValueError")  # as for None
 UNUSABLE_HINTS = {  # by what the error says of what came back
     "NoneType": ": does every path end with a return?",
     "non-iterator": ": `__iter__` returns an iterator, which a list is not, or yields",
@@ -197,7 +197,7 @@ def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, 
     if not error.frames and error.type in UNUSABLE:
         hints = [hint for sign, hint in UNUSABLE_HINTS.items() if sign in error.message]
         text = f"what came back can't be used ({said}){''.join(hints[:1])}"
-        return "error", "exception", text, None
+        return "error", "wrong-signature", text, None
     return "error", "exception", f"{who} raised {said}{_hint(error)}", error.where
 
 

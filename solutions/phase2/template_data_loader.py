@@ -76,9 +76,10 @@ class ResumableDistributedSampler(Sampler[int]):
     def resume(self, epoch: int, samples_seen: int) -> None:
         """Make the next pass what is left of `epoch` after its first `samples_seen` positions.
 
-        Those are positions of the global order, that of all ranks together, and the ranks of now
-        share the rest: their number may differ from before. The rest is padded with its own
-        beginning, or cut, as a whole epoch is. The pass after it is a whole epoch again.
+        The global order is that of all M samples, before padding or cutting. The current ranks
+        share the rest; their number may differ from before. The rest is padded with its own
+        beginning or cut, as a whole epoch is: with `drop_last`, M=10, N=3 and 4 samples seen, six
+        are left and each rank gets two. The pass after it is a whole epoch again.
         """
         ### BEGIN SOLUTION
         self.epoch = epoch

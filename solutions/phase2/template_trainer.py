@@ -122,6 +122,10 @@ class BucketedGradientAverager:
     every trainable parameter's gradient is the mean over ranks, one that some ranks lack counting
     as zero there. Every rank starts the same buckets in the same order, whatever its gradients.
 
+    `finish()` is right also if this rank had no backward, or only backward passes under
+    `no_sync()`. Between two calls of `finish()` there is at most one backward outside of
+    `no_sync()`; further ones under `no_sync()` may come before or after it.
+
     Args:
         model: the same on every rank.
         bucket_cap_mb: how much a bucket holds, in MiB; a larger parameter gets one of its own.
@@ -345,7 +349,7 @@ def evaluate(
 
     Each sample counts exactly once, whatever N, also where some ranks have fewer samples or none.
     The accuracy lies in 0..1. Nothing learns from it: no gradients, evaluation mode, and the
-    former mode put back.
+    former mode put back. The dict may have further keys.
 
     Args:
         model: the same on every rank.
@@ -454,8 +458,10 @@ def train(
 ) -> list[dict[str, Any]]:
     """Train a model on all ranks with SGD and cross-entropy, and go on where it was interrupted.
 
-    Rank 0 alone prints, a line an epoch. Where a rank dies, or is later than the group's timeout,
-    the others neither hang nor go on: each ends with an error, and the file stays whole.
+    Rank 0 prints a line an epoch, and may print more; the other ranks print nothing. The sampler
+    gets the epochs 0, 1, ..., as the history counts them. If a rank dies, or is later than the
+    group's timeout, the other ranks neither hang nor go on: each raises an error within 60 s, and
+    the file stays whole.
 
     Args:
         info: who this process is.
@@ -466,13 +472,15 @@ def train(
         batch_size: of one rank, for one optimizer step.
         lr: the learning rate.
         seed: of the shuffling.
-        accumulation_steps: the microbatches that a batch is taken in.
+        accumulation_steps: the number of microbatches that a batch is split into, whose sizes
+            differ by at most one; fewer if the batch has fewer samples.
         resume_from: a file that says how far training came: it goes on from there where the file
             exists, from the start where it does not, and keeps the file up to date, whole or not
             at all, at least once an epoch. On another world size, and in mid-epoch, too.
 
     Returns:
-        For each epoch that this call ended `{"epoch", "train_loss", "val_loss", "val_accuracy"}`.
+        For each epoch that this call ended `{"epoch", "train_loss", "val_loss", "val_accuracy"}`;
+        further keys are allowed.
 
     Raises:
         RuntimeError: naming the rank that died or is late, "rank 1", and none that still lives.

@@ -5,8 +5,17 @@ import pytest
 import torch
 
 from gradsync.probes.evaluation import numbers
-from gradsync.probes.returned import WrongReturn, described, number_of, numbers_of
-from gradsync.probes.sampling import MANY, indices_of, length_of
+from gradsync.probes.returned import (
+    MANY,
+    WrongReturn,
+    described,
+    items_of,
+    number_of,
+    number_or_nan,
+    numbers_of,
+    tensor_of,
+)
+from gradsync.probes.sampling import indices_of, length_of
 from gradsync.probes.training import rows_of
 from gradsync.ranks.failures import Raised, raised
 
@@ -81,8 +90,22 @@ def test_a_sampler_that_yields_no_integers_is_told(index):
 
 def test_a_pass_without_an_end_is_told():
     assert len(indices_of(Returning(iter(range(MANY))))) == MANY
-    with pytest.raises(WrongReturn, match=r"does not end: .* the first are 0, 0, 0, 0, 0\."):
+    with pytest.raises(WrongReturn, match=r"does not end: .* first an int, 0, an int, 0"):
         indices_of(Returning(iter(int, 1)))
+
+
+@pytest.mark.parametrize("value", [None, "2", [2.0], torch.ones(3), object()])
+def test_what_is_no_number_may_be_told_as_nan(value):
+    assert number_or_nan(value) != number_or_nan(value)
+
+
+def test_what_is_no_tensor_is_told():
+    with pytest.raises(WrongReturn, match="it is a tuple: a tensor is wanted"):
+        tensor_of((torch.ones(1),), "it")
+
+
+def test_items_that_end_are_all_returned():
+    assert items_of(iter(range(3)), "it") == [0, 1, 2]
 
 
 def test_a_length_that_is_no_int_is_told():

@@ -8,7 +8,7 @@ import torch
 
 from gradsync.diagnose import first_diagnosis
 from gradsync.diagnose.losses import loss_mistakes
-from gradsync.diagnose.waiting import stepped_too_early
+from gradsync.diagnose.waiting import stepped_too_early, stepped_too_often
 from gradsync.probes.accumulation import (
     LEARNING_RATE,
     MOMENTUM,
@@ -18,6 +18,7 @@ from gradsync.probes.accumulation import (
     mean_loss,
     optimizer_of,
 )
+from gradsync.probes.returned import number_or_nan
 from gradsync.ranks.wording import counted
 from gradsync.testing import (
     assert_on_every_rank,
@@ -91,7 +92,7 @@ def trained(rank, trainer, inputs, targets, sizes):
     kinds = sorted({"float" if isinstance(x, float) else type(x).__name__ for x in losses})
     return {
         "weights": weights_of(model),
-        "losses": [float(loss) for loss in losses],
+        "losses": [number_or_nan(loss) for loss in losses],
         "kinds": kinds,
         "calls": calls,
     }
@@ -198,6 +199,7 @@ def step_mistakes(inputs, targets, sizes, calls):
         one_process(inputs, targets, sizes, rank=rank)["weights"] for rank in range(world_size)
     ]
     return [
+        stepped_too_often(calls, GUIDE),
         would_be(
             alone,
             "gradients-not-synchronised",
@@ -259,10 +261,11 @@ def test_the_loss_is_the_mean_over_all_samples(ranks, rng, sizes):
         return first_diagnosis(seen, expected, mistaken_losses(inputs, targets, sizes))
 
     losses = each(seen, lambda value: value["losses"][0])
+    often = stepped_too_often([value["calls"] for value in seen], GUIDE)
     assert_on_every_rank(
         losses,
         one_process(inputs, targets, sizes)["losses"][0],
-        mistakes=[mistaken],
+        mistakes=[often, mistaken],
         otherwise=f"train_step_accumulated returns {list(losses)} by rank: that is not the mean "
         f"loss over the samples of all microbatches of all ranks (GUIDELINES, {GUIDE})",
     )

@@ -1,5 +1,7 @@
 """One optimizer step from several microbatches: when gradients travel, and how much of them."""
 
+from contextlib import contextmanager, suppress
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -13,31 +15,53 @@ GUIDE = "Gradient accumulation"
 SIZES = UNEQUAL[:2]
 
 
-def probe_steps(rank, trainer, inputs, targets, sizes):
-    """Take a step on each of this rank's batches; return how often the last one took a loss.
+def open_blocks(averager):
+    """Return a list that has an item for each block of averager.no_sync() that is open."""
+    blocks, plain = [], averager.no_sync
 
-    Mark 1 is left before each step, mark 2 in the loss of its last microbatch, mark 3 at its end.
+    @contextmanager
+    def no_sync():
+        with plain():
+            blocks.append("no_sync")
+            try:
+                yield
+            finally:
+                blocks.pop()
+
+    with suppress(AttributeError):  # one with slots takes no other method
+        averager.no_sync = no_sync
+    return blocks
+
+
+def probe_steps(rank, trainer, inputs, targets, sizes):
+    """Take a step on each of this rank's batches; return what is known of the last one.
+
+    `losses` is how often it took a loss, `depths` how many blocks of no_sync() were open in each
+    backward. Mark 1 is left before each step, mark 2 in the loss of its last microbatch, mark 3 at
+    its end.
     """
     group = dist.new_group()
     model = Net()
     optimizer = optimizer_of(model)
     averager = trainer.BucketedGradientAverager(model)
-    calls = []
+    calls, depths, blocks = [], [], open_blocks(averager)
 
     def loss_fn(outputs, labels):
         calls.append(len(labels))
         if len(calls) == len(sizes[rank]):
             mark(group, 2)
+        outputs.register_hook(lambda _: depths.append(len(blocks)))
         return nn.functional.cross_entropy(outputs, labels)
 
     for x, y in zip(inputs, targets, strict=True):
         parts = (torch.from_numpy(part[rank]).split(sizes[rank]) for part in (x, y))
         microbatches = list(zip(*parts, strict=True))
         calls.clear()
+        depths.clear()
         mark(group, 1)
         trainer.train_step_accumulated(model, microbatches, loss_fn, optimizer, averager)
         mark(group, 3)
-    return len(calls)
+    return {"losses": len(calls), "depths": depths}
 
 
 @exercise("phase2/train_step_accumulated", points=2)
@@ -51,12 +75,13 @@ def test_gradients_are_exchanged_once(ranks, rng):
 
     elements = sum(p.numel() for p in Net().parameters() if p.requires_grad)
     case = f"a step of {len(SIZES[0])} microbatches, {elements} elements of gradients"
-    whole = [rank for rank in range(2) if seen[rank] < len(SIZES[rank])]
+    losses = [value["losses"] for value in seen]
+    whole = [rank for rank in range(2) if losses[rank] < len(SIZES[rank])]
     check(
         not whole,
         "accumulation-ignored",
-        f"{case}: the loss is taken {seen[whole[0]] if whole else 0} times. Microbatches that are "
-        "put together take as much memory as the whole batch: each goes through the model, and "
+        f"{case}: the loss is taken {losses[whole[0]] if whole else 0} times. Microbatches that "
+        "are put together take as much memory as the whole batch: each goes through the model, and "
         f"to its loss, by itself (GUIDELINES, {GUIDE})",
         ranks=whole,
         guide=GUIDE,
@@ -68,6 +93,16 @@ def test_gradients_are_exchanged_once(ranks, rng):
         f"{case}: gradients are sent before the last microbatch has come to its loss. Until then "
         f"they only accumulate, under no_sync() (GUIDELINES, {GUIDE})",
         ranks=early,
+        guide=GUIDE,
+    )
+    late = [rank for rank, value in enumerate(seen) if any(value["depths"][-1:])]
+    check(
+        not late,
+        "no-overlap",
+        f"{case}: the backward of the last microbatch runs under no_sync(), too. Then no bucket "
+        "leaves before finish(), and nothing overlaps with backward: the last one should run "
+        f"outside of no_sync() (GUIDELINES, {GUIDE})",
+        ranks=late,
         guide=GUIDE,
     )
     sent = [sum(bucket_sizes(between(seen, rank, (1, 3)))) for rank in range(2)]

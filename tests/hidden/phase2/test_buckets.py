@@ -27,7 +27,10 @@ from gradsync.probes.buckets import (
     own_gradients,
     zero_for_none,
 )
+from gradsync.probes.models import placed, salt_names
+from gradsync.ranks import RankFailure
 from gradsync.testing import (
+    Mistake,
     assert_on_every_rank,
     by_rank,
     case_by_case,
@@ -42,14 +45,26 @@ BRANCHES = 5e-4  # MiB, 65 numbers of float64: branches.1 and branches.0 travel 
 
 
 def probe_steps(
-    rank, world_size, trainer, inputs, cap=SMALL, orders=(ALL,) * 4, extra="", idle=None, whole=()
+    rank,
+    world_size,
+    trainer,
+    inputs,
+    cap=SMALL,
+    orders=(ALL,) * 4,
+    extra="",
+    idle=None,
+    whole=(),
+    unlike=False,
 ):
     """Return this rank's gradients after a step on each of the inputs, over its branches.
 
     In the steps `whole` it takes all branches. In the last step the rank `idle` has nothing to go
-    through, and calls finish() alone.
+    through, and calls finish() alone. If ranks are `unlike`, they hash names and parameters as
+    separate processes do.
     """
-    model = Net(extra)
+    model = placed(Net(extra), rank) if unlike else Net(extra)
+    if unlike:
+        salt_names(model, rank)
     if extra == "spare":
         model.more[0].weight.grad = torch.full((4, 4), rank + 1.0).double()
     averager = trainer.BucketedGradientAverager(model, bucket_cap_mb=cap)
@@ -71,10 +86,11 @@ def zeros_of(grads):
     return {name: torch.zeros_like(grad) for name, grad in grads.items()}
 
 
-def hold_means(seen, inputs, mistakes=(), roundings=ROUNDINGS, idle=None, **options):
-    """Hold the gradients after each step against the mean of what the ranks make alone."""
+def hold_means(seen, inputs, mistakes=(), roundings=ROUNDINGS, idle=None, dtype=None, **options):
+    """Hold the gradients after each step, or those of a dtype, against the mean over the ranks."""
     for step in range(len(inputs)):
         local = own_gradients(inputs[step : step + 1], **options)
+        local = [{n: g for n, g in own.items() if dtype in (None, g.dtype)} for own in local]
         if idle is not None and step == len(inputs) - 1:
             local[idle] = zeros_of(local[idle])
         early = left_too_early([zeros_of(own) for own in local], "only-some-parameters")
@@ -95,9 +111,30 @@ def test_every_rank_ends_with_the_mean(ranks, rng, caps):
     for world_size, cap in caps.items():  # on one rank alone, who does nothing is right
         inputs = draw(rng, 1, world_size)
 
-        seen = ranks(probe_steps, world_size, inputs=by_rank(inputs, 1), cap=cap)
+        def run(unlike, world_size=world_size, inputs=inputs, cap=cap):
+            given = {"inputs": by_rank(inputs, 1), "cap": cap, "unlike": unlike}
+            hold_means(ranks(probe_steps, world_size, **given), inputs)
 
-        hold_means(seen, inputs)
+        hold_in_any_process(run)
+
+
+def hold_in_any_process(run):
+    """Hold a run on ranks that hash alike, and on ranks that do not, as torchrun starts them."""
+    try:
+        run(unlike=True)
+    except (RankFailure, Mistake) as wrong:
+        run(unlike=False)
+        failure = wrong.observation.failure if isinstance(wrong, RankFailure) else None
+        by_other_texts = failure is not None and failure.exception == "KeyError"
+        check(  # who looks names up by texts made otherwise can't be tried in this way
+            by_other_texts,
+            "deadlock-order-differs",
+            "gradients are right where all ranks hash the parameters and their names alike, and "
+            "wrong where they do not, as in processes that torchrun starts: the order of gradients "
+            "comes from a set, or from hashes, and is another one on each rank. Take the order of "
+            f"model.parameters(), reversed. What was seen then: {wrong} (GUIDELINES, {GUIDE})",
+            guide=GUIDE,
+        )
 
 
 @exercise("phase2/BucketedGradientAverager", points=0.5)
@@ -227,9 +264,10 @@ def how_often_sent(seen, extra=""):
 
 @exercise("phase2/BucketedGradientAverager", points=1)
 def test_parameters_of_two_dtypes(ranks, rng):
-    """Parameters of float64, one of them a number, stand between such of float32."""
+    """Each is averaged in its own dtype: float64, one of them a number, beside float32."""
     inputs = draw(rng, 1, 2)
 
     seen = ranks(probe_steps, 2, inputs=by_rank(inputs, 1), cap=25.0, extra="mixed")
 
     hold_means(seen, inputs, extra="mixed")
+    hold_means(seen, inputs, extra="mixed", dtype=torch.float64, roundings=OF_FLOAT64)

@@ -63,9 +63,22 @@ class WholeMLP(nn.Module):
         return self.row(torch.tanh(self.column(inputs)))
 
 
-def part_on_every_rank(full, rank, world_size):
+SPLIT = {"first": 0, "first_bias": 0, "second": 1}  # along which dimension
+
+
+PARTS = {  # what of the layers may be the same part on every rank
+    ("first", "first_bias", "second"): "the layers",
+    ("first", "second"): "the weights",
+    ("first", "first_bias"): "the column layer",
+    ("first",): "the column layer's weight",
+    ("second",): "the row layer's weight",
+    ("first_bias",): "the column layer's bias",
+}
+
+
+def part_on_every_rank(full, rank, world_size, names=tuple(SPLIT)):
     """Return the full layers as they would be if every rank held the parts of `rank`."""
-    dims = {"first": 0, "first_bias": 0, "second": 1}
+    dims = {name: SPLIT[name] for name in names}
     return {
         name: torch.cat([t.chunk(world_size, dims[name])[rank]] * world_size, dims[name])
         if name in dims
@@ -100,17 +113,34 @@ def loading_mistakes(full, inputs, bias, world_size):
         return [WholeMLP(changed, bias)(inputs).detach()] * world_size
 
     first, second = ({**full, n: torch.full_like(full[n], BEFORE)} for n in full if "bias" in n)
+    no_second = {**full, "second_bias": torch.zeros_like(full["second_bias"])}
     neither = {**first, "second_bias": second["second_bias"]}
     without = (
         "the outputs are those of the full weights with other biases: the biases are to be "
         "loaded too, of a column layer this rank's part, of a row layer the whole"
     )
+    alone = [ends(full)[:1] + ends(wrong)[1:] for wrong in (second, no_second)]
     return [
-        would_be(
-            ends(part_on_every_rank(full, 0, world_size)),
-            "differs-from-single-process",
-            "every rank has loaded rank 0's part: which part a rank takes depends on its rank",
-            GUIDE,
+        *(
+            would_be(
+                ends(part_on_every_rank(full, rank, world_size, names)),
+                "same-shard-on-every-rank",
+                f"every rank has loaded rank {rank}'s part of {PARTS[names]}: which part a rank "
+                "takes depends on its rank",
+                GUIDE,
+            )
+            for rank in range(world_size)
+            for names in PARTS
+        ),
+        *(
+            would_be(
+                outputs,
+                "only-one-rank-has-it",
+                "rank 0 alone has the row layer's bias: every rank adds it to the sum, and has to "
+                "have all of it",
+                GUIDE,
+            )
+            for outputs in alone
         ),
         *(
             would_be(ends(changed), "differs-from-single-process", without, GUIDE)

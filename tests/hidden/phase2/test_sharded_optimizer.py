@@ -24,7 +24,11 @@ GROUPS = {
     "name": "SGD",
     "options": {"lr": 0.1, "momentum": 0.9},
     "shapes": SHAPES,
-    "groups": [{"members": [0, 3], "lr": 0.03}, {"members": [4, 1, 2], "weight_decay": 0.3}],
+    "groups": [  # of the second one, only one rank owns anything
+        {"members": [0], "lr": 0.03},
+        {"members": [1], "lr": 0.2},
+        {"members": [4, 3, 2], "weight_decay": 0.3},
+    ],
 }
 
 
@@ -127,13 +131,15 @@ def test_parameters_of_several_dtypes(ranks, rng):
 
 @exercise("phase2/ShardedOptimizer", points=1)
 def test_more_ranks_than_parameters(ranks, rng):
-    """A rank may own nothing: it takes part, and has all parameters after each step."""
-    case = {**PLAIN, "shapes": [(3, 2), (4,)], "groups": [{"members": [0]}, {"members": [1]}]}
+    """A rank may own nothing, or nothing of a group; every group keeps its own settings."""
+    groups = [{"members": [0], "lr": 0.02}, {"members": [1], "lr": 0.2, "betas": (0.5, 0.9)}]
+    case = {**PLAIN, "shapes": [(3, 2), (4,)], "groups": groups}
     grads = draw(rng, case["shapes"], steps=2)
 
     seen = ranks(probe_drive, 3, case=case, grads=grads)
 
-    hold_drive(seen, case, grads, "with 2 parameters on 3 ranks")
+    what = "with 2 parameters on 3 ranks, each a group with settings of its own"
+    hold_drive(seen, case, grads, what)
 
 
 @exercise("phase2/ShardedOptimizer", points=1.5)
@@ -143,13 +149,15 @@ def test_groups_keep_their_own_settings(ranks, rng):
 
     seen = ranks(probe_drive, 2, case=GROUPS, grads=grads)
 
-    hold_drive(seen, GROUPS, grads, "SGD with momentum over two groups with settings of their own")
+    hold_drive(
+        seen, GROUPS, grads, "SGD with momentum over three groups with settings of their own"
+    )
 
 
 @exercise("phase2/ShardedOptimizer", points=1)
 def test_a_scheduler_sets_the_learning_rate(ranks, rng):
     """What a scheduler sets for each group is what the next step is made with."""
-    case = {**GROUPS, "cycle": {"max_lr": [0.3, 0.05], "total_steps": 6}}
+    case = {**GROUPS, "cycle": {"max_lr": [0.3, 0.05, 0.15], "total_steps": 6}}
     grads = draw(rng, SHAPES)
 
     seen = ranks(probe_drive, 2, case=case, grads=grads, mistakes=[missing_defaults])

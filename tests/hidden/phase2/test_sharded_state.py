@@ -8,14 +8,15 @@ import torch
 import torch.distributed as dist
 
 from gradsync.diagnose.sharding import not_gathered, not_sharded, other_steps, ranks_differ
+from gradsync.diagnose.values import close
 from gradsync.probes import raised
 from gradsync.probes.optimizers import elements, parameters, watched
 from gradsync.probes.ready_made import ZERO, without
+from gradsync.probes.returned import number_or_nan
 from gradsync.probes.seeding import seed_weights
 from gradsync.ranks.wording import ranks_text
 from gradsync.testing import (
     assert_on_every_rank,
-    assert_rank_by_rank,
     by_rank,
     check,
     each,
@@ -60,7 +61,7 @@ def probe_closure(rank, world_size, trainer, shapes, targets):
         losses = [optimizer.step(closure) for _ in range(2)]
     return {
         "after": [param.detach().clone() for param in params],
-        "losses": [None if loss is None else float(loss) for loss in losses],
+        "losses": [None if loss is None else number_or_nan(loss) for loss in losses],
         "calls": len(calls),
         "grad_mode": torch.is_grad_enabled(),
         "kept": elements(one.state for one in made),
@@ -103,10 +104,14 @@ def test_step_calls_the_closure_and_returns_its_loss(ranks, rng):
             other_steps("after two calls of step(closure)"),
         ],
     )
-    assert_rank_by_rank(
-        each(seen, lambda value: value["losses"]),
-        losses,
-        otherwise="step(closure) does not return what the closure returned, once for each step",
+    other = [rank for rank in range(3) if not close(seen[rank]["losses"], losses[rank])]
+    check(
+        not other,
+        "wrong-signature",
+        "step(closure) does not return what the closure returned, once for each step "
+        f"(GUIDELINES, {GUIDE})",
+        ranks=other,
+        guide=GUIDE,
     )
     hold_calls(seen)
     hold(not_sharded([value["kept"] for value in seen], elements([optimizer.state])))

@@ -6,6 +6,7 @@ import torch
 
 from gradsync.diagnose.shares import repeated, some
 from gradsync.probes import raised
+from gradsync.probes.returned import items_of
 from gradsync.testing import check, exercise
 
 SHARDS, MICROBATCHES = "Shares without padding", "Microbatches"
@@ -43,21 +44,38 @@ def hold_parts(parts, count, case, guide):
         check(holds, code, f"{case}: {text} (GUIDELINES, {guide})", guide=guide)
 
 
+def probe_shards(data_loader, cases):
+    """Return each rank's share in every case, the name of its type and its indices."""
+    shards = [[data_loader.shard_without_padding(m, n, r) for r in range(n)] for m, n in cases]
+    return [
+        [[type(s).__name__, [int(i) for i in items_of(s, "a share")]] for s in shares]
+        for shares in shards
+    ]
+
+
+def hold_ranges(shares, case):
+    kinds = sorted({kind for kind, _ in shares} - {"range"})
+    check(
+        not kinds,
+        "wrong-signature",
+        f"{case}: a share is returned as a {' or a '.join(kinds)}, but should be a `range` "
+        f"(GUIDELINES, {SHARDS})",
+        guide=SHARDS,
+    )
+
+
 @exercise("phase2/shard_without_padding", points=3)
 def test_shards_are_even_and_cover_all(ranks, rng):
     """The shares are contiguous, disjoint, cover all, and are even, larger ones first."""
 
-    def probe(data_loader, cases):
-        return [
-            [[int(i) for i in data_loader.shard_without_padding(m, n, r)] for r in range(n)]
-            for m, n in cases
-        ]
-
     drawn = [(int(rng.integers(1, 200)), int(rng.integers(1, 17))) for _ in range(40)]
     cases = [(10, 4), (8, 4), (7, 1), (11, 3), (7, 4), *drawn]
-    [seen] = ranks(probe, 1, process_group=False, cases=cases)
+    [seen] = ranks(probe_shards, 1, process_group=False, cases=cases)
 
-    for (m, n), parts in zip(cases, seen, strict=True):
+    for (m, n), shares in zip(cases, seen, strict=True):
+        parts = [part for _, part in shares]
+        if [index for part in parts for index in part] != [*range(m)]:
+            hold_ranges(shares, f"{m} samples on {n} ranks")
         hold_parts(parts, m, f"{m} samples on {n} ranks", SHARDS)
 
 
@@ -65,25 +83,14 @@ def test_shards_are_even_and_cover_all(ranks, rng):
 def test_a_rank_may_have_an_empty_shard(ranks, rng):
     """The share is a `range`, an empty one where there are fewer samples than ranks."""
 
-    def probe(data_loader, cases):
-        shards = [[data_loader.shard_without_padding(m, n, r) for r in range(n)] for m, n in cases]
-        return [[[type(s).__name__, [int(i) for i in s]] for s in shares] for shares in shards]
-
     few = int(rng.integers(1, 6))
     cases = [(few, 6), (1, 4), (2, 3), (0, 2), (0, 1), (16, 16)]
-    [seen] = ranks(probe, 1, process_group=False, cases=cases)
+    [seen] = ranks(probe_shards, 1, process_group=False, cases=cases)
 
     for (m, n), shares in zip(cases, seen, strict=True):
         case = f"{m} samples on {n} ranks"
         hold_parts([part for _, part in shares], m, case, SHARDS)
-        kinds = sorted({kind for kind, _ in shares} - {"range"})
-        check(
-            not kinds,
-            "wrong-signature",
-            f"{case}: a share is returned as a {' or a '.join(kinds)}, but should be a `range` "
-            f"(GUIDELINES, {SHARDS})",
-            guide=SHARDS,
-        )
+        hold_ranges(shares, case)
 
 
 def probe_parts(data_loader, batches, num_parts):
@@ -94,7 +101,8 @@ def probe_parts(data_loader, batches, num_parts):
     seen = []
     for batch, number in zip(batches, num_parts, strict=True):
         parts = data_loader.split_microbatches(tuple(batch), number)
-        kinds = [isinstance(parts, list), *(isinstance(part, tuple) for part in parts)]
+        is_list, parts = isinstance(parts, list), items_of(parts, "what split_microbatches returns")
+        kinds = [is_list, *(isinstance(part, tuple) for part in parts)]
         tensors = [[[t.tolist(), list(t.shape), str(t.dtype)] for t in part] for part in parts]
         views = [lies_in(t, whole) for part in parts for t, whole in zip(part, batch, strict=False)]
         seen.append([kinds, tensors, views])

@@ -16,6 +16,7 @@ from gradsync.diagnose.parallel_layers import (
 )
 from gradsync.diagnose.traffic import too_many_bytes
 from gradsync.diagnose.waiting import nobody_waited
+from gradsync.probes.returned import tensor_of
 from gradsync.testing import (
     assert_rank_by_rank,
     by_rank,
@@ -97,7 +98,7 @@ def pass_through(layer, weight, bias, inputs, upstream):
         return kept
     dist.new_group()  # marks where the records of making and filling the layer end
     leaf = inputs.clone().requires_grad_()
-    outputs = layer(leaf)
+    outputs = tensor_of(layer(leaf), "what the layer's forward returns")
     kept |= {"outputs": outputs, "inputs": None, "weight": None, "bias": None}
     if outputs.requires_grad and outputs.shape == upstream.shape:
         outputs.backward(upstream)

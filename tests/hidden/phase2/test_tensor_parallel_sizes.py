@@ -11,6 +11,7 @@ from gradsync.diagnose.parallel_layers import (
 )
 from gradsync.diagnose.waiting import nobody_waited
 from gradsync.probes import raised
+from gradsync.probes.returned import tensor_of
 from gradsync.testing import each, exercise, hold
 
 GUIDE = "Tensor parallelism"
@@ -72,4 +73,5 @@ def beginning(layer_class, rank, **options):
     layer = layer_class(4, 6, **options)
     torch.set_deterministic_debug_mode("default")
     weight = max(layer.parameters(), key=torch.numel)
-    return {"outputs": layer(torch.ones(2, 4)), "weight": weight.detach().reshape(-1)}
+    outputs = tensor_of(layer(torch.ones(2, 4)), "what the layer's forward returns")
+    return {"outputs": outputs, "weight": weight.detach().reshape(-1)}

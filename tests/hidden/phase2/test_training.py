@@ -4,10 +4,12 @@ from functools import partial
 
 import pytest
 
-from gradsync.diagnose.epochs import other_samples
+from gradsync.diagnose.epochs import other_samples, told_another_epoch
+from gradsync.diagnose.means import other_means
 from gradsync.diagnose.printing import other_lines
 from gradsync.diagnose.training import (
     batches_divided,
+    kept_from_earlier_calls,
     later_steps_differ,
     models_differ,
     other_counts,
@@ -24,6 +26,7 @@ from gradsync.probes.training import (
     Classifier,
     draw_samples,
     one_process,
+    orders_of_sampler,
     spied_training,
     steps_of,
 )
@@ -42,9 +45,15 @@ SAMPLER, STEP, GUIDE = "Resumable shares", "Gradient accumulation", "Resuming"
 
 
 def probe_train(rank, world_size, trainer, data, seeds, evaluating=False, **options):
-    """Train on `data` a model of its own seed, perhaps in evaluation mode; say what came of it."""
+    """Train on `data` a model of its own seed, perhaps in evaluation mode; say what came of it.
+
+    `orders` are those of the submission's own sampler.
+    """
     info, model = Info(rank, world_size), Classifier(seeds[rank]).train(not evaluating)
-    return spied_training(trainer.train, info, model, data, **options)
+    seen = spied_training(trainer.train, info, model, data, **options)
+    place = {"rank": rank, "world_size": world_size, "samples": len(data[0][1])}
+    orders = orders_of_sampler(**place, seed=options.get("seed", 0), epochs=3)
+    return {**seen, "orders": orders}
 
 
 def train_in_turn(ranks, world_size, *calls):
@@ -53,8 +62,9 @@ def train_in_turn(ranks, world_size, *calls):
     def probe(rank, world_size, trainer):
         return [probe_train(rank, world_size, trainer, **options) for options in calls]
 
-    seen = ranks(probe, world_size)
-    return case_by_case(seen, len(calls))
+    runs = case_by_case(ranks(probe, world_size), len(calls))
+    hold(kept_from_earlier_calls(runs, GUIDE))
+    return runs
 
 
 @exercise("phase2/train", points=0.75)
@@ -70,6 +80,7 @@ def test_every_epoch_goes_its_own_way_over_the_ranks_shares(ranks, rng):
     headings = {"shares": SAMPLER, "epochs": SAMPLER, "guide": GUIDE}
     hold(trained_in_evaluation_mode(seen, GUIDE))
     hold(other_samples(seen, reseeded, unseeded, samples=41, **headings))
+    hold(told_another_epoch(seen, [value["orders"] for value in seen], SAMPLER))
 
 
 @exercise("phase2/train", points=0.75)
@@ -119,6 +130,7 @@ def test_the_history_has_the_numbers_of_each_epoch(ranks, rng):
     right = with_its_momentum(seen, partial(one_process, data, epochs, 11))
     hold(later_steps_differ(seen, right.weights, right.history, GUIDE))
     headings = {"guide": GUIDE, "evaluation": "Evaluation without padding"}
+    hold(other_means(seen, right.history, 4, **headings))
     hold(other_numbers(seen, *right[1:], **headings))
 
 
@@ -165,7 +177,10 @@ def test_microbatches_change_nothing_but_the_memory(ranks, rng, world_size, part
 
 
 def hold_sizes(plain, seen, parts):
-    """Hold how many samples the model was trained on at once, without and with microbatches."""
+    """Hold how many samples the model was trained on at once, without and with microbatches.
+
+    Each of 2 epochs has a batch of 4 and one of 2.
+    """
     whole, most = ([max(value["sizes"], default=0) for value in run] for run in (plain, seen))
     idle = [rank for rank, size in enumerate(most) if size == 0]
     check(
@@ -185,6 +200,18 @@ def hold_sizes(plain, seen, parts):
         ranks=large,
         guide=STEP,
     )
+    counts = [min(parts, 4), min(parts, 2)] * 2
+    uneven = [rank for rank, value in enumerate(seen) if not are_even(value["sizes"], counts)]
+    check(
+        not uneven,
+        "accumulation-ignored",
+        f"with batches of 4 and of 2 samples and accumulation_steps={parts} the model is trained "
+        f"on {seen[uneven[0]]['sizes'] if uneven else []} samples at a time: each batch should "
+        "come in that many microbatches, of sizes that differ by at most one, or in as many as it "
+        f"has samples (GUIDELINES, {STEP})",
+        ranks=uneven,
+        guide=STEP,
+    )
     other = [rank for rank, size in enumerate(whole) if size != 4]
     check(
         not other,
@@ -194,3 +221,10 @@ def hold_sizes(plain, seen, parts):
         ranks=other,
         guide=STEP,
     )
+
+
+def are_even(sizes, counts):
+    """Tell whether sizes are those of so many microbatches for each batch, differing by one."""
+    left = list(sizes)
+    batches = [[left.pop(0) for _ in range(min(count, len(left)))] for count in counts]
+    return not left and all(batch and max(batch) - min(batch) <= 1 for batch in batches)

@@ -11,9 +11,11 @@ from gradsync.diagnose.checkpoints import writes_too
 from gradsync.probes import Info, raised
 from gradsync.probes.files import HARMS, file_changes, files_with_code, limit_writes
 from gradsync.probes.seeding import seed_weights
+from gradsync.probes.training import TIME_TO_END
 from gradsync.testing import check, exercise
 
 GUIDE = "Resuming"
+LIMIT = 20 + TIME_TO_END  # seconds for a run in which train raises: it may look for lost ranks
 WIDTH = 3000  # of the hidden layer: the model's file has 190 kB, and a batch few bytes
 
 
@@ -66,7 +68,7 @@ def test_a_crash_midway_leaves_the_former_file(ranks):
         after = Path("there.pt")
         return [gone, before is not None and after.exists() and after.read_bytes() == before]
 
-    [[gone, same]] = ranks(probe, 1)
+    [[gone, same]] = ranks(probe, 1, timeout=LIMIT)
 
     check(
         not gone,
@@ -100,7 +102,8 @@ def test_code_in_the_file_is_not_run(ranks):
             raised(lambda: go(trainer, 0, 1, epochs=1))  # refusing it is right
         return [kept, os.path.exists("ran")]
 
-    [[kept, ran]] = ranks(probe, 1, files=files_with_code({"model": {}, "epoch": 1}))
+    files = files_with_code({"model": {}, "epoch": 1})
+    [[kept, ran]] = ranks(probe, 1, timeout=LIMIT * len(files), files=files)
 
     hold_kept(kept)
     check(

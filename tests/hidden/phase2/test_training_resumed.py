@@ -16,6 +16,7 @@ from gradsync.diagnose.values import close
 from gradsync.probes import Info
 from gradsync.probes.printing import printed
 from gradsync.probes.seeding import seed_weights
+from gradsync.probes.training import TIME_TO_END, rows_of
 from gradsync.testing import check, each, exercise, hold
 
 GUIDE = "Resuming"
@@ -23,6 +24,7 @@ GUIDE = "Resuming"
 # padding there, which is other samples in what is left of an epoch than in a whole one.
 SHARE, EPOCHS = 11, 3
 FILE = "progress.pt"
+LIMIT = 20 + TIME_TO_END  # seconds for a run in which train raises: it may look for lost ranks
 
 
 class Net(nn.Module):
@@ -77,7 +79,7 @@ def go(trainer, info, seed, data, path, *, epochs, batch_size=1, stop_at=None):
             float(nn.functional.cross_entropy(output, target))
             for output, target in zip(model.outputs, targets, strict=True)
         ],
-        "history": [{key: float(value) for key, value in dict(row).items()} for row in history],
+        "history": rows_of(history),
     }
 
 
@@ -102,7 +104,7 @@ def test_an_interrupted_training_ends_as_if_undisturbed(ranks, rng, world_size):
     """Interrupted in mid-epoch and called again, it ends with the undisturbed run's weights."""
     options = {"data": draw(rng, SHARE * world_size), "epochs": EPOCHS}
 
-    seen = ranks(probe_interrupted, world_size, **options, stop_at=2 * SHARE - 1)
+    seen = ranks(probe_interrupted, world_size, **options, stop_at=2 * SHARE - 1, timeout=LIMIT)
 
     hold_shares(seen)
     hold_file(seen)
@@ -219,7 +221,7 @@ def test_it_goes_on_with_another_number_of_ranks(ranks, rng):
     samples, share = 72, 36  # of so many steps of 2 ranks: seldom of whole steps of 3
     options = {"data": draw(rng, samples), "batch_size": 3}
     until = {"stop_at": share + 27, "epochs": 2, "undisturbed": False}
-    before = ranks(probe_interrupted, 2, **options, **until)
+    before = ranks(probe_interrupted, 2, **options, **until, timeout=LIMIT)
     hold_file(before)
     epoch, taken = start_of(before, share, 2)  # as the file says
     done = {i for v in before for i in v["first"]["trained"][epoch * share :][:taken]}

@@ -7,6 +7,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -17,6 +18,7 @@ from gradsync.diagnose.values import close
 from gradsync.probes import Info
 from gradsync.probes.printing import printed
 from gradsync.probes.seeding import seed_weights
+from gradsync.probes.training import TIME_TO_END
 from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis
 from gradsync.testing import check, exercise, hold
@@ -28,7 +30,8 @@ FILE = "progress.pt"
 GROUP_LIMIT = 4.0  # seconds that ranks wait for one that is late; sends and receives, at least
 LATE_LIMIT = 0.2  # the same once all have come to the step that one is late for
 SHOWN = 200  # characters of an error
-LIMIT = 20.0  # seconds for ranks to notice that one is gone, and to end
+HAPPENED = {False: "was killed in the middle of training", True: "was later than the timeout"}
+LIMIT = 2 * TIME_TO_END + 3 * GROUP_LIMIT  # seconds for a run: a late rank ends after the others
 
 
 class Net(nn.Module):
@@ -92,16 +95,21 @@ def probe_fault(rank, world_size, trainer, data, at, lost, *, late):
         reached.append(at)
         (be_late if late else be_killed)()
 
-    process, train, said, reached = os.getpid(), trainer.train, None, []
+    process, train, said, kind, reached = os.getpid(), trainer.train, None, None, []
     try:
         go(train, Info(rank, world_size), data, FILE, at=at, fate=meet_it)
     except NotImplementedError:
         raise
-    except BaseException as error:  # which one is not promised
-        said = words(error)
+    except BaseException as error:  # SystemExit, too
+        said, kind = words(error), kind_of(error)
     Path(f"ended-{rank}").touch()
     content = Path(FILE).read_bytes() if Path(FILE).exists() else None
-    return {"said": said, "content": content, "reached": bool(reached)}
+    return {"said": said, "kind": kind, "content": content, "reached": bool(reached)}
+
+
+def kind_of(error):
+    """Return the name of an exception's type: "RuntimeError" also for its subclasses."""
+    return "RuntimeError" if isinstance(error, RuntimeError) else type(error).__name__
 
 
 def words(error):
@@ -132,7 +140,7 @@ def test_after_a_rank_is_killed_training_ends_and_can_be_gone_on_with(ranks, rng
 
     seen = lose(ranks, inputs, late=False)
 
-    hold_ended(seen, inputs["lost"], "was killed in the middle of training")
+    hold_ended(seen, inputs["lost"], HAPPENED[False])
     hold_resumed(ranks, inputs, seen)
 
 
@@ -143,31 +151,46 @@ def test_a_rank_that_is_seconds_late_ends_training_and_a_short_delay_does_not(ra
 
     seen = lose(ranks, inputs, late=True)
 
-    hold_ended(seen, inputs["lost"], "came later than the group's timeout")
+    hold_ended(seen, inputs["lost"], HAPPENED[True])
     hold_resumed(ranks, inputs, seen, pause=0.15)
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["killed", "late"])
 @exercise("phase2/train", points=1)
-def test_the_error_names_the_rank_that_was_killed(ranks, rng):
-    """When a rank is killed, the error that a survivor ends with says which rank it was."""
+def test_the_error_names_the_rank_that_was_lost(ranks, rng, late):
+    """When a rank is killed or late, the others end with a RuntimeError that names that rank."""
     inputs = draw(rng)
     lost = inputs["lost"]
 
-    seen = lose(ranks, inputs, late=False)
+    seen = lose(ranks, inputs, late=late)
 
-    hold_ended(seen, lost, "was killed in the middle of training")
-    named = {rank: numbers_of_ranks(seen[rank]["said"]) for rank in seen.answered}
-    told = "; ".join(
-        f"rank {rank}'s " + (f"names {ranks_text(found)}" if found else "names no rank")
+    what = HAPPENED[late]
+    hold_ended(seen, lost, what)
+    others = [rank for rank in seen.answered if rank != lost]
+    named = {rank: numbers_of_ranks(seen[rank]["said"]) for rank in others}
+    texts = "; ".join(
+        f"the error of rank {rank} names {ranks_text(found) if found else 'no rank'}"
         for rank, found in named.items()
     )
+    wrong = [rank for rank, found in named.items() if lost not in found]
+    if not any(found <= {rank, lost} for rank, found in named.items()):
+        wrong = others  # a slow machine may have one rank take another for lost, but not all
     check_that(
-        any(lost in found and found <= {rank, lost} for rank, found in named.items()),
+        not wrong,
         "rank-not-named",
-        f"rank {lost} was killed in the middle of training, and the errors that the others ended "
-        f"with do not say so: {told}. Whoever reads them at night wants to know where to look. One "
-        f'of them at least should say "rank {lost}", and name no other but the rank that raises it',
-        named,
+        f"rank {lost} {what}: {texts}. The error of each other rank should contain "
+        f'"rank {lost}" and name no rank that is still alive, except the one that raises it: '
+        "whoever reads the error looks at that rank first",
+        wrong,
+    )
+    other = [rank for rank in others if seen[rank]["kind"] != "RuntimeError"]
+    kinds = ", ".join(sorted({seen[rank]["kind"] for rank in other}))
+    check_that(
+        not other,
+        "wrong-signature",
+        f"rank {lost} {what}, and train ends with {kinds} on {ranks_text(other)}: "
+        "a RuntimeError is expected",
+        other,
     )
 
 
@@ -179,15 +202,15 @@ def lose(ranks, inputs, *, late):
         if failure is None or failure.status != "timeout":
             return None
         text = (
-            f"rank {lost} {'came very late' if late else 'was killed'} in the middle of training, "
-            f"and {LIMIT:g} s later not all of the others have ended (GUIDELINES, {GUIDE}): "
-            f"{failure.diagnosis.explanation}"
+            f"rank {lost} {HAPPENED[late]}, and the other ranks did not end within "
+            f"{TIME_TO_END:g} s: {failure.diagnosis.explanation} (GUIDELINES, {GUIDE})"
         )
         ranks, where = failure.diagnosis.ranks, failure.diagnosis.where
         return Diagnosis("hangs-after-a-fault", ranks, text, where, GUIDE)
 
     lost = inputs["lost"]
-    options = {"casualties": [lost], "timeout": LIMIT, "mistakes": [hangs]}
+    limit = LIMIT if late else LIMIT - TIME_TO_END
+    options = {"casualties": [lost], "timeout": limit, "mistakes": [hangs]}
     return ranks(probe_fault, RANKS, process_group=False, **options, **inputs, late=late)
 
 

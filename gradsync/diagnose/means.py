@@ -1,0 +1,87 @@
+"""Numbers of a history that are means over other samples than all, or means of means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradsync.diagnose.training import Run
+from gradsync.diagnose.values import close
+from gradsync.records import Diagnosis
+
+Numbers = NDArray[Any]
+Means = Sequence[float]  # by rank
+WHOLE = "All ranks need the mean over the samples of all"
+
+
+def other_means(
+    seen: Run, right: Sequence[Mapping[str, Any]], batch_size: int, *, guide: str, evaluation: str
+) -> Diagnosis | None:
+    """A number of an epoch is that of some ranks' samples, or a mean of means.
+
+    Args:
+        seen: with an entry for each epoch.
+        right: these epochs' entries, and in `samples` what the numbers are the means of: values
+            (sample,), for the train loss a list of them by step, the ranks' samples one after the
+            other.
+        batch_size: of one rank.
+        guide: the heading of GUIDELINES.md on the training.
+        evaluation: the one on the validation samples.
+    """
+    for epoch, wanted in enumerate(right):
+        for name, values in wanted["samples"].items():
+            told = [value["history"][epoch][name] for value in seen]
+            if all(close(number, wanted[name]) for number in told):
+                continue
+            trains = name == "train_loss"
+            known = (
+                _own_steps(values, len(seen)) if trains else _shared(values, len(seen), batch_size)
+            )
+            for means, code, what in known:
+                if close(told, list(means)):
+                    heading = guide if trains else evaluation
+                    text = f"`{name}` of epoch {epoch} is {told} by rank: {what}"
+                    text = f"{text} (GUIDELINES, {heading})"
+                    return Diagnosis(code, tuple(range(len(seen))), text, guide=heading)
+    return None
+
+
+def _own_steps(steps: Sequence[Numbers], size: int) -> Iterator[tuple[Means, str, str]]:
+    """Yield what ranks would return of their own samples of each step."""
+    shares = [
+        np.concatenate(parts)
+        for parts in zip(*(np.array_split(s, size) for s in steps), strict=True)
+    ]
+    yield from _local([float(share.mean()) for share in shares])
+
+
+def _shared(values: Numbers, size: int, batch_size: int) -> Iterator[tuple[Means, str, str]]:
+    """Yield what ranks would return of samples that are shared out, one way or another."""
+    padded = np.resize(values, -(-len(values) // size) * size)
+    for whole, repeats in ((values, False), (padded, True)):
+        dealings = (np.array_split(whole, size), [whole[rank::size] for rank in range(size)])
+        for shares in dealings:
+            yield from _local([float(share.mean()) for share in shares if len(share)])
+            starts = range(0, max(map(len, shares)), batch_size)
+            batches = [
+                part for share in shares for s in starts if len(part := share[s : s + batch_size])
+            ]
+            for parts in ([share for share in shares if len(share)], batches):
+                mean = float(np.mean([part.mean() for part in parts]))
+                if repeats:
+                    text = "samples that the padding repeats count more than once"
+                    yield [mean] * size, "samples-repeated", text
+                else:
+                    text = "a mean of means, where shares or batches have different sizes. Sum up, "
+                    text += "and divide once by the number of all samples"
+                    yield [mean] * size, "mean-of-means", text
+
+
+def _local(own: Means) -> Iterator[tuple[Means, str, str]]:
+    if len(own) > 1:
+        yield own, "loss-is-local", f"each rank returns the mean over its own samples. {WHOLE}"
+        for rank, mean in enumerate(own):
+            yield [mean] * len(own), "loss-is-local", f"that of rank {rank}'s samples. {WHOLE}"
