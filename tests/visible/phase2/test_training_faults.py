@@ -15,6 +15,7 @@ from gradsync.testing import check, exercise
 
 GUIDE = "When a rank dies"
 EPOCHS, STEPS = 2, 4  # steps of an epoch
+LIMIT = 65  # seconds: the other ranks have to end within 60
 
 
 class Mortal(nn.Module):
@@ -47,11 +48,11 @@ def test_a_rank_is_killed_in_the_second_epoch(ranks):
                 trainer.train(Info(rank, world_size), model, data, data, **options)
         except NotImplementedError:
             raise
-        except Exception as error:  # noqa: BLE001 - which one is not promised
+        except Exception as error:  # noqa: BLE001 - the checks below judge it
             said = str(error)
         return {"said": said, "there": Path("progress.pt").exists()}
 
-    seen = ranks(probe, world_size=2, casualties=[1], timeout=10)
+    seen = ranks(probe, world_size=2, casualties=[1], timeout=LIMIT)
 
     check(
         seen[0]["said"] is not None,

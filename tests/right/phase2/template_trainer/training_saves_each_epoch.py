@@ -4,7 +4,6 @@ Which rank is gone is told by its connection alone.
 """
 
 import json
-import sys
 import tempfile
 
 
@@ -14,7 +13,8 @@ def train(info, *args, **options):
     except RuntimeError:
         broken = [r for r in range(info.world_size) if r != info.rank and not _connected(r)]
         if broken:
-            sys.exit(f"rank {info.rank} has no connection to rank {broken[0]} any more")
+            text = f"rank {info.rank} has no connection to rank {broken[0]} any more"
+            raise RuntimeError(text) from None
         raise
 
 
