@@ -19,7 +19,6 @@ SEEN = [
     "takes-torch's-sampler",
     "trains-with-the-ready-made-class",
     "calls-the-ready-made-all-reduce",
-    "goes-through-a-set-of-parameters",
     "goes-through-a-set-of-gradients",
     "rounds-the-share-down",
     "says-a-length-that-is-rounded-down",

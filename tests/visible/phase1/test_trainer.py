@@ -32,7 +32,7 @@ def test_every_rank_ends_with_the_model_of_rank_0(ranks):
     """Rank 0's model is full of 10s, rank 1's of 11s, rank 2's of 12s: all become 10s."""
 
     def probe(rank, trainer):
-        model = placed(full_of(10 + rank), rank)
+        model = full_of(10 + rank)
         trainer.broadcast_model(model)
         return model.state_dict()
 
