@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import DistributedSampler, TensorDataset
 
 from gradsync.diagnose.shares import diagnose_shares
 from gradsync.testing import check, exercise
@@ -161,11 +161,19 @@ def test_two_ranks_load_half_each(ranks):
         train_loader, val_loader = data_loader.create_dataloaders(
             train, val, batch_size=4, world_size=world_size, rank=rank
         )
-        return [batches_of(train_loader), batches_of(val_loader)]
+        samplers = [type(loader.sampler) for loader in (train_loader, val_loader)]
+        return [batches_of(train_loader), batches_of(val_loader), DistributedSampler in samplers]
 
     seen = ranks(probe, world_size=2, process_group=False)
 
-    drawn = [sorted(joined(train)) for train, _ in seen]  # (rank, sample)
+    check(
+        not any(shortcut for _, _, shortcut in seen),
+        "forbidden-shortcut",
+        "a loader runs over torch's own DistributedSampler, but should run over the "
+        f"PaddedDistributedSampler that you have written (GUIDELINES, {LOADERS})",
+        guide=LOADERS,
+    )
+    drawn = [sorted(joined(train)) for train, _, _ in seen]  # (rank, sample)
     check(
         sorted(drawn[0] + drawn[1]) == list(range(12)),
         "sampler-not-used" if drawn[0] == drawn[1] else "samples-dropped",
@@ -174,7 +182,7 @@ def test_two_ranks_load_half_each(ranks):
         f"(GUIDELINES, {LOADERS})",
         guide=LOADERS,
     )
-    sizes = [[len(batch) for batch in train] for train, _ in seen]
+    sizes = [[len(batch) for batch in train] for train, _, _ in seen]
     check(
         sizes == [[4, 2], [4, 2]],
         "batch-size-divided",
@@ -183,7 +191,7 @@ def test_two_ranks_load_half_each(ranks):
         f"(GUIDELINES, {LOADERS})",
         guide=LOADERS,
     )
-    val = [val for _, val in seen]  # (rank, batch, sample)
+    val = [val for _, val, _ in seen]  # (rank, batch, sample)
     is_shuffled = diagnose_shares([joined(batches) for batches in val], 8, shuffle=True) is None
     check(
         val == [[[0, 1, 2, 3]], [[4, 5, 6, 7]]],

@@ -144,7 +144,7 @@ def test_it_only_looks(ranks):
     def probe(trainer):
         model = scores_as_they_come().train()
         modes = []
-        model.register_forward_hook(lambda *_: modes.append(model.training))
+        model.register_forward_hook(lambda used, *_: modes.append(used.training))  # or a copy
         data = TensorDataset(torch.ones(2, 2), torch.zeros(2, dtype=torch.long))
         trainer.evaluate(model, DataLoader(data, batch_size=1), nn.NLLLoss())
         return {"trained meanwhile": any(modes), "training afterwards": model.training}

@@ -28,8 +28,10 @@ def who_am_i(trainer, environ):
     """Return what read_rank_info says, or how it refuses to."""
     try:
         info = trainer.read_rank_info(environ)
-    except (ValueError, KeyError) as error:
-        return f"{type(error).__name__}: {error}"
+    except ValueError as error:  # or one of its kind
+        return f"ValueError: {error}"
+    except KeyError as error:
+        return f"KeyError: {error}"
     return asdict(info) if isinstance(info, trainer.RankInfo) else repr(info)
 
 

@@ -6,6 +6,7 @@ from torch import nn
 from gradsync.diagnose.absent_gradients import none_gradient_skipped
 from gradsync.diagnose.broadcast import broadcast_mistakes
 from gradsync.diagnose.gradients import gradient_mistakes
+from gradsync.probes.models import placed
 from gradsync.testing import assert_on_every_rank, exercise, would_be
 
 MODEL, STEP = "Model synchronisation", "The training step"
@@ -84,7 +85,7 @@ def test_gradients_become_their_mean(ranks):
     """The weight's gradients 2 and 6 become 4 on both ranks, the bias's 1 and 5 become 3."""
 
     def probe(rank, trainer):
-        model = nn.Linear(1, 1)
+        model = placed(nn.Linear(1, 1), rank)
         model.weight.grad = torch.tensor([[2.0]] if rank == 0 else [[6.0]])
         model.bias.grad = torch.tensor([1.0] if rank == 0 else [5.0])
         trainer.average_gradients(model)
@@ -97,7 +98,17 @@ def test_gradients_become_their_mean(ranks):
     assert_on_every_rank(
         seen,
         mean,
-        mistakes=gradient_mistakes(before),
+        mistakes=[
+            would_be(
+                [{"weight": 3.5, "bias": 3.5}] * 2,
+                "deadlock-order-differs",
+                "the weight's gradient of one rank was averaged with the bias's of the other: all "
+                "ranks must go through the parameters in the same order. The order of a set "
+                "differs from rank to rank",
+                "Gradient aggregation",
+            ),
+            *gradient_mistakes(before),
+        ],
         otherwise=f"the gradients {before[0]} on rank 0 and {before[1]} on rank 1 should become "
         f"{mean} on both, but they became {list(seen)}",
     )

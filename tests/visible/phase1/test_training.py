@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from gradsync.probes.ready_made import DDP, without
 from gradsync.testing import check, exercise
 
 GUIDE = "Training"
@@ -18,9 +19,12 @@ class Line(nn.Linear):
     def __init__(self):
         super().__init__(2, 2)
         self.trained = 0  # points
+        self.largest = 0  # points at a time
 
     def forward(self, places):
-        self.trained += len(places) if self.training else 0
+        if self.training:
+            self.trained += len(places)
+            self.largest = max(self.largest, len(places))
         return super().forward(places)
 
 
@@ -37,8 +41,14 @@ def train_a_little(rank, world_size, trainer):
     model = Line()
     info = trainer.RankInfo(rank, world_size, rank, "127.0.0.1", 29500)
     sets = points(200, seed=1), points(40, seed=2)
-    history = trainer.train(info, model, *sets, epochs=3, batch_size=20, lr=1.0)
-    return {"history": history, "weights": model.weight, "trained": model.trained}
+    with without(DDP):
+        history = trainer.train(info, model, *sets, epochs=3, batch_size=20, lr=1.0)
+    return {
+        "history": history,
+        "weights": model.weight,
+        "trained": model.trained,
+        "largest": model.largest,
+    }
 
 
 @exercise("phase1/train", points=1)
@@ -88,6 +98,15 @@ def test_both_ranks_end_with_one_model_after_half_of_the_work_each(ranks):
         f"in 3 epochs over 200 points, the 2 ranks train on {counts[0]} and {counts[1]} of them, "
         f"but should train on 300 each, half of them in each epoch (GUIDELINES, {GUIDE})",
         ranks=[rank for rank in (0, 1) if counts[rank] != 300],
+        guide=GUIDE,
+    )
+    largest = [value["largest"] for value in seen]
+    check(
+        largest != [10, 10],
+        "batch-size-divided",
+        "with a batch_size of 20 each of 2 ranks trains on 10 points at a time, but should train "
+        f"on 20: `batch_size` is that of one rank (GUIDELINES, {GUIDE})",
+        ranks=(0, 1),
         guide=GUIDE,
     )
     weights = [value["weights"].numpy() for value in seen]  # (rank, class, xy)
