@@ -57,26 +57,18 @@ def grade(
 
     Raises:
         CourseError: a phase has no such suite.
-        GraderError: pytest itself failed, a test is broken, or the ranks could not be started or
-            were lost.
+        GraderError: pytest itself failed, a test is broken, or the ranks were lost.
     """
     began = time.monotonic()
     suites = [course.suite(audience, phase) for phase in phases]
     starter = get_launcher(launcher)
     starter.warm_up()
     needs = {each.id: each.needs for phase in phases for each in course.exercises(phase)}
-    collector = Collector(
-        exercise,
-        starter,
-        workers or count_workers(),
-        TimeBudget(needs),
-        submission.refused,
-        on_test,
-    )
+    count = workers or count_workers()
+    collector = Collector(exercise, starter, count, TimeBudget(needs), submission.refused, on_test)
     with unpacked(submission.files) as folder:
         options = [f"--submission={folder}", f"--seed={seed}", *pytest_options]
-        if launcher is not None:
-            options.append(f"--launcher={launcher}")
+        options += [] if launcher is None else [f"--launcher={launcher}"]
         _run(suites, course.root, options, collector)
     return Report(
         submission=submission.name,

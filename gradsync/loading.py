@@ -17,7 +17,7 @@ from typing import Any
 
 from gradsync.probes.imports import load_files
 from gradsync.ranks.crew import Launcher
-from gradsync.ranks.failures import on_import
+from gradsync.ranks.exceptions import on_import
 from gradsync.ranks.observe import observe
 from gradsync.ranks.task import Task
 from gradsync.records import Failure, Observation

@@ -46,19 +46,9 @@ def verdict_of(
 ) -> Verdict:
     """Return the verdict of a test that ended with `error`, or well.
 
-    Args:
-        error: what ended the test; None where it passed.
-        id: of the test.
-        exercise: that it is of.
-        file: the learner's file with the exercise.
-        max_points: what passing is worth.
-        title: the test's sentence.
-        seconds: how long it took.
-        seen: its runs.
-        folder: where the files under test lie; no report names it.
-        guide: the heading of the guide that explains the exercise.
-        stubs: names in the learner's file without a body. What fails in an exercise of such a name
-            is not written yet.
+    `seen` are the test's runs, and `folder` is where the files under test lie: no report names it.
+    `stubs` are the names in the learner's file without a body: what fails in an exercise of such a
+    name is not written yet. The rest is as in the `Verdict`.
     """
     status, message, diagnosis = _judge(error, exercise, title)
     if exercise.rpartition("/")[2] in stubs and _is_for_lack(status, diagnosis):

@@ -21,7 +21,7 @@ ZERO = ReadyMade(
 
 
 class ForbiddenShortcut(Exception):  # noqa: N818 - what a learner did, by the name of its code
-    """An exercise was left to the ready-made class; `failures` knows it by this name."""
+    """An exercise was left to the ready-made class; `ranks.exceptions` knows it by its name."""
 
 
 @contextmanager

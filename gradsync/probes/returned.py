@@ -15,7 +15,7 @@ SHOWN = 60  # characters of a value in a message
 
 
 class WrongReturn(TypeError):  # noqa: N818 - what a learner did, by the name of its code
-    """A function returned another type than promised; `ranks.failures` knows it by this name."""
+    """A function returned another type than promised; `ranks.exceptions` knows it by this name."""
 
 
 def described(value: Any) -> str:

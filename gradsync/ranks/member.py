@@ -9,7 +9,7 @@ from typing import Any
 
 from gradsync.ranks import events, failures, wire
 from gradsync.ranks.crew import Lines
-from gradsync.ranks.failures import Raised
+from gradsync.ranks.exceptions import Raised
 from gradsync.records import Failure
 
 MAX_STACKS = 256 * 2**10  # bytes kept of what it writes of its threads

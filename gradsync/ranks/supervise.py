@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from gradsync.ranks import events, failures, postmortem, stacks, values, wire, wording
+from gradsync.ranks import events, exceptions, failures, postmortem, stacks, values, wire, wording
 from gradsync.ranks.crew import Crew, LauncherError
-from gradsync.ranks.failures import Raised
+from gradsync.ranks.exceptions import Raised
 from gradsync.ranks.member import Member
 from gradsync.ranks.patience import Budget, Patience
 from gradsync.ranks.standoff import Call, Standoff, Stuck
@@ -231,7 +231,7 @@ class Run:
             return wording.mismatch(conflicts[0])
         told = culprits or errors
         first = next(iter(told.values()))
-        return failures.raised(first, tuple(r for r, error in told.items() if error.alike(first)))
+        return exceptions.raised(first, tuple(r for r, error in told.items() if error.alike(first)))
 
     def _notice_deaths(self) -> None:
         """Close the books on ranks that have ended, though a child may hold their sockets open."""

@@ -17,7 +17,7 @@ from gradsync.probes.returned import (
 )
 from gradsync.probes.sampling import indices_of, length_of
 from gradsync.probes.training import rows_of
-from gradsync.ranks.failures import Raised, raised
+from gradsync.ranks.exceptions import Raised, raised
 
 
 @pytest.mark.parametrize("value", [1, 1.0, True, np.float32(1), torch.tensor(1.0), torch.ones(1)])

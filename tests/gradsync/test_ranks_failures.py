@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from gradsync import RankFailure, run_ranks
-from gradsync.ranks import failures
+from gradsync.ranks import exceptions
 
 both_launchers = pytest.mark.parametrize("launcher", ["fork", "spawn"])
 
@@ -130,9 +130,9 @@ def test_sys_exit_is_a_crash_whatever_the_code(failure_of, code):
 
 def test_sys_exit_on_import_is_reported_for_the_whole_file():
     frames = [["template_trainer.py:7", "<module>", "sys.exit(0)"]]
-    error = failures.Raised.read({"type": "SystemExit", "code": 0, "frames": frames})
+    error = exceptions.Raised.read({"type": "SystemExit", "code": 0, "frames": frames})
 
-    diagnosis = failures.raised(error, (0, 1)).diagnosis
+    diagnosis = exceptions.raised(error, (0, 1)).diagnosis
 
     assert diagnosis.whole_file
     assert "line 7 ends the process with SystemExit(0)" in diagnosis.explanation
@@ -262,9 +262,9 @@ def test_a_collective_without_a_group_is_told(failure_of, here):
     [("'NoneType' object", "every path"), ("non-iterator", "`__iter__`"), ("index 5", "")],
 )
 def test_of_what_came_back_and_is_no_use_no_more_is_said_than_is_known(message, hint):
-    error = failures.Raised.read({"type": "TypeError", "message": message})
+    error = exceptions.Raised.read({"type": "TypeError", "message": message})
 
-    text = failures.raised(error, (0,)).diagnosis.explanation
+    text = exceptions.raised(error, (0,)).diagnosis.explanation
 
     assert hint in text if hint else text.endswith(f"can't be used (TypeError: {message})")
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from gradsync.ranks import failures, importing
+from gradsync.ranks import exceptions, importing
 from gradsync.records import Diagnosis, Failure
 
 
 def told(type_, message="", *frames, **more):
     header = {"type": type_, "message": message, "frames": list(frames), **more}
-    return failures.raised(failures.Raised.read(header), (0, 1))
+    return exceptions.raised(exceptions.Raised.read(header), (0, 1))
 
 
 def outside(line, source, file="template_trainer.py"):
@@ -65,7 +65,7 @@ def test_a_cell_of_a_notebook_is_no_file():
 def test_a_loop_on_import_is_told_as_that():
     loop = Failure("timeout", Diagnosis("too-slow", (0,), "not done", "template_trainer.py:3"))
 
-    text = failures.on_import(loop, "template_trainer.py").diagnosis.explanation
+    text = exceptions.on_import(loop, "template_trainer.py").diagnosis.explanation
 
     assert "the import does not end, it is at template_trainer.py:3" in text
     assert "__main__" in text
