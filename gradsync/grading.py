@@ -67,9 +67,8 @@ def grade(
     count = workers or count_workers()
     collector = Collector(exercise, starter, count, TimeBudget(needs), submission.refused, on_test)
     with unpacked(submission.files) as folder:
-        options = [f"--submission={folder}", f"--seed={seed}", *pytest_options]
-        options += [] if launcher is None else [f"--launcher={launcher}"]
-        _run(suites, course.root, options, collector)
+        own = [f"--submission={folder}", f"--seed={seed}", *_launcher_option(launcher)]
+        _run(suites, course.root, [*own, *pytest_options], collector)
     return Report(
         submission=submission.name,
         seed=seed,
@@ -81,6 +80,10 @@ def grade(
 
 def draw_seed() -> int:
     return secrets.randbelow(2**48)  # more than a rank can try to find out the others' inputs
+
+
+def _launcher_option(launcher: LauncherName | None) -> list[str]:
+    return [] if launcher is None else [f"--launcher={launcher}"]
 
 
 def _run(suites: Sequence[Path], root: Path, options: Sequence[str], collector: Collector) -> None:
