@@ -56,20 +56,17 @@ def grade(
 
     Raises:
         CourseError: a phase has no such suite.
-        GraderError: pytest itself failed, a test is broken, or the ranks could not be started or
-            were lost.
+        GraderError: pytest itself failed, a test is broken, or ranks were lost or did not start.
     """
     began = time.monotonic()
     suites = [course.suite(audience, phase) for phase in phases]
     starter = get_launcher(launcher)
     starter.warm_up()
-    collector = Collector(
-        exercise, starter, workers or count_workers(), submission.refused, on_test
-    )
+    workers = workers or count_workers()
+    collector = Collector(exercise, starter, workers, submission.refused, on_test)
     with unpacked(submission.files) as folder:
         options = [f"--submission={folder}", f"--seed={seed}", *pytest_options]
-        if launcher is not None:
-            options.append(f"--launcher={launcher}")
+        options += [f"--launcher={launcher}"] * (launcher is not None)
         _run(suites, course.root, options, collector)
     return Report(
         submission=submission.name,
