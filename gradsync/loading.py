@@ -77,7 +77,7 @@ def _observe(task: Task, paths: Sequence[Path], launcher: Launcher) -> Observati
         world_size=1,
         inputs={"paths": [str(path) for path in paths]},
         roots=task.roots,
-        path=task.path,
+        path=(*task.path[:1], str(paths[0].parent.parent), *task.path[1:]),  # as tests do
         readable=task.readable,
         environ=task.environ,
         timeout=PATIENCE,

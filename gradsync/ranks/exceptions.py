@@ -25,7 +25,18 @@ PROBES = {  # what a test's own code raises: the code of the mistake, and what i
     "ForbiddenShortcut": ("forbidden-shortcut", "{message}. It is called"),  # .probes.ready_made
     "WrongReturn": ("wrong-signature", "{who}: {message}"),  # gradsync.probes.returned
 }
-DEBUGGER = ", as where breakpoint() was left: a debugger asks how to go on, and nobody is there,"
+HINTS = {  # by what Python or torch says, where that alone does not help a beginner
+    "^BdbQuit": "Was breakpoint() left in? On a rank nobody can answer a debugger",
+    "^EOFError": "On a rank nobody can answer input()",
+    "^NotImplementedError$": "Is the name of a method misspelt, such as __iter__ or forward?",
+    "default process group twice": "A process group is running already: use it, and start none",
+    "'(builtin_function_or_)?(method|function)'": "Are the brackets of a call missing?",
+}
+SIGNATURES = {  # by what Python says of arguments that don't fit
+    r"takes no arguments": "is __init__ misspelt?",
+    r"\w\.\w+\(\) takes": "is `self` missing, or was a parameter renamed, added or removed?",
+    "": "was a parameter of it renamed, added or removed?",
+}
 REPEATS = 4  # frames of one function, of the 20 that a rank tells, that make a recursion
 NO_GROUP = "process group has not been initialized"
 
@@ -118,7 +129,8 @@ def raised(error: Raised, ranks: tuple[int, ...]) -> Failure:
     if error.imported_at:
         return _failed_import(error, ranks)
     status, code, text, where = _classify(error, ranks)
-    at = f" at {where}" if where and code not in ("unfinished", "wrong-signature") else ""
+    told = code in ("unfinished", "wrong-signature") or (where and f" at {where}" in text)
+    at = f" at {where}" if where and not told else ""
     return Failure(
         status=status,
         diagnosis=Diagnosis(code, ranks, text + at, where),
@@ -177,7 +189,8 @@ def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, 
         text = importing.missing_name(error.missing, error.module or "the file", error.defined)
         return "missing", "missing-name", text, None
     if error.type == "TypeError" and not error.frames and ARGUMENTS.search(error.message):
-        text = f"{error.message}: was a parameter of it renamed, added or removed?"
+        asked = next(ask for sign, ask in SIGNATURES.items() if re.search(sign, error.message))
+        text = f"{error.message}: {asked}"
         return "error", "wrong-signature", text, None
     if error.type in ("SystemExit", "KeyboardInterrupt"):
         text = f"{who} ended itself with {error.type}({error.code})"
@@ -194,12 +207,14 @@ def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, 
         hints = [hint for sign, hint in UNUSABLE_HINTS.items() if sign in error.message]
         text = f"what came back can't be used ({said}){''.join(hints[:1])}"
         return "error", "wrong-signature", text, None
-    return "error", "exception", f"{who} raised {said}{_hint(error)}", error.where
+    at = f" at {error.where}" if error.where else ""
+    return "error", "exception", f"{who} raised {said}{at}{_hint(error)}", error.where
 
 
 def _hint(error: Raised) -> str:
-    if error.type == "BdbQuit":
-        return DEBUGGER
+    hints = [hint for sign, hint in HINTS.items() if re.search(sign, error.said)]
+    if hints:
+        return f". {hints[0]}"
     if error.type == "RecursionError":
         return endless_text(error.endless_call)
     return importing.missing_module(error.message, error.where)

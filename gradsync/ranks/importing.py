@@ -98,7 +98,9 @@ def failed_import(type_: str, said: str, message: str, frames: Iterable[tuple[st
     if hint := missing_module(message, place):
         return f"{place} raises {said}{hint}"
     if found := NO_NAME.search(message):
-        return f"{place} imports {found[1]} from {found[2]}, which does not define it"
+        return (
+            f"{place} imports {found[1]} from {found[2]}, which does not define it: is it misspelt?"
+        )
     if "attempted relative import" in message:
         return f"{place} has a relative import: write `from NAME import ...`, without the dot"
     ends = type_ in ("SystemExit", "KeyboardInterrupt")

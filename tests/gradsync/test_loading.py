@@ -101,3 +101,15 @@ def test_a_folder_beside_the_package_is_not_handed_in_either(course):
     seen = verdicts(course, "import tests\n")
 
     assert "Only the course's own files are handed in" in seen[0].message
+
+
+def test_a_file_may_be_imported_by_its_phase(course):
+    source = (
+        "from phase1 import template_trainer as me\n\n\ndef double(number):\n    return number\n"
+    )
+
+    assert [verdict.status for verdict in verdicts(course, source)] == [
+        "failed",
+        "failed",
+        "passed",
+    ]

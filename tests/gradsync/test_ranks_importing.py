@@ -111,3 +111,30 @@ def test_an_error_of_ones_own_for_what_is_not_written_is_a_gap():
     assert told("NotImplementedError", "", row, by_user=True).status == "unfinished"
     assert told("NotImplementedError", "later", row, by_user=True).detail == "evaluate"
     assert told("NotImplementedError", "sparse", row).status == "error"  # torch's
+
+
+@pytest.mark.parametrize(
+    ("type_", "message", "said"),
+    [
+        ("TypeError", "'method' object is not iterable", "Are the brackets of a call missing?"),
+        ("EOFError", "EOF when reading a line", "nobody can answer input()"),
+        ("BdbQuit", "", "breakpoint()"),
+        ("ValueError", "trying to initialize the default process group twice!", "start none"),
+    ],
+)
+def test_an_everyday_slip_gets_a_hint_after_its_line(type_, message, said):
+    seen = told(type_, message, ["template_trainer.py:8", "train", "x"]).diagnosis.explanation
+
+    assert said in seen.partition(" at template_trainer.py:8. ")[2]
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("Sampler() takes no arguments", "is __init__ misspelt?"),
+        ("Sampler.__init__() takes 3 positional arguments but 4 were given", "is `self` missing"),
+        ("train() missing 1 required positional argument: 'lr'", "was a parameter of it renamed"),
+    ],
+)
+def test_arguments_that_do_not_fit_have_a_likely_cause(message, said):
+    assert said in told("TypeError", message).diagnosis.explanation

@@ -115,6 +115,28 @@ def test_gradients_become_their_mean(ranks):
 
 
 @exercise("phase1/average_gradients", points=1)
+def test_three_ranks_divide_by_three(ranks):
+    """The gradients 2, 6 and 1 become 3 on all of three ranks."""
+
+    def probe(rank, trainer):
+        model = one_weight(0.0)
+        model.weight.grad = torch.tensor([[[2.0, 6.0, 1.0][rank]]])
+        trainer.average_gradients(model)
+        return numbers_in_gradients(model)
+
+    seen = ranks(probe, world_size=3)
+
+    before = [{"weight": 2.0}, {"weight": 6.0}, {"weight": 1.0}]
+    assert_on_every_rank(
+        seen,
+        {"weight": 3.0},
+        mistakes=gradient_mistakes(before),
+        otherwise="the gradients 2, 6 and 1 on three ranks should become 3 on all of them, but "
+        f"they became {[value['weight'] for value in seen]}",
+    )
+
+
+@exercise("phase1/average_gradients", points=1)
 def test_a_missing_gradient_counts_as_zero(ranks):
     """The gradient is 6 on rank 0 and None on rank 1: the mean of 6 and 0 is 3."""
 
@@ -172,7 +194,8 @@ def test_two_ranks_step_as_one_process_with_both_samples(ranks):
             would_be(
                 [0.0, 0.0],
                 "does-not-learn",
-                "after a step the weight is still 0, but should be 0.7: did the optimizer step?",
+                "after a step the weight is still 0, but should be 0.7: were `backward()` "
+                "and `step()` called? Without the brackets a method is not called",
                 STEP,
             ),
         ],
