@@ -37,17 +37,18 @@ def probe_steps(rank, trainer, inputs, targets, sizes):
     """Take a step on each of this rank's batches; return what is known of the last one.
 
     `losses` is how often it took a loss, `depths` how many blocks of no_sync() were open in each
-    backward. Mark 1 is left before each step, mark 2 in the loss of its last microbatch, mark 3 at
-    its end.
+    backward, `trains` whether the model stayed in training mode. Mark 1 is left before each step,
+    mark 2 in the loss of its last microbatch, mark 3 at its end.
     """
     group = dist.new_group()
     model = Net()
     optimizer = optimizer_of(model)
     averager = trainer.BucketedGradientAverager(model)
-    calls, depths, blocks = [], [], open_blocks(averager)
+    calls, depths, modes, blocks = [], [], [], open_blocks(averager)
 
     def loss_fn(outputs, labels):
         calls.append(len(labels))
+        modes.append(model.training)
         if len(calls) == len(sizes[rank]):
             mark(group, 2)
         outputs.register_hook(lambda _: depths.append(len(blocks)))
@@ -61,7 +62,7 @@ def probe_steps(rank, trainer, inputs, targets, sizes):
         mark(group, 1)
         trainer.train_step_accumulated(model, microbatches, loss_fn, optimizer, averager)
         mark(group, 3)
-    return {"losses": len(calls), "depths": depths}
+    return {"losses": len(calls), "depths": depths, "trains": all(modes) and model.training}
 
 
 @exercise("phase2/train_step_accumulated", points=2)
@@ -84,6 +85,15 @@ def test_gradients_are_exchanged_once(ranks, rng):
         "are put together take as much memory as the whole batch: each goes through the model, and "
         f"to its loss, by itself (GUIDELINES, {GUIDE})",
         ranks=whole,
+        guide=GUIDE,
+    )
+    other = [rank for rank, value in enumerate(seen) if not value["trains"]]
+    check(
+        not other,
+        "mode-not-restored",
+        f"{case}: the model comes in training mode, and train_step_accumulated switches it to "
+        f"evaluation mode, where dropout and BatchNorm do not train (GUIDELINES, {GUIDE})",
+        ranks=other,
         guide=GUIDE,
     )
     early = [rank for rank in range(2) if lanes(between(seen, rank, (1, 2)))]
