@@ -7,9 +7,10 @@ import torch.distributed as dist
 from torch import nn
 
 from gradsync.diagnose.buckets import between, bucket_sizes, in_objects, lanes
+from gradsync.diagnose.gradients import parameters_averaged
 from gradsync.probes.accumulation import UNEQUAL, Net, draw, optimizer_of
 from gradsync.probes.marks import mark
-from gradsync.testing import by_rank, check, exercise
+from gradsync.testing import by_rank, check, exercise, hold
 
 GUIDE = "Gradient accumulation"
 SIZES = UNEQUAL[:2]
@@ -105,6 +106,7 @@ def test_gradients_are_exchanged_once(ranks, rng):
         ranks=early,
         guide=GUIDE,
     )
+    hold(parameters_averaged([name for name, _ in Net().named_parameters()], GUIDE)(seen, None))
     late = [rank for rank, value in enumerate(seen) if any(value["depths"][-1:])]
     check(
         not late,

@@ -7,13 +7,13 @@ from torch import nn
 from gradsync.diagnose import first_diagnosis
 from gradsync.diagnose.pipelines import (
     diagnose_order,
+    kept_on_some_ranks,
     pipeline_gradient_mistakes,
     pipeline_loss_mistakes,
     stages_summed,
     stepped_in_between,
 )
 from gradsync.diagnose.traffic import too_many_bytes
-from gradsync.diagnose.values import close
 from gradsync.diagnose.waiting import nobody_waited
 from gradsync.probes.models import tensors_of
 from gradsync.probes.pipelines import (
@@ -29,8 +29,6 @@ from gradsync.probes.pipelines import (
     unsplit,
 )
 from gradsync.probes.returned import number_or_nan
-from gradsync.ranks.wording import ranks_text
-from gradsync.records import Diagnosis
 from gradsync.testing import (
     assert_on_every_rank,
     assert_rank_by_rank,
@@ -213,23 +211,6 @@ def test_several_steps_equal_those_of_unsplit(ranks, rng):
         mistakes=[before, first, kept, differs_from_one_process(GUIDE, "the stages on 3 ranks")],
     )
     hold_gradients(seen, steps)
-
-
-def kept_on_some_ranks(kept):
-    """Return the rule for weights that some stages, or all, have where gradients are `kept`."""
-
-    def rule(seen, expected):
-        wrong = [rank for rank, wanted in enumerate(expected) if not close(seen[rank], wanted)]
-        if not all(close(seen[rank], kept[rank]) for rank in wrong):
-            return None
-        text = (
-            f"{ranks_text(wrong)}: the weights are those of steps with the gradients of all "
-            "earlier steps added in: every stage has to clear them for each step "
-            f"(GUIDELINES, {GUIDE})"
-        )
-        return Diagnosis("gradients-not-zeroed", tuple(wrong), text, guide=GUIDE)
-
-    return rule
 
 
 @exercise("phase2/pipeline_train_step", points=0.75)
