@@ -30,8 +30,7 @@ GUIDE = "Buckets and overlap"
 MIB = 2**20
 SIZES = [2880, 2400, 3600, 2640, 3120]  # elements: no two of them are within the cap
 CAP = 3700 * 4 / MIB  # MiB
-# Some are within a cap of 1200, but not within one of 1200 x 10**6 / 2**20; one is within neither.
-MIXED = [480, 720, 450, 6000, 360, 810, 340, 830, 960]
+MIXED = [480, 720, 240, 6000, 360, 600, 120, 840, 960]  # some are within a cap of 1200, one is not
 CAPPED = [(MIXED, 1200), (SIZES, 3700)]
 BESIDE = 32  # elements that a bucket may hold besides: flags, counts, or what aligns it
 OBJECT = 4096  # bytes that an object may hold besides its gradients
