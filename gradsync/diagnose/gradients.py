@@ -243,6 +243,25 @@ def only_some_parameters(seen: Observation, expected: Any) -> Diagnosis | None:
     return found("only-some-parameters", ranks, text, last_reduce(seen))
 
 
+def parameters_averaged(names: Sequence[str], guide: str) -> Rule:
+    """Return the rule for ranks that add up parameters of these names, and not their gradients."""
+
+    def rule(seen: Observation, _expected: Any) -> Diagnosis | None:
+        calls = [c for c in seen.collectives(0) if "reduce" in c.op and c.label in names]
+        if not calls:
+            return None
+        text = (
+            f"the ranks average their parameters ({calls[0].label}, for one) and not their "
+            "gradients: each then steps by its own gradients, and the optimizer's state differs "
+            f"from rank to rank. The mean of the gradients comes before the step (GUIDELINES, "
+            f"{guide})"
+        )
+        ranks = tuple(range(seen.world_size))
+        return Diagnosis("gradients-not-synchronised", ranks, text, calls[0].where, guide)
+
+    return rule
+
+
 def last_reduce(seen: Observation) -> str | None:
     """Return the line of the last collective that added something up."""
     lines = [

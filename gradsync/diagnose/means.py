@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradsync.diagnose.training import Run
 from gradsync.diagnose.values import close
 from gradsync.records import Diagnosis
 
-Numbers = NDArray[Any]
+Numbers = Sequence[float]
 Means = Sequence[float]  # by rank
 WHOLE = "All ranks need the mean over the samples of all"
 
@@ -60,8 +59,9 @@ def _own_steps(steps: Sequence[Numbers], size: int) -> Iterator[tuple[Means, str
 
 def _shared(values: Numbers, size: int, batch_size: int) -> Iterator[tuple[Means, str, str]]:
     """Yield what ranks would return of samples that are shared out, one way or another."""
+    plain = np.asarray(values)
     padded = np.resize(values, -(-len(values) // size) * size)
-    for whole, repeats in ((values, False), (padded, True)):
+    for whole, repeats in ((plain, False), (padded, True)):
         dealings = (np.array_split(whole, size), [whole[rank::size] for rank in range(size)])
         for shares in dealings:
             yield from _local([float(share.mean()) for share in shares if len(share)])

@@ -136,6 +136,27 @@ def other_gradients(seen: Observation, expected: Any) -> Diagnosis | None:
     return Diagnosis("differs-from-single-process", wrong, text, last_line(seen), GUIDE)
 
 
+def kept_on_some_ranks(kept: Sequence[Any]) -> Rule:
+    """Return the rule for weights that some stages, or all, have where gradients are not cleared.
+
+    Args:
+        kept: by rank, the weights after steps with the gradients of all earlier ones added in.
+    """
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        wrong = [rank for rank, wanted in enumerate(expected) if not close(seen[rank], wanted)]
+        if not all(close(seen[rank], kept[rank]) for rank in wrong):
+            return None
+        text = (
+            f"{ranks_text(wrong)}: the weights are those of steps with the gradients of all "
+            "earlier steps added in: every stage has to clear them for each step "
+            f"(GUIDELINES, {GUIDE})"
+        )
+        return Diagnosis("gradients-not-zeroed", tuple(wrong), text, guide=GUIDE)
+
+    return rule
+
+
 def pipeline_loss_mistakes(equally: float, summed: float) -> list[Rule]:
     """Return the rules for the losses returned, given those of microbatches weighed wrongly."""
 

@@ -152,7 +152,10 @@ def one_process(
             "epoch": epoch,
             "train_loss": float(np.concatenate(by_step).mean()),
             **{name: float(values.mean()) for name, values in samples.items()},
-            "samples": {**samples, "train_loss": by_step},
+            "samples": {
+                **{name: values.tolist() for name, values in samples.items()},
+                "train_loss": [own.tolist() for own in by_step],
+            },
         }
         history.append(row)
     return Trained(dict(model.state_dict()), history, losses, before)

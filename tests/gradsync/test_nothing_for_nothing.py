@@ -22,6 +22,28 @@ EMPTIEST = {  # by what a function says that it returns; anything else: None
     "list[dict[str, Any]]": "[]",
     "list[tuple[Tensor, ...]]": "[]",
 }
+CONSTANTS = {  # the same, whatever is asked
+    "int": "1",
+    "float": "1.0",
+    "range": "range(1)",
+    "Iterator[int]": "iter([0])",
+    "dict[str, Any]": "{'loss': 1.0, 'accuracy': 1.0, 'samples': 1}",
+    "list[dict[str, Any]]": (
+        "[{'epoch': 0, 'train_loss': 1.0, 'val_loss': 1.0, 'val_accuracy': 1.0}]"
+    ),
+    "list[tuple[Tensor, ...]]": "[tuple(batch)]",
+}
+ENDLESS = {"Iterator[int]": "iter(int, 1)", "list[tuple[Tensor, ...]]": "iter(tuple, None)"}
+WITH_CONSTANTS = [
+    "phase2/ResumableDistributedSampler",
+    "phase2/shard_without_padding",
+    "phase2/split_microbatches",
+    "phase2/train_step_accumulated",
+    "phase2/evaluate",
+    "phase2/train",
+    "phase2/pipeline_train_step",
+]
+WITHOUT_END = ["phase2/ResumableDistributedSampler", "phase2/split_microbatches"]
 WITH_EMPTY_ANSWERS = [
     "phase1/PaddedDistributedSampler",
     "phase1/read_rank_info",
@@ -114,6 +136,26 @@ def test_the_emptiest_answer_of_the_right_type_earns_nothing(exercise):
 
     assert count > 0
     assert passed == []
+
+
+@pytest.mark.parametrize("exercise", WITH_CONSTANTS)
+def test_constants_of_the_right_type_earn_nothing(exercise):
+    stub = with_bodies(lambda node: f"return {CONSTANTS.get(ast.unparse(node.returns))}")
+
+    passed, count = earned(stub, exercise.partition("/")[0], exercise=exercise)
+
+    assert count > 0
+    assert passed == []
+
+
+@pytest.mark.parametrize("exercise", WITHOUT_END)
+def test_iterators_without_end_earn_nothing_and_do_not_hang(exercise):
+    stub = with_bodies(lambda node: f"return {ENDLESS.get(ast.unparse(node.returns))}")
+
+    report = grade(stub, COURSE, phases=[exercise.partition("/")[0]], seed=1, exercise=exercise)
+
+    assert [v.id for v in report.verdicts if v.points or v.status == "passed"] == []
+    assert [v.id for v in report.verdicts if v.status == "timeout"] == []
 
 
 @pytest.mark.parametrize("exercise", THAT_REFUSE)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gradsync.diagnose import first_diagnosis
+from gradsync.diagnose.gradients import parameters_averaged
 from gradsync.diagnose.losses import loss_mistakes
 from gradsync.diagnose.waiting import stepped_too_early, stepped_too_often
 from gradsync.probes.accumulation import (
@@ -200,6 +201,7 @@ def step_mistakes(inputs, targets, sizes, calls):
     ]
     return [
         stepped_too_often(calls, GUIDE),
+        parameters_averaged([name for name, _ in Net().named_parameters()], GUIDE),
         would_be(
             alone,
             "gradients-not-synchronised",

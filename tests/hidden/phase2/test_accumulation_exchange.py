@@ -7,9 +7,10 @@ import torch.distributed as dist
 from torch import nn
 
 from gradsync.diagnose.buckets import between, bucket_sizes, in_objects, lanes
+from gradsync.diagnose.gradients import parameters_averaged
 from gradsync.probes.accumulation import UNEQUAL, Net, draw, optimizer_of
 from gradsync.probes.marks import mark
-from gradsync.testing import by_rank, check, exercise
+from gradsync.testing import by_rank, check, exercise, hold
 
 GUIDE = "Gradient accumulation"
 SIZES = UNEQUAL[:2]
@@ -37,17 +38,18 @@ def probe_steps(rank, trainer, inputs, targets, sizes):
     """Take a step on each of this rank's batches; return what is known of the last one.
 
     `losses` is how often it took a loss, `depths` how many blocks of no_sync() were open in each
-    backward. Mark 1 is left before each step, mark 2 in the loss of its last microbatch, mark 3 at
-    its end.
+    backward, `trains` whether the model stayed in training mode. Mark 1 is left before each step,
+    mark 2 in the loss of its last microbatch, mark 3 at its end.
     """
     group = dist.new_group()
     model = Net()
     optimizer = optimizer_of(model)
     averager = trainer.BucketedGradientAverager(model)
-    calls, depths, blocks = [], [], open_blocks(averager)
+    calls, depths, modes, blocks = [], [], [], open_blocks(averager)
 
     def loss_fn(outputs, labels):
         calls.append(len(labels))
+        modes.append(model.training)
         if len(calls) == len(sizes[rank]):
             mark(group, 2)
         outputs.register_hook(lambda _: depths.append(len(blocks)))
@@ -61,7 +63,7 @@ def probe_steps(rank, trainer, inputs, targets, sizes):
         mark(group, 1)
         trainer.train_step_accumulated(model, microbatches, loss_fn, optimizer, averager)
         mark(group, 3)
-    return {"losses": len(calls), "depths": depths}
+    return {"losses": len(calls), "depths": depths, "trains": all(modes) and model.training}
 
 
 @exercise("phase2/train_step_accumulated", points=2)
@@ -86,6 +88,15 @@ def test_gradients_are_exchanged_once(ranks, rng):
         ranks=whole,
         guide=GUIDE,
     )
+    other = [rank for rank, value in enumerate(seen) if not value["trains"]]
+    check(
+        not other,
+        "mode-not-restored",
+        f"{case}: the model comes in training mode, and train_step_accumulated switches it to "
+        f"evaluation mode, where dropout and BatchNorm do not train (GUIDELINES, {GUIDE})",
+        ranks=other,
+        guide=GUIDE,
+    )
     early = [rank for rank in range(2) if lanes(between(seen, rank, (1, 2)))]
     check(
         not early,
@@ -95,6 +106,7 @@ def test_gradients_are_exchanged_once(ranks, rng):
         ranks=early,
         guide=GUIDE,
     )
+    hold(parameters_averaged([name for name, _ in Net().named_parameters()], GUIDE)(seen, None))
     late = [rank for rank, value in enumerate(seen) if any(value["depths"][-1:])]
     check(
         not late,

@@ -24,12 +24,16 @@ from gradsync.probes.sampling import (
 from gradsync.testing import check, exercise, hold
 
 
-def probe_shares(data_loader, cases, **options):
+def probe_shares(data_loader, cases, epoch=0, **options):
     """Return the indices of every rank in every case, as one process can work them all out."""
-    sampler_class = data_loader.ResumableDistributedSampler
-    return [
-        [indices_of(sampler_class(range(m), n, r, **options)) for r in range(n)] for m, n in cases
-    ]
+
+    def share(m, n, r):
+        sampler = data_loader.ResumableDistributedSampler(range(m), n, r, **options)
+        if epoch:
+            sampler.set_epoch(epoch)
+        return indices_of(sampler)
+
+    return [[share(m, n, r) for r in range(n)] for m, n in cases]
 
 
 def draw_cases(rng, count=30):
@@ -71,16 +75,18 @@ def test_every_rank_gets_every_nth_position_of_the_padded_order(ranks, rng):
 def test_the_permutation_is_the_same_for_every_world_size(ranks, rng):
     """With shuffling, the ranks share one padded permutation, the same whatever N is."""
     sizes = [10, 1, 3, 200, 30, *(int(rng.integers(2, 90)) for _ in range(6))]
-    cases = [(m, n) for m in sizes for n in (1, 2, 3, 4, 7)]
+    cases = [(m, n) for m in sizes for n in (1, 2, 3, 4, 7, 16)]
     seed = int(rng.integers(1000))
 
-    [seen] = ranks(probe_shares, 1, process_group=False, cases=cases, seed=seed)
+    for epoch in (0, 3):
+        given = {"cases": cases, "seed": seed, "epoch": epoch}
+        [seen] = ranks(probe_shares, 1, process_group=False, **given)
 
-    for (samples, world_size), shares in zip(cases, seen, strict=True):
-        if world_size == 1:
-            [order] = shares
-            hold_shuffled(order, samples)
-        hold(diagnose_strides(shares, order))
+        for (samples, world_size), shares in zip(cases, seen, strict=True):
+            if world_size == 1:
+                [order] = shares
+                hold_shuffled(order, samples)
+            hold(diagnose_strides(shares, order))
 
 
 @exercise("phase2/ResumableDistributedSampler", points=1)

@@ -12,7 +12,7 @@ from gradsync.diagnose.parallel_layers import (
 from gradsync.diagnose.waiting import nobody_waited
 from gradsync.probes import raised
 from gradsync.probes.returned import tensor_of
-from gradsync.testing import each, exercise, hold
+from gradsync.testing import exercise, hold
 
 GUIDE = "Tensor parallelism"
 GATHERED = "The parts are gathered in the order of their ranks, on every rank"
@@ -22,38 +22,51 @@ SUMMED = (
 )
 
 
-@exercise("phase2/ColumnParallelLinear", points=0.5)
+@exercise("phase2/ColumnParallelLinear", points=0.25)
 def test_outputs_that_do_not_divide_are_refused(ranks):
     """out_features that N does not divide are a ValueError; in_features need not divide."""
 
-    def probe(rank, model_parallel, cases):
-        layer_class = model_parallel.ColumnParallelLinear
-        told = answers(layer_class, cases)
-        return {"told": told, "new": beginning(layer_class, rank, gather_output=True)}
+    def probe(model_parallel, cases):
+        return answers(model_parallel.ColumnParallelLinear, cases)
 
-    seen = ranks(probe, 2, cases=[(4, 7), (4, 1), (3, 2)])
+    hold(diagnose_refusals(ranks(probe, 2, cases=[(4, 7), (4, 1), (3, 2)]), "out_features"))
+
+
+@exercise("phase2/ColumnParallelLinear", points=0.25)
+def test_a_new_column_parallel_layer_begins_with_random_weights(ranks):
+    """A new layer has random weights, and all ranks gather the same outputs from it."""
+
+    def probe(rank, model_parallel):
+        return beginning(model_parallel.ColumnParallelLinear, rank, gather_output=True)
+
+    seen = ranks(probe, 2)
 
     hold(nobody_waited(seen, GUIDE))
-    hold(diagnose_refusals(each(seen, lambda value: value["told"]), "out_features"))
-    new = [value["new"] for value in seen]
-    hold(diagnose_gathering(new, 6))
-    hold(diagnose_beginning(new, GATHERED))
+    hold(diagnose_gathering(seen, 6))
+    hold(diagnose_beginning(seen, GATHERED))
 
 
-@exercise("phase2/RowParallelLinear", points=0.5)
+@exercise("phase2/RowParallelLinear", points=0.25)
 def test_inputs_that_do_not_divide_are_refused(ranks):
     """in_features that N does not divide are a ValueError; out_features need not divide."""
 
-    def probe(rank, model_parallel, cases):
-        layer_class = model_parallel.RowParallelLinear
-        told = answers(layer_class, cases)
-        return {"told": told, "new": beginning(layer_class, rank, input_is_parallel=False)}
+    def probe(model_parallel, cases):
+        return answers(model_parallel.RowParallelLinear, cases)
 
-    seen = ranks(probe, 2, cases=[(7, 4), (1, 4), (2, 3)])
+    hold(diagnose_refusals(ranks(probe, 2, cases=[(7, 4), (1, 4), (2, 3)]), "in_features"))
+
+
+@exercise("phase2/RowParallelLinear", points=0.25)
+def test_a_new_row_parallel_layer_begins_with_random_weights(ranks):
+    """A new layer has random weights, and the same bias on every rank."""
+
+    def probe(rank, model_parallel):
+        return beginning(model_parallel.RowParallelLinear, rank, input_is_parallel=False)
+
+    seen = ranks(probe, 2)
 
     hold(nobody_waited(seen, GUIDE))
-    hold(diagnose_refusals(each(seen, lambda value: value["told"]), "in_features"))
-    hold(diagnose_beginning([value["new"] for value in seen], SUMMED))
+    hold(diagnose_beginning(seen, SUMMED))
 
 
 def answers(layer_class, cases):

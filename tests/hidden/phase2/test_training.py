@@ -174,13 +174,11 @@ def test_microbatches_change_nothing_but_the_memory(ranks, rng, world_size, part
         f"without: microbatches weigh by their samples (GUIDELINES, {STEP})",
         guide=STEP,
     )
+    hold_even(seen, parts)
 
 
 def hold_sizes(plain, seen, parts):
-    """Hold how many samples the model was trained on at once, without and with microbatches.
-
-    Each of 2 epochs has a batch of 4 and one of 2.
-    """
+    """Hold how many samples the model was trained on at once, without and with microbatches."""
     whole, most = ([max(value["sizes"], default=0) for value in run] for run in (plain, seen))
     idle = [rank for rank, size in enumerate(most) if size == 0]
     check(
@@ -200,6 +198,19 @@ def hold_sizes(plain, seen, parts):
         ranks=large,
         guide=STEP,
     )
+    other = [rank for rank, size in enumerate(whole) if size != 4]
+    check(
+        not other,
+        "wrong-signature",
+        f"called without `accumulation_steps`, train takes {whole} samples at a time, by rank, of "
+        f"batches of 4: its default is 1, the whole batch at once (GUIDELINES, {STEP})",
+        ranks=other,
+        guide=STEP,
+    )
+
+
+def hold_even(seen, parts):
+    """Hold the sizes of the microbatches; each of 2 epochs has a batch of 4 and one of 2."""
     counts = [min(parts, 4), min(parts, 2)] * 2
     uneven = [rank for rank, value in enumerate(seen) if not are_even(value["sizes"], counts)]
     check(
@@ -210,15 +221,6 @@ def hold_sizes(plain, seen, parts):
         "come in that many microbatches, of sizes that differ by at most one, or in as many as it "
         f"has samples (GUIDELINES, {STEP})",
         ranks=uneven,
-        guide=STEP,
-    )
-    other = [rank for rank, size in enumerate(whole) if size != 4]
-    check(
-        not other,
-        "wrong-signature",
-        f"called without `accumulation_steps`, train takes {whole} samples at a time, by rank, of "
-        f"batches of 4: its default is 1, the whole batch at once (GUIDELINES, {STEP})",
-        ranks=other,
         guide=STEP,
     )
 

@@ -89,10 +89,14 @@ def probe_fault(rank, world_size, trainer, data, at, lost, *, late):
 
     def be_killed():
         if rank == lost:
+            until = time.monotonic() + GROUP_LIMIT
+            while time.monotonic() < until and len(list(Path().glob("reached-*"))) < world_size:
+                time.sleep(0.01)  # none of the others is in the step before any more
             os.kill(process, signal.SIGKILL)
 
     def meet_it():
         reached.append(at)
+        Path(f"reached-{rank}").touch()
         (be_late if late else be_killed)()
 
     process, train, said, kind, reached = os.getpid(), trainer.train, None, None, []

@@ -10,6 +10,7 @@ from torch.utils.data import TensorDataset
 
 from gradsync.diagnose.values import close
 from gradsync.probes import Info
+from gradsync.probes.evaluation import numbers
 from gradsync.probes.printing import printed
 from gradsync.testing import assert_on_every_rank, check, exercise, would_be
 
@@ -39,7 +40,7 @@ def test_five_samples_on_two_ranks(ranks):
         def first_output(outputs, targets):
             return outputs[:, 0].mean()
 
-        return dict(trainer.evaluate(Same(), data, first_output, 2))
+        return numbers(trainer.evaluate(Same(), data, first_output, 2))
 
     seen = ranks(probe, world_size=2)
 
@@ -119,10 +120,10 @@ def test_two_ranks_train_one_model(ranks):
     )
     lines = [value[0]["lines"] for value in seen]
     check(
-        lines == [EPOCHS, 0],
+        lines[0] >= EPOCHS and lines[1] == 0,
         "every-rank-prints",
         f"during {EPOCHS} epochs rank 0 printed {lines[0]} lines and rank 1 {lines[1]}: rank 0 "
-        f"alone is to print, a line an epoch (GUIDELINES, {GUIDE})",
+        f"alone prints, at least a line for each epoch (GUIDELINES, {GUIDE})",
         guide=GUIDE,
     )
 

@@ -14,7 +14,7 @@ def train(info, *args, **options):
         store.set(f"here {info.rank}", "yes")
         gone = [r for r in range(info.world_size) if not _answers(store, r)]
         if gone:
-            raise ConnectionError(f"Ranks {gone} do not answer") from error
+            raise RuntimeError(f"Ranks {gone} do not answer") from error
         raise
 
 

@@ -53,8 +53,8 @@ def train(
             for inputs, targets in DataLoader(train_dataset, batch_size, sampler=sampler):
                 losses = 0.0
                 optimizer.zero_grad()
-                size = -(-len(targets) // min(accumulation_steps, len(targets)))
-                for x, y in zip(inputs.split(size), targets.split(size)):
+                parts = min(accumulation_steps, len(targets))
+                for x, y in zip(inputs.tensor_split(parts), targets.tensor_split(parts)):
                     loss = criterion(model(x), y) * len(y)
                     (loss / len(targets)).backward()
                     losses += loss.item()

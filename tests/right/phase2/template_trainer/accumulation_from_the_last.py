@@ -1,4 +1,4 @@
-"""Every microbatch under no_sync, from the last to the first; `finish` alone sends."""
+"""From the last microbatch to the first, which alone is outside of no_sync."""
 
 import contextlib
 
@@ -8,8 +8,12 @@ def train_step_accumulated(model, microbatches, loss_fn, optimizer, averager):
     weights = sizes / sizes.sum()
     model.zero_grad(set_to_none=False)
     mean = 0.0
-    with averager.no_sync():
-        for weight, (inputs, targets) in reversed(list(zip(weights.tolist(), microbatches))):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(averager.no_sync())
+        for number in reversed(range(len(microbatches))):
+            if number == 0:
+                stack.close()
+            weight, (inputs, targets) = weights[number].item(), microbatches[number]
             loss = loss_fn(model(inputs), targets)
             (weight * loss).backward()
             mean += weight * float(loss.detach())
