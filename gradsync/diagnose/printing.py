@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gradsync.diagnose.training import HISTORY, Row, Run
+from gradsync.diagnose.histories import HISTORY, Row, Run
 from gradsync.ranks.wording import counted, ranks_text
 from gradsync.records import Diagnosis
 

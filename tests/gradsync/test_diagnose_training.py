@@ -8,14 +8,12 @@ import torch
 from torch import nn
 
 from gradsync.diagnose import first_diagnosis
+from gradsync.diagnose.histories import kept_from_earlier_calls, other_numbers, other_rows
 from gradsync.diagnose.training import (
     batches_divided,
-    kept_history,
     later_steps_differ,
     models_differ,
     other_counts,
-    other_numbers,
-    other_rows,
     trained_a_copy,
     trained_in_evaluation_mode,
     training_mistakes,
@@ -286,9 +284,9 @@ def test_who_has_no_history_is_told():
 def test_a_history_that_goes_on_from_the_call_before_is_told():
     first, second = [{"history": [{}] * 2}], [{"history": [{}] * 3}]
 
-    assert kept_history(first, second, 1, GUIDE).code == "differs-from-single-process"
-    assert kept_history(first, [{"history": [{}]}], 1, GUIDE) is None
-    assert kept_history(first, first, 2, GUIDE) is None
+    assert kept_from_earlier_calls([first, second], GUIDE).code == "wrong-signature"
+    assert kept_from_earlier_calls([first, [{"history": [{}]}]], GUIDE) is None
+    assert kept_from_earlier_calls([first, first], GUIDE) is None
 
 
 def test_more_keys_in_an_entry_are_right():

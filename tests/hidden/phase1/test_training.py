@@ -3,15 +3,13 @@
 from functools import partial
 
 from gradsync.diagnose.epochs import counted_otherwise, other_samples
+from gradsync.diagnose.histories import kept_from_earlier_calls, other_numbers, other_rows
 from gradsync.diagnose.printing import other_lines
 from gradsync.diagnose.training import (
     batches_divided,
-    kept_history,
     later_steps_differ,
     models_differ,
     other_counts,
-    other_numbers,
-    other_rows,
     trained_a_copy,
     training_mistakes,
     with_its_momentum,
@@ -71,7 +69,7 @@ def test_every_epoch_goes_its_own_way_over_the_ranks_shares(ranks, rng):
     headings = {"shares": "Data loaders", "epochs": "Epochs and evaluation", "guide": GUIDE}
     hold(other_samples(seen, reseeded, unseeded, samples=41, **headings))
     hold(counted_otherwise(seen, 2, headings["epochs"]))
-    hold(kept_history(seen, unseeded, 1, GUIDE))
+    hold(kept_from_earlier_calls([seen, unseeded], GUIDE))
 
 
 @exercise("phase1/train", points=2)

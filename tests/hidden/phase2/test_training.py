@@ -5,16 +5,14 @@ from functools import partial
 import pytest
 
 from gradsync.diagnose.epochs import other_samples, told_another_epoch
+from gradsync.diagnose.histories import kept_from_earlier_calls, other_numbers, other_rows
 from gradsync.diagnose.means import other_means
 from gradsync.diagnose.printing import other_lines
 from gradsync.diagnose.training import (
     batches_divided,
-    kept_from_earlier_calls,
     later_steps_differ,
     models_differ,
     other_counts,
-    other_numbers,
-    other_rows,
     trained_in_evaluation_mode,
     training_mistakes,
     with_its_momentum,
