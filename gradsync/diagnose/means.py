@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradsync.diagnose.training import Run
+from gradsync.diagnose.histories import Run
 from gradsync.diagnose.values import close
 from gradsync.records import Diagnosis
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_process_group_name
 
 COMMUNICATION = re.compile("_?all|_?reduce|barrier|broadcast|gather|recv|scatter|send")
 RENAMED = {  # of what gloo has by the former names alone
@@ -30,6 +31,11 @@ class LazyGroup(dist.ProcessGroup):
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         return "lazy"
+
+    @property
+    def group_name(self) -> str:  # type: ignore[override]
+        """Return the name by which functional collectives find it; torch's has none here."""
+        return _get_process_group_name(self)
 
     def __getattribute__(self, name: str) -> Any:
         own = super().__getattribute__
