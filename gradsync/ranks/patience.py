@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 BUDGET_SECONDS = 0.25  # between two looks at what ranks have run
+WAITING_SECONDS = 1.0  # of all ranks for each other, where one of them is gone
 MOST = 10  # times the seconds of a limit, whatever the machine is at
 
 
@@ -62,6 +63,26 @@ class Budget:
             return False
         self._looked = now
         return max(self.used().values(), default=0.0) > self.seconds
+
+
+class Grace:
+    """What the other ranks may still do once a rank has failed.
+
+    They may compute for some time. Where all of them wait, it is for a moment alone: gloo does not
+    always tell those that a dead rank has left behind.
+    """
+
+    def __init__(self, crew: Starving, now: float, seconds: float) -> None:
+        self._crew = crew
+        self._seconds = seconds
+        self._since = Patience(crew, now)
+        self._waiting: Patience | None = None
+
+    def over(self, now: float, *, all_wait: bool) -> bool:
+        """Tell whether they have had enough time."""
+        self._waiting = (self._waiting or Patience(self._crew, now)) if all_wait else None
+        waited = self._waiting is not None and self._waiting.over(WAITING_SECONDS, now)
+        return waited or self._since.over(self._seconds, now)
 
 
 class Helpers:

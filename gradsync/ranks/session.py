@@ -106,7 +106,7 @@ class Session:
         try:
             seen = run.observe(lambda: each_time(self._printed()))
         except KeyboardInterrupt:
-            seen, stopped = run.so_far(), run.at_work()
+            seen, stopped = run.so_far(run.failed()), run.at_work()
         if not all(member.over for member in self._members):
             lost |= self._end(run)
         seen = replace(seen, output=tuple(self._printed()))

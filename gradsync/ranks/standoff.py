@@ -164,6 +164,9 @@ class Standoff:
         """Return the meetings whose calls do not fit each other, in the order of their groups."""
         return sorted(self._conflicts, key=lambda meeting: meeting.position)
 
+    def blocked(self) -> set[int]:
+        return set(self._blocked())
+
     def _blocked(self) -> Stuck:
         return {
             rank: list(threads.values())

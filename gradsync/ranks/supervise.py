@@ -18,7 +18,7 @@ from gradsync.ranks import events, exceptions, failures, postmortem, stacks, val
 from gradsync.ranks.crew import Crew, LauncherError
 from gradsync.ranks.exceptions import Raised
 from gradsync.ranks.member import Member
-from gradsync.ranks.patience import Budget, Patience
+from gradsync.ranks.patience import Budget, Grace, Patience
 from gradsync.ranks.standoff import Call, Standoff, Stuck
 from gradsync.records import Event, Failure, Observation
 
@@ -74,7 +74,7 @@ class Run:
         self._limit: Patience | None = None  # for the whole run, once all ranks are ready
         if all(member.ready for member in members):
             self._limit = Patience(crew, self.began)
-        self._grace: Patience | None = None  # for the others, once a rank has failed
+        self._grace: Grace | None = None  # for the others, once a rank has failed
         self._stuck: Stuck = {}
         self._stuck_at = self.began
         self._still: Patience | None = None  # since the same ranks look stuck, after a moment
@@ -185,9 +185,10 @@ class Run:
             self._stuck, self._stuck_at = stuck, now
             self._still = None
         if any(member.failed for member in self._members):
-            self._grace = self._grace or Patience(self._crew, now)
-            certain = live <= stuck.keys() or any(m.broken for m in self._members)
-            return self._failed() if certain or self._grace.over(self._grace_seconds, now) else None
+            self._grace = self._grace or Grace(self._crew, now, self._grace_seconds)
+            over = self._grace.over(now, all_wait=live <= self._standoff.blocked())
+            certain = over or live <= stuck.keys() or any(m.broken for m in self._members)
+            return self._failed() if certain else None
         if not live:
             conflicts = self._standoff.conflicts()
             return wording.mismatch(conflicts[0]) if conflicts else None
@@ -248,9 +249,8 @@ class Run:
         Their end breaks their connections, and so tells ranks that have none to the lost one.
         """
         if any(member.lost for member in self._members):
-            for member in self._members:
-                if member.over:
-                    member.dismiss()
+            for member in [member for member in self._members if member.over]:
+                member.dismiss()
 
     def _late(self, live: set[int], now: float) -> Failure | None:
         """Return what the ranks were at when their time was up."""
@@ -271,6 +271,10 @@ class Run:
         if stuck := self._standoff.at_last():
             return failures.late(wording.explain(self._standoff, stuck), late)
         return late
+
+    def failed(self) -> Failure | None:
+        """Return the failure of a rank, though others may go on."""
+        return self._failed() if any(member.failed for member in self._members) else None
 
     def at_work(self) -> str:
         """Return what the ranks that are not over are at, and wait in."""

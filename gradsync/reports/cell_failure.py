@@ -45,8 +45,12 @@ class CellFailure:
     @property
     def explanation(self) -> str:
         failure = self.seen.failure
-        text = self.stopped or "" if failure is None else failure.diagnosis.explanation
-        return text[:1].upper() + text[1:]
+        texts = [] if failure is None else [failure.diagnosis.explanation]
+        if self.stopped:
+            texts.append(
+                self.stopped if failure is None else f"you stopped the rest: {self.stopped}"
+            )
+        return ". ".join(text[:1].upper() + text[1:] for text in texts)
 
     @property
     def traceback(self) -> str:

@@ -218,6 +218,40 @@ def test_a_killed_rank_is_replaced_and_named_as_lost(run):
     assert shown(run("import torch.distributed as dist\ndist.barrier()\nrank")) == ["0", "1", "2"]
 
 
+KILLED_AS_IT_WAITS = """
+import threading
+if rank == {victim}:
+    threading.Timer(0.3, os.kill, [os.getpid(), 9]).start()
+if rank == 1:
+    time.sleep(1)
+dist.barrier()
+"""
+FAILED_BESIDE_A_LOOP = """
+while rank == 1:
+    pass
+if rank == 2:
+    raise ValueError("bad batch")
+"""
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_rank_killed_while_it_waits_for_a_busy_one_ends_the_cell(run, victim):
+    outcome = run(KILLED_AS_IT_WAITS.format(victim=victim))
+
+    assert outcome.observation.failure.diagnosis.code == "rank-crashed"
+    assert outcome.observation.failure.diagnosis.ranks == (victim,)
+    assert outcome.lost == (victim,)
+    assert outcome.stopped is None
+
+
+def test_a_stopped_cell_names_the_rank_that_had_failed(run):
+    stop_after(1.0)
+    outcome = run(FAILED_BESIDE_A_LOOP)
+
+    assert outcome.stopped
+    assert "bad batch" in outcome.observation.failure.diagnosis.explanation
+
+
 def test_a_rank_that_ends_between_cells_is_replaced(run):
     run("threading.Timer(0.2, os._exit, [0]).start()", [2])
     time.sleep(0.5)
