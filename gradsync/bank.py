@@ -3,7 +3,8 @@
 A wrong one is the solution with a small patch, an entry of `tests/wrong/PHASE/FILE.toml`. A right
 one is the solution with some of its functions written again: what stands in
 `tests/right/PHASE/FILE/NAME.py` is added at the end of that file, where a later definition of a
-name wins.
+name wins. `tests/right/PHASE/whole/NAME` has a phase's files, written from guide and templates
+alone.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class Right:
 
     name: str
     additions: Mapping[str, str]  # by file, "phase1/template_trainer.py"
+    whole: bool = False  # these are whole files, written without a look at the solution
 
     @property
     def phase(self) -> str:
@@ -71,7 +73,7 @@ class Right:
         """Return the solution with these functions instead of its own."""
         files = dict(reference(course).files)
         for path, text in self.additions.items():
-            files[path] += f"\n\n{text}".encode()
+            files[path] = text.encode() if self.whole else files[path] + f"\n\n{text}".encode()
         return Submission(self.name, files)
 
 
@@ -110,7 +112,20 @@ def right_submissions(course: Course, phase: str) -> tuple[Right, ...]:
         for path in sorted(folder.glob("*.py")):
             text = path.read_text(encoding="utf-8")
             additions.setdefault(path.stem, {})[f"{phase}/{file}"] = text
-    return tuple(Right(name, additions[name]) for name in sorted(additions))
+    parts = [Right(name, additions[name]) for name in sorted(additions)]
+    return (*parts, *_whole_answers(course, phase))
+
+
+def _whole_answers(course: Course, phase: str) -> list[Right]:
+    folders = sorted((course.root / "tests" / "right" / phase / "whole").glob("*"))
+    return [
+        Right(
+            folder.name,
+            {f"{phase}/{path.name}": path.read_text("utf-8") for path in folder.glob("*.py")},
+            whole=True,
+        )
+        for folder in folders
+    ]
 
 
 def reference(course: Course) -> Submission:
