@@ -50,9 +50,12 @@ def probe_shares(data_loader, cases, shuffle, seed=0):
 
 
 def draw_cases(rng, count=40):
-    """Draw (M, N) of every kind: divisible or not, fewer samples than ranks, one of either."""
+    """Draw (M, N) of every kind: divisible or not, fewer samples than ranks, one of either.
+
+    The last one has more indices a rank than Python lets a function call itself.
+    """
     drawn = [(int(rng.integers(1, 120)), int(rng.integers(1, 17))) for _ in range(count)]
-    return [(10, 4), (8, 4), (1, 4), (3, 8), (7, 1), (1, 1), (2, 3), *drawn]
+    return [(10, 4), (8, 4), (1, 4), (3, 8), (7, 1), (1, 1), (2, 3), *drawn, (4001, 3)]
 
 
 def joined(shares):
