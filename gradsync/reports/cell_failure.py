@@ -63,11 +63,16 @@ class CellFailure:
         if self.lost:
             one = len(self.lost) == 1
             processes = "is a new process: its" if one else "are new processes: their"
-            texts.append(f"{label(self.lost).capitalize()} {processes} variables are lost.")
+            texts.append(
+                f"{label(self.lost).capitalize()} {processes} variables are lost, imports too. "
+                "Run the cells again that made them."
+            )
         if len(self.lost) < self.seen.world_size:
             texts.append(f"{'The other' if self.lost else 'All'} ranks keep their variables.")
         if self.new_group:
             texts.append("The next cell has a new process group.")
+        elif self.seen.failure and self.seen.failure.diagnosis.code == "group-not-initialised":
+            texts.append("`%ranks reset` starts new ranks with a process group, without variables.")
         return " ".join(texts)
 
 
