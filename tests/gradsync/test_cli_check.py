@@ -1,5 +1,7 @@
 """`gradsync check` as a learner meets it: what it does meanwhile, and again at each save."""
 
+import contextlib
+import functools
 import os
 import pty
 import select
@@ -25,9 +27,16 @@ def copy(tmp_path):
     return tmp_path
 
 
+@contextlib.contextmanager
 def start(folder, *arguments, **streams):
+    """Run a check that Ctrl-C ends, though it were ignored where the tests run; kill it at last."""
     command = [sys.executable, "-m", "gradsync", "check", *arguments]
-    return subprocess.Popen(command, cwd=folder, **streams)
+    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, cwd=folder, preexec_fn=heed, **streams) as process:  # noqa: PLW1509
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def read_until(descriptor, sign, *, already=""):
