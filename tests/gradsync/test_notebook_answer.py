@@ -380,7 +380,7 @@ def test_a_kernel_shows_a_deadlock_with_its_timeline(kernel):
 
 
 def test_a_kernel_checks_the_latest_definition(kernel):
-    assert "2 of 2 points" in html(kernel["right"])
+    assert "3 of 3 points" in html(kernel["right"])
 
 
 def test_the_last_value_of_a_grading_cell_is_its_points(kernel):
@@ -402,7 +402,7 @@ def test_a_check_can_be_stopped_and_leaves_the_kernel_usable(kernel):
 
     assert (error.ename, error.evalue) == ("Stopped", "The check of average_gradients was stopped.")
     assert error.traceback == ["The check of average_gradients was stopped."]
-    assert kernel["after"][-1].data["text/plain"] == "2.0"
+    assert kernel["after"][-1].data["text/plain"] == "3.0"
 
 
 def test_what_was_shown_while_a_check_ran_is_gone(kernel):

@@ -62,7 +62,7 @@ THAT_REFUSE = [
     "phase2/ColumnParallelLinear",
 ]
 SAMPLER = "phase1/PaddedDistributedSampler"
-CONSTANTS = [  # the exercise, the function, and its only line
+LOOKALIKES = [  # the exercise, the function, and its only line
     (SAMPLER, "__iter__", "return iter([0] * 9)"),
     (SAMPLER, "__iter__", "return iter(range(9))"),
     (SAMPLER, "__iter__", "while True: yield 0"),
@@ -169,7 +169,7 @@ def test_refusing_whatever_comes_earns_nothing(exercise):
 
 
 @pytest.mark.parametrize(
-    ("exercise", "function", "body"), CONSTANTS, ids=[f"{e}: {b}"[:60] for e, _, b in CONSTANTS]
+    ("exercise", "function", "body"), LOOKALIKES, ids=[f"{e}: {b}"[:60] for e, _, b in LOOKALIKES]
 )
 def test_a_constant_that_looks_like_an_answer_earns_nothing(exercise, function, body):
     stub = with_bodies(lambda node: body if node.name == function else "return None")

@@ -11,18 +11,21 @@ from gradsync.ranks import frames
 
 
 def label_of(tensor):
-    return frames.caller((), tensor)[1]
+    return frames.caller((), tensor).label
 
 
 def test_the_line_of_the_call_is_named():
     line = inspect.currentframe().f_lineno + 1
-    where, _ = frames.caller((), None)
+    where = frames.caller((), None).where
 
     assert where == f"test_ranks_frames.py:{line}"
 
 
 def test_only_files_under_the_roots_are_named():
-    assert frames.caller(("/submission",), torch.ones(1)) == (None, None)
+    caller = frames.caller(("/submission",), torch.ones(1))
+
+    assert (caller.where, caller.label) == (None, None)
+    assert caller.by_test
 
 
 def test_a_parameter_is_named():
