@@ -80,6 +80,7 @@ def test_a_missing_file_is_noted(tmp_path):
     ("files", "holds"), [({}, "it is empty"), ({"report.pdf": b""}, "it has report.pdf")]
 )
 def test_a_folder_without_any_file_of_the_course_is_unreadable(tmp_path, files, holds):
+    (tmp_path / "ada").mkdir()
     submission = read_submission(as_folder(tmp_path / "ada", files), COURSE)
 
     assert submission.notes == (f"unreadable: ada holds none of the course's files: {holds}",)

@@ -136,11 +136,12 @@ def test_rank_0_speaks_for_all(ranks):
         ranks=[1],
         guide=GUIDE,
     )
+    lines = len(printed[0].splitlines())
     check(
-        len(printed[0].splitlines()) == 3,
+        lines >= 3,
         "every-rank-prints",
-        f"rank 0 prints {len(printed[0].splitlines())} lines in 3 epochs, but should print one an "
-        f"epoch (GUIDELINES, {GUIDE})",
+        f"rank 0 prints {lines} lines in 3 epochs. It should print a line an epoch, and may print "
+        f"more (GUIDELINES, {GUIDE})",
         ranks=[0],
         guide=GUIDE,
     )
