@@ -54,7 +54,8 @@ def find_submissions(path: Path, course: Course) -> list[Path]:
         wanted = [_places(phase, file) for phase in course.phases for file in course.files(phase)]
         if any(_may_be_there(path / place) for places in wanted for place in places):
             return [path]
-        members = sorted(Path(item.path) for item in os.scandir(path) if _is_member(item))
+        with os.scandir(path) as listed:
+            members = sorted(Path(item.path) for item in listed if _is_member(item))
     except (OSError, RuntimeError, ValueError) as problem:  # RuntimeError: links in a circle
         raise SubmissionError(f"{path} can't be read: {problem}") from None
     if not any(_may_be_submission(member) for member in members):
@@ -135,7 +136,7 @@ def _may_be_there(path: Path) -> bool:
 
 def _is_member(item: os.DirEntry[str]) -> bool:
     hidden = item.name.startswith((".", "__"))
-    return not hidden and (item.is_dir() or item.name not in STAFF_FILES)
+    return not hidden and (item.is_dir(follow_symlinks=False) or item.name not in STAFF_FILES)
 
 
 def _may_be_submission(path: Path) -> bool:
