@@ -54,15 +54,17 @@ def probe_steps(
     extra="",
     idle=None,
     whole=(),
-    unlike=False,
+    unlike=None,
 ):
     """Return this rank's gradients after a step on each of the inputs, over its branches.
 
     In the steps `whole` it takes all branches. In the last step the rank `idle` has nothing to go
     through, and calls finish() alone. If ranks are `unlike`, they hash names and parameters as
-    separate processes do.
+    separate processes do; if that is False, all of them hash both alike.
     """
-    model = placed(Net(extra), rank) if unlike else Net(extra)
+    model = Net(extra)
+    if unlike is not None:
+        model = placed(model, rank if unlike else 0)
     if unlike:
         salt_names(model, rank)
     if extra == "spare":
