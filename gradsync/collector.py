@@ -16,11 +16,11 @@ from gradsync.ranks.crew import Launcher
 from gradsync.ranks.fork import ForkLauncher
 from gradsync.records import Verdict
 from gradsync.time_budget import KEPT, TimeBudget
-from gradsync.verdicts import REFUSED
+from gradsync.verdicts import REFUSED, exercise_of
 from gradsync.workers import Turns, side_by_side
 
-# What keeps a test from being judged. The last three no answer can cause: such a test is broken.
 OnTest = Callable[[str, int, int], None]  # the exercise, tests begun before this one, all tests
+# What keeps a test from being judged. The last three no answer can cause: such a test is broken.
 NOT_THE_SUBMISSIONS = (LauncherError, NameError, ImportError, SyntaxError)
 
 
@@ -61,7 +61,7 @@ class Collector:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items[:] = [item for item in items if self._is_wanted(item)]
         self._verdicts = dict.fromkeys(item.nodeid for item in items)
-        self._exercises = {item.nodeid: _exercise(item) for item in items}
+        self._exercises = {item.nodeid: exercise_of(item) for item in items}
         if self.exercise is None:  # what they load, they may load while the ranks' process starts
             items.sort(key=lambda item: item.get_closest_marker("early") is None)
 
@@ -134,10 +134,4 @@ class Collector:
         self.lost = self.lost or lost
 
     def _is_wanted(self, item: pytest.Item) -> bool:
-        return self.exercise in (None, _exercise(item))
-
-
-def _exercise(item: pytest.Item) -> str:
-    """Return the exercise that a test is of, "" if it is of none."""
-    marker = item.get_closest_marker("exercise")
-    return str(marker.args[0]) if marker is not None else ""
+        return self.exercise in (None, exercise_of(item))

@@ -187,9 +187,12 @@ def _settled_seed(out: Path, given: int | None, *, fresh: bool, others: bool) ->
     these would have to be graded again.
     """
     kept = _kept_seed(out)
-    seed = kept if others or not fresh else None
-    if given is not None or seed is None:
-        seed = draw_seed() if given is None else given
+    if given is not None:
+        seed = given
+    elif kept is None or (fresh and not others):
+        seed = draw_seed()
+    else:
+        seed = kept
     if seed != kept and (kept is None or not others):
         write_whole(out / STATE, json.dumps({"seed": seed}) + "\n")
     return seed

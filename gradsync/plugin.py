@@ -28,10 +28,10 @@ from gradsync.ranks.run import LauncherName
 from gradsync.ranks.task import Task
 from gradsync.records import Observation
 from gradsync.time_budget import KEPT, TimeBudget
-from gradsync.verdicts import REFUSED, MissingFile, verdict_id, verdict_of
+from gradsync.verdicts import REFUSED, MissingFile, exercise_of, verdict_id, verdict_of
 
 PATIENCE = 20.0  # seconds a test's ranks may take: a hundred times what a correct answer needs
-# Of a rank in a visible suite: a loop without an end is told soon, on the learner's own machine.
+# Of a rank in a visible suite: an endless loop is reported soon, on the learner's own machine.
 PROCESSOR_SECONDS = 5.0
 GRADED = {
     "CUDA_VISIBLE_DEVICES": "",  # the same grade on every machine
@@ -202,7 +202,7 @@ def ranks(request: pytest.FixtureRequest) -> Ranks:
         submission = (submission or course.root).resolve()
     launcher = get_launcher(request.config.getoption("--launcher"))
     seed = f"{request.config.getoption('--seed')} {request.node.name}"
-    marker = request.node.get_closest_marker("exercise")
+    exercise = exercise_of(request.node)
     is_visible = course is not None and request.path.parent.parent.name == "visible"
     runs = Ranks(
         launcher,
@@ -211,8 +211,8 @@ def ranks(request: pytest.FixtureRequest) -> Ranks:
         phase,
         seen=[],
         seed=seed,
-        exercise=marker.args[0] if marker is not None else "",
-        budget=request.config.stash.get(KEPT, None) if marker is not None else None,
+        exercise=exercise,
+        budget=request.config.stash.get(KEPT, None) if exercise else None,
         processor_seconds=PROCESSOR_SECONDS if is_visible else math.inf,
         refused=request.config.stash.get(REFUSED, {}),
     )

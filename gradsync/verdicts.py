@@ -30,6 +30,12 @@ def verdict_id(file: Path, test: str) -> str:
     return f"{file.parent.name}/{file.stem.removeprefix('test_')}::{test}"
 
 
+def exercise_of(test: pytest.Item) -> str:
+    """Return the exercise that a test is of, "" if it is of none."""
+    marker = test.get_closest_marker("exercise")
+    return str(marker.args[0]) if marker is not None else ""
+
+
 def verdict_of(
     error: BaseException | None,
     *,

@@ -84,12 +84,17 @@ class Raised:
         return self.frames[-1][0] if self.frames else None
 
     @property
+    def is_stub(self) -> bool:
+        """Tell whether a template's own line raised it, which names the exercise."""
+        return self.type == "NotImplementedError" and bool(EXERCISE.fullmatch(self.message))
+
+    @property
     def unwritten(self) -> str:
         """Return what is still to be written: an exercise's id, or a function's name."""
+        if self.is_stub:
+            return self.message
         if self.type != "NotImplementedError":
             return ""
-        if EXERCISE.fullmatch(self.message):
-            return self.message
         return self.frames[-1][1] if self.by_user and self.frames else ""
 
     @property
@@ -126,15 +131,14 @@ class Raised:
 
 def raised(error: Raised, ranks: tuple[int, ...]) -> Failure:
     """Return the failure of ranks that raised this exception; none for a file's first import."""
-    is_stub = error.type == "NotImplementedError" and EXERCISE.fullmatch(error.message)
-    if error.imported_at and not is_stub:
+    if error.imported_at and not error.is_stub:
         return _failed_import(error, ranks)
     status, code, text, where = _classify(error, ranks)
-    told = code in ("unfinished", "wrong-signature") or (where and f" at {where}" in text)
-    at = f" at {where}" if where and not told else ""
+    at = f" at {where}" if where and code not in ("unfinished", "wrong-signature") else ""
+    hint = _hint(error) if code == "exception" else ""
     return Failure(
         status=status,
-        diagnosis=Diagnosis(code, ranks, text + at, where),
+        diagnosis=Diagnosis(code, ranks, f"{text}{at}{hint}", where),
         exception=error.type,
         detail=error.unwritten or error.message,
         traceback=error.traceback,
@@ -208,8 +212,7 @@ def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, 
         hints = [hint for sign, hint in UNUSABLE_HINTS.items() if sign in error.message]
         text = f"what came back can't be used ({said}){''.join(hints[:1])}"
         return "error", "wrong-signature", text, None
-    at = f" at {error.where}" if error.where else ""
-    return "error", "exception", f"{who} raised {said}{at}{_hint(error)}", error.where
+    return "error", "exception", f"{who} raised {said}", error.where
 
 
 def _hint(error: Raised) -> str:

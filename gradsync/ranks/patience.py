@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-BUDGET_SECONDS = 0.25  # between two looks at what ranks have run
+LOOK_SECONDS = 0.25  # between two looks at what ranks have run
 WAITING_SECONDS = 1.0  # of all ranks for each other, where one of them is gone
 MOST = 10  # times the seconds of a limit, whatever the machine is at
 
@@ -44,7 +44,7 @@ class Working(Protocol):
         """Return for how many seconds each rank has run on a core, as far as it is known."""
 
 
-class Budget:
+class ProcessorTime:
     """The processor time that each rank may use, from now on."""
 
     def __init__(self, crew: Working, seconds: float) -> None:
@@ -59,7 +59,7 @@ class Budget:
 
     def over(self, now: float) -> bool:
         """Tell, every now and then, whether some rank has used more."""
-        if self.seconds == math.inf or now - self._looked < BUDGET_SECONDS:
+        if self.seconds == math.inf or now - self._looked < LOOK_SECONDS:
             return False
         self._looked = now
         return max(self.used().values(), default=0.0) > self.seconds

@@ -120,7 +120,7 @@ class Sandbox:
         namespaces.refuse_calls(self._rules)
 
     def excess(self, members: Iterable[int]) -> tuple[str, str] | None:
-        """Return the diagnosis of a run whose members take too much, and how it is told.
+        """Return the diagnosis of a run whose members take too much, and the words for it.
 
         From then on `runs_low` tells whether they have taken most of the memory.
         """

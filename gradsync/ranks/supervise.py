@@ -18,7 +18,7 @@ from gradsync.ranks import events, exceptions, failures, postmortem, stacks, val
 from gradsync.ranks.crew import Crew, LauncherError
 from gradsync.ranks.exceptions import Raised
 from gradsync.ranks.member import Member
-from gradsync.ranks.patience import Budget, Grace, Patience
+from gradsync.ranks.patience import Grace, Patience, ProcessorTime
 from gradsync.ranks.standoff import Call, Standoff, Stuck
 from gradsync.records import Event, Failure, Observation
 
@@ -65,7 +65,7 @@ class Run:
         self._timeout = timeout
         self._grace_seconds = grace
         self._processor_seconds = processor_seconds
-        self._budget: Budget | None = None
+        self._processor_time: ProcessorTime | None = None
         self.began = time.monotonic()
         self.nonce = secrets.token_hex(16)  # the answer of another run can't serve this one
         self._looked = self.began  # for deaths
@@ -157,7 +157,7 @@ class Run:
             for other in self._members:
                 other.go()
             self._limit = Patience(self._crew, time.monotonic())
-            self._budget = Budget(self._crew, self._processor_seconds)
+            self._processor_time = ProcessorTime(self._crew, self._processor_seconds)
 
     def _take_event(self, event: Event, member: Member, *, asks: bool) -> None:
         self._kept += events.weight(event)
@@ -258,10 +258,10 @@ class Run:
             if now - self.began > START_SECONDS:
                 raise LauncherError(f"the ranks did not start within {START_SECONDS:g} s")
             return None
-        looped = self._budget is not None and self._budget.over(now)
+        looped = self._processor_time is not None and self._processor_time.over(now)
         if not looped and not self._limit.over(self._timeout, now):
             return None
-        used = self._budget.used() if self._budget else {}
+        used = self._processor_time.used() if self._processor_time else {}
         places, waits = self._places(live)
         lost = [member.rank for member in self._members if member.lost]
         limit = f"{self._timeout:g} s"

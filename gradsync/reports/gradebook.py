@@ -40,7 +40,7 @@ def render(grades: Iterable[Grade], former: str = "") -> str:
     """
     rows = _rows(former) | {cell(grade.submission): _row(grade) for grade in grades}
     lines = StringIO()
-    writer = csv.DictWriter(lines, COLUMNS, restval="", lineterminator="\n")
+    writer = csv.DictWriter(lines, COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(row for _, row in sorted(rows.items()))
     return lines.getvalue()
@@ -69,7 +69,7 @@ def _rows(text: str) -> dict[str, dict[str, Any]]:
     if not text.strip():
         return {}
     try:
-        reader = csv.DictReader(StringIO(text.removeprefix("\ufeff"), newline=""))
+        reader = csv.DictReader(StringIO(text, newline=""))
         if tuple(reader.fieldnames or ())[: len(COLUMNS)] != COLUMNS:
             raise NoGradebook(f"its first line is {text.splitlines()[0][:80]!r}")
         rows = [{name: row.get(name) for name in COLUMNS} for row in reader]

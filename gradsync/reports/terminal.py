@@ -155,7 +155,7 @@ def message(verdict: Verdict, longest: int) -> Iterator[RenderableType]:
         yield ""
         yield _indented(Text(block.text, overflow="fold"), 2 * block.is_code)
     if len(whole) > longest:
-        rest = f"… and {len(whole) - LONGEST_MESSAGE:,} characters more in report.html"
+        rest = f"… and {len(whole) - longest:,} characters more in report.html"
         yield _indented(Text(rest, style="dim"))
 
 

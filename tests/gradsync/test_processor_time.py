@@ -9,7 +9,7 @@ from gradsync import RankFailure, run_ranks
 from gradsync.grading import grade
 from gradsync.ranks import get_launcher
 from gradsync.ranks.observe import observe
-from gradsync.ranks.patience import Budget
+from gradsync.ranks.patience import ProcessorTime
 from gradsync.ranks.task import Task
 from gradsync.submission import read_submission
 
@@ -60,7 +60,7 @@ class Crew:
 
 def test_what_a_rank_ran_before_counts_for_nothing():
     crew = Crew(100.0, 3.0)
-    budget = Budget(crew, 5.0)
+    budget = ProcessorTime(crew, 5.0)
     crew.seconds = [104.0, 7.0]
 
     assert not budget.over(1.0)
@@ -69,7 +69,7 @@ def test_what_a_rank_ran_before_counts_for_nothing():
 
 def test_one_rank_that_uses_too_much_is_enough_though_others_are_gone():
     crew = Crew(0.0, 0.0)
-    budget = Budget(crew, 5.0)
+    budget = ProcessorTime(crew, 5.0)
     crew.seconds = [5.1]
 
     assert budget.over(1.0)
