@@ -40,7 +40,7 @@ def wrong_source(before: Sequence[State], src: int) -> Rule:
                 what = "model" if len(wrong) == len(state) else ", ".join(wrong)
                 text = (
                     f"every rank ends with rank {rank}'s {what}, where `src` was {src}: broadcast "
-                    f"from the rank that you are told (GUIDELINES, {GUIDE})"
+                    "from the rank that you are told"
                 )
                 return Diagnosis(
                     "wrong-source", tuple(range(seen.world_size)), text, last_line(seen), GUIDE
@@ -61,7 +61,7 @@ def another_mixed_in(before: Sequence[State], src: int) -> Rule:
         text = (
             f"rank {src}'s own {', '.join(wrong)} came to hold NaN, which another rank had there: "
             "what the other ranks had is mixed in, and 0 times NaN is NaN, too. Their values have "
-            f"no part in a broadcast (GUIDELINES, {GUIDE})"
+            "no part in a broadcast"
         )
         return Diagnosis("models-differ", _ranks(seen, expected), text, last_line(seen), GUIDE)
 
@@ -80,8 +80,7 @@ def sent_as_float32(seen: Observation, expected: Any) -> Diagnosis | None:
         return None
     text = (
         f"{', '.join(wrong)} arrived rounded, as by a journey in float32: what is broadcast is to "
-        "arrive bit for bit, so every tensor has to travel in its own dtype "
-        f"(GUIDELINES, {GUIDE})"
+        "arrive bit for bit, so every tensor has to travel in its own dtype"
     )
     return Diagnosis("models-differ", ranks, text, last_line(seen), GUIDE)
 
@@ -96,7 +95,7 @@ def buffers_left_out(buffers: Sequence[str]) -> Rule:
         text = (
             f"the parameters are the same on every rank, but {', '.join(wrong)} "
             f"{'is' if len(wrong) == 1 else 'are'} not: buffers belong to a model too, and "
-            f"evaluation uses them (GUIDELINES, {GUIDE})"
+            "evaluation uses them"
         )
         return Diagnosis(
             "buffers-not-broadcast", _ranks(seen, expected), text, last_line(seen), GUIDE
@@ -112,8 +111,7 @@ def models_differ(seen: Observation, expected: Any) -> Diagnosis | None:
         return None
     text = (
         f"{', '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} not bit for bit the source "
-        "rank's on every rank: ranks that start from different models never become one "
-        f"(GUIDELINES, {GUIDE})"
+        "rank's on every rank: ranks that start from different models never become one"
     )
     return Diagnosis("models-differ", _ranks(seen, expected), text, last_line(seen), GUIDE)
 
@@ -131,8 +129,7 @@ def bits_differ(seen: Observation, expected: Any) -> Diagnosis | None:
     names = ", ".join(dict.fromkeys(name for _, name in wrong))
     text = (
         f"{names}: equal to the source rank's in value, but not bit for bit, as where -0.0 arrives "
-        "as 0.0. Nothing is to be calculated with what is broadcast, and no dtype to be changed "
-        f"(GUIDELINES, {GUIDE})"
+        "as 0.0. Nothing is to be calculated with what is broadcast, and no dtype to be changed"
     )
     ranks = tuple(sorted({rank for rank, _ in wrong}))
     return Diagnosis("models-differ", ranks, text, last_line(seen), GUIDE)
@@ -162,10 +159,7 @@ def weight_not_sent(seen: Observation, weights: Sequence[Any]) -> Diagnosis | No
             "broadcast_model did nothing: the first layer on rank 1 still has other weights than "
             "on rank 0"
         )
-    text = (
-        f"{found}. What is to stay as it was is judged once rank 0's model is broadcast "
-        f"(GUIDELINES, {GUIDE})"
-    )
+    text = f"{found}. What is to stay as it was is judged once rank 0's model is broadcast"
     return Diagnosis(code, tuple(range(len(seen))), text, last_line(seen), GUIDE)
 
 

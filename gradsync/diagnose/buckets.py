@@ -61,7 +61,7 @@ def some_undivided(seen: Observation, expected: Any) -> Diagnosis | None:
         f"{', '.join(names)}: exactly {size} times the mean of the ranks' on "
         f"{ranks_text(ranks)}, while other gradients are right. Buckets leave in more than one "
         "place, during backward and in finish(), and what one of these sends is not divided by "
-        f"the number of ranks (GUIDELINES, {GUIDE})"
+        "the number of ranks"
     )
     return Diagnosis("sum-not-mean", tuple(ranks), text, phase1.last_reduce(seen), GUIDE)
 
@@ -73,8 +73,7 @@ def with_guide(rule: Rule, guide: str) -> Rule:
         found = rule(seen, expected)
         if found is None or found.guide is None:
             return found
-        text = found.explanation.replace(f"GUIDELINES, {found.guide}", f"GUIDELINES, {guide}")
-        return replace(found, explanation=text, guide=guide)
+        return replace(found, guide=guide)
 
     return renamed
 
@@ -154,7 +153,7 @@ def unlike_buckets(seen: Observation, _expected: Any) -> Diagnosis | None:
     text = (
         f"{failure.diagnosis.explanation}. The ranks do not use the same parameters in this pass, "
         "or not in the same order: all the same, each has to start the same buckets in the same "
-        f"order, whatever gradients it has and whenever they come (GUIDELINES, {GUIDE})"
+        "order, whatever gradients it has and whenever they come"
     )
     return replace(failure.diagnosis, explanation=text, guide=GUIDE)
 
@@ -177,7 +176,7 @@ def only_these_wrong(
             return None
         text = f"{', '.join(sorted(wrong))} did not end as the mean over the ranks: {explanation}"
         ranks = tuple(r for r, grads in enumerate(expected) if not close(seen[r], grads))
-        return Diagnosis(code, ranks, f"{text} (GUIDELINES, {guide})", guide=guide)
+        return Diagnosis(code, ranks, f"{text}", guide=guide)
 
     return rule
 
@@ -219,6 +218,6 @@ def waits_in_backward(seen: Observation, _expected: Any) -> Diagnosis | None:
     text = (
         f"in mid-backward rank 0 starts to average a bucket, at {where}, and waits there until the "
         "other ranks have come as well: backward has to go on while the bucket is on its way, and "
-        f"finish() waits (GUIDELINES, {GUIDE})"
+        "finish() waits"
     )
     return Diagnosis("no-overlap", (0,), text, where, GUIDE)

@@ -29,8 +29,7 @@ def writes_too(guide: str) -> Rule:
         ranks, where = failure.diagnosis.ranks, failure.diagnosis.where
         text = (
             f"{ranks_text(ranks)} wrote to the disk, at "
-            f"{where}: rank 0 alone writes a checkpoint, or N ranks write over each other "
-            f"(GUIDELINES, {guide})"
+            f"{where}: rank 0 alone writes a checkpoint, or N ranks write over each other"
         )
         return Diagnosis("every-rank-writes", ranks, text, where, guide)
 
@@ -45,7 +44,7 @@ def written_beside(names: Sequence[Sequence[str]], guide: str) -> Diagnosis | No
     found = ", ".join(name for rank in wrong for name in names[rank])
     text = (
         f"beside the checkpoint {ranks_text(wrong)} made files too: {found}. Rank 0 alone writes, "
-        f"and nobody clears away what the others leave (GUIDELINES, {guide})"
+        "and nobody clears away what the others leave"
     )
     return Diagnosis("every-rank-writes", tuple(wrong), text, guide=guide)
 
@@ -57,7 +56,7 @@ def former_file_stays(replaced: bool, guide: str) -> Diagnosis | None:
     text = (
         "a second save_checkpoint to the same path, an epoch later, leaves the first one's file "
         "as it was: a file that is there is to be replaced, or training would go on from its first "
-        f"checkpoint for ever (GUIDELINES, {guide})"
+        "checkpoint for ever"
     )
     return Diagnosis("state-lost", (0,), text, guide=guide)
 
@@ -70,12 +69,12 @@ def not_there(found: Sequence[bool], guide: str) -> Diagnosis | None:
     if 0 in absent:
         text = (
             "save_checkpoint returned on rank 0, which writes, and there was no file at the path "
-            f"that it was given: it is to be there by then, by just that name (GUIDELINES, {guide})"
+            "that it was given: it is to be there by then, by just that name"
         )
         return Diagnosis("state-lost", (0,), text, guide=guide)
     text = (
         f"save_checkpoint returned on {ranks_text(absent)} before the file was there: every rank "
-        f"has to wait until rank 0 has written it (GUIDELINES, {guide})"
+        "has to wait until rank 0 has written it"
     )
     return Diagnosis("others-do-not-wait", absent, text, guide=guide)
 
@@ -86,8 +85,7 @@ def too_small(size: int, least: int, guide: str) -> Diagnosis | None:
         return None
     text = (
         f"save_checkpoint writes a file of {counted(size, 'byte')}, and the parameters of this "
-        f"model alone take {least}. The file holds the model, the optimizer and the epoch "
-        f"(GUIDELINES, {guide})"
+        f"model alone take {least}. The file holds the model, the optimizer and the epoch"
     )
     return Diagnosis("state-lost", (0,), text, guide=guide)
 
@@ -103,9 +101,9 @@ def former_file_seen(contents: Sequence[Sequence[bytes]], guide: str) -> Diagnos
     if not former or former == new or not early:
         return None
     text = (
-        f"where a former checkpoint was there already, save_checkpoint returned on "
+        "where a former checkpoint was there already, save_checkpoint returned on "
         f"{ranks_text(early)} while it was still that one: that a file is there does not say that "
-        f"rank 0 has written the new one. Every rank has to wait for rank 0 (GUIDELINES, {guide})"
+        "rank 0 has written the new one. Every rank has to wait for rank 0"
     )
     return Diagnosis("others-do-not-wait", tuple(early), text, guide=guide)
 
@@ -123,7 +121,7 @@ def former_file_away(harm: Sequence[str], guide: str) -> Diagnosis | None:
         f"save_checkpoint had the former file {harm[0]} before the new one was in its place: a "
         "crash between the two leaves no whole checkpoint. A complete file from the same folder "
         "can take the place of another in one step; from another disk, where a temporary folder "
-        f"often is, it can't (GUIDELINES, {guide})"
+        "often is, it can't"
     )
     return Diagnosis("not-atomic", (0,), text, guide=guide)
 
@@ -136,7 +134,7 @@ def brought_from_elsewhere(brought: bool, guide: str) -> Diagnosis | None:
         "save_checkpoint wrote the new file in another folder, and moved it to its path from "
         "there. That folder may be on another disk, as the one for temporary files often is: then "
         "the move is a copy, which a crash can cut short, or is refused. The file is to be written "
-        f"in the folder where it will stay (GUIDELINES, {guide})"
+        "in the folder where it will stay"
     )
     return Diagnosis("not-atomic", (0,), text, guide=guide)
 
@@ -148,7 +146,7 @@ def stumbles_over_the_rest(again: str | None, renewed: bool, guide: str) -> Diag
     came = f"fails with {again}" if again else "leaves the old file in its place"
     text = (
         f"after a save_checkpoint that broke off halfway the next one {came}: what a crash has "
-        f"left must not be in its way (GUIDELINES, {guide})"
+        "left must not be in its way"
     )
     return Diagnosis("not-atomic", (0,), text, guide=guide)
 
@@ -157,7 +155,7 @@ def read_by_nobody(refused: str | None, guide: str) -> Diagnosis | None:
     """Judge the class for which torch refuses to read what was saved, if there is one."""
     if refused is None:
         return None
-    text = f"save_checkpoint writes a file that {_holding(refused)} (GUIDELINES, {guide})"
+    text = f"save_checkpoint writes a file that {_holding(refused)}"
     return Diagnosis("unsafe-load", (0,), text, guide=guide)
 
 
@@ -174,7 +172,7 @@ def more_than_values(guide: str) -> Rule:
         text = (
             f"load_checkpoint is refused the file that save_checkpoint wrote{at}. It "
             f"{_holding(found[1])}. It is the saving that has to change, and not the way of "
-            f"reading (GUIDELINES, {guide})"
+            "reading"
         )
         return Diagnosis("unsafe-load", ranks, text, where, guide)
 
@@ -204,7 +202,7 @@ def set_free(trainable: Sequence[bool], guide: str) -> Rule:
         wrong = [r for r, value in enumerate(seen) if not close(value["trainable"], trainable)]
         text = (
             "after load_checkpoint another set of parameters is trainable than before: "
-            f"`requires_grad` is to stay as it is (GUIDELINES, {guide})"
+            "`requires_grad` is to stay as it is"
         )
         return Diagnosis("frozen-touched", tuple(wrong), text, guide=guide) if wrong else None
 
@@ -218,10 +216,7 @@ def no_whole_number(guide: str) -> Rule:
         wrong = [rank for rank, value in enumerate(seen) if value["kind"] is not None]
         if not wrong:
             return None
-        text = (
-            f"load_checkpoint returns the epoch as a {seen[wrong[0]]['kind']}: an int is wanted "
-            f"(GUIDELINES, {guide})"
-        )
+        text = f"load_checkpoint returns the epoch as a {seen[wrong[0]]['kind']}: an int is wanted"
         return Diagnosis("wrong-signature", tuple(wrong), text, guide=guide)
 
     return rule
@@ -245,7 +240,7 @@ def goes_on_otherwise(after: Any, guide: str) -> Rule:
                 "leaves the model as it is: the optimizer still trains the parameters that the "
                 "model had before. Loading is to fill those, not to put others in their place"
             )
-        text = f"after load_checkpoint an optimizer step {came} (GUIDELINES, {guide})"
+        text = f"after load_checkpoint an optimizer step {came}"
         return Diagnosis(code, wrong, text, guide=guide)
 
     return rule

@@ -31,7 +31,7 @@ def would_be(
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         if expected is None or not close(list(seen), list(wrong), roundings):
             return None
-        text = f"{explanation} (GUIDELINES, {guide})"
+        text = f"{explanation}"
         return Diagnosis(code, tuple(range(seen.world_size)), text, last_line(seen), guide)
 
     return rule
@@ -45,7 +45,7 @@ def differs_from_one_process(guide: str, case: str) -> Rule:
             return None
         text = (
             f"{case}: the weights are not those of one process that takes all the samples"
-            f"{told_difference(list(seen), expected)} (GUIDELINES, {guide})"
+            f"{told_difference(list(seen), expected)}"
         )
         ranks = tuple(range(seen.world_size))
         return Diagnosis("differs-from-single-process", ranks, text, last_line(seen), guide)

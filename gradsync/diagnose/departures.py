@@ -71,5 +71,5 @@ def overwritten(local: Sequence[Gradients]) -> Rule:
 
 def _found(code: str, seen: Observation, text: str, trap: str) -> Diagnosis:
     ranks = tuple(range(seen.world_size))
-    text = f'{text} (GUIDELINES, {GUIDE}, "{trap}")'
+    text = f'{text}. The guide describes this under "{trap}"'
     return Diagnosis(code, ranks, text, last_reduce(seen), GUIDE)

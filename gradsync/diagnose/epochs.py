@@ -154,4 +154,4 @@ def other_shares(
 
 
 def _found(code: str, text: str, guide: str, ranks: Sequence[int] = ()) -> Diagnosis:
-    return Diagnosis(code, tuple(ranks), f"{text} (GUIDELINES, {guide})", guide=guide)
+    return Diagnosis(code, tuple(ranks), f"{text}", guide=guide)

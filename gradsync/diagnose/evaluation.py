@@ -66,7 +66,7 @@ def own_samples_alone(own: Sequence[Mapping[str, float]], guide: str) -> Rule:
                 "One that is read before it was waited for still has the rank's own numbers"
             )
         ranks = tuple(range(len(seen)))
-        text = f"{text} (GUIDELINES, {guide})"
+        text = f"{text}"
         return Diagnosis("loss-is-local", ranks, text, where, guide)
 
     return rule
@@ -135,7 +135,7 @@ def kept_from_before(
     if not wrong:
         return None
     text = (
-        f"evaluate is right at first, but called once more, with other samples, it returns "
+        "evaluate is right at first, but called once more, with other samples, it returns "
         f"{told(again[wrong[0]])}, where {told(expected)} is right: nothing may be kept from call "
         "to call. Sums begin at zero, also those in a default argument, and the samples are those "
         "that this call is given"
@@ -246,4 +246,4 @@ def _never_run(guide: str) -> Diagnosis:
 
 
 def _found(code: str, text: str, guide: str, ranks: Sequence[int] = ()) -> Diagnosis:
-    return Diagnosis(code, tuple(ranks), f"{text} (GUIDELINES, {guide})", guide=guide)
+    return Diagnosis(code, tuple(ranks), f"{text}", guide=guide)

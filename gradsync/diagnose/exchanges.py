@@ -62,4 +62,4 @@ def in_other_places(guide: str) -> Rule:
 
 def _found(code: str, seen: Observation, text: str, guide: str) -> Diagnosis:
     ranks = tuple(range(seen.world_size))
-    return Diagnosis(code, ranks, f"{text} (GUIDELINES, {guide})", last_line(seen), guide)
+    return Diagnosis(code, ranks, f"{text}", last_line(seen), guide)

@@ -26,7 +26,7 @@ def batch_not_moved(seen: Mapping[str, Any], guide: str) -> Diagnosis | None:
     if unasked:
         text = (
             f"train_step does not ask {' and '.join(unasked)} that it is given: whoever calls it "
-            f"has chosen them (GUIDELINES, {guide})"
+            "has chosen them"
         )
         return Diagnosis("setting-ignored", (0,), text, guide=guide)
     left = [part for part in takers if set(seen["away"][part]) - {"cpu"}]
@@ -36,13 +36,13 @@ def batch_not_moved(seen: Mapping[str, Any], guide: str) -> Diagnosis | None:
         text = (
             "train_step moves the batch to a GPU where there is one, and the model was on the CPU "
             "still: where the batch belongs is told by the model's own parameters, and by nothing "
-            f"else (GUIDELINES, {guide})"
+            "else"
         )
         return Diagnosis("wrong-device", (0,), text, guide=guide)
     text = (
         f"train_step gives {takers[left[0]]} the {left[0]} where the loader left them. The model "
         "may be on a GPU, and both parts of a batch have to come to where it is: a tensor's `to` "
-        f"returns the moved one, and the tensor itself stays where it was (GUIDELINES, {guide})"
+        "returns the moved one, and the tensor itself stays where it was"
     )
     return Diagnosis("wrong-device", (0,), text, guide=guide)
 
@@ -59,8 +59,7 @@ def another_gpu(devices: Sequence[str], local_rank: int) -> Diagnosis | None:
     taken = wrong[0] if wrong else "`cuda`, without a number, which is the first of them"
     text = (
         f"where there are GPUs, the rank whose `local_rank` is {local_rank} takes {taken}: a "
-        "machine's ranks share its GPUs by their number on it, `local_rank`, and no other number "
-        f"(GUIDELINES, {GUIDE})"
+        "machine's ranks share its GPUs by their number on it, `local_rank`, and no other number"
     )
     return Diagnosis("launcher-not-read", (0,), text, guide=GUIDE)
 
@@ -71,7 +70,7 @@ def on_the_cpu(returned: Sequence[str] | None) -> Diagnosis | None:
         return None
     text = (
         "where there are GPUs, setup_distributed returns the CPU: the rank's device is then the "
-        f"GPU whose number is `local_rank` (GUIDELINES, {GUIDE})"
+        "GPU whose number is `local_rank`"
     )
     return Diagnosis("wrong-device", (0,), text, guide=GUIDE)
 
@@ -82,6 +81,6 @@ def on_gloo(backends: Sequence[str]) -> Diagnosis | None:
         return None
     text = (
         f"where there are GPUs and `backend` is None, setup_distributed takes {backends[0]}: the "
-        f"ranks' tensors are on GPUs then, which nccl is for (GUIDELINES, {GUIDE})"
+        "ranks' tensors are on GPUs then, which nccl is for"
     )
     return Diagnosis("wrong-device", (0,), text, guide=GUIDE)

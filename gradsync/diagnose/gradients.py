@@ -253,8 +253,7 @@ def parameters_averaged(names: Sequence[str], guide: str) -> Rule:
         text = (
             f"the ranks average their parameters ({calls[0].label}, for one) and not their "
             "gradients: each then steps by its own gradients, and the optimizer's state differs "
-            f"from rank to rank. The mean of the gradients comes before the step (GUIDELINES, "
-            f"{guide})"
+            "from rank to rank. The mean of the gradients comes before the step"
         )
         ranks = tuple(range(seen.world_size))
         return Diagnosis("gradients-not-synchronised", ranks, text, calls[0].where, guide)
@@ -274,7 +273,7 @@ def last_reduce(seen: Observation) -> str | None:
 
 def found(code: str, ranks: Sequence[int], text: str, where: str | None = None) -> Diagnosis:
     """Return a diagnosis that names the heading on gradients."""
-    return Diagnosis(code, tuple(ranks), f"{text} (GUIDELINES, {GUIDE})", where, GUIDE)
+    return Diagnosis(code, tuple(ranks), f"{text}", where, GUIDE)
 
 
 def _is(factor: float, wanted: float) -> bool:

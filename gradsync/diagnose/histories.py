@@ -106,4 +106,4 @@ def other_numbers(
 
 
 def _found(code: str, text: str, guide: str, ranks: Sequence[int] = ()) -> Diagnosis:
-    return Diagnosis(code, tuple(ranks), f"{text} (GUIDELINES, {guide})", guide=guide)
+    return Diagnosis(code, tuple(ranks), f"{text}", guide=guide)

@@ -35,7 +35,7 @@ def text_for_a_number(given: str, answer: Sequence[Any] | None) -> Diagnosis | N
     name, value = next(iter(texts.items()))
     text = (
         f"with {given} read_rank_info gives the {name} {value!r}, a text: an int is wanted. "
-        f"Environment variables are texts, always (GUIDELINES, {GUIDE})"
+        "Environment variables are texts, always"
     )
     return Diagnosis("wrong-signature", (), text, guide=GUIDE)
 
@@ -60,8 +60,7 @@ def none_started(seen: Observation, _expected: Any) -> Diagnosis | None:
     ranks = failure.diagnosis.ranks
     text = (
         f"setup_distributed returned on {ranks_text(ranks)} of {seen.world_size} and had started "
-        "no default process group: all that comes after counts on one, of a single rank, too "
-        f"(GUIDELINES, {GUIDE})"
+        "no default process group: all that comes after counts on one, of a single rank, too"
     )
     return Diagnosis("group-not-initialised", ranks, text, guide=GUIDE)
 
@@ -91,7 +90,7 @@ def never_met(seen: Observation, _expected: Any) -> Diagnosis | None:
     known = failure.diagnosis
     at = f": it is at {known.where}" if known.where else ""
     who = "on a single rank" if seen.world_size == 1 else f"on any of {seen.world_size} ranks"
-    text = f"setup_distributed does not return {who}{at}. {NEVER_MET} (GUIDELINES, {GUIDE})"
+    text = f"setup_distributed does not return {who}{at}. {NEVER_MET}"
     return Diagnosis("wrong-master", tuple(range(seen.world_size)), text, known.where, GUIDE)
 
 
@@ -112,7 +111,7 @@ def left_alone(seen: Observation, _expected: Any) -> Diagnosis | None:
     text = (
         f"{ranks_text(alone)} {'wait' if len(alone) > 1 else 'waits'} in setup_distributed{at}, "
         f"and {ranks_text(gone)} returned from it and will not come there: what waits for all "
-        f"ranks has to be called on every rank (GUIDELINES, {GUIDE})"
+        "ranks has to be called on every rank"
     )
     return Diagnosis("deadlock-rank-missing", tuple(gone), text, where, GUIDE)
 
@@ -124,8 +123,7 @@ def met_elsewhere(addresses: Sequence[Sequence[str]], wanted: str) -> Diagnosis 
         return None
     text = (
         f"`info` says that the ranks meet at {wanted}, and {ranks_text(wrong)} looked for the "
-        f"others at {addresses[wrong[0]][0]}: on several machines they would never find each other "
-        f"(GUIDELINES, {GUIDE})"
+        f"others at {addresses[wrong[0]][0]}: on several machines they would never find each other"
     )
     return Diagnosis("wrong-master", tuple(wrong), text, guide=GUIDE)
 
@@ -150,5 +148,5 @@ def _found(code: str, seen: Observation, text: str, guide: str = GUIDE) -> Diagn
         return None
     known = seen.failure.diagnosis
     at = f", at {known.where}" if known.where else ""
-    said = f"{text} ({seen.failure.exception}{at}; GUIDELINES, {guide})"
+    said = f"{text} ({seen.failure.exception}{at})"
     return Diagnosis(code, known.ranks, said, known.where, guide)

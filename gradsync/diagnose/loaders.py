@@ -76,4 +76,4 @@ def environment_has_a_say(
 
 
 def _found(code: str, ranks: Sequence[int], text: str) -> Diagnosis:
-    return Diagnosis(code, tuple(ranks), f"{text} (GUIDELINES, {GUIDE})", guide=GUIDE)
+    return Diagnosis(code, tuple(ranks), f"{text}", guide=GUIDE)

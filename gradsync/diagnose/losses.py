@@ -74,7 +74,7 @@ def _only_rank_0_has_it(guide: str) -> Rule:
             return None
         text = (
             f"rank 0 alone returns the mean loss, the ranks return {list(seen)}: all of them are "
-            f"to have it (GUIDELINES, {guide})"
+            "to have it"
         )
         ranks = tuple(range(1, seen.world_size))
         return Diagnosis("only-one-rank-has-it", ranks, text, guide=guide)

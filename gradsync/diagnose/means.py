@@ -43,7 +43,7 @@ def other_means(
                 if close(told, list(means)):
                     heading = guide if trains else evaluation
                     text = f"`{name}` of epoch {epoch} is {told} by rank: {what}"
-                    text = f"{text} (GUIDELINES, {heading})"
+                    text = f"{text}"
                     return Diagnosis(code, tuple(range(len(seen))), text, guide=heading)
     return None
 

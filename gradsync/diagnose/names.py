@@ -39,7 +39,7 @@ def order_depends_on_names(
         f"where parameters have other names on each rank, in the same order, each was {doing} with "
         "another one of the other ranks. The order of the calls depends on hashes or addresses, "
         "as that of a set does: they differ from process to process. Go through the parameters "
-        f"in the model's own order (GUIDELINES, {guide})"
+        "in the model's own order"
     )
     ranks = tuple(range(seen.world_size))
     return Diagnosis("deadlock-order-differs", ranks, text, where, guide)

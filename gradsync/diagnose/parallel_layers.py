@@ -38,7 +38,7 @@ def layer_gradient_mistakes(name: str, expected: Sequence[Any]) -> list[Rule]:
         text = (
             f"{what} is None after backward: autograd knows no way back through the layer. What a "
             "collective writes has no history of its own, unless a function with a backward gives "
-            f"it one (GUIDELINES, {GUIDE})"
+            "it one"
         )
         return Diagnosis("backward-not-reduced", lost, text, last_line(seen), GUIDE)
 
@@ -72,7 +72,7 @@ def unlike_linear(what: str) -> Rule:
         text = (
             f"{ranks_text(wrong)}: {what} is not what "
             "nn.Linear makes with the full weight, or not this rank's part"
-            f"{told_difference(list(seen), expected)} (GUIDELINES, {GUIDE})"
+            f"{told_difference(list(seen), expected)}"
         )
         return Diagnosis("differs-from-single-process", wrong, text, last_line(seen), GUIDE)
 
@@ -183,8 +183,7 @@ def diagnose_refusals(seen: Sequence[Sequence[str | None]], name: str) -> Diagno
     if accepted or others:
         text = (
             f"{name} that {len(seen)} ranks can't split evenly gave "
-            f"{'a layer, and no error' if accepted else others[0]}: a ValueError is wanted "
-            f"(GUIDELINES, {GUIDE})"
+            f"{'a layer, and no error' if accepted else others[0]}: a ValueError is wanted"
         )
         ranks = accepted or tuple(range(len(seen)))
         return Diagnosis("bad-arguments-accepted", ranks, text, guide=GUIDE)
@@ -193,7 +192,7 @@ def diagnose_refusals(seen: Sequence[Sequence[str | None]], name: str) -> Diagno
         return None
     text = (
         f"a layer whose {name} divide evenly gave {refused[0][1]}: those of the other side are not "
-        f"split, and need not divide (GUIDELINES, {GUIDE})"
+        "split, and need not divide"
     )
     ranks = tuple(rank for rank, _ in refused)
     return Diagnosis("differs-from-single-process", ranks, text, guide=GUIDE)
@@ -207,7 +206,7 @@ def diagnose_gathering(seen: Sequence[Mapping[str, Any]], features: int) -> Diag
         return None
     text = (
         "with gather_output a new layer does not return all its outputs: each rank still has its "
-        f"own part of them alone, or another number (GUIDELINES, {GUIDE})"
+        "own part of them alone, or another number"
     )
     return Diagnosis("parameters-not-gathered", ranks, text, guide=GUIDE)
 
@@ -225,15 +224,14 @@ def diagnose_beginning(seen: Sequence[Mapping[str, Any]], why: str) -> Diagnosis
         text = (
             f"{ranks_text(unset)}: a new layer's weight or bias is memory that was never written "
             "to, or the weight has few different numbers. It begins as nn.Linear's does, with "
-            "random numbers, or the layer can't be trained unless another's weight is loaded "
-            f"(GUIDELINES, {GUIDE})"
+            "random numbers, or the layer can't be trained unless another's weight is loaded"
         )
         return Diagnosis(code, unset, text, guide=GUIDE)
     if all(close(value["outputs"], seen[0]["outputs"]) for value in seen):
         return None
     text = (
         "a new layer returns other whole outputs on one rank than on another, for the same input, "
-        f"where the ranks have different seeds. {why} (GUIDELINES, {GUIDE})"
+        f"where the ranks have different seeds. {why}"
     )
     return Diagnosis(code, tuple(range(len(seen))), text, guide=GUIDE)
 

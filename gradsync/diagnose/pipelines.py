@@ -66,7 +66,7 @@ def scaled_by_ranks(seen: Observation, expected: Any) -> Diagnosis | None:
             told = (
                 f"the gradients of every stage are exactly {text} by the number of ranks. The last "
                 "rank alone has the loss, of the whole batch, and the stages have different "
-                f"parameters: nothing is a mean or a sum over ranks (GUIDELINES, {GUIDE})"
+                "parameters: nothing is a mean or a sum over ranks"
             )
             return Diagnosis(code, tuple(range(size)), told, last_line(seen), GUIDE)
     return None
@@ -81,7 +81,7 @@ def stepped_in_between(seen: Observation, _expected: Any) -> Diagnosis | None:
     text = (
         f"{ranks_text(failure.diagnosis.ranks)} can't go backward: a parameter was changed after "
         "the forward pass that this backward belongs to. optimizer.step() comes once, after the "
-        f"backward passes of all microbatches ({said}; GUIDELINES, {GUIDE})"
+        f"backward passes of all microbatches ({said})"
     )
     return replace(failure.diagnosis, code="accumulation-ignored", explanation=text, guide=GUIDE)
 
@@ -98,7 +98,7 @@ def stages_summed(seen: Observation, _expected: Any) -> Diagnosis | None:
     text = (
         f"{failure.diagnosis.explanation}. Each stage has parameters of its own, which no other "
         "rank has: their gradients are whole once backward has gone through all microbatches, and "
-        f"are not to be added up over the ranks (GUIDELINES, {GUIDE})"
+        "are not to be added up over the ranks"
     )
     code = "shape-mismatch" if together else failure.diagnosis.code
     return replace(failure.diagnosis, code=code, explanation=text, guide=GUIDE)
@@ -118,7 +118,7 @@ def nothing_left(seen: Observation, expected: Any) -> Diagnosis | None:
     text = (
         "after the step a parameter's gradient is None or zero. Gradients stay readable after the "
         "step, and backward has to come through every stage, also one whose gradient arrives from "
-        f"another rank (GUIDELINES, {GUIDE})"
+        "another rank"
     )
     return Diagnosis("differs-from-single-process", empty, text, last_line(seen), GUIDE)
 
@@ -131,7 +131,7 @@ def other_gradients(seen: Observation, expected: Any) -> Diagnosis | None:
     text = (
         f"{ranks_text(wrong)}: the gradients after the step "
         "are not those of the unsplit model on the whole batch"
-        f"{told_difference(list(seen), expected)} (GUIDELINES, {GUIDE})"
+        f"{told_difference(list(seen), expected)}"
     )
     return Diagnosis("differs-from-single-process", wrong, text, last_line(seen), GUIDE)
 
@@ -149,8 +149,7 @@ def kept_on_some_ranks(kept: Sequence[Any]) -> Rule:
             return None
         text = (
             f"{ranks_text(wrong)}: the weights are those of steps with the gradients of all "
-            "earlier steps added in: every stage has to clear them for each step "
-            f"(GUIDELINES, {GUIDE})"
+            "earlier steps added in: every stage has to clear them for each step"
         )
         return Diagnosis("gradients-not-zeroed", tuple(wrong), text, guide=GUIDE)
 
@@ -166,7 +165,7 @@ def pipeline_loss_mistakes(equally: float, summed: float) -> list[Rule]:
         wrong = tuple(rank for rank, wanted in enumerate(expected) if not close(seen[rank], wanted))
         text = (
             "the last rank alone returns the batch's loss, since it alone has the targets: the "
-            f"other ranks are to return it too (GUIDELINES, {GUIDE})"
+            "other ranks are to return it too"
         )
         return Diagnosis("loss-is-local", wrong, text, last_line(seen), GUIDE)
 
@@ -174,7 +173,7 @@ def pipeline_loss_mistakes(equally: float, summed: float) -> list[Rule]:
         def rule(seen: Observation, expected: Any) -> Diagnosis | None:
             same = expected is not None and close(seen[-1], wrong)
             ranks = tuple(range(len(seen)))
-            told = f"{text} (GUIDELINES, {GUIDE})"
+            told = f"{text}"
             code = "microbatch-mean-unweighted"
             return Diagnosis(code, ranks, told, last_line(seen), GUIDE) if same else None
 
@@ -204,7 +203,7 @@ def too_small(seen: Observation, expected: Any) -> Diagnosis | None:
         return None
     text = (
         f"the returned loss is {size} times too small: the last rank alone has the batch's loss, "
-        f"and it is no mean over ranks (GUIDELINES, {GUIDE})"
+        "and it is no mean over ranks"
     )
     return Diagnosis("divided-twice", tuple(range(size)), text, last_line(seen), GUIDE)
 
@@ -215,7 +214,7 @@ def other_losses(seen: Observation, expected: Any) -> Diagnosis | None:
         return None
     text = (
         f"pipeline_train_step returns {list(seen)} by rank: that is not the mean loss over all "
-        f"samples, as it was before the step (GUIDELINES, {GUIDE})"
+        "samples, as it was before the step"
     )
     ranks = tuple(range(len(seen)))
     return Diagnosis("differs-from-single-process", ranks, text, last_line(seen), GUIDE)
@@ -234,8 +233,7 @@ def diagnose_order(orders: Sequence[Sequence[str]], microbatches: int) -> Diagno
     text = (
         f"rank {rank}'s stage had run forward {early[rank]} "
         f"time{'s' * (early[rank] != 1)} when {what}, with {microbatches} microbatches in the "
-        "batch: first all of them go forward, one by one, and then all of them backward "
-        f"(GUIDELINES, {GUIDE})"
+        "batch: first all of them go forward, one by one, and then all of them backward"
     )
     return Diagnosis("microbatch-order", ranks, text, guide=GUIDE)
 

@@ -63,5 +63,5 @@ def _tells_of_an_epoch(line: str, history: Sequence[Row]) -> bool:
 
 
 def _found(text: str, guide: str, ranks: Sequence[int]) -> Diagnosis:
-    text = f"{text} (GUIDELINES, {guide})"
+    text = f"{text}"
     return Diagnosis("every-rank-prints", tuple(ranks), text, guide=guide)

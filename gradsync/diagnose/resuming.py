@@ -32,7 +32,7 @@ def resumed_wrongly(
     code, text = _explanation(whole, second, start)
     told = (
         f"training takes {all_steps} samples on each rank. It was interrupted after {interrupted}, "
-        f"and the next call, with the file, took {taken}{text} (GUIDELINES, {GUIDE})"
+        f"and the next call, with the file, took {taken}{text}"
     )
     return Diagnosis(code, tuple(range(len(second))), told, guide=GUIDE)
 
@@ -82,8 +82,7 @@ def beyond_epochs(second: Sequence[Mapping[str, Any]], epochs: int) -> Diagnosis
         return None
     text = (
         f"called for {epochs} epochs, 0 to {epochs - 1}, a training that went on from a file ended "
-        f"epoch {last} as well: `epochs` counts those before the interruption, too "
-        f"(GUIDELINES, {GUIDE})"
+        f"epoch {last} as well: `epochs` counts those before the interruption, too"
     )
     return Diagnosis("samples-repeated", tuple(range(len(second))), text, guide=GUIDE)
 
@@ -107,7 +106,6 @@ def other_resumed_loss(
     text = (
         f"`train_loss` of the epoch that training was resumed in is {told[0]:.4g}. The mean over "
         f"the epoch is {whole:.4g}, and over what came after the interruption {rest:.4g}: the file "
-        f"has to hold the running sum of the losses along with the samples that it is of "
-        f"(GUIDELINES, {GUIDE})"
+        "has to hold the running sum of the losses along with the samples that it is of"
     )
     return Diagnosis("state-lost", (), text, guide=GUIDE)

@@ -26,7 +26,7 @@ def some_chunks_wrong(seen: Observation, expected: Any) -> Diagnosis | None:
                 f"on rank {rank} of {len(seen)}, {len(wrong)} of {len(flat)} elements are not the "
                 f"sum over the ranks, the first at position {wrong[0] if len(wrong) else 0}, the "
                 f"last at {wrong[-1] if len(wrong) else 0}. Which chunk are these in, and in which "
-                f"step was it to be added or copied? (GUIDELINES, {GUIDE})"
+                "step was it to be added or copied?"
             )
             return Diagnosis("wrong-chunk", ranks, text, guide=GUIDE)
     return None

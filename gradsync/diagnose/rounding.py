@@ -30,7 +30,7 @@ def rounded(what: str, guide: str) -> Rule:
         text = (
             f"every number is nearly {what}, but not as exactly as its dtype can hold: somewhere "
             "on the way it was in a coarser one. What is sent and added up has to have the "
-            f"tensor's own dtype (GUIDELINES, {guide})"
+            "tensor's own dtype"
         )
         ranks = tuple(range(seen.world_size))
         return Diagnosis("shape-mismatch", ranks, text, last_line(seen), guide)
@@ -50,7 +50,7 @@ def cut_short(function: str, guide: str) -> Rule:
                 text = (
                     f"{function} returns {seen[0]:g}, which is the loss with no more than {digits} "
                     "digits behind the point: it is returned as it is, and rounded where it is "
-                    f"printed (GUIDELINES, {guide})"
+                    "printed"
                 )
                 ranks = tuple(range(seen.world_size))
                 code = "differs-from-single-process"

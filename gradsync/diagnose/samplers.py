@@ -172,4 +172,4 @@ def refused_wrongly(sampler: str, answers: Sequence[Any], guide: str) -> Diagnos
 
 
 def _found(code: str, text: str, guide: str, ranks: Sequence[int] = ()) -> Diagnosis:
-    return Diagnosis(code, tuple(ranks), f"{text} (GUIDELINES, {guide})", guide=guide)
+    return Diagnosis(code, tuple(ranks), f"{text}", guide=guide)

@@ -56,7 +56,6 @@ def _follows(share: Sequence[int], numbers: Sequence[int]) -> bool:
 def _found(what: str) -> Diagnosis:
     text = (
         f"{what}. It should print each rank's share of {SAMPLES} samples on {RANKS} ranks, and "
-        "say whether the shares are equal, cover all samples, and overlap only in the padding "
-        f"(GUIDELINES, {GUIDE})"
+        "say whether the shares are equal, cover all samples, and overlap only in the padding"
     )
     return Diagnosis("wrong-output", (), text, guide=GUIDE)

@@ -37,7 +37,7 @@ def not_gathered(before: Sequence[Any]) -> Rule:
             text = "after a step every parameter is what it was before, on every rank"
             said = (
                 f"{text}: nothing was stepped, or what was stepped was written over with what a "
-                f"rank had that does not own it (GUIDELINES, {GUIDE})"
+                "rank had that does not own it"
             )
             return Diagnosis("does-not-learn", ranks, said, guide=GUIDE)
         rank, step, parameter = found[0]
@@ -45,7 +45,7 @@ def not_gathered(before: Sequence[Any]) -> Rule:
             f"{ranks_text(ranks)}: after a step some parameters are still what they were before "
             f"it, for one parameter {parameter} on rank {rank} after step {step + 1}. Every "
             "parameter needs an owner that steps it, and after each step every rank needs it as "
-            f"its owner has it (GUIDELINES, {GUIDE})"
+            "its owner has it"
         )
         return Diagnosis("parameters-not-gathered", ranks, text, guide=GUIDE)
 
@@ -71,7 +71,7 @@ def ranks_differ(seen: Observation, expected: Any) -> Diagnosis | None:
     """Recognise ranks that ended with different parameters."""
     if expected is None or all(close(value, seen[0]) for value in seen):
         return None
-    text = f"after the steps the ranks have different parameters (GUIDELINES, {GUIDE})"
+    text = "after the steps the ranks have different parameters"
     return Diagnosis("models-differ", tuple(range(len(seen))), text, guide=GUIDE)
 
 
@@ -85,10 +85,9 @@ def not_sharded(kept: Sequence[int], whole: int) -> Diagnosis | None:
     if len(kept) == 1 or min(kept) < whole:
         return None
     text = (
-        f"the parameters are right, and every rank keeps all of the optimizer's state for that, "
+        "the parameters are right, and every rank keeps all of the optimizer's state for that, "
         f"{kept[0]} elements: each steps all parameters itself. Sharded, a rank steps its own "
-        f"share, keeps the state of that alone, and gets the rest from their owners (GUIDELINES, "
-        f"{GUIDE})"
+        "share, keeps the state of that alone, and gets the rest from their owners"
     )
     return Diagnosis("state-not-sharded", tuple(range(len(kept))), text, guide=GUIDE)
 
@@ -103,8 +102,8 @@ def other_steps(case: str) -> Rule:
         first = next((s for s in steps if not _same(seen, expected, s)), 0)
         text = (
             f"{case}: from step {first + 1} on the parameters are not those that the optimizer "
-            f"itself would have, without sharding"
-            f"{told_difference(_after(seen, first), _after(expected, first))} (GUIDELINES, {GUIDE})"
+            "itself would have, without sharding"
+            f"{told_difference(_after(seen, first), _after(expected, first))}"
         )
         everyone = tuple(range(len(seen)))
         return Diagnosis("differs-from-single-process", everyone, text, guide=GUIDE)
@@ -142,7 +141,7 @@ def _raised_by_torch(seen: Observation, phrase: str, reason: str) -> Diagnosis |
     failure = seen.failure
     if failure is None or phrase not in (failure.detail or ""):
         return None
-    text = f"{failure.diagnosis.explanation}. {reason} (GUIDELINES, {GUIDE})"
+    text = f"{failure.diagnosis.explanation}. {reason}"
     return replace(failure.diagnosis, explanation=text, guide=GUIDE)
 
 

@@ -39,7 +39,7 @@ def diagnose_shares(
         code = "forbidden-shortcut"
         text += ". That is torch's DistributedSampler: to write one is the exercise"
     case = f"{counted(num_samples, 'sample')} on {counted(len(shares), 'rank')}"
-    return Diagnosis(code, tuple(ranks), f"{case}: {text} (GUIDELINES, {GUIDE})", guide=GUIDE)
+    return Diagnosis(code, tuple(ranks), f"{case}: {text}", guide=GUIDE)
 
 
 def look_at_counts(shares: Shares, num_samples: int, shuffle: bool) -> Finding | None:

@@ -57,7 +57,7 @@ def diagnose_strides(
     dropped = " with `drop_last`" * drop_last
     resumed = f", resumed after {seen} positions" * (seen > 0)
     case = f"{len(order)} samples on {len(shares)} ranks{dropped}{resumed}"
-    return Diagnosis(code, tuple(ranks), f"{case}: {text} (GUIDELINES, {GUIDE})", guide=GUIDE)
+    return Diagnosis(code, tuple(ranks), f"{case}: {text}", guide=GUIDE)
 
 
 def _look_at_rows(

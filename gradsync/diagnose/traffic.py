@@ -48,4 +48,4 @@ def too_many_bytes(seen: Observation, limit: int, text: str, guide: str) -> Diag
     ]
     told = f"by rank, {', '.join(map(str, sent))} bytes go into collectives: {text}"
     where = lines[-1] if lines else None
-    return Diagnosis("too-many-bytes", ranks, f"{told} (GUIDELINES, {guide})", where, guide)
+    return Diagnosis("too-many-bytes", ranks, f"{told}", where, guide)

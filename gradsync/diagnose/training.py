@@ -192,4 +192,4 @@ def trained_in_evaluation_mode(seen: Run, guide: str) -> Diagnosis | None:
 
 
 def _found(code: str, text: str, guide: str, ranks: Sequence[int] = ()) -> Diagnosis:
-    return Diagnosis(code, tuple(ranks), f"{text} (GUIDELINES, {guide})", guide=guide)
+    return Diagnosis(code, tuple(ranks), f"{text}", guide=guide)

@@ -49,7 +49,7 @@ def _unwaited(
 ) -> Diagnosis:
     first = calls[which[0]]
     what = f" ({first.label})" if first.label else ""
-    told = f"the {first.op} that starts at {line_text(first)}{what} {text} (GUIDELINES, {guide})"
+    told = f"the {first.op} that starts at {line_text(first)}{what} {text}"
     ranks = tuple(sorted({rank for rank, _ in which}))
     return Diagnosis("no-rank-waits", ranks, told, first.where, guide)
 
@@ -79,8 +79,7 @@ def raised_before_it_waited(rank: int, what: str, guide: str) -> Rule:
             return None
         text = (
             f"{told.explanation}. That rank has {what}, and had yet to wait for what it started at "
-            f"{where[0]}: until that is complete, it has nothing from the other ranks "
-            f"(GUIDELINES, {guide})"
+            f"{where[0]}: until that is complete, it has nothing from the other ranks"
         )
         return Diagnosis("no-rank-waits", told.ranks, text, where[0], guide)
 
@@ -109,8 +108,7 @@ def stepped_too_early(calls: Sequence[Sequence[Sequence[str]]], guide: str) -> R
         text = (
             f"optimizer.step() is called {when}: until finish() has waited for the buckets, they "
             "may still be on their way, and what is in `grad` is not the mean over the ranks. "
-            "finish() comes after the last microbatch, and optimizer.step() after finish() "
-            f"(GUIDELINES, {guide})"
+            "finish() comes after the last microbatch, and optimizer.step() after finish()"
         )
         ranks = tuple(sorted({rank for rank, _ in early}))
         return Diagnosis("no-rank-waits", ranks, text, guide=guide)
@@ -133,8 +131,7 @@ def stepped_too_often(calls: Sequence[Sequence[Sequence[str]]], guide: str) -> R
             return None
         text = (
             f"optimizer.step() is called {counts[ranks[0]]} times for one batch: the gradients of "
-            "all microbatches add up first, and then comes one step "
-            f"(GUIDELINES, {guide})"
+            "all microbatches add up first, and then comes one step"
         )
         return Diagnosis("accumulation-ignored", ranks, text, guide=guide)
 
@@ -152,7 +149,7 @@ def stayed_away_with_nan(rank: int, what: str, guide: str) -> Rule:
         text = (
             f"{told.explanation}. {ranks_text([rank]).capitalize()} alone had {what} that is no "
             "number. Whether to skip it is for all ranks to decide alike: who skips alone leaves "
-            f"the others waiting (GUIDELINES, {guide})"
+            "the others waiting"
         )
         return Diagnosis(told.code, told.ranks, text, told.where, guide)
 

@@ -77,7 +77,7 @@ def test_the_mistake_is_named_with_ranks_and_line(graded_class):
     assert first["diagnosis"]["code"] == "sum-not-mean"
     assert first["diagnosis"]["ranks"] == [0, 1, 2, 3]
     assert "template_trainer.py:" in first["message"]
-    assert "GUIDELINES" in first["message"]
+    assert first["diagnosis"]["guide"] == "Gradient aggregation"
 
 
 def test_a_missing_file_loses_its_own_points_only(graded_class):

@@ -163,7 +163,7 @@ def test_a_factor_of_another_kind_is_told_as_it_is(factor, made):
     [
         (0.3, "together is 0.3: they were scaled to that"),
         (0.1, "is 0.1:"),
-        (0.1234, "ranks' (GUIDE"),
+        (0.1234, "0.2327 times the mean"),
     ],
 )
 def test_gradients_that_are_too_small_in_another_way_were_not_divided_twice(norm, told):

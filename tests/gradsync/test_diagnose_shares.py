@@ -144,7 +144,7 @@ def test_the_explanation_shows_the_case_and_the_indices():
 
     assert diagnosis.ranks == (3,)
     assert diagnosis.explanation.startswith("10 samples on 4 ranks: the order is padded with 9, 9")
-    assert diagnosis.explanation.endswith("(GUIDELINES, Data distribution)")
+    assert diagnosis.guide == "Data distribution"
 
 
 def test_torchs_own_sampler_is_a_shortcut_only_where_it_is_wrong():

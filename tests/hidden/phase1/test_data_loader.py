@@ -67,7 +67,7 @@ def hold_some(indices):
     check(
         len(indices) > 0,
         "samples-missing",
-        f"going through a sampler of many samples yields no index at all (GUIDELINES, {GUIDE})",
+        "going through a sampler of many samples yields no index at all",
         guide=GUIDE,
     )
 
@@ -106,8 +106,7 @@ def test_shuffled_shares_are_chunks_of_one_padded_permutation(ranks, rng):
         any(max(share) - min(share) >= 50 for share in every_share[0]),
         "shuffle-differs-across-ranks",
         "200 samples on 4 ranks: each rank has 50 neighbours, in another order: what is shuffled "
-        "is each share by itself. The permutation of all samples comes first, and then the cut "
-        f"(GUIDELINES, {GUIDE})",
+        "is each share by itself. The permutation of all samples comes first, and then the cut",
         ranks=range(4),
         guide=GUIDE,
     )
@@ -131,7 +130,7 @@ def test_the_length_is_the_number_of_indices(ranks, rng):
         is_sampler,
         "wrong-signature",
         "PaddedDistributedSampler is not a `torch.utils.data.Sampler`, which it has to inherit "
-        f"from (GUIDELINES, {GUIDE})",
+        "from",
         guide=GUIDE,
     )
     for (m, n), lengths in zip(cases, seen, strict=True):
@@ -139,7 +138,7 @@ def test_the_length_is_the_number_of_indices(ranks, rng):
             lengths == [-(-m // n)] * n,
             "wrong-length",
             f"{m} samples on {n} ranks: `len(sampler)` is {lengths} by rank, "
-            f"but every rank gets ceil({m}/{n}) indices (GUIDELINES, {GUIDE})",
+            f"but every rank gets ceil({m}/{n}) indices",
             guide=GUIDE,
         )
 

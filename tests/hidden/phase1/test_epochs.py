@@ -124,7 +124,7 @@ def hold_heard(seen, epoch):
         not unheard,
         "epoch-not-set",
         f"train_epoch of epoch {epoch} told the loader's sampler {heard}: before the pass it has "
-        f"to be told the epoch, or its order is not that epoch's (GUIDELINES, {GUIDE})",
+        "to be told the epoch, or its order is not that epoch's",
         ranks=unheard,
         guide=GUIDE,
     )
@@ -132,7 +132,7 @@ def hold_heard(seen, epoch):
     check(
         not idle,
         "samples-dropped",
-        f"train_epoch of epoch {epoch} did not go through the loader (GUIDELINES, {GUIDE})",
+        f"train_epoch of epoch {epoch} did not go through the loader",
         ranks=idle,
         guide=GUIDE,
     )
@@ -152,7 +152,7 @@ def test_the_epochs_loss_weighs_every_sample_alike(ranks, rng):
         batches == [3, 3, 3],
         "samples-repeated" if max(batches) > 3 else "samples-dropped",
         f"train_epoch trained on {batches} batches by rank: 9 samples on each, in batches of 4, "
-        f"are 3 batches (GUIDELINES, {GUIDE})",
+        "are 3 batches",
         ranks=[rank for rank in range(3) if batches[rank] != 3],
         guide=GUIDE,
     )
@@ -160,8 +160,7 @@ def test_the_epochs_loss_weighs_every_sample_alike(ranks, rng):
     check(
         kinds == {"float"},
         "wrong-signature",
-        f"train_epoch returns a {' or a '.join(sorted(kinds - {'float'}))}: a float is wanted "
-        f"(GUIDELINES, {GUIDE})",
+        f"train_epoch returns a {' or a '.join(sorted(kinds - {'float'}))}: a float is wanted",
         ranks=[rank for rank in range(3) if seen[rank]["kind"] != "float"],
         guide=GUIDE,
     )
@@ -179,7 +178,7 @@ def test_the_epochs_loss_weighs_every_sample_alike(ranks, rng):
             cut_short("train_epoch", GUIDE),
         ],
         otherwise=f"train_epoch returns {list(seen)} by rank: that is not the mean over all "
-        f"samples of all ranks, as they were when each batch came (GUIDELINES, {GUIDE})",
+        "samples of all ranks, as they were when each batch came",
     )
 
 
@@ -274,8 +273,7 @@ def test_it_trains_in_training_mode(ranks, rng):
     check(
         all(value["modes"] for value in seen),
         "samples-dropped",
-        "train_epoch returned without having run the model on a single batch of the loader "
-        f"(GUIDELINES, {GUIDE})",
+        "train_epoch returned without having run the model on a single batch of the loader",
         guide=GUIDE,
     )
     hold_trained(all(value["moved"] for value in seen))
@@ -283,15 +281,14 @@ def test_it_trains_in_training_mode(ranks, rng):
         any(modes),
         "mode-not-restored",
         "train_epoch ran the model in evaluation mode: after an evaluation it has to be switched "
-        f"back, or dropout and BatchNorm do not train (GUIDELINES, {GUIDE})",
+        "back, or dropout and BatchNorm do not train",
         guide=GUIDE,
     )
     check(
         all(modes),
         "mode-not-restored",
         "train_epoch ran the model with a part of it in evaluation mode: the model and all layers "
-        "in it have to be switched back, or dropout and BatchNorm there do not train "
-        f"(GUIDELINES, {GUIDE})",
+        "in it have to be switched back, or dropout and BatchNorm there do not train",
         guide=GUIDE,
     )
 
@@ -313,7 +310,7 @@ def test_a_plain_loader_will_do(ranks, rng):
         batches == 2,
         "samples-repeated" if batches > 2 else "samples-dropped",
         f"train_epoch of a plain loader trained on {counted(batches, 'batch', 'batches')}, and the "
-        f"loader has 2 (GUIDELINES, {GUIDE})",
+        "loader has 2",
         guide=GUIDE,
     )
     hold_trained(moved)
@@ -324,7 +321,6 @@ def hold_trained(moved):
     check(
         moved,
         "does-not-learn",
-        "after train_epoch the model has the weights from before: every batch is a training step "
-        f"(GUIDELINES, {GUIDE})",
+        "after train_epoch the model has the weights from before: every batch is a training step",
         guide=GUIDE,
     )

@@ -93,7 +93,7 @@ def test_the_group_is_up_on_every_rank(ranks, world_size):
         [value[0] for value in seen] == [[rank, world_size] for rank in every],
         "launcher-not-read",
         f"by rank, the group says [rank, world size] {[value[0] for value in seen]}: they are to "
-        f"be those of `info`, whose `local_rank` is another number (GUIDELINES, {GUIDE})",
+        "be those of `info`, whose `local_rank` is another number",
         ranks=every,
         guide=GUIDE,
     )
@@ -101,7 +101,7 @@ def test_the_group_is_up_on_every_rank(ranks, world_size):
     check(
         {value[3] for value in seen} == {"device"},
         "wrong-signature",
-        f"setup_distributed returns a {seen[0][3]}: a torch.device is wanted (GUIDELINES, {GUIDE})",
+        f"setup_distributed returns a {seen[0][3]}: a torch.device is wanted",
         ranks=every,
         guide=GUIDE,
     )
@@ -113,7 +113,7 @@ def test_the_group_is_up_on_every_rank(ranks, world_size):
         ),
         "exception",
         "where there is no GPU the group is to use gloo and the CPU: rank 0 has "
-        f"{seen[0][2]} and {seen[0][4]} (GUIDELINES, {GUIDE})",
+        f"{seen[0][2]} and {seen[0][4]}",
         ranks=every,
         guide=GUIDE,
     )
@@ -148,7 +148,7 @@ def test_it_returns_only_when_every_rank_is_up(ranks):
         "no-rank-waits",
         f"setup_distributed returned on {ranks_text(early)} before rank 2 had even "
         "called it, on a backend that connects at the first collective only, as nccl does: "
-        f"something in it has to wait for all ranks (GUIDELINES, {GUIDE})",
+        "something in it has to wait for all ranks",
         ranks=early,
         guide=GUIDE,
     )
@@ -189,8 +189,7 @@ def test_the_timeout_holds(ranks):
         backends == ["lazy"] * 2,
         "setting-ignored",
         f"asked for a backend by its name, setup_distributed starts a group on {backends[0]}: "
-        "`backend` has to reach the group, and the default is for where it is None "
-        f"(GUIDELINES, {GUIDE})",
+        "`backend` has to reach the group, and the default is for where it is None",
         ranks=[0],
         guide=GUIDE,
     )
@@ -205,7 +204,7 @@ def hold_wait(seconds, wanted, asked):
         "setting-ignored",
         f"asked for {asked}, setup_distributed started a group whose collectives wait {seconds:g} "
         "s for a rank that does not come: `timeout` has to reach the group, and is 60 s where "
-        f"it is not given (GUIDELINES, {GUIDE})",
+        "it is not given",
         ranks=[0],
         guide=GUIDE,
     )
@@ -233,8 +232,8 @@ def test_the_group_is_gone_afterwards(ranks):
     check(
         not left,
         "group-not-ended",
-        f"after cleanup_distributed() the process group is still there on "
-        f"{ranks_text(left)}: every rank has to end it (GUIDELINES, {GUIDE})",
+        "after cleanup_distributed() the process group is still there on "
+        f"{ranks_text(left)}: every rank has to end it",
         ranks=left,
         guide=GUIDE,
     )
@@ -262,13 +261,13 @@ def test_cleanup_without_a_group_is_harmless(ranks):
     check(
         started is False,
         "group-not-ended",
-        f"cleanup_distributed() started a process group (GUIDELINES, {GUIDE})",
+        "cleanup_distributed() started a process group",
         guide=GUIDE,
     )
     check(
         left is False,
         "group-not-ended",
         "with no group cleanup_distributed() does no harm, but a group that was started then is "
-        f"still there after two calls: it has to end it (GUIDELINES, {GUIDE})",
+        "still there after two calls: it has to end it",
         guide=GUIDE,
     )

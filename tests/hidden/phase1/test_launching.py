@@ -63,7 +63,7 @@ def hold_rank_info(environ, answer):
         not (isinstance(answer, dict) and "strange" in answer),
         "wrong-signature",
         f"with {shown(environ)} read_rank_info gives {told(answer)}: the class is defined at the "
-        f"top of the file, and its five fields are what is asked for (GUIDELINES, {GUIDE})",
+        "top of the file, and its five fields are what is asked for",
         guide=GUIDE,
     )
 
@@ -74,7 +74,7 @@ def hold_given(environ, answer, wanted):
         not isinstance(answer, dict),
         "launcher-not-read",
         f"with {shown(environ)} read_rank_info gives {told(answer)}. Nothing is wrong there: what "
-        f"is not set has a default (GUIDELINES, {GUIDE})",
+        "is not set has a default",
         guide=GUIDE,
     )
     hold(text_for_a_number(shown(environ), answer))
@@ -88,8 +88,7 @@ def hold_given(environ, answer, wanted):
     check(
         answer == wanted,
         code,
-        f"with {shown(environ)} read_rank_info gives {told(answer)}: that is not {what} "
-        f"(GUIDELINES, {GUIDE})",
+        f"with {shown(environ)} read_rank_info gives {told(answer)}: that is not {what}",
         guide=GUIDE,
     )
 
@@ -174,7 +173,7 @@ def test_without_a_launcher_it_is_a_single_process(ranks):
         any(other != answer for other in others[:2]),
         "launcher-not-read",
         f"read_rank_info gives {told(answer)} with nothing set, and the same under torchrun and "
-        f"under Slurm: it reads nothing of what it is given (GUIDELINES, {GUIDE})",
+        "under Slurm: it reads nothing of what it is given",
         guide=GUIDE,
     )
     for environ, other in zip(lone, others[2:], strict=True):
@@ -183,8 +182,7 @@ def test_without_a_launcher_it_is_a_single_process(ranks):
             "launcher-not-read",
             f"with {shown(environ)} and no other variable read_rank_info gives {told(other)}. "
             "RANK or WORLD_SIZE shows that torchrun started this process, and SLURM_PROCID or "
-            "SLURM_NTASKS that Slurm did. Without them it is rank 0 of 1 "
-            f"(GUIDELINES, {GUIDE})",
+            "SLURM_NTASKS that Slurm did. Without them it is rank 0 of 1",
             guide=GUIDE,
         )
 
@@ -216,7 +214,7 @@ def test_it_reads_only_what_it_is_given(ranks):
         first != second and (isinstance(first, list) or isinstance(second, list)),
         "launcher-not-read",
         f"given {shown(few)} read_rank_info gives {told(first)}, and given {shown(SLURM)} it gives "
-        f"{told(second)}: it does not read what it is given (GUIDELINES, {GUIDE})",
+        f"{told(second)}: it does not read what it is given",
         guide=GUIDE,
     )
     for environ, (runs, written) in zip(given, seen, strict=True):
@@ -225,8 +223,7 @@ def test_it_reads_only_what_it_is_given(ranks):
             same(answer, clean),
             "launcher-not-read",
             f"given {shown(environ)} read_rank_info gives {told(clean)}, but with other variables "
-            f"in os.environ it gives {told(answer)}: it is to read nothing but the mapping "
-            f"(GUIDELINES, {GUIDE})",
+            f"in os.environ it gives {told(answer)}: it is to read nothing but the mapping",
             guide=GUIDE,
         )
         changes = {"the mapping that it is given": written, "os.environ": outside or outside_too}
@@ -235,7 +232,7 @@ def test_it_reads_only_what_it_is_given(ranks):
                 not names,
                 "launcher-not-read",
                 f"read_rank_info changes {', '.join(names)} in {place}: it is to say who this "
-                f"process is, and to leave everything as it is (GUIDELINES, {GUIDE})",
+                "process is, and to leave everything as it is",
                 guide=GUIDE,
             )
 
@@ -277,8 +274,7 @@ def test_bad_environments_are_refused_by_name(ranks):
     check(
         isinstance(good, list),
         "launcher-not-read",
-        f"with {shown(TORCHRUN)}, where nothing is wrong, read_rank_info gives {told(good)} "
-        f"(GUIDELINES, {GUIDE})",
+        f"with {shown(TORCHRUN)}, where nothing is wrong, read_rank_info gives {told(good)}",
         guide=GUIDE,
     )
     for (environ, names), answer in zip(cases, answers, strict=True):
@@ -287,6 +283,6 @@ def test_bad_environments_are_refused_by_name(ranks):
             refused and any(name in answer["text"] for name in names),
             "bad-environment-accepted",
             f"with {shown(environ)} read_rank_info gives {told(answer)}. A ValueError that names "
-            f"{' or '.join(names)} is wanted (GUIDELINES, {GUIDE})",
+            f"{' or '.join(names)} is wanted",
             guide=GUIDE,
         )

@@ -118,19 +118,19 @@ def test_one_rank_has_plain_loaders(ranks, rng):
         sorted(train) == list(range(90)) and sorted(val) == list(range(31)),
         "samples-dropped",
         f"with one rank the loaders give {len(set(train))} of 90 train samples and "
-        f"{len(set(val))} of 31 val samples: all are wanted, once each (GUIDELINES, {GUIDE})",
+        f"{len(set(val))} of 31 val samples: all are wanted, once each",
         guide=GUIDE,
     )
     check(
         train != sorted(train),
         "not-shuffled",
-        f"with one rank the train loader is not shuffled (GUIDELINES, {GUIDE})",
+        "with one rank the train loader is not shuffled",
         guide=GUIDE,
     )
     check(
         val == sorted(val),
         "val-shuffled",
-        f"with one rank the val loader is shuffled: it goes in order (GUIDELINES, {GUIDE})",
+        "with one rank the val loader is shuffled: it goes in order",
         guide=GUIDE,
     )
     check(
@@ -138,14 +138,14 @@ def test_one_rank_has_plain_loaders(ranks, rng):
         "seed-ignored",
         "with one rank the train order must be the same for the same seed, whatever else has been "
         "drawn from torch's global random state when the pass begins, and another one for another "
-        f"seed (GUIDELINES, {GUIDE})",
+        "seed",
         guide=GUIDE,
     )
     check(
         by_default == zero,
         "seed-ignored",
         "`create_dataloaders` of two datasets and a batch size alone does not give the train order "
-        f"of one rank with seed 0: those are the defaults (GUIDELINES, {GUIDE})",
+        "of one rank with seed 0: those are the defaults",
         guide=GUIDE,
     )
 
@@ -174,8 +174,7 @@ def test_the_batch_size_is_per_rank_and_nothing_is_dropped(ranks):
                 check(
                     world_size == 1 or sum(sizes) < count,
                     "sampler-not-used",
-                    f"{case} of rank {rank} gives all {count} samples: no sampler shares them out "
-                    f"(GUIDELINES, {GUIDE})",
+                    f"{case} of rank {rank} gives all {count} samples: no sampler shares them out",
                     ranks=[rank],
                     guide=GUIDE,
                 )
@@ -183,8 +182,7 @@ def test_the_batch_size_is_per_rank_and_nothing_is_dropped(ranks):
                     max(sizes, default=0) == 4,
                     "batch-size-divided",
                     f"{case} of rank {rank} gives batches of {max(sizes, default=0)}: "
-                    "`batch_size` is that of one rank already, however many there are "
-                    f"(GUIDELINES, {GUIDE})",
+                    "`batch_size` is that of one rank already, however many there are",
                     ranks=[rank],
                     guide=GUIDE,
                 )
@@ -193,8 +191,7 @@ def test_the_batch_size_is_per_rank_and_nothing_is_dropped(ranks):
                     sum(sizes) == share and set(sizes[:-1]) <= {4},
                     "samples-dropped",
                     f"{case} of rank {rank} gives {sum(sizes)} samples, in batches of {sizes}: its "
-                    f"share is {share}, and a smaller last batch is a batch too "
-                    f"(GUIDELINES, {GUIDE})",
+                    f"share is {share}, and a smaller last batch is a batch too",
                     ranks=[rank],
                     guide=GUIDE,
                 )
@@ -210,14 +207,14 @@ def hold_settings(settings):
                     given == 1,
                     "setting-ignored",
                     f"{case}={given}, though `create_dataloaders` was given {setting}="
-                    f"{type(given)(1)} (GUIDELINES, {GUIDE})",
+                    f"{type(given)(1)}",
                     guide=GUIDE,
                 )
                 check(
                     without == 0,
                     "setting-ignored",
                     f"{case}={without}, though `create_dataloaders` was given none: the default is "
-                    f"{type(without)(0)} (GUIDELINES, {GUIDE})",
+                    f"{type(without)(0)}",
                     guide=GUIDE,
                 )
 
@@ -245,22 +242,22 @@ def test_every_rank_loads_its_own_share(ranks, rng):
         not any(shortcuts),
         "forbidden-shortcut",
         "with 4 ranks a loader runs over torch's own DistributedSampler: the "
-        f"PaddedDistributedSampler that you have written is meant (GUIDELINES, {GUIDE})",
+        "PaddedDistributedSampler that you have written is meant",
         guide=GUIDE,
     )
     hold(diagnose_shares(train, 96, shuffle=True))
     check(
         diagnose_shares(train, 96, shuffle=False) is not None,
         "not-shuffled",
-        f"with 4 ranks the train loader goes through the samples in order: rank 0 gets "
-        f"{some(train[0])}. Training data is shuffled (GUIDELINES, {GUIDE})",
+        "with 4 ranks the train loader goes through the samples in order: rank 0 gets "
+        f"{some(train[0])}. Training data is shuffled",
         guide=GUIDE,
     )
     check(
         train == again and train != other,
         "seed-ignored",
         "with 4 ranks the train order must be the same for the same seed and another one for "
-        f"another seed (GUIDELINES, {GUIDE})",
+        "another seed",
         guide=GUIDE,
     )
     said = " and ".join(f"{name}={value}" for name, value in ANOTHER_RANK.items())
@@ -274,8 +271,7 @@ def hold_in_order(val):
     check(
         in_order is None or diagnose_shares(val, 31, shuffle=True) is not None,
         "val-shuffled",
-        f"with 4 ranks the val loader is shuffled, rank 0 gets {some(val[0])}: it goes in order "
-        f"(GUIDELINES, {GUIDE})",
+        f"with 4 ranks the val loader is shuffled, rank 0 gets {some(val[0])}: it goes in order",
         guide=GUIDE,
     )
     hold(in_order)
@@ -288,7 +284,7 @@ def hold_shared(name, shares, count):
         not everything,
         "sampler-not-used",
         f"with 4 ranks the {name} loader of {ranks_text(everything)} gives all {count} "
-        f"samples: no sampler shares them out (GUIDELINES, {GUIDE})",
+        "samples: no sampler shares them out",
         ranks=everything,
         guide=GUIDE,
     )

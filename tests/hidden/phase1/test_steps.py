@@ -164,7 +164,7 @@ def right_with_sums_alone(seen, _expected):
     text = (
         "with SGD the weights are those of one process, but not with Adagrad, whose step is no "
         "sum of gradients: it is the gradients that have to be averaged, and before the step. "
-        f"Weights averaged after it are not those of the mean gradient (GUIDELINES, {GUIDE})"
+        "Weights averaged after it are not those of the mean gradient"
     )
     ranks = tuple(range(len(seen)))
     return Diagnosis("differs-from-single-process", ranks, text, guide=GUIDE)
@@ -239,7 +239,7 @@ def test_the_returned_loss_is_the_mean_over_ranks(ranks, rng):
     check(
         not wrong,
         "wrong-signature",
-        f"train_step returns a {kinds}: a float is wanted (GUIDELINES, {GUIDE})",
+        f"train_step returns a {kinds}: a float is wanted",
         ranks=wrong,
         guide=GUIDE,
     )
@@ -253,7 +253,7 @@ def test_the_returned_loss_is_the_mean_over_ranks(ranks, rng):
             cut_short("train_step", GUIDE),
         ],
         otherwise=f"train_step returns {list(losses)} by rank: that is not the mean of the ranks' "
-        f"losses before the step (GUIDELINES, {GUIDE})",
+        "losses before the step",
     )
 
 

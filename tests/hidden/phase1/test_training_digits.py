@@ -66,7 +66,7 @@ def test_it_learns_to_read_handwritten_digits(ranks):
         any(value["moved"] for value in seen),
         "does-not-learn",
         "after training every rank's model is exactly as it was given to train: train that model, "
-        f"and no copy of it (GUIDELINES, {GUIDE})",
+        "and no copy of it",
         ranks=range(2),
         guide=GUIDE,
     )
@@ -78,7 +78,7 @@ def test_it_learns_to_read_handwritten_digits(ranks):
         "does-not-learn",
         f"after {sum(epochs for epochs, _ in plan)} epochs on {len(known)} digits the model reads "
         f"{accuracy:.1%} of {len(unseen)} that it has not seen: at least {goal:.0%} are "
-        f"wanted, and one process gets there (GUIDELINES, {GUIDE})",
+        "wanted, and one process gets there",
         ranks=range(2),
         guide=GUIDE,
     )

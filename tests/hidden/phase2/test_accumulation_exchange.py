@@ -84,7 +84,7 @@ def test_gradients_are_exchanged_once(ranks, rng):
         "accumulation-ignored",
         f"{case}: the loss is taken {losses[whole[0]] if whole else 0} times. Microbatches that "
         "are put together take as much memory as the whole batch: each goes through the model, and "
-        f"to its loss, by itself (GUIDELINES, {GUIDE})",
+        "to its loss, by itself",
         ranks=whole,
         guide=GUIDE,
     )
@@ -93,7 +93,7 @@ def test_gradients_are_exchanged_once(ranks, rng):
         not other,
         "mode-not-restored",
         f"{case}: the model comes in training mode, and train_step_accumulated switches it to "
-        f"evaluation mode, where dropout and BatchNorm do not train (GUIDELINES, {GUIDE})",
+        "evaluation mode, where dropout and BatchNorm do not train",
         ranks=other,
         guide=GUIDE,
     )
@@ -102,7 +102,7 @@ def test_gradients_are_exchanged_once(ranks, rng):
         not early,
         "synchronised-too-often",
         f"{case}: gradients are sent before the last microbatch has come to its loss. Until then "
-        f"they only accumulate, under no_sync() (GUIDELINES, {GUIDE})",
+        "they only accumulate, under no_sync()",
         ranks=early,
         guide=GUIDE,
     )
@@ -113,7 +113,7 @@ def test_gradients_are_exchanged_once(ranks, rng):
         "no-overlap",
         f"{case}: the backward of the last microbatch runs under no_sync(), too. Then no bucket "
         "leaves before finish(), and nothing overlaps with backward: the last one should run "
-        f"outside of no_sync() (GUIDELINES, {GUIDE})",
+        "outside of no_sync()",
         ranks=late,
         guide=GUIDE,
     )
@@ -122,13 +122,13 @@ def test_gradients_are_exchanged_once(ranks, rng):
         in_objects(seen) or max(sent) <= 1.5 * elements,
         "synchronised-too-often",
         f"{case}: rank 0 sends {sent[0]} elements. All microbatches together are synchronised "
-        f"once, with the last one (GUIDELINES, {GUIDE})",
+        "once, with the last one",
         ranks=range(2),
         guide=GUIDE,
     )
     check(
         min(sent) > 0,
         "gradients-not-synchronised",
-        f"{case}: no collective carries any (GUIDELINES, {GUIDE})",
+        f"{case}: no collective carries any",
         guide=GUIDE,
     )

@@ -101,7 +101,7 @@ def hold_means(seen, inputs, mistakes=(), roundings=ROUNDINGS, idle=None, dtype=
             mean_of(local),
             mistakes=[some_undivided, *mistakes, *averaging_mistakes(local, departures=[early])],
             otherwise=f"after finish() of step {step + 1} the gradients are not the mean over the "
-            f"ranks (GUIDELINES, {GUIDE})",
+            "ranks",
             roundings=roundings,
         )
 
@@ -134,7 +134,7 @@ def hold_in_any_process(run):
             "gradients are right where all ranks hash the parameters and their names alike, and "
             "wrong where they do not, as in processes that torchrun starts: the order of gradients "
             "comes from a set, or from hashes, and is another one on each rank. Take the order of "
-            f"model.parameters(), reversed. What was seen then: {wrong} (GUIDELINES, {GUIDE})",
+            f"model.parameters(), reversed. What was seen then: {wrong}",
             guide=GUIDE,
         )
 
@@ -196,10 +196,10 @@ def test_a_pass_that_left_parameters_out_leaves_nothing_behind(ranks, rng):
     check(
         not 0 < len(wrong) < len(mean),
         "only-some-parameters",
-        f"in a pass rank 1 did not use branches.1, and all ended right. In the next all ranks used "
+        "in a pass rank 1 did not use branches.1, and all ended right. In the next all ranks used "
         f"all, and {', '.join(wrong)} did not end as the mean over the ranks: a bucket that lacked "
         "a gradient in one pass waits for all of its gradients in the next, and what counts them "
-        f"starts anew (GUIDELINES, {GUIDE})",
+        "starts anew",
         ranks=range(2),
         guide=GUIDE,
     )
@@ -219,7 +219,7 @@ def test_frozen_parameters_are_left_alone(ranks, rng):
     check(
         not wrong,
         "frozen-touched",
-        f"finish() changed a frozen parameter's `grad`: these are left alone (GUIDELINES, {GUIDE})",
+        "finish() changed a frozen parameter's `grad`: these are left alone",
         ranks=wrong,
         guide=GUIDE,
     )
@@ -230,7 +230,7 @@ def test_frozen_parameters_are_left_alone(ranks, rng):
         mean_of(local),
         mistakes=averaging_mistakes(local),
         otherwise="after finish() the gradients beside a frozen parameter are not the mean over "
-        f"the ranks (GUIDELINES, {GUIDE})",
+        "the ranks",
     )
 
 
@@ -252,8 +252,7 @@ def test_tied_parameters_are_averaged_once(ranks, rng):
         sent < OFTEN * untied,
         "tied-parameters-wrong",
         f"for one pass the ranks average {sent:.2g} times the elements that there are, where two "
-        f"layers share a weight, and {untied:.2g} times where none do: {once} "
-        f"(GUIDELINES, {GUIDE})",
+        f"layers share a weight, and {untied:.2g} times where none do: {once}",
         ranks=range(3),
         guide=GUIDE,
     )

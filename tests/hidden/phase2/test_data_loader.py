@@ -48,8 +48,7 @@ def hold_order(order, samples):
     check(
         sorted(order) == list(range(samples)),
         "samples-missing",
-        f"one rank alone, {samples} samples: {gone}, but every sample comes once "
-        f"(GUIDELINES, {GUIDE})",
+        f"one rank alone, {samples} samples: {gone}, but every sample comes once",
         guide=GUIDE,
     )
 
@@ -133,7 +132,7 @@ def test_the_length_is_what_a_whole_epoch_yields(ranks, rng):
             lengths == [rows] * n,
             "wrong-length",
             f"{m} samples on {n} ranks, drop_last={drop}: `len(sampler)` is {lengths} by rank. It "
-            f"is the number of indices that a rank gets (GUIDELINES, {GUIDE})",
+            "is the number of indices that a rank gets",
             guide=GUIDE,
         )
 

@@ -115,7 +115,7 @@ def hold_results(seen, data):
         not whole or size == 1 or count < size,
         "same-shard-on-every-rank",
         f"{ranks_text(whole)} ran the model on all {count} samples: each rank is to "
-        f"evaluate its own share (GUIDELINES, {GUIDE})",
+        "evaluate its own share",
         ranks=whole,
         guide=GUIDE,
     )
@@ -124,7 +124,7 @@ def hold_results(seen, data):
         max(most) <= BATCH,
         "batch-size-ignored",
         f"with batch_size={BATCH}, evaluate runs the model on {max(most)} samples at once: a "
-        f"larger share than this one would not fit into memory (GUIDELINES, {GUIDE})",
+        "larger share than this one would not fit into memory",
         ranks=[rank for rank in range(size) if most[rank] > BATCH],
         guide=GUIDE,
     )
@@ -141,7 +141,7 @@ def all_on_every_rank(rows, count):
         text = (
             f"evaluate counts {count * size} samples on {size} ranks, where the dataset has "
             f"{count}: every rank evaluates all of them, and their sums are added up. Each rank is "
-            f"to evaluate its own share (GUIDELINES, {GUIDE})"
+            "to evaluate its own share"
         )
         return Diagnosis("same-shard-on-every-rank", tuple(range(size)), text, guide=GUIDE)
 
@@ -160,7 +160,7 @@ def counts_other_samples(count):
             code, what = "samples-repeated", "some count more than once, as padding makes them"
         text = (
             f"evaluate counts {counted} samples on {len(seen)} ranks, where the dataset has "
-            f"{count}: {what} (GUIDELINES, {GUIDE})"
+            f"{count}: {what}"
         )
         return Diagnosis(code, tuple(range(len(seen))), text, guide=GUIDE)
 
@@ -170,7 +170,7 @@ def counts_other_samples(count):
 def other_numbers(seen, _expected):
     text = (
         f"evaluate returns {told(seen[0])} on {len(seen)} ranks: the samples are right, but loss "
-        f"or accuracy is not that of one process with all of them (GUIDELINES, {GUIDE})"
+        "or accuracy is not that of one process with all of them"
     )
     return Diagnosis("differs-from-single-process", tuple(range(len(seen))), text, guide=GUIDE)
 

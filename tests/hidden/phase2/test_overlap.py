@@ -90,7 +90,7 @@ def test_a_small_cap_makes_several_buckets(ranks):
             in_messages(seen) or by_rank[0] == by_rank[1],
             "deadlock-order-differs",
             f"the ranks do not start buckets of the same sizes in the same order: {by_rank} "
-            f"elements, by rank (GUIDELINES, {GUIDE})",
+            "elements, by rank",
             ranks=range(2),
             guide=GUIDE,
         )
@@ -106,7 +106,7 @@ def hold_packing(buckets, averaged, sizes, cap, seen):
         averaged = sum(buckets)
 
     def hold(holds, code, text):
-        text = f"{case}: {text} (GUIDELINES, {GUIDE})"
+        text = f"{case}: {text}"
         check(holds, code, text, ranks=everyone, guide=GUIDE)
 
     hold(bool(buckets), "gradients-not-synchronised", "no collective carries any gradients")
@@ -167,7 +167,7 @@ def test_a_small_model_is_one_bucket(ranks):
     check(
         most > 0,
         "gradients-not-synchronised",
-        f"no collective carries any gradients (GUIDELINES, {GUIDE})",
+        "no collective carries any gradients",
         guide=GUIDE,
     )
     check(
@@ -175,7 +175,7 @@ def test_a_small_model_is_one_bucket(ranks):
         "not-in-buckets",
         f"the gradients of {len(MIXED)} parameters, {4 * sum(MIXED)} bytes together, take "
         f"{told(counts)}: within the cap of 25 MiB all of them are one bucket, and every message "
-        f"more costs another wait for the network (GUIDELINES, {GUIDE})",
+        "more costs another wait for the network",
         ranks=range(2),
         guide=GUIDE,
     )
@@ -184,7 +184,7 @@ def test_a_small_model_is_one_bucket(ranks):
         default in (25.0, None),  # None: it is no number, but may stand for one
         "wrong-signature",
         f"the default of `bucket_cap_mb` is {default}: it is 25 MiB for everyone, who leaves it "
-        f"out counts on that (GUIDELINES, {GUIDE})",
+        "out counts on that",
         guide=GUIDE,
     )
 
@@ -256,7 +256,7 @@ def test_buckets_leave_while_backward_goes_on(ranks, moments):
             "when backward has made all gradients but those of the first layer, "
             f"{when}, not a single bucket is on its way, though the cap makes {len(SIZES)} of "
             "them: a bucket leaves as soon as its gradients are there, whatever came before, or "
-            f"backward and communication take turns (GUIDELINES, {GUIDE})",
+            "backward and communication take turns",
             ranks=range(2),
             guide=GUIDE,
         )
@@ -267,8 +267,7 @@ def hold_same_gradients(seen):
     check(
         all(close(value, seen[0]) for value in seen),
         "gradients-not-synchronised",
-        "buckets left during backward, but after finish() the ranks have different gradients "
-        f"(GUIDELINES, {GUIDE})",
+        "buckets left during backward, but after finish() the ranks have different gradients",
         ranks=range(len(seen)),
         guide=GUIDE,
     )

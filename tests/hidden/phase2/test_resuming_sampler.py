@@ -59,7 +59,7 @@ def hold_orders(orders, samples):
             sorted(order) == list(range(samples)),
             "samples-missing",
             f"a pass over {samples} samples on one rank, without `resume`, does not give every "
-            f"sample once (GUIDELINES, {GUIDE})",
+            "sample once",
             guide=GUIDE,
         )
 
@@ -126,14 +126,14 @@ def test_no_sample_is_missed_when_the_world_size_changes(ranks, rng):
         check(
             not missed,
             "samples-missing",
-            f"{case}: {len(missed)} samples are missed (GUIDELINES, {GUIDE})",
+            f"{case}: {len(missed)} samples are missed",
             guide=GUIDE,
         )
         check(
             not set(taken) & set(rest) and len(taken) + len(rest) == m + padding,
             "samples-repeated",
             f"{case}: more comes twice than the padding, {len(set(taken) & set(rest))} samples of "
-            f"it seen before (GUIDELINES, {GUIDE})",
+            "it seen before",
             guide=GUIDE,
         )
 
@@ -172,7 +172,7 @@ def test_set_epoch_keeps_the_position_of_the_same_epoch_alone(ranks, rng):
             "resume-lost" if position else diagnosis.code if diagnosis else "",
             f"{m} samples on {n} ranks: the pass after {said} is not {wanted}. What the last "
             "`resume` says holds, be it 0; `set_epoch` of its epoch keeps the position, of any "
-            f"other drops it (GUIDELINES, {GUIDE})",
+            "other drops it",
             guide=GUIDE,
         )
 
@@ -231,6 +231,6 @@ def test_the_length_is_what_the_next_pass_yields(ranks, rng):
                 "wrong-length",
                 f"{m} samples on {n} ranks, drop_last={options['drop_last']}: {when}, "
                 f"`len(sampler)` is {lengths} by rank. It is what the next pass yields: a rank's "
-                f"part of what is left then (GUIDELINES, {GUIDE})",
+                "part of what is left then",
                 guide=GUIDE,
             )

@@ -91,7 +91,7 @@ def test_step_calls_the_closure_and_returns_its_loss(ranks, rng):
         not without,
         "wrong-signature",
         f"step(closure) returns None on {ranks_text(without)}: every rank is to "
-        f"call the closure and return what it returned (GUIDELINES, {GUIDE})",
+        "call the closure and return what it returned",
         ranks=without,
         guide=GUIDE,
     )
@@ -108,8 +108,7 @@ def test_step_calls_the_closure_and_returns_its_loss(ranks, rng):
     check(
         not other,
         "wrong-signature",
-        "step(closure) does not return what the closure returned, once for each step "
-        f"(GUIDELINES, {GUIDE})",
+        "step(closure) does not return what the closure returned, once for each step",
         ranks=other,
         guide=GUIDE,
     )
@@ -124,8 +123,7 @@ def hold_calls(seen):
         not often,
         "differs-from-single-process",
         f"2 calls of step(closure) call the closure {seen[often[0]]['calls'] if often else 2} "
-        "times: a closure is a forward and a backward, and each step needs one of them "
-        f"(GUIDELINES, {GUIDE})",
+        "times: a closure is a forward and a backward, and each step needs one of them",
         ranks=often,
         guide=GUIDE,
     )
@@ -134,7 +132,7 @@ def hold_calls(seen):
         not off,
         "mode-not-restored",
         "after step(closure) autograd is switched off for all that comes next: what is done "
-        f"without gradients ends with the step (GUIDELINES, {GUIDE})",
+        "without gradients ends with the step",
         ranks=off,
         guide=GUIDE,
     )
@@ -198,8 +196,7 @@ def hold_shares(kept, sizes, when):
         f"{ranks_text(over)} {'keep' if len(over) > 1 else 'keeps'} optimizer state of "
         f"{', '.join(str(most[rank]) for rank in over)} elements{when}, where the whole has "
         f"{2 * total}: a rank of {world_size} may keep an even share of the elements and "
-        f"one parameter, that is {limit} with Adam, which keeps two for each "
-        f"(GUIDELINES, {GUIDE})",
+        f"one parameter, that is {limit} with Adam, which keeps two for each",
         ranks=over,
         guide=GUIDE,
     )
@@ -209,7 +206,7 @@ def hold_shares(kept, sizes, when):
         "state-not-sharded",
         f"`.state` shows {', '.join(map(str, shown))} elements on ranks 0 to {world_size - 1}"
         f"{when}, and the whole has {2 * total}: each rank's is to show the state of its own "
-        f"share, and every parameter belongs to one rank (GUIDELINES, {GUIDE})",
+        "share, and every parameter belongs to one rank",
         ranks=range(world_size),
         guide=GUIDE,
     )
@@ -259,7 +256,7 @@ def test_it_is_an_optimizer_over_all_parameters(ranks):
         "gradients-not-zeroed",
         "after zero_grad some parameters still have gradients, on rank "
         f"{', '.join(map(str, left))}: each rank clears those of all parameters, not of its share "
-        f"alone (GUIDELINES, {GUIDE})",
+        "alone",
         ranks=left,
         guide=GUIDE,
     )
@@ -268,7 +265,7 @@ def test_it_is_an_optimizer_over_all_parameters(ranks):
         "wrong-signature",
         "zero_grad(set_to_none=False) has to leave zeros in `grad`, zero_grad(set_to_none=True) "
         "None, as any torch.optim.Optimizer's: here the argument is refused, or has no influence. "
-        f"What is inherited need not be written again (GUIDELINES, {GUIDE})",
+        "What is inherited need not be written again",
         ranks=[rank for rank, value in enumerate(seen) if not all(value["zeros_or_none"])],
         guide=GUIDE,
     )
@@ -279,8 +276,7 @@ def hold_groups(seen):
     check(
         all(value["kind"] for value in seen),
         "wrong-signature",
-        "a ShardedOptimizer is no torch.optim.Optimizer: schedulers, for one, refuse anything else "
-        f"(GUIDELINES, {GUIDE})",
+        "a ShardedOptimizer is no torch.optim.Optimizer: schedulers, for one, refuse anything else",
         guide=GUIDE,
     )
     check(
@@ -288,13 +284,13 @@ def hold_groups(seen):
         "wrong-signature",
         "`param_groups` of a ShardedOptimizer do not hold the groups that it was given: "
         f"parameters {seen[0]['groups']} on rank 0, for {GROUPS}. Who owns a parameter is the "
-        f"optimizer's own business (GUIDELINES, {GUIDE})",
+        "optimizer's own business",
         guide=GUIDE,
     )
     check(
         all(np.allclose(value["settings"], [0.03, 0.1]) for value in seen),
         "wrong-signature",
         f"the groups' learning rates in `param_groups` are {seen[0]['settings']}, not those that "
-        f"the groups were given (GUIDELINES, {GUIDE})",
+        "the groups were given",
         guide=GUIDE,
     )

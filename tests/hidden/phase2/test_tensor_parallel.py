@@ -149,7 +149,7 @@ def check_elements(seen, wanted, what):
         not wrong,
         "state-not-sharded" if held > wanted else "differs-from-single-process",
         f"the layer's parameters have {held} elements on a rank, in other sizes than those of its "
-        f"part, which is {what} ({wanted} elements; GUIDELINES, {GUIDE})",
+        f"part, which is {what} ({wanted} elements)",
         ranks=wrong,
         guide=GUIDE,
     )

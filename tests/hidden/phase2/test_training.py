@@ -169,7 +169,7 @@ def test_microbatches_change_nothing_but_the_memory(ranks, rng, world_size, part
         all(close(own, right) for own in losses),
         "microbatch-mean-unweighted",
         f"`train_loss` with {parts} microbatches a batch, {losses[0]} by epoch, is not what it is "
-        f"without: microbatches weigh by their samples (GUIDELINES, {STEP})",
+        "without: microbatches weigh by their samples",
         guide=STEP,
     )
     hold_even(seen, parts)
@@ -182,7 +182,7 @@ def hold_sizes(plain, seen, parts):
     check(
         not idle,
         "does-not-learn",
-        f"train returned without having run the model on a single sample (GUIDELINES, {GUIDE})",
+        "train returned without having run the model on a single sample",
         ranks=idle,
         guide=GUIDE,
     )
@@ -192,7 +192,7 @@ def hold_sizes(plain, seen, parts):
         "accumulation-ignored",
         f"with batches of 4 samples in {parts} microbatches the model is trained on "
         f"{max(most)} samples at once: the parts are to be of equal size, or nearly, "
-        f"so that each takes 1/{parts} of the memory (GUIDELINES, {STEP})",
+        f"so that each takes 1/{parts} of the memory",
         ranks=large,
         guide=STEP,
     )
@@ -201,7 +201,7 @@ def hold_sizes(plain, seen, parts):
         not other,
         "wrong-signature",
         f"called without `accumulation_steps`, train takes {whole} samples at a time, by rank, of "
-        f"batches of 4: its default is 1, the whole batch at once (GUIDELINES, {STEP})",
+        "batches of 4: its default is 1, the whole batch at once",
         ranks=other,
         guide=STEP,
     )
@@ -217,7 +217,7 @@ def hold_even(seen, parts):
         f"with batches of 4 and of 2 samples and accumulation_steps={parts} the model is trained "
         f"on {seen[uneven[0]]['sizes'] if uneven else []} samples at a time: each batch should "
         "come in that many microbatches, of sizes that differ by at most one, or in as many as it "
-        f"has samples (GUIDELINES, {STEP})",
+        "has samples",
         ranks=uneven,
         guide=STEP,
     )

@@ -127,7 +127,7 @@ def test_an_interrupted_training_ends_as_if_undisturbed(ranks, rng, world_size):
 
 
 def check_that(holds, code, text, ranks=()):
-    check(holds, code, f"{text} (GUIDELINES, {GUIDE})", ranks=ranks, guide=GUIDE)
+    check(holds, code, f"{text}", ranks=ranks, guide=GUIDE)
 
 
 def hold_shares(seen):

@@ -207,7 +207,7 @@ def lose(ranks, inputs, *, late):
             return None
         text = (
             f"rank {lost} {HAPPENED[late]}, and the other ranks did not end within "
-            f"{TIME_TO_END:g} s: {failure.diagnosis.explanation} (GUIDELINES, {GUIDE})"
+            f"{TIME_TO_END:g} s: {failure.diagnosis.explanation}"
         )
         ranks, where = failure.diagnosis.ranks, failure.diagnosis.where
         return Diagnosis("hangs-after-a-fault", ranks, text, where, GUIDE)
@@ -219,7 +219,7 @@ def lose(ranks, inputs, *, late):
 
 
 def check_that(holds, code, text, ranks=()):
-    check(holds, code, f"{text} (GUIDELINES, {GUIDE})", ranks=ranks, guide=GUIDE)
+    check(holds, code, f"{text}", ranks=ranks, guide=GUIDE)
 
 
 def hold_ended(seen, lost, what):

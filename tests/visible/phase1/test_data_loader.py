@@ -20,7 +20,7 @@ def assert_shares(shares, wanted):
         shares == wanted,
         mistake.code if mistake else "padding-wrong",
         f"{num_samples} samples on {len(wanted)} ranks, not shuffled: your ranks get {shares}, but "
-        f"should get {wanted} (GUIDELINES, {SHARES})",
+        f"should get {wanted}",
         ranks=[rank for rank, share in enumerate(shares) if share != wanted[rank]],
         guide=SHARES,
     )
@@ -54,8 +54,7 @@ def test_the_beginning_fills_up_the_last_chunk(ranks):
     check(
         lengths == [2, 2, 2],
         "wrong-length",
-        f"5 samples on 3 ranks: `len(sampler)` is {lengths} by rank, but every rank gets 2 indices "
-        f"(GUIDELINES, {SHARES})",
+        f"5 samples on 3 ranks: `len(sampler)` is {lengths} by rank, but every rank gets 2 indices",
         guide=SHARES,
     )
 
@@ -83,7 +82,7 @@ def test_every_epoch_has_an_order_that_all_ranks_know(ranks):
         "same-shard-on-every-rank" if seen[0] == seen[1] else "shuffle-differs-across-ranks",
         f"in epoch 0 the two ranks together leave out {missing} of 20 samples and draw others "
         "twice. Both must cut their shares from one and the same permutation, though their global "
-        f"random states differ (GUIDELINES, {SHARES})",
+        "random states differ",
         ranks=(0, 1),
         guide=SHARES,
     )
@@ -91,14 +90,14 @@ def test_every_epoch_has_an_order_that_all_ranks_know(ranks):
         first != list(range(20)),
         "not-shuffled",
         "with `shuffle` on, as it is unless somebody turns it off, the 20 samples still come in "
-        f"the order 0, 1, 2, ... (GUIDELINES, {SHARES})",
+        "the order 0, 1, 2, ...",
         guide=SHARES,
     )
     check(
         first != second,
         "epoch-ignored",
         "after set_epoch(1) the samples come in the order of epoch 0: every epoch needs a "
-        f"permutation of its own (GUIDELINES, {SHARES})",
+        "permutation of its own",
         guide=SHARES,
     )
 
@@ -133,21 +132,20 @@ def test_one_rank_loads_everything(ranks):
         sizes == [5, 5, 2] and sorted(order) == list(range(12)),
         "samples-dropped",
         f"12 training samples on one rank, in batches of 5: yours come as {train}, but should come "
-        f"5, 5 and 2 at a time, and every one once (GUIDELINES, {LOADERS})",
+        "5, 5 and 2 at a time, and every one once",
         guide=LOADERS,
     )
     check(
         order != sorted(order),
         "not-shuffled",
-        "on one rank the training samples come in the order 0, 1, 2, ..., but should come "
-        f"shuffled (GUIDELINES, {LOADERS})",
+        "on one rank the training samples come in the order 0, 1, 2, ..., but should come shuffled",
         guide=LOADERS,
     )
     check(
         val == [[0, 1, 2, 3]],
         "val-shuffled" if sorted(joined(val)) == [0, 1, 2, 3] else "samples-dropped",
         f"4 validation samples on one rank come as {val}, but should come as [[0, 1, 2, 3]], all "
-        f"of them and in order (GUIDELINES, {LOADERS})",
+        "of them and in order",
         guide=LOADERS,
     )
 
@@ -170,7 +168,7 @@ def test_two_ranks_load_half_each(ranks):
         not any(shortcut for _, _, shortcut in seen),
         "forbidden-shortcut",
         "a loader runs over torch's own DistributedSampler, but should run over the "
-        f"PaddedDistributedSampler that you have written (GUIDELINES, {LOADERS})",
+        "PaddedDistributedSampler that you have written",
         guide=LOADERS,
     )
     drawn = [sorted(joined(train)) for train, _, _ in seen]  # (rank, sample)
@@ -178,8 +176,7 @@ def test_two_ranks_load_half_each(ranks):
         sorted(drawn[0] + drawn[1]) == list(range(12)),
         "sampler-not-used" if drawn[0] == drawn[1] else "samples-dropped",
         f"12 training samples on 2 ranks: rank 0 loads {drawn[0]} and rank 1 {drawn[1]} (sorted "
-        "here), but each should load 6, and every sample should be on one of them "
-        f"(GUIDELINES, {LOADERS})",
+        "here), but each should load 6, and every sample should be on one of them",
         guide=LOADERS,
     )
     sizes = [[len(batch) for batch in train] for train, _, _ in seen]
@@ -187,8 +184,7 @@ def test_two_ranks_load_half_each(ranks):
         sizes == [[4, 2], [4, 2]],
         "batch-size-divided",
         f"2 ranks with 6 samples each, and a batch_size of 4: your batches have the sizes {sizes} "
-        f"by rank, but should have 4 and 2, for `batch_size` is that of one rank "
-        f"(GUIDELINES, {LOADERS})",
+        "by rank, but should have 4 and 2, for `batch_size` is that of one rank",
         guide=LOADERS,
     )
     val = [val for _, val, _ in seen]  # (rank, batch, sample)
@@ -197,6 +193,6 @@ def test_two_ranks_load_half_each(ranks):
         val == [[[0, 1, 2, 3]], [[4, 5, 6, 7]]],
         "val-shuffled" if is_shuffled else "sampler-not-used",
         f"8 validation samples on 2 ranks: rank 0 loads {val[0]} and rank 1 {val[1]}, but they "
-        f"should load [[0, 1, 2, 3]] and [[4, 5, 6, 7]], in order (GUIDELINES, {LOADERS})",
+        "should load [[0, 1, 2, 3]] and [[4, 5, 6, 7]], in order",
         guide=LOADERS,
     )

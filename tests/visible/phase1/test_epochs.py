@@ -46,7 +46,7 @@ def test_the_sampler_is_told_the_epoch(ranks):
         3 in told,
         "epoch-not-set",
         f"train_epoch was called for epoch 3, and told the loader's sampler {told or 'nothing'}: a "
-        f"sampler that hears of no epoch repeats the same order for ever (GUIDELINES, {GUIDE})",
+        "sampler that hears of no epoch repeats the same order for ever",
         guide=GUIDE,
     )
 
@@ -155,13 +155,13 @@ def test_it_only_looks(ranks):
         not seen["trained meanwhile"],
         "mode-not-restored",
         "evaluate runs the model in training mode, in which dropout drops and BatchNorm learns "
-        f"from the validation samples: switch to evaluation mode (GUIDELINES, {GUIDE})",
+        "from the validation samples: switch to evaluation mode",
         guide=GUIDE,
     )
     check(
         seen["training afterwards"],
         "mode-not-restored",
         "the model came in training mode, and evaluate left it in evaluation mode: put the former "
-        f"mode back (GUIDELINES, {GUIDE})",
+        "mode back",
         guide=GUIDE,
     )

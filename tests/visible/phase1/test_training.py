@@ -64,7 +64,7 @@ def test_the_model_learns(ranks):
         and [row["epoch"] for row in history] == [0, 1, 2],
         "exception",
         "train with epochs=3 should return a list of 3 dicts, for epochs 0, 1 and 2, each with "
-        f"epoch, train_loss, val_loss and val_accuracy (GUIDELINES, {GUIDE}). It returns {history}",
+        f"epoch, train_loss, val_loss and val_accuracy. It returns {history}",
         guide=GUIDE,
     )
     losses = [float(row["train_loss"]) for row in history]
@@ -74,14 +74,14 @@ def test_the_model_learns(ranks):
         "does-not-learn",
         f"over 3 epochs the train loss goes from {losses[0]:.3f} to {losses[2]:.3f}, and the last "
         f"val_accuracy is {accuracy:.3f}: the loss should fall, and the accuracy reach 0.8 at "
-        f"least, for a straight line parts these points (GUIDELINES, {GUIDE})",
+        "least, for a straight line parts these points",
         guide=GUIDE,
     )
     check(
         accuracy <= 1,
         "exception",
         f"the last val_accuracy is {accuracy:.3f}, but should lie between 0 and 1: it is the share "
-        f"of right answers (GUIDELINES, {GUIDE})",
+        "of right answers",
         guide=GUIDE,
     )
 
@@ -96,7 +96,7 @@ def test_both_ranks_end_with_one_model_after_half_of_the_work_each(ranks):
         counts == [300, 300],
         "sampler-not-used",
         f"in 3 epochs over 200 points, the 2 ranks train on {counts[0]} and {counts[1]} of them, "
-        f"but should train on 300 each, half of them in each epoch (GUIDELINES, {GUIDE})",
+        "but should train on 300 each, half of them in each epoch",
         ranks=[rank for rank in (0, 1) if counts[rank] != 300],
         guide=GUIDE,
     )
@@ -105,7 +105,7 @@ def test_both_ranks_end_with_one_model_after_half_of_the_work_each(ranks):
         largest != [10, 10],
         "batch-size-divided",
         "with a batch_size of 20 each of 2 ranks trains on 10 points at a time, but should train "
-        f"on 20: `batch_size` is that of one rank (GUIDELINES, {GUIDE})",
+        "on 20: `batch_size` is that of one rank",
         ranks=(0, 1),
         guide=GUIDE,
     )
@@ -115,8 +115,7 @@ def test_both_ranks_end_with_one_model_after_half_of_the_work_each(ranks):
         np.allclose(weights[0], weights[1], atol=1e-3),
         "models-differ",
         f"after training the weights are {shown[0]} on rank 0 and {shown[1]} on rank 1: ranks that "
-        "begin with the same weights and make the same steps end with the same "
-        f"(GUIDELINES, {GUIDE})",
+        "begin with the same weights and make the same steps end with the same",
         ranks=(0, 1),
         guide=GUIDE,
     )
@@ -132,7 +131,7 @@ def test_rank_0_speaks_for_all(ranks):
         printed[1] == "",
         "every-rank-prints",
         f"rank 1 prints as well, {printed[1][:60]!r}: on 100 ranks you would read every line 100 "
-        f"times. Only rank 0 prints (GUIDELINES, {GUIDE})",
+        "times. Only rank 0 prints",
         ranks=[1],
         guide=GUIDE,
     )
@@ -141,7 +140,7 @@ def test_rank_0_speaks_for_all(ranks):
         lines >= 3,
         "every-rank-prints",
         f"rank 0 prints {lines} lines in 3 epochs. It should print a line an epoch, and may print "
-        f"more (GUIDELINES, {GUIDE})",
+        "more",
         ranks=[0],
         guide=GUIDE,
     )

@@ -44,7 +44,7 @@ def hold_weight(seen, expected, mistakes=(), alone=()):
         expected,
         mistakes=[own, *(would_be([wrong] * len(seen), *told, GUIDE) for wrong, *told in mistakes)],
         otherwise=f"the step should lead to weight {expected}, but leads to "
-        f"{[value['weight'] for value in seen]} by rank (GUIDELINES, {GUIDE})",
+        f"{[value['weight'] for value in seen]} by rank",
     )
 
 
@@ -97,8 +97,7 @@ def test_the_loss_is_the_mean_over_the_samples(ranks):
         130 / 6,
         mistakes=[would_be([41 / 3, 89 / 3], "loss-is-local", f"{local}six is wanted", GUIDE)],
         otherwise="the squares are 1, 4, 36 on rank 0 and 9, 16, 64 on rank 1, and their mean is "
-        f"130 / 6 = 21.67, but train_step_accumulated returns {list(losses)} by rank "
-        f"(GUIDELINES, {GUIDE})",
+        f"130 / 6 = 21.67, but train_step_accumulated returns {list(losses)} by rank",
     )
 
 
@@ -112,7 +111,6 @@ def test_only_the_last_microbatch_sends(ranks):
         not early,
         "synchronised-too-often",
         "gradients are sent before the last of three microbatches has come to its loss: what is "
-        "there until then is only part of the sum, so keep it with no_sync() "
-        f"(GUIDELINES, {GUIDE})",
+        "there until then is only part of the sum, so keep it with no_sync()",
         guide=GUIDE,
     )

@@ -74,7 +74,7 @@ def test_gradients_are_the_mean_after_finish(ranks):
         both(4, 7),
         mistakes=averaging_mistakes([both(2, 4), both(6, 10)]),
         otherwise="the gradients are 2 and 6 by rank in step 0, and 4 and 10 in step 1, and should "
-        f"become 4 and then 7. By rank they become {list(seen)} (GUIDELINES, {GUIDE})",
+        f"become 4 and then 7. By rank they become {list(seen)}",
     )
 
 
@@ -106,7 +106,7 @@ def test_a_layer_that_one_rank_does_not_use(ranks):
         ],
         otherwise="every gradient is 6, but rank 1 does not use layer 2, whose mean is 3. By rank "
         f"they become {list(seen)}, where they should become {expected}: a parameter that a rank "
-        f"does not use counts as zero there (GUIDELINES, {GUIDE})",
+        "does not use counts as zero there",
     )
 
 
@@ -132,8 +132,7 @@ def test_no_sync_only_accumulates(ranks):
     check(
         not calls,
         "synchronised-too-often",
-        f"backward under no_sync() enters {', '.join(c.op for c in calls)}: it is to send nothing "
-        f"(GUIDELINES, {GUIDE})",
+        f"backward under no_sync() enters {', '.join(c.op for c in calls)}: it is to send nothing",
         guide=GUIDE,
     )
     lost = "the gradients are 11, the mean of 2 and 20: what came under no_sync() is lost"
@@ -145,7 +144,7 @@ def test_no_sync_only_accumulates(ranks):
             *averaging_mistakes([same(3), same(30)]),
         ],
         otherwise="the gradients 1 + 2 on rank 0 and 10 + 20 on rank 1 should become 16.5 on both, "
-        f"but they become {list(seen)}: what came under no_sync() counts (GUIDELINES, {GUIDE})",
+        f"but they become {list(seen)}: what came under no_sync() counts",
     )
 
 
@@ -184,8 +183,7 @@ def test_layers_share_a_bucket_within_the_cap(ranks):
             len(sizes) == wanted,
             "not-in-buckets",
             f"four weights of 512 floats, 2048 bytes each, and a cap of {name}: gradients travel "
-            f"in {len(sizes)} messages of {sizes} floats, but should in {wanted} "
-            f"(GUIDELINES, {GUIDE})",
+            f"in {len(sizes)} messages of {sizes} floats, but should in {wanted}",
             guide=GUIDE,
         )
 
@@ -199,7 +197,6 @@ def test_the_first_bucket_leaves_early(ranks):
         bool(lanes(between(seen, 0, (1, 2)))),
         "no-overlap",
         "backward has come to its last layer, and no bucket is on its way, though each of the "
-        "three layers that are done has one of its own: do not wait for the end of backward "
-        f"(GUIDELINES, {GUIDE})",
+        "three layers that are done has one of its own: do not wait for the end of backward",
         guide=GUIDE,
     )

@@ -65,7 +65,7 @@ def test_each_rank_keeps_the_state_of_one_parameter(ranks):
         list(seen) == [8, 8],
         "state-not-sharded",
         f"`.state` has {seen[0]} numbers on rank 0 and {seen[1]} on rank 1, but should have 8 on "
-        f"both: each rank keeps those of its own parameter (GUIDELINES, {GUIDE})",
+        "both: each rank keeps those of its own parameter",
         ranks=range(2),
         guide=GUIDE,
     )
