@@ -4,6 +4,7 @@ PYTHON ?= python3
 PIP_OPTIONS ?=
 EXAMPLES ?= 2500
 BIN := .venv/bin
+AT_ONCE := -n 4 --dist worksteal  # while the ranks of one test wait, those of another run
 ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)  # Jupyter asks for it
 
 # A copy of MNIST that lies beside the checkout is used as it is; else see gradsync/data.py.
@@ -11,7 +12,7 @@ ifneq ($(wildcard ../shared/mnist),)
 export GRADSYNC_DATA ?= $(abspath ../shared/mnist)
 endif
 
-.PHONY: demo test notebooks bench truth soak kills fuzz lint bubblewrap chromium templates \
+.PHONY: demo test test-all notebooks bench truth soak kills fuzz lint bubblewrap chromium templates \
   notebook-outputs lock clean
 
 demo: .venv/ready  ## grade three submissions, and see what a report says
@@ -20,8 +21,12 @@ demo: .venv/ready  ## grade three submissions, and see what a report says
 notebooks: .venv/ready  ## open the self-study notebooks in JupyterLab; prints its address
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/jupyter lab $(ALLOW_ROOT) notebooks
 
-test: lint bubblewrap chromium  ## everything that must hold before a change lands
-	$(BIN)/pytest
+test: lint bubblewrap chromium  ## all rules and all parts of the code, in 8 minutes on 2 cores
+	@echo "A part of each long list of cases is tested, drawn by commit $$(git rev-parse --short HEAD)."
+	$(BIN)/pytest $(AT_ONCE) -m "not slow"
+
+test-all: test  ## and then what `make test` leaves out
+	$(BIN)/pytest $(AT_ONCE) -m slow
 
 fuzz: .venv/ready  ## broken frames and archives for two minutes; EXAMPLES=25000 for twenty
 	$(BIN)/pytest tests/fuzz --examples $(EXAMPLES)

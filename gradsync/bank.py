@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradsync.course import Course, CourseError
+from gradsync.patches import patched
 from gradsync.submission import Submission
 from gradsync.templates import templates
 
@@ -32,7 +33,7 @@ class Wrong:
     exercise: str  # "phase1/average_gradients"
     code: str  # "sum-not-mean"
     file: str  # "phase1/template_trainer.py"
-    patches: tuple[tuple[str, str], ...]  # of the solution's text: what stands there once, and new
+    patches: tuple[tuple[str, str], ...]  # of the solution's code: old, new (see `patches`)
 
     @property
     def phase(self) -> str:
@@ -46,13 +47,12 @@ class Wrong:
         """
         files = dict(reference(course).files)
         source = files[self.file].decode()
-        for old, new in self.patches:
-            if source.count(old) != 1:
-                raise CourseError(
-                    f"{self.name}: the text to replace stands {source.count(old)} times in "
-                    f"solutions/{self.file}, once is wanted:\n{old}"
-                )
-            source = source.replace(old, new)
+        try:
+            for old, new in self.patches:
+                source = patched(source, old, new)
+        except ValueError as problem:
+            where = f"tests/wrong, {self.name!r}, on solutions/{self.file}"
+            raise CourseError(f"{where}: {problem}") from None
         files[self.file] = source.encode()
         return Submission(self.name, files)
 

@@ -1,85 +1,36 @@
 """The truth of a grade: every known mistake is named, every correct answer gets full marks.
 
-Each mistake is graded by the tests of its own exercise, a correct answer of phase 1 by all, and one
-of phase 2 by those of the exercises that it writes anew: the rest is left to `make truth`. So is
-the training of whole answers of phase 2, whose ranks are killed: after that gloo itself can hang.
+Each mistake is graded by the tests of its own exercise, a correct answer by those of the exercises
+that it writes anew: the rest is left to `make truth`. So is the training of whole answers of
+phase 2, whose ranks are killed: after that gloo itself can hang.
 """
 
 import ast
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
-from pathlib import Path
 
 import pytest
+from known_answers import COURSE, PHASES, RIGHT, WRONG, written_anew
+from quick_part import drawn
 
-from gradsync.bank import Right, Wrong, reference, right_submissions, wrong_submissions
-from gradsync.course import CourseError, find_course
+from gradsync.bank import Right, reference, right_submissions, wrong_submissions
+from gradsync.course import CourseError
 from gradsync.grading import grade
-from gradsync.records import Report
 
-COURSE = find_course(Path(__file__).parent)
-PHASES = COURSE.graded_phases("hidden")
-WHOLE = "phase1"
-WRONG = {
-    f"{one.phase}/{one.name}": one for phase in PHASES for one in wrong_submissions(COURSE, phase)
-}
-RIGHT = {
-    f"{one.phase}/{one.name}": one for phase in PHASES for one in right_submissions(COURSE, phase)
-}
 LEAST = {"phase1": (80, 20), "phase2": (60, 15)}  # wrong ones, right ones
-AT_ONCE = 4  # on two cores: while ranks wait for each other, others run
-SEED = 3
 
 
-def grade_one(key):
-    """Grade a wrong one by its exercise's tests up to the first failure, a right one whole."""
-    known = WRONG.get(key) or RIGHT[key]
-    if isinstance(known, Wrong):
-        return grade_by(known, exercise=known.exercise, pytest_options=["--exitfirst"])
-    if known.phase == WHOLE:
-        return grade_by(known)
-    verdicts = [
-        verdict
-        for exercise in COURSE.exercises(known.phase)
-        if exercise.name in names_in(known) and not (known.whole and exercise.name == "train")
-        for verdict in grade_by(known, exercise=exercise.id).verdicts
-    ]
-    return Report(known.name, seed=SEED, seconds=0.0, verdicts=tuple(verdicts))
+def verdicts_of(known, exercise, *pytest_options):
+    submission, phases = known.submission(COURSE), [known.phase]
+    options = {"exercise": exercise, "pytest_options": pytest_options, "workers": 1}
+    return grade(submission, COURSE, phases=phases, seed=3, **options).verdicts
 
 
-def grade_by(known, **options):
-    options |= {"phases": [known.phase], "seed": SEED, "workers": 1}  # several are graded at a time
-    return grade(known.submission(COURSE), COURSE, **options)
-
-
-def names_in(right):
-    """Return the functions and classes that a correct answer writes anew."""
-    trees = [ast.parse(text) for text in right.additions.values()]
-    return {node.name for tree in trees for node in tree.body if hasattr(node, "name")}
-
-
-@pytest.fixture(scope="module")
-def graded(request):
-    """Grade all that are asked for side by side; a function from a name to its report."""
-    asked = [item.callspec.params["key"] for item in request.session.items if _is_ours(item)]
-    with ProcessPoolExecutor(AT_ONCE, mp_context=get_context("spawn")) as pool:
-        asked.sort(key=lambda key: key in WRONG)  # what takes longest first
-        reports = {key: pool.submit(grade_one, key) for key in asked}
-        yield lambda key: reports[key].result()
-        pool.shutdown(cancel_futures=True)
-
-
-def _is_ours(item):
-    return item.path == Path(__file__) and "key" in getattr(
-        getattr(item, "callspec", None), "params", {}
-    )
-
-
-@pytest.mark.parametrize("key", WRONG)
-def test_a_known_mistake_costs_points_and_is_named(graded, key):
-    verdicts = graded(key).verdicts
+@pytest.mark.parametrize(
+    "key", drawn({key: (one.exercise, f"{one.phase} {one.code}") for key, one in WRONG.items()})
+)
+def test_a_known_mistake_costs_points_and_is_named(key):
+    verdicts = verdicts_of(WRONG[key], WRONG[key].exercise, "--exitfirst")
 
     failed = [verdict for verdict in verdicts if verdict.status != "passed"]
     assert failed, "it got full marks"
@@ -88,15 +39,16 @@ def test_a_known_mistake_costs_points_and_is_named(graded, key):
     assert failed[0].diagnosis.code == WRONG[key].code, failed[0].message
 
 
-@pytest.mark.parametrize("key", RIGHT)
-def test_a_correct_answer_gets_full_marks(graded, key):
-    report = graded(key)
+@pytest.mark.parametrize("key", drawn({key: written_anew(one) for key, one in RIGHT.items()}))
+def test_a_correct_answer_gets_full_marks(key):
+    verdicts = [
+        verdict
+        for exercise in written_anew(RIGHT[key])
+        for verdict in verdicts_of(RIGHT[key], exercise)
+    ]
 
-    lost = {
-        verdict.id: verdict.message for verdict in report.verdicts if verdict.status != "passed"
-    }
-    assert lost == {}
-    assert report.score == report.max_score >= (95 if key.startswith(WHOLE) else 2)
+    assert {v.id: v.message for v in verdicts if v.status != "passed"} == {}
+    assert sum(v.points for v in verdicts) == sum(v.max_points for v in verdicts) > 0
 
 
 @pytest.mark.parametrize("phase", PHASES)
