@@ -4,7 +4,7 @@ PYTHON ?= python3
 PIP_OPTIONS ?=
 EXAMPLES ?= 2500
 BIN := .venv/bin
-AT_ONCE := -n 4 --dist worksteal  # while the ranks of one test wait, those of another run
+AT_ONCE := -n 4 --dist loadgroup  # while the ranks of one test wait, those of another run
 ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)  # Jupyter asks for it
 
 # A copy of MNIST that lies beside the checkout is used as it is; else see gradsync/data.py.
@@ -47,6 +47,7 @@ lint: .venv/ready  ## what pre-commit checks, too
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python checks/prose.py
 
 bubblewrap:  ## what keeps other people's code apart: root gets it, others are told
 	@command -v bwrap >/dev/null \

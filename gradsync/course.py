@@ -15,11 +15,13 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+from gradsync.errors import UnusableInput
+
 Audience = Literal["visible", "hidden"]
 EXERCISES_FILE = "exercises.toml"
 
 
-class CourseError(Exception):
+class CourseError(UnusableInput):
     """The course, or a part of it that was asked for, is not there or can't be read."""
 
 

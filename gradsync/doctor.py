@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from gradsync.course import CourseError, find_course
+from gradsync.errors import SandboxError
 from gradsync.ranks import LauncherError, RankFailure, cgroups, run_ranks
 from gradsync.ranks.run import LauncherName
-from gradsync.ranks.sandbox import MEMORY, TASKS, SandboxError, check
+from gradsync.ranks.sandbox import MEMORY, TASKS, check
 
 MIB = 2**20
 WORLD_SIZE = 2

@@ -18,6 +18,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from gradsync.course import Course
+from gradsync.errors import UnusableInput
 from gradsync.grading import draw_seed, grade
 from gradsync.handback import (
     PAGE,
@@ -45,7 +46,7 @@ from gradsync.submission import (
 LOCK = ".grading.lock"
 
 
-class FolderInUse(Exception):  # noqa: N818 - nothing went wrong, it is a matter of waiting
+class FolderInUse(UnusableInput):
     """Another grader is at work in the folder."""
 
 

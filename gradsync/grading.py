@@ -11,6 +11,7 @@ import pytest
 
 from gradsync.collector import Collector, OnTest
 from gradsync.course import Audience, Course
+from gradsync.errors import GraderError
 from gradsync.ranks import LauncherError, dynamo, get_launcher
 from gradsync.ranks.run import LauncherName
 from gradsync.records import Report, Verdict
@@ -20,10 +21,6 @@ from gradsync.suites import run_pytest
 from gradsync.time_budget import TimeBudget
 from gradsync.workers import count_workers
 from gradsync.workplace import unpacked
-
-
-class GraderError(Exception):
-    """The grader itself failed: no submission is to blame."""
 
 
 def grade(

@@ -9,12 +9,7 @@ import traceback
 from typing import NoReturn
 
 from gradsync.cli.app import NO_SANDBOX, app
-from gradsync.course import CourseError
-from gradsync.gradebook import FolderInUse
-from gradsync.grading import GraderError
-from gradsync.ranks.sandbox import SandboxError
-from gradsync.reports.gradebook import NoGradebook
-from gradsync.submission import SubmissionError
+from gradsync.errors import GraderError, SandboxError, UnusableInput
 
 UNUSABLE_ARGUMENTS = 2
 GRADER_FAILED = 3
@@ -26,19 +21,11 @@ def main() -> None:
     atexit.register(gc.freeze)  # else Python goes through all of torch for garbage, for a second
     try:
         app()
-    except (CourseError, SubmissionError, FolderInUse) as problem:
+    except UnusableInput as problem:
         _fail(UNUSABLE_ARGUMENTS, str(problem))
-    except NoGradebook as problem:
-        _fail(
-            UNUSABLE_ARGUMENTS,
-            f"the gradebook.csv there can't be read ({problem}). Move it away, or choose another "
-            "folder with --out.",
-        )
     except SandboxError as problem:
         _fail(GRADER_FAILED, f"no sandbox for other people's code: {problem}. {UNSAFE}")
-    except GraderError as problem:
-        _fail(GRADER_FAILED, f"the grader itself failed: {problem}")
-    except OSError as problem:
+    except (GraderError, OSError) as problem:
         _fail(GRADER_FAILED, f"the grader itself failed: {problem}")
     except Exception:  # noqa: BLE001 - whatever is left is ours, and must not look like a grade
         traceback.print_exc()

@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,13 +14,13 @@ from gradsync import bank
 from gradsync.cli.activity import activity
 from gradsync.cli.app import NO_SANDBOX, Out, Seed, app, show
 from gradsync.course import find_course
-from gradsync.gradebook import Entry, Outcome, entries_at, grade_class
-from gradsync.grading import GraderError
-from gradsync.handback import GRADEBOOK, lines_of_others
-from gradsync.ranks import sandbox
+from gradsync.errors import GraderError
 from gradsync.reports import terminal
 from gradsync.reports.text import amount, counted, printable
 from gradsync.submission.contents import listing
+
+if TYPE_CHECKING:
+    from gradsync.gradebook import Entry, Outcome
 
 DEMO_MISTAKE = "skips-missing-gradients"
 
@@ -49,6 +49,9 @@ def grade_command(
     [dim]gradsync grade ada.zip[/]                      one submission
     [dim]gradsync grade class/ --phase 1 --out week3[/]  a class
     """
+    from gradsync.gradebook import entries_at, grade_class  # pytest and jinja2: `gradsync --help`
+    from gradsync.ranks import sandbox  # starts without, and without numpy
+
     course = find_course()
     phases = (f"phase{phase}",) if phase else course.graded_phases("hidden")
     command = "gradsync grade" + f" --phase {phase}" * bool(phase) + f" {NO_SANDBOX}" * unsafe
@@ -73,6 +76,8 @@ def demo(
     seed: Seed = None,
 ) -> None:
     """Grade three submissions of phase 1: the solution, the template, and one with a mistake."""
+    from gradsync.gradebook import Entry, grade_class
+
     course = find_course()
     known = {wrong.name: wrong for wrong in bank.wrong_submissions(course, "phase1")}
     right, empty = bank.reference(course), bank.untouched(course)
@@ -100,6 +105,8 @@ def _tell(outcomes: Iterable[Outcome], out: Path) -> None:
     Raises:
         GraderError: the grader failed on some; the others are graded.
     """
+    from gradsync.handback import GRADEBOOK
+
     graded, known, lost = 0, 0, []
     for outcome in outcomes:
         name = printable(outcome.grade.submission)
@@ -122,6 +129,8 @@ def _tell(outcomes: Iterable[Outcome], out: Path) -> None:
 
 def _tell_of_others(entries: Sequence[Entry], out: Path) -> None:
     """Say whose lines in the gradebook are from earlier runs."""
+    from gradsync.handback import lines_of_others
+
     if others := lines_of_others((entry.submission.name for entry in entries), out):
         print(f"{counted(len(others), 'line')} of other submissions kept: {listing(others)}")
 

@@ -11,8 +11,6 @@ from rich.markup import escape
 
 from gradsync.cli.app import app
 from gradsync.course import find_course
-from gradsync.handback import write_trace
-from gradsync.reports import spans
 from gradsync.submission import SubmissionError, read_submission
 
 
@@ -30,7 +28,9 @@ def trace_command(
     [dim]gradsync trace --phase 2[/]              your own trainer of phase 2, on 2 ranks
     [dim]gradsync trace ada.zip --ranks 4[/]      somebody's of phase 1, on 4
     """
-    from gradsync.tracing import trace  # numpy and pytest: the other commands start without
+    from gradsync.handback import write_trace  # jinja2, numpy and pytest: the other commands
+    from gradsync.reports import spans  # start without
+    from gradsync.tracing import trace
     from gradsync.verdicts import MissingFile
 
     course = find_course()

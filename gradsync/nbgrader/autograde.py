@@ -19,7 +19,7 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Bool
 
 from gradsync.course import find_course
-from gradsync.grading import GraderError
+from gradsync.errors import GraderError, SandboxError
 from gradsync.nbgrader.grading_folder import GradingFolder
 from gradsync.nbgrader.marking import FAILURES, Marking
 from gradsync.nbgrader.marks import Mark, Marks
@@ -27,7 +27,6 @@ from gradsync.nbgrader.rebuilding import rebuilt
 from gradsync.nbgrader.released import markdown_of, released
 from gradsync.nbgrader.source.assignment import exercise_of
 from gradsync.nbgrader.submitted import cells_of
-from gradsync.ranks.sandbox import SandboxError
 from gradsync.reports.text import printable
 
 Converted = tuple[NotebookNode, dict[str, Any]]

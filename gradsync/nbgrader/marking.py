@@ -10,7 +10,8 @@ from pathlib import Path
 import nbformat
 
 from gradsync.course import Audience, Course, CourseError
-from gradsync.grading import GraderError, grade
+from gradsync.errors import GraderError, SandboxError
+from gradsync.grading import grade
 from gradsync.nbgrader.grading_folder import GradingFolder
 from gradsync.nbgrader.marks import Marks, marks_of
 from gradsync.nbgrader.rebuilding import Notebook, rebuilt
@@ -20,7 +21,6 @@ from gradsync.notebook.definitions.locations import relocate
 from gradsync.origin import course_digest, submission_digest
 from gradsync.ranks import LauncherError, sandbox
 from gradsync.ranks.run import LauncherName
-from gradsync.ranks.sandbox import SandboxError
 from gradsync.records import Origin
 
 # What keeps a submission from being graded, and is not its fault.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from gradsync.course import Course, find_course
-from gradsync.grading import GraderError
+from gradsync.errors import GraderError, SandboxError
 from gradsync.nbgrader.autograde import NO_SANDBOX, phases_of
 from gradsync.nbgrader.course_folder import NbCourse
 from gradsync.nbgrader.grading_folder import GradingFolder
@@ -25,7 +25,6 @@ from gradsync.nbgrader.marking import Marking, Submitted, Task, mark
 from gradsync.nbgrader.rebuilding import Notebook
 from gradsync.nbgrader.seats import side_by_side
 from gradsync.ranks import sandbox
-from gradsync.ranks.sandbox import SandboxError
 from gradsync.submission import SubmissionError
 from gradsync.workers import MOST
 

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from gradsync.course import Course
-from gradsync.grading import GraderError
+from gradsync.errors import GraderError
 from gradsync.notebook.definitions.file import Cell, Module, NotebookError, module_of
 from gradsync.submission import Submission
 from gradsync.submission.contents import MAX_FILE

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from gradsync import grading
 from gradsync.course import Audience, Course, Exercise, find_course
+from gradsync.errors import SandboxError
 from gradsync.notebook.definitions.locations import relocate
 from gradsync.notebook.hand_in import hand_in
 from gradsync.notebook.namespace import namespace_of, running_shell
@@ -120,7 +121,7 @@ def _run(
 def _launcher(course: Course) -> LauncherName | None:
     try:
         sandbox.check(course.root)
-    except sandbox.SandboxError:
+    except SandboxError:
         return None
     return "sandbox"
 

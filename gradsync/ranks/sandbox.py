@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from gradsync.errors import SandboxError
 from gradsync.ranks import namespaces, seccomp
 from gradsync.ranks.cgroups import ControlGroup, Refusals
 from gradsync.ranks.events import MAX_RANKS
@@ -60,10 +61,6 @@ ALL_OF_A_RUN = (
     | namespaces.NEW_IPC
     | namespaces.NEW_NET
 )
-
-
-class SandboxError(Exception):
-    """This machine can't keep other people's code apart; it says why and what to do."""
 
 
 class Sandbox:

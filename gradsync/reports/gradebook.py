@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from io import StringIO
 from typing import Any
 
+from gradsync.errors import UnusableInput
 from gradsync.records import Grade
 from gradsync.reports.text import printable
 
@@ -24,8 +25,14 @@ _UNSEEN = ("Cc", "Cf", "Zl", "Zp", "Zs")  # Unicode's categories of controls, ma
 _LINE_BREAK = re.compile(r"[\r\n]+")
 
 
-class NoGradebook(ValueError):  # noqa: N818 - it is a file that is not ours
-    """A text is not the CSV of a gradebook; the message says what was found in it."""
+class NoGradebook(UnusableInput):
+    """A text is not the CSV of a gradebook."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(
+            f"the gradebook.csv there can't be read ({found}). Move it away, or choose another "
+            "folder with --out."
+        )
 
 
 def render(grades: Iterable[Grade], former: str = "") -> str:

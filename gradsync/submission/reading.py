@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from gradsync.course import Course
+from gradsync.errors import UnusableInput
 from gradsync.submission.archives import ENDINGS, archive_entries
 from gradsync.submission.contents import Contents, Refused, Unreadable, listing, printed
 from gradsync.submission.folders import folder_entries
@@ -21,7 +22,7 @@ STAFF_FILES = {"course.toml", "gradebook.csv", "overrides.csv", "roster.csv"}
 MISNAMED = 5  # of a submission's names that only look right, how many are told
 
 
-class SubmissionError(Exception):
+class SubmissionError(UnusableInput):
     """A path that holds no submission at all."""
 
 

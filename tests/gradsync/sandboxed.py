@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gradsync.errors import SandboxError
 from gradsync.ranks import sandbox
 
 
@@ -12,5 +13,5 @@ def needs_sandbox() -> None:
     """Skip the test where this machine can't make a sandbox: a user's may lack bubblewrap."""
     try:
         sandbox.check()
-    except sandbox.SandboxError as problem:
+    except SandboxError as problem:
         pytest.skip(str(problem))

@@ -11,8 +11,8 @@ from report_samples import report, verdict
 from small_course import WRONG, write_course, write_submission
 
 from gradsync import gradebook
+from gradsync.errors import GraderError
 from gradsync.gradebook import FolderInUse, entries_at, grade_class
-from gradsync.grading import GraderError
 from gradsync.reports.gradebook import NoGradebook
 
 HERE = Path(__file__).parent

@@ -23,11 +23,13 @@ from traitlets.config import Config
 import gradsync.notebook
 from gradsync import grading
 from gradsync.course import CourseError
+from gradsync.errors import SandboxError
 from gradsync.notebook import answer
 from gradsync.notebook.definitions.file import NotebookError
 from gradsync.notebook.namespace import namespace_of
 from gradsync.notebook.undisturbed import undisturbed
-from gradsync.ranks.sandbox import SandboxError
+
+pytestmark = pytest.mark.xdist_group("answer")  # they share what took long to make
 
 RIGHT = "def double(number):\n    return 2 * number"
 

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from ordinary_user import as_an_ordinary_user
 
 from gradsync import RankFailure, run_ranks
+from gradsync.errors import SandboxError
 from gradsync.ranks import sandbox
 
 ROOT = Path(__file__).parents[2]
@@ -226,12 +227,12 @@ def test_an_ordinary_user_has_the_same_sandbox():
 
 
 def test_a_course_in_sight_of_the_ranks_is_refused():
-    with pytest.raises(sandbox.SandboxError, match="move the course"):
+    with pytest.raises(SandboxError, match="move the course"):
         sandbox.check(secret=Path(sys.prefix) / "course")
 
 
 def test_a_machine_without_bubblewrap_is_told_what_to_install(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
 
-    with pytest.raises(sandbox.SandboxError, match="apt install bubblewrap"):
+    with pytest.raises(SandboxError, match="apt install bubblewrap"):
         sandbox.check()

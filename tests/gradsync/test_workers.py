@@ -8,7 +8,8 @@ import pytest
 from processes import descendants_of, linux_only
 from small_course import RIGHT, write_course
 
-from gradsync.grading import GraderError, grade
+from gradsync.errors import GraderError
+from gradsync.grading import grade
 from gradsync.ranks import LauncherError, get_launcher, run_ranks
 from gradsync.submission import Submission
 from gradsync.workers import Turns, Worker, count_workers, side_by_side

@@ -9,13 +9,15 @@ from learners import COURSE, ROOT, read
 from processes import children_of
 from seat_work import double_or_die
 
-from gradsync.grading import GraderError
+from gradsync.errors import GraderError
 from gradsync.nbgrader.autograde import phases_of
 from gradsync.nbgrader.grading_folder import GradingFolder
 from gradsync.nbgrader.marks import Mark, render
 from gradsync.nbgrader.marks import read as read_marks
 from gradsync.nbgrader.seats import side_by_side
 from gradsync.records import Origin
+
+pytestmark = pytest.mark.xdist_group("nbgrader")  # they share what took long to make
 
 
 @pytest.fixture

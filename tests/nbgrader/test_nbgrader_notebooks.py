@@ -16,6 +16,8 @@ from gradsync.nbgrader.submitted import cells_of, submission_of
 from gradsync.notebook.definitions.file import module_of
 from gradsync.templates import templates
 
+pytestmark = pytest.mark.xdist_group("nbgrader")  # they share what took long to make
+
 TEMPLATES = dict(templates(COURSE))
 
 

@@ -5,7 +5,7 @@ from learners import COURSE, SCRIPT, cell_named
 from nbformat import v4
 
 from gradsync.course import Course
-from gradsync.grading import GraderError
+from gradsync.errors import GraderError
 from gradsync.nbgrader.rebuilding import Released, rebuilt
 from gradsync.nbgrader.submitted import cells_of, submission_of
 

@@ -4,6 +4,7 @@ import re
 
 import nbformat
 import pytest
+from quick_part import drawn
 
 from gradsync.course import find_course
 from gradsync.templates import BEGIN, END
@@ -70,9 +71,10 @@ def test_no_output_names_a_folder_of_the_machine_that_made_it(source):
     assert "/tmp/" not in text
 
 
-@each_notebook
-def test_it_runs_from_top_to_bottom_in_a_minute(source):
-    assert run(read(source)) < SECONDS
+@pytest.mark.xdist_group("self-study")  # one at a time
+@pytest.mark.parametrize("name", drawn({name: ["a notebook"] for name in NAMES}))
+def test_it_runs_from_top_to_bottom_in_a_minute(name):
+    assert run(read(HERE / f"{name}.py")) < SECONDS
 
 
 def test_every_exercise_is_checked_in_one_notebook():

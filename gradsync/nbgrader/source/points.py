@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 
 from gradsync.course import Audience, Course
-from gradsync.grading import GraderError
+from gradsync.errors import GraderError
 from gradsync.plugin import POINTS
 from gradsync.suites import run_pytest
 
