@@ -19,8 +19,9 @@ from gradsync.grading import GraderError
 from gradsync.handback import GRADEBOOK, lines_of_others
 from gradsync.ranks import sandbox
 from gradsync.reports import terminal
-from gradsync.reports.text import amount, counted, printable
+from gradsync.reports.text import amount, printable
 from gradsync.submission.contents import listing
+from gradsync.text import counted
 
 DEMO_MISTAKE = "skips-missing-gradients"
 
