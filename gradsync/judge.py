@@ -15,8 +15,8 @@ from gradsync.diagnose import Rule, first_diagnosis
 from gradsync.diagnose.differences import told_difference
 from gradsync.diagnose.values import ROUNDINGS, differing_ranks
 from gradsync.ranks import RankFailure
-from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
+from gradsync.text import ranks_text
 
 
 class Mistake(AssertionError):  # noqa: N818 - the learner's, found; not an error

@@ -16,8 +16,9 @@ from gradsync.cli.app import NO_SANDBOX, Out, Seed, app, show
 from gradsync.course import find_course
 from gradsync.errors import GraderError
 from gradsync.reports import terminal
-from gradsync.reports.text import amount, counted, printable
+from gradsync.reports.text import amount, printable
 from gradsync.submission.contents import listing
+from gradsync.text import counted
 
 if TYPE_CHECKING:
     from gradsync.gradebook import Entry, Outcome

@@ -12,8 +12,8 @@ from gradsync.diagnose.confusions import would_be
 from gradsync.diagnose.gradients import GUIDE, agree, found, last_reduce, wrong_names
 from gradsync.diagnose.values import array, close
 from gradsync.diagnose.waiting import leaves_a_result, nobody_waited
-from gradsync.ranks.wording import ranks_text
 from gradsync.records import Collective, Diagnosis, Observation
+from gradsync.text import ranks_text
 
 
 def none_gradient_skipped(without: Sequence[int], name: str) -> Rule:

@@ -19,8 +19,8 @@ from gradsync.diagnose import gradients as phase1
 from gradsync.diagnose.confusions import would_be
 from gradsync.diagnose.rounding import rounded
 from gradsync.diagnose.values import close
-from gradsync.ranks.wording import ranks_text
 from gradsync.records import Collective, Diagnosis, Observation
+from gradsync.text import ranks_text
 
 GUIDE = "Buckets and overlap"
 CARRIERS = ("float", "bfloat", "uint8")  # gradients, or the bytes of an object that holds them

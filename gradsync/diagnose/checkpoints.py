@@ -8,8 +8,8 @@ from typing import Any
 
 from gradsync.diagnose import Rule
 from gradsync.diagnose.values import EXACT, close
-from gradsync.ranks.wording import counted, ranks_text
 from gradsync.records import Diagnosis, Observation
+from gradsync.text import counted, ranks_text
 
 REFUSED = re.compile(  # torch's own words
     r"[Ww]eights.?only.*(?:GLOBAL ([\w.]+)|Unsupported operand)", re.DOTALL

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradsync.diagnose.values import ROUNDINGS, array, close, differing_ranks
-from gradsync.ranks.wording import ranks_text
+from gradsync.text import ranks_text
 
 SHOWN = 3  # names of which each is told how it differs
 MUCH = 1000  # times the largest element: new memory may hold anything, and other things each time

@@ -10,8 +10,8 @@ from itertools import groupby
 from typing import Any
 
 from gradsync.diagnose.shares import repeated, some
-from gradsync.ranks.wording import counted
 from gradsync.records import Diagnosis
+from gradsync.text import counted
 
 Run = Sequence[Mapping[str, Any]]
 

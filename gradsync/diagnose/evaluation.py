@@ -12,8 +12,8 @@ from typing import Any
 from gradsync.diagnose import Rule
 from gradsync.diagnose.gradients import last_reduce
 from gradsync.diagnose.values import close
-from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
+from gradsync.text import ranks_text
 
 KEYS = {"loss", "accuracy", "samples"}
 LEFT_ALONE = {  # what a rank tells of it, and what is said where it is not so

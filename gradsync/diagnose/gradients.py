@@ -12,8 +12,8 @@ from gradsync.diagnose import Rule
 from gradsync.diagnose.exchanges import in_other_places, one_ranks_own
 from gradsync.diagnose.values import FLOAT32, ROUNDINGS, close
 from gradsync.diagnose.vectors import common_factor, flat
-from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
+from gradsync.text import ranks_text
 
 GUIDE = "Gradient aggregation"
 Gradients = Mapping[str, Any]

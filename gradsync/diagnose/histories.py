@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 from gradsync.diagnose.values import close
-from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis
+from gradsync.text import ranks_text
 
 HISTORY = {
     "train_loss": "the mean loss over the samples trained on, as they were when each batch came",

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradsync.diagnose import Rule
-from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
+from gradsync.text import ranks_text
 
 GUIDE = "Launching ranks"
 VARIABLE = re.compile(r"environment variable (\w+) expected")

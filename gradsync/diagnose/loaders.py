@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradsync.diagnose.shares import Shares, some
-from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
+from gradsync.text import ranks_text
 
 GUIDE = "Data loaders"
 

@@ -11,8 +11,8 @@ from gradsync.diagnose import Rule
 from gradsync.diagnose.confusions import last_line, would_be
 from gradsync.diagnose.differences import told_difference
 from gradsync.diagnose.values import array, close
-from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
+from gradsync.text import ranks_text
 
 GUIDE = "Tensor parallelism"
 GRADIENTS = {

@@ -11,8 +11,8 @@ from gradsync.diagnose.confusions import last_line, would_be
 from gradsync.diagnose.differences import told_difference
 from gradsync.diagnose.values import array, close
 from gradsync.diagnose.vectors import common_factor
-from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
+from gradsync.text import ranks_text
 
 GUIDE = "Pipelines"
 # What was done to the microbatches -> the code, and what gradients it leaves.

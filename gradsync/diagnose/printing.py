@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from gradsync.diagnose.histories import HISTORY, Row, Run
-from gradsync.ranks.wording import counted, ranks_text
 from gradsync.records import Diagnosis
+from gradsync.text import counted, ranks_text
 
 EPOCH = re.compile(r"\bepoch\W{0,4}\d", re.IGNORECASE)
 NUMBER = re.compile(r"(?<![\w.])\d+\.(\d{2,}|\d+(?= ?%))(?![\w.:])")

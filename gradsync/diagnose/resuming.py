@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradsync.diagnose.values import close
-from gradsync.ranks.wording import counted
 from gradsync.records import Diagnosis
+from gradsync.text import counted
 
 GUIDE = "Resuming"
 

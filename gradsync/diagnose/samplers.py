@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradsync.diagnose.shares import some
-from gradsync.ranks.wording import counted
 from gradsync.records import Diagnosis
+from gradsync.text import counted
 
 BAD_ARGUMENTS = (  # the one that can't be; samples, num_replicas, rank, shuffle
     ("num_replicas", 10, 0, 0, True),

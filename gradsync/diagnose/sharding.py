@@ -13,8 +13,8 @@ from typing import Any
 from gradsync.diagnose import Rule
 from gradsync.diagnose.differences import told_difference
 from gradsync.diagnose.values import close
-from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Observation
+from gradsync.text import ranks_text
 
 GUIDE = "Sharding the optimizer"
 

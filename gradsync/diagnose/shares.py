@@ -6,8 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from gradsync.ranks.wording import counted
 from gradsync.records import Diagnosis
+from gradsync.text import counted
 
 GUIDE = "Data distribution"
 SHOWN = 12  # indices of a share that an explanation shows

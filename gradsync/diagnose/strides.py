@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from gradsync.diagnose.shares import Finding, Shares, look_at_counts, repeated, some
-from gradsync.ranks.wording import counted
 from gradsync.records import Diagnosis
+from gradsync.text import counted
 
 GUIDE = "Resumable shares"
 COUNTED = "`samples_seen` counts positions of the global order, that of all ranks together"

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gradsync.diagnose import Rule
-from gradsync.ranks.wording import line_text, ranks_text
+from gradsync.ranks.wording import line_text
 from gradsync.records import Collective, Diagnosis, Observation
+from gradsync.text import ranks_text
 
 Call = tuple[int, int]  # the rank, and which of its calls
 UNAWAITED = ("send", "barrier")  # who starts one of these may have no use for its end

@@ -9,8 +9,8 @@ from itertools import groupby
 from typing import Any
 
 from gradsync.ranks import events, importing
-from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis, Failure, Status
+from gradsync.text import ranks_text
 
 MAX_MESSAGE = 2_000  # characters of an exception's text that a report shows
 ARGUMENTS = re.compile(r"positional argument|keyword argument|takes no arguments|multiple values")

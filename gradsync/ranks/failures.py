@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from gradsync.ranks.exceptions import endless_text
 from gradsync.ranks.standoff import Call
-from gradsync.ranks.wording import ranks_text, waits_texts
+from gradsync.ranks.wording import waits_texts
 from gradsync.records import Diagnosis, Failure
+from gradsync.text import ranks_text
 
 IDLE = 0.5  # seconds of processor time, in many of waiting, that are as good as none
 

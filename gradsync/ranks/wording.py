@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from gradsync.ranks.standoff import Call, Meeting, Standoff, Stuck, disagreement
 from gradsync.records import Collective, Diagnosis, Failure
+from gradsync.text import counted, ranks_text
 
 GUIDE = "Deadlocks"
 SHOWN = 8  # tensors of a call whose shapes are told; a bucket may have hundreds
@@ -84,16 +85,6 @@ def mismatch(meeting: Meeting) -> Failure:
         collective=first.collective,
         waiting=tuple(sorted(meeting.calls)),
     )
-
-
-def ranks_text(ranks: Collection[int]) -> str:
-    """Return "rank 1" or "ranks 0, 2, 3"."""
-    return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, sorted(ranks)))}"
-
-
-def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """Return "1 rank" or "3 ranks"; of nouns that take more than an s, the `plural` is given."""
-    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def waits_texts(calls: Iterable[Call]) -> list[str]:

@@ -9,7 +9,8 @@ from markupsafe import Markup
 from gradsync.records import Observation, Status
 from gradsync.reports import timeline
 from gradsync.reports.templating import template
-from gradsync.reports.text import label, printable
+from gradsync.reports.text import printable
+from gradsync.text import ranks_text, verb
 
 _TITLES: dict[Status, str] = {
     "deadlock": "Deadlock",
@@ -34,7 +35,7 @@ class CellFailure:
         failure = self.seen.failure
         if failure is None:
             return "stopped"
-        ranks = f" ({label(failure.diagnosis.ranks)})" if failure.diagnosis.ranks else ""
+        ranks = f" ({ranks_text(failure.diagnosis.ranks)})" if failure.diagnosis.ranks else ""
         return f"{failure.diagnosis.code}{ranks}, explained above"
 
     @property
@@ -61,11 +62,10 @@ class CellFailure:
         """Which ranks keep their variables, and whether they have a new process group."""
         texts = []
         if self.lost:
-            one = len(self.lost) == 1
-            processes = "is a new process: its" if one else "are new processes: their"
+            who = ranks_text(self.lost).capitalize()
+            new = verb(self.lost, "is a new process: its", "are new processes: their")
             texts.append(
-                f"{label(self.lost).capitalize()} {processes} variables are lost, imports too. "
-                "Run the cells again that made them."
+                f"{who} {new} variables are lost, imports too. Run the cells again that made them."
             )
         if len(self.lost) < self.seen.world_size:
             texts.append(f"{'The other' if self.lost else 'All'} ranks keep their variables.")

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gradsync.reports.templating import template
-from gradsync.reports.text import label, printable
+from gradsync.reports.text import printable
+from gradsync.text import ranks_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class Block:
     @property
     def label(self) -> str:
         """The name of the block's ranks."""
-        return label(self.ranks)
+        return ranks_text(self.ranks)
 
 
 def fold(

@@ -8,7 +8,8 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 from gradsync.records import Grade, Printed, Report, Status, Verdict
-from gradsync.reports.text import counted, finite, label, printable
+from gradsync.reports.text import finite, printable
+from gradsync.text import counted, ranks_text
 
 _NAMED = 3  # exercises that one problem touches; more are only counted
 
@@ -205,7 +206,7 @@ def paragraphs(verdict: Verdict) -> list[str]:
 def printed_by(block: Printed) -> str:
     """Return who printed some lines, and how much of it is not shown."""
     before = f", after {counted(block.omitted, 'more line')}" if block.omitted else ""
-    return f"printed by {label(block.ranks)}{before}"
+    return f"printed by {ranks_text(block.ranks)}{before}"
 
 
 def guide(verdict: Verdict) -> Guide | None:

@@ -12,7 +12,8 @@ from markupsafe import Markup
 from gradsync.records import Status, Verdict
 from gradsync.reports import summary, timeline
 from gradsync.reports.palette import rank_colour
-from gradsync.reports.text import amount, blocks, counted, printable
+from gradsync.reports.text import amount, blocks, printable
+from gradsync.text import counted
 
 STATUS_WORDS: dict[Status, str] = {
     "passed": "done",

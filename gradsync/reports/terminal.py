@@ -27,7 +27,8 @@ from gradsync.reports.summary import (
     unfinished,
     visible_standing,
 )
-from gradsync.reports.text import amount, blocks, counted, printable
+from gradsync.reports.text import amount, blocks, printable
+from gradsync.text import counted
 
 LONGEST_MESSAGE = 1200  # characters; report.html has all of it
 LONGEST_ALONE = 100_000  # where there is no report.html

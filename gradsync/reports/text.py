@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from textwrap import dedent
@@ -41,23 +40,6 @@ def finite(number: float) -> float:
 def amount(number: float) -> str:
     """Points or seconds without idle zeros: "5", "2.5", "0.33"."""
     return f"{finite(number):.2f}".rstrip("0").rstrip(".")
-
-
-def counted(number: int, noun: str) -> str:
-    """Return "1 test" or "2 tests"."""
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
-def label(ranks: Sequence[int]) -> str:
-    """Return "rank 2", "ranks 0-3" or "ranks 0, 2-3"."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    names = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    return f"rank{'s' * (len(ranks) != 1)} {', '.join(names)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,7 @@ def test_only_the_ranks_that_are_wrong_are_blamed():
     diagnosis = diagnose([MEAN, total(), total(), MEAN])
 
     assert (diagnosis.code, diagnosis.ranks) == ("sum-not-mean", (1, 2))
-    assert diagnosis.explanation.startswith("on ranks 1, 2 every gradient is exactly 4 times")
+    assert diagnosis.explanation.startswith("on ranks 1 and 2 every gradient is exactly 4 times")
 
 
 def test_a_sum_is_shown_with_its_factor_and_the_line_of_the_all_reduce():
@@ -216,7 +216,7 @@ def test_a_deadlock_of_those_without_a_gradient_is_told_at_its_root(last):
     diagnosis = SKIPPED(deadlock(last), None)
 
     assert diagnosis.code == "none-gradient-skipped"
-    assert diagnosis.explanation.startswith("ranks 1, 2 never came. ranks 1, 2 had no gradient")
+    assert diagnosis.explanation.startswith("ranks 1, 2 never came. ranks 1 and 2 had no gradient")
     assert diagnosis.where == "trainer.py:9"
 
 

@@ -17,7 +17,7 @@ TRAIN, VAL = [[0, 1], [2, 0]], [[100], [101]]
     ("train", "val", "ranks", "what"),
     [
         (TRAIN, [[100], [1]], (1,), "the val loader of rank 1 gives samples of `train_dataset`"),
-        (VAL, TRAIN, (0, 1), "the train loader of ranks 0, 1 gives samples of `val_dataset`"),
+        (VAL, TRAIN, (0, 1), "the train loader of ranks 0 and 1 gives samples of `val_dataset`"),
     ],
 )
 def test_samples_of_the_other_dataset_are_named(train, val, ranks, what):

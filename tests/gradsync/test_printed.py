@@ -61,7 +61,7 @@ def shown(render):
 def test_a_terminal_shows_it_rank_by_rank():
     text = shown(terminal.render)
 
-    assert "printed by ranks 0-2, after 7 more lines:" in text
+    assert "printed by ranks 0, 1 and 2, after 7 more lines:" in text
     assert "printed by rank 3:" in text
     assert "[bold]" in text
     assert not {"\x1b", "\x07", "\x00", "\u202e"} & set(text)
@@ -70,7 +70,7 @@ def test_a_terminal_shows_it_rank_by_rank():
 def test_a_page_shows_it_escaped():
     page = shown(html.render)
 
-    assert "Printed by ranks 0-2, after 7 more lines:" in page
+    assert "Printed by ranks 0, 1 and 2, after 7 more lines:" in page
     assert "alone" in page
     assert SCRIPT not in page
     assert "&lt;script&gt;alert(1)" in page

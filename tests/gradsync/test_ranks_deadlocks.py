@@ -41,7 +41,7 @@ def test_who_waits_is_told(failure_of):
     assert failure.waiting == (0, 1, 3)
     assert re.search(
         r"rank 2 never entered barrier #1: it has already returned; "
-        r"ranks 0, 1, 3 wait there since test_ranks_deadlocks.py:\d+$",
+        r"ranks 0, 1 and 3 wait there since test_ranks_deadlocks.py:\d+$",
         failure.diagnosis.explanation,
     )
 

@@ -59,7 +59,7 @@ def test_a_definition_that_fails_is_not_to_be_moved():
 def test_a_cell_of_a_notebook_is_no_file():
     failure = told("ValueError", "no", ["In [3]:1", "<module>", "int('x')"])
 
-    assert failure.diagnosis.explanation == "ranks 0, 1 raised ValueError: no at In [3]:1"
+    assert failure.diagnosis.explanation == "ranks 0 and 1 raised ValueError: no at In [3]:1"
 
 
 def test_a_loop_on_import_is_told_as_that():

@@ -333,7 +333,7 @@ def test_a_stopped_cell_tells_where_its_ranks_were(run):
     outcome = run("if rank == 0:\n    while True:\n        pass\ndist.barrier()")
 
     assert "rank 0 is at In [2]:" in outcome.stopped
-    assert "ranks 1, 2 wait in barrier #1 since In [2]:4" in outcome.stopped
+    assert "ranks 1 and 2 wait in barrier #1 since In [2]:4" in outcome.stopped
 
 
 def test_a_rank_that_catches_every_interruption_is_replaced(run):

@@ -87,8 +87,8 @@ def test_a_deadlocked_cell_ends_in_a_second_with_its_explanation_and_timeline(ru
 
     assert failed.status == "error"
     assert failed.seconds < 1
-    assert failed.error == "CellFailed: deadlock-rank-missing (ranks 1-2), explained above"
-    assert "Ranks 1, 2 never entered all_reduce #1 (2 floats)" in failed.text
+    assert failed.error == "CellFailed: deadlock-rank-missing (ranks 1 and 2), explained above"
+    assert "Ranks 1 and 2 never entered all_reduce #1 (2 floats)" in failed.text
     assert "All ranks keep their variables. The next cell has a new process group." in failed.text
     assert "<svg" in failed.html
     assert run("%%ranks 4\ndist.all_reduce(x)\nkept").text == (
@@ -139,7 +139,7 @@ def test_a_value_that_only_some_ranks_have_comes_with_a_note(run):
     pulled = run("%ranks pull some")
 
     assert pulled.text == "[None, 1, None, 3]"
-    assert "ranks 0, 2: no variable 'some'; None stands for it." in pulled.stdout
+    assert "ranks 0 and 2: no variable 'some'; None stands for it." in pulled.stdout
 
 
 def test_values_of_the_notebook_go_to_the_ranks(run):
@@ -242,4 +242,4 @@ def test_a_cell_sees_files_and_modules_beside_the_notebook(tmp_path: Path):
     with kernel(str(tmp_path)) as started:
         started.run("%load_ext gradsync")
 
-        assert started.run("%%ranks 2\nimport beside\nbeside.ANSWER").text == "[ranks 0-1] 42"
+        assert started.run("%%ranks 2\nimport beside\nbeside.ANSWER").text == "[ranks 0 and 1] 42"

@@ -18,7 +18,7 @@ from gradsync.notebook.ranks_magic.output import CellOutput, show_failure, show_
 from gradsync.notebook.ranks_magic.sessions import Sessions
 from gradsync.ranks import RankFailure, get_launcher
 from gradsync.ranks.session import Session
-from gradsync.reports.text import label
+from gradsync.text import ranks_text
 
 # What shows values on a rank: with it in the process that ranks are forked from, they have it.
 FORMATTERS = ("IPython.core.formatters", "IPython.core.pylabtools")
@@ -119,7 +119,7 @@ class RanksMagics(Magics):
         if len(without) == len(found):
             raise UsageError(f"no rank has a variable {name!r}; %ranks status lists what they have")
         if without:
-            print(f"{label(without)}: no variable {name!r}; None stands for it.")
+            print(f"{ranks_text(without)}: no variable {name!r}; None stands for it.")
         values = [value.get(name) for value in found]
         self.shell.user_ns[name] = values
         return values
@@ -164,7 +164,7 @@ def _options(line: str) -> Options:
     except ValueError:
         raise UsageError(f"--rank {given.rank}: write it as 1,2 or 0-3") from None
     if strangers := set(ranks) - set(everyone):
-        text = f"there is no {label(sorted(strangers))} among {given.world_size}: they count from 0"
+        text = f"there is no {ranks_text(strangers)} among {given.world_size}: they count from 0"
         raise UsageError(f"--rank {given.rank}: {text}")
     return Options(given.world_size, tuple(ranks) or tuple(everyone), given.timeline)
 

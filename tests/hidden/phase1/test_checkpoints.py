@@ -34,8 +34,8 @@ from gradsync.probes.files import (
 )
 from gradsync.probes.gates import pass_gate
 from gradsync.probes.pasts import make, state_of, weights_after_a_step
-from gradsync.ranks.wording import ranks_text
 from gradsync.testing import check, each, exercise, hold
+from gradsync.text import ranks_text
 
 GUIDE = "Checkpoints"
 

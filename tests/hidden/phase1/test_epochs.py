@@ -8,8 +8,8 @@ from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 from gradsync.diagnose.rounding import cut_short
 from gradsync.diagnose.waiting import nobody_waited
 from gradsync.probes.evaluation import Spy
-from gradsync.ranks.wording import counted
 from gradsync.testing import assert_on_every_rank, by_rank, check, each, exercise, hold, would_be
+from gradsync.text import counted
 
 GUIDE = "Epochs and evaluation"
 EPOCHS = (5, 0)

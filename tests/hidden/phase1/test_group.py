@@ -23,8 +23,8 @@ from gradsync.probes.gates import pass_gate, wait_for
 from gradsync.probes.gpus import taken_among_gpus
 from gradsync.probes.launching import connected_to
 from gradsync.probes.lazy_group import LazyGroup
-from gradsync.ranks.wording import ranks_text
 from gradsync.testing import check, exercise, free_port, hold
+from gradsync.text import ranks_text
 
 GUIDE = "Launching ranks"
 MASTER = "127.0.0.2"  # this machine too, but not by its usual name

@@ -16,8 +16,8 @@ from gradsync.diagnose.loaders import (
 )
 from gradsync.diagnose.shares import diagnose_shares, some
 from gradsync.probes.returned import WrongReturn, described
-from gradsync.ranks.wording import ranks_text
 from gradsync.testing import check, exercise, hold
+from gradsync.text import ranks_text
 
 FIRST_VAL = 1000  # what the first val sample is; the first train sample is 0
 ANOTHER_RANK = {"RANK": "2", "WORLD_SIZE": "7"}

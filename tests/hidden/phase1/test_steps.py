@@ -15,7 +15,6 @@ from gradsync.probes.models import placed
 from gradsync.probes.names import PARTS, first_numbers, model_named, name_sets
 from gradsync.probes.ready_made import DDP, without
 from gradsync.probes.seeding import seed_weights
-from gradsync.ranks.wording import counted
 from gradsync.records import Diagnosis
 from gradsync.testing import (
     assert_on_every_rank,
@@ -29,6 +28,7 @@ from gradsync.testing import (
     seen_of,
     would_be,
 )
+from gradsync.text import counted
 
 GUIDE = "The training step"
 LEARNING_RATE, MOMENTUM = 0.01, 0.9

@@ -22,7 +22,6 @@ from gradsync.diagnose.waiting import nobody_waited, stayed_away_with_nan
 from gradsync.probes.memory import spoil_new_memory
 from gradsync.probes.models import BUFFERS, motley_model, placed, tensors_of
 from gradsync.probes.names import PARTS, first_numbers, model_named, name_sets
-from gradsync.ranks.wording import counted
 from gradsync.testing import (
     EXACT,
     assert_on_every_rank,
@@ -35,6 +34,7 @@ from gradsync.testing import (
     hold_together,
     seen_of,
 )
+from gradsync.text import counted
 
 MODEL, GRADIENTS = "Model synchronisation", "Gradient aggregation"
 NOT_THE_MEAN = "the gradients on {} do not end as the mean over ranks"

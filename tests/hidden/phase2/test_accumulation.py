@@ -20,7 +20,6 @@ from gradsync.probes.accumulation import (
     optimizer_of,
 )
 from gradsync.probes.returned import number_or_nan
-from gradsync.ranks.wording import counted
 from gradsync.testing import (
     assert_on_every_rank,
     by_rank,
@@ -31,6 +30,7 @@ from gradsync.testing import (
     exercise,
     would_be,
 )
+from gradsync.text import counted
 
 GUIDE = "Gradient accumulation"
 CASES = {  # of each training: samples, by rank and microbatch, and whether targets are numbers

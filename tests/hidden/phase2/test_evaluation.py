@@ -18,9 +18,9 @@ from gradsync.diagnose.evaluation import (
 )
 from gradsync.diagnose.waiting import nobody_waited
 from gradsync.probes.evaluation import Spy, numbers, spied_evaluation, tells_predictions_apart
-from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis
 from gradsync.testing import assert_on_every_rank, check, each, exercise, hold, would_be
+from gradsync.text import ranks_text
 
 GUIDE = "Evaluation without padding"
 BATCH = 4

@@ -10,7 +10,6 @@ from gradsync.diagnose.rings import GUIDE, some_chunks_wrong
 from gradsync.diagnose.rounding import OF_FLOAT64, rounded
 from gradsync.diagnose.traffic import bytes_by_rank
 from gradsync.diagnose.values import ROUNDINGS
-from gradsync.ranks.wording import counted
 from gradsync.records import Diagnosis
 from gradsync.testing import (
     assert_on_every_rank,
@@ -21,6 +20,7 @@ from gradsync.testing import (
     exercise,
     would_be,
 )
+from gradsync.text import counted
 
 ALLOWED = ("send", "recv", "new_group")  # a group of the ring's own moves no data
 

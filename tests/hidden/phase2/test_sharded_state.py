@@ -14,7 +14,6 @@ from gradsync.probes.optimizers import elements, parameters, watched
 from gradsync.probes.ready_made import ZERO, without
 from gradsync.probes.returned import number_or_nan
 from gradsync.probes.seeding import seed_weights
-from gradsync.ranks.wording import ranks_text
 from gradsync.testing import (
     assert_on_every_rank,
     by_rank,
@@ -23,6 +22,7 @@ from gradsync.testing import (
     exercise,
     hold,
 )
+from gradsync.text import ranks_text
 
 GUIDE = "Sharding the optimizer"
 GROUPS = [[0, 3], [4, 1, 2]]  # of five parameters, by their numbers

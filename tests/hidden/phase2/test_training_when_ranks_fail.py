@@ -19,9 +19,9 @@ from gradsync.probes import Info
 from gradsync.probes.printing import printed
 from gradsync.probes.seeding import seed_weights
 from gradsync.probes.training import TIME_TO_END
-from gradsync.ranks.wording import ranks_text
 from gradsync.records import Diagnosis
 from gradsync.testing import check, exercise, hold
+from gradsync.text import ranks_text
 
 GUIDE = "When a rank dies"
 RANKS, EPOCHS, STEPS = 3, 2, 5  # steps of an epoch, in batches of one sample a rank

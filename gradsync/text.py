@@ -1,0 +1,52 @@
+"""How ranks, counts, sizes and lists read in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sized
+
+RANGE = 4  # consecutive ranks from which "0-3" is easier to read than "0, 1, 2 and 3"
+UNITS = ("KiB", "MiB", "GiB", "TiB")
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """Return "1 rank" or "3 ranks"; pass the `plural` of a noun that takes more than an s."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def listed(items: Iterable[object], last: str = "and") -> str:
+    """Return "a", "a and b" or "a, b and c"; `last` is the word before the last item."""
+    *before, end = map(str, items)
+    return f"{', '.join(before)} {last} {end}" if before else end
+
+
+def ranks_text(ranks: Collection[int]) -> str:
+    """Return "rank 1", "ranks 1 and 2", "ranks 0, 1 and 3" or "ranks 0-3".
+
+    `ranks_text(ranks).capitalize()` begins a sentence.
+    """
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    parts = [
+        part
+        for run in runs
+        for part in (run if len(run) < RANGE else [f"{run[0]}-{run[-1]}"])
+    ]  # fmt: skip
+    return f"{verb(ranks, 'rank', 'ranks')} {listed(parts)}" if runs else "no rank"
+
+
+def verb(subjects: Sized, singular: str, plural: str) -> str:
+    """Return the form of a verb, or of another word, that agrees with so many subjects."""
+    return singular if len(subjects) == 1 else plural
+
+
+def size_text(size: int) -> str:
+    """Return a number of bytes as "1 byte", "300 bytes", "256 KiB" or "1.5 MiB"."""
+    if size < 2**10:
+        return counted(size, "byte")
+    power = min((size.bit_length() - 1) // 10, len(UNITS))
+    number = f"{size / 2 ** (10 * power):.1f}".removesuffix(".0")
+    return f"{number} {UNITS[power - 1]}"
