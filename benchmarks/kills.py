@@ -1,4 +1,4 @@
-"""`make kills`: kill the grader of a class of 10 at 50 random moments, and start it again each time.
+"""`make kills`: kill the grader of a class of 10 at 50 random moments, and restart it each time.
 
 The grader of a class, with part of phase 1's suite, is killed (`kill -9`) and started again until
 it finishes; then the next class begins, until the number of kills is reached. Counts gradebooks
