@@ -1,1 +1,1 @@
-"""The figures that the README states, each beside what a user would take instead."""
+"""The figures in the README, each measured side by side with the usual alternative."""

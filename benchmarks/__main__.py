@@ -1,6 +1,6 @@
-"""`make bench`: measure everything, print a table, and fail where a figure is not reached.
+"""`make bench`: measure all figures, print a table, and fail if a figure misses its target.
 
-`python -m benchmarks start deadlock` measures those two alone.
+`python -m benchmarks start deadlock` measures only those two parts.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ PARTS = (
 
 
 def main(parts: list[str]) -> int:
-    """Return how many figures are not reached."""
+    """Return how many figures miss their target."""
     figures: list[Figure] = []
     for part in parts or PARTS:
         print(f"measuring: {part} ...", flush=True)
         figures += importlib.import_module(f"benchmarks.{part}").figures()
-    table = Table("what", "ours", "instead", "ratio", "wanted", "")
+    table = Table("what", "gradsync", "alternative", "ratio", "target", "")
     for figure in figures:
         ratio = "" if figure.ratio is None else f"{figure.ratio:.3g}"
-        mark = "[green]✓[/]" if figure.holds else "[red]✗[/]"
-        table.add_row(figure.what, figure.ours, figure.instead, ratio, figure.wanted, mark)
+        mark = "[green]✓[/]" if figure.reached else "[red]✗[/]"
+        table.add_row(figure.what, figure.ours, figure.alternative, ratio, figure.target, mark)
     Console(width=max(Console().width, 120)).print(table)
-    return sum(not figure.holds for figure in figures)
+    return sum(not figure.reached for figure in figures)
 
 
 if __name__ == "__main__":

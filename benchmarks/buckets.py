@@ -13,8 +13,8 @@ from benchmarks.figure import Figure, shown
 from benchmarks.plain import on_plain_ranks, slowest, steps_in_turns
 
 RANKS = 2
-BATCH = 16  # samples of a rank
-WIDTHS = {"0.4 M": 272, "3.3 M": 950}  # of the hidden layers, by the parameters that it makes
+BATCH = 16  # samples per rank
+WIDTHS = {"0.4 M": 272, "3.3 M": 950}  # number of parameters -> width of the hidden layers
 
 
 def figures() -> Iterator[Figure]:
@@ -32,7 +32,7 @@ def figures() -> Iterator[Figure]:
 
 
 def cnn(width: int) -> nn.Module:
-    """Return a CNN for (batch, 1, 28, 28), most of whose parameters are in its hidden layers."""
+    """Return a CNN for inputs (batch, 1, 28, 28) with most parameters in its hidden layers."""
     layers: list[nn.Module] = []
     for channels_in, channels in ((1, 16), (16, 32), (32, 64)):
         layers += [nn.Conv2d(channels_in, channels, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
@@ -43,7 +43,7 @@ def cnn(width: int) -> nn.Module:
 
 
 def step_times(width: int) -> tuple[float, float]:
-    """Return this rank's median seconds of a step, ours and DDP's."""
+    """Return this rank's median seconds for a step, ours and DDP's."""
     from template_trainer import BucketedGradientAverager
 
     ours = cnn(width)

@@ -1,4 +1,4 @@
-"""One rank skips an all-reduce: how long until somebody says so."""
+"""One rank skips an all-reduce: measure the time until the deadlock is explained."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _explained() -> None:
         if "rank 1 never entered all_reduce #3" not in str(failure):
             raise
     else:
-        raise AssertionError("the deadlock went unnoticed")
+        raise AssertionError("The deadlock was not detected.")
 
 
 def _timed_out() -> None:
@@ -61,4 +61,4 @@ def _spawned(rank: int, path: str) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=limit)
     skip_one(rank)
     if rank == 1:
-        dist.barrier()  # stay: a rank that leaves would break the others' connections instead
+        dist.barrier()  # a rank that ends would break the connections of the others

@@ -1,4 +1,4 @@
-"""One figure: two medians measured in turns, their ratio, and what is wanted of it."""
+"""One figure: two medians measured in turns, their ratio and the target."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A measurement; `holds` says whether it reaches what is wanted."""
+    """A measurement, and whether it reaches its target."""
 
     what: str
     ours: str
-    instead: str  # what a user would take, and its measurement; "" where there is none
+    alternative: str  # what users would use without gradsync, and its measurement; "" if none
     ratio: float | None
-    wanted: str
-    holds: bool
+    target: str
+    reached: bool
 
 
 def seconds(action: Callable[[], object]) -> float:
@@ -34,7 +34,7 @@ def median_seconds(action: Callable[[], object], times: int) -> float:
 def in_turns(
     one: Callable[[], float], other: Callable[[], float], times: int
 ) -> tuple[float, float]:
-    """Return both medians of measurements that alternate, so that noise meets both alike."""
+    """Return both medians of alternating measurements, so that noise affects both equally."""
     pairs = [(one(), other()) for _ in range(times)]
     return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
 

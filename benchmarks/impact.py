@@ -1,7 +1,8 @@
-"""Which exercises' tests can tell a mistake from the solution: those that run what it changes.
+"""Find the exercises whose tests can fail for a mistake: they run a function that it changes.
 
-The others do what they do with the solution, line for line, so that a grade of the mistake need not
-run them. What tests run is found out once: they get the solution with a line more in each function.
+The other tests run exactly the code of the solution, so a grade of the mistake need not run them.
+To find out once which functions the tests run, they get the solution with one more line in each
+function: it writes the function's name into a pipe.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from gradsync.course import Course
 from gradsync.grading import grade
 from gradsync.submission import Submission
 
-Functions = frozenset[str]  # "phase1/template_trainer.py train", a method with its class's name
+Functions = frozenset[str]  # "phase1/template_trainer.py train"; a method as "Class.method"
 
 
 def ran_by_exercise(course: Course, phase: str, seed: int, pool: Executor) -> dict[str, Functions]:
@@ -34,7 +35,7 @@ def ran_by_exercise(course: Course, phase: str, seed: int, pool: Executor) -> di
 def affected_exercises(
     submission: Submission, solution: Submission, ran: Mapping[str, Functions]
 ) -> list[str]:
-    """Return the exercises, in the order of `ran`, whose tests run what differs."""
+    """Return the exercises, in the order of `ran`, whose tests run a changed function."""
     changed: set[str] = set()
     for path, source in solution.files.items():
         if submission.files[path] == source:
@@ -44,14 +45,14 @@ def affected_exercises(
             other_frame, other_functions = _parts(path, submission.files[path])
         except SyntaxError:
             return list(ran)
-        if other_frame != frame:  # classes, imports, other functions than the solution's
+        if other_frame != frame:  # classes, imports, added or removed functions
             return list(ran)
         changed |= {name for name, code in functions.items() if other_functions[name] != code}
     return [exercise for exercise, functions in ran.items() if functions & changed]
 
 
 class _Functions(ast.NodeTransformer):
-    """Visits functions and methods, with their names, but not the functions inside those."""
+    """Visits functions and methods with their names, but not functions inside functions."""
 
     def __init__(self, path: str) -> None:
         self._scope = f"{path} "
@@ -69,38 +70,38 @@ class _Functions(ast.NodeTransformer):
         raise NotImplementedError
 
 
-class _TakenOut(_Functions):
-    """Takes functions out of a file, and leaves their names."""
+class _Extracted(_Functions):
+    """Extracts the functions of a file, and leaves their names in their place."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self.functions: dict[str, str] = {}
 
     def changed(self, node: ast.FunctionDef, name: str) -> ast.stmt:
-        self.functions[name] = self.functions.get(name, "") + ast.dump(node)  # of one name: all
+        self.functions[name] = self.functions.get(name, "") + ast.dump(node)  # all of this name
         return ast.Expr(ast.Name(name))
 
 
-class _Telling(_Functions):
-    """Has each function write its name into a pipe when it runs: a file would count as written."""
+class _Reporting(_Functions):
+    """Makes each function write its name into a pipe, as tests notice files that are written."""
 
     def __init__(self, path: str, pipe: Path) -> None:
         super().__init__(path)
         self._pipe = str(pipe)
 
     def changed(self, node: ast.FunctionDef, name: str) -> ast.stmt:
-        telling = f"with open({self._pipe!r}, 'w') as _pipe: _pipe.write({name + chr(10)!r})"
+        report = f"with open({self._pipe!r}, 'w') as _pipe: _pipe.write({name + chr(10)!r})"
         documented = ast.get_docstring(node) is not None
-        node.body[documented:documented] = ast.parse(telling).body
+        node.body[documented:documented] = ast.parse(report).body
         return node
 
 
-@functools.lru_cache(maxsize=8)  # the solution's are asked for with every mistake
+@functools.lru_cache(maxsize=8)  # every mistake is compared with the solution
 def _parts(path: str, source: bytes) -> tuple[str, dict[str, str]]:
     """Return a file's code outside of functions, and its functions by name."""
-    taken_out = _TakenOut(path)
-    frame = ast.dump(taken_out.visit(ast.parse(source)))
-    return frame, taken_out.functions
+    extracted = _Extracted(path)
+    frame = ast.dump(extracted.visit(ast.parse(source)))
+    return frame, extracted.functions
 
 
 def _functions_run(course: Course, exercise: str, seed: int) -> Functions:
@@ -109,16 +110,19 @@ def _functions_run(course: Course, exercise: str, seed: int) -> Functions:
         pipe = Path(folder) / "ran"
         os.mkfifo(pipe)
         files = {
-            path: ast.unparse(_Telling(path, pipe).visit(ast.parse(source))).encode()
+            path: ast.unparse(_Reporting(path, pipe).visit(ast.parse(source))).encode()
             for path, source in reference(course).files.items()
         }
-        telling = Submission("the solution, telling what runs", files)
+        reporting = Submission("the solution, reporting which functions run", files)
         with ThreadPoolExecutor(1) as reader:
             lines = reader.submit(lambda: frozenset(pipe.read_text().splitlines()))
-            with pipe.open("w"):  # or the reader would take the first that is done for the last
+            with pipe.open("w"):  # else the reader stops when the first function has written
                 report = grade(
-                    telling, course, phases=[phase], seed=seed, exercise=exercise, workers=1
+                    reporting, course, phases=[phase], seed=seed, exercise=exercise, workers=1
                 )
         if report.score != report.max_score:
-            raise RuntimeError(f"{exercise} can't be asked what it runs: {report.verdicts}")
+            raise RuntimeError(
+                f"The solution does not get full marks in {exercise}, so the functions that its "
+                f"tests run are unknown: {report.verdicts}"
+            )
         return lines.result()

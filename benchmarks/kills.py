@@ -1,9 +1,9 @@
-"""`make kills`: kill the grader of a class of 10 at 50 random moments, and run it again each time.
+"""`make kills`: kill the grader of a class of 10 at 50 random moments, and restart it each time.
 
-A class is graded with part of phase 1's suite, killed (`kill -9`) and run again until it is
-finished, then the next one, until there were as many kills as wanted. Counts gradebooks that differ
-from that of an undisturbed run, finished grades that were made again, and what was left behind.
-Give another number of kills than 50 as an argument.
+The grader of a class, with part of phase 1's suite, is killed (`kill -9`) and started again until
+it finishes; then the next class begins, until the number of kills is reached. Counts gradebooks
+that differ from the gradebook of an undisturbed run, finished grades that were made a second time,
+and leftover processes and files. The argument is the number of kills, by default 50.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from gradsync.submission import Submission
 
 KILLS = 50
 CLASS = 10
-SUITE = ("test_data_loader.py", "test_trainer.py")  # few seconds a submission
+SUITE = ("test_data_loader.py", "test_trainer.py")  # take a few seconds per submission
 EXERCISES = ("phase1/PaddedDistributedSampler", "phase1/average_gradients")  # with mistakes in them
 SEED = "1"
-GONE_SECONDS = 30.0  # for processes to end with the grader
+GONE_SECONDS = 30.0  # within which processes must end after the grader
 
 
 @dataclass
 class Tally:
-    """What came of the kills."""
+    """The results after some kills."""
 
     kills: int = 0
     classes: int = 0
     differing: int = 0  # gradebooks
-    made_again: int = 0  # grades that were finished
+    made_again: int = 0  # finished grades
     left: set[str] = field(default_factory=set)  # processes and files
 
-    def told(self) -> str:
+    def summary(self) -> str:
         return (
             f"{self.kills} kills in {self.classes} classes of {CLASS}: {self.differing} gradebooks "
-            f"differ, {self.made_again} finished grades were made again, {len(self.left)} "
-            "processes or files were left"
+            f"differ, {self.made_again} finished grades were made a second time, {len(self.left)} "
+            "processes or files were left behind"
         )
 
 
 class Grader:
-    """Runs `gradsync grade` on the class in `room`, with a temporary folder of its own."""
+    """Runs `gradsync grade` on the class in `room`, with its own temporary folder."""
 
     def __init__(self, room: Path) -> None:
         self.room = room
@@ -66,7 +66,7 @@ class Grader:
         )
 
     def left(self, out: Path) -> list[str]:
-        """Return the processes and files that a finished run and its killed forerunners left."""
+        """Return processes and files left by a finished run and the killed runs before it."""
         until = time.monotonic() + GONE_SECONDS
         while self._processes() and time.monotonic() < until:
             time.sleep(0.1)
@@ -80,13 +80,13 @@ class Grader:
             try:
                 if mark in (entry / "environ").read_bytes():
                     found.append(f"process {entry.name}")
-            except OSError:  # it has ended, or is not ours
+            except OSError:  # it has ended, or belongs to another user
                 continue
         return found
 
 
 def main(kills: int) -> int:
-    """Kill and run again, and print what came of it; 1 if anything was amiss."""
+    """Kill and start graders, print the results, and return 1 if anything was wrong."""
     tally = Tally()
     moments = random.Random(SEED)
     with tempfile.TemporaryDirectory() as folder:
@@ -104,7 +104,7 @@ def main(kills: int) -> int:
             tally.classes += 1
             tally.differing += (out / "gradebook.csv").read_bytes() != wanted
             tally.left |= set(grader.left(out))
-            print(tally.told(), flush=True)
+            print(tally.summary(), flush=True)
     print(*sorted(tally.left), sep="\n")
     return int(bool(tally.differing or tally.made_again or tally.left))
 
@@ -112,7 +112,7 @@ def main(kills: int) -> int:
 def _grade_with_kills(
     grader: Grader, out: Path, kills: int, moments: random.Random, seconds: float, tally: Tally
 ) -> None:
-    """Grade a class, killing the grader while it is not done and there are kills left."""
+    """Grade a class; kill the grader until it finishes or the number of kills is reached."""
     while True:
         finished = _finished(out)
         process = grader.start(out)
@@ -132,11 +132,11 @@ def _grade_with_kills(
 
 def _finish(process: subprocess.Popen[bytes]) -> None:
     if process.wait() != 0:
-        raise SystemExit(f"the grader ended with status {process.returncode}")
+        raise SystemExit(f"The grader ended with status {process.returncode}, expected 0.")
 
 
 def _finished(out: Path) -> dict[str, tuple[int, int]]:
-    """Return what tells a report from one that was written again, by submission."""
+    """Return each submission's report as inode and time, which change when it is written again."""
     reports = {path.parent.name: path.stat() for path in out.glob("*/report.json")}
     return {name: (seen.st_ino, seen.st_mtime_ns) for name, seen in reports.items()}
 

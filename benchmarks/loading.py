@@ -1,4 +1,4 @@
-"""Batches of MNIST: the in-memory dataset and torchvision's own, sample by sample."""
+"""Batches of MNIST from the in-memory dataset, and from torchvision's, sample by sample."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def figures() -> Iterator[Figure]:
     torch.set_num_threads(1)
     data = digits()
     if not data.is_mnist:
-        print(f"no figure for loading MNIST: {data.source}")
+        print(f"MNIST is not available, so loading it is not measured: {data.source}")
         return
     tv = import_torchvision()
     transform = tv.transforms.Compose(

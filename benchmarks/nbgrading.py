@@ -1,4 +1,4 @@
-"""nbgrader's autograde of a phase 1 notebook, beside the hidden suite alone."""
+"""nbgrader's autograde of a phase 1 notebook, compared with the hidden suite alone."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from benchmarks.figure import Figure, in_turns, seconds, shown
 from gradsync.course import find_course
 
 PROGRAMS = Path(sys.executable).parent
-ALLOWED = 3.0  # seconds more than the suite takes
+ALLOWED = 3.0  # seconds more than the suite
 
 
 def figures() -> Iterator[Figure]:
-    """Measure each in a process of its own, in turns."""
+    """Measure each in a separate process, in turns."""
     with tempfile.TemporaryDirectory() as folder:
         root = _class(Path(folder) / "class")
         ours, theirs = in_turns(lambda: _autograde(root), _suite, times=3)
@@ -43,7 +43,7 @@ def _class(root: Path) -> Path:
 
 
 def _autograde(root: Path) -> float:
-    shutil.rmtree(root / ".gradsync", ignore_errors=True)  # else its marks are taken over
+    shutil.rmtree(root / ".gradsync", ignore_errors=True)  # else earlier marks are reused
     return seconds(lambda: _run(root, "autograde", "phase1", "--force"))
 
 
@@ -54,5 +54,5 @@ def _suite() -> float:
 
 def _run(root: Path, *arguments: str) -> None:
     command = [str(PROGRAMS / "nbgrader"), *arguments, "--log-level", "ERROR"]
-    path = f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"  # nbgrader starts alembic by its name
+    path = f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"  # nbgrader starts alembic by name
     subprocess.run(command, cwd=root, check=True, env={**os.environ, "PATH": path})

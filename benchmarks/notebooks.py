@@ -1,4 +1,4 @@
-"""Cells on 4 ranks in a real kernel, beside ipyparallel's; `check`; the self-study notebooks."""
+"""Cells on 4 ranks compared with ipyparallel, `check`, and the self-study notebooks."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ EXERCISES = ("PaddedDistributedSampler", "average_gradients", "train_step", "rin
 
 
 class Cells:
-    """A kernel that runs one cell after the other."""
+    """A kernel that runs cells and measures them."""
 
     def __init__(self, client: NotebookClient) -> None:
         self._client = client
 
     def seconds(self, source: str) -> float:
-        """Return the time from `execute` to the last of a cell's output."""
+        """Return the seconds from `execute` until the cell's last output."""
         cell = new_code_cell(source, metadata={"tags": ["raises-exception"]})
         self._client.nb.cells.append(cell)
         began = time.perf_counter()
@@ -101,12 +101,17 @@ def _next_cell(ours: Cells, theirs: Cells) -> Figure:
 def _deadlock(ours: Cells) -> Figure:
     explained = ours.median(DEADLOCK, 5)
     return Figure(
-        "a deadlocked cell ends, explained, after", shown(explained), "", None, "1 s", explained < 1
+        "time until a deadlocked cell ends with its explanation",
+        shown(explained),
+        "",
+        None,
+        "1 s",
+        explained < 1,
     )
 
 
 def _check() -> Figure:
-    """Check some exercises in one notebook, each solved as in `solutions/`."""
+    """Check some exercises in one notebook, with the code of `solutions/`."""
     course = find_course()
     slowest = ("", 0.0)
     with kernel() as cells:

@@ -1,4 +1,4 @@
-"""What a grade said of one submission of known truth."""
+"""The grade of one submission from the bank, compared with the expected result."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from gradsync.records import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The first failure of a mistake or of a correct answer, where there is one."""
+    """The first failure of a mistake or of a correct answer, or None."""
 
     known: Wrong | Right
     seconds: float
-    first: Verdict | None  # of those not passed, in the order of a report
-    alike: bool | None = None  # by all tests as well; None: not compared
+    first: Verdict | None  # the first that is not passed, in the order of a report
+    same: bool | None = None  # whether all tests give the same; None: not compared
 
     @property
-    def true(self) -> bool:
-        """Whether it is what was expected."""
+    def correct(self) -> bool:
+        """Whether the grade is as expected."""
         if isinstance(self.known, Right):
             return self.first is None
-        return gist(self.first)[:2] == (self.known.exercise, self.known.code)
+        return summary(self.first)[:2] == (self.known.exercise, self.known.code)
 
-    def told(self) -> str:
-        """Return what a person reads of it."""
-        exercise, code, _ = gist(self.first)
+    def line(self) -> str:
+        """Return a line that describes this outcome to a person."""
+        exercise, code, _ = summary(self.first)
         got = f"{code} in {exercise}" if self.first else "full marks"
         line = f"{self.seconds:6.1f} s  {self.known.name}: {got}"
-        if self.alike is False:
-            line += ", NOT alike by all tests"
-        if self.true:
+        if self.same is False:
+            line += ", NOT the same from all tests"
+        if self.correct:
             return line
-        wanted = "full marks"
+        expected = "full marks"
         if isinstance(self.known, Wrong):
-            wanted = f"{self.known.code} in {self.known.exercise}"
+            expected = f"{self.known.code} in {self.known.exercise}"
         message = self.first.message[:200] if self.first else ""
-        return f"{line}, NOT {wanted}: {message}"
+        return f"{line}, NOT {expected}: {message}"
 
 
-def gist(verdict: Verdict | None) -> tuple[str | None, str | None, str | None]:
+def summary(verdict: Verdict | None) -> tuple[str | None, str | None, str | None]:
     """Return a verdict's exercise, code and test."""
     if verdict is None:
         return None, None, None

@@ -1,4 +1,4 @@
-"""Ranks without the watch, that torch's own C++ collectives would not pay for: plain processes."""
+"""Ranks as plain processes: recording collectives would slow down only ours, not torch's C++."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from gradsync.course import find_course
 
 
 def on_plain_ranks(function: Callable[..., Any], world_size: int, *arguments: object) -> list[Any]:
-    """Return what each rank's `function(*arguments)` returns, as JSON can say it.
+    """Return each rank's `function(*arguments)`, converted to JSON and back.
 
-    The ranks are spawned, with one thread each and gloo over the loopback interface, and import
-    the solutions of phase 2 by their own names.
+    The ranks are spawned, with one thread each and gloo over the loopback interface, and can
+    import the solutions of phase 2 by their names.
     """
     with tempfile.TemporaryDirectory() as folder:
         spawned = (folder, world_size, function, arguments)
@@ -33,9 +33,9 @@ def on_plain_ranks(function: Callable[..., Any], world_size: int, *arguments: ob
 def steps_in_turns(
     one: Callable[[], object], other: Callable[[], object], steps: int, times: int
 ) -> tuple[float, float]:
-    """Return both medians of this rank's seconds for a step; every rank must call it.
+    """Return both medians of this rank's seconds for a step; every rank must call this.
 
-    A turn takes `steps` of them from a barrier on: gloo's barrier lets ranks go unevenly.
+    A turn is a barrier and then several steps, since ranks leave gloo's barrier at different times.
     """
 
     def turn(step: Callable[[], object]) -> float:
@@ -47,7 +47,7 @@ def steps_in_turns(
 
 
 def slowest(medians: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return the medians of the rank that took longest, for either."""
+    """Return, for each of the two, the largest of the ranks' medians."""
     return max(one for one, _ in medians), max(other for _, other in medians)
 
 
@@ -65,7 +65,7 @@ def _rank(
     store = dist.FileStore(str(Path(folder) / "store"), world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
     _answer(folder, rank).write_text(json.dumps(function(*arguments)))
-    dist.barrier()  # who leaves early breaks the connections of slower ones
+    dist.barrier()  # a rank that ends early breaks the connections of slower ranks
     os._exit(0)  # a gloo group's destructor aborts now and then
 
 

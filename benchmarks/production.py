@@ -1,4 +1,4 @@
-"""An epoch of training with the solution of phase 2, and with what torch brings for it."""
+"""An epoch of training with the solution of phase 2, and with torch's DDP and FSDP2."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from gradsync.model import SmallCNN
 
 RANKS = 2
 SAMPLES = 2_000
-BATCH, MICROBATCHES, LEARNING_RATE = 50, 2, 0.1  # of a rank
+BATCH, MICROBATCHES, LEARNING_RATE = 50, 2, 0.1  # per rank
 WAYS = {"ddp": "DistributedDataParallel", "fsdp": "FSDP2's fully_shard"}
 
 
 def figures() -> Iterator[Figure]:
-    """Measure an epoch on the same samples, each batch in as many microbatches."""
+    """Measure an epoch on the same samples, with the same number of microbatches per batch."""
     for way, name in WAYS.items():
         ours, theirs = slowest(on_plain_ranks(epoch_times, RANKS, way))
         yield Figure(
@@ -38,7 +38,7 @@ def figures() -> Iterator[Figure]:
 
 
 def epoch_times(way: str) -> tuple[float, float]:
-    """Return this rank's median seconds of an epoch, the solution's and production's."""
+    """Return this rank's median seconds for an epoch, the solution's and production's."""
     import production
 
     import template_trainer

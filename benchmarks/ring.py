@@ -1,4 +1,4 @@
-"""The solution's ring all-reduce, made of sends and receives, and gloo's own all-reduce."""
+"""The solution's ring all-reduce, built from sends and receives, and gloo's all-reduce."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MIB = 2**20
 
 
 def figures() -> Iterator[Figure]:
-    """Measure sums of tensors that are worth a ring."""
+    """Measure tensors that are large enough for a ring to make sense."""
     for mib in SIZES:
         ours, theirs = slowest(on_plain_ranks(sum_times, RANKS, mib))
         yield Figure(
@@ -30,7 +30,7 @@ def figures() -> Iterator[Figure]:
 
 
 def sum_times(mib: int) -> tuple[float, float]:
-    """Return this rank's median seconds of a sum, ours and gloo's."""
+    """Return this rank's median seconds for a sum, ours and gloo's."""
     from template_trainer import ring_all_reduce
 
     tensor = torch.zeros(mib * MIB // torch.float32.itemsize)

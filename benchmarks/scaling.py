@@ -1,4 +1,4 @@
-"""Training on 2 ranks beside 1, one thread each, with the reference solution."""
+"""Training on 2 ranks compared with 1, one thread each, with the reference solution."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gradsync.course import find_course
 from gradsync.data import digits
 from gradsync.model import SmallCNN
 
-BATCH = 6144  # samples of a rank: large enough to be worth the communication
+BATCH = 6144  # samples per rank: large enough for the communication
 STEPS = 6
 
 
 def figures() -> Iterator[Figure]:
-    """Measure samples per second, the same work for each rank."""
+    """Measure samples per second, with the same work for each rank."""
     data = digits().train.first(BATCH * STEPS)
     solution = str(find_course().root / "solutions" / "phase1")
     two, one = in_turns(lambda: _rate(2, data, solution), lambda: _rate(1, data, solution), times=7)
@@ -40,7 +40,7 @@ def _rate(world_size: int, data: object, solution: str) -> float:
 
 
 def train_an_epoch(data: torch.utils.data.Dataset, solution: str) -> float:
-    """Return the seconds of an epoch over this rank's samples, after a first one."""
+    """Return the seconds for the second epoch over this rank's samples."""
     sys.path.insert(0, solution)
     from template_trainer import broadcast_model, train_epoch
 

@@ -1,4 +1,4 @@
-"""Adam with its state sharded over the ranks by the solution, and whole on each rank."""
+"""Adam with its state sharded over the ranks by the solution, and unsharded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RANKS = 2
 
 
 def figures() -> Iterator[Figure]:
-    """Measure whole steps with averaged gradients, and the bytes of state on the fullest rank."""
+    """Measure whole steps with averaged gradients, and the most bytes of state on a rank."""
     for size, width in WIDTHS.items():
         answers = on_plain_ranks(times_and_bytes, RANKS, width)
         ours, theirs = slowest([times for times, _ in answers])
@@ -30,23 +30,23 @@ def figures() -> Iterator[Figure]:
             "at most 1.3 times the unsharded",
             ours <= 1.3 * theirs,
         )
-        held, whole, largest = (
+        sharded, unsharded, largest = (
             max(counts) for counts in zip(*(c for _, c in answers), strict=True)
         )
         yield Figure(
             f"bytes of Adam's state on a rank, {size} parameters",
-            f"sharded: {held:,}",
-            f"unsharded: {whole:,}",
-            held / whole,
-            f"1/{RANKS} and one parameter's {largest:,}",
-            held <= math.ceil(whole / RANKS) + largest,
+            f"sharded: {sharded:,}",
+            f"unsharded: {unsharded:,}",
+            sharded / unsharded,
+            f"1/{RANKS}, plus one parameter's {largest:,}",
+            sharded <= math.ceil(unsharded / RANKS) + largest,
         )
 
 
 def times_and_bytes(width: int) -> tuple[tuple[float, float], tuple[int, int, int]]:
-    """Return this rank's median seconds of a step, and its state's bytes.
+    """Return this rank's median seconds for a step, and the bytes of its optimizer state.
 
-    Sharded and unsharded, either; then the bytes of the state of the largest parameter.
+    Both are for sharded and unsharded. The third number of bytes is the largest parameter's state.
     """
     from template_trainer import BucketedGradientAverager, ShardedOptimizer
 

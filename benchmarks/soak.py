@@ -1,7 +1,7 @@
-"""`make soak`: grade two submissions over and over, half of the times on a busy machine.
+"""`make soak`: grade two submissions again and again, half of the time on a busy machine.
 
-Counts grades that differ from the first of their kind, and what they leave behind. Give another
-number of grades than 500 as an argument.
+Counts grades that differ from the first of the same submission, and leftover processes, files and
+descriptors. The argument is the number of grades, by default 500.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ DEADLOCKS = "skips-missing-gradients"
 SEED = 1
 PAGE = os.sysconf("SC_PAGE_SIZE")
 MIB = 2**20
-TOLD = 25  # grades from one line of progress to the next
-GROWTH = 1.05  # of the memory, from the first fifth of the grades to the last, that passes as flat
+PROGRESS = 25  # print a line after so many grades
+GROWTH = 1.05  # allowed ratio of memory in the last fifth of the grades to the first fifth
 
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """What this process and those that it started hold after a grade."""
+    """Resources of this process and of those that it started, after a grade."""
 
     processes: int  # besides this one
     files: int  # in the temporary folder
-    descriptors: int  # sockets and files that are open
-    memory: float  # MiB that are resident
+    descriptors: int  # open sockets and files
+    memory: float  # resident MiB
 
 
 def main(times: int) -> int:
-    """Grade, and print what differed and what was left; 1 if anything."""
+    """Grade, print differences and leftovers, and return 1 if there are any."""
     course = find_course(Path(__file__).parent)
     [deadlocking] = [w for w in wrong_submissions(course, "phase1") if w.name == DEADLOCKS]
     submissions = [reference(course), deadlocking.submission(course)]
@@ -58,10 +58,10 @@ def main(times: int) -> int:
                 differing += [
                     f"{load}: {a} != {b}" for a, b in zip(first[kind], seen, strict=True) if a != b
                 ]
-                traces.append(_traces(apart_from=hogs))
-                if len(traces) % TOLD == 0:
+                traces.append(_traces(without=hogs))
+                if len(traces) % PROGRESS == 0:
                     _progress(f"{len(traces)} of {times}, {load}", len(differing), traces[-1])
-    return _tell(differing, before, traces, _traces())
+    return _summarise(differing, before, traces, _traces())
 
 
 def _grade(submission: Submission, course: Course) -> Report:
@@ -78,7 +78,7 @@ def _progress(where: str, differing: int, now: Traces) -> None:
 
 @contextmanager
 def _load(busy: bool) -> Iterator[set[int]]:
-    """Keep every core busy meanwhile, if asked to, by processes of these ids."""
+    """Keep every core busy if `busy`, with one process each; yields their ids."""
     hogs = [multiprocessing.Process(target=_spin, daemon=True) for _ in range(busy * _cores())]
     for hog in hogs:
         hog.start()
@@ -99,9 +99,9 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _traces(apart_from: Collection[int] = ()) -> Traces:
-    """Look at what is there now, without the processes that are part of the experiment."""
-    family = [pid for pid in _descendants(os.getpid()) if pid not in apart_from]
+def _traces(without: Collection[int] = ()) -> Traces:
+    """Measure the resources in use now, without the processes `without`."""
+    family = [pid for pid in _descendants(os.getpid()) if pid not in without]
     descriptors = sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in family)
     resident = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in family]
     folder = Path(tempfile.gettempdir())
@@ -120,7 +120,7 @@ def _descendants(pid: int) -> Iterator[int]:
             yield from _descendants(int(child))
 
 
-def _tell(differing: list[str], before: Traces, traces: list[Traces], after: Traces) -> int:
+def _summarise(differing: list[str], before: Traces, traces: list[Traces], after: Traces) -> int:
     fifth = max(1, len(traces) // 5)
     memory = [trace.memory for trace in traces]
     early, late = statistics.median(memory[:fifth]), statistics.median(memory[-fifth:])
@@ -130,11 +130,13 @@ def _tell(differing: list[str], before: Traces, traces: list[Traces], after: Tra
         "open descriptors": after.descriptors - before.descriptors,
     }
     print(*differing, sep="\n")
-    print(f"{len(traces)} grades, half of them with all {_cores()} cores kept busy by others")
+    print(
+        f"{len(traces)} grades, half of them while other processes kept all {_cores()} cores busy"
+    )
     print(f"differing verdicts: {len(differing)}")
     for what, count in left.items():
         print(f"{what} left behind: {max(count, 0)}")
-    print(f"memory: {early:,.0f} MiB early, {late:,.0f} MiB late")
+    print(f"memory: {early:,.0f} MiB in the first fifth, {late:,.0f} MiB in the last fifth")
     return int(bool(differing) or max(left.values()) > 0 or late > GROWTH * early)
 
 

@@ -1,4 +1,4 @@
-"""Starting 4 ranks, one all-reduce, ending: `run_ranks` and torch.multiprocessing.spawn."""
+"""Start 4 ranks, all-reduce, end: `run_ranks` and torch.multiprocessing.spawn."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def figures() -> Iterator[Figure]:
     )
     pss = max(run_ranks(own_memory, RANKS))
     yield Figure(
-        "memory of its own (PSS) of a rank",
+        "memory of a rank (PSS)",
         f"{pss / MIB:.1f} MiB",
         f"a spawned rank: {max(run_ranks(own_memory, RANKS, launcher='spawn')) / MIB:.1f} MiB",
         None,
@@ -49,7 +49,7 @@ def add_up() -> float:
 
 
 def own_memory() -> int:
-    """Return this rank's proportional set size in bytes, all ranks being up."""
+    """Return this rank's proportional set size in bytes while all ranks are running."""
     add_up()
     dist.barrier()
     pss = re.search(r"^Pss:\s+(\d+) kB", Path("/proc/self/smaps_rollup").read_text(), re.M)

@@ -1,4 +1,4 @@
-"""The whole hidden suites on the reference solution; that of phase 1 over every launcher."""
+"""The whole hidden suites on the reference solution; phase 1 with every launcher."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from gradsync.course import find_course
 from gradsync.grading import grade
 from gradsync.ranks.run import LauncherName
 
-FULL_MARKS = 100.0  # of a phase
+FULL_MARKS = 100.0  # points of a phase
 
 
 def figures() -> Iterator[Figure]:
-    """Measure each in a process of its own, imports included, as `gradsync grade` has them."""
+    """Measure each in a new process, with its imports, like a run of `gradsync grade`."""
     ours, theirs = in_turns(lambda: _fresh("phase1"), lambda: _fresh("phase1", "spawn"), times=1)
     ours = statistics.median([ours, _fresh("phase1"), _fresh("phase1")])
     yield Figure(
@@ -57,11 +57,13 @@ def _fresh(phase: str, launcher: LauncherName = "fork") -> float:
 
 
 def main(phase: str, launcher: LauncherName) -> None:
-    """Grade the reference once; anything but full marks would make the time meaningless."""
+    """Grade the reference once; without full marks the time would be meaningless."""
     course = find_course()
     report = grade(reference(course), course, phases=[phase], seed=1, launcher=launcher)
     if report.score != FULL_MARKS:
-        raise SystemExit(f"the reference has {report.score} points in {phase}, not {FULL_MARKS}")
+        raise SystemExit(
+            f"The reference got {report.score} points in {phase}, expected {FULL_MARKS}."
+        )
 
 
 if __name__ == "__main__":

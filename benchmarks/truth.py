@@ -1,11 +1,11 @@
-"""`make truth`: grade all of the bank, and print how true the grades are.
+"""`make truth`: grade the whole bank, and print how many grades are correct.
 
-A correct answer is graded by all tests. A mistake is graded up to the first test that fails, in the
-order of a report, by the exercises whose tests run a function that it changes: the others do what
-they do with the solution (`benchmarks.impact`), and a report tells what comes after the first
-failure after it. One mistake in fifty is graded by all tests as well, and must be told alike.
-README.md's table is written anew. Phases or names as arguments grade those alone, and leave it:
-`python -m benchmarks.truth phase1`.
+A correct answer is graded by all tests. A mistake is graded only by the exercises whose tests run a
+function that it changes (`benchmarks.impact`), since the other tests would run exactly the code of
+the solution; and only up to the first test that fails, in the order of a report. One mistake in
+fifty is also graded by all tests, which must give the same first failure. The table in README.md is
+replaced. With phases or names of submissions as arguments, only these are graded and README.md
+stays unchanged: `python -m benchmarks.truth phase1`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.impact import affected_exercises, ran_by_exercise
-from benchmarks.outcome import Outcome, gist
-from benchmarks.tally import Tally, show_in, table, tally
+from benchmarks.outcome import Outcome, summary
+from benchmarks.tally import Tally, table, tally, write_into
 from gradsync.bank import Right, Wrong, reference, right_submissions, wrong_submissions
 from gradsync.course import find_course
 from gradsync.grading import grade
@@ -28,16 +28,16 @@ from gradsync.records import Verdict
 
 COURSE = find_course(Path(__file__).parent)
 SEED = 1
-CHECKED = 50  # one in so many mistakes is graded by all tests as well
-FEW = 20  # so few mistakes are each graded by all tests as well
+CHECKED = 50  # one mistake of so many is also graded by all tests
+FEW = 20  # if at most so many are graded, each is also graded by all tests
 
 
 def main(names: Sequence[str]) -> int:
-    """Grade and print a table, which README.md shows if it is of all; 1 where it falls short."""
+    """Grade, print the table, write it into README.md if complete; return 1 if insufficient."""
     banks = {phase: _bank(phase) for phase in COURSE.graded_phases("hidden")}
-    strange = set(names) - set(banks) - {known.name for bank in banks.values() for known in bank}
-    if strange:
-        print(f"neither a phase nor in the bank: {', '.join(sorted(strange))}", file=sys.stderr)
+    unknown = set(names) - set(banks) - {known.name for bank in banks.values() for known in bank}
+    if unknown:
+        print(f"Neither a phase nor in the bank: {', '.join(sorted(unknown))}.", file=sys.stderr)
         return 2
     tallies: dict[str, Tally] = {}
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
@@ -49,17 +49,17 @@ def main(names: Sequence[str]) -> int:
                 tallies[phase] = tally(outcomes, time.monotonic() - began)
     print(f"\n{table(tallies)}")
     if not names:
-        show_in(COURSE.root / "README.md", table(tallies))
-    return int(not all(one.holds for one in tallies.values()))
+        write_into(COURSE.root / "README.md", table(tallies))
+    return int(not all(one.sufficient for one in tallies.values()))
 
 
 def _bank(phase: str) -> tuple[Wrong | Right, ...]:
-    """Return what is known of a phase, what takes longest first."""
+    """Return a phase's bank; correct answers first, as they take longest."""
     return (*right_submissions(COURSE, phase), *wrong_submissions(COURSE, phase))
 
 
 def _graded(asked: Sequence[Wrong | Right], phase: str, pool: Executor) -> Iterator[Outcome]:
-    """Grade side by side, a process a core, and print what comes of each."""
+    """Grade in parallel, one process per core, and print each outcome."""
     ran = ran_by_exercise(COURSE, phase, SEED, pool)
     every = CHECKED if len(asked) > FEW else 1
     solution = reference(COURSE)
@@ -71,7 +71,7 @@ def _graded(asked: Sequence[Wrong | Right], phase: str, pool: Executor) -> Itera
             exercises = affected_exercises(known.submission(COURSE), solution, ran)
             jobs.append(pool.submit(grade_wrong, known, exercises, check=number % every == 0))
     for job in as_completed(jobs):
-        print(job.result().told(), flush=True)
+        print(job.result().line(), flush=True)
         yield job.result()
 
 
@@ -83,17 +83,17 @@ def grade_right(known: Right) -> Outcome:
 
 
 def grade_wrong(known: Wrong, exercises: Sequence[str], check: bool) -> Outcome:
-    """Grade a mistake by these exercises' tests up to the first failure; if asked, by all, too."""
+    """Grade a mistake by these exercises up to the first failure; if `check`, also by all tests."""
     began = time.monotonic()
     failures = (_first_failure(known, exercise) for exercise in exercises)
     first = next((failure for failure in failures if failure), None)
     seconds = time.monotonic() - began
-    alike = gist(first) == gist(_first_failure(known)) if check else None
-    return Outcome(known, seconds, first, alike)
+    same = summary(first) == summary(_first_failure(known)) if check else None
+    return Outcome(known, seconds, first, same)
 
 
 def _first_failure(known: Wrong | Right, exercise: str | None = None) -> Verdict | None:
-    """Return the first verdict of a report that is not a pass; None: all passed."""
+    """Return the first verdict of a report that is not passed, or None."""
     report = grade(
         known.submission(COURSE),
         COURSE,
