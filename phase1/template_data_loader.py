@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sized
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 

@@ -8,7 +8,6 @@ Read GUIDELINES.md from "Launching ranks" on; `gradsync check` says how far you 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta

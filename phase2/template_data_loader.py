@@ -6,10 +6,8 @@ Read GUIDELINES.md, "Resumable shares" to "Microbatches"; `gradsync check` says 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence, Sized
 
-import numpy as np
 from torch import Tensor
 from torch.utils.data import Sampler
 

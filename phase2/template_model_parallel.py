@@ -7,11 +7,9 @@ Read GUIDELINES.md, "Tensor parallelism" and "Pipelines"; `gradsync check` says 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 

@@ -6,12 +6,9 @@ Read GUIDELINES.md from "The ring" on; `gradsync check` says how far you are.
 
 from __future__ import annotations
 
-import functools
 import os
-import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Dataset
 
 from template_data_loader import (
     ResumableDistributedSampler,

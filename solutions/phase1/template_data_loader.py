@@ -9,9 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sized
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
+
+### BEGIN SOLUTION
+# isort: split
+import numpy as np
+
+### END SOLUTION
 
 
 class PaddedDistributedSampler(Sampler[int]):

@@ -8,7 +8,6 @@ Read GUIDELINES.md from "Launching ranks" on; `gradsync check` says how far you 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,6 +22,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from template_data_loader import create_dataloaders
 
+### BEGIN SOLUTION
+# isort: split
+import re
+
+### END SOLUTION
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 Batch = tuple[Tensor, Tensor]
 

@@ -6,12 +6,18 @@ Read GUIDELINES.md, "Resumable shares" to "Microbatches"; `gradsync check` says 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence, Sized
 
-import numpy as np
 from torch import Tensor
 from torch.utils.data import Sampler
+
+### BEGIN SOLUTION
+# isort: split
+import math
+
+import numpy as np
+
+### END SOLUTION
 
 
 class ResumableDistributedSampler(Sampler[int]):

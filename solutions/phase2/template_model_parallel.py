@@ -7,14 +7,19 @@ Read GUIDELINES.md, "Tensor parallelism" and "Pipelines"; `gradsync check` says 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+### BEGIN SOLUTION
+# isort: split
+from typing import Any
+
+import torch.nn.functional as F
+
+### END SOLUTION
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 
