@@ -1,7 +1,7 @@
 """Phase 1, first file: give each rank its share of the data.
 
-Words used here: N is the world size (`num_replicas`), r this rank, M the number of samples.
-Read GUIDELINES.md, "Data distribution" and "Data loaders"; `gradsync check` says how far you are.
+N is the world size (`num_replicas`), r is this rank, M is the number of samples.
+Read GUIDELINES.md, "Data distribution" and "Data loaders". `gradsync check` shows your progress.
 """
 
 from __future__ import annotations
@@ -9,32 +9,31 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sized
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 
 class PaddedDistributedSampler(Sampler[int]):
-    """The indices of one rank's share of a dataset: `ceil(M/N)` of them on every rank.
+    """Yields the indices of one rank's share of a dataset: `ceil(M/N)` indices on every rank.
 
     The epoch's order (0..M-1, or a permutation of it) is padded at its end with its own beginning,
-    repeated as often as needed, and rank r takes the r-th contiguous chunk. M=10, N=4, no shuffle:
-    `[0,1,2] [3,4,5] [6,7,8] [9,0,1]`.
+    repeated as often as needed. Rank r takes the r-th contiguous chunk. For M=10 and N=4 without
+    shuffling the shares are `[0,1,2] [3,4,5] [6,7,8] [9,0,1]`.
 
-    The permutation depends on `(seed, epoch)` alone: the same on every rank, in every process, on
-    every run. The global random state neither matters to it nor is changed by it. Epochs count
-    from 0, and a new sampler is at epoch 0.
+    The permutation depends only on `(seed, epoch)`: it is the same on every rank, in every process
+    and in every run. It does not depend on the global random state, and does not change it. Epochs
+    count from 0, and a new sampler is at epoch 0.
 
     Args:
-        dataset: anything with a length M.
+        dataset: any object with a length, M.
         num_replicas: the world size N.
         rank: this rank, 0..N-1.
-        shuffle: permute the samples in each epoch.
-        seed: another seed gives other permutations; the same on every rank.
+        shuffle: whether to permute the samples in each epoch.
+        seed: the seed of the permutations, the same on every rank.
 
     Raises:
-        ValueError: naming the argument, for `num_replicas < 1`, a `rank` outside 0..N-1, or an
-            empty `dataset`.
+        ValueError: if `num_replicas < 1`, if `rank` is outside 0..N-1, or if `dataset` is empty.
+            The message names the argument.
     """
 
     def __init__(
@@ -50,12 +49,12 @@ class PaddedDistributedSampler(Sampler[int]):
         raise NotImplementedError("phase1/PaddedDistributedSampler")
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass that of `epoch`, counted from 0."""
+        """Set the epoch of the next pass, counted from 0."""
         # TODO: about 1 line; `gradsync hint PaddedDistributedSampler` if you are stuck
         raise NotImplementedError("phase1/PaddedDistributedSampler")
 
     def __iter__(self) -> Iterator[int]:
-        """Yield this rank's indices of the current epoch."""
+        """Return an iterator over this rank's indices of the current epoch."""
         # TODO: about 4 lines; `gradsync hint PaddedDistributedSampler` if you are stuck
         raise NotImplementedError("phase1/PaddedDistributedSampler")
 
@@ -78,26 +77,27 @@ def create_dataloaders(
 ) -> tuple[DataLoader, DataLoader]:
     """Return this rank's `(train_loader, val_loader)`.
 
-    With one rank they are plain loaders: train shuffled (the same order for the same seed), val in
-    order. With more, each runs over a `PaddedDistributedSampler`, train shuffled, val not. No
-    sample is dropped. It works before a process group exists.
+    With one rank both are plain loaders: the train loader shuffles (the same order for the same
+    seed), the val loader keeps the dataset's order. With several ranks each loader uses a
+    `PaddedDistributedSampler`, which shuffles for training only. No sample is dropped. The function
+    also works before a process group exists.
 
     Args:
-        train_dataset: samples to train on.
-        val_dataset: samples to evaluate on.
-        batch_size: samples in a batch of one rank; the global batch is N times that.
-        world_size: N.
-        rank: r.
-        seed: of the shuffling.
-        num_workers: processes that load ahead, on each rank.
-        pin_memory: load into page-locked memory, from where copies to a GPU are faster.
+        train_dataset: the samples to train on.
+        val_dataset: the samples to evaluate on.
+        batch_size: the number of samples in a batch of one rank; the global batch is N times that.
+        world_size: the world size N.
+        rank: this rank.
+        seed: the seed of the shuffling.
+        num_workers: the number of processes that load data in advance, on each rank.
+        pin_memory: whether to load into page-locked memory, from which copies to a GPU are faster.
     """
     # TODO: about 11 lines; `gradsync hint create_dataloaders` if you are stuck
     raise NotImplementedError("phase1/create_dataloaders")
 
 
 def main() -> None:
-    """Print each rank's share of 10 samples on 4 ranks, and what can be said of them."""
+    """Print each rank's share of 10 samples on 4 ranks, and check the shares."""
     num_samples, num_replicas = 10, 4
     shares = [
         list(PaddedDistributedSampler(range(num_samples), num_replicas, rank, shuffle=False))

@@ -1,14 +1,13 @@
-"""Phase 1, second file: train one model on N ranks as if it were one process.
+"""Phase 1, second file: train one model on N ranks as if there were one process.
 
-Every function takes the default process group as given, except `setup_distributed`,
-`cleanup_distributed` and `read_rank_info`. N is the world size, r this rank.
-Read GUIDELINES.md from "Launching ranks" on; `gradsync check` says how far you are.
+Every function uses the default process group, which exists already, except `setup_distributed`,
+`cleanup_distributed`, `read_rank_info` and `load_checkpoint`. N is the world size, r is this rank.
+Read GUIDELINES.md from "Launching ranks" on. `gradsync check` shows your progress.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,7 +28,7 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class RankInfo:
-    """Who this process is among all, and where they meet."""
+    """The rank of this process, the world size, and the address at which the ranks connect."""
 
     rank: int
     world_size: int
@@ -39,20 +38,24 @@ class RankInfo:
 
 
 def read_rank_info(environ: Mapping[str, str]) -> RankInfo:
-    """Return who this process is, from a launcher's environment variables; a pure function.
+    """Return this process's `RankInfo`, from a launcher's environment variables.
 
-    torchrun's RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT win. Else Slurm's
-    SLURM_PROCID, SLURM_NTASKS and SLURM_LOCALID, with MASTER_PORT, and the master address from
-    MASTER_ADDR or else the first host of SLURM_JOB_NODELIST: `node[01-04,07],big1` gives `node01`.
-    Else this is a single process. Defaults: local rank 0, 127.0.0.1, port 29500.
+    The function is pure: it reads only `environ`. It checks these cases in this order:
 
-    RANK or WORLD_SIZE shows that torchrun is the launcher, SLURM_PROCID or SLURM_NTASKS that Slurm
-    is. LOCAL_RANK, MASTER_ADDR or MASTER_PORT alone shows no launcher.
+    - torchrun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
+    - Slurm: SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID and MASTER_PORT. The master address is
+      MASTER_ADDR, or else the first host of SLURM_JOB_NODELIST: `node[01-04,07],big1` gives
+      `node01`.
+    - No launcher: a single process.
+
+    The defaults are local rank 0, address 127.0.0.1 and port 29500. RANK or WORLD_SIZE means that
+    torchrun is the launcher, SLURM_PROCID or SLURM_NTASKS that Slurm is. If only LOCAL_RANK,
+    MASTER_ADDR or MASTER_PORT is set, there is no launcher.
 
     Raises:
-        ValueError: naming the variable, for half a set (a rank without a world size, or the
-            reverse; half of torchrun's set also beside a whole set of Slurm's), for a value that
-            is not an integer, and for a rank outside the world.
+        ValueError: if only half of a set is there (a rank without a world size, or the reverse;
+            half of torchrun's set is an error even beside Slurm's complete set), if a value is not
+            an integer, or if the rank is outside the world. The message names the variable.
     """
     # TODO: about 14 lines; `gradsync hint read_rank_info` if you are stuck
     raise NotImplementedError("phase1/read_rank_info")
@@ -63,20 +66,20 @@ def setup_distributed(
 ) -> torch.device:
     """Start the default process group and return this rank's device.
 
-    It returns only when every rank is up. Each rank on a machine gets its own device: GPU
-    `local_rank` if there are GPUs, else the CPU.
+    The function returns only when every rank is up. Each rank on a machine gets its own device:
+    GPU `local_rank` if there are GPUs, else the CPU.
 
     Args:
-        info: who this process is.
-        backend: None takes nccl where CUDA is available, else gloo.
-        timeout: how long a collective, and this meeting, may wait for the other ranks.
+        info: this process's rank, the world size and the address.
+        backend: the backend; None means nccl if CUDA is available, else gloo.
+        timeout: how long this function, and later each collective, may wait for the other ranks.
     """
     # TODO: about 13 lines; `gradsync hint setup_distributed` if you are stuck
     raise NotImplementedError("phase1/setup_distributed")
 
 
 def cleanup_distributed() -> None:
-    """End the default process group; harmless if there is none."""
+    """End the default process group, or do nothing if there is none."""
     # TODO: about 2 lines; `gradsync hint cleanup_distributed` if you are stuck
     raise NotImplementedError("phase1/cleanup_distributed")
 
@@ -84,18 +87,18 @@ def cleanup_distributed() -> None:
 def broadcast_model(model: nn.Module, src: int = 0) -> None:
     """Make every parameter and every buffer equal rank `src`'s, bit for bit.
 
-    The parameters and buffers stay the same objects, since an optimizer may hold them already.
-    They may use other memory than before. Gradients and `requires_grad` stay as they are.
+    The parameters and buffers stay the same objects, because an optimizer may already refer to
+    them. The memory behind them may change. Gradients and `requires_grad` stay as they are.
     """
     # TODO: about 4 lines; `gradsync hint broadcast_model` if you are stuck
     raise NotImplementedError("phase1/broadcast_model")
 
 
 def average_gradients(model: nn.Module) -> None:
-    """Replace every rank's gradients by their mean over ranks.
+    """Replace every rank's gradients by their mean over all ranks.
 
-    A trainable parameter without a gradient on some ranks counts as zero there: every rank takes
-    part in every collective. Frozen parameters are left alone.
+    If a trainable parameter has no gradient on some ranks, it counts as zero there, so that every
+    rank takes part in every collective. Frozen parameters are not changed.
     """
     # TODO: about 7 lines; `gradsync hint average_gradients` if you are stuck
     raise NotImplementedError("phase1/average_gradients")
@@ -106,16 +109,17 @@ def train_step(
 ) -> float:
     """Take one optimizer step on this rank's batch, with averaged gradients.
 
-    N ranks of B samples end where one process with their N*B samples would.
+    N ranks with B samples each get the same weights as one process with all N*B samples.
 
     Args:
-        model: the same on every rank.
-        batch: this rank's `(inputs, targets)`, B samples each; moved to the model's device here.
-        loss_fn: from outputs and targets to the mean loss of the batch.
-        optimizer: over the model's parameters.
+        model: the model, the same on every rank.
+        batch: this rank's `(inputs, targets)` of B samples. This function moves it to the model's
+            device.
+        loss_fn: a function that returns the mean loss of a batch, given outputs and targets.
+        optimizer: the optimizer of the model's parameters.
 
     Returns:
-        The loss, mean over ranks.
+        The mean loss over all ranks.
     """
     # TODO: about 10 lines; `gradsync hint train_step` if you are stuck
     raise NotImplementedError("phase1/train_step")
@@ -126,11 +130,11 @@ def train_epoch(
 ) -> float:
     """Train on every batch of the loader once, in training mode.
 
-    Sets the epoch of the loader's sampler, if the sampler has `set_epoch`.
+    The function first sets the epoch of the loader's sampler, if the sampler has `set_epoch`.
 
     Returns:
-        The epoch's mean loss over all ranks' samples, those of the padding too: a smaller last
-        batch weighs less.
+        The epoch's mean loss over the samples of all ranks, including the padding. A smaller last
+        batch has a smaller weight.
     """
     # TODO: about 9 lines; `gradsync hint train_epoch` if you are stuck
     raise NotImplementedError("phase1/train_epoch")
@@ -139,28 +143,29 @@ def train_epoch(
 def evaluate(model: nn.Module, loader: DataLoader, loss_fn: LossFunction) -> dict[str, Any]:
     """Return `{"loss", "accuracy", "samples"}` over all ranks' samples, the same on every rank.
 
-    Ranks and batches of unequal size weigh by their samples, and a rank may have none. The
-    accuracy lies in 0..1. The dict may have more keys. The model is not changed: no gradients,
-    evaluation mode, and the former mode put back.
+    Each sample has the same weight, even if ranks or batches differ in size. A rank may have no
+    samples. The accuracy is between 0 and 1. The dict may have more keys. The model is evaluated
+    in evaluation mode and without gradients, and its former mode is restored.
     """
     # TODO: about 17 lines; `gradsync hint evaluate` if you are stuck
     raise NotImplementedError("phase1/evaluate")
 
 
 def save_checkpoint(path: str | Path, model: nn.Module, optimizer: Optimizer, epoch: int) -> None:
-    """Have rank 0 write model, optimizer and epoch to `path`, whole or not at all.
+    """Let rank 0 write the model, the optimizer and the epoch to `path`, whole or not at all.
 
-    A crash midway leaves the former file as it was. When the call returns, the file is there for
-    every rank.
+    If the process crashes while it writes, the former file stays as it was. When the function
+    returns, on any rank, the file exists.
     """
     # TODO: about 14 lines; `gradsync hint save_checkpoint` if you are stuck
     raise NotImplementedError("phase1/save_checkpoint")
 
 
 def load_checkpoint(path: str | Path, model: nn.Module, optimizer: Optimizer) -> int:
-    """Put a checkpoint's state into model and optimizer, and return its epoch.
+    """Load a checkpoint into the model and the optimizer, and return its epoch.
 
-    Each rank reads for itself: no collective, no process group. Code in the file is never run.
+    Each rank reads the file, without a collective; no process group is needed. Code in the file is
+    never run.
     """
     # TODO: about 4 lines; `gradsync hint load_checkpoint` if you are stuck
     raise NotImplementedError("phase1/load_checkpoint")
@@ -179,22 +184,23 @@ def train(
 ) -> list[dict[str, Any]]:
     """Train a model on all ranks with SGD and cross-entropy, starting from rank 0's weights.
 
-    Rank 0 alone prints: a line for each epoch, and a header or a summary if you like. The train
-    sampler's epochs are 0, 1, and so on. SGD may have momentum.
+    Only rank 0 prints: one line for each epoch, and a header or a summary if you like. The train
+    sampler's epochs are 0, 1, 2, and so on. SGD may have momentum.
 
     Args:
-        info: who this process is.
-        model: on its device; its weights need not be the same on every rank yet.
-        train_dataset: samples to train on.
-        val_dataset: samples to evaluate on after each epoch.
-        epochs: how often to go through the training samples.
-        batch_size: of one rank.
+        info: this process's rank and the world size.
+        model: the model, already on its device; its weights may still differ between ranks.
+        train_dataset: the samples to train on.
+        val_dataset: the samples to evaluate on after each epoch.
+        epochs: the number of passes over the training samples.
+        batch_size: the number of samples in a batch of one rank.
         lr: the learning rate.
-        seed: of the shuffling.
+        seed: the seed of the shuffling.
 
     Returns:
-        For each epoch `{"epoch", "train_loss", "val_loss", "val_accuracy"}`, with the val numbers
-        after the epoch's training. Epochs count from 0. An entry may have more keys.
+        A list with `{"epoch", "train_loss", "val_loss", "val_accuracy"}` for each epoch. The val
+        numbers are measured after the epoch's training. Epochs count from 0. An entry may have more
+        keys.
     """
     # TODO: about 29 lines; `gradsync hint train` if you are stuck
     raise NotImplementedError("phase1/train")
@@ -202,9 +208,9 @@ def train(
 
 def main() -> None:
     """Train the small CNN on MNIST: `torchrun --nproc_per_node 2 phase1/template_trainer.py`."""
-    # Imported while there is no group: its defaults keep the one that they find, for good. Else an
-    # optimizer imports it later, the group's threads outlive the group's end, and one that frees a
-    # tensor while Python ends aborts the process.
+    # This module's default arguments keep a reference to the current process group, so import it
+    # before there is one. Otherwise an optimizer imports it later, and the group's threads still
+    # run when Python exits. If such a thread then frees a tensor, the process aborts.
     import torch.distributed.nn.functional  # noqa: F401
 
     from gradsync.data import digits

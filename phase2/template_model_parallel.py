@@ -1,17 +1,16 @@
-"""Phase 2, third file: one model on N ranks, layer by layer in parts, or stage after stage.
+"""Phase 2, third file: split one model over N ranks, within its layers or between them.
 
-Every function takes the default process group as given. N is the world size, r this rank.
-Read GUIDELINES.md, "Tensor parallelism" and "Pipelines"; `gradsync check` says how far you are.
+Every function uses the default process group, which exists already. N is the world size, r is this
+rank. Read GUIDELINES.md, "Tensor parallelism" and "Pipelines". `gradsync check` shows your
+progress.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -19,12 +18,12 @@ LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 
 class ColumnParallelLinear(nn.Module):
-    """A linear layer whose outputs are split over the ranks: each holds rows of the weight.
+    """A linear layer whose outputs are split over the ranks: each rank has rows of the weight.
 
-    Input (..., in_features), the same on every rank. Output (..., out_features/N), this rank's
-    part, or with `gather_output` (..., out_features) on every rank. Forward and backward equal
-    `nn.Linear`'s: the gradient of the input is whole on every rank. A new layer begins with random
-    weights, as `nn.Linear` does.
+    The input (..., in_features) is the same on every rank. The output (..., out_features/N) is this
+    rank's part, or with `gather_output` all of it, (..., out_features), on every rank. Forward and
+    backward give the same results as `nn.Linear`; in particular, every rank gets the complete
+    gradient of the input. A new layer has random weights, as in `nn.Linear`.
 
     Attributes:
         weight: (out_features/N, in_features), this rank's rows.
@@ -42,18 +41,19 @@ class ColumnParallelLinear(nn.Module):
         raise NotImplementedError("phase2/ColumnParallelLinear")
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Map inputs (..., in_features) to outputs (..., out_features/N), or all of them."""
+        """Map inputs (..., in_features) to outputs (..., out_features/N), or to all outputs."""
         # TODO: about 2 lines; `gradsync hint phase2/ColumnParallelLinear` if you are stuck
         raise NotImplementedError("phase2/ColumnParallelLinear")
 
 
 class RowParallelLinear(nn.Module):
-    """A linear layer whose inputs are split over the ranks: each holds columns of the weight.
+    """A linear layer whose inputs are split over the ranks: each rank has columns of the weight.
 
-    Input (..., in_features/N), this rank's part, or with `input_is_parallel=False` the whole
-    (..., in_features), of which it takes its part. Output (..., out_features), the same on every
-    rank, the bias added once. Forward and backward equal `nn.Linear`'s. A new layer begins with
-    random weights, as `nn.Linear` does, and with the same bias on every rank.
+    The input (..., in_features/N) is this rank's part. With `input_is_parallel=False` it is the
+    whole input (..., in_features), and the layer takes this rank's part. The output
+    (..., out_features) is the same on every rank, and the bias is added once. Forward and backward
+    give the same results as `nn.Linear`. A new layer has random weights, as in `nn.Linear`, and the
+    same bias on every rank.
 
     Attributes:
         weight: (out_features, in_features/N), this rank's columns.
@@ -75,7 +75,7 @@ class RowParallelLinear(nn.Module):
         raise NotImplementedError("phase2/RowParallelLinear")
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Map inputs (..., in_features/N), or all of them, to outputs (..., out_features)."""
+        """Map inputs (..., in_features/N), or all inputs, to outputs (..., out_features)."""
         # TODO: about 3 lines; `gradsync hint phase2/RowParallelLinear` if you are stuck
         raise NotImplementedError("phase2/RowParallelLinear")
 
@@ -86,9 +86,9 @@ def load_full_linear(
     """Copy this rank's part of a full layer into `layer`; its parameters stay the same objects.
 
     Args:
-        layer: either of the above.
-        weight: (out_features, in_features), that of an `nn.Linear`.
-        bias: (out_features,), or None where the layer has none.
+        layer: a column-parallel or row-parallel layer.
+        weight: the full weight (out_features, in_features), as in `nn.Linear`.
+        bias: the full bias (out_features,), or None if the layer has none.
     """
     # TODO: about 5 lines; `gradsync hint phase2/load_full_linear` if you are stuck
     raise NotImplementedError("phase2/load_full_linear")
@@ -100,19 +100,21 @@ def pipeline_train_step(
     loss_fn: LossFunction,
     optimizer: Optimizer,
 ) -> float:
-    """Take one optimizer step of a model whose stages lie on the ranks, one after another.
+    """Take one optimizer step of a model whose stages are on consecutive ranks.
 
-    GPipe: all microbatches forward, then all backward. Rank 0 is fed the inputs, each rank sends
-    its stage's outputs to the next, the last rank compares with the targets, and the gradients of
-    the activations go the same way back. After the step the parameters still have their
-    gradients: those of the whole model on the whole batch, microbatches of unequal size too.
+    This is GPipe: first forward for all microbatches, then backward for all. Rank 0 gets the
+    inputs, each rank sends its stage's outputs to the next rank, and the last rank computes the
+    loss from the targets. The gradients of the activations are sent back the same way. After the
+    step the parameters still have their gradients. They equal those of the unsplit model on the
+    whole batch, also if microbatches differ in size.
 
     Args:
         stage: this rank's part of the model.
-        microbatches: of `(inputs, targets)`, as many on every rank; only rank 0 reads the inputs
-            and only the last rank the targets: elsewhere they may be None.
-        loss_fn: from outputs and targets to the mean loss of a microbatch.
-        optimizer: over this stage's parameters.
+        microbatches: `(inputs, targets)` for each microbatch, equally many on every rank. Only rank
+            0 reads the inputs and only the last rank reads the targets; on other ranks they may be
+            None.
+        loss_fn: a function that returns the mean loss of a microbatch, given outputs and targets.
+        optimizer: the optimizer of this stage's parameters.
 
     Returns:
         The mean loss of the whole batch, on every rank.
@@ -122,7 +124,7 @@ def pipeline_train_step(
 
 
 def main() -> None:
-    """Compare two parallel layers with the whole ones: run it with torchrun on 2 ranks."""
+    """Compare two parallel layers with unsplit ones; run this with torchrun on 2 ranks."""
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     first, second = nn.Linear(8, 16), nn.Linear(16, 4)

@@ -1,17 +1,14 @@
-"""Phase 2, second file: what makes data-parallel training fast, small and hard to interrupt.
+"""Phase 2, second file: data-parallel training that is fast, saves memory and can be resumed.
 
-Every function takes the default process group as given. N is the world size, r this rank.
-Read GUIDELINES.md from "The ring" on; `gradsync check` says how far you are.
+Every function uses the default process group, which exists already. N is the world size, r is this
+rank. Read GUIDELINES.md from "The ring" on. `gradsync check` shows your progress.
 """
 
 from __future__ import annotations
 
-import functools
 import os
-import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Dataset
 
 from template_data_loader import (
     ResumableDistributedSampler,
@@ -34,7 +31,7 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class RankInfo:
-    """Who this process is among all, and where they meet."""
+    """The rank of this process, the world size, and the address at which the ranks connect."""
 
     rank: int
     world_size: int
@@ -44,31 +41,33 @@ class RankInfo:
 
 
 def ring_all_reduce(tensor: Tensor) -> None:
-    """Replace `tensor` by its sum over ranks, in place, with point-to-point sends alone.
+    """Replace `tensor` by its sum over all ranks, in place, using only point-to-point messages.
 
-    Two passes around the ring of ranks: a reduce-scatter, after which each rank has one chunk of
-    the sum, then an all-gather of the chunks. Each rank sends 2(N-1)/N of the tensor, rounded up
-    to whole chunks. Any shape, any N, fewer elements than N too.
+    Data goes around the ring of ranks twice. First comes a reduce-scatter, after which each rank
+    has one chunk of the sum, then an all-gather of the chunks. Each rank sends 2(N-1)/N of the
+    tensor, rounded up to whole chunks. The tensor may have any shape, also fewer elements than N,
+    and N may be any number of ranks.
     """
     # TODO: about 15 lines; `gradsync hint phase2/ring_all_reduce` if you are stuck
     raise NotImplementedError("phase2/ring_all_reduce")
 
 
 class BucketedGradientAverager:
-    """Averages gradients over ranks in buckets, while backward still makes the next ones.
+    """Averages gradients over ranks in buckets, while backward computes the next gradients.
 
-    Buckets are filled in reverse parameter order, the order in which backward makes gradients, and
-    each is all-reduced as soon as its gradients are there, without waiting. `finish()` waits; then
-    every trainable parameter's gradient is the mean over ranks, one that some ranks lack counting
-    as zero there. Every rank starts the same buckets in the same order, whatever its gradients.
+    Buckets are filled in reverse parameter order, which is usually the order in which backward
+    computes the gradients. Each bucket is all-reduced asynchronously as soon as its gradients are
+    ready. `finish()` waits for all buckets; then each trainable parameter's gradient is the mean
+    over all ranks. If a rank has no gradient for a parameter, it counts as zero there. Every rank
+    starts the same buckets in the same order, even if their gradients differ.
 
-    `finish()` is right also if this rank had no backward, or only backward passes under
-    `no_sync()`. Between two calls of `finish()` there is at most one backward outside of
-    `no_sync()`; further ones under `no_sync()` may come before or after it.
+    `finish()` also works on a rank that had no backward, or only backward passes under `no_sync()`.
+    Between two calls of `finish()` there is at most one backward outside of `no_sync()`; more
+    passes under `no_sync()` may come before or after it.
 
     Args:
-        model: the same on every rank.
-        bucket_cap_mb: how much a bucket holds, in MiB; a larger parameter gets one of its own.
+        model: the model, the same on every rank.
+        bucket_cap_mb: the maximum size of a bucket in MiB; a larger parameter gets its own bucket.
     """
 
     def __init__(self, model: nn.Module, bucket_cap_mb: float = 25.0) -> None:
@@ -77,12 +76,12 @@ class BucketedGradientAverager:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Have backward inside the block accumulate gradients, and send nothing."""
+        """Let backward inside the block only accumulate gradients, without sending them."""
         # TODO: about 6 lines; `gradsync hint phase2/BucketedGradientAverager` if you are stuck
         raise NotImplementedError("phase2/BucketedGradientAverager")
 
     def finish(self) -> None:
-        """Wait until every gradient is the mean over ranks."""
+        """Wait until every gradient is the mean over all ranks."""
         # TODO: about 9 lines; `gradsync hint phase2/BucketedGradientAverager` if you are stuck
         raise NotImplementedError("phase2/BucketedGradientAverager")
 
@@ -94,41 +93,42 @@ def train_step_accumulated(
     optimizer: Optimizer,
     averager: BucketedGradientAverager,
 ) -> float:
-    """Take one optimizer step on this rank's batch, that comes in microbatches.
+    """Take one optimizer step on this rank's batch, which is split into microbatches.
 
-    It equals a step on the whole batch, also when microbatches differ in size, and synchronises
-    gradients once, on the last microbatch.
+    The step equals a step on the whole batch, also if microbatches differ in size. It synchronises
+    the gradients once, during the backward of the last microbatch.
 
     Args:
-        model: the same on every rank.
-        microbatches: of `(inputs, targets)`; as many samples together on every rank.
-        loss_fn: from outputs and targets to the mean loss of a microbatch.
-        optimizer: over the model's parameters.
-        averager: of the model.
+        model: the model, the same on every rank.
+        microbatches: `(inputs, targets)` for each microbatch; the total number of samples is the
+            same on every rank.
+        loss_fn: a function that returns the mean loss of a microbatch, given outputs and targets.
+        optimizer: the optimizer of the model's parameters.
+        averager: the averager of the model's gradients.
 
     Returns:
-        The loss, mean over all samples of all ranks.
+        The mean loss over all samples of all ranks.
     """
     # TODO: about 14 lines; `gradsync hint phase2/train_step_accumulated` if you are stuck
     raise NotImplementedError("phase2/train_step_accumulated")
 
 
 class ShardedOptimizer(Optimizer):
-    """Any optimizer, each rank keeping the state of its share of the parameters (ZeRO, stage 1).
+    """Wraps any optimizer; each rank keeps the state of only its share of the parameters.
 
-    Each parameter belongs to one rank, which alone keeps its state and steps it; then every rank
-    gets all updated parameters. A rank's share has at most an even part of all elements and one
-    parameter more. Parameter groups, `add_param_group`, `zero_grad`, `step(closure)` and
-    learning-rate schedulers work as with the optimizer itself; `state` is that of this rank's
-    share.
+    This is stage 1 of ZeRO. Each parameter belongs to one rank, and only this rank keeps its
+    optimizer state and updates it. Then every rank receives all updated parameters. A rank's share
+    has at most 1/N of all elements, rounded up, plus one parameter. Parameter groups,
+    `add_param_group`, `zero_grad`, `step(closure)` and learning-rate schedulers work as with an
+    unsharded optimizer. `state` contains the state of this rank's share.
 
     Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter
     Models", 2020.
 
     Args:
-        params: parameters, or groups of them, the same on every rank.
-        optimizer_class: `torch.optim.Adam`, for one.
-        **kwargs: what it is made with.
+        params: parameters, or parameter groups, the same on every rank.
+        optimizer_class: the class of the optimizer, for example `torch.optim.Adam`.
+        **kwargs: the arguments of that class, for example `lr`.
     """
 
     def __init__(
@@ -138,15 +138,15 @@ class ShardedOptimizer(Optimizer):
         raise NotImplementedError("phase2/ShardedOptimizer")
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group, as `torch.optim.Optimizer` does, and give each of its parameters a rank."""
+        """Add a group, as `torch.optim.Optimizer` does, and assign each parameter to a rank."""
         # TODO: about 13 lines; `gradsync hint phase2/ShardedOptimizer` if you are stuck
         raise NotImplementedError("phase2/ShardedOptimizer")
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Step this rank's share, then take the other shares from the ranks that stepped them.
+        """Update this rank's share, then receive the other shares from the ranks that own them.
 
         Returns:
-            What `closure` returned, or None.
+            The return value of `closure`, or None without a closure.
         """
         # TODO: about 9 lines; `gradsync hint phase2/ShardedOptimizer` if you are stuck
         raise NotImplementedError("phase2/ShardedOptimizer")
@@ -157,15 +157,15 @@ def evaluate(
 ) -> dict[str, Any]:
     """Return `{"loss", "accuracy", "samples"}` over a dataset, the same on every rank.
 
-    Each sample counts exactly once, whatever N, also where some ranks have fewer samples or none.
-    The accuracy lies in 0..1. Nothing learns from it: no gradients, evaluation mode, and the
-    former mode put back. The dict may have further keys.
+    Each sample counts exactly once for any N, also if some ranks have fewer samples or none. The
+    accuracy is between 0 and 1. The dict may have more keys. The model is evaluated in evaluation
+    mode and without gradients, and its former mode is restored.
 
     Args:
-        model: the same on every rank.
-        dataset: of `(input, target)`, the same on every rank.
-        loss_fn: from outputs and targets to the mean loss of a batch.
-        batch_size: of one rank.
+        model: the model, the same on every rank.
+        dataset: a dataset of `(input, target)`, the same on every rank.
+        loss_fn: a function that returns the mean loss of a batch, given outputs and targets.
+        batch_size: the number of samples in a batch of one rank.
     """
     # TODO: about 17 lines; `gradsync hint phase2/evaluate` if you are stuck
     raise NotImplementedError("phase2/evaluate")
@@ -184,34 +184,35 @@ def train(
     accumulation_steps: int = 1,
     resume_from: str | Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Train a model on all ranks with SGD and cross-entropy, and go on where it was interrupted.
+    """Train a model on all ranks with SGD and cross-entropy; continue an interrupted training.
 
-    Rank 0 prints a line an epoch, and may print more; the other ranks print nothing. The sampler
-    gets the epochs 0, 1, ..., as the history counts them. If a rank dies, or is later than the
-    group's timeout, the other ranks neither hang nor go on: each raises an error within 60 s, and
-    the file stays whole.
+    Rank 0 prints one line for each epoch, and may print more; the other ranks print nothing. The
+    sampler's epochs are 0, 1, ..., as in the history. If a rank dies, or is later than the group's
+    timeout, the other ranks neither hang nor continue: each raises an error within 60 s, and the
+    file stays complete.
 
     Args:
-        info: who this process is.
-        model: on its device; its weights need not be the same on every rank yet.
-        train_dataset: samples to train on.
-        val_dataset: samples to evaluate on after each epoch.
-        epochs: how often to go through the training samples.
-        batch_size: of one rank, for one optimizer step.
+        info: this process's rank and the world size.
+        model: the model, already on its device; its weights may still differ between ranks.
+        train_dataset: the samples to train on.
+        val_dataset: the samples to evaluate on after each epoch.
+        epochs: the number of passes over the training samples.
+        batch_size: the number of samples of one rank in one optimizer step.
         lr: the learning rate.
-        seed: of the shuffling.
-        accumulation_steps: the number of microbatches that a batch is split into, whose sizes
-            differ by at most one; fewer if the batch has fewer samples.
-        resume_from: a file that says how far training came: it goes on from there where the file
-            exists, from the start where it does not, and keeps the file up to date, whole or not
-            at all, at least once an epoch. On another world size, and in mid-epoch, too.
+        seed: the seed of the shuffling.
+        accumulation_steps: the number of microbatches that a batch is split into. Their sizes
+            differ by at most one. A batch with fewer samples gives fewer microbatches.
+        resume_from: the file in which training records its progress. If it exists, training
+            continues from it, also in mid-epoch and on another world size; else training starts
+            from the beginning. The file is updated at least once an epoch, whole or not at all.
 
     Returns:
-        For each epoch that this call ended `{"epoch", "train_loss", "val_loss", "val_accuracy"}`;
-        further keys are allowed.
+        A list with `{"epoch", "train_loss", "val_loss", "val_accuracy"}` for each epoch that this
+        call completed. An entry may have more keys.
 
     Raises:
-        RuntimeError: naming the rank that died or is late, "rank 1", and none that still lives.
+        RuntimeError: if a rank died or is late. The message names it ("rank 1"), and no other rank
+            that is still alive.
     """
     # TODO: about 33 lines; `gradsync hint phase2/train` if you are stuck
     raise NotImplementedError("phase2/train")
@@ -219,9 +220,9 @@ def train(
 
 def main() -> None:
     """Train the small CNN on MNIST: `torchrun --nproc_per_node 2 phase2/template_trainer.py`."""
-    # Imported while there is no group: its defaults keep the one that they find, for good. Else an
-    # optimizer imports it later, the group's threads outlive the group's end, and one that frees a
-    # tensor while Python ends aborts the process.
+    # This module's default arguments keep a reference to the current process group, so import it
+    # before there is one. Otherwise an optimizer imports it later, and the group's threads still
+    # run when Python exits. If such a thread then frees a tensor, the process aborts.
     import torch.distributed.nn.functional  # noqa: F401
 
     from gradsync.data import digits

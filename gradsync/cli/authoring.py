@@ -8,6 +8,7 @@ import typer
 
 from gradsync.cli.app import app
 from gradsync.course import find_course
+from gradsync.guides import guides
 from gradsync.templates import templates
 
 
@@ -17,7 +18,7 @@ def templates_command(
         bool, typer.Option("--check", help="Write nothing; fail if a file is out of date.")
     ] = False,
 ) -> None:
-    """Generate templates and nbgrader notebooks from the solutions (for authors of the course)."""
+    """Generate templates, notebooks and the guides' line counts (for authors of the course)."""
     from gradsync.nbgrader.source.assignment import (
         assignments,  # pytest and a suite's imports: this
     )
@@ -27,7 +28,7 @@ def templates_command(
     points = [points_of(course, "hidden", phase) for phase in course.graded_phases("hidden")]
     worth = {exercise: most for phase in points for exercise, most in phase.items()}
     stale = []
-    for path, text in [*templates(course), *assignments(course, worth)]:
+    for path, text in [*templates(course), *guides(course), *assignments(course, worth)]:
         target = course.root / path
         if target.is_file() and target.read_text(encoding="utf-8") == text:
             continue

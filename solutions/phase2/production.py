@@ -1,11 +1,11 @@
-"""What production does: the training of phase 2 with what torch brings for it.
+"""What production does: the training of phase 2 with PyTorch's own classes.
 
     torchrun --nproc_per_node 2 solutions/phase2/production.py --with ddp
     torchrun --nproc_per_node 2 solutions/phase2/production.py --with fsdp --compile
 
-No exercise, nothing to fill in: one function for each way, and what it replaces of what you wrote.
-All of them train the same small CNN by the same rule, and end at about the same accuracy. They
-take nccl where there is a GPU for each rank, else gloo.
+This is not an exercise. There is one function for each way to train; its docstring says which of
+your functions or classes it replaces. All of them train the same small CNN and reach about the same
+accuracy. They use nccl if there is a GPU for each rank, else gloo.
 """
 
 from __future__ import annotations
@@ -42,19 +42,22 @@ Context = Callable[[], AbstractContextManager[object]]
 class Way:
     """One way to train on many ranks."""
 
-    step: Callable[[Tensor, Tensor], Tensor]  # an optimizer step; this rank's mean loss
-    weights: Callable[[], dict[str, Tensor]]  # of the whole model; every rank must ask
+    step: Callable[
+        [Tensor, Tensor], Tensor
+    ]  # takes an optimizer step; returns this rank's mean loss
+    weights: Callable[[], dict[str, Tensor]]  # the whole model's; a collective
     loader: Callable[[int], Iterable[list[Tensor]]]  # this rank's batches of an epoch
-    epoch: Context = nullcontext  # what to stand in meanwhile
+    epoch: Context = nullcontext  # the context in which an epoch runs
 
 
 def with_ddp(model: nn.Module, data: Dataset, options: argparse.Namespace) -> Way:
     """Replicate the model: replaces `broadcast_model` and `BucketedGradientAverager`.
 
-    Adds: the gradients are views of the buckets, so that none is copied (gradient_as_bucket_view),
-    the order of the first backward is kept as the buckets' (static_graph), and ranks may run out
-    of batches at different times (Join), so that no sample is padded or dropped. Join brings the
-    weights together in the end, not an optimizer's state: with momentum, ranks would drift apart.
+    It adds three things. The gradients are views of the buckets, so that none is copied
+    (gradient_as_bucket_view). The buckets are filled in the order of the first backward
+    (static_graph). Ranks may run out of batches at different times (Join), so that no sample is
+    padded or dropped. At the end, Join makes the weights equal, but not the optimizer's state: with
+    momentum, the ranks would drift apart.
     """
     ddp = DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True)
     optimizer = SGD(ddp.parameters(), lr=options.lr)
@@ -65,9 +68,9 @@ def with_ddp(model: nn.Module, data: Dataset, options: argparse.Namespace) -> Wa
         order = torch.Generator().manual_seed(epoch)
         return DataLoader(share, options.batch_size, shuffle=True, generator=order)
 
-    # The graph is recorded in the first backward, which must synchronise: torch 2.13 ends with
-    # "expect_autograd_hooks_ INTERNAL ASSERT FAILED" where that is in no_sync. Averaging on each
-    # microbatch of one step gives the same gradients.
+    # The first backward records the graph, so it must synchronise: inside no_sync, torch 2.13 fails
+    # with "expect_autograd_hooks_ INTERNAL ASSERT FAILED". In the first step, each microbatch is
+    # averaged, which gives the same gradients.
     first = _accumulating(forward, optimizer, nullcontext, options)
     other = _accumulating(forward, optimizer, ddp.no_sync, options)
     steps = chain([first], repeat(other))
@@ -84,9 +87,9 @@ def with_ddp(model: nn.Module, data: Dataset, options: argparse.Namespace) -> Wa
 
 
 def with_zero(model: nn.Module, data: Dataset, options: argparse.Namespace) -> Way:
-    """Share out the optimizer's state: replaces `ShardedOptimizer`.
+    """Shard the optimizer's state: replaces `ShardedOptimizer`.
 
-    SGD has no state, so this way takes Adam. Adds: the state of all ranks brought together for a
+    SGD has no state, so this function uses Adam. It adds: collecting the state of all ranks for a
     checkpoint (consolidate_state_dict), and a step in the same hook as the all-reduce
     (overlap_with_ddp, not used here).
     """
@@ -101,15 +104,16 @@ def with_zero(model: nn.Module, data: Dataset, options: argparse.Namespace) -> W
 
 
 def with_fsdp(model: nn.Module, data: Dataset, options: argparse.Namespace) -> Way:
-    """Share out parameters, gradients and state: ZeRO's stage 3, where `ShardedOptimizer` is 1.
+    """Shard parameters, gradients and state: ZeRO's stage 3; `ShardedOptimizer` is stage 1.
 
-    Every layer is put together just before it computes and dropped after: an all-gather forward,
-    another backward, and a reduce-scatter of its gradients. Adds: the next layer's all-gather
-    overlaps with this one's work, mixed precision, offloading.
+    Each layer's parameters are gathered just before it computes and freed afterwards: an all-gather
+    in forward, another one in backward, and a reduce-scatter of the gradients. It adds: the next
+    layer's all-gather overlaps with this layer's computation, mixed precision, and offloading.
     """
     device = next(model.parameters()).device
-    # A group of its own: DTensor's caches keep the mesh's for good, past destroy_process_group, and
-    # a thread of gloo's that still holds a tensor while Python ends aborts the process.
+    # The mesh gets a separate group, because DTensor's caches keep the mesh's group alive even
+    # after destroy_process_group. If a gloo thread still has a tensor when Python exits, the
+    # process aborts.
     mesh = DeviceMesh.from_group(dist.new_group(), device.type)
     for layer in model.children():
         fully_shard(layer, mesh=mesh)
@@ -135,13 +139,13 @@ def with_fsdp(model: nn.Module, data: Dataset, options: argparse.Namespace) -> W
 def with_pipeline(model: nn.Module, data: Dataset, options: argparse.Namespace) -> Way:
     """Split the model into stages: replaces `pipeline_train_step`.
 
-    Adds: cutting a model by the names of its layers, from what torch.export sees of it; other
-    schedules with smaller bubbles (1F1B, interleaved, zero bubble); shapes agreed on once instead
-    of sent before each tensor. Microbatches are of one size.
+    It adds: splitting a model at the names of its layers, with torch.export; other schedules, which
+    have smaller bubbles or need less memory (1F1B, interleaved, zero bubble); and shapes that are
+    exchanged once instead of before each tensor. All microbatches have the same size.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     device = next(model.parameters()).device
-    batch_size = options.batch_size * world_size  # the other ways' ranks take as many together
+    batch_size = options.batch_size * world_size  # as many as all ranks together in the other ways
     begins = [name for name, _ in model.named_children()][1:world_size]
     if len(begins) < world_size - 1 or batch_size % options.microbatches:
         raise SystemExit("a stage needs a layer, and microbatches must be of one size")
@@ -178,10 +182,10 @@ def with_pipeline(model: nn.Module, data: Dataset, options: argparse.Namespace) 
 def _accumulating(
     forward: nn.Module, optimizer: Optimizer, no_sync: Context, options: argparse.Namespace
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return what `train_step_accumulated` is: gradients travel on the last microbatch.
+    """Return a step like `train_step_accumulated`, which synchronises on the last microbatch.
 
-    Each sample weighs the same in the gradient, also in a short last batch: under Join one sample
-    may come alone, and would otherwise move the model as far as a batch.
+    Each sample has the same weight in the gradient, also in a smaller last batch: with Join, a
+    batch may have a single sample, which would otherwise change the model as much as a full batch.
     """
 
     def step(inputs: Tensor, targets: Tensor) -> Tensor:
@@ -201,7 +205,7 @@ def _accumulating(
 
 
 def _padded_loader(data: Dataset, batch_size: int) -> Callable[[int], DataLoader]:
-    """Take torch's own sampler, that pads as `ResumableDistributedSampler` does."""
+    """Return a loader with torch's sampler, which pads as `ResumableDistributedSampler` does."""
     sampler = DistributedSampler(data)
     loader = DataLoader(data, batch_size, sampler=sampler)
 
@@ -213,7 +217,7 @@ def _padded_loader(data: Dataset, batch_size: int) -> Callable[[int], DataLoader
 
 
 def evaluate(weights: dict[str, Tensor], data: Dataset, device: torch.device) -> float:
-    """Return the accuracy of a model with these weights; each sample counts once."""
+    """Return the accuracy of a model with these weights, counting each sample once."""
     model = SmallCNN().to(device)
     model.load_state_dict(weights)
     share = Subset(data, range(dist.get_rank(), len(data), dist.get_world_size()))
@@ -229,7 +233,7 @@ WAYS = {"ddp": with_ddp, "zero": with_zero, "fsdp": with_fsdp, "pipeline": with_
 
 
 def train(options: argparse.Namespace, device: torch.device) -> None:
-    """Train the small CNN one way; rank 0 prints a line an epoch."""
+    """Train the small CNN in the chosen way; rank 0 prints one line for each epoch."""
     known, unknown = digits().train.first(options.samples), digits().test
     torch.manual_seed(options.seed)
     way = WAYS[options.way](SmallCNN().to(device), known, options)
@@ -251,17 +255,19 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
 
 
 def main() -> None:
-    """Read the options, start the group, train."""
+    """Read the options, start the process group and train."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--with", dest="way", choices=WAYS, required=True)
     parser.add_argument("--compile", action="store_true", help="torch.compile, after wrapping")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--samples", type=int, default=10_000)
-    parser.add_argument("--batch-size", type=int, default=50, help="of one rank")
-    parser.add_argument("--microbatches", type=int, default=2, help="that a batch is taken in")
-    parser.add_argument("--lr", type=float, default=0.1, help="of SGD")
+    parser.add_argument("--batch-size", type=int, default=50, help="samples in a batch of one rank")
+    parser.add_argument(
+        "--microbatches", type=int, default=2, help="number of parts that a batch is split into"
+    )
+    parser.add_argument("--lr", type=float, default=0.1, help="learning rate of SGD")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--save", type=Path, help="where to write the weights in the end")
+    parser.add_argument("--save", type=Path, help="file to write the final weights to")
     options = parser.parse_args()
 
     local_rank, ranks_here = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])

@@ -1,41 +1,48 @@
-"""Phase 2, first file: shares that can be resumed, that repeat nothing, and parts of a batch.
+"""Phase 2, first file: resumable shares, shares without padding, and parts of a batch.
 
-Words used here: N is the world size (`num_replicas`), r this rank, M the number of samples.
-Read GUIDELINES.md, "Resumable shares" to "Microbatches"; `gradsync check` says how far you are.
+N is the world size (`num_replicas`), r is this rank, M is the number of samples.
+Read GUIDELINES.md, "Resumable shares" to "Microbatches". `gradsync check` shows your progress.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence, Sized
 
-import numpy as np
 from torch import Tensor
 from torch.utils.data import Sampler
 
+### BEGIN SOLUTION
+# isort: split
+import math
+
+import numpy as np
+
+### END SOLUTION
+
 
 class ResumableDistributedSampler(Sampler[int]):
-    """The indices of one rank's share of a dataset, strided, and able to go on in mid-epoch.
+    """Yields the indices of one rank's strided share of a dataset; it can resume in mid-epoch.
 
-    Rank r takes positions r, r+N, r+2N, ... of the epoch's order (0..M-1, or a permutation of it),
-    which is padded at its end with its own beginning, repeated as often as needed, or cut to a
-    multiple of N with `drop_last`. M=10, N=4, no shuffle: `[0,4,8] [1,5,9] [2,6,0] [3,7,1]`.
+    Rank r takes positions r, r+N, r+2N, ... of the epoch's order (0..M-1, or a permutation of it).
+    The order is padded at its end with its own beginning, repeated as often as needed. With
+    `drop_last` it is cut to a multiple of N instead. For M=10 and N=4 without shuffling the shares
+    are `[0,4,8] [1,5,9] [2,6,0] [3,7,1]`.
 
-    The permutation depends on `(seed, epoch)` alone: the same on every rank, in every process, on
-    every run, and for every world size. The global random state neither matters to it nor is
-    changed by it. Epochs count from 0, and a new sampler is at epoch 0.
+    The permutation depends only on `(seed, epoch)`: it is the same on every rank, in every process,
+    in every run and for every world size. It does not depend on the global random state, and does
+    not change it. Epochs count from 0, and a new sampler is at epoch 0.
 
     Args:
-        dataset: anything with a length M.
+        dataset: any object with a length, M.
         num_replicas: the world size N.
         rank: this rank, 0..N-1.
-        shuffle: permute the samples in each epoch.
-        seed: another seed gives other permutations; the same on every rank.
-        drop_last: cut what does not fill a row of N instead of padding it.
+        shuffle: whether to permute the samples in each epoch.
+        seed: the seed of the permutations, the same on every rank.
+        drop_last: whether to drop the samples that do not fill a row of N, instead of padding.
 
     Raises:
-        ValueError: naming the argument, for `num_replicas < 1`, a `rank` outside 0..N-1, or an
-            empty `dataset`.
+        ValueError: if `num_replicas < 1`, if `rank` is outside 0..N-1, or if `dataset` is empty.
+            The message names the argument.
     """
 
     def __init__(
@@ -66,7 +73,11 @@ class ResumableDistributedSampler(Sampler[int]):
         ### END SOLUTION
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass that of `epoch`, counted from 0: all of it, or the resumed rest."""
+        """Set the epoch of the next pass, counted from 0.
+
+        After `resume` with the same epoch, the next pass is still the resumed one. With another
+        epoch it is a whole epoch.
+        """
         ### BEGIN SOLUTION
         if epoch != self.epoch:
             self.samples_seen = 0
@@ -74,12 +85,12 @@ class ResumableDistributedSampler(Sampler[int]):
         ### END SOLUTION
 
     def resume(self, epoch: int, samples_seen: int) -> None:
-        """Make the next pass what is left of `epoch` after its first `samples_seen` positions.
+        """Let the next pass yield the rest of `epoch`, after its first `samples_seen` positions.
 
-        The global order is that of all M samples, before padding or cutting. The current ranks
-        share the rest; their number may differ from before. The rest is padded with its own
-        beginning or cut, as a whole epoch is: with `drop_last`, M=10, N=3 and 4 samples seen, six
-        are left and each rank gets two. The pass after it is a whole epoch again.
+        The positions are those in the global order of all M samples, before padding or cutting. The
+        current ranks share the rest; their number may differ from before. The rest is padded with
+        its own beginning or cut, as a whole epoch is: with `drop_last`, M=10, N=3 and 4 samples
+        seen, six are left and each rank gets two. The pass after that is a whole epoch again.
         """
         ### BEGIN SOLUTION
         self.epoch = epoch
@@ -87,7 +98,7 @@ class ResumableDistributedSampler(Sampler[int]):
         ### END SOLUTION
 
     def __iter__(self) -> Iterator[int]:
-        """Yield this rank's indices of the next pass."""
+        """Return an iterator over this rank's indices of the next pass."""
         ### BEGIN SOLUTION
         rest = self._order()[self.samples_seen :]
         positions = range(self.rank, len(self) * self.num_replicas, self.num_replicas)
@@ -96,7 +107,7 @@ class ResumableDistributedSampler(Sampler[int]):
         ### END SOLUTION
 
     def __len__(self) -> int:
-        """Return how many indices the next pass yields, on every rank."""
+        """Return how many indices the next pass yields; the number is the same on every rank."""
         ### BEGIN SOLUTION
         left = max(0, len(self.dataset) - self.samples_seen)
         rows = left / self.num_replicas
@@ -115,10 +126,10 @@ class ResumableDistributedSampler(Sampler[int]):
 
 
 def shard_without_padding(num_samples: int, num_replicas: int, rank: int) -> range:
-    """Return rank r's contiguous part of `range(num_samples)`: disjoint parts that cover all.
+    """Return this rank's contiguous share of `range(num_samples)`.
 
-    Their sizes differ by at most one, the larger ones first: 10 on 4 ranks are 3, 3, 2, 2. A rank
-    may get nothing.
+    The shares are disjoint and cover all samples. Their sizes differ by at most one, the larger
+    ones first: 10 samples on 4 ranks give 3, 3, 2 and 2. A rank's share may be empty.
     """
     ### BEGIN SOLUTION
     size, larger = divmod(num_samples, num_replicas)
@@ -128,12 +139,12 @@ def shard_without_padding(num_samples: int, num_replicas: int, rank: int) -> ran
 
 
 def split_microbatches(batch: Sequence[Tensor], num_microbatches: int) -> list[tuple[Tensor, ...]]:
-    """Split each tensor of a batch along dim 0 into parts, in order: views, not copies.
+    """Split each tensor of a batch along dim 0 into parts, in order.
 
-    Their sizes differ by at most one, the larger ones first.
+    The parts are views, not copies. Their sizes differ by at most one, the larger ones first.
 
     Raises:
-        ValueError: for more parts than samples, or fewer than one.
+        ValueError: if there would be more parts than samples, or fewer than one part.
     """
     ### BEGIN SOLUTION
     samples = len(batch[0])
@@ -148,7 +159,7 @@ def split_microbatches(batch: Sequence[Tensor], num_microbatches: int) -> list[t
 
 
 def main() -> None:
-    """Print each rank's share of 10 samples on 4 ranks, whole and resumed on 3 after 4 samples."""
+    """Print the shares of 10 samples on 4 ranks, and on 3 ranks resumed after 4 samples."""
     for rank in range(4):
         sampler = ResumableDistributedSampler(range(10), 4, rank, shuffle=False)
         print(f"rank {rank} of 4: {list(sampler)}")

@@ -1,26 +1,32 @@
-"""Phase 2, third file: one model on N ranks, layer by layer in parts, or stage after stage.
+"""Phase 2, third file: split one model over N ranks, within its layers or between them.
 
-Every function takes the default process group as given. N is the world size, r this rank.
-Read GUIDELINES.md, "Tensor parallelism" and "Pipelines"; `gradsync check` says how far you are.
+Every function uses the default process group, which exists already. N is the world size, r is this
+rank. Read GUIDELINES.md, "Tensor parallelism" and "Pipelines". `gradsync check` shows your
+progress.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+### BEGIN SOLUTION
+# isort: split
+from typing import Any
+
+import torch.nn.functional as F
+
+### END SOLUTION
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 
 ### BEGIN SOLUTION
 class _CopyToRanks(torch.autograd.Function):
-    """The same input on every rank; its gradients add up, since each rank uses it."""
+    """Pass on an input that all ranks share; backward sums its gradients over the ranks."""
 
     @staticmethod
     def forward(_: Any, inputs: Tensor) -> Tensor:
@@ -34,7 +40,7 @@ class _CopyToRanks(torch.autograd.Function):
 
 
 class _SumOverRanks(torch.autograd.Function):
-    """Each rank's part of a sum; the gradient of the sum is that of every part."""
+    """Sum the ranks' tensors; backward passes the gradient of the sum on unchanged."""
 
     @staticmethod
     def forward(_: Any, part: Tensor) -> Tensor:
@@ -48,7 +54,7 @@ class _SumOverRanks(torch.autograd.Function):
 
 
 class _GatherColumns(torch.autograd.Function):
-    """The ranks' slices of the last dimension side by side; each takes its own gradient back."""
+    """Concatenate the ranks' slices of the last dimension; backward takes this rank's slice."""
 
     @staticmethod
     def forward(_: Any, part: Tensor) -> Tensor:
@@ -62,7 +68,7 @@ class _GatherColumns(torch.autograd.Function):
 
 
 class _TakeColumns(torch.autograd.Function):
-    """This rank's slice of the last dimension; the gradient is put together again."""
+    """Take this rank's slice of the last dimension; backward gathers the gradient's slices."""
 
     @staticmethod
     def forward(_: Any, whole: Tensor) -> Tensor:
@@ -88,7 +94,7 @@ def _check_split(name: str, features: int) -> None:
 
 
 def _own_parameter(whole: Tensor, dim: int) -> nn.Parameter:
-    """Return this rank's part: drawn whole, it is another one on each rank under one seed too."""
+    """Return this rank's part of a whole tensor, so that parts differ even with equal seeds."""
     return nn.Parameter(_own_slice(whole.detach(), dim).clone())
 
 
@@ -96,12 +102,12 @@ def _own_parameter(whole: Tensor, dim: int) -> nn.Parameter:
 
 
 class ColumnParallelLinear(nn.Module):
-    """A linear layer whose outputs are split over the ranks: each holds rows of the weight.
+    """A linear layer whose outputs are split over the ranks: each rank has rows of the weight.
 
-    Input (..., in_features), the same on every rank. Output (..., out_features/N), this rank's
-    part, or with `gather_output` (..., out_features) on every rank. Forward and backward equal
-    `nn.Linear`'s: the gradient of the input is whole on every rank. A new layer begins with random
-    weights, as `nn.Linear` does.
+    The input (..., in_features) is the same on every rank. The output (..., out_features/N) is this
+    rank's part, or with `gather_output` all of it, (..., out_features), on every rank. Forward and
+    backward give the same results as `nn.Linear`; in particular, every rank gets the complete
+    gradient of the input. A new layer has random weights, as in `nn.Linear`.
 
     Attributes:
         weight: (out_features/N, in_features), this rank's rows.
@@ -124,7 +130,7 @@ class ColumnParallelLinear(nn.Module):
         ### END SOLUTION
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Map inputs (..., in_features) to outputs (..., out_features/N), or all of them."""
+        """Map inputs (..., in_features) to outputs (..., out_features/N), or to all outputs."""
         ### BEGIN SOLUTION
         outputs = F.linear(_CopyToRanks.apply(inputs), self.weight, self.bias)
         return _GatherColumns.apply(outputs) if self.gather_output else outputs
@@ -132,12 +138,13 @@ class ColumnParallelLinear(nn.Module):
 
 
 class RowParallelLinear(nn.Module):
-    """A linear layer whose inputs are split over the ranks: each holds columns of the weight.
+    """A linear layer whose inputs are split over the ranks: each rank has columns of the weight.
 
-    Input (..., in_features/N), this rank's part, or with `input_is_parallel=False` the whole
-    (..., in_features), of which it takes its part. Output (..., out_features), the same on every
-    rank, the bias added once. Forward and backward equal `nn.Linear`'s. A new layer begins with
-    random weights, as `nn.Linear` does, and with the same bias on every rank.
+    The input (..., in_features/N) is this rank's part. With `input_is_parallel=False` it is the
+    whole input (..., in_features), and the layer takes this rank's part. The output
+    (..., out_features) is the same on every rank, and the bias is added once. Forward and backward
+    give the same results as `nn.Linear`. A new layer has random weights, as in `nn.Linear`, and the
+    same bias on every rank.
 
     Attributes:
         weight: (out_features, in_features/N), this rank's columns.
@@ -160,12 +167,12 @@ class RowParallelLinear(nn.Module):
         whole = nn.Linear(in_features, out_features, bias=False)
         self.input_is_parallel = input_is_parallel
         self.weight = _own_parameter(whole.weight, dim=1)
-        # The same on every rank, whatever the seeds, and without asking.
+        # Zeros are the same on every rank for any seed, without communication.
         self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
         ### END SOLUTION
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Map inputs (..., in_features/N), or all of them, to outputs (..., out_features)."""
+        """Map inputs (..., in_features/N), or all inputs, to outputs (..., out_features)."""
         ### BEGIN SOLUTION
         part = inputs if self.input_is_parallel else _TakeColumns.apply(inputs)
         total = _SumOverRanks.apply(F.linear(part, self.weight))
@@ -179,9 +186,9 @@ def load_full_linear(
     """Copy this rank's part of a full layer into `layer`; its parameters stay the same objects.
 
     Args:
-        layer: either of the above.
-        weight: (out_features, in_features), that of an `nn.Linear`.
-        bias: (out_features,), or None where the layer has none.
+        layer: a column-parallel or row-parallel layer.
+        weight: the full weight (out_features, in_features), as in `nn.Linear`.
+        bias: the full bias (out_features,), or None if the layer has none.
     """
     ### BEGIN SOLUTION
     by_rows = isinstance(layer, ColumnParallelLinear)
@@ -198,19 +205,21 @@ def pipeline_train_step(
     loss_fn: LossFunction,
     optimizer: Optimizer,
 ) -> float:
-    """Take one optimizer step of a model whose stages lie on the ranks, one after another.
+    """Take one optimizer step of a model whose stages are on consecutive ranks.
 
-    GPipe: all microbatches forward, then all backward. Rank 0 is fed the inputs, each rank sends
-    its stage's outputs to the next, the last rank compares with the targets, and the gradients of
-    the activations go the same way back. After the step the parameters still have their
-    gradients: those of the whole model on the whole batch, microbatches of unequal size too.
+    This is GPipe: first forward for all microbatches, then backward for all. Rank 0 gets the
+    inputs, each rank sends its stage's outputs to the next rank, and the last rank computes the
+    loss from the targets. The gradients of the activations are sent back the same way. After the
+    step the parameters still have their gradients. They equal those of the unsplit model on the
+    whole batch, also if microbatches differ in size.
 
     Args:
         stage: this rank's part of the model.
-        microbatches: of `(inputs, targets)`, as many on every rank; only rank 0 reads the inputs
-            and only the last rank the targets: elsewhere they may be None.
-        loss_fn: from outputs and targets to the mean loss of a microbatch.
-        optimizer: over this stage's parameters.
+        microbatches: `(inputs, targets)` for each microbatch, equally many on every rank. Only rank
+            0 reads the inputs and only the last rank reads the targets; on other ranks they may be
+            None.
+        loss_fn: a function that returns the mean loss of a microbatch, given outputs and targets.
+        optimizer: the optimizer of this stage's parameters.
 
     Returns:
         The mean loss of the whole batch, on every rank.
@@ -225,7 +234,7 @@ def pipeline_train_step(
         arrived = inputs if rank == 0 else _receive(rank - 1, device)
         if rank != 0:
             arrived.requires_grad_(arrived.is_floating_point())
-        outputs = stage(arrived.clone())  # a stage may begin with a module that works in place
+        outputs = stage(arrived.clone())  # the stage's first module may work in place
         if rank != last:
             _send(outputs.detach(), rank + 1)
         passes.append((arrived, outputs))
@@ -239,7 +248,7 @@ def pipeline_train_step(
             loss += share.item()
         else:
             gradient = _receive(rank + 1, device)
-            if outputs.requires_grad:  # not so after a first stage that is frozen
+            if outputs.requires_grad:  # false if the first stage is frozen
                 outputs.backward(gradient)
         if rank != 0:
             _send(torch.zeros_like(arrived) if arrived.grad is None else arrived.grad, rank - 1)
@@ -258,7 +267,7 @@ MAX_DIMS = 8
 
 
 def _send(tensor: Tensor, to: int) -> None:
-    """Send a tensor of any shape: first what it is, then what is in it."""
+    """Send a tensor of any shape: first its dtype and shape, then its values."""
     header = torch.zeros(2 + MAX_DIMS, dtype=torch.int64)
     header[:2] = torch.tensor([DTYPES.index(tensor.dtype), tensor.dim()])
     header[2 : 2 + tensor.dim()] = torch.tensor(tensor.shape, dtype=torch.int64)
@@ -279,7 +288,7 @@ def _receive(source: int, device: torch.device) -> Tensor:
 
 
 def main() -> None:
-    """Compare two parallel layers with the whole ones: run it with torchrun on 2 ranks."""
+    """Compare two parallel layers with unsplit ones; run this with torchrun on 2 ranks."""
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     first, second = nn.Linear(8, 16), nn.Linear(16, 4)

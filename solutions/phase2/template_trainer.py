@@ -1,17 +1,14 @@
-"""Phase 2, second file: what makes data-parallel training fast, small and hard to interrupt.
+"""Phase 2, second file: data-parallel training that is fast, saves memory and can be resumed.
 
-Every function takes the default process group as given. N is the world size, r this rank.
-Read GUIDELINES.md from "The ring" on; `gradsync check` says how far you are.
+Every function uses the default process group, which exists already. N is the world size, r is this
+rank. Read GUIDELINES.md from "The ring" on. `gradsync check` shows your progress.
 """
 
 from __future__ import annotations
 
-import functools
 import os
-import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Dataset
 
 from template_data_loader import (
     ResumableDistributedSampler,
@@ -28,13 +25,23 @@ from template_data_loader import (
     split_microbatches,
 )
 
+### BEGIN SOLUTION
+# isort: split
+import functools
+import time
+import weakref
+from contextlib import nullcontext, suppress
+
+from torch.utils.data import Subset
+
+### END SOLUTION
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 Batch = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class RankInfo:
-    """Who this process is among all, and where they meet."""
+    """The rank of this process, the world size, and the address at which the ranks connect."""
 
     rank: int
     world_size: int
@@ -44,17 +51,18 @@ class RankInfo:
 
 
 def ring_all_reduce(tensor: Tensor) -> None:
-    """Replace `tensor` by its sum over ranks, in place, with point-to-point sends alone.
+    """Replace `tensor` by its sum over all ranks, in place, using only point-to-point messages.
 
-    Two passes around the ring of ranks: a reduce-scatter, after which each rank has one chunk of
-    the sum, then an all-gather of the chunks. Each rank sends 2(N-1)/N of the tensor, rounded up
-    to whole chunks. Any shape, any N, fewer elements than N too.
+    Data goes around the ring of ranks twice. First comes a reduce-scatter, after which each rank
+    has one chunk of the sum, then an all-gather of the chunks. Each rank sends 2(N-1)/N of the
+    tensor, rounded up to whole chunks. The tensor may have any shape, also fewer elements than N,
+    and N may be any number of ranks.
     """
     ### BEGIN SOLUTION
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if world_size == 1:
         return
-    flat = tensor.detach().contiguous().view(-1)  # the tensor's own memory, or a copy without gaps
+    flat = tensor.detach().contiguous().view(-1)  # the tensor's memory, or a contiguous copy
     chunks = flat.tensor_split(world_size)  # views, the larger ones first
     buffer = torch.empty_like(chunks[0])
 
@@ -72,7 +80,7 @@ def ring_all_reduce(tensor: Tensor) -> None:
 
 ### BEGIN SOLUTION
 def _pass_on(leaving: Tensor, arriving: Tensor) -> None:
-    """Send to the next rank of the ring while receiving from the one before."""
+    """Send to the next rank of the ring, and receive from the previous one at the same time."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     sending = dist.isend(leaving, (rank + 1) % world_size)
     dist.recv(arriving, (rank - 1) % world_size)
@@ -80,67 +88,68 @@ def _pass_on(leaving: Tensor, arriving: Tensor) -> None:
 
 
 class _Bucket:
-    """Parameters whose gradients travel together, in one flat tensor that every step uses again."""
+    """Parameters whose gradients are sent together, in one flat tensor that every step reuses."""
 
     def __init__(self, params: list[nn.Parameter]) -> None:
         self.params = params
-        self.missing = set(params)  # whose gradients backward has yet to make
-        self.work: dist.Work | None = None  # the all-reduce on its way
+        self.missing = set(params)  # parameters whose gradients backward has not computed yet
+        self.work: dist.Work | None = None  # the all-reduce in progress
         sizes = [param.numel() for param in params]
         self._flat = params[0].new_empty(sum(sizes))
         parts = zip(params, self._flat.split(sizes), strict=True)
         self._parts = {param: part.view_as(param) for param, part in parts}
 
     def launch(self) -> None:
-        """Move the gradients here, divided by N, zero for one that is None; start to sum them."""
+        """Fill the bucket with gradients divided by N (0 for None), and start to sum it."""
         for param, part in self._parts.items():
             if param.grad is None:
                 part.zero_()
-            else:  # in one pass over memory, not two
+            else:  # in one pass over memory, not in two
                 torch.div(param.grad, dist.get_world_size(), out=part)
-            param.grad = None  # the next one to be made may have its memory
+            param.grad = None  # its memory is free for the next gradient
         self.work = dist.all_reduce(self._flat, async_op=True)
 
     def finish(self) -> None:
-        """Wait for the sum, and make its parts the gradients: nothing is copied back."""
+        """Wait for the sum, and use views of it as gradients, so that nothing is copied back."""
         assert self.work is not None
         self.work.wait()
         self.work = None
         self.missing = set(self.params)
         for param, mean in self._parts.items():
-            param.grad = mean if param.grad is None else mean + param.grad  # made since
+            param.grad = mean if param.grad is None else mean + param.grad  # a later backward
 
 
 ### END SOLUTION
 
 
 class BucketedGradientAverager:
-    """Averages gradients over ranks in buckets, while backward still makes the next ones.
+    """Averages gradients over ranks in buckets, while backward computes the next gradients.
 
-    Buckets are filled in reverse parameter order, the order in which backward makes gradients, and
-    each is all-reduced as soon as its gradients are there, without waiting. `finish()` waits; then
-    every trainable parameter's gradient is the mean over ranks, one that some ranks lack counting
-    as zero there. Every rank starts the same buckets in the same order, whatever its gradients.
+    Buckets are filled in reverse parameter order, which is usually the order in which backward
+    computes the gradients. Each bucket is all-reduced asynchronously as soon as its gradients are
+    ready. `finish()` waits for all buckets; then each trainable parameter's gradient is the mean
+    over all ranks. If a rank has no gradient for a parameter, it counts as zero there. Every rank
+    starts the same buckets in the same order, even if their gradients differ.
 
-    `finish()` is right also if this rank had no backward, or only backward passes under
-    `no_sync()`. Between two calls of `finish()` there is at most one backward outside of
-    `no_sync()`; further ones under `no_sync()` may come before or after it.
+    `finish()` also works on a rank that had no backward, or only backward passes under `no_sync()`.
+    Between two calls of `finish()` there is at most one backward outside of `no_sync()`; more
+    passes under `no_sync()` may come before or after it.
 
     Args:
-        model: the same on every rank.
-        bucket_cap_mb: how much a bucket holds, in MiB; a larger parameter gets one of its own.
+        model: the model, the same on every rank.
+        bucket_cap_mb: the maximum size of a bucket in MiB; a larger parameter gets its own bucket.
     """
 
     def __init__(self, model: nn.Module, bucket_cap_mb: float = 25.0) -> None:
         ### BEGIN SOLUTION
         params = [p for p in reversed(list(model.parameters())) if p.requires_grad]
         self._buckets = [_Bucket(group) for group in _grouped(params, bucket_cap_mb * 2**20)]
-        self._launched = 0  # buckets of this backward that are on their way
+        self._launched = 0  # number of buckets of this backward that have been sent
         self._syncs = True
-        self._sent = False  # a backward that sends has been since the last `finish`
-        self._stale = False  # there may have been another after that, on some rank
+        self._sent = False  # there was a backward that sends since the last `finish`
+        self._stale = False  # there may have been another one after it, on some rank
         self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket.params}
-        # Hooks that held this averager would keep it alive, and at work, as long as the model.
+        # Hooks that refer to this averager would keep it alive and active as long as the model.
         ready = functools.partial(type(self)._ready, weakref.proxy(self))
         for param in params:
             hook = param.register_post_accumulate_grad_hook(ready)
@@ -149,10 +158,10 @@ class BucketedGradientAverager:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Have backward inside the block accumulate gradients, and send nothing."""
+        """Let backward inside the block only accumulate gradients, without sending them."""
         ### BEGIN SOLUTION
         before, self._syncs = self._syncs, False
-        self._stale = self._stale or self._sent  # also on a rank that has no part in this one
+        self._stale = self._stale or self._sent  # even if this rank makes no gradient in the block
         try:
             yield
         finally:
@@ -160,11 +169,11 @@ class BucketedGradientAverager:
         ### END SOLUTION
 
     def finish(self) -> None:
-        """Wait until every gradient is the mean over ranks."""
+        """Wait until every gradient is the mean over all ranks."""
         ### BEGIN SOLUTION
         for bucket in self._buckets[self._launched :]:
             bucket.launch()
-        if self._stale:  # to the mean of what had left, each rank adds what it has made since
+        if self._stale:  # add later gradients to the mean that was sent, and average again
             for bucket in self._buckets:
                 bucket.finish()
                 bucket.launch()
@@ -175,7 +184,7 @@ class BucketedGradientAverager:
 
     ### BEGIN SOLUTION
     def _ready(self, param: nn.Parameter) -> None:
-        """Note that backward has made a gradient, and start the buckets that are full now."""
+        """Record that a parameter's gradient is ready, and start the buckets that are now full."""
         if not self._syncs:
             return
         self._sent = True
@@ -191,11 +200,11 @@ class BucketedGradientAverager:
 
 
 ### BEGIN SOLUTION
-EARLY = 2**20  # bytes that are enough for the first bucket: while it travels, backward goes on
+EARLY = 2**20  # a first bucket of this many bytes is full, so that it is sent early
 
 
 def _grouped(params: Iterable[nn.Parameter], cap: float) -> list[list[nn.Parameter]]:
-    """Fill groups of one dtype and device, in order, up to `cap` bytes."""
+    """Group parameters in order, each group of one dtype and device and of at most `cap` bytes."""
     groups: list[list[nn.Parameter]] = []
     for param in params:
         last = groups[-1] if groups else []
@@ -218,20 +227,21 @@ def train_step_accumulated(
     optimizer: Optimizer,
     averager: BucketedGradientAverager,
 ) -> float:
-    """Take one optimizer step on this rank's batch, that comes in microbatches.
+    """Take one optimizer step on this rank's batch, which is split into microbatches.
 
-    It equals a step on the whole batch, also when microbatches differ in size, and synchronises
-    gradients once, on the last microbatch.
+    The step equals a step on the whole batch, also if microbatches differ in size. It synchronises
+    the gradients once, during the backward of the last microbatch.
 
     Args:
-        model: the same on every rank.
-        microbatches: of `(inputs, targets)`; as many samples together on every rank.
-        loss_fn: from outputs and targets to the mean loss of a microbatch.
-        optimizer: over the model's parameters.
-        averager: of the model.
+        model: the model, the same on every rank.
+        microbatches: `(inputs, targets)` for each microbatch; the total number of samples is the
+            same on every rank.
+        loss_fn: a function that returns the mean loss of a microbatch, given outputs and targets.
+        optimizer: the optimizer of the model's parameters.
+        averager: the averager of the model's gradients.
 
     Returns:
-        The loss, mean over all samples of all ranks.
+        The mean loss over all samples of all ranks.
     """
     ### BEGIN SOLUTION
     device = next(model.parameters()).device
@@ -252,21 +262,21 @@ def train_step_accumulated(
 
 
 class ShardedOptimizer(Optimizer):
-    """Any optimizer, each rank keeping the state of its share of the parameters (ZeRO, stage 1).
+    """Wraps any optimizer; each rank keeps the state of only its share of the parameters.
 
-    Each parameter belongs to one rank, which alone keeps its state and steps it; then every rank
-    gets all updated parameters. A rank's share has at most an even part of all elements and one
-    parameter more. Parameter groups, `add_param_group`, `zero_grad`, `step(closure)` and
-    learning-rate schedulers work as with the optimizer itself; `state` is that of this rank's
-    share.
+    This is stage 1 of ZeRO. Each parameter belongs to one rank, and only this rank keeps its
+    optimizer state and updates it. Then every rank receives all updated parameters. A rank's share
+    has at most 1/N of all elements, rounded up, plus one parameter. Parameter groups,
+    `add_param_group`, `zero_grad`, `step(closure)` and learning-rate schedulers work as with an
+    unsharded optimizer. `state` contains the state of this rank's share.
 
     Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter
     Models", 2020.
 
     Args:
-        params: parameters, or groups of them, the same on every rank.
-        optimizer_class: `torch.optim.Adam`, for one.
-        **kwargs: what it is made with.
+        params: parameters, or parameter groups, the same on every rank.
+        optimizer_class: the class of the optimizer, for example `torch.optim.Adam`.
+        **kwargs: the arguments of that class, for example `lr`.
     """
 
     def __init__(
@@ -274,15 +284,15 @@ class ShardedOptimizer(Optimizer):
     ) -> None:
         ### BEGIN SOLUTION
         self._make = optimizer_class
-        self._local: Optimizer | None = None  # over this rank's share
+        self._local: Optimizer | None = None  # for this rank's share
         self._shares: list[list[nn.Parameter]] = [[] for _ in range(dist.get_world_size())]
         super().__init__(params, kwargs)
         self.state = self._local.state
-        self.defaults = self._local.defaults  # all of them: some schedulers look for theirs here
+        self.defaults = self._local.defaults  # with all its settings: some schedulers read them
         ### END SOLUTION
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group, as `torch.optim.Optimizer` does, and give each of its parameters a rank."""
+        """Add a group, as `torch.optim.Optimizer` does, and assign each parameter to a rank."""
         ### BEGIN SOLUTION
         super().add_param_group(param_group)
         group = self.param_groups[-1]
@@ -300,10 +310,10 @@ class ShardedOptimizer(Optimizer):
         ### END SOLUTION
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Step this rank's share, then take the other shares from the ranks that stepped them.
+        """Update this rank's share, then receive the other shares from the ranks that own them.
 
         Returns:
-            What `closure` returned, or None.
+            The return value of `closure`, or None without a closure.
         """
         ### BEGIN SOLUTION
         loss = None
@@ -325,7 +335,7 @@ def _elements(params: list[nn.Parameter]) -> int:
 
 @torch.no_grad()
 def _exchange(shares: list[list[nn.Parameter]]) -> None:
-    """Give every rank each share as it is on the rank of that number, a message a dtype."""
+    """Broadcast each share from its owner, the rank of that index, in one message per dtype."""
     arrivals = []
     for owner, share in enumerate(shares):
         for dtype in dict.fromkeys(param.dtype for param in share):
@@ -347,15 +357,15 @@ def evaluate(
 ) -> dict[str, Any]:
     """Return `{"loss", "accuracy", "samples"}` over a dataset, the same on every rank.
 
-    Each sample counts exactly once, whatever N, also where some ranks have fewer samples or none.
-    The accuracy lies in 0..1. Nothing learns from it: no gradients, evaluation mode, and the
-    former mode put back. The dict may have further keys.
+    Each sample counts exactly once for any N, also if some ranks have fewer samples or none. The
+    accuracy is between 0 and 1. The dict may have more keys. The model is evaluated in evaluation
+    mode and without gradients, and its former mode is restored.
 
     Args:
-        model: the same on every rank.
-        dataset: of `(input, target)`, the same on every rank.
-        loss_fn: from outputs and targets to the mean loss of a batch.
-        batch_size: of one rank.
+        model: the model, the same on every rank.
+        dataset: a dataset of `(input, target)`, the same on every rank.
+        loss_fn: a function that returns the mean loss of a batch, given outputs and targets.
+        batch_size: the number of samples in a batch of one rank.
     """
     ### BEGIN SOLUTION
     device = next(model.parameters()).device
@@ -379,15 +389,15 @@ def evaluate(
 
 
 ### BEGIN SOLUTION
-GRACE_SECONDS = 0.5  # from one rank's sign of life to the next one's: more than a step takes
+GRACE_SECONDS = 0.5  # the longest wait for another rank's sign of life; a step takes less
 
 
 @contextmanager
 def _naming_lost_ranks() -> Iterator[None]:
-    """Let what fails since other ranks are gone end in an error that says which."""
+    """If the block fails because ranks are lost, raise an error that names these ranks."""
     try:
         yield
-    except RuntimeError as error:  # what gloo raises; it knows an address at best
+    except RuntimeError as error:  # gloo's error, which names an address at best
         lost = _lost_ranks()
         if not lost:
             raise
@@ -398,33 +408,35 @@ def _naming_lost_ranks() -> Iterator[None]:
 
 
 def _lost_ranks() -> list[int]:
-    """Return the ranks that this one has no connection to, and that give no sign of life."""
+    """Return the ranks that this rank has no connection to and that show no sign of life."""
     rank, hung_up = dist.get_rank(), set()
     peers = set(range(dist.get_world_size())) - {rank}
     until = time.monotonic() + GRACE_SECONDS
-    while peers and not hung_up and time.monotonic() < until:  # an end may yet be heard of
+    while (
+        peers and not hung_up and time.monotonic() < until
+    ):  # a broken connection may be noticed late
         hung_up = {peer for peer in peers if _hung_up(peer)}
         time.sleep(0.01)
     silent = set(hung_up)
-    with suppress(dist.DistError):  # the store may be gone, too, with the rank that keeps it
+    with suppress(dist.DistError):  # the rank that serves the store may be lost, too
         store = dist.distributed_c10d._get_default_store()
         store.set(f"alive/{rank}", "")
         until = time.monotonic() + GRACE_SECONDS
         while silent and time.monotonic() < until:
             alive = {peer for peer in silent if store.check([f"alive/{peer}"])}
-            if alive:  # connections to these broke since they, too, lost somebody
+            if alive:  # these closed their connections because they lost a rank, too
                 silent -= alive
                 until = time.monotonic() + GRACE_SECONDS
             time.sleep(0.01)
         if silent:
             store.set("lost", " ".join(map(str, silent)))
-        elif hung_up:  # by ranks that lost somebody whom this one is still connected to
+        elif hung_up:  # by ranks that lost a rank that this one is still connected to
             silent = _lost_to_others(store) - {rank}
     return sorted(silent)
 
 
 def _lost_to_others(store: dist.Store) -> set[int]:
-    """Return the ranks that others have lost, once they say so."""
+    """Return the ranks that other ranks have lost, as soon as they write it to the store."""
     until = time.monotonic() + 2 * GRACE_SECONDS
     while time.monotonic() < until:
         if store.check(["lost"]):
@@ -456,34 +468,35 @@ def train(
     accumulation_steps: int = 1,
     resume_from: str | Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Train a model on all ranks with SGD and cross-entropy, and go on where it was interrupted.
+    """Train a model on all ranks with SGD and cross-entropy; continue an interrupted training.
 
-    Rank 0 prints a line an epoch, and may print more; the other ranks print nothing. The sampler
-    gets the epochs 0, 1, ..., as the history counts them. If a rank dies, or is later than the
-    group's timeout, the other ranks neither hang nor go on: each raises an error within 60 s, and
-    the file stays whole.
+    Rank 0 prints one line for each epoch, and may print more; the other ranks print nothing. The
+    sampler's epochs are 0, 1, ..., as in the history. If a rank dies, or is later than the group's
+    timeout, the other ranks neither hang nor continue: each raises an error within 60 s, and the
+    file stays complete.
 
     Args:
-        info: who this process is.
-        model: on its device; its weights need not be the same on every rank yet.
-        train_dataset: samples to train on.
-        val_dataset: samples to evaluate on after each epoch.
-        epochs: how often to go through the training samples.
-        batch_size: of one rank, for one optimizer step.
+        info: this process's rank and the world size.
+        model: the model, already on its device; its weights may still differ between ranks.
+        train_dataset: the samples to train on.
+        val_dataset: the samples to evaluate on after each epoch.
+        epochs: the number of passes over the training samples.
+        batch_size: the number of samples of one rank in one optimizer step.
         lr: the learning rate.
-        seed: of the shuffling.
-        accumulation_steps: the number of microbatches that a batch is split into, whose sizes
-            differ by at most one; fewer if the batch has fewer samples.
-        resume_from: a file that says how far training came: it goes on from there where the file
-            exists, from the start where it does not, and keeps the file up to date, whole or not
-            at all, at least once an epoch. On another world size, and in mid-epoch, too.
+        seed: the seed of the shuffling.
+        accumulation_steps: the number of microbatches that a batch is split into. Their sizes
+            differ by at most one. A batch with fewer samples gives fewer microbatches.
+        resume_from: the file in which training records its progress. If it exists, training
+            continues from it, also in mid-epoch and on another world size; else training starts
+            from the beginning. The file is updated at least once an epoch, whole or not at all.
 
     Returns:
-        For each epoch that this call ended `{"epoch", "train_loss", "val_loss", "val_accuracy"}`;
-        further keys are allowed.
+        A list with `{"epoch", "train_loss", "val_loss", "val_accuracy"}` for each epoch that this
+        call completed. An entry may have more keys.
 
     Raises:
-        RuntimeError: naming the rank that died or is late, "rank 1", and none that still lives.
+        RuntimeError: if a rank died or is late. The message names it ("rank 1"), and no other rank
+            that is still alive.
     """
     ### BEGIN SOLUTION
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
@@ -525,20 +538,20 @@ def train(
 
 ### BEGIN SOLUTION
 class _Progress:
-    """How far training came, kept in a file that rank 0 writes."""
+    """The progress of the training, in a file that rank 0 writes."""
 
-    STEPS = 20  # optimizer steps from one writing to the next
+    STEPS = 20  # optimizer steps between two updates of the file
 
     def __init__(self, path: str | Path | None, model: nn.Module) -> None:
         self._path = None if path is None else Path(path)
         self._model = model
         self._steps = 0
         self.epoch = 0
-        self.samples_seen = 0  # of this epoch, by all ranks
-        self._loss = 0.0  # the sum over these
+        self.samples_seen = 0  # in this epoch, by all ranks together
+        self._loss = 0.0  # the sum over these samples
 
     def load(self) -> None:
-        """Take what the file says, where it exists."""
+        """Load the file, if it exists."""
         if self._path is not None and self._path.exists():
             device = next(self._model.parameters()).device
             state = torch.load(self._path, map_location=device, weights_only=True)
@@ -547,7 +560,7 @@ class _Progress:
             self._loss = state["loss"]
 
     def step(self, loss: float, samples: int) -> None:
-        """Note an optimizer step with the mean loss of its samples."""
+        """Record an optimizer step, with the mean loss of its samples."""
         self._loss += float(loss) * samples
         self.samples_seen += samples
         self._steps += 1
@@ -555,7 +568,7 @@ class _Progress:
             self._save()
 
     def end_epoch(self) -> float:
-        """Note that the epoch is over, and return its mean loss."""
+        """Record the end of the epoch, and return its mean loss."""
         mean = self._loss / self.samples_seen
         self.epoch, self.samples_seen, self._loss = self.epoch + 1, 0, 0.0
         self._save()
@@ -579,9 +592,9 @@ class _Progress:
 
 def main() -> None:
     """Train the small CNN on MNIST: `torchrun --nproc_per_node 2 phase2/template_trainer.py`."""
-    # Imported while there is no group: its defaults keep the one that they find, for good. Else an
-    # optimizer imports it later, the group's threads outlive the group's end, and one that frees a
-    # tensor while Python ends aborts the process.
+    # This module's default arguments keep a reference to the current process group, so import it
+    # before there is one. Otherwise an optimizer imports it later, and the group's threads still
+    # run when Python exits. If such a thread then frees a tensor, the process aborts.
     import torch.distributed.nn.functional  # noqa: F401
 
     from gradsync.data import digits

@@ -28,7 +28,7 @@ LAYERS = [
     {"gradsync.ranks", "gradsync.diagnose", "gradsync.reports"},
     {"gradsync.judge", "gradsync.verdicts", "gradsync.course", "gradsync.loading"},
     {"gradsync.plugin", "gradsync.testing", "gradsync.templates", "gradsync.submission"},
-    {"gradsync.origin", "gradsync.suites"},
+    {"gradsync.origin", "gradsync.suites", "gradsync.guides"},
     {"gradsync.grading", "gradsync.tracing", "gradsync.bank", "gradsync.handback"},
     {"gradsync.gradebook"},
     {"gradsync.notebook"},

@@ -9,6 +9,7 @@ import pytest
 from gradsync.bank import reference, untouched
 from gradsync.course import Course, CourseError, find_course
 from gradsync.grading import grade
+from gradsync.guides import exercise_sizes, guides, with_sizes
 from gradsync.templates import make_template, templates
 
 COURSE = find_course(Path(__file__).parent)
@@ -46,12 +47,59 @@ def test_a_template_keeps_nothing_of_its_solution(path):
     assert all(TODO.search(ast.unparse(stub)) for stub in stubs if stub.name not in given)
 
 
+@pytest.mark.parametrize("path", [path for path, _ in templates(COURSE)])
+def test_a_template_imports_nothing_that_only_its_solution_needs(path):
+    tree = ast.parse((COURSE.root / path).read_text())
+    files = {Path(file).stem for file in COURSE.files(Path(path).parent.name)}
+    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    imported = {
+        alias.asname or alias.name
+        for node in imports
+        if getattr(node, "module", None) not in {"__future__", *files}
+        for alias in node.names
+    }
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    needed_by_every_answer = {"torch", "dist", "DataLoader"}
+
+    assert imported - used <= needed_by_every_answer
+
+
 @pytest.mark.parametrize("phase", PHASES)
 def test_every_exercise_points_at_a_heading_of_the_guide(phase):
     guide = (COURSE.root / phase / "GUIDELINES.md").read_text()
     headings = set(re.findall(r"^## (.+)$", guide, re.M))
 
     assert {exercise.guide for exercise in COURSE.exercises(phase)} <= headings
+
+
+def test_the_committed_guides_have_the_line_counts_of_the_solutions():
+    stale = [path for path, text in guides(COURSE) if (COURSE.root / path).read_text() != text]
+
+    assert stale == [], "run `make templates`"
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_every_exercise_has_a_line_count_in_the_guide(phase):
+    guide = (COURSE.root / phase / "GUIDELINES.md").read_text()
+    counted = re.findall(r"^\| \d+ \| `(\w+)` \| \d+(?: \+ \d+)? \|", guide, re.M)
+
+    assert counted == [exercise.name for exercise in COURSE.exercises(phase)]
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_every_local_link_of_the_guide_leads_to_a_heading(phase):
+    folder = COURSE.root / phase
+    text = (folder / "GUIDELINES.md").read_text()
+    links = re.findall(r"(?<!!)\[[^\]]*\]\(([^)#]*)#([^)]+)\)", text)
+    anchors = {name: _anchors(folder / (name or "GUIDELINES.md")) for name, _ in links}
+
+    assert links
+    assert [link for link in links if link[1] not in anchors[link[0]]] == []
+
+
+def _anchors(guide):
+    headings = re.findall(r"^#+ (.+)$", guide.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -124,6 +172,30 @@ def test_a_marked_helper_beside_a_method_goes():
     template = make_template(solution, "phase1")
 
     assert template == "class Step:\n    def take(self):\n        return 1\n"
+
+
+def test_helper_lines_count_for_the_first_exercise_that_uses_them():
+    marked = "### BEGIN SOLUTION\n{}\n### END SOLUTION\n"
+    gap = "def {}():\n    ### BEGIN SOLUTION\n    return {}()\n    ### END SOLUTION\n"
+    solution = (
+        marked.format("import math\nimport os\n\ndef deep():\n    return 1")
+        + gap.format("alone", "len")
+        + gap.format("first", "shallow")
+        + marked.format("def shallow():\n    return deep()\n\ndef unused():\n    return 2")
+        + gap.format("second", "deep")
+    )
+
+    assert exercise_sizes(solution) == {"alone": "1", "first": "1 + 4", "second": "1"}
+
+
+def test_only_the_rows_of_exercises_get_a_size():
+    guide = "| 1 | `first` | 2 | x |\n| 2 | `first` | 9 + 9 | x |\n| rank | `first` | 3 |\n"
+
+    filled = with_sizes(guide, {"first": "1 + 4"})
+
+    assert filled == (
+        "| 1 | `first` | 1 + 4 | x |\n| 2 | `first` | 1 + 4 | x |\n| rank | `first` | 3 |\n"
+    )
 
 
 def test_an_unknown_exercise_is_refused_with_those_there_are():
