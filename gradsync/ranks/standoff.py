@@ -25,6 +25,7 @@ SKIPPED_WHEN_EMPTY = {
     "all_gather_coalesced", "all_gather_into_tensor_coalesced", "reduce_scatter",
     "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced",
 }  # fmt: skip
+ENDS_GROUPS = "destroy_process_group"  # waits for all that its rank has started
 ITEM_BYTES = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "float16": 2, "bfloat16": 2,
     "int64": 8, "float64": 8, "complex64": 8, "complex128": 16,
@@ -53,6 +54,7 @@ class Call:
     meeting: Meeting
     mail: Mail | None = None  # of a send or recv
     from_anyone: bool = False
+    pending: tuple[Call, ...] = ()  # that the end of all groups waits for
 
     @property
     def elsewhere(self) -> set[int]:
@@ -155,6 +157,8 @@ class Standoff:
 
     def missing(self, call: Call) -> set[int]:
         """Return the ranks that have yet to come for this call to complete."""
+        if call.pending:
+            return set().union(*map(self.missing, call.pending))
         if call.from_anyone or call.mail is None or call.collective.op == "recv":
             return call.elsewhere
         group, _, target, tag = call.mail
@@ -190,6 +194,8 @@ class Standoff:
     def _can_go_on(self, call: Call, able: set[int], *, sure: bool) -> bool:
         if call.meeting.conflict is not None:
             return False
+        if call.pending:  # for certain, not even these: another rank may close the connections
+            return sure or all(self._can_go_on(p, able, sure=False) for p in call.pending)
         missing = self.missing(call)
         if call.from_anyone:
             return self._has_mail(call) or not missing.isdisjoint(able)
@@ -209,6 +215,12 @@ class Standoff:
     def _enter(self, rank: int, collective: Collective) -> Call:
         if collective.op in ("send", "recv"):
             return self._post(rank, collective)
+        if collective.op == ENDS_GROUPS:
+            pending = tuple(call for (r, _), call in self._calls.items() if r == rank)
+            meeting = Meeting(0)
+            call = Call(rank, collective, frozenset([rank]), meeting, pending=pending)
+            meeting.calls[rank] = call
+            return call
         expected = frozenset(collective.members) or self._everyone
         position = self._next(collective.group, rank)
         place = (collective.group, position)

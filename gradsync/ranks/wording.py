@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable
 
-from gradsync.ranks.standoff import Call, Meeting, Standoff, Stuck, disagreement
+from gradsync.ranks.standoff import ENDS_GROUPS, Call, Meeting, Standoff, Stuck, disagreement
 from gradsync.records import Collective, Diagnosis, Failure
 
 GUIDE = "Deadlocks"
 SHOWN = 8  # tensors of a call whose shapes are told; a bucket may have hundreds
 NOUNS = {"float32": "float", "float64": "double"}
+UNTIL = "it returns only when all collectives that the rank has started are complete"
 # What a meeting's calls disagree in -> the code, and what is said first.
 MISMATCHES = {
     "ops": ("deadlock-order-differs", "the ranks call different collectives at the same point"),
@@ -28,7 +29,10 @@ def explain(standoff: Standoff, stuck: Stuck) -> Failure:
 
 def deadlock(standoff: Standoff, stuck: Stuck) -> Failure:
     """Some ranks wait for others that can never come."""
+    ending = [call for calls in stuck.values() for call in calls if call.pending]
     first = _first(standoff, stuck)
+    if late := [call for call in first.pending if standoff.missing(call)]:
+        first = late[0]
     missing = standoff.missing(first)
     over = missing & standoff.over
     beside = {
@@ -37,12 +41,17 @@ def deadlock(standoff: Standoff, stuck: Stuck) -> Failure:
         for call in calls
         if call.meeting is first.meeting
     }
-    elsewhere = {rank: calls[0] for rank, calls in stuck.items() if rank not in beside}
+    elsewhere = {
+        rank: calls[0]
+        for rank, calls in stuck.items()
+        if rank not in beside and calls[0] not in ending
+    }
     if over:
         idle = over & standoff.idle
         parts = [_absence(first, over - idle, idle), *_since(beside.values(), "there")]
     else:
         parts = _since(beside.values(), f"in {call_text(first)}")
+    parts += [f"{text}: {UNTIL}" for text in _since(ending, f"in {ENDS_GROUPS}")]
     parts += [text for call in elsewhere.values() for text in waits_texts([call])]
     code = "deadlock-rank-missing" if over else "deadlock-order-differs"
     if first.collective.op == "init_process_group":

@@ -162,6 +162,49 @@ def test_every_kind_of_deadlock_leaves_the_ranks_usable(run, cell, code):
     assert shown(run("t = torch.ones(1)\ndist.all_reduce(t)\nt.item()")) == ["3.0"] * 3
 
 
+PENDING_AT_THE_END = """
+work = dist.all_reduce(x, async_op=True) if rank else None
+if rank:
+    dist.destroy_process_group()
+"""
+
+
+def test_an_end_of_the_group_that_waits_for_a_collective_ends_the_cell(run):
+    began = time.monotonic()
+    outcome = run(PENDING_AT_THE_END)
+    seconds = time.monotonic() - began
+
+    diagnosis = outcome.observation.failure.diagnosis
+    assert (diagnosis.code, diagnosis.ranks) == ("deadlock-rank-missing", (0,))
+    assert diagnosis.explanation == (
+        "rank 0 never entered all_reduce #1 (2 floats): it has already returned; ranks 1, 2 wait "
+        "in destroy_process_group since In [2]:4: it returns only when all collectives that the "
+        "rank has started are complete"
+    )
+    assert seconds < 2
+    assert outcome.lost == ()
+    assert shown(run("dist.barrier()\nkept")) == ["0", "10", "20"]
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "work = dist.all_reduce(x, async_op=True) if rank else None",
+        "work = dist.all_reduce(x, async_op=True)",
+        "work = dist.irecv(x, src=(rank + 1) % 3)",
+        "g = dist.new_group([0, 1])\nwork = dist.barrier(g, async_op=True) if rank == 0 else None",
+    ],
+)
+def test_an_end_of_the_group_on_all_ranks_waits_for_nobody(run, cell):
+    assert shown(run(f"{cell}\ndist.destroy_process_group()\nkept")) == ["0", "10", "20"]
+
+
+def test_a_collective_that_comes_later_completes_an_end_of_the_group(run):
+    late = "else:\n    time.sleep(0.7)\n    dist.all_reduce(x)\nkept"
+
+    assert shown(run(PENDING_AT_THE_END + late)) == ["0", "10", "20"]
+
+
 def test_fifty_deadlocks_in_a_row_leave_no_connection_behind(run):
     count = "len(os.listdir('/dev/fd')), threading.active_count()"
     run("if rank: dist.barrier()")

@@ -94,6 +94,18 @@ def test_a_deadlocked_cell_ends_in_a_second_with_its_explanation_and_timeline(ru
     )
 
 
+def test_a_group_that_is_ended_before_its_collectives_are_complete_ends_the_cell(run):
+    failed = run(
+        "%%ranks 4\nif rank:\n    work = dist.all_reduce(x, async_op=True)\n"
+        "    dist.destroy_process_group()"
+    )
+
+    assert failed.seconds < 2
+    assert "Rank 0 never entered all_reduce #1 (2 floats)" in failed.text
+    assert "wait in destroy_process_group since" in failed.text
+    assert run("%%ranks 4\ndist.barrier()\n'there'").text == "[ranks 0-3] 'there'"
+
+
 def test_lines_are_counted_as_the_notebook_counts_them(run):
     failed = run("%%ranks 4\n\nif rank == 2:\n    raise KeyError('lost')\n")
 
