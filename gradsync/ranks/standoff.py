@@ -8,17 +8,14 @@ whatever time passes, and no time limit is needed to say so.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Set
 
+from gradsync.ranks.calls import Call, Mail, Meeting, disagreement, numel
 from gradsync.records import Collective, Event
 
 # A rank may leave these although some member never came: nothing it needs passes through that one.
 LOOSE_OPS = {"broadcast", "reduce", "gather", "scatter"}
-# Ranks may put tensors of unlike sizes into these.
-UNEVEN_OPS = {"all_to_all", "all_to_all_single", "barrier", "monitored_barrier"}
 # These wait for nobody when there is nothing to exchange.
 SKIPPED_WHEN_EMPTY = {
     "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_into_tensor",
@@ -26,41 +23,7 @@ SKIPPED_WHEN_EMPTY = {
     "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced",
 }  # fmt: skip
 ENDS_GROUPS = "destroy_process_group"  # waits for all that its rank has started
-ITEM_BYTES = {
-    "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "float16": 2, "bfloat16": 2,
-    "int64": 8, "float64": 8, "complex64": 8, "complex128": 16,
-}  # fmt: skip
 MAX_THREADS = 1024  # of a rank that are kept track of
-
-Mail = tuple[str, int, int, int]  # a group, from, to, tag
-
-
-@dataclass(eq=False, slots=True)
-class Meeting:
-    """Calls of different ranks that belong together."""
-
-    position: int  # among those of its group, or of its sender and receiver, from 0
-    calls: dict[int, Call] = field(default_factory=dict)  # by rank
-    conflict: str | None = None  # what the calls disagree in
-
-
-@dataclass(eq=False, slots=True)
-class Call:
-    """One collective as one rank entered it."""
-
-    rank: int
-    collective: Collective
-    expected: frozenset[int]  # the ranks that meet in it
-    meeting: Meeting
-    mail: Mail | None = None  # of a send or recv
-    from_anyone: bool = False
-    pending: tuple[Call, ...] = ()  # that the end of all groups waits for
-
-    @property
-    def elsewhere(self) -> set[int]:
-        """The ranks that have yet to come."""
-        return set(self.expected.difference(self.meeting.calls))
-
 
 Stuck = dict[int, list[Call]]  # by rank, the calls that its threads wait in
 
@@ -200,7 +163,7 @@ class Standoff:
         if call.from_anyone:
             return self._has_mail(call) or not missing.isdisjoint(able)
         collective = call.collective
-        if collective.op in SKIPPED_WHEN_EMPTY and not _numel(collective):
+        if collective.op in SKIPPED_WHEN_EMPTY and not numel(collective):
             return True
         if sure and collective.op in LOOSE_OPS:
             missing = _indispensable(call, missing)
@@ -267,45 +230,9 @@ class Standoff:
         return position
 
 
-def disagreement(views: Sequence[Collective]) -> str | None:
-    """Return what the ranks' views of one meeting disagree in."""
-    first = views[0]
-    if first.op in ("send", "recv"):
-        return None if _fits(views) else "shapes"
-    if any(view.op != first.op for view in views):
-        return "ops"
-    if any(view.root != first.root for view in views):
-        return "roots"
-    if first.op in UNEVEN_OPS:
-        return None
-    if any((v.dtype, _numel(v)) != (first.dtype, _numel(first)) for v in views):
-        return "shapes"
-    return "reductions" if any(view.reduce != first.reduce for view in views) else None
-
-
-def _fits(ends: Sequence[Collective]) -> bool:
-    """Tell whether a message fits its receiver: a longer one aborts it, a shorter one is fine."""
-    send = next((end for end in ends if end.op == "send"), None)
-    recv = next((end for end in ends if end.op == "recv"), None)
-    if send is None or recv is None:
-        return True
-    if send.dtype != recv.dtype:
-        return bytes_of(send) == bytes_of(recv)
-    return bytes_of(send) <= bytes_of(recv)
-
-
 def _indispensable(call: Call, missing: Set[int]) -> set[int]:
     """Return those of the missing that a rank can't leave a loose collective without."""
     root = call.collective.root
     if call.collective.op in ("reduce", "gather"):
         return set(missing) if root == call.rank else set()
     return {root} & missing if root is not None else set()
-
-
-def _numel(collective: Collective) -> int:
-    return sum(map(math.prod, collective.shapes))
-
-
-def bytes_of(collective: Collective) -> int:
-    """Return the bytes of the tensors that a rank put into a collective."""
-    return _numel(collective) * ITEM_BYTES.get(collective.dtype or "", 4)

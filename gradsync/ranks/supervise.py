@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from gradsync.ranks import events, exceptions, failures, postmortem, stacks, values, wire, wording
+from gradsync.ranks.calls import Call
 from gradsync.ranks.crew import Crew, LauncherError
 from gradsync.ranks.exceptions import Raised
 from gradsync.ranks.member import Member
 from gradsync.ranks.patience import Grace, Patience, ProcessorTime
-from gradsync.ranks.standoff import Call, Standoff, Stuck
+from gradsync.ranks.standoff import Standoff, Stuck
 from gradsync.records import Event, Failure, Observation
 
 # Events gather while we rest: who reads each at once takes the ranks' cores away.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable
 
-from gradsync.ranks.standoff import ENDS_GROUPS, Call, Meeting, Standoff, Stuck, disagreement
+from gradsync.ranks.calls import Call, Meeting, disagreement
+from gradsync.ranks.standoff import ENDS_GROUPS, Standoff, Stuck
 from gradsync.records import Collective, Diagnosis, Failure
 
 GUIDE = "Deadlocks"
