@@ -25,7 +25,7 @@ from gradsync.ranks.run import RankFailure, get_launcher
 from gradsync.ranks.standoff import Standoff
 from gradsync.ranks.supervise import START_SECONDS, Run
 from gradsync.ranks.task import check_world_size
-from gradsync.records import Observation
+from gradsync.records import Failure, Observation
 from gradsync.workplace import own_folder
 
 END_SECONDS = 0.6  # for ranks to leave a cell that is ended
@@ -80,7 +80,7 @@ class Session:
         source: str,
         name: str,
         ranks: Collection[int],
-        each_time: Callable[[Sequence[str]], None] = lambda _: None,
+        each_time: Callable[[Sequence[str], Failure | None], None] = lambda *_: None,
     ) -> Outcome:
         """Run a cell on some of the ranks; KeyboardInterrupt ends it on all of them.
 
@@ -88,7 +88,8 @@ class Session:
             source: Python.
             name: of the cell, for places in it: "In [3]".
             ranks: those that run it.
-            each_time: called again and again with what each rank has printed so far.
+            each_time: called again and again with what each rank has printed so far, and with the
+                failure of a rank while others go on.
 
         Raises:
             LauncherError: the ranks are gone; this session is of no use any more.
@@ -104,7 +105,7 @@ class Session:
         run = self._ask("cell", ranks, source=source, name=name)
         stopped = None
         try:
-            seen = run.observe(lambda: each_time(self._printed()))
+            seen = run.observe(lambda: each_time(self._printed(), run.failed()))
         except KeyboardInterrupt:
             seen, stopped = run.so_far(run.failed()), run.at_work()
         if not all(member.over for member in self._members):

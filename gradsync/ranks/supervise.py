@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from gradsync.ranks import events, exceptions, failures, postmortem, stacks, values, wire, wording
+from gradsync.ranks import events, failures, postmortem, stacks, values, wire, wording
 from gradsync.ranks.calls import Call
 from gradsync.ranks.crew import Crew, LauncherError
 from gradsync.ranks.exceptions import Raised
@@ -213,27 +213,7 @@ class Run:
 
     def _failed(self) -> Failure:
         """Return what a rank did that failed of itself, not because another did."""
-        if excess := self._crew.excess():
-            return postmortem.took_too_much(self._members, excess, self._shows)
-        for member in self._members:
-            if member.broken is not None:
-                return member.broken
-        conflicts = self._standoff.conflicts()
-        torn = {rank for meeting in conflicts for rank in meeting.calls}
-        for member in self._members:
-            if member.failed and member.raised is None and member.rank not in torn:
-                return postmortem.left(member, self._crew, self._shows)
-        errors = {m.rank: m.raised for m in self._members if m.raised is not None}
-        culprits = {
-            rank: error
-            for rank, error in errors.items()
-            if not error.in_collective and rank not in torn
-        }
-        if conflicts and not culprits:
-            return wording.mismatch(conflicts[0])
-        told = culprits or errors
-        first = next(iter(told.values()))
-        return exceptions.raised(first, tuple(r for r, error in told.items() if error.alike(first)))
+        return postmortem.failure(self._members, self._crew, self._standoff, self._shows)
 
     def _notice_deaths(self) -> None:
         """Close the books on ranks that have ended, though a child may hold their sockets open."""

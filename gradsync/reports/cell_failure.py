@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from gradsync.records import Observation, Status
+from gradsync.records import Failure, Observation, Status
 from gradsync.reports import timeline
 from gradsync.reports.templating import template
 from gradsync.reports.text import label, printable
+
+MAX_SEVERAL = 8  # unlike exceptions of one cell that are shown
 
 _TITLES: dict[Status, str] = {
     "deadlock": "Deadlock",
@@ -27,6 +29,7 @@ class CellFailure:
     stopped: str | None  # what the ranks were doing, where the user stopped them
     lost: tuple[int, ...]  # ranks that are new processes now
     new_group: bool  # whether the next cell has a new process group
+    goes_on: bool = False  # the cell: other ranks are still running
 
     @property
     def summary(self) -> str:
@@ -34,7 +37,7 @@ class CellFailure:
         failure = self.seen.failure
         if failure is None:
             return "stopped"
-        ranks = f" ({label(failure.diagnosis.ranks)})" if failure.diagnosis.ranks else ""
+        ranks = f" ({label(self.ranks)})" if self.ranks else ""
         return f"{failure.diagnosis.code}{ranks}, explained above"
 
     @property
@@ -43,22 +46,31 @@ class CellFailure:
         return "Stopped" if failure is None else _TITLES.get(failure.status, "Failed")
 
     @property
-    def explanation(self) -> str:
-        failure = self.seen.failure
-        texts = [] if failure is None else [failure.diagnosis.explanation]
-        if self.stopped:
-            texts.append(
-                self.stopped if failure is None else f"you stopped the rest: {self.stopped}"
-            )
-        return ". ".join(text[:1].upper() + text[1:] for text in texts)
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that the failure is about."""
+        return tuple(sorted({rank for failure in self._each for rank in failure.diagnosis.ranks}))
 
     @property
-    def traceback(self) -> str:
-        return self.seen.failure.traceback if self.seen.failure else ""
+    def parts(self) -> list[tuple[str, str]]:
+        """What happened, and the traceback of each part that has one."""
+        each = [(f.diagnosis.explanation, f.traceback) for f in self._each[:MAX_SEVERAL]]
+        if more := self._each[MAX_SEVERAL:]:
+            ranks = sorted(rank for failure in more for rank in failure.diagnosis.ranks)
+            each.append((f"{label(ranks)} raised further exceptions", ""))
+        if self.stopped:
+            each.append((f"you stopped the rest: {self.stopped}" if each else self.stopped, ""))
+        return [(text[:1].upper() + text[1:], traceback) for text, traceback in each]
+
+    @property
+    def _each(self) -> tuple[Failure, ...]:
+        failure = self.seen.failure
+        return () if failure is None else failure.several or (failure,)
 
     @property
     def state(self) -> str:
         """Which ranks keep their variables, and whether they have a new process group."""
+        if self.goes_on:
+            return "Other ranks are still running. The stop button ends the cell on all ranks."
         texts = []
         if self.lost:
             one = len(self.lost) == 1
@@ -78,8 +90,10 @@ class CellFailure:
 
 def plain(failed: CellFailure) -> str:
     """The failure for a terminal."""
-    trace = ["  " + line for line in failed.traceback.splitlines()]
-    return printable("\n".join([f"{failed.title}: {failed.explanation}", *trace, failed.state]))
+    lines = []
+    for text, traceback in failed.parts:
+        lines += [text, *("  " + line for line in traceback.splitlines())]
+    return printable("\n".join([f"{failed.title}: {lines[0]}", *lines[1:], failed.state]))
 
 
 def html(failed: CellFailure) -> str:

@@ -94,6 +94,31 @@ def test_a_deadlocked_cell_ends_in_a_second_with_its_explanation_and_timeline(ru
     )
 
 
+def test_a_failure_is_shown_while_other_ranks_compute(run):
+    failed = run("%%ranks 4\nif rank == 2:\n    1 / 0\ntime.sleep(4)\nlate = rank")
+
+    [(seconds, early)] = failed.first
+    assert "Rank 2 raised ZeroDivisionError: division by zero at In [" in early
+    assert "Other ranks are still running. The stop button ends the cell" in early
+    assert seconds < 2
+    assert failed.error == "CellFailed: exception (rank 2), explained above"
+    assert failed.updates == 1
+    assert "still running" not in failed.text
+    assert run("%%ranks 4 --rank 0,1,3\nlate").text == "[rank 0] 0\n[rank 1] 1\n[rank 3] 3"
+
+
+def test_each_of_several_exceptions_is_shown_once(run):
+    failed = run(
+        "%%ranks 4\nif rank == 1:\n    raise ValueError('one')\nif rank > 1:\n    {}['two']"
+    )
+
+    assert failed.error == "CellFailed: exception (ranks 1-3), explained above"
+    for text in (failed.text, failed.html.replace("&#39;", "'")):
+        assert text.count("Rank 1 raised ValueError: one at In [") == 1
+        assert text.count("Ranks 2, 3 raised KeyError: 'two' at In [") == 1
+        assert text.count("raise ValueError('one')") == 1
+
+
 def test_a_group_that_is_ended_before_its_collectives_are_complete_ends_the_cell(run):
     failed = run(
         "%%ranks 4\nif rank:\n    work = dist.all_reduce(x, async_op=True)\n"
