@@ -37,6 +37,7 @@ class Call:
     meeting: Meeting
     mail: Mail | None = None  # of a send or recv
     from_anyone: bool = False
+    left: bool = False  # it is complete for this rank
     pending: tuple[Call, ...] = ()  # that the end of all groups waits for
 
     @property

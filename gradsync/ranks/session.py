@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -195,14 +196,29 @@ class Session:
 
     def _end(self, run: Run) -> set[int]:
         """End a cell on the ranks that still run it; replace and return those that can't be."""
+        messages = self._wake_up_calls()
         self._lose_group()
         for member in self._members:
-            if not member.over:
-                member.tell("end", {}, b"", TOLD_SECONDS)
+            if messages or not member.over:
+                header = {"messages": messages.get(member.rank, []), "patient": bool(messages)}
+                member.tell("wake" if member.over else "end", header, b"", TOLD_SECONDS)
         late = {member.rank for member in run.await_end(END_SECONDS)}
         for rank in late:
             self._replace(rank)
         return late
+
+    def _wake_up_calls(self) -> dict[int, list[list[Any]]]:
+        """Return, by sender, the messages for ranks that wait for one from any rank.
+
+        Only a message ends such a wait: gloo does not look at connections that are cut.
+        """
+        alive = {member.rank for member in self._members if not member.closed}
+        found: dict[int, list[list[Any]]] = defaultdict(list)
+        for call in self._standoff.waits_for_anyone():
+            for sender in sorted(call.expected & alive - {call.rank})[:1]:
+                place = call.collective
+                found[sender].append([place.group, call.rank, place.tag])
+        return found
 
     def _lose_group(self) -> None:
         """Forget what the ranks have entered: the next cell has a new process group."""

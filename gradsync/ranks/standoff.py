@@ -69,6 +69,7 @@ class Standoff:
         elif event.kind == "go_on":
             waiting.pop(event.thread, None)
         else:
+            entered.left = True
             del self._calls[rank, event.call]
             self._open[rank] -= 1
             for thread in [thread for thread, call in waiting.items() if call is entered]:
@@ -127,6 +128,11 @@ class Standoff:
         group, _, target, tag = call.mail
         return set() if (group, target, tag) in self._from_anyone else call.elsewhere
 
+    def waits_for_anyone(self) -> list[Call]:
+        """Return the calls in which a thread waits for a message from whichever rank."""
+        threads = [call for held in self._waiting.values() for call in held.values()]
+        return [call for call in threads if call.from_anyone]
+
     def conflicts(self) -> list[Meeting]:
         """Return the meetings whose calls do not fit each other, in the order of their groups."""
         return sorted(self._conflicts, key=lambda meeting: meeting.position)
@@ -161,7 +167,7 @@ class Standoff:
             return sure or all(self._can_go_on(p, able, sure=False) for p in call.pending)
         missing = self.missing(call)
         if call.from_anyone:
-            return self._has_mail(call) or not missing.isdisjoint(able)
+            return self._has_mail(call, sure=sure) or not missing.isdisjoint(able)
         collective = call.collective
         if collective.op in SKIPPED_WHEN_EMPTY and not numel(collective):
             return True
@@ -169,11 +175,19 @@ class Standoff:
             missing = _indispensable(call, missing)
         return missing <= able
 
-    def _has_mail(self, call: Call) -> bool:
-        """Tell whether a send is posted that a recv from anyone would take."""
+    def _has_mail(self, call: Call, *, sure: bool) -> bool:
+        """Tell whether a send is posted that a recv from anyone would take.
+
+        One that is complete was taken: by an earlier recv, unless that of this call is on its way.
+        """
         group, tag = call.collective.group, call.collective.tag
-        posted = ((peer, self._mail.get((group, peer, call.rank, tag))) for peer in self._everyone)
-        return any(meetings and peer in meetings[0].calls for peer, meetings in posted)
+        posted = (
+            meeting.calls[peer]
+            for peer in self._everyone
+            for meeting in self._mail.get((group, peer, call.rank, tag), ())
+            if peer in meeting.calls
+        )
+        return any(sure or not send.left for send in posted)
 
     def _enter(self, rank: int, collective: Collective) -> Call:
         if collective.op in ("send", "recv"):

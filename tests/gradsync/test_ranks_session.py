@@ -30,6 +30,7 @@ helper.join() if rank else time.sleep(100)
 """,
     "waits while another computes": "dist.all_reduce(x) if rank else time.sleep(100)",
     "waits for a message": "dist.recv(x, src=0) if rank else time.sleep(100)",
+    "waits for a message from any rank": "dist.recv(x) if rank else time.sleep(100)",
     "waits to make a group": "dist.new_group([0, 1]) if rank else time.sleep(100)",
     "makes a deadlock in a group of its own": """
 dist.destroy_process_group()
@@ -203,6 +204,39 @@ def test_a_collective_that_comes_later_completes_an_end_of_the_group(run):
     late = "else:\n    time.sleep(0.7)\n    dist.all_reduce(x)\nkept"
 
     assert shown(run(PENDING_AT_THE_END + late)) == ["0", "10", "20"]
+
+
+FROM_ANY_RANK = {
+    "all ranks": "dist.recv(x)\nprint('went on')",
+    "two ranks": "dist.recv(x) if rank else None\nprint('went on') if rank else None",
+    "one rank, by a handle": "dist.irecv(x).wait() if rank == 1 else None",
+    "a rank of a group of its own": "g = dist.new_group([1, 2])\n"
+    "dist.recv(x, group=g) if rank == 1 else None",
+    "another tag": "dist.recv(x, tag=3) if rank == 2 else dist.barrier()",
+    "the second of two, where one is sent": "if rank == 0: dist.send(x, 1)\n"
+    "if rank == 1: dist.recv(x), dist.recv(x)",
+    "a helper thread": "def work(): dist.recv(x)\nhelper = threading.Thread(target=work)\n"
+    "if rank == 1: helper.start(), helper.join()",
+}
+
+
+@pytest.mark.parametrize("who", FROM_ANY_RANK)
+def test_variables_survive_a_wait_for_a_message_from_any_rank(run, who):
+    began = time.monotonic()
+    outcome = run(FROM_ANY_RANK[who])
+    seconds = time.monotonic() - began
+
+    assert "from any rank" in outcome.observation.failure.diagnosis.explanation
+    assert outcome.lost == ()
+    assert outcome.observation.output == ("", "", "")
+    assert seconds < 2
+    assert shown(run("dist.barrier()\nkept")) == ["0", "10", "20"]
+
+
+def test_a_message_that_was_taken_from_any_rank_lets_a_rank_compute(run):
+    cell = "if rank == 0: dist.send(x, 1)\nif rank == 1: dist.recv(x), time.sleep(1.5)"
+
+    assert shown(run(f"{cell}\ndist.barrier()\nkept")) == ["0", "10", "20"]
 
 
 def test_fifty_deadlocks_in_a_row_leave_no_connection_behind(run):

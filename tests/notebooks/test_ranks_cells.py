@@ -119,6 +119,15 @@ def test_each_of_several_exceptions_is_shown_once(run):
         assert text.count("raise ValueError('one')") == 1
 
 
+def test_variables_survive_a_wait_for_a_message_that_no_rank_sends(run):
+    run("%%ranks 4\nkept = rank")
+    failed = run("%%ranks 4\ndist.recv(x)")
+
+    assert "wait in recv #1 from any rank (2 floats)" in failed.text
+    assert "All ranks keep their variables" in failed.text
+    assert run("%%ranks 4\ndist.barrier()\nkept // 4").text == "[ranks 0-3] 0"
+
+
 def test_a_group_that_is_ended_before_its_collectives_are_complete_ends_the_cell(run):
     failed = run(
         "%%ranks 4\nif rank:\n    work = dist.all_reduce(x, async_op=True)\n"
