@@ -35,6 +35,7 @@ class Call:
     collective: Collective
     expected: frozenset[int]  # the ranks that meet in it
     meeting: Meeting
+    number: int = 1  # which of its kind it is for this rank, in a notebook in this cell; 0: before
     mail: Mail | None = None  # of a send or recv
     from_anyone: bool = False
     left: bool = False  # it is complete for this rank

@@ -43,6 +43,8 @@ class Outcome:
     new_group: bool = False  # the next cell has a new process group
     stopped: str | None = None  # by the user: what the ranks were at
     lost: tuple[int, ...] = ()  # ranks that are new processes now, without any variables
+    late: tuple[int, ...] = ()  # those of them that could not be interrupted
+    lost_variables: tuple[str, ...] = ()  # of these ranks, as far as they are known
 
 
 class Session:
@@ -62,6 +64,7 @@ class Session:
         self._has_group = False
         self._began = 0.0  # the moment from which the ranks count seconds
         self._standoff = Standoff(world_size)
+        self._variables: list[list[str]] = [[] for _ in range(world_size)]  # as last told
         try:
             crew = _own_launcher(self._stack).crew(world_size, str(self._directory), ())
             self._crew = self._stack.enter_context(crew)
@@ -95,31 +98,30 @@ class Session:
         Raises:
             LauncherError: the ranks are gone; this session is of no use any more.
         """
-        lost = self._replace_dead()
-        for _ in range(MEETINGS):
-            if not self._has_group:
-                lost |= self._meet()
-        if not self._has_group:
-            raise LauncherError("the ranks could not start a process group")
+        lost = self._make_ready()
         self._standoff.renumber()
         self._standoff.idle = set(range(self.world_size)) - set(ranks)
         run = self._ask("cell", ranks, source=source, name=name)
-        stopped = None
+        stopped, late = None, set[int]()
         try:
             seen = run.observe(lambda: each_time(self._printed(), run.failed()))
         except KeyboardInterrupt:
             seen, stopped = run.so_far(run.failed()), run.at_work()
         if not all(member.over for member in self._members):
-            lost |= self._end(run)
+            late = self._end(run)
         seen = replace(seen, output=tuple(self._printed()))
         if any(member.raised and member.raised.in_collective for member in self._members):
             self._lose_group()  # gloo has given up a connection
-        lost |= self._replace_dead()
-        since = run.began - self._began
-        rebased = tuple(replace(event, seconds=event.seconds - since) for event in seen.events)
-        seen = replace(seen, events=rebased)
+        lost |= late | self._replace_dead()
+        lost_variables = dict.fromkeys(n for rank in lost for n in self._variables[rank])
         return Outcome(
-            seen, tuple(sorted(ranks)), not self._has_group, stopped, tuple(sorted(lost))
+            observation=self._shown(seen, lost, run.began - self._began),
+            ranks=tuple(sorted(ranks)),
+            new_group=not self._has_group,
+            stopped=stopped,
+            lost=tuple(sorted(lost)),
+            late=tuple(sorted(late)),
+            lost_variables=tuple(lost_variables),
         )
 
     def push(self, name: str, value: Any) -> None:
@@ -152,6 +154,29 @@ class Session:
         if seen.failure is not None:
             raise RankFailure(seen)
         return seen
+
+    def _make_ready(self) -> set[int]:
+        """Have every rank alive, and in a process group; return those that are new processes."""
+        lost = self._replace_dead()
+        for _ in range(MEETINGS):
+            if not self._has_group:
+                lost |= self._meet()
+        if not self._has_group:
+            raise LauncherError("the ranks could not start a process group")
+        return lost
+
+    def _shown(self, seen: Observation, lost: Collection[int], since: float) -> Observation:
+        """Note which variables ranks have told; return what a cell showed, its seconds from 0."""
+        for rank, value in enumerate(seen.values):
+            if rank in lost:
+                self._variables[rank] = []
+            elif value is not None:
+                self._variables[rank] = value["variables"]
+        return replace(
+            seen,
+            values=tuple(value and value["shown"] for value in seen.values),
+            events=tuple(replace(event, seconds=event.seconds - since) for event in seen.events),
+        )
 
     def _ask(
         self,

@@ -40,6 +40,7 @@ class Standoff:
         self._waiting: dict[int, dict[int, Call]] = defaultdict(dict)  # rank -> thread -> call
         self._others: Counter[int] = Counter()
         self._positions: Counter[tuple[object, ...]] = Counter()
+        self._numbers: Counter[tuple[object, ...]] = Counter()  # the same, of this cell alone
         self._meetings: dict[tuple[str, int], Meeting] = {}  # not yet complete
         self._mail: dict[Mail, deque[Meeting]] = defaultdict(deque)  # one side posted
         self._posted: Counter[int] = Counter()  # how many these are, by who posted them
@@ -77,9 +78,19 @@ class Standoff:
         return True
 
     def renumber(self) -> None:
-        """Count collectives from 1 again, unless one is still under way."""
-        if not self._calls and not self._meetings and not self._mail:
-            self._positions.clear()
+        """Count collectives from 1 again: a cell begins. What is under way is of an earlier one."""
+        self._numbers.clear()
+        for call in self._calls.values():
+            call.number = 0
+        anyone = [call for call in self._calls.values() if call.from_anyone]
+        self._from_anyone = {_address(call) for call in anyone}
+        for mail, meetings in list(self._mail.items()):
+            taken = [m for m in meetings if all(call.left for call in m.calls.values())]
+            for meeting in taken:  # by a recv from anyone
+                meetings.remove(meeting)
+                self._posted.subtract(list(meeting.calls))
+            if not meetings:
+                del self._mail[mail]
 
     def count_open(self, rank: int) -> int:
         """Return how many collectives a rank has entered and not yet left."""
@@ -199,10 +210,10 @@ class Standoff:
             meeting.calls[rank] = call
             return call
         expected = frozenset(collective.members) or self._everyone
-        position = self._next(collective.group, rank)
+        position, number = self._next(collective.group, rank)
         place = (collective.group, position)
         meeting = self._meetings.setdefault(place, Meeting(position))
-        call = Call(rank, collective, expected, meeting)
+        call = Call(rank, collective, expected, meeting, number)
         meeting.calls[rank] = call
         first = next(iter(meeting.calls.values())).collective
         meeting.conflict = meeting.conflict or disagreement([first, collective])
@@ -212,12 +223,12 @@ class Standoff:
 
     def _post(self, rank: int, collective: Collective) -> Call:
         group, peer, tag = collective.group, collective.peer, collective.tag
-        position = self._next(group, rank, collective.op, peer, tag)
+        position, number = self._next(group, rank, collective.op, peer, tag)
         if peer is None:
-            self._from_anyone.add((group, rank, tag))
             everyone = frozenset(collective.members) or self._everyone
             meeting = Meeting(position)
-            call = Call(rank, collective, everyone, meeting, from_anyone=True)
+            call = Call(rank, collective, everyone, meeting, number, from_anyone=True)
+            self._from_anyone.add(_address(call))
             meeting.calls[rank] = call
             return call
         ends = (rank, peer) if collective.op == "send" else (peer, rank)
@@ -232,16 +243,23 @@ class Standoff:
             self._posted[rank] += 1
         if not open_:
             del self._mail[mail]
-        call = Call(rank, collective, frozenset(ends), meeting, mail)
+        call = Call(rank, collective, frozenset(ends), meeting, number, mail)
         meeting.calls[rank] = call
         if (group, ends[1], tag) not in self._from_anyone:  # who knows then which meets which
             meeting.conflict = disagreement([c.collective for c in meeting.calls.values()])
         return call
 
-    def _next(self, *key: object) -> int:
+    def _next(self, *key: object) -> tuple[int, int]:
+        """Return the position of a rank's next call of its kind, and its number in this cell."""
         position = self._positions[key]
         self._positions[key] += 1
-        return position
+        self._numbers[key] += 1
+        return position, self._numbers[key]
+
+
+def _address(call: Call) -> tuple[str, int, int]:
+    """Return where a recv from anyone looks for a message: a group, its rank, a tag."""
+    return call.collective.group, call.rank, call.collective.tag
 
 
 def _indispensable(call: Call, missing: Set[int]) -> set[int]:

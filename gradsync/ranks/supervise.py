@@ -96,9 +96,11 @@ class Run:
 
     def await_end(self, seconds: float) -> list[Member]:
         """Read on until every rank is over or the time is up; return those that are not over."""
-        until = time.monotonic() + seconds
+        patience = Patience(self._crew, time.monotonic())
         with self._lines() as selector:
-            while (late := [m for m in self._members if not m.over]) and time.monotonic() < until:
+            while late := [member for member in self._members if not member.over]:
+                if patience.over(seconds, time.monotonic()):
+                    break
                 self._read(selector)
                 self._notice_deaths()
         return late

@@ -50,6 +50,8 @@ def deadlock(standoff: Standoff, stuck: Stuck) -> Failure:
     if over:
         idle = over & standoff.idle
         parts = [_absence(first, over - idle, idle), *_since(beside.values(), "there")]
+    elif first.from_anyone:  # each rank is alone in its meeting
+        parts, elsewhere = waits_texts([*beside.values(), *elsewhere.values()]), {}
     else:
         parts = _since(beside.values(), f"in {call_text(first)}")
     parts += [f"{text}: {UNTIL}" for text in _since(ending, f"in {ENDS_GROUPS}")]
@@ -81,7 +83,7 @@ def mismatch(meeting: Meeting) -> Failure:
         code = "deadlock-order-differs"  # each means another tensor
     culprits = odd if first.mail is None else list(meeting.calls)
     told = "; ".join(f"{ranks_text(ranks)}: {view}" for view, ranks in views.items())
-    name = f"{first.collective.op} #{meeting.position + 1}"
+    name = _numbered(first)
     return Failure(
         "deadlock",
         Diagnosis(
@@ -125,9 +127,14 @@ def call_text(call: Call) -> str:
     if collective.op in ("send", "recv"):
         whom = "any rank" if collective.peer is None else f"rank {collective.peer}"
         peer = f" to {whom}" if collective.op == "send" else f" from {whom}"
-    number = f" #{call.meeting.position + 1}"
     whose = "the test's own " if collective.by_test else ""
-    return f"{whose}{collective.op}{number}{peer}" + (f" ({details})" if details else "")
+    return f"{whose}{_numbered(call)}{peer}" + (f" ({details})" if details else "")
+
+
+def _numbered(call: Call) -> str:
+    """Return "all_reduce #7", as its rank counts them."""
+    op = call.collective.op
+    return f"{op} #{call.number}" if call.number else f"the {op} of an earlier cell"
 
 
 def line_text(collective: Collective) -> str:

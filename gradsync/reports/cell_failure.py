@@ -11,6 +11,7 @@ from gradsync.reports import timeline
 from gradsync.reports.templating import template
 from gradsync.reports.text import label, printable
 
+MAX_NAMES = 12  # of variables that are lost
 MAX_SEVERAL = 8  # unlike exceptions of one cell that are shown
 
 _TITLES: dict[Status, str] = {
@@ -29,6 +30,8 @@ class CellFailure:
     stopped: str | None  # what the ranks were doing, where the user stopped them
     lost: tuple[int, ...]  # ranks that are new processes now
     new_group: bool  # whether the next cell has a new process group
+    late: tuple[int, ...] = ()  # those of them that could not be interrupted
+    lost_variables: tuple[str, ...] = ()  # of the ranks that are lost
     goes_on: bool = False  # the cell: other ranks are still running
 
     @property
@@ -73,12 +76,7 @@ class CellFailure:
             return "Other ranks are still running. The stop button ends the cell on all ranks."
         texts = []
         if self.lost:
-            one = len(self.lost) == 1
-            processes = "is a new process: its" if one else "are new processes: their"
-            texts.append(
-                f"{label(self.lost).capitalize()} {processes} variables are lost, imports too. "
-                "Run the cells again that made them."
-            )
+            texts += [self._lost_text, "Run the cells again that made them."]
         if len(self.lost) < self.seen.world_size:
             texts.append(f"{'The other' if self.lost else 'All'} ranks keep their variables.")
         if self.new_group:
@@ -86,6 +84,19 @@ class CellFailure:
         elif self.seen.failure and self.seen.failure.diagnosis.code == "group-not-initialised":
             texts.append("`%ranks reset` starts new ranks with a process group, without variables.")
         return " ".join(texts)
+
+    @property
+    def _lost_text(self) -> str:
+        one = len(self.lost) == 1
+        processes = "is a new process: its" if one else "are new processes: their"
+        names = ", ".join(self.lost_variables[:MAX_NAMES])
+        if (more := len(self.lost_variables) - MAX_NAMES) > 0:
+            names += f" and {more} more"
+        text = f"{label(self.lost).capitalize()} {processes} variables are lost"
+        text += f" ({names}), imports too." if names else ", imports too."
+        if self.late:
+            text = f"{label(self.late).capitalize()} could not be interrupted. {text}"
+        return text
 
 
 def plain(failed: CellFailure) -> str:

@@ -440,15 +440,44 @@ def test_a_handle_that_can_never_complete_is_told_in_the_next_cell(run):
 
     outcome = run("work.wait()", [0, 1])
 
-    assert outcome.observation.failure.diagnosis.code == "deadlock-rank-missing"
+    diagnosis = outcome.observation.failure.diagnosis
+    assert diagnosis.code == "deadlock-rank-missing"
+    assert "rank 2 never entered the all_reduce of an earlier cell (2 floats)" in (
+        diagnosis.explanation
+    )
 
 
-def test_collectives_are_counted_from_one_in_each_cell(run):
-    run("dist.barrier()\ndist.barrier()")
+@pytest.mark.parametrize(
+    "before",
+    [
+        "dist.barrier()\ndist.barrier()",
+        "work = dist.all_reduce(x, async_op=True)",
+        "work = dist.all_reduce(x, async_op=True) if rank else None",
+        "work = dist.barrier(async_op=True)\ndist.all_reduce(x)",
+    ],
+)
+def test_collectives_are_counted_from_one_in_each_cell(run, before):
+    run(before)
 
-    outcome = run("if rank: dist.barrier()")
+    outcome = run("dist.barrier() if rank == 0 else None", [0])
 
     assert "barrier #1" in outcome.observation.failure.diagnosis.explanation
+
+
+def test_messages_are_counted_from_one_in_each_cell(run):
+    exchange = "dist.send(x, 1) if rank == 0 else dist.recv(x, 0) if rank == 1 else None"
+    run(f"{exchange}\nwork = dist.irecv(x, tag=1)")
+
+    outcome = run(f"{exchange}\nif rank == 1: dist.recv(x, 0)")
+
+    assert "recv #2 from rank 0" in outcome.observation.failure.diagnosis.explanation
+
+
+def test_a_message_of_an_earlier_cell_that_was_taken_is_not_awaited(run):
+    run("if rank == 0: dist.send(x, 1)\nif rank == 1: dist.recv(x)")
+
+    for cell in ("if rank == 1: dist.recv(x, 0)", "if rank == 0: dist.send(x, 1)"):
+        assert run(cell).observation.failure.diagnosis.code == "deadlock-rank-missing"
 
 
 def test_values_go_to_the_ranks_and_come_back(run, session):

@@ -41,7 +41,14 @@ def descendants(started):
 
 
 def gone(processes):
-    return not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    return not any(map(lives, processes))
+
+
+def lives(process):
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it has ended meanwhile
+        return False
 
 
 def test_a_cell_runs_on_each_rank_and_shows_its_last_value(run):
@@ -123,9 +130,25 @@ def test_variables_survive_a_wait_for_a_message_that_no_rank_sends(run):
     run("%%ranks 4\nkept = rank")
     failed = run("%%ranks 4\ndist.recv(x)")
 
-    assert "wait in recv #1 from any rank (2 floats)" in failed.text
+    assert "Ranks 0, 1, 2, 3 wait in recv #1 from any rank (2 floats) since" in failed.text
     assert "All ranks keep their variables" in failed.text
     assert run("%%ranks 4\ndist.barrier()\nkept // 4").text == "[ranks 0-3] 0"
+
+
+def test_the_variables_of_a_rank_that_can_not_be_interrupted_are_named(fresh):
+    fresh.run("%%ranks 2\nweights = 1\nbatch = 2")
+    request = fresh.begin(
+        "%%ranks 2\nwhile rank:\n    try:\n        time.sleep(0.01)\n"
+        "    except BaseException:\n        pass"
+    )
+    time.sleep(1)
+    fresh.manager.interrupt_kernel()
+    stopped = fresh.finish(request)
+
+    assert (
+        "Rank 1 could not be interrupted. Rank 1 is a new process: its variables are lost "
+        "(weights, batch), imports too. Run the cells again that made them." in stopped.text
+    )
 
 
 def test_a_group_that_is_ended_before_its_collectives_are_complete_ends_the_cell(run):

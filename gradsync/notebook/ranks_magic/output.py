@@ -55,7 +55,10 @@ class CellOutput:
         if failure is not None and failure != before[1]:
             nothing = ("",) * len(printed)
             seen = Observation(len(printed), (None,) * len(printed), (), nothing, 0.0, failure)
-            self._show_failure(cell_failure.CellFailure(seen, None, (), False, goes_on=True))
+            failed = cell_failure.CellFailure(
+                seen, stopped=None, lost=(), new_group=False, goes_on=True
+            )
+            self._show_failure(failed)
 
     def finish(self, outcome: Outcome, *, timeline: bool) -> str | None:
         """Show all of the ranks' output, with the values that they show, and why the cell failed.
@@ -69,7 +72,14 @@ class CellOutput:
             show_timeline(seen)
         if outcome.stopped is None and seen.failure is None:
             return None
-        failed = cell_failure.CellFailure(seen, outcome.stopped, outcome.lost, outcome.new_group)
+        failed = cell_failure.CellFailure(
+            seen=seen,
+            stopped=outcome.stopped,
+            lost=outcome.lost,
+            new_group=outcome.new_group,
+            late=outcome.late,
+            lost_variables=outcome.lost_variables,
+        )
         self._show_failure(failed)
         return failed.summary
 
