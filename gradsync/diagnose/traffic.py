@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradsync.ranks.standoff import bytes_of
+from gradsync.ranks.calls import bytes_of
 from gradsync.records import Collective, Diagnosis, Observation
 
 MARKER = "new_group"  # what a probe calls before that which is measured

@@ -95,8 +95,12 @@ class Cells:
             self._inbox.rest()
         watch.install().begin(self._recorder, self._world_size, ())
 
-    def _run(self, frame: wire.Frame) -> list[dict[str, str]]:
-        """Run a cell as a notebook does; return what it shows beside what it prints."""
+    def _run(self, frame: wire.Frame) -> dict[str, Any]:
+        """Run a cell as a notebook does; return what it shows beside what it prints.
+
+        And the names of the variables, for the trusted side to say which are lost should this
+        process end.
+        """
         source, name = frame.header["source"], frame.header["name"]
         lines = source.splitlines(keepends=True)
         linecache.cache[name] = (len(source), None, lines, name)  # for tracebacks
@@ -113,7 +117,7 @@ class Cells:
             self._inbox.rest()
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
-        return self._displays.take()
+        return {"shown": self._displays.take(), "variables": self._variables()}
 
     def _push(self, frame: wire.Frame) -> None:
         _, inputs = pickle.loads(frame.body)
@@ -126,14 +130,16 @@ class Cells:
 
     def _status(self, _: wire.Frame) -> dict[str, Any]:
         """Return this process's id, and the names of the variables that cells made."""
-        names = [
+        return {"pid": os.getpid(), "variables": self._variables()}
+
+    def _variables(self) -> list[str]:
+        return [
             name
             for name, value in self._namespace.items()
             if name not in self._given
             and not name.startswith("_")
             and not isinstance(value, ModuleType)
         ]
-        return {"pid": os.getpid(), "variables": names}
 
 
 def serve(channel: socket.socket, place: dict[str, Any]) -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -127,6 +128,21 @@ class Raised:
 
     def alike(self, other: Raised) -> bool:
         return (self.type, self.where, self.missing) == (other.type, other.where, other.missing)
+
+
+def first_of(errors: Mapping[int, Raised]) -> Failure:
+    """Return the failure of the first of these ranks, and of others that raised the like.
+
+    Args:
+        errors: by rank, at least one.
+    """
+    first = next(iter(errors.values()))
+    alike = tuple(rank for rank, error in errors.items() if error.alike(first))
+    together: dict[tuple[str, str], list[int]] = {}
+    for rank, error in errors.items():
+        together.setdefault((error.said, error.traceback), []).append(rank)
+    several = [raised(errors[ranks[0]], tuple(ranks)) for ranks in together.values()]
+    return replace(raised(first, alike), several=tuple(several) if len(several) > 1 else ())
 
 
 def raised(error: Raised, ranks: tuple[int, ...]) -> Failure:

@@ -6,8 +6,8 @@ import signal
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
+from gradsync.ranks.calls import Call
 from gradsync.ranks.exceptions import endless_text
-from gradsync.ranks.standoff import Call
 from gradsync.ranks.wording import waits_texts
 from gradsync.records import Diagnosis, Failure
 from gradsync.text import ranks_text

@@ -77,6 +77,10 @@ class Handles:
                     (FUTURE_WAIT if isinstance(first, torch._C.Future) else WORK_WAIT)(first)
         self.recorder.wait(calls[-1])
 
+    def pending(self) -> bool:
+        """Tell whether a collective that has started is not complete yet."""
+        return any(not is_done(handles[0]) for handles in self._handles.values())
+
     def done(
         self, calls: Iterable[int], *, at_once: bool = False, touched: Collection[int] = ()
     ) -> None:

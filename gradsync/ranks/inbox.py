@@ -12,12 +12,19 @@ import signal
 import socket
 import stat
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed import distributed_c10d
 
 from gradsync.ranks import wire
 
 SIGNAL_SECONDS = 0.05  # between two signals to a main thread that goes on
+TOLD_SECONDS = 0.02  # after which all ranks know that the cell ends
+MESSAGE_SECONDS = 0.2  # for a message to come and be taken
 
 
 class CellEnded(KeyboardInterrupt):
@@ -34,6 +41,7 @@ class Inbox:
         self._go = 0  # how many collectives may start that nobody has started yet
         self._ended = False  # the cell, and with it all that waits on this process group
         self._running = False
+        self._sent: list[Any] = []  # keeps what was sent until the next group
         signal.signal(signal.SIGINT, self._interrupt)
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -70,6 +78,7 @@ class Inbox:
     def begin_group(self) -> None:
         """Let collectives start again: on a new process group."""
         self._go, self._ended = 0, False
+        self._sent.clear()
 
     def _interrupt(self, *_: object) -> None:
         if self._running:
@@ -86,23 +95,47 @@ class Inbox:
             if frame is None:
                 break
             if frame.kind == "end":
-                self._end()
+                self._end(frame.header)
+            elif frame.kind == "wake":
+                self._send(frame.header["messages"])
             else:
                 self.commands.put(frame)
         os._exit(0)  # the notebook is gone, or has no more use for this rank
 
-    def _end(self) -> None:
+    def _end(self, header: dict[str, Any]) -> None:
         """Wake every thread: those that wait for leave, in gloo, and at last the main thread."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-        close_connections()
         waiting = threading.Event()
+        if header["patient"]:  # some rank wakes by a message alone, and must not go on then
+            if self._running:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            self._send(header["messages"])
+            until = time.monotonic() + MESSAGE_SECONDS
+            while self._running and time.monotonic() < until:
+                waiting.wait(SIGNAL_SECONDS / 10)
+        close_connections()
         while self._running:  # a program may catch what it is interrupted with, and go on
             waiting.wait(SIGNAL_SECONDS / 10)
             if self._running:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             waiting.wait(SIGNAL_SECONDS)
+
+    def _send(self, messages: list[list[Any]]) -> None:
+        threading.Event().wait(TOLD_SECONDS)
+        for group, to, tag in messages:
+            with suppress(Exception):  # the group, or the connection, is gone
+                self._sent.append(send_nothing(group, to, tag))
+
+
+def send_nothing(name: str, to: int, tag: int) -> Any:
+    """Send a message of no bytes to a rank of a group, and wait for nobody; return its handle."""
+    for group, ranks in list(distributed_c10d._world.pg_group_ranks.items()):
+        if group.group_name == name:
+            backend: Any = group._get_backend(torch.device("cpu"))
+            return backend.send([torch.empty(0)], ranks[to], tag)
+    return None
 
 
 def close_connections() -> None:

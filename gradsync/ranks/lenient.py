@@ -7,7 +7,8 @@ the rest.
 
 from __future__ import annotations
 
-from gradsync.ranks.standoff import Call, Meeting, Standoff, Stuck
+from gradsync.ranks.calls import Call, Meeting
+from gradsync.ranks.standoff import Standoff, Stuck
 from gradsync.records import Event
 
 

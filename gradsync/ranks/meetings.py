@@ -1,4 +1,4 @@
-"""Untrusted side: the functions in which ranks meet over the store, reported like collectives."""
+"""Untrusted side: the functions that begin and end process groups, reported like collectives."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ def install(watch: Watch) -> None:
     """Wrap them."""
     _wrap(watch, "init_process_group", _world)
     _wrap(watch, "new_group", _founders)
+    _wrap(watch, "destroy_process_group", _leavers)
 
 
 def _wrap(
@@ -54,6 +55,14 @@ def _founders(watch: Watch, arguments: dict[str, Any]) -> tuple[int, ...] | None
     if arguments.get("use_local_synchronization") and ranks:
         return tuple(sorted(ranks))
     return watch.everyone
+
+
+def _leavers(watch: Watch, arguments: dict[str, Any]) -> tuple[int, ...] | None:
+    """Return this rank if the end of all groups has to wait: for collectives still under way."""
+    everything = arguments.get("group") in (None, distributed_c10d.GroupMember.WORLD)
+    if not (everything and watch.sees() and watch.handles.pending()):
+        return None
+    return (watch.recorder.rank,)
 
 
 def _by_name(

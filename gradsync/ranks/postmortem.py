@@ -1,16 +1,42 @@
-"""Trusted: why a rank's process is gone, from its exit code and its last words."""
+"""Trusted: which failure a run ended with, and why a rank's process is gone."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 
-from gradsync.ranks import failures, stacks
+from gradsync.ranks import exceptions, failures, stacks, wording
 from gradsync.ranks.crew import Crew, LauncherError
 from gradsync.ranks.member import Member
+from gradsync.ranks.standoff import Standoff
 from gradsync.records import Failure
 
 EXIT_SECONDS = 1.0  # between a rank's closed socket and its exit code
+
+
+def failure(
+    members: Sequence[Member], crew: Crew, standoff: Standoff, shows: Callable[[str], bool]
+) -> Failure:
+    """Return what a rank did that failed of itself, not because another did."""
+    if excess := crew.excess():
+        return took_too_much(members, excess, shows)
+    for member in members:
+        if member.broken is not None:
+            return member.broken
+    conflicts = standoff.conflicts()
+    torn = {rank for meeting in conflicts for rank in meeting.calls}
+    for member in members:
+        if member.failed and member.raised is None and member.rank not in torn:
+            return left(member, crew, shows)
+    errors = {m.rank: m.raised for m in members if m.raised is not None}
+    culprits = {
+        rank: error
+        for rank, error in errors.items()
+        if not error.in_collective and rank not in torn
+    }
+    if conflicts and not culprits:
+        return wording.mismatch(conflicts[0])
+    return exceptions.first_of(culprits or errors)
 
 
 def left(member: Member, crew: Crew, shows: Callable[[str], bool]) -> Failure:

@@ -52,7 +52,8 @@ class Recorder:
         with self._lock:
             call = self._calls
             self._calls += 1
-            if collective.op in LOOSE_OPS:
+            from_anyone = collective.op == "recv" and collective.peer is None
+            if collective.op in LOOSE_OPS or from_anyone:
                 self._urgent.add(call)
             self._add("enter", call, collective)
             if waits:

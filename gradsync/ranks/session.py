@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from gradsync.ranks.run import RankFailure, get_launcher
 from gradsync.ranks.standoff import Standoff
 from gradsync.ranks.supervise import START_SECONDS, Run
 from gradsync.ranks.task import check_world_size
-from gradsync.records import Observation
+from gradsync.records import Failure, Observation
 from gradsync.workplace import own_folder
 
 END_SECONDS = 0.6  # for ranks to leave a cell that is ended
@@ -42,6 +43,8 @@ class Outcome:
     new_group: bool = False  # the next cell has a new process group
     stopped: str | None = None  # by the user: what the ranks were at
     lost: tuple[int, ...] = ()  # ranks that are new processes now, without any variables
+    late: tuple[int, ...] = ()  # those of them that could not be interrupted
+    lost_variables: tuple[str, ...] = ()  # of these ranks, as far as they are known
 
 
 class Session:
@@ -61,6 +64,7 @@ class Session:
         self._has_group = False
         self._began = 0.0  # the moment from which the ranks count seconds
         self._standoff = Standoff(world_size)
+        self._variables: list[list[str]] = [[] for _ in range(world_size)]  # as last told
         try:
             crew = _own_launcher(self._stack).crew(world_size, str(self._directory), ())
             self._crew = self._stack.enter_context(crew)
@@ -80,7 +84,7 @@ class Session:
         source: str,
         name: str,
         ranks: Collection[int],
-        each_time: Callable[[Sequence[str]], None] = lambda _: None,
+        each_time: Callable[[Sequence[str], Failure | None], None] = lambda *_: None,
     ) -> Outcome:
         """Run a cell on some of the ranks; KeyboardInterrupt ends it on all of them.
 
@@ -88,36 +92,36 @@ class Session:
             source: Python.
             name: of the cell, for places in it: "In [3]".
             ranks: those that run it.
-            each_time: called again and again with what each rank has printed so far.
+            each_time: called again and again with what each rank has printed so far, and with the
+                failure of a rank while others go on.
 
         Raises:
             LauncherError: the ranks are gone; this session is of no use any more.
         """
-        lost = self._replace_dead()
-        for _ in range(MEETINGS):
-            if not self._has_group:
-                lost |= self._meet()
-        if not self._has_group:
-            raise LauncherError("the ranks could not start a process group")
+        lost = self._make_ready()
         self._standoff.renumber()
         self._standoff.idle = set(range(self.world_size)) - set(ranks)
         run = self._ask("cell", ranks, source=source, name=name)
-        stopped = None
+        stopped, late = None, set[int]()
         try:
-            seen = run.observe(lambda: each_time(self._printed()))
+            seen = run.observe(lambda: each_time(self._printed(), run.failed()))
         except KeyboardInterrupt:
             seen, stopped = run.so_far(run.failed()), run.at_work()
         if not all(member.over for member in self._members):
-            lost |= self._end(run)
+            late = self._end(run)
         seen = replace(seen, output=tuple(self._printed()))
         if any(member.raised and member.raised.in_collective for member in self._members):
             self._lose_group()  # gloo has given up a connection
-        lost |= self._replace_dead()
-        since = run.began - self._began
-        rebased = tuple(replace(event, seconds=event.seconds - since) for event in seen.events)
-        seen = replace(seen, events=rebased)
+        lost |= late | self._replace_dead()
+        lost_variables = dict.fromkeys(n for rank in lost for n in self._variables[rank])
         return Outcome(
-            seen, tuple(sorted(ranks)), not self._has_group, stopped, tuple(sorted(lost))
+            observation=self._shown(seen, lost, run.began - self._began),
+            ranks=tuple(sorted(ranks)),
+            new_group=not self._has_group,
+            stopped=stopped,
+            lost=tuple(sorted(lost)),
+            late=tuple(sorted(late)),
+            lost_variables=tuple(lost_variables),
         )
 
     def push(self, name: str, value: Any) -> None:
@@ -150,6 +154,29 @@ class Session:
         if seen.failure is not None:
             raise RankFailure(seen)
         return seen
+
+    def _make_ready(self) -> set[int]:
+        """Have every rank alive, and in a process group; return those that are new processes."""
+        lost = self._replace_dead()
+        for _ in range(MEETINGS):
+            if not self._has_group:
+                lost |= self._meet()
+        if not self._has_group:
+            raise LauncherError("the ranks could not start a process group")
+        return lost
+
+    def _shown(self, seen: Observation, lost: Collection[int], since: float) -> Observation:
+        """Note which variables ranks have told; return what a cell showed, its seconds from 0."""
+        for rank, value in enumerate(seen.values):
+            if rank in lost:
+                self._variables[rank] = []
+            elif value is not None:
+                self._variables[rank] = value["variables"]
+        return replace(
+            seen,
+            values=tuple(value and value["shown"] for value in seen.values),
+            events=tuple(replace(event, seconds=event.seconds - since) for event in seen.events),
+        )
 
     def _ask(
         self,
@@ -194,14 +221,29 @@ class Session:
 
     def _end(self, run: Run) -> set[int]:
         """End a cell on the ranks that still run it; replace and return those that can't be."""
+        messages = self._wake_up_calls()
         self._lose_group()
         for member in self._members:
-            if not member.over:
-                member.tell("end", {}, b"", TOLD_SECONDS)
+            if messages or not member.over:
+                header = {"messages": messages.get(member.rank, []), "patient": bool(messages)}
+                member.tell("wake" if member.over else "end", header, b"", TOLD_SECONDS)
         late = {member.rank for member in run.await_end(END_SECONDS)}
         for rank in late:
             self._replace(rank)
         return late
+
+    def _wake_up_calls(self) -> dict[int, list[list[Any]]]:
+        """Return, by sender, the messages for ranks that wait for one from any rank.
+
+        Only a message ends such a wait: gloo does not look at connections that are cut.
+        """
+        alive = {member.rank for member in self._members if not member.closed}
+        found: dict[int, list[list[Any]]] = defaultdict(list)
+        for call in self._standoff.waits_for_anyone():
+            for sender in sorted(call.expected & alive - {call.rank})[:1]:
+                place = call.collective
+                found[sender].append([place.group, call.rank, place.tag])
+        return found
 
     def _lose_group(self) -> None:
         """Forget what the ranks have entered: the next cell has a new process group."""

@@ -8,57 +8,22 @@ whatever time passes, and no time limit is needed to say so.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Set
 
+from gradsync.ranks.calls import Call, Mail, Meeting, disagreement, numel
 from gradsync.records import Collective, Event
 
 # A rank may leave these although some member never came: nothing it needs passes through that one.
 LOOSE_OPS = {"broadcast", "reduce", "gather", "scatter"}
-# Ranks may put tensors of unlike sizes into these.
-UNEVEN_OPS = {"all_to_all", "all_to_all_single", "barrier", "monitored_barrier"}
 # These wait for nobody when there is nothing to exchange.
 SKIPPED_WHEN_EMPTY = {
     "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_into_tensor",
     "all_gather_coalesced", "all_gather_into_tensor_coalesced", "reduce_scatter",
     "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced",
 }  # fmt: skip
-ITEM_BYTES = {
-    "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "float16": 2, "bfloat16": 2,
-    "int64": 8, "float64": 8, "complex64": 8, "complex128": 16,
-}  # fmt: skip
+ENDS_GROUPS = "destroy_process_group"  # waits for all that its rank has started
 MAX_THREADS = 1024  # of a rank that are kept track of
-
-Mail = tuple[str, int, int, int]  # a group, from, to, tag
-
-
-@dataclass(eq=False, slots=True)
-class Meeting:
-    """Calls of different ranks that belong together."""
-
-    position: int  # among those of its group, or of its sender and receiver, from 0
-    calls: dict[int, Call] = field(default_factory=dict)  # by rank
-    conflict: str | None = None  # what the calls disagree in
-
-
-@dataclass(eq=False, slots=True)
-class Call:
-    """One collective as one rank entered it."""
-
-    rank: int
-    collective: Collective
-    expected: frozenset[int]  # the ranks that meet in it
-    meeting: Meeting
-    mail: Mail | None = None  # of a send or recv
-    from_anyone: bool = False
-
-    @property
-    def elsewhere(self) -> set[int]:
-        """The ranks that have yet to come."""
-        return set(self.expected.difference(self.meeting.calls))
-
 
 Stuck = dict[int, list[Call]]  # by rank, the calls that its threads wait in
 
@@ -75,6 +40,7 @@ class Standoff:
         self._waiting: dict[int, dict[int, Call]] = defaultdict(dict)  # rank -> thread -> call
         self._others: Counter[int] = Counter()
         self._positions: Counter[tuple[object, ...]] = Counter()
+        self._numbers: Counter[tuple[object, ...]] = Counter()  # the same, of this cell alone
         self._meetings: dict[tuple[str, int], Meeting] = {}  # not yet complete
         self._mail: dict[Mail, deque[Meeting]] = defaultdict(deque)  # one side posted
         self._posted: Counter[int] = Counter()  # how many these are, by who posted them
@@ -104,6 +70,7 @@ class Standoff:
         elif event.kind == "go_on":
             waiting.pop(event.thread, None)
         else:
+            entered.left = True
             del self._calls[rank, event.call]
             self._open[rank] -= 1
             for thread in [thread for thread, call in waiting.items() if call is entered]:
@@ -111,9 +78,19 @@ class Standoff:
         return True
 
     def renumber(self) -> None:
-        """Count collectives from 1 again, unless one is still under way."""
-        if not self._calls and not self._meetings and not self._mail:
-            self._positions.clear()
+        """Count collectives from 1 again: a cell begins. What is under way is of an earlier one."""
+        self._numbers.clear()
+        for call in self._calls.values():
+            call.number = 0
+        anyone = [call for call in self._calls.values() if call.from_anyone]
+        self._from_anyone = {_address(call) for call in anyone}
+        for mail, meetings in list(self._mail.items()):
+            taken = [m for m in meetings if all(call.left for call in m.calls.values())]
+            for meeting in taken:  # by a recv from anyone
+                meetings.remove(meeting)
+                self._posted.subtract(list(meeting.calls))
+            if not meetings:
+                del self._mail[mail]
 
     def count_open(self, rank: int) -> int:
         """Return how many collectives a rank has entered and not yet left."""
@@ -155,10 +132,17 @@ class Standoff:
 
     def missing(self, call: Call) -> set[int]:
         """Return the ranks that have yet to come for this call to complete."""
+        if call.pending:
+            return set().union(*map(self.missing, call.pending))
         if call.from_anyone or call.mail is None or call.collective.op == "recv":
             return call.elsewhere
         group, _, target, tag = call.mail
         return set() if (group, target, tag) in self._from_anyone else call.elsewhere
+
+    def waits_for_anyone(self) -> list[Call]:
+        """Return the calls in which a thread waits for a message from whichever rank."""
+        threads = [call for held in self._waiting.values() for call in held.values()]
+        return [call for call in threads if call.from_anyone]
 
     def conflicts(self) -> list[Meeting]:
         """Return the meetings whose calls do not fit each other, in the order of their groups."""
@@ -190,30 +174,46 @@ class Standoff:
     def _can_go_on(self, call: Call, able: set[int], *, sure: bool) -> bool:
         if call.meeting.conflict is not None:
             return False
+        if call.pending:  # for certain, not even these: another rank may close the connections
+            return sure or all(self._can_go_on(p, able, sure=False) for p in call.pending)
         missing = self.missing(call)
         if call.from_anyone:
-            return self._has_mail(call) or not missing.isdisjoint(able)
+            return self._has_mail(call, sure=sure) or not missing.isdisjoint(able)
         collective = call.collective
-        if collective.op in SKIPPED_WHEN_EMPTY and not _numel(collective):
+        if collective.op in SKIPPED_WHEN_EMPTY and not numel(collective):
             return True
         if sure and collective.op in LOOSE_OPS:
             missing = _indispensable(call, missing)
         return missing <= able
 
-    def _has_mail(self, call: Call) -> bool:
-        """Tell whether a send is posted that a recv from anyone would take."""
+    def _has_mail(self, call: Call, *, sure: bool) -> bool:
+        """Tell whether a send is posted that a recv from anyone would take.
+
+        One that is complete was taken: by an earlier recv, unless that of this call is on its way.
+        """
         group, tag = call.collective.group, call.collective.tag
-        posted = ((peer, self._mail.get((group, peer, call.rank, tag))) for peer in self._everyone)
-        return any(meetings and peer in meetings[0].calls for peer, meetings in posted)
+        posted = (
+            meeting.calls[peer]
+            for peer in self._everyone
+            for meeting in self._mail.get((group, peer, call.rank, tag), ())
+            if peer in meeting.calls
+        )
+        return any(sure or not send.left for send in posted)
 
     def _enter(self, rank: int, collective: Collective) -> Call:
         if collective.op in ("send", "recv"):
             return self._post(rank, collective)
+        if collective.op == ENDS_GROUPS:
+            pending = tuple(call for (r, _), call in self._calls.items() if r == rank)
+            meeting = Meeting(0)
+            call = Call(rank, collective, frozenset([rank]), meeting, pending=pending)
+            meeting.calls[rank] = call
+            return call
         expected = frozenset(collective.members) or self._everyone
-        position = self._next(collective.group, rank)
+        position, number = self._next(collective.group, rank)
         place = (collective.group, position)
         meeting = self._meetings.setdefault(place, Meeting(position))
-        call = Call(rank, collective, expected, meeting)
+        call = Call(rank, collective, expected, meeting, number)
         meeting.calls[rank] = call
         first = next(iter(meeting.calls.values())).collective
         meeting.conflict = meeting.conflict or disagreement([first, collective])
@@ -223,12 +223,12 @@ class Standoff:
 
     def _post(self, rank: int, collective: Collective) -> Call:
         group, peer, tag = collective.group, collective.peer, collective.tag
-        position = self._next(group, rank, collective.op, peer, tag)
+        position, number = self._next(group, rank, collective.op, peer, tag)
         if peer is None:
-            self._from_anyone.add((group, rank, tag))
             everyone = frozenset(collective.members) or self._everyone
             meeting = Meeting(position)
-            call = Call(rank, collective, everyone, meeting, from_anyone=True)
+            call = Call(rank, collective, everyone, meeting, number, from_anyone=True)
+            self._from_anyone.add(_address(call))
             meeting.calls[rank] = call
             return call
         ends = (rank, peer) if collective.op == "send" else (peer, rank)
@@ -243,43 +243,23 @@ class Standoff:
             self._posted[rank] += 1
         if not open_:
             del self._mail[mail]
-        call = Call(rank, collective, frozenset(ends), meeting, mail)
+        call = Call(rank, collective, frozenset(ends), meeting, number, mail)
         meeting.calls[rank] = call
         if (group, ends[1], tag) not in self._from_anyone:  # who knows then which meets which
             meeting.conflict = disagreement([c.collective for c in meeting.calls.values()])
         return call
 
-    def _next(self, *key: object) -> int:
+    def _next(self, *key: object) -> tuple[int, int]:
+        """Return the position of a rank's next call of its kind, and its number in this cell."""
         position = self._positions[key]
         self._positions[key] += 1
-        return position
+        self._numbers[key] += 1
+        return position, self._numbers[key]
 
 
-def disagreement(views: Sequence[Collective]) -> str | None:
-    """Return what the ranks' views of one meeting disagree in."""
-    first = views[0]
-    if first.op in ("send", "recv"):
-        return None if _fits(views) else "shapes"
-    if any(view.op != first.op for view in views):
-        return "ops"
-    if any(view.root != first.root for view in views):
-        return "roots"
-    if first.op in UNEVEN_OPS:
-        return None
-    if any((v.dtype, _numel(v)) != (first.dtype, _numel(first)) for v in views):
-        return "shapes"
-    return "reductions" if any(view.reduce != first.reduce for view in views) else None
-
-
-def _fits(ends: Sequence[Collective]) -> bool:
-    """Tell whether a message fits its receiver: a longer one aborts it, a shorter one is fine."""
-    send = next((end for end in ends if end.op == "send"), None)
-    recv = next((end for end in ends if end.op == "recv"), None)
-    if send is None or recv is None:
-        return True
-    if send.dtype != recv.dtype:
-        return bytes_of(send) == bytes_of(recv)
-    return bytes_of(send) <= bytes_of(recv)
+def _address(call: Call) -> tuple[str, int, int]:
+    """Return where a recv from anyone looks for a message: a group, its rank, a tag."""
+    return call.collective.group, call.rank, call.collective.tag
 
 
 def _indispensable(call: Call, missing: Set[int]) -> set[int]:
@@ -288,12 +268,3 @@ def _indispensable(call: Call, missing: Set[int]) -> set[int]:
     if call.collective.op in ("reduce", "gather"):
         return set(missing) if root == call.rank else set()
     return {root} & missing if root is not None else set()
-
-
-def _numel(collective: Collective) -> int:
-    return sum(map(math.prod, collective.shapes))
-
-
-def bytes_of(collective: Collective) -> int:
-    """Return the bytes of the tensors that a rank put into a collective."""
-    return _numel(collective) * ITEM_BYTES.get(collective.dtype or "", 4)

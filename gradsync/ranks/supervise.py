@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from gradsync.ranks import events, exceptions, failures, postmortem, stacks, values, wire, wording
+from gradsync.ranks import events, failures, postmortem, stacks, values, wire, wording
+from gradsync.ranks.calls import Call
 from gradsync.ranks.crew import Crew, LauncherError
 from gradsync.ranks.exceptions import Raised
 from gradsync.ranks.member import Member
 from gradsync.ranks.patience import Grace, Patience, ProcessorTime
-from gradsync.ranks.standoff import Call, Standoff, Stuck
+from gradsync.ranks.standoff import Standoff, Stuck
 from gradsync.records import Event, Failure, Observation
 
 # Events gather while we rest: who reads each at once takes the ranks' cores away.
@@ -95,9 +96,11 @@ class Run:
 
     def await_end(self, seconds: float) -> list[Member]:
         """Read on until every rank is over or the time is up; return those that are not over."""
-        until = time.monotonic() + seconds
+        patience = Patience(self._crew, time.monotonic())
         with self._lines() as selector:
-            while (late := [m for m in self._members if not m.over]) and time.monotonic() < until:
+            while late := [member for member in self._members if not member.over]:
+                if patience.over(seconds, time.monotonic()):
+                    break
                 self._read(selector)
                 self._notice_deaths()
         return late
@@ -212,27 +215,7 @@ class Run:
 
     def _failed(self) -> Failure:
         """Return what a rank did that failed of itself, not because another did."""
-        if excess := self._crew.excess():
-            return postmortem.took_too_much(self._members, excess, self._shows)
-        for member in self._members:
-            if member.broken is not None:
-                return member.broken
-        conflicts = self._standoff.conflicts()
-        torn = {rank for meeting in conflicts for rank in meeting.calls}
-        for member in self._members:
-            if member.failed and member.raised is None and member.rank not in torn:
-                return postmortem.left(member, self._crew, self._shows)
-        errors = {m.rank: m.raised for m in self._members if m.raised is not None}
-        culprits = {
-            rank: error
-            for rank, error in errors.items()
-            if not error.in_collective and rank not in torn
-        }
-        if conflicts and not culprits:
-            return wording.mismatch(conflicts[0])
-        told = culprits or errors
-        first = next(iter(told.values()))
-        return exceptions.raised(first, tuple(r for r, error in told.items() if error.alike(first)))
+        return postmortem.failure(self._members, self._crew, self._standoff, self._shows)
 
     def _notice_deaths(self) -> None:
         """Close the books on ranks that have ended, though a child may hold their sockets open."""

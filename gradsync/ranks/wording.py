@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from gradsync.ranks.standoff import Call, Meeting, Standoff, Stuck, disagreement
+from gradsync.ranks.calls import Call, Meeting, disagreement
+from gradsync.ranks.standoff import ENDS_GROUPS, Standoff, Stuck
 from gradsync.records import Collective, Diagnosis, Failure
 from gradsync.text import counted, ranks_text
 
 GUIDE = "Deadlocks"
 SHOWN = 8  # tensors of a call whose shapes are told; a bucket may have hundreds
 NOUNS = {"float32": "float", "float64": "double"}
+UNTIL = "it returns only when all collectives that the rank has started are complete"
 # What a meeting's calls disagree in -> the code, and what is said first.
 MISMATCHES = {
     "ops": ("deadlock-order-differs", "the ranks call different collectives at the same point"),
@@ -29,7 +31,10 @@ def explain(standoff: Standoff, stuck: Stuck) -> Failure:
 
 def deadlock(standoff: Standoff, stuck: Stuck) -> Failure:
     """Some ranks wait for others that can never come."""
+    ending = [call for calls in stuck.values() for call in calls if call.pending]
     first = _first(standoff, stuck)
+    if late := [call for call in first.pending if standoff.missing(call)]:
+        first = late[0]
     missing = standoff.missing(first)
     over = missing & standoff.over
     beside = {
@@ -38,12 +43,19 @@ def deadlock(standoff: Standoff, stuck: Stuck) -> Failure:
         for call in calls
         if call.meeting is first.meeting
     }
-    elsewhere = {rank: calls[0] for rank, calls in stuck.items() if rank not in beside}
+    elsewhere = {
+        rank: calls[0]
+        for rank, calls in stuck.items()
+        if rank not in beside and calls[0] not in ending
+    }
     if over:
         idle = over & standoff.idle
         parts = [_absence(first, over - idle, idle), *_since(beside.values(), "there")]
+    elif first.from_anyone:  # each rank is alone in its meeting
+        parts, elsewhere = waits_texts([*beside.values(), *elsewhere.values()]), {}
     else:
         parts = _since(beside.values(), f"in {call_text(first)}")
+    parts += [f"{text}: {UNTIL}" for text in _since(ending, f"in {ENDS_GROUPS}")]
     parts += [text for call in elsewhere.values() for text in waits_texts([call])]
     code = "deadlock-rank-missing" if over else "deadlock-order-differs"
     if first.collective.op == "init_process_group":
@@ -72,7 +84,7 @@ def mismatch(meeting: Meeting) -> Failure:
         code = "deadlock-order-differs"  # each means another tensor
     culprits = odd if first.mail is None else list(meeting.calls)
     told = "; ".join(f"{ranks_text(ranks)}: {view}" for view, ranks in views.items())
-    name = f"{first.collective.op} #{meeting.position + 1}"
+    name = _numbered(first)
     return Failure(
         "deadlock",
         Diagnosis(
@@ -106,9 +118,14 @@ def call_text(call: Call) -> str:
     if collective.op in ("send", "recv"):
         whom = "any rank" if collective.peer is None else f"rank {collective.peer}"
         peer = f" to {whom}" if collective.op == "send" else f" from {whom}"
-    number = f" #{call.meeting.position + 1}"
     whose = "the test's own " if collective.by_test else ""
-    return f"{whose}{collective.op}{number}{peer}" + (f" ({details})" if details else "")
+    return f"{whose}{_numbered(call)}{peer}" + (f" ({details})" if details else "")
+
+
+def _numbered(call: Call) -> str:
+    """Return "all_reduce #7", as its rank counts them."""
+    op = call.collective.op
+    return f"{op} #{call.number}" if call.number else f"the {op} of an earlier cell"
 
 
 def line_text(collective: Collective) -> str:

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from gradsync.records import Observation, Status
+from gradsync.records import Failure, Observation, Status
 from gradsync.reports import timeline
 from gradsync.reports.templating import template
 from gradsync.reports.text import printable
 from gradsync.text import ranks_text, verb
+
+MAX_NAMES = 12  # of variables that are lost
+MAX_SEVERAL = 8  # unlike exceptions of one cell that are shown
 
 _TITLES: dict[Status, str] = {
     "deadlock": "Deadlock",
@@ -28,6 +31,9 @@ class CellFailure:
     stopped: str | None  # what the ranks were doing, where the user stopped them
     lost: tuple[int, ...]  # ranks that are new processes now
     new_group: bool  # whether the next cell has a new process group
+    late: tuple[int, ...] = ()  # those of them that could not be interrupted
+    lost_variables: tuple[str, ...] = ()  # of the ranks that are lost
+    goes_on: bool = False  # the cell: other ranks are still running
 
     @property
     def summary(self) -> str:
@@ -35,7 +41,7 @@ class CellFailure:
         failure = self.seen.failure
         if failure is None:
             return "stopped"
-        ranks = f" ({ranks_text(failure.diagnosis.ranks)})" if failure.diagnosis.ranks else ""
+        ranks = f" ({ranks_text(self.ranks)})" if self.ranks else ""
         return f"{failure.diagnosis.code}{ranks}, explained above"
 
     @property
@@ -44,29 +50,34 @@ class CellFailure:
         return "Stopped" if failure is None else _TITLES.get(failure.status, "Failed")
 
     @property
-    def explanation(self) -> str:
-        failure = self.seen.failure
-        texts = [] if failure is None else [failure.diagnosis.explanation]
-        if self.stopped:
-            texts.append(
-                self.stopped if failure is None else f"you stopped the rest: {self.stopped}"
-            )
-        return ". ".join(text[:1].upper() + text[1:] for text in texts)
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that the failure is about."""
+        return tuple(sorted({rank for failure in self._each for rank in failure.diagnosis.ranks}))
 
     @property
-    def traceback(self) -> str:
-        return self.seen.failure.traceback if self.seen.failure else ""
+    def parts(self) -> list[tuple[str, str]]:
+        """What happened, and the traceback of each part that has one."""
+        each = [(f.diagnosis.explanation, f.traceback) for f in self._each[:MAX_SEVERAL]]
+        if more := self._each[MAX_SEVERAL:]:
+            ranks = sorted(rank for failure in more for rank in failure.diagnosis.ranks)
+            each.append((f"{ranks_text(ranks)} raised further exceptions", ""))
+        if self.stopped:
+            each.append((f"you stopped the rest: {self.stopped}" if each else self.stopped, ""))
+        return [(text[:1].upper() + text[1:], traceback) for text, traceback in each]
+
+    @property
+    def _each(self) -> tuple[Failure, ...]:
+        failure = self.seen.failure
+        return () if failure is None else failure.several or (failure,)
 
     @property
     def state(self) -> str:
         """Which ranks keep their variables, and whether they have a new process group."""
+        if self.goes_on:
+            return "Other ranks are still running. The stop button ends the cell on all ranks."
         texts = []
         if self.lost:
-            who = ranks_text(self.lost).capitalize()
-            new = verb(self.lost, "is a new process: its", "are new processes: their")
-            texts.append(
-                f"{who} {new} variables are lost, imports too. Run the cells again that made them."
-            )
+            texts += [self._lost_text, "Run the cells again that made them."]
         if len(self.lost) < self.seen.world_size:
             texts.append(f"{'The other' if self.lost else 'All'} ranks keep their variables.")
         if self.new_group:
@@ -75,11 +86,25 @@ class CellFailure:
             texts.append("`%ranks reset` starts new ranks with a process group, without variables.")
         return " ".join(texts)
 
+    @property
+    def _lost_text(self) -> str:
+        processes = verb(self.lost, "is a new process: its", "are new processes: their")
+        names = ", ".join(self.lost_variables[:MAX_NAMES])
+        if (more := len(self.lost_variables) - MAX_NAMES) > 0:
+            names += f" and {more} more"
+        text = f"{ranks_text(self.lost).capitalize()} {processes} variables are lost"
+        text += f" ({names}), imports too." if names else ", imports too."
+        if self.late:
+            text = f"{ranks_text(self.late).capitalize()} could not be interrupted. {text}"
+        return text
+
 
 def plain(failed: CellFailure) -> str:
     """The failure for a terminal."""
-    trace = ["  " + line for line in failed.traceback.splitlines()]
-    return printable("\n".join([f"{failed.title}: {failed.explanation}", *trace, failed.state]))
+    lines = []
+    for text, traceback in failed.parts:
+        lines += [text, *("  " + line for line in traceback.splitlines())]
+    return printable("\n".join([f"{failed.title}: {lines[0]}", *lines[1:], failed.state]))
 
 
 def html(failed: CellFailure) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from gradsync.diagnose.traffic import bytes_by_rank, too_many_bytes
-from gradsync.ranks.standoff import bytes_of
+from gradsync.ranks.calls import bytes_of
 from gradsync.records import Collective, Event, Observation
 
 

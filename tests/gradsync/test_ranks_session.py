@@ -30,6 +30,7 @@ helper.join() if rank else time.sleep(100)
 """,
     "waits while another computes": "dist.all_reduce(x) if rank else time.sleep(100)",
     "waits for a message": "dist.recv(x, src=0) if rank else time.sleep(100)",
+    "waits for a message from any rank": "dist.recv(x) if rank else time.sleep(100)",
     "waits to make a group": "dist.new_group([0, 1]) if rank else time.sleep(100)",
     "makes a deadlock in a group of its own": """
 dist.destroy_process_group()
@@ -160,6 +161,82 @@ def test_every_kind_of_deadlock_leaves_the_ranks_usable(run, cell, code):
 
     assert outcome.observation.failure.diagnosis.code == code
     assert shown(run("t = torch.ones(1)\ndist.all_reduce(t)\nt.item()")) == ["3.0"] * 3
+
+
+PENDING_AT_THE_END = """
+work = dist.all_reduce(x, async_op=True) if rank else None
+if rank:
+    dist.destroy_process_group()
+"""
+
+
+def test_an_end_of_the_group_that_waits_for_a_collective_ends_the_cell(run):
+    began = time.monotonic()
+    outcome = run(PENDING_AT_THE_END)
+    seconds = time.monotonic() - began
+
+    diagnosis = outcome.observation.failure.diagnosis
+    assert (diagnosis.code, diagnosis.ranks) == ("deadlock-rank-missing", (0,))
+    assert diagnosis.explanation == (
+        "rank 0 never entered all_reduce #1 (2 floats): it has already returned; ranks 1, 2 wait "
+        "in destroy_process_group since In [2]:4: it returns only when all collectives that the "
+        "rank has started are complete"
+    )
+    assert seconds < 2
+    assert outcome.lost == ()
+    assert shown(run("dist.barrier()\nkept")) == ["0", "10", "20"]
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "work = dist.all_reduce(x, async_op=True) if rank else None",
+        "work = dist.all_reduce(x, async_op=True)",
+        "work = dist.irecv(x, src=(rank + 1) % 3)",
+        "g = dist.new_group([0, 1])\nwork = dist.barrier(g, async_op=True) if rank == 0 else None",
+    ],
+)
+def test_an_end_of_the_group_on_all_ranks_waits_for_nobody(run, cell):
+    assert shown(run(f"{cell}\ndist.destroy_process_group()\nkept")) == ["0", "10", "20"]
+
+
+def test_a_collective_that_comes_later_completes_an_end_of_the_group(run):
+    late = "else:\n    time.sleep(0.7)\n    dist.all_reduce(x)\nkept"
+
+    assert shown(run(PENDING_AT_THE_END + late)) == ["0", "10", "20"]
+
+
+FROM_ANY_RANK = {
+    "all ranks": "dist.recv(x)\nprint('went on')",
+    "two ranks": "dist.recv(x) if rank else None\nprint('went on') if rank else None",
+    "one rank, by a handle": "dist.irecv(x).wait() if rank == 1 else None",
+    "a rank of a group of its own": "g = dist.new_group([1, 2])\n"
+    "dist.recv(x, group=g) if rank == 1 else None",
+    "another tag": "dist.recv(x, tag=3) if rank == 2 else dist.barrier()",
+    "the second of two, where one is sent": "if rank == 0: dist.send(x, 1)\n"
+    "if rank == 1: dist.recv(x), dist.recv(x)",
+    "a helper thread": "def work(): dist.recv(x)\nhelper = threading.Thread(target=work)\n"
+    "if rank == 1: helper.start(), helper.join()",
+}
+
+
+@pytest.mark.parametrize("who", FROM_ANY_RANK)
+def test_variables_survive_a_wait_for_a_message_from_any_rank(run, who):
+    began = time.monotonic()
+    outcome = run(FROM_ANY_RANK[who])
+    seconds = time.monotonic() - began
+
+    assert "from any rank" in outcome.observation.failure.diagnosis.explanation
+    assert outcome.lost == ()
+    assert outcome.observation.output == ("", "", "")
+    assert seconds < 2
+    assert shown(run("dist.barrier()\nkept")) == ["0", "10", "20"]
+
+
+def test_a_message_that_was_taken_from_any_rank_lets_a_rank_compute(run):
+    cell = "if rank == 0: dist.send(x, 1)\nif rank == 1: dist.recv(x), time.sleep(1.5)"
+
+    assert shown(run(f"{cell}\ndist.barrier()\nkept")) == ["0", "10", "20"]
 
 
 def test_fifty_deadlocks_in_a_row_leave_no_connection_behind(run):
@@ -363,15 +440,44 @@ def test_a_handle_that_can_never_complete_is_told_in_the_next_cell(run):
 
     outcome = run("work.wait()", [0, 1])
 
-    assert outcome.observation.failure.diagnosis.code == "deadlock-rank-missing"
+    diagnosis = outcome.observation.failure.diagnosis
+    assert diagnosis.code == "deadlock-rank-missing"
+    assert "rank 2 never entered the all_reduce of an earlier cell (2 floats)" in (
+        diagnosis.explanation
+    )
 
 
-def test_collectives_are_counted_from_one_in_each_cell(run):
-    run("dist.barrier()\ndist.barrier()")
+@pytest.mark.parametrize(
+    "before",
+    [
+        "dist.barrier()\ndist.barrier()",
+        "work = dist.all_reduce(x, async_op=True)",
+        "work = dist.all_reduce(x, async_op=True) if rank else None",
+        "work = dist.barrier(async_op=True)\ndist.all_reduce(x)",
+    ],
+)
+def test_collectives_are_counted_from_one_in_each_cell(run, before):
+    run(before)
 
-    outcome = run("if rank: dist.barrier()")
+    outcome = run("dist.barrier() if rank == 0 else None", [0])
 
     assert "barrier #1" in outcome.observation.failure.diagnosis.explanation
+
+
+def test_messages_are_counted_from_one_in_each_cell(run):
+    exchange = "dist.send(x, 1) if rank == 0 else dist.recv(x, 0) if rank == 1 else None"
+    run(f"{exchange}\nwork = dist.irecv(x, tag=1)")
+
+    outcome = run(f"{exchange}\nif rank == 1: dist.recv(x, 0)")
+
+    assert "recv #2 from rank 0" in outcome.observation.failure.diagnosis.explanation
+
+
+def test_a_message_of_an_earlier_cell_that_was_taken_is_not_awaited(run):
+    run("if rank == 0: dist.send(x, 1)\nif rank == 1: dist.recv(x)")
+
+    for cell in ("if rank == 1: dist.recv(x, 0)", "if rank == 0: dist.send(x, 1)"):
+        assert run(cell).observation.failure.diagnosis.code == "deadlock-rank-missing"
 
 
 def test_values_go_to_the_ranks_and_come_back(run, session):

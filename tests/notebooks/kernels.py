@@ -27,6 +27,7 @@ class Result:
     traceback: str = ""
     shown: list[dict[str, Any]] = field(default_factory=list)  # MIME type -> data
     updates: int = 0
+    first: list[tuple[float, str]] = field(default_factory=list)  # of each display: when, the text
 
     @property
     def text(self) -> str:
@@ -67,6 +68,9 @@ class Kernel:
             if kind == "status" and content["execution_state"] == "idle":
                 result.seconds = time.monotonic() - began
                 return result
+            if kind == "display_data":
+                text = content["data"].get("text/plain", "")
+                result.first.append((time.monotonic() - began, text))
             _take(result, displays, kind, content)
         raise TimeoutError("the cell did not end")
 

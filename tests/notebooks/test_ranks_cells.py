@@ -43,7 +43,14 @@ def descendants(started):
 
 
 def gone(processes):
-    return not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    return not any(map(lives, processes))
+
+
+def lives(process):
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it has ended meanwhile
+        return False
 
 
 def test_a_cell_runs_on_each_rank_and_shows_its_last_value(run):
@@ -94,6 +101,68 @@ def test_a_deadlocked_cell_ends_in_a_second_with_its_explanation_and_timeline(ru
     assert run("%%ranks 4\ndist.all_reduce(x)\nkept").text == (
         "[rank 0] 0\n[rank 1] 1\n[rank 2] 2\n[rank 3] 3"
     )
+
+
+def test_a_failure_is_shown_while_other_ranks_compute(run):
+    failed = run("%%ranks 4\nif rank == 2:\n    1 / 0\ntime.sleep(4)\nlate = rank")
+
+    [(seconds, early)] = failed.first
+    assert "Rank 2 raised ZeroDivisionError: division by zero at In [" in early
+    assert "Other ranks are still running. The stop button ends the cell" in early
+    assert seconds < 2
+    assert failed.error == "CellFailed: exception (rank 2), explained above"
+    assert failed.updates == 1
+    assert "still running" not in failed.text
+    assert run("%%ranks 4 --rank 0,1,3\nlate").text == "[rank 0] 0\n[rank 1] 1\n[rank 3] 3"
+
+
+def test_each_of_several_exceptions_is_shown_once(run):
+    failed = run(
+        "%%ranks 4\nif rank == 1:\n    raise ValueError('one')\nif rank > 1:\n    {}['two']"
+    )
+
+    assert failed.error == "CellFailed: exception (ranks 1-3), explained above"
+    for text in (failed.text, failed.html.replace("&#39;", "'")):
+        assert text.count("Rank 1 raised ValueError: one at In [") == 1
+        assert text.count("Ranks 2, 3 raised KeyError: 'two' at In [") == 1
+        assert text.count("raise ValueError('one')") == 1
+
+
+def test_variables_survive_a_wait_for_a_message_that_no_rank_sends(run):
+    run("%%ranks 4\nkept = rank")
+    failed = run("%%ranks 4\ndist.recv(x)")
+
+    assert "Ranks 0, 1, 2, 3 wait in recv #1 from any rank (2 floats) since" in failed.text
+    assert "All ranks keep their variables" in failed.text
+    assert run("%%ranks 4\ndist.barrier()\nkept // 4").text == "[ranks 0-3] 0"
+
+
+def test_the_variables_of_a_rank_that_can_not_be_interrupted_are_named(fresh):
+    fresh.run("%%ranks 2\nweights = 1\nbatch = 2")
+    request = fresh.begin(
+        "%%ranks 2\nwhile rank:\n    try:\n        time.sleep(0.01)\n"
+        "    except BaseException:\n        pass"
+    )
+    time.sleep(1)
+    fresh.manager.interrupt_kernel()
+    stopped = fresh.finish(request)
+
+    assert (
+        "Rank 1 could not be interrupted. Rank 1 is a new process: its variables are lost "
+        "(weights, batch), imports too. Run the cells again that made them." in stopped.text
+    )
+
+
+def test_a_group_that_is_ended_before_its_collectives_are_complete_ends_the_cell(run):
+    failed = run(
+        "%%ranks 4\nif rank:\n    work = dist.all_reduce(x, async_op=True)\n"
+        "    dist.destroy_process_group()"
+    )
+
+    assert failed.seconds < 2
+    assert "Rank 0 never entered all_reduce #1 (2 floats)" in failed.text
+    assert "wait in destroy_process_group since" in failed.text
+    assert run("%%ranks 4\ndist.barrier()\n'there'").text == "[ranks 0-3] 'there'"
 
 
 def test_lines_are_counted_as_the_notebook_counts_them(run):

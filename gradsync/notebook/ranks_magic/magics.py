@@ -14,7 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from gradsync.notebook.ranks_magic.output import CellOutput, show_failure, show_timeline
+from gradsync.notebook.ranks_magic.output import CellOutput
 from gradsync.notebook.ranks_magic.sessions import Sessions
 from gradsync.ranks import RankFailure, get_launcher
 from gradsync.ranks.session import Session
@@ -89,10 +89,7 @@ class RanksMagics(Magics):
         except BaseException:
             self.sessions.forget(session)
             raise
-        output.finish(outcome.observation)
-        if options.timeline:
-            show_timeline(outcome.observation)
-        if summary := show_failure(outcome):
+        if summary := output.finish(outcome, timeline=options.timeline):
             raise CellFailed(summary)
 
     def _status(self) -> None:

@@ -1,4 +1,7 @@
-"""What a cell on N ranks shows in the notebook: its output as it comes, and why it failed."""
+"""What a cell on N ranks shows in the notebook: its output as it comes, and why it failed.
+
+A rank's failure is shown soon, though others compute on; what is known at the end replaces it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 from IPython.display import display, update_display
 
 from gradsync.ranks.session import Outcome
-from gradsync.records import Observation
+from gradsync.records import Failure, Observation
 from gradsync.reports import cell_failure, overlap
 from gradsync.reports import ranks as rank_output
 
@@ -17,57 +20,78 @@ FIRST_SECONDS = 0.4  # a cell that takes longer shows its output before its end
 EACH_SECONDS = 0.25  # between two updates
 
 
+class Display:
+    """One place below a cell, whose contents can be replaced."""
+
+    def __init__(self) -> None:
+        self._id: str | None = None  # once there is something
+
+    def show(self, html: str, plain: str) -> None:
+        forms: dict[str, Any] = {"text/html": html, "text/plain": plain}
+        if self._id is None:
+            self._id = display(forms, raw=True, display_id=True).display_id
+        else:
+            update_display(forms, raw=True, display_id=self._id)
+
+
 class CellOutput:
-    """The one display of a cell's output, which grows while the ranks print."""
+    """A cell's output, which grows while the ranks print, and why it failed."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
         self._ranks = ranks
-        self._display: str | None = None  # its id, once there is one
+        self._output, self._failure = Display(), Display()
         self._next = time.monotonic() + FIRST_SECONDS
-        self._shown: list[str] = []
+        self._shown: tuple[list[str], Failure | None] = [], None
 
-    def update(self, printed: Sequence[str]) -> None:
-        """Show what the ranks have printed so far, not too often."""
-        if time.monotonic() < self._next or list(printed) == self._shown:
+    def update(self, printed: Sequence[str], failure: Failure | None) -> None:
+        """Show what the ranks have printed so far, and which have failed, not too often."""
+        now = list(printed), failure
+        if time.monotonic() < self._next or now == self._shown:
             return
         self._next = time.monotonic() + EACH_SECONDS
-        self._shown = list(printed)
-        self._show(rank_output.fold(printed, [()] * len(printed), self._ranks))
+        before, self._shown = self._shown, now
+        if now[0] != before[0]:
+            self._show(rank_output.fold(printed, [()] * len(printed), self._ranks))
+        if failure is not None and failure != before[1]:
+            nothing = ("",) * len(printed)
+            seen = Observation(len(printed), (None,) * len(printed), (), nothing, 0.0, failure)
+            failed = cell_failure.CellFailure(
+                seen, stopped=None, lost=(), new_group=False, goes_on=True
+            )
+            self._show_failure(failed)
 
-    def finish(self, seen: Observation) -> None:
-        """Show all of the ranks' output, with the values that they show."""
+    def finish(self, outcome: Outcome, *, timeline: bool) -> str | None:
+        """Show all of the ranks' output, with the values that they show, and why the cell failed.
+
+        Returns:
+            the failure in one line.
+        """
+        seen = outcome.observation
         self._show(rank_output.fold(seen.output, [v or () for v in seen.values], self._ranks))
+        if timeline:
+            show_timeline(seen)
+        if outcome.stopped is None and seen.failure is None:
+            return None
+        failed = cell_failure.CellFailure(
+            seen=seen,
+            stopped=outcome.stopped,
+            lost=outcome.lost,
+            new_group=outcome.new_group,
+            late=outcome.late,
+            lost_variables=outcome.lost_variables,
+        )
+        self._show_failure(failed)
+        return failed.summary
 
     def _show(self, blocks: list[rank_output.Block]) -> None:
-        if not blocks:
-            return
-        forms = {"text/html": rank_output.html(blocks), "text/plain": rank_output.plain(blocks)}
-        if self._display is None:
-            self._display = display(forms, raw=True, display_id=True).display_id
-        else:
-            update_display(forms, raw=True, display_id=self._display)
+        if blocks:
+            self._output.show(rank_output.html(blocks), rank_output.plain(blocks))
+
+    def _show_failure(self, failed: cell_failure.CellFailure) -> None:
+        self._failure.show(cell_failure.html(failed), cell_failure.plain(failed))
 
 
 def show_timeline(seen: Observation) -> None:
     """Draw who computed and who was in which collective, and when."""
     if drawing := overlap.render(seen.events, seen.world_size):
-        _show(drawing, "(a timeline of the collectives, for a notebook in a browser)")
-
-
-def show_failure(outcome: Outcome) -> str | None:
-    """Show why a cell did not come to its end on every rank; return that in one line."""
-    if outcome.stopped is None and outcome.observation.failure is None:
-        return None
-    failed = cell_failure.CellFailure(
-        seen=outcome.observation,
-        stopped=outcome.stopped,
-        lost=outcome.lost,
-        new_group=outcome.new_group,
-    )
-    _show(cell_failure.html(failed), cell_failure.plain(failed))
-    return failed.summary
-
-
-def _show(html: str, plain: str) -> None:
-    forms: dict[str, Any] = {"text/html": html, "text/plain": plain}
-    display(forms, raw=True)
+        Display().show(drawing, "(a timeline of the collectives, for a notebook in a browser)")
