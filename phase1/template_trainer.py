@@ -141,7 +141,7 @@ def evaluate(model: nn.Module, loader: DataLoader, loss_fn: LossFunction) -> dic
 
     Ranks and batches of unequal size weigh by their samples, and a rank may have none. The
     accuracy lies in 0..1. The dict may have more keys. The model is not changed: no gradients,
-    evaluation mode, and the former mode put back.
+    evaluation mode, and each module's former mode put back.
     """
     # TODO: about 17 lines; `gradsync hint evaluate` if you are stuck
     raise NotImplementedError("phase1/evaluate")

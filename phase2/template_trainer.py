@@ -158,8 +158,8 @@ def evaluate(
     """Return `{"loss", "accuracy", "samples"}` over a dataset, the same on every rank.
 
     Each sample counts exactly once, whatever N, also where some ranks have fewer samples or none.
-    The accuracy lies in 0..1. Nothing learns from it: no gradients, evaluation mode, and the
-    former mode put back. The dict may have further keys.
+    The accuracy lies in 0..1. The model is not changed: no gradients, evaluation mode, and each
+    module's former mode put back. The dict may have further keys.
 
     Args:
         model: the same on every rank.
