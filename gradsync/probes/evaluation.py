@@ -86,9 +86,9 @@ def spied_evaluation(rank: int, evaluate: Callable[[nn.Module, nn.Module], Any])
 
     Returns:
         `result`, what was returned; `calls` of the model; `switched`, the names of the modules that
-        are left in another mode; `kept_grad`, whether it is as it was; `kept_frozen`, whether the same parameters are trainable as before,
-        `kept_tracking`, whether gradients are still tracked; the `reduction` that the loss is left
-        with.
+        are left in another mode; `kept_grad`, whether it is as it was; `kept_frozen`, whether the
+        same parameters are trainable as before; `kept_tracking`, whether gradients are still
+        tracked; the `reduction` that the loss is left with.
     """
     model, loss_fn = Spy().train(rank != 1), nn.CrossEntropyLoss()
     model.frozen.eval()

@@ -116,7 +116,7 @@ def test_the_sampler_is_told_the_epoch(ranks, rng):
 
 
 def hold_heard(seen, epoch):
-    """Hold the samplers to have heard that epoch before their one pass."""
+    """Hold the samplers to have heard that epoch before a pass, and to have had one pass."""
     unheard = [rank for rank in range(2) if any(heard != epoch for heard in seen[rank][0])]
     passes, told = seen[unheard[0]] if unheard else ([epoch], epoch)
     heard = "nothing" if told is None else f"epoch {told}" + " after the pass" * (None in passes)
@@ -134,6 +134,18 @@ def hold_heard(seen, epoch):
         "samples-dropped",
         f"train_epoch of epoch {epoch} did not go through the loader (GUIDELINES, {GUIDE})",
         ranks=idle,
+        guide=GUIDE,
+    )
+    again = [rank for rank in range(2) if len(seen[rank][0]) > 1]
+    check(
+        not again,
+        "samples-repeated",
+        f"train_epoch of epoch {epoch} went through the loader's sampler "
+        f"{len(seen[again[0]][0]) if again else 1} times. An epoch is one pass: each "
+        "`iter(loader)` begins another, loads samples again, and a sampler that resumes gives its "
+        "remaining samples to the first alone. Take all you need from the batches of one loop "
+        f"(GUIDELINES, {GUIDE})",
+        ranks=again,
         guide=GUIDE,
     )
 
