@@ -62,7 +62,7 @@ def another_gpu(devices: Sequence[str], local_rank: int) -> Diagnosis | None:
         "machine's ranks share its GPUs by their number on it, `local_rank`, and no other number "
         f"(GUIDELINES, {GUIDE})"
     )
-    return Diagnosis("launcher-not-read", (0,), text, guide=GUIDE)
+    return Diagnosis("wrong-device", (0,), text, guide=GUIDE)
 
 
 def on_the_cpu(returned: Sequence[str] | None) -> Diagnosis | None:
