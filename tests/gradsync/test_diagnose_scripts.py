@@ -57,14 +57,14 @@ def test_shares_and_a_verdict_in_any_wording_are_right(tmp_path, shown, verdict)
 @pytest.mark.parametrize(
     ("last", "code", "told"),
     [
-        ("1 / 0", "exception", "at loader.py:18: ZeroDivisionError: division by zero. It should"),
+        ("1 / 0", "exception", "at loader.py:19: ZeroDivisionError: division by zero. It should"),
         ("import torch.distributed as dist; dist.get_rank()", "group-not-initialised", "torchrun"),
     ],
 )
 def test_an_exception_that_ends_the_program_is_told_with_its_line(tmp_path, last, code, told):
     found = raises(runs_of(tmp_path, f"{SHARES.format(shown='share')}{last}"))
 
-    assert (found.code, found.where) == (code, "loader.py:18")
+    assert (found.code, found.where) == (code, "loader.py:19")
     assert told in found.explanation
 
 
