@@ -6,7 +6,6 @@ What a rank came to is as `gradsync.probes.training.spied_training` tells it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 from gradsync.diagnose.shares import repeated, some
@@ -56,42 +55,35 @@ def other_samples(
     return None
 
 
-def counted_otherwise(seen: Run, epochs: int, guide: str) -> Diagnosis | None:
-    """The samplers' epochs were set, but on none of them to 0, 1 and so on.
+def order_of_another_epoch(seen: Run, guide: str) -> Diagnosis | None:
+    """An epoch goes over the samples in the order that the sampler has for another one.
 
-    A training that sets none, since it shuffles in another way, is judged by its orders alone.
-    """
-    for rank, value in enumerate(seen):
-        heard = [[epoch for epoch, _ in groupby(own)] for own in value["epochs"]]
-        if heard and [*range(epochs)] not in heard:
-            text = (
-                f"during {counted(epochs, 'epoch')} the sampler's epoch is set to {some(heard[0])} "
-                f"on rank {rank}. Epochs count from 0 everywhere, as in the history: a training "
-                "that resumes would take its order from the wrong epoch"
-            )
-            return _found("epoch-not-set", text, guide, [rank])
-    return None
-
-
-def told_another_epoch(
-    seen: Run, orders: Sequence[Sequence[Sequence[int]]], guide: str
-) -> Diagnosis | None:
-    """The first epoch goes over the samples in the order that the sampler has for a later one.
+    When and how the sampler's epoch was set does not matter, as long as it is right in each pass.
+    A training in which no order is one of the sampler's shuffles in another way: it is not judged.
 
     Args:
-        seen: of a few epochs.
-        orders: by rank and epoch, what the submission's own sampler yields.
-        guide: the heading of GUIDELINES.md on the sampler.
+        seen: of whole epochs, with `orders`: what the submission's sampler yields in its first ones
+            (see `gradsync.probes.training.orders_of_sampler`).
+        guide: the heading of GUIDELINES.md on setting the epoch.
     """
-    for rank, (value, by_epoch) in enumerate(zip(seen, orders, strict=True)):
-        known = [order == value["trained"][: len(order)] for order in by_epoch]
-        if any(known) and not known[0]:
+    for rank, value in enumerate(seen):
+        orders: Sequence[Sequence[int]] = value["orders"]
+        size = len(orders[0]) if orders else 0
+        passes = [
+            value["trained"][epoch * size : (epoch + 1) * size] for epoch in range(len(orders))
+        ]
+        passes = [own for own in passes if own]
+        wrong = [epoch for epoch, own in enumerate(passes) if own != orders[epoch]]
+        if wrong and any(own in orders for own in passes):
+            epoch, own = wrong[0], passes[wrong[0]]
+            place = f"the sampler's epoch {orders.index(own)}" if own in orders else "another epoch"
             text = (
-                f"in epoch 0 of the history, rank {rank} goes over its samples in the order of the "
-                f"sampler's epoch {known.index(True)}: the sampler should get the epochs 0, 1 and "
-                "so on, as the history counts them"
+                f"in epoch {epoch} of the history, rank {rank} goes over its samples in the order "
+                f"of {place}. The sampler's epochs are 0, 1 and so on, as the history counts them: "
+                "set the epoch before each pass, or a training that resumes would take its order "
+                "from the wrong epoch"
             )
-            return _found("epoch-not-set", text, guide, range(len(orders)))
+            return _found("epoch-not-set", text, guide, [rank])
     return None
 
 

@@ -206,11 +206,8 @@ def mode_not_restored(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosi
     """The model, torch or the loss is not left as it came; or the model was not run at all."""
     if not any(value["calls"] for value in seen):
         return _never_run(guide)
-    wrong = [rank for rank, value in enumerate(seen) if not value["kept_mode"]]
-    if wrong:
-        was = " and ".join(f"rank {r} ({'training' if r != 1 else 'evaluation'})" for r in wrong)
-        text = f"after evaluate the model is not in the mode that it came in, on {was}"
-        return _found("mode-not-restored", text, guide, wrong)
+    if switched := _switched(seen, guide):
+        return switched
     wrong = [rank for rank, value in enumerate(seen) if not value["kept_tracking"]]
     if wrong:
         text = (
@@ -219,6 +216,24 @@ def mode_not_restored(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosi
         )
         return _found("mode-not-restored", text, guide, wrong)
     return _loss_changed(seen, guide)
+
+
+def _switched(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | None:
+    wrong = [rank for rank, value in enumerate(seen) if value["switched"]]
+    if not wrong:
+        return None
+    if not any("" in seen[rank]["switched"] for rank in wrong):
+        names = ", ".join(seen[wrong[0]]["switched"])
+        text = (
+            f"evaluate leaves the model in its former mode, but not the module {names} in it, on "
+            f"{ranks_text(wrong)}. Each module has a mode of its own (a frozen BatchNorm stays in "
+            "evaluation mode while the model trains), and `model.train()` switches all of them: "
+            "note the mode of each of `model.modules()` and restore it"
+        )
+    else:
+        was = " and ".join(f"rank {r} ({'training' if r != 1 else 'evaluation'})" for r in wrong)
+        text = f"after evaluate the model is not in the mode that it came in, on {was}"
+    return _found("mode-not-restored", text, guide, wrong)
 
 
 def _right_but_for(result: Mapping[str, float], expected: Mapping[str, float], number: str) -> bool:

@@ -6,6 +6,7 @@ Values are {parameter name: gradient}, one dict a rank.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ from gradsync.diagnose.confusions import last_line
 from gradsync.diagnose.values import close
 from gradsync.diagnose.vectors import common_factor, flat
 from gradsync.records import Diagnosis, Observation
+from gradsync.text import ranks_text
+
+MANY = 6  # ranks, which have 62 parts; there are twice as many for each further one
 
 
 def one_ranks_own(local: Sequence[Any], guide: str) -> Rule:
@@ -37,6 +41,45 @@ def one_ranks_own(local: Sequence[Any], guide: str) -> Rule:
         return None
 
     return rule
+
+
+def over_a_part(local: Sequence[Any], guide: str) -> Rule:
+    """Every rank has the sum or the mean over a part of the ranks, which is perhaps its own."""
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        if expected is None or not 2 < seen.world_size == len(local) <= MANY:
+            return None
+        parts = [_part_behind(value, local) for value in seen]
+        if not all(parts) or max(map(len, parts)) < 2:
+            return None
+        ended = "; ".join(
+            f"{ranks_text([r for r, own in enumerate(parts) if own == part])}: "
+            f"the gradients of {ranks_text(part)}"
+            for part in dict.fromkeys(parts)
+        )
+        groups = {c.members for rank in range(len(parts)) for c in seen.collectives(rank)}
+        smaller = [members for members in sorted(groups) if len(members) < len(parts)]
+        made = f", in a process group of {ranks_text(smaller[0])} alone" if smaller else ""
+        text = (
+            f"the ranks add up the gradients of only a part of the {len(parts)} ranks{made}. Each "
+            f"ends with: {ended}. All ranks take part in the mean: use the default process group, "
+            "without `group`, on every rank"
+        )
+        return _found("gradients-not-synchronised", seen, text, guide)
+
+    return rule
+
+
+def _part_behind(value: Any, local: Sequence[Any]) -> tuple[int, ...]:
+    """Return the ranks, not all, whose gradients' sum or mean it is; () where there are none."""
+    size = len(local)
+    for count in range(1, size):
+        for part in combinations(range(size), count):
+            total = {name: sum(local[rank][name] for rank in part) for name in local[0]}
+            factor = common_factor([value], [total])
+            if factor is not None and any(abs(factor * n - 1) < 1e-3 for n in (1, count, size)):
+                return part
+    return ()
 
 
 def in_other_places(guide: str) -> Rule:

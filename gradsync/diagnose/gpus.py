@@ -61,7 +61,7 @@ def another_gpu(devices: Sequence[str], local_rank: int) -> Diagnosis | None:
         f"where there are GPUs, the rank whose `local_rank` is {local_rank} takes {taken}: a "
         "machine's ranks share its GPUs by their number on it, `local_rank`, and no other number"
     )
-    return Diagnosis("launcher-not-read", (0,), text, guide=GUIDE)
+    return Diagnosis("wrong-device", (0,), text, guide=GUIDE)
 
 
 def on_the_cpu(returned: Sequence[str] | None) -> Diagnosis | None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.linalg import norm
 
 from gradsync.diagnose import Rule
-from gradsync.diagnose.exchanges import in_other_places, one_ranks_own
+from gradsync.diagnose.exchanges import in_other_places, one_ranks_own, over_a_part
 from gradsync.diagnose.values import FLOAT32, ROUNDINGS, close
 from gradsync.diagnose.vectors import common_factor, flat
 from gradsync.records import Diagnosis, Observation
@@ -38,6 +38,7 @@ def gradient_mistakes(local: Sequence[Gradients]) -> list[Rule]:
         the_largest(local),
         only_one_rank,
         one_ranks_own(local, GUIDE),
+        over_a_part(local, GUIDE),
         digits_lost,
         clipped,
         in_other_places(GUIDE),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradsync.diagnose.shares import GUIDE
+from gradsync.ranks.exceptions import NO_GROUP
 from gradsync.records import Diagnosis
 
 SAMPLES, RANKS = 10, 4
@@ -18,6 +19,25 @@ BROKEN = {
     "alike": "all ranks get the same share",
 }
 Runs = Mapping[str, Mapping[str, Any]]  # by sharing; see `run_with_samplers` in gradsync.probes
+
+
+def raises(runs: Runs) -> Diagnosis | None:
+    """The program ends with an exception, though the sampler is right."""
+    if runs["whole"]["raised"] is None:
+        return None
+    error, where = runs["whole"]["raised"]
+    without_group = NO_GROUP in error
+    text = (
+        f"{COMMAND} ends with an exception at {where}: {error.rstrip('.')}. It should print the "
+        f"shares of all {RANKS} ranks"
+    )
+    if without_group:
+        text += (
+            ". It is one process, started without torchrun, and has no process group: make a "
+            "sampler for each rank, with `num_replicas` and `rank` as arguments"
+        )
+    code = "group-not-initialised" if without_group else "exception"
+    return Diagnosis(code, (), f"{text}", where, GUIDE)
 
 
 def prints_no_shares(runs: Runs) -> Diagnosis | None:

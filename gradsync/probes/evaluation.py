@@ -24,12 +24,16 @@ class Call(NamedTuple):
 
 
 class Spy(nn.Module):
-    """A linear classifier of float64 that notes how it was called; always the same weights."""
+    """A linear classifier of float64 that notes how it was called; always the same weights.
+
+    A module beside the layer has a mode of its own, as a frozen BatchNorm has.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         seed_weights(3)
         self.layer = nn.Linear(4, 3).double()
+        self.frozen = nn.Identity()
         self.calls: Notes[Call] = Notes()
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -70,18 +74,25 @@ def numbers(result: Any) -> dict[str, float]:
     return numbers_of(result, RESULT, "the value that evaluate returns")
 
 
+def modes_of(model: nn.Module) -> dict[str, bool]:
+    """Return whether each module is in training mode, by name; that of the model itself is ""."""
+    return {name: module.training for name, module in model.named_modules()}
+
+
 def spied_evaluation(rank: int, evaluate: Callable[[nn.Module, nn.Module], Any]) -> dict[str, Any]:
     """Evaluate a spy that has a gradient, and a frozen bias, by cross-entropy.
 
-    On rank 1 the spy is in evaluation mode.
+    On rank 1 the spy is in evaluation mode, elsewhere only its module `frozen` is.
 
     Returns:
-        `result`, what was returned; `calls` of the model; `kept_mode` and `kept_grad`, whether
-        these are as they were, `kept_frozen`, whether the same parameters are trainable as before,
-        `kept_tracking`, whether gradients are still tracked; the `reduction` that the loss is left
-        with.
+        `result`, what was returned; `calls` of the model; `switched`, the names of the modules that
+        are left in another mode; `kept_grad`, whether it is as it was; `kept_frozen`, whether the
+        same parameters are trainable as before; `kept_tracking`, whether gradients are still
+        tracked; the `reduction` that the loss is left with.
     """
     model, loss_fn = Spy().train(rank != 1), nn.CrossEntropyLoss()
+    model.frozen.eval()
+    modes = modes_of(model)
     model.layer.weight.grad = torch.full((3, 4), 2.0).double()
     model.layer.bias.requires_grad_(False)
     with torch.enable_grad():
@@ -92,7 +103,7 @@ def spied_evaluation(rank: int, evaluate: Callable[[nn.Module, nn.Module], Any])
     return {
         "result": numbers(result),
         "calls": [call._asdict() for call in model.calls],
-        "kept_mode": [m.training for m in (model, model.layer)] == [rank != 1] * 2,
+        "switched": [name for name, mode in modes_of(model).items() if mode != modes[name]],
         "kept_grad": kept,
         "kept_frozen": weight.requires_grad and not bias.requires_grad,
         "kept_tracking": tracking,

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Iterator
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +20,11 @@ class Placed(nn.Parameter):
         return id(self) if self.place is None else self.place
 
 
+def place(number: int, rank: int, count: int) -> int:
+    """Return the place of one of `count` parameters, by which each rank begins with another."""
+    return FIRST_PLACE + (number - rank) % count
+
+
 def placed(model: nn.Module, rank: int) -> nn.Module:
     """Give the model parameters that a set goes through in another order on each rank.
 
@@ -35,38 +36,12 @@ def placed(model: nn.Module, rank: int) -> nn.Module:
     for number, old in enumerate(known):
         new[old] = Placed(old.detach(), requires_grad=old.requires_grad)
         new[old].grad = old.grad
-        new[old].place = FIRST_PLACE + (number - rank) % len(known)
+        new[old].place = place(number, rank, len(known))
     for module in model.modules():
         for name, param in module._parameters.items():
             if param is not None:
                 module._parameters[name] = new[param]
     return model
-
-
-class Name(str):
-    """A parameter's name with another hash on each rank, as texts have in each process.
-
-    A set of texts goes another way in each process, but not in ranks that were forked from one.
-    """
-
-    salt = 0  # this rank's
-
-    def __hash__(self) -> int:
-        return hash((self.salt, str(self)))
-
-
-def salt_names(model: nn.Module, rank: int) -> None:
-    """Give the model's parameters names that a set goes through in another order on each rank."""
-    Name.salt = rank
-    # Names may travel as pickles, and have to arrive as such, with the hash of that rank.
-    Name.__module__, Name.__qualname__ = "builtins", "Name"
-    builtins.Name = Name  # type: ignore[attr-defined]
-    plain = model.named_parameters
-
-    def salted(*args: Any, **options: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        return ((Name(name), param) for name, param in plain(*args, **options))
-
-    model.named_parameters = salted  # type: ignore[method-assign]
 
 
 def motley_model(seed: int, rank: int = 0, *, spoilt: bool = False) -> nn.Module:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from gradsync.probes.models import Placed, place
+
 PARTS = 7  # in one order of 5,040
 
 
@@ -20,26 +22,30 @@ def name_sets(rank_count: int, seed: int) -> list[list[str]]:
 
 
 class Model(nn.Module):
-    """The gradient of each parameter is the parameter itself."""
+    """The gradient of each parameter is the parameter plus the sum of the inputs."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        squares = [(param * param.detach()).sum() for param in self.parameters()]
-        return torch.stack(squares).sum() + 0 * inputs.sum()
+        shift = inputs.sum()
+        products = [(param * (param.detach() + shift)).sum() for param in self.parameters()]
+        return torch.stack(products).sum()
 
 
-def model_named(names: Sequence[str], rank: int, *, buffers: bool = False) -> nn.Module:
-    """Return a model with a parameter under each name, its position plus ten times `rank`.
+def model_named(
+    names: Sequence[str], rank: int, number: float = 0.0, *, buffers: bool = False
+) -> nn.Module:
+    """Return a model with a parameter under each name, its position plus a number.
 
-    Perhaps it has a buffer for each as well. They are made in another order on each rank, so that
-    their addresses are in another order too.
+    Perhaps it has a buffer for each as well. On each rank a set of the parameters has another
+    order, and so have their addresses.
     """
     order = [*range(rank, len(names)), *range(rank)]
-    made = {k: nn.Parameter(torch.full((3,), 10.0 * rank + k)) for k in order}
+    made = {k: Placed(torch.full((3,), number + k)) for k in order}
     model = Model()
     for k, name in enumerate(names):
+        made[k].place = place(k, rank, len(names))
         model.register_parameter(name, made[k])
         if buffers:
-            model.register_buffer(f"{name}_kept", torch.full((2,), 100.0 + 10.0 * rank + k))
+            model.register_buffer(f"{name}_kept", torch.full((2,), 100.0 + number + k))
     return model
 
 

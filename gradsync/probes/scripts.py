@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,8 @@ def run_with_samplers(file: str, sampler_class: type) -> dict[str, dict[str, Any
 
     Returns:
         By the sharing's name: `lines` that are printed, with the error that ends it if one does;
-        `shares` that the samplers yield meanwhile, as [samples, ranks, rank, indices].
+        `raised`, the text of that error and the line that it is at, or None where the program ends
+        by itself; `shares` that the samplers yield meanwhile, as [samples, ranks, rank, indices].
 
     Raises:
         NotImplementedError: the sampler is still to be written.
@@ -66,6 +68,7 @@ def _run(path: Path, body: ast.Module, last: ast.Module, name: str, sharing: Any
     namespace: dict[str, Any] = {"__name__": "__main__", "__file__": str(path)}
     shares: list[list[Any]] = []
     error: list[str] = []
+    raised: list[str] | None = None
     sys.argv = [str(path)]
     with printed() as lines:
         try:
@@ -76,7 +79,16 @@ def _run(path: Path, body: ast.Module, last: ast.Module, name: str, sharing: Any
             raise
         except (Exception, SystemExit) as problem:  # noqa: BLE001 - a way to say what is wrong
             error = [f"{type(problem).__name__}: {problem}"]
-    return {"lines": lines + error, "shares": shares}
+            if isinstance(problem, Exception):
+                raised = [*error, _line_of(problem, path)]
+    return {"lines": lines + error, "raised": raised, "shares": shares}
+
+
+def _line_of(problem: Exception, path: Path) -> str:
+    """Return the innermost line of a file that led to an exception: "loader.py:12"."""
+    frames = traceback.walk_tb(problem.__traceback__)
+    lines = [line for frame, line in frames if frame.f_code.co_filename == str(path)]
+    return f"{path.name}:{lines[-1]}" if lines else path.name
 
 
 def _sampler(plain: type, sharing: Any, shares: list[list[Any]]) -> type:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from gradsync.probes.epochs import epochs_set
 from gradsync.probes.notes import Notes
 from gradsync.probes.printing import printed
 from gradsync.probes.ready_made import DDP, without
@@ -23,6 +22,7 @@ from gradsync.probes.seeding import seed_weights
 Samples = tuple[NDArray[Any], NDArray[Any]]  # inputs (sample, ...) and targets (sample,)
 Steps = Sequence[Sequence[int]]  # of an epoch: the indices of each step's samples
 LEARNING_RATE = 0.5
+KNOWN_EPOCHS = 10  # of a sampler, whose orders are recognised
 ENTRY = ("epoch", "train_loss", "val_loss", "val_accuracy")  # of a history
 TIME_TO_END = 60.0  # seconds in which `train` has to end with an error after a rank is lost
 
@@ -66,12 +66,11 @@ def spied_training(
     Returns:
         `weights`, buffers too, and which of them are `buffers`; the `history`; `trained`, the
         training samples in the order in which the model was trained on them; `sizes`, how many of
-        them at once; `lines`, what it printed to stdout; `epochs`, those that it set on each of the
-        submission's samplers.
+        them at once; `lines`, what it printed to stdout.
     """
     train_set, val_set = (TensorDataset(*map(torch.from_numpy, part)) for part in data)
     # torch's warnings go to stderr
-    with without(DDP), printed() as lines, epochs_set() as epochs:
+    with without(DDP), printed() as lines:
         history = train(info, model, train_set, val_set, lr=LEARNING_RATE, **options)
     numbers = {first: index for index, first in enumerate(data[0][0][:, 0].tolist())}
     return {
@@ -81,19 +80,20 @@ def spied_training(
         "trained": [numbers[first] for first in model.trained if first in numbers],
         "sizes": list(model.sizes),
         "lines": lines,
-        "epochs": epochs,
     }
 
 
 def orders_of_sampler(
-    rank: int, world_size: int, samples: int, seed: int, epochs: int
+    name: str, rank: int, world_size: int, samples: int, seed: int
 ) -> list[list[int]]:
-    """Return what the submission's own sampler yields in the first epochs; [] where it has none."""
-    file = sys.modules.get("template_data_loader")
-    sampler_class: Any = getattr(file, "ResumableDistributedSampler", None)
+    """Return what the submission's sampler of this name yields in its first epochs.
+
+    They are more than any training here has. Where it has no such sampler, there are none.
+    """
+    sampler_class: Any = getattr(sys.modules.get("template_data_loader"), name, None)
     orders: list[list[int]] = []
     with suppress(Exception):  # it is judged elsewhere, and training may do without it
-        for epoch in range(epochs):
+        for epoch in range(KNOWN_EPOCHS):
             sampler = sampler_class(range(samples), world_size, rank, seed=seed)
             sampler.set_epoch(epoch)
             orders.append([int(index) for index in items_of(sampler, "the sampler")])

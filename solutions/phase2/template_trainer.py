@@ -359,7 +359,7 @@ def evaluate(
 
     Each sample counts exactly once for any N, also if some ranks have fewer samples or none. The
     accuracy is between 0 and 1. The dict may have more keys. The model is evaluated in evaluation
-    mode and without gradients, and its former mode is restored.
+    mode and without gradients. Then each module's former mode is restored.
 
     Args:
         model: the model, the same on every rank.

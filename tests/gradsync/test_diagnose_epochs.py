@@ -4,10 +4,9 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from torch.utils.data import Sampler
 
-from gradsync.diagnose.epochs import counted_otherwise, other_samples
-from gradsync.probes.epochs import SAMPLERS, epochs_set
+from gradsync.diagnose.epochs import order_of_another_epoch, other_samples
+from gradsync.probes.training import orders_of_sampler
 
 HEADINGS = {"shares": "Shares", "epochs": "Epochs", "guide": "Training"}
 
@@ -44,34 +43,57 @@ def test_an_epoch_is_padded_and_has_the_order_of_seed_0_where_none_is_given():
     assert another.code == "wrong-signature"
 
 
-class Shuffler(Sampler):
+ORDERS = [[2, 0, 1], [1, 2, 0], [0, 2, 1], [1, 0, 2]]  # of a sampler, by epoch
+
+
+def trained_in(*epochs):
+    """Return a rank's training whose passes have the orders of these epochs."""
+    return {"trained": [k for epoch in epochs for k in ORDERS[epoch]], "orders": ORDERS}
+
+
+def test_the_orders_of_epochs_0_1_and_so_on_are_right():
+    assert order_of_another_epoch([trained_in(0, 1, 2), trained_in(0)], "Epochs") is None
+
+
+@pytest.mark.parametrize(
+    ("epochs", "told"),
+    [
+        ((1, 2), "in epoch 0 of the history, rank 1 goes over its samples in the order of the "),
+        ((0, 2), "in epoch 1 of the history"),
+        ((1, 0), "of the sampler's epoch 1"),
+    ],
+)
+def test_the_order_of_another_epoch_is_told(epochs, told):
+    found = order_of_another_epoch([trained_in(0, 1), trained_in(*epochs)], "Epochs")
+
+    assert (found.code, found.ranks) == ("epoch-not-set", (1,))
+    assert told in found.explanation
+
+
+def test_a_far_epoch_is_told_where_another_pass_has_the_samplers_order():
+    seen = {"trained": [*ORDERS[0], 2, 1, 0], "orders": ORDERS}
+
+    assert "in the order of another epoch" in order_of_another_epoch([seen], "Epochs").explanation
+
+
+@pytest.mark.parametrize("orders", [[], [[]], ORDERS])
+def test_who_shuffles_without_the_sampler_is_not_judged_by_it(orders):
+    assert order_of_another_epoch([{"trained": [2, 1, 0], "orders": orders}], "Epochs") is None
+
+
+class Sampler:
+    def __init__(self, dataset, num_replicas, rank, *, seed):
+        self.share = range(rank + seed, len(dataset), num_replicas)
+
     def set_epoch(self, epoch):
         self.epoch = epoch
 
-
-def set_in_turn(monkeypatch, *epochs):
-    """Return what is noted where a sampler's epoch is set to these, and another's once."""
-    monkeypatch.setitem(sys.modules, SAMPLERS, SimpleNamespace(Shuffler=Shuffler))
-    with epochs_set() as noted:
-        one, other = Shuffler(), Shuffler()
-        other.set_epoch(0)
-        for epoch in epochs:
-            one.set_epoch(epoch)
-    assert one.epoch == epochs[-1]
-    return [{"epochs": noted}]
+    def __iter__(self):
+        return iter([index + 10 * self.epoch for index in self.share])
 
 
-@pytest.mark.parametrize("epochs", [(0, 1), (0, 0, 1, 1)])
-def test_epochs_that_count_from_0_are_right(monkeypatch, epochs):
-    assert counted_otherwise(set_in_turn(monkeypatch, *epochs), 2, "Epochs") is None
+def test_the_orders_of_the_submissions_sampler_are_taken_by_epoch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "template_data_loader", SimpleNamespace(Mine=Sampler))
 
-
-@pytest.mark.parametrize("epochs", [(1, 2), (0, 2), (1, 0)])
-def test_epochs_that_count_otherwise_are_told(monkeypatch, epochs):
-    found = counted_otherwise(set_in_turn(monkeypatch, *epochs), 2, "Epochs")
-
-    assert (found.code, found.ranks) == ("epoch-not-set", (0,))
-
-
-def test_who_sets_no_epoch_is_not_judged_by_them():
-    assert counted_otherwise([{"epochs": []}], 2, "Epochs") is None
+    assert orders_of_sampler("Mine", 1, 2, 4, seed=0)[:2] == [[1, 3], [11, 13]]
+    assert orders_of_sampler("Another", 1, 2, 4, seed=0) == []

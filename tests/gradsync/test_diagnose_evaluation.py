@@ -26,10 +26,18 @@ def seen_of(evaluate, ranks=2):
 
 
 def rightly(model, loss_fn):
-    was = model.training
+    modes = {module: module.training for module in model.modules()}
     model.eval()
     with torch.no_grad():
         model(INPUTS)
+    for module, mode in modes.items():
+        module.training = mode
+    return RESULT
+
+
+def restoring_the_top_mode_for_all(model, loss_fn):
+    was = model.training
+    rightly(model, loss_fn)
     model.train(was)
     return RESULT
 
@@ -119,7 +127,8 @@ def test_what_is_learned_from_an_evaluation_is_told(evaluate, code):
     ("evaluate", "ranks"),
     [
         (with_gradients, (0,)),
-        (in_training_mode, (1,)),
+        (in_training_mode, (0, 1)),
+        (restoring_the_top_mode_for_all, (0,)),
         (tracking_no_more, (0, 1)),
         (changing_the_loss, (0, 1)),
         (not_at_all, ()),
@@ -127,6 +136,13 @@ def test_what_is_learned_from_an_evaluation_is_told(evaluate, code):
 )
 def test_the_ranks_whose_mode_was_lost_are_named(evaluate, ranks):
     assert mode_not_restored(seen_of(evaluate), GUIDE).ranks == ranks
+
+
+def test_a_module_that_lost_its_own_mode_is_named():
+    diagnosis = mode_not_restored(seen_of(restoring_the_top_mode_for_all), GUIDE)
+
+    assert diagnosis.code == "mode-not-restored"
+    assert "the module frozen" in diagnosis.explanation
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from gradsync.diagnose.gpus import another_gpu, batch_not_moved, idle_gpus
 def test_another_gpu_than_the_local_rank_s_is_named():
     found = another_gpu(["cuda:3", "cuda:0"], local_rank=3)
 
-    assert found.code == "launcher-not-read"
+    assert found.code == "wrong-device"
     assert "takes cuda:0" in found.explanation
     assert another_gpu(["cuda:3", "cuda:3"], local_rank=3) is None
     assert another_gpu([], local_rank=3) is None

@@ -103,6 +103,20 @@ def test_whose_gradients_all_ranks_have_is_said():
     assert "the gradients that rank 3 had, only 4 times smaller" in explanation
 
 
+@pytest.mark.parametrize("factor", [1, 1 / 2, 1 / 4])
+def test_a_mean_over_a_part_of_the_ranks_is_told_with_its_group(factor):
+    two = times(total(LOCAL[:2]), factor)
+    event = Event(
+        0, "enter", 0, 0.0, 1, collective=Collective("all_reduce", "1", (0, 1), where="t.py:7")
+    )
+
+    diagnosis = diagnose([two, two, LOCAL[2], times(LOCAL[3], 1 / 4)], events=[event])
+
+    assert diagnosis.code == "gradients-not-synchronised"
+    assert "in a process group of ranks 0, 1 alone" in diagnosis.explanation
+    assert "ranks 0, 1: the gradients of ranks 0, 1; rank 2: the" in diagnosis.explanation
+
+
 def test_a_mean_that_was_taken_apart_in_another_order_is_known():
     flat = np.concatenate([MEAN["weight"].reshape(-1), MEAN["bias"]])
     apart = {"bias": flat[:3], "weight": flat[3:].reshape(3, 2)}

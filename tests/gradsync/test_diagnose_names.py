@@ -1,6 +1,7 @@
 """An order of calls that depends on names, told by ranks whose parameters are named otherwise."""
 
 import pytest
+import torch
 
 from gradsync.diagnose.names import order_depends_on_names
 from gradsync.probes.names import first_numbers, model_named, name_sets
@@ -48,8 +49,20 @@ def test_the_names_differ_and_their_order_does_not():
 
 
 def test_the_numbers_of_a_model_are_in_the_order_of_its_names():
-    model = model_named(["a", "b", "c"], 2, buffers=True)
+    model = model_named(["a", "b", "c"], 2, 20.0, buffers=True)
 
     assert [name for name, _ in model.named_parameters()] == ["a", "b", "c"]
     assert first_numbers([*model.parameters(), None]) == [20.0, 21.0, 22.0, None]
     assert first_numbers([*model.buffers()]) == [120.0, 121.0, 122.0]
+    model(torch.tensor(7.0)).backward()
+    assert first_numbers([p.grad for p in model.parameters()]) == [27.0, 28.0, 29.0]
+
+
+def test_a_set_of_a_models_parameters_has_another_order_on_each_rank():
+    models = [model_named(["a", "b", "c"], rank) for rank in range(3)]
+
+    assert [[p[0].item() for p in set(m.parameters())] for m in models] == [
+        [0.0, 1.0, 2.0],
+        [1.0, 2.0, 0.0],
+        [2.0, 0.0, 1.0],
+    ]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gradsync.diagnose.scripts import prints_no_shares, prints_no_verdict
+from gradsync.diagnose.scripts import prints_no_shares, prints_no_verdict, raises
 from gradsync.probes.scripts import run_with_samplers
 
 SAMPLER = """
@@ -49,8 +49,23 @@ def runs_of(tmp_path, program):
 def test_shares_and_a_verdict_in_any_wording_are_right(tmp_path, shown, verdict):
     runs = runs_of(tmp_path, SHARES.format(shown=shown) + verdict)
 
+    assert raises(runs) is None
     assert prints_no_shares(runs) is None
     assert prints_no_verdict(runs) is None
+
+
+@pytest.mark.parametrize(
+    ("last", "code", "told"),
+    [
+        ("1 / 0", "exception", "at loader.py:19: ZeroDivisionError: division by zero. It should"),
+        ("import torch.distributed as dist; dist.get_rank()", "group-not-initialised", "torchrun"),
+    ],
+)
+def test_an_exception_that_ends_the_program_is_told_with_its_line(tmp_path, last, code, told):
+    found = raises(runs_of(tmp_path, f"{SHARES.format(shown='share')}{last}"))
+
+    assert (found.code, found.where) == (code, "loader.py:19")
+    assert told in found.explanation
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,16 @@ GUIDE = "Epochs and evaluation"
 EPOCHS = (5, 0)
 
 
+class CountedSampler(SequentialSampler):
+    """Goes in order, and counts its passes."""
+
+    passes = 0
+
+    def __iter__(self):
+        self.passes += 1
+        return super().__iter__()
+
+
 class EarSampler(SequentialSampler):
     """Goes in order, and notes the epoch that it was last told when a pass begins."""
 
@@ -295,16 +305,17 @@ def test_it_trains_in_training_mode(ranks, rng):
 
 @exercise("phase1/train_epoch", points=1)
 def test_a_plain_loader_will_do(ranks, rng):
-    """A loader whose sampler knows no epochs, as with one rank, is fine."""
+    """A loader whose sampler knows no epochs, as with one rank, is fine, and gone through once."""
 
     def probe(trainer, data):
-        model = Spy()
-        loader = DataLoader(tensors(data), batch_size=4)
+        model, samples = Spy(), tensors(data)
+        loader = DataLoader(samples, batch_size=4, sampler=CountedSampler(samples))
         trainer.train_epoch(model, loader, nn.CrossEntropyLoss(), sgd(model), 0)
-        return [sum(call.tracked for call in model.calls), has_moved(model)]
+        trained = sum(call.tracked for call in model.calls)
+        return [trained, has_moved(model), loader.sampler.passes]
 
     [data] = draw(rng, [8])
-    [[batches, moved]] = ranks(probe, 1, data=data)
+    [[batches, moved, passes]] = ranks(probe, 1, data=data)
 
     check(
         batches == 2,
@@ -314,6 +325,14 @@ def test_a_plain_loader_will_do(ranks, rng):
         guide=GUIDE,
     )
     hold_trained(moved)
+    check(
+        passes == 1,
+        "samples-repeated",
+        f"train_epoch goes through the loader's sampler {passes} times. Each `iter(loader)`, also "
+        "one for a look at the first batch, begins another pass: it loads samples again, and uses "
+        "up a pass of a sampler that resumes. Take what you need from the batches of one loop",
+        guide=GUIDE,
+    )
 
 
 def hold_trained(moved):

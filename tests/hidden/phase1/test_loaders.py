@@ -157,14 +157,17 @@ def test_the_batch_size_is_per_rank_and_nothing_is_dropped(ranks):
     The other settings are the loaders' too; no worker starts before a pass.
     """
 
-    def probe(data_loader):
-        seen = [probe_loaders(data_loader, (50, 25), 4, world_size, 0) for world_size in (1, 3)]
+    def probe(data_loader, world_sizes):
+        seen = [probe_loaders(data_loader, (50, 25), 4, size, 0) for size in world_sizes]
         return [seen, [probe_settings(data_loader, world_size) for world_size in (1, 3)]]
 
-    [[seen, settings]] = ranks(probe, 1, process_group=False, mistakes=[past_the_end])
+    sizes = (1, 2, 3)
+    [[seen, settings]] = ranks(
+        probe, 1, process_group=False, mistakes=[past_the_end], world_sizes=sizes
+    )
 
     hold_settings(settings)
-    for world_size, by_rank in zip((1, 3), seen, strict=True):
+    for world_size, by_rank in zip(sizes, seen, strict=True):
         hold_own(by_rank)
         for rank, loaders in enumerate(by_rank):
             for name, batches, count in zip(("train", "val"), loaders, (50, 25), strict=True):

@@ -22,6 +22,7 @@ from gradsync.diagnose.waiting import nobody_waited, stayed_away_with_nan
 from gradsync.probes.memory import spoil_new_memory
 from gradsync.probes.models import BUFFERS, motley_model, placed, tensors_of
 from gradsync.probes.names import PARTS, first_numbers, model_named, name_sets
+from gradsync.probes.seeding import seed_weights
 from gradsync.testing import (
     EXACT,
     assert_on_every_rank,
@@ -64,7 +65,7 @@ def test_every_rank_ends_with_the_source_model(ranks, rng, world_size, src):
     hold(bits_differ(seen, [before[src]] * world_size))
 
     def probe_names(rank, trainer, names):
-        model = model_named(names[rank], rank, buffers=True)
+        model = model_named(names[rank], rank, 10.0 * rank, buffers=True)
         trainer.broadcast_model(model)
         return first_numbers([*model.parameters(), *model.buffers()])
 
@@ -154,6 +155,7 @@ def average(ranks, rng, world_size):
     local = [{"weight": w, "bias": b} for w, b in zip(grads, biases, strict=True)]
 
     def probe(rank, trainer, local):
+        seed_weights(2)
         model = placed(nn.Linear(2, 3), rank)
         for name, param in model.named_parameters():
             param.grad = torch.from_numpy(local[rank][name])
@@ -195,10 +197,10 @@ def test_every_rank_ends_with_the_mean(ranks, rng, world_size):
         hold_synchronised(*average(ranks, rng, 2))
         return
 
-    def probe(rank, world_size, trainer, names):
+    def probe(rank, trainer, names):
         model = model_named(names[rank], rank)
         for param in model.parameters():
-            param.grad = param.detach().clone()
+            param.grad = param.detach() + 10.0 * rank
         trainer.average_gradients(model)
         return first_numbers([param.grad for param in model.parameters()])
 
@@ -263,6 +265,7 @@ def test_a_missing_gradient_counts_as_zero(ranks, rng):
 
     def probe(rank, trainer, grads, biases, without):
         spoil_new_memory()
+        seed_weights(2)
         model = placed(nn.Linear(2, 3).double(), rank)
         model.weight.grad = torch.from_numpy(grads[rank])
         if rank not in without:
@@ -297,6 +300,7 @@ def test_frozen_parameters_are_left_alone(ranks, rng):
     fresh = [{name: rng.standard_normal((1, 3)) for name in around} for _ in range(2)]
 
     def probe(rank, trainer, stale, fresh):
+        seed_weights(2)
         layers = [nn.Linear(3, 1), nn.Linear(2, 3), nn.Linear(3, 1)]
         model = placed(nn.Sequential(*layers).double(), rank)
         model[1].requires_grad_(False)
@@ -330,6 +334,7 @@ def test_tied_parameters_are_averaged_once(ranks, rng):
     grads = rng.standard_normal((3, 2, 2))  # (rank, out, in)
 
     def probe(rank, trainer, grads):
+        seed_weights(2)
         model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)).double()
         model[1].weight = model[0].weight
         model[0].weight.grad = torch.from_numpy(grads[rank])

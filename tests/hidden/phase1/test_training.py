@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from gradsync.diagnose.epochs import counted_otherwise, other_samples
+from gradsync.diagnose.epochs import order_of_another_epoch, other_samples
 from gradsync.diagnose.histories import kept_from_earlier_calls, other_numbers, other_rows
 from gradsync.diagnose.printing import other_lines
 from gradsync.diagnose.training import (
@@ -19,6 +19,7 @@ from gradsync.probes.training import (
     Classifier,
     draw_samples,
     one_process,
+    orders_of_sampler,
     spied_training,
     steps_of,
 )
@@ -36,9 +37,14 @@ GUIDE, MODEL = "Training", "Model synchronisation"
 
 
 def probe_train(rank, world_size, trainer, data, seeds, **options):
-    """Train on `data` from weights of its own seed; say what came of it."""
+    """Train on `data` from weights of its own seed; say what came of it.
+
+    `orders` are those of the submission's own sampler.
+    """
     info = trainer.RankInfo(rank, world_size, 0, "127.0.0.1", 29500)  # each on its own machine
-    return spied_training(trainer.train, info, Classifier(seeds[rank]), data, **options)
+    seen = spied_training(trainer.train, info, Classifier(seeds[rank]), data, **options)
+    place = rank, world_size, len(data[0][1]), options.get("seed", 0)
+    return {**seen, "orders": orders_of_sampler("PaddedDistributedSampler", *place)}
 
 
 def weights_before(seed):
@@ -68,7 +74,8 @@ def test_every_epoch_goes_its_own_way_over_the_ranks_shares(ranks, rng):
 
     headings = {"shares": "Data loaders", "epochs": "Epochs and evaluation", "guide": GUIDE}
     hold(other_samples(seen, reseeded, unseeded, samples=41, **headings))
-    hold(counted_otherwise(seen, 2, headings["epochs"]))
+    for run in (seen, reseeded):
+        hold(order_of_another_epoch(run, headings["epochs"]))
     hold(kept_from_earlier_calls([seen, unseeded], GUIDE))
 
 

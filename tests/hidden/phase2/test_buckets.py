@@ -15,6 +15,7 @@ from gradsync.diagnose.buckets import (
 )
 from gradsync.diagnose.departures import left_too_early
 from gradsync.diagnose.gradients import mean_of
+from gradsync.diagnose.names import order_depends_on_names
 from gradsync.diagnose.rounding import OF_FLOAT64
 from gradsync.diagnose.values import ROUNDINGS, close
 from gradsync.probes.buckets import (
@@ -27,19 +28,21 @@ from gradsync.probes.buckets import (
     own_gradients,
     zero_for_none,
 )
-from gradsync.probes.models import placed, salt_names
-from gradsync.ranks import RankFailure
+from gradsync.probes.models import placed
+from gradsync.probes.names import PARTS, first_numbers, model_named, name_sets
 from gradsync.testing import (
-    Mistake,
     assert_on_every_rank,
     by_rank,
     case_by_case,
     check,
     each,
     exercise,
+    hold,
+    seen_of,
 )
 
 GUIDE = "Buckets and overlap"
+TWO_PARTS = 24 / 2**20  # MiB: the bytes of two parameters whose names differ by rank
 OFTEN = 1.25  # times the elements that there are: more than flags, less than a tied weight
 BRANCHES = 5e-4  # MiB, 65 numbers of float64: branches.1 and branches.0 travel together
 
@@ -54,19 +57,13 @@ def probe_steps(
     extra="",
     idle=None,
     whole=(),
-    unlike=None,
 ):
     """Return this rank's gradients after a step on each of the inputs, over its branches.
 
     In the steps `whole` it takes all branches. In the last step the rank `idle` has nothing to go
-    through, and calls finish() alone. If ranks are `unlike`, they hash names and parameters as
-    separate processes do; if that is False, all of them hash both alike.
+    through, and calls finish() alone. A set of the parameters has the same order on all ranks.
     """
-    model = Net(extra)
-    if unlike is not None:
-        model = placed(model, rank if unlike else 0)
-    if unlike:
-        salt_names(model, rank)
+    model = placed(Net(extra), 0)
     if extra == "spare":
         model.more[0].weight.grad = torch.full((4, 4), rank + 1.0).double()
     averager = trainer.BucketedGradientAverager(model, bucket_cap_mb=cap)
@@ -112,31 +109,25 @@ def test_every_rank_ends_with_the_mean(ranks, rng, caps):
     """After finish() every gradient is the mean over ranks, in many buckets and in one."""
     for world_size, cap in caps.items():  # on one rank alone, who does nothing is right
         inputs = draw(rng, 1, world_size)
-
-        def run(unlike, world_size=world_size, inputs=inputs, cap=cap):
-            given = {"inputs": by_rank(inputs, 1), "cap": cap, "unlike": unlike}
-            hold_means(ranks(probe_steps, world_size, **given), inputs)
-
-        hold_in_any_process(run)
+        hold_means(ranks(probe_steps, world_size, inputs=by_rank(inputs, 1), cap=cap), inputs)
+        if world_size > 1:
+            hold_in_one_order(ranks, rng, world_size)
 
 
-def hold_in_any_process(run):
-    """Hold a run on ranks that hash alike, and on ranks that do not, as torchrun starts them."""
-    try:
-        run(unlike=True)
-    except (RankFailure, Mistake) as wrong:
-        run(unlike=False)
-        failure = wrong.observation.failure if isinstance(wrong, RankFailure) else None
-        by_other_texts = failure is not None and failure.exception == "KeyError"
-        check(  # who looks names up by texts made otherwise can't be tried in this way
-            by_other_texts,
-            "deadlock-order-differs",
-            "gradients are right where all ranks hash the parameters and their names alike, and "
-            "wrong where they do not, as in processes that torchrun starts: the order of gradients "
-            "comes from a set, or from hashes, and is another one on each rank. Take the order of "
-            f"model.parameters(), reversed. What was seen then: {wrong}",
-            guide=GUIDE,
-        )
+def hold_in_one_order(ranks, rng, world_size):
+    """Hold the ranks to go through the model in one order, though its names differ by rank."""
+
+    def probe(rank, trainer, names):
+        model = model_named(names[rank], rank)
+        averager = trainer.BucketedGradientAverager(model, bucket_cap_mb=TWO_PARTS)
+        model(torch.tensor(10.0 * rank)).backward()
+        averager.finish()
+        return first_numbers([param.grad for param in model.parameters()])
+
+    names = name_sets(world_size, int(rng.integers(900_000)))
+    means = [5.0 * (world_size - 1) + k for k in range(PARTS)]
+    seen = seen_of(lambda: ranks(probe, world_size, names=names))
+    hold(order_depends_on_names(seen, means, "averaged", GUIDE))
 
 
 @exercise("phase2/BucketedGradientAverager", points=0.5)

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from gradsync.diagnose.epochs import other_samples, told_another_epoch
+from gradsync.diagnose.epochs import order_of_another_epoch, other_samples
 from gradsync.diagnose.histories import kept_from_earlier_calls, other_numbers, other_rows
 from gradsync.diagnose.means import other_means
 from gradsync.diagnose.printing import other_lines
@@ -49,9 +49,8 @@ def probe_train(rank, world_size, trainer, data, seeds, evaluating=False, **opti
     """
     info, model = Info(rank, world_size), Classifier(seeds[rank]).train(not evaluating)
     seen = spied_training(trainer.train, info, model, data, **options)
-    place = {"rank": rank, "world_size": world_size, "samples": len(data[0][1])}
-    orders = orders_of_sampler(**place, seed=options.get("seed", 0), epochs=3)
-    return {**seen, "orders": orders}
+    place = rank, world_size, len(data[0][1]), options.get("seed", 0)
+    return {**seen, "orders": orders_of_sampler("ResumableDistributedSampler", *place)}
 
 
 def train_in_turn(ranks, world_size, *calls):
@@ -78,7 +77,8 @@ def test_every_epoch_goes_its_own_way_over_the_ranks_shares(ranks, rng):
     headings = {"shares": SAMPLER, "epochs": SAMPLER, "guide": GUIDE}
     hold(trained_in_evaluation_mode(seen, GUIDE))
     hold(other_samples(seen, reseeded, unseeded, samples=41, **headings))
-    hold(told_another_epoch(seen, [value["orders"] for value in seen], SAMPLER))
+    for run in (seen, reseeded):
+        hold(order_of_another_epoch(run, SAMPLER))
 
 
 @exercise("phase2/train", points=0.75)

@@ -6,10 +6,12 @@ from torch import nn
 from gradsync.diagnose.absent_gradients import none_gradient_skipped
 from gradsync.diagnose.broadcast import broadcast_mistakes
 from gradsync.diagnose.gradients import gradient_mistakes
-from gradsync.probes.models import placed
-from gradsync.testing import assert_on_every_rank, exercise, would_be
+from gradsync.diagnose.names import order_depends_on_names
+from gradsync.probes.names import PARTS, first_numbers, model_named, name_sets
+from gradsync.probes.seeding import seed_weights
+from gradsync.testing import assert_on_every_rank, exercise, hold, seen_of, would_be
 
-MODEL, STEP = "Model synchronisation", "The training step"
+MODEL, GRADIENTS, STEP = "Model synchronisation", "Gradient aggregation", "The training step"
 
 
 def full_of(number):
@@ -29,7 +31,10 @@ def one_weight(value):
 
 @exercise("phase1/broadcast_model", points=1)
 def test_every_rank_ends_with_the_model_of_rank_0(ranks):
-    """Rank 0's model is full of 10s, rank 1's of 11s, rank 2's of 12s: all become 10s."""
+    """Rank 0's model is full of 10s, rank 1's of 11s, rank 2's of 12s: all become 10s.
+
+    The order of the parameters is the model's: their names may differ from rank to rank.
+    """
 
     def probe(rank, trainer):
         model = full_of(10 + rank)
@@ -41,6 +46,15 @@ def test_every_rank_ends_with_the_model_of_rank_0(ranks):
     before = [full_of(10 + rank).state_dict() for rank in range(3)]
     buffers = ["running_mean", "running_var", "num_batches_tracked"]
     assert_on_every_rank(seen, before[0], mistakes=broadcast_mistakes(before, 0, buffers))
+
+    def probe_names(rank, trainer, names):
+        model = model_named(names[rank], rank, 10.0 * rank)
+        trainer.broadcast_model(model)
+        return first_numbers(list(model.parameters()))
+
+    again = seen_of(lambda: ranks(probe_names, world_size=2, names=name_sets(2, seed=1)))
+    numbers = [float(part) for part in range(PARTS)]
+    hold(order_depends_on_names(again, numbers, "replaced", MODEL))
 
 
 @exercise("phase1/broadcast_model", points=1)
@@ -82,10 +96,14 @@ def numbers_in_gradients(model):
 
 @exercise("phase1/average_gradients", points=1)
 def test_gradients_become_their_mean(ranks):
-    """The weight's gradients 2 and 6 become 4 on both ranks, the bias's 1 and 5 become 3."""
+    """The weight's gradients 2 and 6 become 4 on both ranks, the bias's 1 and 5 become 3.
+
+    The order of the parameters is the model's: their names may differ from rank to rank.
+    """
 
     def probe(rank, trainer):
-        model = placed(nn.Linear(1, 1), rank)
+        seed_weights(2)  # the ranks have one model
+        model = nn.Linear(1, 1)
         model.weight.grad = torch.tensor([[2.0]] if rank == 0 else [[6.0]])
         model.bias.grad = torch.tensor([1.0] if rank == 0 else [5.0])
         trainer.average_gradients(model)
@@ -99,19 +117,22 @@ def test_gradients_become_their_mean(ranks):
         seen,
         mean,
         mistakes=[
-            would_be(
-                [{"weight": 3.5, "bias": 3.5}] * 2,
-                "deadlock-order-differs",
-                "the weight's gradient of one rank was averaged with the bias's of the other: all "
-                "ranks must go through the parameters in the same order. The order of a set "
-                "differs from rank to rank",
-                "Gradient aggregation",
-            ),
             *gradient_mistakes(before),
         ],
         otherwise=f"the gradients {before[0]} on rank 0 and {before[1]} on rank 1 should become "
         f"{mean} on both, but they became {list(seen)}",
     )
+
+    def probe_names(rank, trainer, names):
+        model = model_named(names[rank], rank)
+        for param in model.parameters():
+            param.grad = param.detach() + 10.0 * rank
+        trainer.average_gradients(model)
+        return first_numbers([param.grad for param in model.parameters()])
+
+    again = seen_of(lambda: ranks(probe_names, world_size=2, names=name_sets(2, seed=1)))
+    means = [5.0 + part for part in range(PARTS)]  # of 0 and 10, of 1 and 11, ...
+    hold(order_depends_on_names(again, means, "averaged", GRADIENTS))
 
 
 @exercise("phase1/average_gradients", points=1)

@@ -14,8 +14,10 @@ from gradsync.diagnose.buckets import (
     lanes,
     waits_in_backward,
 )
+from gradsync.diagnose.names import order_depends_on_names
 from gradsync.probes.marks import mark
-from gradsync.testing import assert_on_every_rank, check, exercise, would_be
+from gradsync.probes.names import PARTS, first_numbers, model_named, name_sets
+from gradsync.testing import assert_on_every_rank, check, exercise, hold, seen_of, would_be
 
 GUIDE = "Buckets and overlap"
 CAP = 3000 / 2**20  # MiB: 3000 bytes, less than two of the layers below, more than one
@@ -51,7 +53,10 @@ def same(number):
 
 @exercise("phase2/BucketedGradientAverager", points=1)
 def test_gradients_are_the_mean_after_finish(ranks):
-    """In two steps the gradients are 2 and 6 by rank, then 4 and 10: the means are 4 and 7."""
+    """In two steps the gradients are 2 and 6 by rank, then 4 and 10: the means are 4 and 7.
+
+    The order of the parameters is the model's: their names may differ from rank to rank.
+    """
 
     def probe(rank, trainer):
         model = Layers()
@@ -76,6 +81,17 @@ def test_gradients_are_the_mean_after_finish(ranks):
         otherwise="the gradients are 2 and 6 by rank in step 0, and 4 and 10 in step 1, and should "
         f"become 4 and then 7. By rank they become {list(seen)}",
     )
+
+    def probe_names(rank, trainer, names):
+        model = model_named(names[rank], rank)
+        averager = trainer.BucketedGradientAverager(model)
+        model(torch.tensor(10.0 * rank)).backward()  # part k has the gradient k + 10 * rank
+        averager.finish()
+        return first_numbers([param.grad for param in model.parameters()])
+
+    again = seen_of(lambda: ranks(probe_names, world_size=2, names=name_sets(2, seed=1)))
+    means = [5.0 + part for part in range(PARTS)]
+    hold(order_depends_on_names(again, means, "averaged", GUIDE))
 
 
 @exercise("phase2/BucketedGradientAverager", points=1)

@@ -51,7 +51,7 @@ class ShardedOptimizer(Optimizer):
 
 def evaluate(model, dataset, loss_fn, batch_size):
     rank, size = dist.get_rank(), dist.get_world_size()
-    was_training = model.training
+    in_training = [module for module in model.modules() if module.training]
     model.eval()
     seen = []
     indices = list(range(rank, len(dataset), size))
@@ -63,7 +63,8 @@ def evaluate(model, dataset, loss_fn, batch_size):
             outputs = model(inputs)
             hits = int((outputs.argmax(-1) == targets).sum())
             seen.append((float(loss_fn(outputs, targets)), hits, len(samples)))
-    model.train(was_training)
+    for module in in_training:
+        module.training = True
     everyone = [None] * size
     dist.all_gather_object(everyone, seen)
     rows = [row for rows in everyone for row in rows]
