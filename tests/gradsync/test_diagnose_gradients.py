@@ -113,7 +113,7 @@ def test_a_mean_over_a_part_of_the_ranks_is_told_with_its_group(factor):
     diagnosis = diagnose([two, two, LOCAL[2], times(LOCAL[3], 1 / 4)], events=[event])
 
     assert diagnosis.code == "gradients-not-synchronised"
-    assert "in a process group of ranks 0, 1 alone" in diagnosis.explanation
+    assert "in a process group of ranks 0 and 1 alone" in diagnosis.explanation
     assert "ranks 0, 1: the gradients of ranks 0, 1; rank 2: the" in diagnosis.explanation
 
 
