@@ -34,7 +34,7 @@ fuzz: .venv/ready  ## malformed frames and archives for two minutes; EXAMPLES=25
 bench: .venv/ready  ## measure the figures in README.md
 	$(BIN)/python -m benchmarks
 
-truth: .venv/ready  ## grade all known mistakes and correct answers, update README.md (20 minutes)
+truth: .venv/ready  ## grade all known mistakes and correct answers, update README.md (8 minutes)
 	$(BIN)/python -m benchmarks.truth
 
 soak: .venv/ready  ## 500 grades, half of them on a busy machine (an hour)

@@ -11,7 +11,7 @@ import ast
 import functools
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -49,6 +49,17 @@ def affected_exercises(
             return list(ran)
         changed |= {name for name, code in functions.items() if other_functions[name] != code}
     return [exercise for exercise, functions in ran.items() if functions & changed]
+
+
+def exercises_running(definitions: Collection[str], ran: Mapping[str, Functions]) -> list[str]:
+    """Return the exercises whose tests run one of these functions, or a method of these classes."""
+    return [
+        exercise
+        for exercise, functions in ran.items()
+        if any(
+            name == one or name.startswith(f"{one}.") for one in definitions for name in functions
+        )
+    ]
 
 
 class _Functions(ast.NodeTransformer):

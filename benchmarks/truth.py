@@ -1,11 +1,11 @@
 """`make truth`: grade the whole bank, and print how many grades are correct.
 
-A correct answer is graded by all tests. A mistake is graded only by the exercises whose tests run a
-function that it changes (`benchmarks.impact`), since the other tests would run exactly the code of
-the solution; and only up to the first test that fails, in the order of a report. One mistake in
-fifty is also graded by all tests, which must give the same first failure. The table in README.md is
-replaced. With phases or names of submissions as arguments, only these are graded and README.md
-stays unchanged: `python -m benchmarks.truth phase1`.
+A submission is graded only by the exercises whose tests run a function that it changes
+(`benchmarks.impact`), since the other tests would run exactly the code of the solution; and only up
+to the first test that fails, in the order of a report. One in fifty is also graded by all tests,
+which must give the same first failure. The table in README.md is replaced. With phases or names of
+submissions as arguments, only these are graded and README.md stays unchanged:
+`python -m benchmarks.truth phase1`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks.impact import affected_exercises, ran_by_exercise
+from benchmarks.impact import affected_exercises, exercises_running, ran_by_exercise
 from benchmarks.outcome import Outcome, summary
 from benchmarks.tally import Tally, table, tally, write_into
 from gradsync.bank import Right, Wrong, reference, right_submissions, wrong_submissions
@@ -28,7 +28,7 @@ from gradsync.records import Verdict
 
 COURSE = find_course(Path(__file__).parent)
 SEED = 1
-CHECKED = 50  # one mistake of so many is also graded by all tests
+CHECKED = 50  # one of so many is also graded by all tests
 FEW = 20  # if at most so many are graded, each is also graded by all tests
 
 
@@ -66,24 +66,17 @@ def _graded(asked: Sequence[Wrong | Right], phase: str, pool: Executor) -> Itera
     jobs = []
     for number, known in enumerate(asked):
         if isinstance(known, Right):
-            jobs.append(pool.submit(grade_right, known))
+            exercises = list(ran) if known.whole else exercises_running(known.definitions, ran)
         else:
             exercises = affected_exercises(known.submission(COURSE), solution, ran)
-            jobs.append(pool.submit(grade_wrong, known, exercises, check=number % every == 0))
+        jobs.append(pool.submit(graded, known, exercises, check=number % every == 0))
     for job in as_completed(jobs):
         print(job.result().line(), flush=True)
         yield job.result()
 
 
-def grade_right(known: Right) -> Outcome:
-    """Grade a correct answer by all tests of its phase."""
-    began = time.monotonic()
-    first = _first_failure(known)
-    return Outcome(known, time.monotonic() - began, first)
-
-
-def grade_wrong(known: Wrong, exercises: Sequence[str], check: bool) -> Outcome:
-    """Grade a mistake by these exercises up to the first failure; if `check`, also by all tests."""
+def graded(known: Wrong | Right, exercises: Sequence[str], check: bool) -> Outcome:
+    """Grade by these exercises up to the first failure; if `check`, also by all tests."""
     began = time.monotonic()
     failures = (_first_failure(known, exercise) for exercise in exercises)
     first = next((failure for failure in failures if failure), None)

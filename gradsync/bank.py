@@ -9,6 +9,7 @@ alone.
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -68,6 +69,16 @@ class Right:
     @property
     def phase(self) -> str:
         return next(iter(self.additions)).partition("/")[0]
+
+    @property
+    def definitions(self) -> frozenset[str]:
+        """The functions and classes that are written anew: "phase1/template_trainer.py train"."""
+        return frozenset(
+            f"{path} {node.name}"
+            for path, text in self.additions.items()
+            for node in ast.parse(text).body
+            if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        )
 
     def submission(self, course: Course) -> Submission:
         """Return the solution with these functions instead of its own."""

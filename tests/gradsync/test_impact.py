@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from small_course import EXERCISES, write_course
 
-from benchmarks.impact import affected_exercises, ran_by_exercise
+from benchmarks.impact import affected_exercises, exercises_running, ran_by_exercise
 from gradsync.bank import reference
 from gradsync.submission import Submission
 
@@ -72,6 +72,11 @@ RAN = {
     DOUBLED: frozenset({f"{FILE} double", f"{FILE} add"}),
     COUNTED: frozenset({f"{FILE} Counter.__init__", f"{FILE} Counter.go", f"{FILE} Counter.half"}),
 }
+
+
+def test_an_exercise_runs_a_class_by_its_methods():
+    assert exercises_running([f"{FILE} Counter"], RAN) == [COUNTED]
+    assert exercises_running([f"{FILE} add", f"{FILE} Count"], RAN) == [DOUBLED]
 
 
 def test_each_exercise_is_asked_what_its_tests_run(tmp_path):
