@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from gradsync import grading
-from gradsync.course import Audience, Course, Exercise, find_course
+from gradsync.course import Audience, Course, CourseError, Exercise, find_course
 from gradsync.errors import SandboxError
+from gradsync.notebook.definitions.file import NotebookError
 from gradsync.notebook.definitions.locations import relocate
 from gradsync.notebook.hand_in import hand_in
 from gradsync.notebook.namespace import namespace_of, running_shell
@@ -67,10 +70,11 @@ def check(exercise: str, answer: object, *, seed: int | None = None) -> Result:
         NotebookError: no cell that has run defines the answer.
         GraderError: the grader itself failed.
     """
-    course = find_course()
-    chosen = course.find(exercise)
-    with Waiting(f"Checking {chosen.name}: its visible tests run on several ranks ..."):
-        return _run(course, chosen, answer, "visible", None, "check", seed)
+    with _errors_in_one_line():
+        course = find_course()
+        chosen = course.find(_name(exercise))
+        with Waiting(f"Checking {chosen.name}: its visible tests run on several ranks ..."):
+            return _run(course, chosen, answer, "visible", None, "check", seed)
 
 
 def grade(exercise: str, answer: object, *, seed: int | None = None) -> float:
@@ -79,15 +83,37 @@ def grade(exercise: str, answer: object, *, seed: int | None = None) -> float:
     It shows the verdicts as well. The arguments and errors are those of `check`. The ranks run in
     a sandbox, if this machine can have one.
     """
-    course = find_course()
-    chosen = course.find(exercise)
-    audience: Audience = "hidden" if chosen.phase in course.graded_phases("hidden") else "visible"
-    with Waiting(
-        f"Grading {chosen.name}: its {audience} tests run on several ranks ..."
-    ) as waiting:
-        result = _run(course, chosen, answer, audience, _launcher(course), "grade", seed)
-        _show(result, waiting)
-    return result.score
+    with _errors_in_one_line():
+        course = find_course()
+        chosen = course.find(_name(exercise))
+        hidden = chosen.phase in course.graded_phases("hidden")
+        audience: Audience = "hidden" if hidden else "visible"
+        with Waiting(
+            f"Grading {chosen.name}: its {audience} tests run on several ranks ..."
+        ) as waiting:
+            result = _run(course, chosen, answer, audience, _launcher(course), "grade", seed)
+            _show(result, waiting)
+        return result.score
+
+
+@contextmanager
+def _errors_in_one_line() -> Iterator[None]:
+    """Have a notebook show what is wrong with the arguments, without frames of this package."""
+    try:
+        yield
+    except (CourseError, NotebookError, grading.GraderError) as problem:
+        lines = [f"{type(problem).__name__}: {problem}"]
+        setattr(problem, "_render_traceback_", lambda: lines)  # noqa: B010 - IPython asks for it
+        raise
+
+
+def _name(exercise: object) -> str:
+    if isinstance(exercise, str):
+        return exercise
+    raise NotebookError(
+        "the first argument is an exercise's name, the second is your answer: "
+        '("average_gradients", average_gradients)'
+    )
 
 
 def _run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import linecache
 import os
 import pickle
@@ -52,6 +53,7 @@ class Cells:
         self._inbox = Inbox(channel)
         self._recorder = self._new_recorder(place["began"])
         self._displays = Displays()
+        builtins.input = _no_input
         module = ModuleType("__main__")  # where pickle looks for what a cell defines
         sys.modules["__main__"] = module
         self._namespace = vars(module)
@@ -140,6 +142,13 @@ class Cells:
             and not name.startswith("_")
             and not isinstance(value, ModuleType)
         ]
+
+
+def _no_input(_prompt: object = "") -> NoReturn:
+    raise EOFError(
+        "input() does not work on ranks. Ask in a cell without %%ranks, and send the answer with "
+        "`%ranks push NAME`"
+    )
 
 
 def serve(channel: socket.socket, place: dict[str, Any]) -> NoReturn:

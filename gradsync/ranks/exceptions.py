@@ -28,7 +28,8 @@ PROBES = {  # what a test's own code raises: the code of the mistake, and what i
 }
 HINTS = {  # by what Python or torch says, where that alone does not help a beginner
     "^BdbQuit": "Was breakpoint() left in? On a rank nobody can answer a debugger",
-    "^EOFError": "On a rank nobody can answer input()",
+    "^EOFError(?!: input)": "On a rank nobody can answer input()",
+    "'get_ipython' is not": "Ranks run plain Python: use IPython in a cell without %%ranks",
     "^NotImplementedError$": "Is the name of a method misspelt, such as __iter__ or forward?",
     "default process group twice": "A process group is running already: use it, and start none",
     "'(builtin_function_or_)?(method|function)'": "Are the brackets of a call missing?",

@@ -23,7 +23,10 @@ from torch.distributed import distributed_c10d
 from gradsync.ranks import wire
 
 SIGNAL_SECONDS = 0.05  # between two signals to a main thread that goes on
-TOLD_SECONDS = 0.02  # after which all ranks know that the cell ends
+# After which all ranks know that the cell ends, and gloo has sent what it can. A deadlock is known
+# as a rank enters a collective: if gloo's own thread finds a connection closed while it sends, it
+# loses the message, and the thread that waits for that is never told.
+TOLD_SECONDS = 0.03
 MESSAGE_SECONDS = 0.2  # for a message to come and be taken
 
 
@@ -97,6 +100,7 @@ class Inbox:
             if frame.kind == "end":
                 self._end(frame.header)
             elif frame.kind == "wake":
+                threading.Event().wait(TOLD_SECONDS)
                 self._send(frame.header["messages"])
             else:
                 self.commands.put(frame)
@@ -109,8 +113,9 @@ class Inbox:
             self._changed.notify_all()
         waiting = threading.Event()
         if header["patient"]:  # some rank wakes by a message alone, and must not go on then
-            if self._running:
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            self._signal()
+        waiting.wait(TOLD_SECONDS)
+        if header["patient"]:
             self._send(header["messages"])
             until = time.monotonic() + MESSAGE_SECONDS
             while self._running and time.monotonic() < until:
@@ -118,12 +123,14 @@ class Inbox:
         close_connections()
         while self._running:  # a program may catch what it is interrupted with, and go on
             waiting.wait(SIGNAL_SECONDS / 10)
-            if self._running:
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            self._signal()
             waiting.wait(SIGNAL_SECONDS)
 
+    def _signal(self) -> None:
+        if self._running:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
     def _send(self, messages: list[list[Any]]) -> None:
-        threading.Event().wait(TOLD_SECONDS)
         for group, to, tag in messages:
             with suppress(Exception):  # the group, or the connection, is gone
                 self._sent.append(send_nothing(group, to, tag))

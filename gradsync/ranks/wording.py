@@ -20,6 +20,7 @@ MISMATCHES = {
     "roots": ("wrong-source", "the ranks disagree on the source of {}"),
     "reductions": ("shape-mismatch", "the ranks disagree on the reduction of {}"),
     "shapes": ("shape-mismatch", "the ranks meet in {} with tensors that do not fit"),
+    "dtypes": ("shape-mismatch", "the ranks meet in {} with tensors of different dtypes"),
 }
 
 
@@ -74,13 +75,15 @@ def mismatch(meeting: Meeting) -> Failure:
     """Ranks meet in the same place with calls that do not fit each other."""
     calls = [meeting.calls[rank] for rank in sorted(meeting.calls)]
     kind = disagreement([call.collective for call in calls]) or "ops"
+    if kind == "shapes" and len({call.collective.dtype for call in calls}) > 1:
+        kind = "dtypes"
     views: dict[str, list[int]] = {}
     for call in calls:
         views.setdefault(_view(kind, call), []).append(call.rank)
     odd = min(views.values(), key=lambda ranks: (len(ranks), -min(ranks)))
     first = meeting.calls[odd[0]]
     code, lead = MISMATCHES[kind]
-    if kind == "shapes" and len({call.collective.label for call in calls}) > 1:
+    if kind in ("shapes", "dtypes") and len({call.collective.label for call in calls}) > 1:
         code = "deadlock-order-differs"  # each means another tensor
     culprits = odd if first.mail is None else list(meeting.calls)
     told = "; ".join(f"{ranks_text(ranks)}: {view}" for view, ranks in views.items())
@@ -188,9 +191,10 @@ def _view(kind: str, call: Call) -> str:
         return f"root {collective.root}{at}"
     if kind == "reductions":
         return f"{collective.reduce}{at}"
-    if kind != "shapes":
+    if kind not in ("shapes", "dtypes"):
         return f"{call_text(call)}{at}"
     shapes = [str(list(shape)) for shape in collective.shapes[:SHOWN]]
     if len(collective.shapes) > SHOWN:
         shapes.append(f"{len(collective.shapes) - SHOWN} more")
-    return f"{call_text(call)}{at}, shape {' + '.join(shapes)}"
+    dtype = f", {collective.dtype}" if kind == "dtypes" else ""
+    return f"{call_text(call)}{at}, shape {' + '.join(shapes)}{dtype}"

@@ -250,6 +250,12 @@ def test_fifty_deadlocks_in_a_row_leave_no_connection_behind(run):
     assert shown(run(count)) == before
 
 
+def test_a_deadlock_that_is_known_as_a_rank_enters_leaves_its_variables(run):
+    lost = [run("for _ in range(rank + 1): dist.all_reduce(x)").lost for _ in range(30)]
+
+    assert lost == [()] * 30
+
+
 def test_each_of_two_deadlocks_names_its_own_call_and_line(run):
     run("dist.all_reduce(x)\ndist.all_reduce(torch.ones(7))\nif rank: dist.barrier()")
     outcome = run("dist.broadcast(x, 0)\n\nif rank:\n    dist.all_reduce(torch.ones(5))")

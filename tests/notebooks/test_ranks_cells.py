@@ -185,6 +185,56 @@ def test_a_syntax_error_is_shown_once(run):
     assert "line 2" in failed.traceback
 
 
+@pytest.mark.parametrize(
+    ("line", "number"),
+    [("!ls", 2), ("x = 1\nif x:\n    %time 3", 4), ("files = !ls", 2), ("x?", 2), ("%%time\nx", 2)],
+)
+def test_a_line_that_only_ipython_understands_is_named(run, line, number):
+    failed = run(f"%%ranks 4\n{line}")
+
+    assert re.match(rf"CellFailed: In \[\d+\]:{number}: ", failed.error)
+    assert "Ranks run plain Python" in failed.error
+    assert "Move this line to a cell without %%ranks" in failed.error
+    assert "SyntaxError" not in failed.error
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("name = input('who?')", "EOFError: input() does not work on ranks. Ask in a cell without"),
+        ("get_ipython()", "Ranks run plain Python: use IPython in a cell without %%ranks"),
+        ("breakpoint()", "On a rank nobody can answer a debugger"),
+    ],
+)
+def test_what_nobody_can_answer_on_a_rank_is_told(run, line, told):
+    assert told in run(f"%%ranks 4\n{line}").text
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        ('check("averge_gradients", print)',
+         "CourseError: there is no exercise 'averge_gradients': did you mean average_gradients?"),
+        ('check(print, "average_gradients")',
+         "NotebookError: the first argument is an exercise's name, the second is your answer: "),
+        ('check("average_gradients", 3)', "NotebookError: no cell that has run defines"),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_of_check_is_told_in_one_line(run, call, told):
+    failed = run(f"from gradsync.notebook import check\n{call}")
+
+    assert failed.traceback.startswith(told)
+    assert "\n" not in failed.traceback
+
+
+def test_different_dtypes_are_named_by_rank(run):
+    failed = run("%%ranks 4\ndist.all_reduce(x.double() if rank == 2 else x)")
+
+    assert "The ranks meet in all_reduce #1 with tensors of different dtypes." in failed.text
+    assert re.search(r"rank 2: all_reduce #1 \(2 doubles\) .*, shape \[2\], float64", failed.text)
+    assert re.search(r"ranks 0, 1, 3: .*, shape \[2\], float32", failed.text)
+
+
 def test_output_appears_while_the_cell_runs(run):
     shown = run("%%ranks 4\nfor step in range(4):\n    print('step', step)\n    time.sleep(0.3)")
 
@@ -258,7 +308,8 @@ def test_without_ranks_lines_say_how_to_start_some():
     with kernel() as started:
         started.run("%load_ext gradsync")
 
-        assert "There are no ranks yet" in started.run("%ranks").stdout
+        for line in ("%ranks", "%ranks status", "%ranks reset"):
+            assert "There are no ranks yet" in started.run(line).stdout
         assert "There are no ranks yet" in started.run("%ranks pull x").stderr
 
 
@@ -280,7 +331,7 @@ def test_reset_ends_the_ranks(fresh):
     answer = fresh.run("%ranks reset")
 
     assert answer.stdout == "2 ranks ended, with all their variables.\n"
-    assert len([process for process in ranks if process.is_running()]) == 1  # it forks the next
+    assert eventually(lambda: sum(map(lives, ranks)) == 1), "the process that forks the next"
 
 
 @linux_only

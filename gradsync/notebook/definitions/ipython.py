@@ -52,6 +52,12 @@ def without_magics(source: str) -> str:
     return "".join(parts)
 
 
+def magic_lines(source: str) -> dict[int, str]:
+    """Return the lines that only IPython understands, by their numbers from 1."""
+    lines = zip(source.split("\n"), without_magics(source).split("\n"), strict=True)
+    return {n: line for n, (line, plain) in enumerate(lines, 1) if line != plain}
+
+
 def _end_of_statement(source: str, start: int) -> int:
     """Return the place after the line break that ends a statement."""
     depth = 0

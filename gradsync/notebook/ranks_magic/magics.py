@@ -14,6 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import MagicArgumentParser
 
+from gradsync.notebook.definitions.ipython import magic_lines
 from gradsync.notebook.ranks_magic.output import CellOutput
 from gradsync.notebook.ranks_magic.sessions import Sessions
 from gradsync.ranks import RankFailure, get_launcher
@@ -23,6 +24,11 @@ from gradsync.text import ranks_text
 # What shows values on a rank: with it in the process that ranks are forked from, they have it.
 FORMATTERS = ("IPython.core.formatters", "IPython.core.pylabtools")
 NO_RANKS = "There are no ranks yet: run a cell that begins with %%ranks 4 first."
+NO_MAGICS = (
+    "Ranks run plain Python: IPython's lines with %, ! or ? do not work on them. Move this line to "
+    "a cell without %%ranks. On ranks, use subprocess.run for a command, time.perf_counter for a "
+    "duration, help() for help."
+)
 LINE_USAGE = "%ranks [status | reset | pull NAME | push NAME]"
 
 
@@ -102,6 +108,9 @@ class RanksMagics(Magics):
                 print(f"  rank {rank}, process {state['pid']}: {names}")
 
     def _reset(self) -> None:
+        if not self.sessions.sizes:
+            print(NO_RANKS)
+            return
         ended = self.sessions.reset()
         print(f"{ended} rank{'s' * (ended != 1)} ended, with all their variables.")
 
@@ -138,7 +147,12 @@ def _check_syntax(source: str, name: str) -> None:
     try:
         compile(source, name, "exec", dont_inherit=True)
     except SyntaxError as problem:
-        raise CellFailed("".join(traceback.format_exception_only(problem))) from None
+        magics = magic_lines(source)
+        number = next((number for number in magics if number == problem.lineno), None)
+        text = "".join(traceback.format_exception_only(problem))
+        if number is not None:
+            text = f"{name}:{number}: {magics[number].strip()}\n{NO_MAGICS}"
+        raise CellFailed(text) from None
 
 
 def _options(line: str) -> Options:
