@@ -17,14 +17,13 @@
 # This notebook shows what such a process knows, what it does not know, and how the processes find
 # each other.
 #
-# - **After it you can** run a cell on several ranks, say which variables a rank sees, and start a
+# - **Afterwards you can** run a cell on several ranks, say which variables a rank sees, and start a
 #   process group.
 # - **Time:** 15 minutes, and as much again for the three exercises.
 # - **You need:** Python functions, environment variables, and a little PyTorch (tensors).
 
 # %% [markdown]
-# On a hosted service this cell installs the course that this notebook belongs to; elsewhere it does
-# nothing.
+# On a hosted service this cell installs the course. Where gradsync is installed it does nothing.
 
 # %%
 try:
@@ -71,7 +70,7 @@ print(f"There are {world_size} of us.")
 
 # %% [markdown]
 # Are these really processes, or only four variables in this notebook?
-# The operating system gives each process a number of its own, the *process id*. We count how many
+# The operating system gives each process a different number, the *process id*. We count how many
 # different ones there are.
 # `%ranks pull NAME` brings a variable from the ranks to the notebook, as a list: first rank 0's
 # value, then rank 1's, and so on.
@@ -119,8 +118,7 @@ x
 x
 
 # %% [markdown]
-# So a value that should be the same everywhere does not become the same by itself. Somebody must
-# send it.
+# So if all ranks should have the same value, one process must send it to the others.
 # `%ranks push NAME` sends a variable of the notebook to each rank:
 
 # %%
@@ -134,7 +132,7 @@ print("my learning rate:", learning_rate)
 # %% [markdown]
 # ## Ranks share the work, then communicate
 #
-# Why would anybody want four processes that do not see each other? Because each can do a quarter of
+# Why use four processes that do not see each other's variables? Because each can do a quarter of
 # the work.
 # Here the ranks add up the numbers from 0 to 999,999. Rank 0 takes the first quarter, rank 1 the
 # second, and so on.
@@ -146,7 +144,7 @@ my_sum = sum(range(rank * quarter, (rank + 1) * quarter))
 my_sum
 
 # %% [markdown]
-# Nobody has the whole sum yet. To get it, the ranks must communicate.
+# No rank has the whole sum yet. To get it, the ranks must communicate.
 # A *collective* is a call in which all ranks take part. `all_reduce` is one: it adds up a tensor
 # over all ranks, element by element.
 #
@@ -154,7 +152,7 @@ my_sum
 #
 # <details><summary>Answer</summary>
 #
-# All of them. That is what the "all" stands for. The equal output is folded into one line.
+# All of them. This is the meaning of "all". The equal output is folded into one line.
 # The tensor that you pass is the tensor that changes: the call works in place.
 #
 # </details>
@@ -169,7 +167,7 @@ dist.all_reduce(total)
 print("total:", total.item(), " expected:", 999_999 * 1_000_000 // 2)
 
 # %% [markdown]
-# ## A collective waits for everybody
+# ## A collective waits for all ranks
 #
 # Now rank 3 sleeps for 0.3 seconds before it calls `all_reduce`. The option `--timeline` draws what
 # each rank did. The `barrier` makes all ranks start together: it is a collective that only waits.
@@ -178,7 +176,7 @@ print("total:", total.item(), " expected:", 999_999 * 1_000_000 // 2)
 #
 # <details><summary>Answer</summary>
 #
-# About 0.3 seconds. They cannot have the sum before rank 3 has brought its part.
+# About 0.3 seconds. They cannot have the sum before rank 3 has sent its part.
 # The slowest rank sets the pace for all.
 #
 # </details>
@@ -193,10 +191,10 @@ if rank == 3:
 dist.all_reduce(total)
 
 # %% [markdown]
-# And what if a rank does not come at all? In an ordinary program the others then wait for many
-# minutes, without a message.
-# This is a *deadlock*. Here the cell ends at once, and tells you who waits where and who is
-# missing.
+# And what if a rank never calls the collective? In an ordinary program the others then wait for
+# many minutes, without a message.
+# This is a *deadlock*. Here the cell ends at once. The message says which ranks wait, in which
+# line, and which rank is missing.
 # The next cell fails on purpose.
 
 # %% tags=["raises-exception"]
@@ -218,7 +216,7 @@ print("x is", x, "and the sum of my quarter is", my_sum)
 # %ranks status
 
 # %% [markdown]
-# Notebook 5 makes more deadlocks and fixes them. For now remember: **every rank must come to every
+# Notebook 5 makes more deadlocks and fixes them. For now remember: **every rank must call every
 # collective.**
 
 # %% [markdown]
@@ -231,9 +229,9 @@ print("x is", x, "and the sum of my quarter is", my_sum)
 # These say which number a process has, and at which address and port all of them meet.
 # The meeting is called the *rendezvous*.
 #
-# Here is a launcher and a rendezvous in plain Python, without PyTorch. Each process calls a port,
-# says its number, and waits for the answer.
-# The host answers when everybody has called, and not before.
+# Here is a launcher and a rendezvous in plain Python, without PyTorch. Each process connects to a
+# port, sends its number, and waits for the answer.
+# The host answers only when all processes have connected.
 
 # %%
 import os
@@ -251,10 +249,10 @@ with socket.create_connection(("127.0.0.1", int(os.environ["MEET_AT"]))) as line
 """
 
 
-def launch(start_up: list[float], expected: int, patience: float = 5.0) -> list[float]:
-    """Start one process for each start-up time; return after how many seconds each one called."""
+def launch(start_up: list[float], expected: int, timeout: float = 5.0) -> list[float]:
+    """Start one process for each start-up time; return the seconds until each one connected."""
     host = socket.create_server(("127.0.0.1", 0))  # port 0: any port that is free
-    host.settimeout(patience)
+    host.settimeout(timeout)
     began = time.monotonic()
     port = host.getsockname()[1]
     processes = []
@@ -263,69 +261,69 @@ def launch(start_up: list[float], expected: int, patience: float = 5.0) -> list[
         command = [sys.executable, "-S", "-c", PROGRAM]
         processes.append(subprocess.Popen(command, env={**os.environ, **settings}))
 
-    called, lines = {}, []
+    connected, lines = {}, []
     try:
         while len(lines) < expected:
             line, _ = host.accept()
-            called[int(line.recv(8))] = time.monotonic() - began
+            connected[int(line.recv(8))] = time.monotonic() - began
             lines.append(line)
     except TimeoutError:
-        print(f"After {patience} s only {len(lines)} of {expected} processes have called.")
+        print(f"After {timeout} s only {len(lines)} of {expected} processes have connected.")
     for line in lines:
         line.sendall(b"go")
         line.close()
     host.close()
     for process in processes:
         process.wait()
-    return [called[number] for number in sorted(called)]
+    return [connected[number] for number in sorted(connected)]
 
 
 # %% [markdown]
 # > **Predict, then run.** Process 0 needs 0.2 s to start, process 1 0.5 s, process 2 0.0 s and
 # > process 3 0.9 s.
-# > Process 2 calls first. When may it go on?
+# > Process 2 connects first. When can it continue?
 #
 # <details><summary>Answer</summary>
 #
-# After about 0.9 s, when process 3 has called. (Python itself needs a little time to start, too.)
-# All four go on at the same moment.
+# After about 0.9 s, when process 3 has connected. (Python itself needs a little time to start,
+# too.) All four continue at the same moment.
 #
 # </details>
 
 # %%
 from pictures_01 import two_machines, waiting
 
-called = launch([0.2, 0.5, 0.0, 0.9], expected=4)
-waiting(called)
+connected = launch([0.2, 0.5, 0.0, 0.9], expected=4)
+waiting(connected)
 
 # %% [markdown]
-# When all have called, they are a *process group*. From then on they can use collectives.
+# When all have connected, they are a *process group*. From then on they can use collectives.
 #
 # And if the fourth process never starts? The host cannot know whether it is slow or dead. It can
-# only give up at some time.
-# This time is the *timeout*. PyTorch's own is 30 minutes, this course uses 60 seconds, and here it
-# is one second:
+# only give up after some time.
+# This time is the *timeout*. PyTorch's default is 30 minutes, this course uses 60 seconds, and here
+# it is one second:
 
 # %%
-_ = launch([0.0, 0.1, 0.2], expected=4, patience=1.0)
+_ = launch([0.0, 0.1, 0.2], expected=4, timeout=1.0)
 # %% [markdown]
-# ## What a process has to know about itself
+# ## What a process must know about itself
 #
 # Five values are enough. On a machine with several GPUs, the *local rank* says which of them a
-# process takes.
+# process uses.
 
 # %%
 two_machines()
 
 # %% [markdown]
 # > **Predict.** Eight processes run on two machines with four GPUs each. Which local rank has rank
-# > 6, and which machine do all ranks call?
+# > 6, and to which machine do all ranks connect?
 #
 # <details><summary>Answer</summary>
 #
 # Rank 6 is the third process on the second machine, so its local rank is 2.
-# All ranks call the first machine. Any machine would do, but all ranks must name the same one, and
-# rank 0 usually runs on the first.
+# All ranks connect to the first machine. Any machine would do, but all ranks must name the same
+# one, and rank 0 usually runs on the first.
 #
 # </details>
 #
@@ -336,11 +334,11 @@ two_machines()
 # | my rank | `RANK` | `SLURM_PROCID` | |
 # | world size N | `WORLD_SIZE` | `SLURM_NTASKS` | |
 # | my number on this machine | `LOCAL_RANK` | `SLURM_LOCALID` | 0 |
-# | address of the meeting | `MASTER_ADDR` | `MASTER_ADDR`, else see below | `127.0.0.1` |
-# | port of the meeting | `MASTER_PORT` | `MASTER_PORT` | 29500 |
+# | address of the rendezvous | `MASTER_ADDR` | `MASTER_ADDR`, else see below | `127.0.0.1` |
+# | port of the rendezvous | `MASTER_PORT` | `MASTER_PORT` | 29500 |
 #
-# Slurm itself does not set `MASTER_ADDR`, but a job script may do it. If nobody has set it,
-# take the first host of `SLURM_JOB_NODELIST`, the list of the job's machines.
+# Slurm itself does not set `MASTER_ADDR`, but a job script may do it. If it is not set,
+# use the first host of `SLURM_JOB_NODELIST`, the list of the job's machines.
 #
 # Why is half a set of variables worse than none? Suppose `WORLD_SIZE` is missing, and each of eight
 # processes decides that it is alone.
@@ -350,16 +348,16 @@ two_machines()
 # %% [markdown]
 # ## Exercise: `read_rank_info`
 #
-# Write a function from a mapping of environment variables to a `RankInfo`.
-# torchrun's variables win if they are there. Slurm's come second. Without both, this is a single
+# Write a function that turns a mapping of environment variables into a `RankInfo`.
+# Use torchrun's variables if they are set, and if not, Slurm's. Without both, this is a single
 # process: rank 0 of 1.
 # Raise a `ValueError` that names the variable if half a set is missing, if a value is not an
-# integer, or if the rank does not fit into the world.
+# integer, or if the rank is not between 0 and N − 1.
 # Slurm shortens its list of hosts: `gpu[03-05,09],big1` means gpu03, gpu04, gpu05, gpu09 and big1.
 # You need only the first name.
 #
 # Read [Launching ranks](../phase1/GUIDELINES.md#launching-ranks). For a hint, run `!gradsync hint
-# read_rank_info` in a cell of your own.
+# read_rank_info` in a new cell.
 
 # %%
 from collections.abc import Mapping
@@ -368,7 +366,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RankInfo:
-    """Which process this is, and where all of them meet. This class is given."""
+    """The number of this process, and where all processes meet. This class is given."""
 
     rank: int
     world_size: int
@@ -379,7 +377,7 @@ class RankInfo:
 
 # %%
 def read_rank_info(environ: Mapping[str, str]) -> RankInfo:
-    """Return which process this is, from a launcher's environment variables."""
+    """Return this process's `RankInfo`, from a launcher's environment variables."""
     raise NotImplementedError("phase1/read_rank_info")  # write this
 
 
@@ -394,10 +392,10 @@ check("read_rank_info", read_rank_info)
 # Start the default process group from a `RankInfo`, and return the device on which this rank
 # computes: GPU number `local_rank` if there are GPUs, otherwise the CPU.
 # Take everything from `info`. Do not rely on environment variables: Slurm sets none of torchrun's.
-# `backend` says which library carries the messages. `None` means nccl if there are GPUs, otherwise
-# gloo.
-# The function must return only when every rank is up. Think of the timeline above: which kind of
-# call cannot return before everybody has come?
+# `backend` names the library that carries the messages. `None` means nccl if there are GPUs,
+# otherwise gloo.
+# The function must return only when every rank is ready. Think of the timeline above: which kind of
+# call cannot return before all ranks have called it?
 #
 # Read [Starting the group](../phase1/GUIDELINES.md#starting-the-group). For a hint: `!gradsync hint
 # setup_distributed`.
@@ -412,7 +410,7 @@ import torch.distributed as dist
 def setup_distributed(
     info: RankInfo, backend: str | None = None, timeout: timedelta = timedelta(seconds=60)
 ) -> torch.device:
-    """Start the default process group; return this rank's device when every rank is up."""
+    """Start the default process group; return this rank's device when all are ready."""
     raise NotImplementedError("phase1/setup_distributed")  # write this
 
 
@@ -441,11 +439,11 @@ check("cleanup_distributed", cleanup_distributed)
 
 # %% [markdown]
 # When a check passes, you can copy your function to `phase1/template_trainer.py`. `gradsync check`
-# then counts it there as well.
+# then counts it there too.
 #
 # ## Before you leave
 #
-# The ranks go away when you close the notebook. You can also end them yourself:
+# The ranks end when you close the notebook. You can also end them yourself:
 
 # %%
 # %ranks reset
@@ -454,14 +452,14 @@ check("cleanup_distributed", cleanup_distributed)
 # ## What to remember
 #
 # - A rank is a process with its own memory. No rank sees another rank's variables.
-# - All ranks run the same code. Only `rank` tells them apart.
-# - A collective is a call in which all ranks take part. It returns when the last one has come.
-# - Ranks meet at one address and port. The launcher gives each process its number by environment
+# - All ranks run the same code. Only the value of `rank` differs.
+# - A collective is a call in which all ranks take part. It returns when all of them have called it.
+# - Ranks meet at one address and port. The launcher gives each process its number in environment
 #   variables.
 # - Half a set of these variables must be an error, because N processes that work alone raise no
 #   error.
 #
 # ## Next
 #
-# [2. Splitting data](02_splitting_data.ipynb): which rank gets which sample, and why equal counts
-# matter so much.
+# [2. Splitting data](02_splitting_data.ipynb): which rank gets which sample, and why all ranks need
+# the same number of samples.

@@ -14,16 +14,15 @@
 # # 2. Splitting data
 #
 # In data-parallel training every rank works on its own part of the data.
-# This notebook shows which rank gets which sample, what goes wrong if the parts do not fit
-# together, and how training can go on after an interruption.
+# This notebook shows which rank gets which sample, what goes wrong if the parts overlap or differ
+# in size, and how training can continue after an interruption.
 #
-# - **After it you can** write a sampler that gives each rank its share, and build loaders on it.
+# - **Afterwards you can** write a sampler that gives each rank its share, and build loaders on it.
 # - **Time:** 20 minutes, and twice as much for the four exercises.
 # - **You need:** [notebook 1](01_what_is_a_rank.ipynb), and `DataLoader` from PyTorch.
 
 # %% [markdown]
-# On a hosted service this cell installs the course that this notebook belongs to; elsewhere it does
-# nothing.
+# On a hosted service this cell installs the course. Where gradsync is installed it does nothing.
 
 # %%
 try:
@@ -36,7 +35,7 @@ except ImportError:
 # %load_ext gradsync
 
 # %% [markdown]
-# ## Who gets what?
+# ## Which rank gets which sample?
 #
 # There are M samples and N ranks. The part of the samples that one rank works on is its *share*, or
 # *shard*.
@@ -46,8 +45,8 @@ except ImportError:
 # A *sampler* is the object that says which samples a rank takes. It yields numbers of samples, not
 # the samples themselves.
 #
-# > **Predict, then run.** Ten samples do not divide by four. Every rank must get equally many
-# > samples, and none may be left out.
+# > **Predict, then run.** Ten samples do not divide by four. Every rank must get the same number of
+# > samples, and no sample may be left out.
 # > How many does each rank get?
 #
 # <details><summary>Answer</summary>
@@ -77,7 +76,7 @@ explore(
 #
 # - M = 8, N = 4. How much padding is there now?
 # - M = 3, N = 8. There are fewer samples than ranks. What do ranks 3 to 7 get?
-# - M = 1, N = 4. This is the shortest order that there is.
+# - M = 1, N = 4. This is the shortest possible order.
 # - M = 10, N = 4, shuffled. Change the epoch. Then untick *shuffle*, and change the epoch again.
 #
 # <details><summary>Answers</summary>
@@ -86,7 +85,7 @@ explore(
 # - The order is repeated as often as needed: ranks 3, 4 and 5 get samples 0, 1 and 2 again, and
 #   ranks 6 and 7 get 0 and 1.
 # - Every rank gets sample 0.
-# - Shuffled, every epoch has an order of its own. Without shuffling, the epoch changes nothing.
+# - With shuffling, every epoch has a different order. Without it, the epoch changes nothing.
 #
 # </details>
 #
@@ -108,7 +107,7 @@ shares(samples=3, ranks=8, shuffle=False, epoch=0)
 # <details><summary>Answer</summary>
 #
 # Ranks 2 and 3 have no third sample, so they leave the loop. Ranks 0 and 1 wait in `all_reduce` for
-# ranks that never come: a deadlock.
+# ranks that never call it: a deadlock.
 # Outside of this notebook, the program just stops, without a message.
 #
 # </details>
@@ -135,7 +134,7 @@ for step, sample in enumerate(equal[rank]):
     print(f"step {step}: the sum over ranks is {gradient.item():.0f}")
 
 # %% [markdown]
-# ## All ranks must shuffle alike
+# ## All ranks must shuffle in the same order
 #
 # A sampler that shuffles permutes all M samples first. Then it pads, and then it cuts the order
 # into shares.
@@ -144,22 +143,22 @@ for step, sample in enumerate(equal[rank]):
 #
 # In the next cell every rank shuffles 12 samples with PyTorch's global random generator, and takes
 # its three.
-# The `manual_seed` stands for what always happens in a real program: the ranks have drawn different
-# random numbers before.
+# The `manual_seed` imitates a real program, in which the ranks have already drawn different random
+# numbers.
 #
 # > **Predict, then run.** Every rank gets three samples, so the counts are right. What is wrong?
 #
 # <details><summary>Answer</summary>
 #
-# Each rank cuts its chunk out of another order. Some samples are drawn by several ranks, and others
-# by none.
+# Each rank cuts its chunk out of a different order. Some samples are drawn by several ranks, and
+# others by none.
 # Nothing fails: the number of samples is right, and the loss goes down.
 #
 # </details>
 
 # %%
 # %%ranks 4
-torch.manual_seed(rank)  # other random numbers on each rank
+torch.manual_seed(rank)  # different random numbers on each rank
 order = torch.randperm(12)
 mine = order[3 * rank : 3 * rank + 3].tolist()
 mine
@@ -173,24 +172,23 @@ how_often(mine, samples=12)
 # `set_epoch(epoch)` tells a sampler the epoch. Epochs count from 0, and a new sampler is at epoch
 # 0.
 #
-# A random generator *of your own* gives such an order. Look at the difference, with dice instead of
+# A *separate* random generator gives such an order. Look at the difference, with dice instead of
 # samples:
 
 # %%
 # %%ranks 4
 import random
 
-random.seed(rank)  # the global generator is in another state on each rank
+random.seed(rank)  # the global generator is in a different state on each rank
 print("global generator:", [random.randint(1, 6) for _ in range(8)])
 
 # %%
 # %%ranks 4
-dice = random.Random(2024)  # a generator of its own, made from one number
+dice = random.Random(2024)  # a separate generator, made from one number
 print("own generator:   ", [dice.randint(1, 6) for _ in range(8)])
 
 # %% [markdown]
-# Could the sampler instead set the seed of the global generator? Then all ranks would agree as
-# well.
+# Could the sampler instead set the seed of the global generator? Then all ranks would agree, too.
 # But dropout draws from the same generator:
 #
 # > **Predict, then run.** What do the dropout masks of the three epochs look like?
@@ -198,7 +196,8 @@ print("own generator:   ", [dice.randint(1, 6) for _ in range(8)])
 # <details><summary>Answer</summary>
 #
 # They are all the same. Each epoch starts the global generator again at the same point.
-# The model drops the same neurons in every epoch, and learns worse. Nobody suspects the sampler.
+# The model drops the same neurons in every epoch, and learns worse. It is hard to find the cause in
+# the sampler.
 #
 # </details>
 
@@ -229,7 +228,7 @@ for epoch in range(3):
 # not exist, or if the dataset is empty.
 #
 # Read [Data distribution](../phase1/GUIDELINES.md#data-distribution). For a hint, run `!gradsync
-# hint PaddedDistributedSampler` in a cell of your own.
+# hint PaddedDistributedSampler` in a new cell.
 
 # %%
 from collections.abc import Iterator, Sized
@@ -238,7 +237,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 
 class PaddedDistributedSampler(Sampler[int]):
-    """The samples of one rank's share: as many on every rank."""
+    """The samples of one rank's share; every rank gets the same number."""
 
     def __init__(
         self,
@@ -260,7 +259,7 @@ class PaddedDistributedSampler(Sampler[int]):
         raise NotImplementedError("phase1/PaddedDistributedSampler")  # write this
 
     def __len__(self) -> int:
-        """Return how many samples every rank gets."""
+        """Return the number of samples that every rank gets."""
         raise NotImplementedError("phase1/PaddedDistributedSampler")  # write this
 
 
@@ -273,8 +272,8 @@ check("PaddedDistributedSampler", PaddedDistributedSampler)
 # ## From samples to batches
 #
 # A `DataLoader` fetches the samples that a sampler names, and puts them into batches.
-# `batch_size` is what one rank takes in one step. The *global batch* is what all ranks take in that
-# step together.
+# `batch_size` is the number of samples that one rank takes in one step. The *global batch* contains
+# the samples that all ranks together take in that step.
 #
 # > **Predict, then run.** 20 samples on 4 ranks, and `batch_size` is 2. How many steps does an
 # > epoch have, and how large is each global batch?
@@ -353,10 +352,10 @@ def create_dataloaders(
 check("create_dataloaders", create_dataloaders)
 
 # %% [markdown]
-# ## Strides, and going on after an interruption
+# ## Strides, and continuing after an interruption
 #
 # A long training stops from time to time: a job reaches its time limit, or a machine fails. Then it
-# should go on where it was, in the middle of an epoch.
+# should continue where it stopped, in the middle of an epoch.
 # Perhaps there are fewer ranks than before.
 #
 # For this, contiguous chunks are a poor choice. A *strided* share is better: with N = 4, rank 0
@@ -367,7 +366,7 @@ check("create_dataloaders", create_dataloaders)
 #
 # <details><summary>Answer</summary>
 #
-# With chunks: 0–1, 6–7, 12–13 and 18–19. These are four pieces, and their places depend on N.
+# With chunks: 0–1, 6–7, 12–13 and 18–19. These are four pieces, and their positions depend on N.
 # With strides: 0 to 7, in one piece. One number describes it: 8 samples have been seen. This number
 # means the same for any N.
 #
@@ -381,11 +380,11 @@ explore(
 )
 
 # %% [markdown]
-# To resume means: forget the positions that have been seen. The remaining positions are a new,
+# To resume means: ignore the positions that have been seen. The remaining positions are a new,
 # shorter order.
-# Share it out by the same rules, over the ranks that there are *now*.
+# Divide it by the same rules among the *current* ranks.
 #
-# | M | seen | ranks now | remaining order | the shares |
+# | M | seen | current ranks | remaining order | the shares |
 # |---|---|---|---|---|
 # | 10 | 0 | 4 | 0 … 9 | `[0,4,8] [1,5,9] [2,6,0] [3,7,1]` |
 # | 10 | 4 | 3 | 4 … 9 | `[4,7] [5,8] [6,9]` |
@@ -404,7 +403,7 @@ explore(
 #
 # Write the strided sampler. It pads and shuffles as the first one does. With `drop_last` it cuts
 # the order to a multiple of N instead of padding it.
-# `resume(epoch, samples_seen)` sets the next pass to the rest of that epoch, shared out over the
+# `resume(epoch, samples_seen)` sets the next pass to the rest of that epoch, divided among the
 # current ranks.
 # `set_epoch` with the same epoch keeps this position, and with another epoch drops it. After the
 # resumed pass, whole epochs follow.
@@ -416,7 +415,7 @@ explore(
 
 # %%
 class ResumableDistributedSampler(Sampler[int]):
-    """The samples of one rank's strided share; a pass can begin in mid-epoch."""
+    """The samples of one rank's strided share; a pass can begin in the middle of an epoch."""
 
     def __init__(
         self,
@@ -431,11 +430,11 @@ class ResumableDistributedSampler(Sampler[int]):
         raise NotImplementedError("phase2/ResumableDistributedSampler")  # write this
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next pass: all of it, or its resumed rest."""
+        """Set the epoch of the next pass: the whole epoch, or the rest of a resumed one."""
         raise NotImplementedError("phase2/ResumableDistributedSampler")  # write this
 
     def resume(self, epoch: int, samples_seen: int) -> None:
-        """Set the next pass to what remains of an epoch."""
+        """Set the next pass to the remaining samples of an epoch."""
         raise NotImplementedError("phase2/ResumableDistributedSampler")  # write this
 
     def __iter__(self) -> Iterator[int]:
@@ -443,7 +442,7 @@ class ResumableDistributedSampler(Sampler[int]):
         raise NotImplementedError("phase2/ResumableDistributedSampler")  # write this
 
     def __len__(self) -> int:
-        """Return how many samples the next pass yields."""
+        """Return the number of samples that the next pass yields."""
         raise NotImplementedError("phase2/ResumableDistributedSampler")  # write this
 
 
@@ -461,13 +460,13 @@ check("phase2/ResumableDistributedSampler", ResumableDistributedSampler)
 # A simple way: round M/N up, give each rank that many samples, and let the last ranks take what
 # remains.
 #
-# > **Predict, then run.** 9 samples on 8 ranks. How many does each rank get in this way, and which
-# > rank do all others wait for?
+# > **Predict, then run.** 9 samples on 8 ranks. How many does each rank get in this way, and for
+# > which ranks do the others wait?
 #
 # <details><summary>Answer</summary>
 #
-# 2, 2, 2, 2, 1, 0, 0, 0. All wait for the ranks with two samples, and three ranks have nothing to
-# do.
+# 2, 2, 2, 2, 1, 0, 0, 0. All others wait for the ranks with two samples, and three ranks have
+# nothing to do.
 # Here some rank must have two samples. But a fair split has only one such rank.
 #
 # </details>
@@ -513,12 +512,12 @@ check("phase2/shard_without_padding", shard_without_padding)
 # %% [markdown]
 # ## What to remember
 #
-# - Equal counts keep the collectives of all ranks paired. Padding makes the counts equal.
-# - All ranks shuffle alike, because the order depends on the seed and the epoch only.
-# - A sampler uses a random generator of its own. It neither reads nor changes the global one.
+# - With equal counts, all ranks call the same collectives. Padding makes the counts equal.
+# - All ranks shuffle in the same order, because it depends on the seed and the epoch only.
+# - A sampler uses its own random generator. It neither reads nor changes the global one.
 # - `batch_size` is per rank. The global batch is N times as large.
-# - With strides, one number says what all ranks have seen. So training can resume, even with
-#   another N.
+# - With strides, one number describes the samples that all ranks have seen. So training can resume,
+#   even with a different N.
 #
 # ## Next
 #

@@ -17,14 +17,13 @@
 # This notebook shows what it does, how a rank can build it from single messages, and why libraries
 # send the messages around a ring.
 #
-# - **After it you can** give all ranks the same model, and write an all-reduce in which
+# - **Afterwards you can** give all ranks the same model, and write an all-reduce in which
 #   each rank sends less than twice its tensor.
 # - **Time:** 20 minutes, and twice as much for the two exercises.
 # - **You need:** notebooks [1](01_what_is_a_rank.ipynb) and [2](02_splitting_data.ipynb).
 
 # %% [markdown]
-# On a hosted service this cell installs the course that this notebook belongs to; elsewhere it does
-# nothing.
+# On a hosted service this cell installs the course. Where gradsync is installed it does nothing.
 
 # %%
 try:
@@ -39,8 +38,8 @@ except ImportError:
 # %% [markdown]
 # ## What `all_reduce` does
 #
-# Rank 0 has ones, rank 1 tens, rank 2 hundreds and rank 3 thousands. So each digit of a sum tells
-# you whose numbers are in it.
+# Rank 0 has ones, rank 1 tens, rank 2 hundreds and rank 3 thousands. So each digit of a sum shows
+# which ranks' numbers are in it.
 #
 # > **Predict, then run.** What does each rank have after `all_reduce`? And what would 2022 mean in
 # > the second place?
@@ -63,13 +62,13 @@ dist.all_reduce(mine)
 print("after: ", mine.tolist())
 
 # %% [markdown]
-# ## The same start for everybody: broadcast
+# ## The same start for all ranks: broadcast
 #
 # Before the first step, all ranks need the same model. Each rank builds its own, with its own
 # random weights.
 # Do these differences disappear during the training? We try it with one weight on two ranks.
 # The loss is (w − 3)², so its gradient is 2(w − 3), and the best weight is 3.
-# A list of two numbers stands for the two ranks. In each step both use the mean of the two
+# A list of two numbers represents the two ranks. In each step both use the mean of the two
 # gradients.
 #
 # > **Predict, then run.** Rank 0 starts at 1 and rank 1 starts at 4. Where do they end?
@@ -77,8 +76,8 @@ print("after: ", mine.tolist())
 # <details><summary>Answer</summary>
 #
 # At 1.5 and 4.5. Both ranks take the same steps, so the gap between them is always 3.
-# At the end the two gradients are −3 and 3. Their mean is 0, so nothing moves any more.
-# The loss is constant, at 2.25. It looks like a training that has found its minimum.
+# At the end the two gradients are −3 and 3. Their mean is 0, so the weights do not change any more.
+# The loss is constant, at 2.25. It looks as if training had found the minimum.
 #
 # </details>
 
@@ -117,7 +116,7 @@ numbers
 # ### What belongs to a model?
 #
 # A model has *parameters*, which training changes. It may also have *buffers*: numbers that it
-# remembers, but does not learn.
+# stores, but does not learn.
 # BatchNorm, for example, keeps a running mean of its inputs. It uses this mean in evaluation mode.
 #
 # In the next cell all ranks have a layer with the same parameters. Each rank sends its own
@@ -128,7 +127,7 @@ numbers
 from torch import nn
 
 layer = nn.BatchNorm1d(2)
-layer(torch.full((8, 2), float(rank)))  # another batch on each rank
+layer(torch.full((8, 2), float(rank)))  # a different batch on each rank
 print("parameters:", {name: value.tolist() for name, value in layer.named_parameters()})
 print("buffers:", [name for name, _ in layer.named_buffers()])
 
@@ -138,7 +137,7 @@ layer.running_mean
 
 # %% [markdown]
 # The parameters are equal, so the first output is folded into one line. The running means differ.
-# Ranks with different buffers train alike, but they *evaluate* differently.
+# Ranks with different buffers train in the same way, but they *evaluate* differently.
 # The third buffer, the number of batches, is an integer. Code that expects only floating-point
 # numbers fails there.
 #
@@ -152,7 +151,7 @@ layer.running_mean
 # <details><summary>Answer</summary>
 #
 # Still 5.0. The optimizer updates the old object, which the model does not use any more.
-# If the model does not learn at all, and there is no error, look for this mistake.
+# If a model does not learn at all, and there is no error, look for this mistake.
 #
 # </details>
 
@@ -171,15 +170,15 @@ print("gradient:", model.weight.grad.item(), " weight after the step:", model.we
 # %% [markdown]
 # ## Exercise: `broadcast_model`
 #
-# Give every parameter and every buffer of the model the value that it has on rank `src`, bit for
-# bit.
+# Give every parameter and every buffer of the model exactly the value that it has on rank `src`,
+# bit for bit.
 # The parameters and buffers stay the same objects. Their gradients and `requires_grad` do not
 # change.
-# All ranks must make the same calls in the same order, also where one of them has frozen a layer
-# and the others have not.
+# All ranks must make the same calls in the same order, even if one of them has frozen a layer and
+# the others have not.
 #
 # Read [Model synchronisation](../phase1/GUIDELINES.md#model-synchronisation). For a hint, run
-# `!gradsync hint broadcast_model` in a cell of your own.
+# `!gradsync hint broadcast_model` in a new cell.
 
 
 # %%
@@ -230,7 +229,7 @@ mine
 # %% [markdown]
 # The sum is right, on all ranks. But all messages go through rank 0, one after the other.
 #
-# ## Everybody sends to the next rank
+# ## Every rank sends to the next rank
 #
 # A better idea is to let all ranks send at the same time. Rank 0 sends to rank 1, rank 1 to rank 2,
 # and so on. The last rank sends to rank 0.
@@ -241,8 +240,8 @@ mine
 #
 # <details><summary>Answer</summary>
 #
-# No. A `send` waits until the other rank receives. But all ranks are in their `send`, and nobody
-# receives: a deadlock.
+# No. A `send` waits until the other rank receives. But all ranks are in their `send`, and none of
+# them receives: a deadlock.
 # For small messages, some backends return from `send` earlier, and then such code seems to work. Do
 # not rely on it.
 #
@@ -275,7 +274,7 @@ else:
 print("mine:", mine.item(), " arrived:", arriving.item())
 
 # %% [markdown]
-# Not every ring can do the same: with three ranks, two neighbours would both send first or both
+# This does not work for every ring: with three ranks, two neighbours would both send first or both
 # receive first.
 # There are calls that begin a message and return without waiting for its end. You find them in
 # [More calls](../phase2/GUIDELINES.md#more-calls).
@@ -284,30 +283,30 @@ print("mine:", mine.item(), " arrived:", arriving.item())
 #
 # Now the real idea. Cut the tensor into N *chunks*. In every step, each rank sends **one chunk** to
 # the next rank, and receives one from the rank before.
-# All ranks send at the same time, so nobody is idle.
+# All ranks send at the same time, so no rank is idle.
 #
-# Let us follow one chunk only. Chunk 0 begins on rank 0, and walks along the ring of four ranks. At
-# each rank, that rank's own number is added.
+# Let us follow one chunk only. Chunk 0 starts on rank 0, and travels around the ring of four ranks.
+# Each rank adds its own number.
 
 # %%
-own = [1, 10, 100, 1000]  # chunk 0, as each of the four ranks has it at the start
-walking = own[0]
-print(f"start:  at rank 0 it is {walking:>4}")
+own = [1, 10, 100, 1000]  # chunk 0 on each of the four ranks at the start
+chunk = own[0]
+print(f"start:  at rank 0 it is {chunk:>4}")
 for step, here in enumerate([1, 2, 3], start=1):
-    walking += own[here]
-    print(f"step {step}: at rank {here} it is {walking:>4}")
+    chunk += own[here]
+    print(f"step {step}: at rank {here} it is {chunk:>4}")
 
 # %% [markdown]
-# After three steps chunk 0 is whole, on rank 3. The other chunks make the same walk at the same
-# time.
+# After three steps chunk 0 is complete: rank 3 has its sum. The other chunks travel in the same way
+# at the same time.
 # Only their starts differ: chunk 1 starts on rank 1, chunk 2 on rank 2 and chunk 3 on rank 3.
-# So after three steps each rank has one whole chunk, every rank another one. This first pass is
-# called *reduce-scatter*.
+# So after three steps each rank has one complete chunk, and each rank a different one. This first
+# pass is called *reduce-scatter*.
 #
-# In the second pass the chunks walk on, for three more steps. Now they are whole, so each rank
+# In the second pass the chunks travel for three more steps. Now they are complete, so each rank
 # keeps a copy instead of adding. This pass is called *all-gather*.
 #
-# > **Predict, then look.** On which rank is chunk 1 whole after the first pass? And what is the
+# > **Predict, then look.** On which rank is chunk 1 complete after the first pass? And what is the
 # > number?
 #
 # <details><summary>Answer</summary>
@@ -318,7 +317,7 @@ for step, here in enumerate([1, 2, 3], start=1):
 #
 # In the picture each small table is one moment. A row is a rank, from rank 0 at the top to rank 3.
 # A column is a chunk.
-# A thick frame marks what has just arrived. Grey numbers are whole sums.
+# A thick frame marks a chunk that has just arrived. Grey numbers are complete sums.
 
 # %%
 ring(4)
@@ -356,8 +355,8 @@ for ranks in [2, 4, 8, 1000]:
 traffic([2, 3, 4, 6, 8, 12, 16])
 
 # %% [markdown]
-# Nothing is free: the ring needs 2(N − 1) steps, one after the other, and each step has a fixed
-# cost, the *latency*.
+# The ring has a disadvantage: it needs 2(N − 1) steps, one after the other, and each step has a
+# fixed cost, the *latency*.
 # So the ring is good for large tensors. For small tensors with many ranks, libraries use other
 # patterns. Notebook 9 measures this.
 #
@@ -365,7 +364,7 @@ traffic([2, 3, 4, 6, 8, 12, 16])
 #
 # **1. The elements may not divide by N.** Ten elements on four ranks make chunks of three: twelve
 # places, two too many.
-# A tensor may even have fewer elements than there are ranks. Decide what fills the free places, or
+# A tensor may even have fewer elements than there are ranks. Decide how to fill the free places, or
 # how large each chunk is.
 #
 # **2. The order of additions changes a sum.** Floating-point numbers are rounded after each
@@ -384,7 +383,8 @@ for first in range(4):
 # %% [markdown]
 # If each rank added in its own order, the ranks would get different sums, and their models would
 # slowly drift apart.
-# On the ring each chunk is added up *once*, and then copied. So all ranks have the same bits.
+# On the ring each chunk is added up *once*, and then copied. So all ranks have exactly the same
+# numbers.
 #
 # **3. The caller's tensor must hold the result.** It may have any shape, and it may be transposed.
 #
@@ -393,9 +393,8 @@ for first in range(4):
 #
 # <details><summary>Answer</summary>
 #
-# No. A transposed matrix does not lie in memory row by row, so `reshape(-1)` makes a copy.
-# With the matrix itself, which lies in memory row by row, `reshape(-1)` is a view and the matrix
-# changes.
+# No. A transposed matrix is not stored row by row, so `reshape(-1)` makes a copy.
+# The matrix itself is stored row by row. Then `reshape(-1)` is a view, and the matrix changes.
 #
 # </details>
 

@@ -14,17 +14,16 @@
 # # 4. Averaging gradients
 #
 # N ranks have N different gradients. Here they agree on one, and learn exactly as one process does.
-# You also see how the loss curve looks with each of six common mistakes.
+# You also see the loss curves of six common mistakes.
 #
-# - **After it you can** write a training step, an epoch and an evaluation for N ranks, and say from
-#   a loss curve which mistake it may be.
+# - **Afterwards you can** write a training step, an epoch and an evaluation for N ranks, and
+#   guess the mistake from a loss curve.
 # - **Time:** 20 minutes, and as much again for the five exercises.
 # - **You need:** shares (notebook [2](02_splitting_data.ipynb)), all-reduce (notebook
 #   [3](03_all_reduce.ipynb)).
 
 # %% [markdown]
-# On a hosted service this cell installs the course that this notebook belongs to; elsewhere it does
-# nothing.
+# On a hosted service this cell installs the course. Where gradsync is installed it does nothing.
 
 # %%
 try:
@@ -52,7 +51,7 @@ torch.set_num_threads(1)  # the tensors here are too small for more
 # %% [markdown]
 # ## One weight, four samples
 #
-# We begin with the smallest model there is: one weight `w`. It predicts `w * x`, and the loss of a
+# We begin with the smallest possible model: one weight `w`. It predicts `w * x`, and the loss of a
 # sample is `(w * x - y) ** 2`. There are four samples, and `w` is 0.
 #
 # | sample | x | y | gradient at w = 0, which is −2xy |
@@ -66,7 +65,7 @@ torch.set_num_threads(1)  # the tensors here are too small for more
 # own two samples and calls `backward`.
 #
 # > **Predict, then run.** Which gradient does rank 0 have? Which one does rank 1 have? Which one
-# > would a single process have that takes the mean over all four samples?
+# > would a single process have, with the mean over all four samples?
 #
 # <details><summary>Answer</summary>
 #
@@ -110,8 +109,8 @@ print("one process:          ", w.grad.item())
 # <details><summary>Answer</summary>
 #
 # No. Sample 3 then counts as much as the three others together. The next cell shows −41.67. The
-# mean of means is the mean over all samples only if all ranks have equally many samples. This is
-# why the sampler of notebook 2 pads.
+# mean of means is the mean over all samples only if all ranks have the same number of samples. This
+# is why the sampler of notebook 2 adds padding.
 #
 # </details>
 
@@ -194,13 +193,13 @@ print(f"largest difference of the losses: {difference:.1e}")
 pictures_04.same_curve(one, eight)
 
 # %% [markdown]
-# This is the promise of data-parallel training: **N ranks with B samples each do what one process
-# does with all N · B samples.** Whatever you change later, you can test it against this promise.
+# This is the rule of data-parallel training: **N ranks with B samples each compute the same as one
+# process with all N · B samples.** Whatever you change later, test it against this rule.
 #
 # ## Six mistakes and their curves
 #
-# Each mistake below changes one thing in the simulation. An all-reduce gives the *sum*, and it is
-# easy to get the rest wrong.
+# Each mistake below changes one thing in the simulation. An all-reduce gives the *sum*. It is easy
+# to make mistakes in the other parts.
 
 
 # %%
@@ -208,7 +207,7 @@ def use_sum(gradients):  # the division by N is missing
     return [torch.stack(gradients).sum(0)] * len(gradients)
 
 
-def divide_twice(gradients):  # say, once in the loss and once in the gradient
+def divide_twice(gradients):  # for example, once in the loss and once in the gradient
     return [torch.stack(gradients).mean(0) / len(gradients)] * len(gradients)
 
 
@@ -216,11 +215,11 @@ def keep_own(gradients):  # no all-reduce at all
     return gradients
 
 
-def rank_0_only(gradients):  # a reduction to rank 0 instead of to all
+def rank_0_only(gradients):  # `reduce` to rank 0 instead of `all_reduce`
     return [torch.stack(gradients).mean(0), *gradients[1:]]
 
 
-class NeverCleared:  # the gradients of all steps so far pile up
+class NeverCleared:  # the gradients of all steps so far are added up
     total = 0.0
 
     def __call__(self, gradients):
@@ -235,23 +234,23 @@ runs = {
     "divided twice": simulate(N, divide_twice),
     "no averaging": simulate(N, keep_own),
     "only rank 0 has the mean": simulate(N, rank_0_only),
-    "each rank starts elsewhere": simulate(N, use_mean, starts=own_starts),
+    "each rank starts differently": simulate(N, use_mean, starts=own_starts),
     "gradients never cleared": simulate(N, NeverCleared()),
 }
 pictures_04.beside_one_process(one, {name: losses for name, (losses, _) in runs.items()})
 
 # %% [markdown]
 # Look at "no averaging" and "only rank 0 has the mean". The loss goes down. If you see only rank
-# 0's curve, you will think that all is well.
+# 0's curve, you will think that the training is correct.
 #
 # > **Predict, then run.** After the 60 steps, which of the six mistakes leave the ranks with
 # > *different* models?
 #
 # <details><summary>Answer</summary>
 #
-# Three of them: "no averaging", "only rank 0 has the mean" and "each rank starts elsewhere". In the
-# other three all ranks make the same wrong step, so their models stay equal. The lesson: comparing
-# the weights of the ranks finds some mistakes, and comparing with one process finds all of them.
+# Three of them: "no averaging", "only rank 0 has the mean" and "each rank starts differently". In
+# the other three all ranks make the same wrong step, so their models stay equal. So a comparison of
+# the ranks' weights finds some mistakes, and a comparison with one process finds all of them.
 #
 # </details>
 
@@ -262,14 +261,14 @@ for name, (_, ranks) in runs.items():
     print(f"{name:28}{(stacked.amax(0) - stacked.amin(0)).max():.3f}")
 
 # %% [markdown]
-# The row "each rank starts elsewhere" has a difference from the first step to the last. All ranks
+# The row "each rank starts differently" has a difference from the first step to the last. All ranks
 # add the same update, so the distance between them never changes. This is why training begins with
 # a broadcast (notebook 3).
 #
 # ### A mistake that hides on two ranks
 #
-# The sum is N times the mean. So it acts like a learning rate that is N times too large. Move the
-# slider to 2 ranks. Would you notice the mistake there?
+# The sum is N times the mean. So it has the same effect as a learning rate that is N times too
+# large. Move the slider to 2 ranks. Would you notice the mistake there?
 
 
 # %%
@@ -289,17 +288,17 @@ sum_and_mean(8)  # ... and 8 ranks
 #
 # ## A gradient that is missing
 #
-# Some models have branches. A rank whose samples did not go through a branch has no gradient for
-# its parameters: `grad` is `None` there. It is tempting to skip such a parameter. We try it on two
-# real ranks, with plain tensors for the gradients of a `gate` and of a `last` layer. Rank 1 did not
-# use the gate.
+# Some models have branches. If a rank's samples did not go through a branch, the rank has no
+# gradient for the parameters of the branch: `grad` is `None` there. It is tempting to skip such a
+# parameter. We try it on two real ranks, with plain tensors for the gradients of a `gate` and of a
+# `last` layer. Rank 1 did not use the gate.
 #
 # > **Predict, then run.** What happens in the next cell?
 #
 # <details><summary>Answer</summary>
 #
 # A deadlock. Rank 0 calls two all-reduces and rank 1 calls one. The call has no name, so rank 1's
-# `last` meets rank 0's `gate`. Rank 0 then waits for a second call that never comes.
+# `last` is added to rank 0's `gate`. Rank 0 then waits for a second call that rank 1 never makes.
 #
 # </details>
 
@@ -316,22 +315,22 @@ for gradient in present:
 
 # %% [markdown]
 # The ranks and their variables are still there. What is in the gate now? (Do not look at rank 0's
-# `last`: its all-reduce was cut off, so it holds anything.)
+# `last`: its all-reduce was interrupted, so its content is undefined.)
 
 # %%
 # %%ranks 2
 print("gate:", gate[0].item())
 
 # %% [markdown]
-# Rank 0's gate holds 6 = 1 + 5. That is the gate of rank 0 plus the *last layer* of rank 1.
+# Rank 0's gate is 6 = 1 + 5. That is the gate of rank 0 plus the *last layer* of rank 1.
 #
-# > **Predict, then run.** Now rank 0 skips a parameter as well: its `bias`. So both ranks make two
+# > **Predict, then run.** Now rank 0 skips a parameter, too: its `bias`. So both ranks make two
 # > calls. Is there a deadlock? Which numbers will you see?
 #
 # <details><summary>Answer</summary>
 #
 # There is no deadlock and no error. The first call adds rank 0's gate to rank 1's last layer: 1 + 5
-# = 6. The second adds rank 0's last layer to rank 1's bias: 5 + 100 = 105. Both ranks go on with
+# = 6. The second adds rank 0's last layer to rank 1's bias: 5 + 100 = 105. Both ranks continue with
 # wrong numbers. This is worse than a deadlock.
 #
 # </details>
@@ -348,8 +347,8 @@ for name, gradient in gradients.items():
 {name: gradient.item() for name, gradient in gradients.items() if name != missing}
 
 # %% [markdown]
-# So every rank must make the same calls. What a rank does in a collective may depend on what *all*
-# ranks know. It must not depend on what this rank alone knows. Whether a parameter is **frozen**
+# So every rank must make the same calls. The calls may depend on values that are the same on *all*
+# ranks. They must not depend on values that differ between ranks. Whether a parameter is **frozen**
 # (`requires_grad` is False) is the same on all ranks. Whether its gradient is **missing** depends
 # on the samples of this rank.
 #
@@ -363,7 +362,7 @@ for name, gradient in gradients.items():
 # parameters alone.
 #
 # Read [Gradient aggregation](../phase1/GUIDELINES.md#gradient-aggregation). For a hint, run
-# `!gradsync hint average_gradients` in a cell of your own.
+# `!gradsync hint average_gradients` in a new cell.
 
 
 # %%
@@ -379,10 +378,10 @@ check("average_gradients", average_gradients)
 # ## The training step
 #
 # A step in one process has five parts: clear the gradients, forward, loss, backward, update. The
-# averaging must go between two of them. The simulation above shows between which. It also showed
-# what happens if nothing is cleared.
+# averaging belongs between two of them. The simulation above shows between which. It also shows
+# what happens if the gradients are not cleared.
 #
-# The step returns a loss, too. Each rank knows the loss of its own share only.
+# The step returns a loss, too. Each rank knows only the loss of its own share.
 #
 # ## Exercise: `train_step`
 #
@@ -391,7 +390,7 @@ check("average_gradients", average_gradients)
 # all ranks, the same number on each.
 #
 # Read [The training step](../phase1/GUIDELINES.md#the-training-step). For a hint, run
-# `!gradsync hint train_step` in a cell of your own.
+# `!gradsync hint train_step` in a new cell.
 
 
 # %%
@@ -408,7 +407,7 @@ check("train_step", train_step)
 #
 # An epoch has twelve samples in batches of 5, 5 and 2. Their mean losses are 1.0, 1.0 and 4.0.
 #
-# > **Predict, then run.** What is the mean loss of a sample?
+# > **Predict, then run.** What is the mean loss per sample?
 #
 # <details><summary>Answer</summary>
 #
@@ -424,17 +423,17 @@ weighted = sum(size * loss for size, loss in zip(sizes, batch_losses, strict=Tru
 print("mean over the samples:", weighted / sum(sizes))
 
 # %% [markdown]
-# Sums and counts can be added in any order, over batches and over ranks. Means cannot. So add sums
+# Sums and counts can be added over batches and over ranks. Means cannot. So add up sums and counts,
 # and divide once, at the end.
 #
 # ## Exercise: `train_epoch`
 #
 # Train on every batch of the loader once, in training mode. If the sampler of the loader has
-# `set_epoch`, call it first; otherwise each epoch has the same order (notebook 2). Return the mean
-# loss over all samples of all ranks, so a smaller last batch has less weight.
+# `set_epoch`, call it first. If you do not, each epoch has the same order (notebook 2). Return the
+# mean loss over all samples of all ranks, so a smaller last batch has less weight.
 #
 # Read [Epochs and evaluation](../phase1/GUIDELINES.md#epochs-and-evaluation). For a hint, run
-# `!gradsync hint train_epoch` in a cell of your own.
+# `!gradsync hint train_epoch` in a new cell.
 
 
 # %%
@@ -449,7 +448,8 @@ check("train_epoch", train_epoch)
 # %% [markdown]
 # ## Evaluating on N ranks
 #
-# The same trap waits between ranks. Rank 0 has 45 of 50 samples right. Rank 1 has 1 of 5 right.
+# The same mistake is possible between ranks. Rank 0 classifies 45 of 50 samples correctly, rank 1
+# classifies 1 of 5.
 
 # %%
 right, samples = [45, 1], [50, 5]
@@ -464,7 +464,7 @@ print(f"over all samples: {sum(right)} of {sum(samples)}, that is {sum(right) / 
 # <details><summary>Answer</summary>
 #
 # A deadlock: rank 0 waits in its first all-reduce, and rank 1 never calls one. So the number of
-# collectives must not depend on the number of batches. A rank without samples takes part with
+# collectives must not depend on the number of batches. A rank without samples must contribute
 # zeros.
 #
 # </details>
@@ -472,11 +472,11 @@ print(f"over all samples: {sum(right)} of {sum(samples)}, that is {sum(right) / 
 # ## Exercise: `evaluate` of phase 1
 #
 # Return a dictionary with `loss`, `accuracy` (0 to 1) and `samples`, counted over all ranks. Every
-# rank gets the same numbers. Compute no gradients, use evaluation mode, and afterwards put each
-# module back into the mode that it had.
+# rank gets the same numbers. Compute no gradients, use evaluation mode, and afterwards restore the
+# previous mode of each module.
 #
 # Read [Epochs and evaluation](../phase1/GUIDELINES.md#epochs-and-evaluation). For a hint, run
-# `!gradsync hint phase1/evaluate` in a cell of your own.
+# `!gradsync hint phase1/evaluate` in a new cell.
 
 
 # %%
@@ -491,8 +491,8 @@ check("phase1/evaluate", evaluate)
 # %% [markdown]
 # ## Padding and the accuracy
 #
-# A loader with a padded sampler repeats the first samples, so that all ranks get equally many. In
-# training this does little harm. In an evaluation these samples count twice.
+# A loader with a padded sampler repeats the first samples, so that all ranks get the same number.
+# In training this does little harm. In an evaluation these samples count twice.
 #
 # > **Predict, then run.** A model is right on 22 of 25 samples: 88 %. The three wrong ones come
 # > first. What is the accuracy with padding on 4 ranks? Does it depend on the number of ranks?
@@ -524,7 +524,7 @@ pictures_04.padded_accuracy(padded, sum(is_right) / len(is_right))
 # each notebook has its own functions.
 #
 # Read [Evaluation without padding](../phase2/GUIDELINES.md#evaluation-without-padding). For a hint,
-# run `!gradsync hint phase2/evaluate` in a cell of your own.
+# run `!gradsync hint phase2/evaluate` in a new cell.
 
 
 # %%
@@ -539,13 +539,13 @@ check("phase2/evaluate", evaluate)
 # %% [markdown]
 # ## What to remember
 #
-# - The mean of the ranks' gradients is the gradient of the whole batch, if all ranks have equally
-#   many samples.
+# - The mean of the ranks' gradients is the gradient of the whole batch, if all ranks have the same
+#   number of samples.
 # - An all-reduce gives the sum. Divide by the world size, once.
 # - A falling loss proves nothing. Compare with one process, and compare the weights of the ranks.
-# - Every rank makes the same calls, also a rank that has nothing to add.
-# - Add up sums and counts, and divide at the end. A mean of means is another number.
+# - Every rank makes the same calls, even a rank without gradients or samples.
+# - Add up sums and counts, and divide at the end. A mean of means is a different number.
 #
 # ## Next
 #
-# [5. Deadlocks](05_deadlocks.ipynb): five ways to make ranks wait for ever, and how to fix them.
+# [5. Deadlocks](05_deadlocks.ipynb): five ways to make ranks wait forever, and how to fix them.

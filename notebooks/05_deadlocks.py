@@ -14,17 +14,16 @@
 # # 5. Deadlocks
 #
 # A *deadlock* is a wait that can never end: a rank waits for a call that another rank will never
-# make. The program does not crash and prints nothing. It just stops. Here you make five deadlocks
-# on purpose, each of another kind. You read their explanations and fix them.
+# make. The program does not crash and prints nothing. It just stops. Here you make five kinds of
+# deadlock on purpose. You read their explanations and fix them.
 #
-# - **After it you can** read a deadlock's explanation, find the line to change, and see a deadlock
-#   in code before it runs.
+# - **Afterwards you can** read a deadlock's explanation, find the line to change, and see a
+#   deadlock in code before it runs.
 # - **Time:** 20 minutes, and as much again for the two exercises.
 # - **You need:** collectives (notebooks [1](01_what_is_a_rank.ipynb) and [3](03_all_reduce.ipynb)).
 
 # %% [markdown]
-# On a hosted service this cell installs the course that this notebook belongs to; elsewhere it does
-# nothing.
+# On a hosted service this cell installs the course. Where gradsync is installed it does nothing.
 
 # %%
 try:
@@ -49,8 +48,8 @@ from gradsync.notebook import check
 folder = tempfile.mkdtemp()  # for the files of the last part
 
 # %% [markdown]
-# Four ranks will live through all of this notebook. Each keeps a list, `survived`. It gets an entry
-# *before* each deadlock. At the end you will see whether the lists are still there.
+# The same four ranks run all cells of this notebook. Each keeps a list, `survived`. It gets an
+# entry *before* each deadlock. At the end you will see whether the lists are still there.
 
 # %%
 # %%ranks 4
@@ -70,22 +69,22 @@ def mean_over_ranks(value):
 
 
 # %% [markdown]
-# ## 1. A rank that does not come
+# ## 1. A rank that is missing
 #
-# "Only rank 0 prints, so only rank 0 needs the mean loss." This thought is behind the next cell.
+# "Only rank 0 prints, so only rank 0 needs the mean loss." This idea leads to the next cell.
 #
 # > **Predict, then run.** Which ranks wait? In which line? What do the other ranks do?
 #
 # <details><summary>Answer</summary>
 #
 # Rank 0 waits in the `all_reduce` inside `mean_over_ranks`. Ranks 1, 2 and 3 skip the `if` and are
-# done. They will never call `all_reduce`, so rank 0 would wait for ever.
+# done. They will never call `all_reduce`, so rank 0 would wait forever.
 #
 # </details>
 
 # %% tags=["raises-exception"]
 # %%ranks 4
-survived.append("a rank that does not come")
+survived.append("a missing rank")
 my_loss = [0.9, 0.7, 0.8, 0.6][rank]
 
 if rank == 0:
@@ -94,21 +93,20 @@ if rank == 0:
 # %% [markdown]
 # ### How to read the explanation
 #
-# 1. **Who is missing?** The first part names the ranks that did not come. Look for the mistake
-#    there, not at the ranks that wait.
-# 2. **Where are they instead?** They may have returned, be in another call, or be dead.
-# 3. **Which call do the others wait in?** `all_reduce #1` is the first all-reduce of this cell.
-# 4. **Which line?** `In [4]:13` is line 13 of the cell with the number 4. It is the line of the
-#    rank that *waits*. Here it is inside the function. The mistake is in another cell: it is the
-#    `if`.
+# 1. **Which ranks are missing?** The first part names the ranks that did not make the call. Look
+#    for the mistake there, not at the ranks that wait.
+# 2. **What do they do instead?** They may have returned, be in a different call, or have died.
+# 3. **In which call do the others wait?** `all_reduce #1` is the first all-reduce of this cell.
+# 4. **Which line?** `In [4]:13` is line 13 of the cell with the number 4. It is the line in which a
+#    rank *waits*. Here it is inside the function. The mistake is in another cell: it is the `if`.
 #
-# In the picture, time runs from left to right. A hatched bar waits for ever. A dashed box is a call
-# that never came.
+# In the picture, time runs from left to right. A hatched bar is a call that waits forever. A dashed
+# box is a call that a rank never made.
 #
 # ### The fix
 #
-# Everybody calls the function. Only the *printing* is left to rank 0. The cell runs on the same
-# four ranks, and uses the variable `my_loss` that the last cell has set.
+# All ranks call the function. Only the *printing* is for rank 0 alone. The cell runs on the same
+# four ranks, and uses the variable `my_loss` from the last cell.
 
 # %%
 # %%ranks 4
@@ -117,26 +115,26 @@ if rank == 0:
     print("mean loss:", mean)
 
 # %% [markdown]
-# ## 2. Another order
+# ## 2. A different order
 #
-# Collectives carry no name. The second call of one rank meets the second call of every other rank,
-# whatever they mean by it. Below, all ranks make the same two calls, but rank 2 makes them in
-# another order. In real code this happens when the order comes from a `set`, or from a list of
-# files in a folder.
+# Collectives have no names. The second call of one rank is matched with the second call of every
+# other rank, whatever the calls are for. Below, all ranks make the same two calls, but rank 2 makes
+# them in a different order. In real code this happens when the order comes from a `set`, or from a
+# list of files in a folder.
 #
-# > **Predict, then run.** Which rank will the explanation name? Is any rank done with its first
-# > call?
+# > **Predict, then run.** Which rank will the explanation name? Does the first call of any rank
+# > complete?
 #
 # <details><summary>Answer</summary>
 #
-# It names rank 2: three ranks call `all_reduce` first and one calls `barrier` first, so the odd one
-# out is suspected. No first call is complete, because each needs all four ranks.
+# It names rank 2: three ranks call `all_reduce` first and one calls `barrier` first, so the mistake
+# is probably on that one. No first call completes, because each needs all four ranks.
 #
 # </details>
 
 # %% tags=["raises-exception"]
 # %%ranks 4
-survived.append("another order")
+survived.append("a different order")
 samples = torch.tensor([10, 20, 30, 40])[rank].clone()
 
 steps = ["count samples", "wait for all"]
@@ -150,14 +148,13 @@ for step in steps:
         dist.barrier()
 
 # %% [markdown]
-# **The fix:** decide the order by something that all ranks share. Sort the names, for example. We
-# also make `samples` anew. The interrupted `all_reduce` works in place and may have left anything
-# in it.
+# **The fix:** choose an order that is the same on all ranks. Sort the names, for example. We also
+# create `samples` again. The interrupted `all_reduce` works in place, so its content is undefined.
 
 # %%
 # %%ranks 4
 samples = torch.tensor([10, 20, 30, 40])[rank].clone()
-for step in sorted(steps):  # rank 2's list is still the other way round
+for step in sorted(steps):  # rank 2's list is still reversed
     if step == "count samples":
         dist.all_reduce(samples)
     else:
@@ -166,31 +163,31 @@ for step in sorted(steps):  # rank 2's list is still the other way round
 samples.item()
 
 # %% [markdown]
-# ## 3. Another shape, or another root
+# ## 3. A different shape, or a different root
 #
-# This time all ranks come, in the right order. They disagree on the *arguments*. The last batch of
-# rank 3 has two samples, the other ranks have three, and somebody adds up the losses of single
-# samples.
+# This time all ranks make the call, in the right order. But their *arguments* differ. The last
+# batch of rank 3 has two samples, the batches of the other ranks have three, and the code adds up
+# the losses of single samples.
 #
-# > **Predict, then run.** Is this an error or a wait, on real ranks without `%%ranks`?
+# > **Predict, then run.** Without `%%ranks`, would this raise an error, or wait?
 #
 # <details><summary>Answer</summary>
 #
 # It depends. The library that carries the messages (gloo) does not compare shapes. If a message is
-# too long, the *receiver* aborts, and it did nothing wrong. If a message is too short, the numbers
-# can be wrong without any error. `%%ranks` compares the shapes before a byte is sent.
+# too long, the *receiver* aborts, although the mistake is not there. If a message is too short, the
+# numbers can be wrong without any error. `%%ranks` compares the shapes before a byte is sent.
 #
 # </details>
 
 # %% tags=["raises-exception"]
 # %%ranks 4
-survived.append("another shape")
+survived.append("a different shape")
 losses = torch.tensor([0.5, 0.4, 0.3])[: 2 if rank == 3 else 3]
 
 dist.all_reduce(losses)
 
 # %% [markdown]
-# **The fix:** send something whose shape does not depend on the batch. The sum and the number of
+# **The fix:** send a tensor whose shape does not depend on the batch. The sum and the number of
 # samples are always two numbers.
 
 # %%
@@ -202,12 +199,12 @@ dist.all_reduce(sum_and_count)
 print(f"{sum_and_count[1]:.0f} samples, mean loss {sum_and_count[0] / sum_and_count[1]:.3f}")
 
 # %% [markdown]
-# The *root* of a broadcast is the rank that sends. All ranks must name the same one. "My rank
-# sends" sounds reasonable on each rank and is wrong on four:
+# The *root* of a broadcast is the rank that sends. All ranks must name the same one. Here each of
+# the four ranks names itself:
 
 # %% tags=["raises-exception"]
 # %%ranks 4
-survived.append("another root")
+survived.append("a different root")
 weight = torch.tensor(float(rank))
 
 dist.broadcast(weight, src=rank)
@@ -221,15 +218,15 @@ weight.item()
 # %% [markdown]
 # ## 4. A circle of sends
 #
-# `send` and `recv` are calls between two ranks. Each rank wants to give a tensor to the next rank,
-# and to take one from the rank before. The last rank's next one is rank 0. With gloo, `send`
-# returns only when the receiver takes the message.
+# `send` and `recv` are calls between two ranks. Each rank sends a tensor to the next rank, and
+# receives one from the rank before. After the last rank comes rank 0. With gloo, `send` returns
+# only when the receiver takes the message.
 #
-# > **Predict, then run.** Every rank sends first and receives then. Who receives?
+# > **Predict, then run.** Every rank first sends and then receives. Which rank receives?
 #
 # <details><summary>Answer</summary>
 #
-# Nobody. Rank 0 waits until rank 1 receives. But rank 1 is in its own `send` and waits for rank 2,
+# None. Rank 0 waits until rank 1 receives. But rank 1 is in its own `send` and waits for rank 2,
 # which waits for rank 3, which waits for rank 0.
 #
 # </details>
@@ -247,8 +244,8 @@ dist.recv(received, before)
 pictures_05.circle()
 
 # %% [markdown]
-# **The fix:** break the circle. It is enough that some ranks receive first. Here the odd ranks do.
-# (There are other ways: calls that do not wait, such as `isend`.)
+# **The fix:** break the circle. It is enough if some ranks receive first. Here the ranks with odd
+# numbers do. (There are other ways: calls that do not wait, such as `isend`.)
 
 # %%
 # %%ranks 4
@@ -267,30 +264,30 @@ print(f"received {received.item():.0f} from rank {before}")
 # Each rank trains until *its own* loss is below 0.2. In every round there is a collective. The
 # losses begin at 0.9, 0.7, 0.5 and 0.3, and each round halves them.
 #
-# > **Predict, then run.** How many rounds does each rank want? Which rank is missing first, and in
+# > **Predict, then run.** How many rounds does each rank need? Which rank is missing first, and in
 # > which round?
 #
 # <details><summary>Answer</summary>
 #
-# Ranks 0 to 3 want 3, 2, 2 and 1 rounds. All four take part in round 1. Rank 3 then leaves the
+# Ranks 0 to 3 need 3, 2, 2 and 1 rounds. All four take part in round 1. Rank 3 then leaves the
 # loop, so it is missing in round 2: `all_reduce #2`.
 #
 # </details>
 
 # %% tags=["raises-exception"]
 # %%ranks 4
-survived.append("a loop of another length")
+survived.append("a loop of different length")
 my_loss, rounds = [0.9, 0.7, 0.5, 0.3][rank], 0
 
 while my_loss > 0.2:
-    my_loss /= 2  # stands for a training step
+    my_loss /= 2  # in place of a training step
     rounds += 1
     mean = mean_over_ranks(my_loss)
 
 # %% [markdown]
-# **The fix:** all ranks must decide alike, so they must decide by a number that all of them have.
-# The mean is such a number. The first line shows how far each rank had come when the deadlock ended
-# the cell.
+# **The fix:** all ranks must make the same decision, so they must use a number that is the same on
+# all of them. The mean is such a number. The first line shows how far each rank had got when the
+# deadlock ended the cell.
 
 # %%
 # %%ranks 4
@@ -307,8 +304,7 @@ print(f"done after {rounds} rounds, mean {mean:.3f}")
 # %% [markdown]
 # ## Test yourself: a deadlock that hides an error
 #
-# Read only the cell and its explanation. Something went wrong on rank 1 *before* it entered the
-# barrier. What?
+# Read only the cell and its explanation. What went wrong on rank 1 *before* it entered the barrier?
 
 # %% tags=["raises-exception"]
 # %%ranks 4
@@ -323,8 +319,8 @@ finally:
 #
 # Rank 1's batch is empty, so `batches[rank][0]` raised an `IndexError` there. But before Python can
 # show an exception, it runs the `finally`. There rank 1 waits for the others, and they wait for
-# rank 1 in `all_reduce`. The one line that explains everything is never printed. So **put no
-# collective into a `finally`**. Let a rank that fails end with its error.
+# rank 1 in `all_reduce`. The error message is never printed. So **put no collective into a
+# `finally`**. Let a rank that fails end with its error.
 #
 # </details>
 #
@@ -338,7 +334,7 @@ mean = mean_over_ranks(batches[rank][0])
 # ## All five, and the ranks that survived them
 #
 # The letters are the calls of each rank, in the order in which it makes them. A hatched call waits
-# for ever.
+# forever.
 
 # %%
 pictures_05.five_kinds()
@@ -349,7 +345,7 @@ pictures_05.five_kinds()
 #
 # <details><summary>Answer</summary>
 #
-# All six entries: five kinds, and the wrong root. The four processes are still those of the
+# All six entries: five kinds, and the wrong root. The four processes are still the same as at the
 # beginning. After a deadlock they only get a new process group.
 #
 # </details>
@@ -359,11 +355,11 @@ pictures_05.five_kinds()
 print(f"{len(survived)} deadlocks survived:", *survived, sep="\n- ")
 
 # %% [markdown]
-# ## Checkpoints: who writes, and who waits
+# ## Checkpoints: one rank writes, the others wait
 #
-# A *checkpoint* is a file from which training can continue. All ranks hold the same model, so rank
-# 0 alone writes it. Two things can go wrong between rank 0 and the others. The first is no
-# deadlock, but the opposite.
+# A *checkpoint* is a file from which training can continue. All ranks have the same model, so only
+# rank 0 writes it. Two things can go wrong between rank 0 and the others. In the first, the ranks
+# do not wait although they should.
 #
 # > **Predict, then run.** Rank 0 needs 0.2 seconds to write. What does `path.exists()` show on each
 # > rank?
@@ -390,7 +386,7 @@ if rank == 0:
 path.exists()
 
 # %% [markdown]
-# So a barrier is missing. It has to be in the right place.
+# So a barrier is missing. It must be in the right place.
 #
 # > **Predict, then run.** What happens now?
 #
@@ -409,7 +405,7 @@ if rank == 0:
 # %% [markdown]
 # ### Half a file
 #
-# A cluster may end a job at any moment, also while it writes.
+# A cluster may end a job at any moment, even while it writes a file.
 
 # %%
 file = Path(folder) / "model.txt"
@@ -429,14 +425,15 @@ except KeyboardInterrupt:
 #
 # <details><summary>Answer</summary>
 #
-# Write to another name in the same folder, and rename it at the end. Renaming is a single step for
-# the file system: the name means the old file before it, and the new file after it.
+# Write a file with a different name in the same folder, and rename it at the end. Renaming is a
+# single step for the file system: before it, the name refers to the old file, and after it, to the
+# new one.
 #
 # </details>
 #
 # ### A file that runs code
 #
-# PyTorch's files are *pickles*, and a pickle may contain a call that runs when somebody opens it.
+# PyTorch's files are *pickles*, and a pickle may contain a call that runs when the file is loaded.
 
 
 # %%
@@ -449,22 +446,22 @@ downloaded = pickle.dumps({"weights": [0.1, 0.2], "extra": Innocent()})
 _ = pickle.loads(downloaded)
 
 # %% [markdown]
-# So a checkpoint of unknown origin is a program of unknown origin. `torch.load` has an argument
-# that accepts tensors and plain values only.
+# So loading a checkpoint of unknown origin can run a program of unknown origin. `torch.load` has an
+# argument with which it accepts only tensors and plain values.
 #
 # ## Exercise: `save_checkpoint`
 #
-# Rank 0 alone writes the states of the model and of the optimizer, and the epoch. The file is
-# complete or not there at all: if the job ends in the middle, the old file is still there. When the
-# function returns, on whichever rank, the file exists.
+# Only rank 0 writes the states of the model and of the optimizer, and the epoch. The file is always
+# complete: if the job ends in the middle, the old file is still there. When the function returns,
+# on any rank, the new file exists.
 #
 # Read [Checkpoints](../phase1/GUIDELINES.md#checkpoints). For a hint, run
-# `!gradsync hint save_checkpoint` in a cell of your own.
+# `!gradsync hint save_checkpoint` in a new cell.
 
 
 # %%
 def save_checkpoint(path: str | Path, model: nn.Module, optimizer, epoch: int) -> None:
-    """Have rank 0 write model, optimizer and epoch to `path`, completely or not at all."""
+    """On rank 0, write model, optimizer and epoch to `path`, completely or not at all."""
     raise NotImplementedError("phase1/save_checkpoint")  # write this
 
 
@@ -475,11 +472,11 @@ check("save_checkpoint", save_checkpoint)
 # ## Exercise: `load_checkpoint`
 #
 # Put the saved states into the model and the optimizer, and return the epoch. Each rank reads the
-# file for itself: there is no collective, and it works without a process group. A file that
-# contains code must not run it.
+# file itself: there is no collective, and it works without a process group. Code in the file must
+# not run.
 #
 # Read [Checkpoints](../phase1/GUIDELINES.md#checkpoints). For a hint, run
-# `!gradsync hint load_checkpoint` in a cell of your own. (The tests of `load_checkpoint` also call
+# `!gradsync hint load_checkpoint` in a new cell. (The tests of `load_checkpoint` also call
 # your `save_checkpoint`.)
 
 
@@ -496,11 +493,10 @@ check("load_checkpoint", load_checkpoint)
 # ## What to remember
 #
 # - Look for the mistake at the rank that is missing, not at the ranks that wait.
-# - Put a finger on each collective and ask: can I name a rank that, with some data, does not come
-#   by here?
-# - A branch or a loop around a collective may depend only on what all ranks know.
-# - Same order, same shape, same root. Collectives carry no name that could tell them apart.
-# - No collective in a `finally`, and none inside `if rank == 0`.
+# - For each collective, ask: is there a rank that, with some data, does not call it?
+# - A branch or a loop around a collective may depend only on values that are the same on all ranks.
+# - All ranks need the same order, shape and root. Collectives have no names that distinguish them.
+# - Put no collective into a `finally`, and none into `if rank == 0`.
 #
 # ## Next
 #

@@ -14,18 +14,17 @@
 # # 6. Buckets and overlap
 #
 # So far the ranks computed first and communicated afterwards. Here they do both at the same time.
-# You record *timelines* of real ranks: pictures of who computed, who waited, and which collective
-# was on its way.
+# You record *timelines* of real ranks. They show when each rank computed, when it waited, and which
+# collectives were running.
 #
-# - **After it you can** read a timeline, say why gradients travel in buckets, and write
+# - **Afterwards you can** read a timeline, say why gradients travel in buckets, and write
 #   `BucketedGradientAverager`.
 # - **Time:** 20 minutes. The exercise is the longest of phase 2: plan an hour or two.
 # - **You need:** averaging gradients (notebook [4](04_averaging_gradients.ipynb)) and reading a
 #   deadlock (notebook [5](05_deadlocks.ipynb)).
 
 # %% [markdown]
-# On a hosted service this cell installs the course that this notebook belongs to; elsewhere it does
-# nothing.
+# On a hosted service this cell installs the course. Where gradsync is installed it does nothing.
 
 # %%
 try:
@@ -61,8 +60,8 @@ _ = torch.manual_seed(0)
 #
 # <details><summary>Answer</summary>
 #
-# `last`, `middle`, `first`: the order of backward. When `last` is ready, the work for the two
-# others has not begun yet.
+# `last`, `middle`, `first`: the order of backward. When `last` is ready, the work for the other two
+# has not begun yet.
 #
 # </details>
 
@@ -77,17 +76,17 @@ for name, param in model.named_parameters():
 model(torch.randn(8, 4)).sum().backward()
 
 # %% [markdown]
-# So the gradient of the last layer waits for a long time, if all ranks communicate only after
-# backward. The idea of this notebook: **send it while backward works on the other layers.**
+# So the gradient of the last layer is ready early, but is sent late if all ranks communicate only
+# after backward. The idea of this notebook: **send it while backward works on the other layers.**
 #
-# ## A backward that we can look into
+# ## A simulated backward
 #
-# We use two ranks and a model with eight layers. Two things stand for the real ones:
+# We use two ranks and a model with eight layers. Two things are simulated:
 #
 # - the gradient of a layer is a tensor of 4 MB (one million numbers),
 # - the backward of a layer is a wait of 10 ms.
 #
-# Waiting is a fair model of a GPU: the GPU computes, and the processor of the computer is free for
+# Waiting is a good model of a GPU: the GPU computes, and the processor of the computer is free for
 # other work, such as sending.
 
 # %%
@@ -102,12 +101,12 @@ LAYERS, MB = 8, 250_000  # a megabyte is 250,000 numbers of 4 bytes
 gradients = [torch.ones(4 * MB) for _ in range(LAYERS)]
 
 
-def backward_of_a_layer(on_the_way=()):
-    """Stand for 10 ms of work elsewhere; note in the timeline which messages arrive meanwhile."""
+def backward_of_a_layer(running=()):
+    """Wait 10 ms, as for a GPU; polling lets the timeline record when messages arrive."""
     end = time.perf_counter() + 0.010
     while time.perf_counter() < end:
         time.sleep(0.0005)
-        for handle in on_the_way:
+        for handle in running:
             handle.is_completed()
 
 
@@ -126,8 +125,8 @@ average_after_backward()  # the first messages are slow: connections are opened
 #
 # <details><summary>Answer</summary>
 #
-# Eight collectives, one after another. The ranks compute nothing then: they wait. The wire was idle
-# for the first 80 ms, and the ranks are idle for the rest.
+# Eight collectives, one after another. During these the ranks compute nothing: they wait. The
+# network was idle for the first 80 ms, and the ranks are idle for the rest.
 #
 # </details>
 #
@@ -140,15 +139,15 @@ average_after_backward()
 
 # %% [markdown]
 # A filled bar in the upper row of a rank means that it computes. A dashed bar means that it waits.
-# The thin bars below are collectives on their way.
+# The thin bars below are running collectives.
 #
 # ## Sending during backward
 #
 # With `async_op=True` a collective only *begins*. The call returns at once, with a *handle*. Later,
-# `handle.wait()` waits until the collective is complete. Until then the tensor belongs to the
-# message: do not read it and do not write to it.
+# `handle.wait()` waits until the collective is complete. Until then do not read the tensor, and do
+# not write to it.
 #
-# > **Predict, then run.** Each layer's gradient leaves as soon as it is ready. How long do the
+# > **Predict, then run.** Each layer's gradient is sent as soon as it is ready. How long do the
 # > ranks wait after backward?
 #
 # <details><summary>Answer</summary>
@@ -176,14 +175,14 @@ dist.barrier()
 average_during_backward()
 
 # %% [markdown]
-# The same numbers in milliseconds. Each way runs ten times, and we keep the shortest time: in the
-# others, another program may have disturbed the ranks.
+# The next cell measures both ways in milliseconds. Each runs ten times, and we keep the shortest
+# time: in the other runs, another program may have slowed down the ranks.
 
 
 # %%
 # %%ranks 2
 def milliseconds(work, repeats=10):
-    """Return the shortest time of some work that all ranks do together."""
+    """Return the shortest time of a function that all ranks run together."""
     times = []
     for _ in range(repeats):
         dist.barrier()
@@ -212,17 +211,17 @@ for name, ms in measured[0].items():
 # %% [markdown]
 # ### What if the processor itself computes?
 #
-# Now backward is no wait but a multiplication of matrices that keeps a processor core busy for
-# about 10 ms. This is what happens on a laptop without a GPU.
+# Now backward does not wait. It multiplies matrices, which keeps a processor core busy for about
+# 10 ms. This is what happens on a laptop without a GPU.
 #
 # > **Predict, then run.** Now the same processor computes *and* moves the bytes. Can overlap still
 # > hide the communication?
 #
 # <details><summary>Answer</summary>
 #
-# Less of it. While messages are on their way, backward gets slower, because copying and adding
-# their bytes needs the processor, too. Overlap can only hide work behind a processor that is idle.
-# How much is left depends on your machine: on the number of cores, and on what else they do.
+# Less of it. While messages are sent, backward gets slower, because copying and adding their bytes
+# needs the processor, too. Overlap can only hide communication if a processor is idle.
+# How much it hides depends on your machine: on the number of cores, and on the other programs.
 #
 # </details>
 
@@ -232,7 +231,7 @@ matrix = torch.rand(300, 300)
 seconds = time.perf_counter()
 for _ in range(50):
     matrix @ matrix
-products = max(1, round(0.010 * 50 / (time.perf_counter() - seconds)))  # that take 10 ms
+products = max(1, round(0.010 * 50 / (time.perf_counter() - seconds)))  # they take 10 ms
 
 
 def backward_of_a_layer(_=()):
@@ -255,14 +254,14 @@ pictures_06.idle_or_busy(measured[0], busy[0])
 # ## Why not one message for each parameter?
 #
 # A real model has hundreds of parameters, and many are small: a bias has a few numbers. Every
-# message has a fixed price, whatever its size. It is called *latency*.
+# message has a fixed cost, whatever its size. It is called *latency*.
 #
 # > **Predict, then run.** The next cell sends the same 4 MB as 1 message, as 10, as 100 and as 500
 # > messages. How much longer do 500 messages take than one?
 #
 # <details><summary>Answer</summary>
 #
-# Many times as long: look at the numbers. The bytes are the same. What you see is the latency of
+# Many times as long: look at the numbers. The bytes are the same. The difference is the latency of
 # 500 messages.
 #
 # </details>
@@ -281,24 +280,24 @@ for pieces in (1, 10, 100, 500):
         print(f"{pieces:4} x {4000 / pieces:4.0f} kB: {ms:7.1f} ms")
 
 # %% [markdown]
-# So there are two wishes, and they are opposed:
+# So there are two goals, which contradict each other:
 #
 # - *few* messages, because each has its latency,
-# - *many* messages, so that the first one can leave early and the last one is short.
+# - *many* messages, so that the first one can be sent early and the last one is short.
 #
-# The compromise is a **bucket**: several gradients, one after another in one flat tensor, that
-# travel as one message.
+# The compromise is a **bucket**: several gradients, one after another in one flat tensor, that are
+# sent as one message.
 #
 # ### How many buckets?
 #
-# A small calculation finds the best number. Backward makes 40 gradients, one each millisecond.
-# Sending all bytes takes 28 ms, and every message costs 1 ms more. A message can leave when its
-# bucket is full and the message before it has arrived.
+# A small calculation finds the best number. Backward computes 40 gradients, one each millisecond.
+# Sending all bytes takes 28 ms, and every message costs 1 ms more. A message can be sent when its
+# bucket is full and the previous message has arrived.
 
 
 # %%
 def step_milliseconds(buckets, latency=1.0, all_bytes=28.0, backward=40.0):
-    """Return when the last of some equal buckets has arrived, from the start of backward."""
+    """Return the time from the start of backward until the last of equal buckets arrives."""
     arrived = 0.0
     for number in range(1, buckets + 1):
         full = backward * number / buckets
@@ -310,8 +309,8 @@ for buckets in (1, 2, 4, 8, 40):
     print(f"{buckets:3} buckets: {step_milliseconds(buckets):5.1f} ms")
 
 # %% [markdown]
-# > **Predict, then run.** The network gets slower to start: a latency of 3 ms instead of 1. Does
-# > the best number of buckets go up or down?
+# > **Predict, then run.** The latency becomes 3 ms instead of 1. Does the best number of buckets go
+# > up or down?
 #
 # <details><summary>Answer</summary>
 #
@@ -332,39 +331,39 @@ best_number()  # a static page shows the sliders' first position
 
 # %% [markdown]
 # In practice you don't choose the number of buckets, but their largest size, the *cap*. PyTorch's
-# own is 25 MiB. Parameters go into buckets in reverse order, because that is about the order in
-# which backward makes their gradients.
+# default is 25 MiB. Parameters go into buckets in reverse order, because that is approximately the
+# order in which backward computes their gradients.
 
 # %%
 pictures_06.filling()
 
 # %% [markdown]
-# > **Predict.** Parameters of 1, 5, 2, 1 and 2 MiB stand in the model in this order. The cap is 4
-# > MiB. Which buckets are there?
+# > **Predict.** A model has parameters of 1, 5, 2, 1 and 2 MiB, in this order. The cap is 4 MiB.
+# > Which buckets are there?
 #
 # <details><summary>Answer</summary>
 #
-# Go backwards: 2, then 1 make 3 MiB. The next one has 2 MiB and would make 5, so a new bucket
-# begins with it. The one of 5 MiB is larger than the cap and gets a bucket of its own. The last
-# bucket holds the 1. So: {2, 1}, {2}, {5}, {1}.
+# Go backwards: 2 and 1 make 3 MiB. The next parameter has 2 MiB and would make 5, so a new bucket
+# begins with it. The one of 5 MiB is larger than the cap and gets a separate bucket. The last
+# bucket contains the 1. So: {2, 1}, {2}, {5}, {1}.
 #
 # </details>
 #
 # ## Three traps
 #
-# ### 1. The order in which buckets leave
+# ### 1. The order in which buckets are sent
 #
-# "A bucket is full, so send it." Suppose that no sample of rank 1 uses the parameters in bucket 1:
-# there these gradients never become ready. So rank 1 sends bucket 0, then bucket 2, and at the end
-# bucket 1. All buckets have the same size.
+# The simple rule is: send a bucket when it is full. Suppose that no sample of rank 1 uses the
+# parameters in bucket 1, so their gradients never become ready on rank 1. Then rank 1 sends bucket
+# 0, then bucket 2, and at the end bucket 1. All buckets have the same size.
 #
-# > **Predict, then run.** Rank 0 holds 1, 2 and 3 in its three buckets, and rank 1 holds 10, 20 and
-# > 30. The right sums are 11, 22 and 33. Is there a deadlock? What will rank 0 have in bucket 1?
+# > **Predict, then run.** Rank 0 has 1, 2 and 3 in its three buckets, and rank 1 has 10, 20 and 30.
+# > The correct sums are 11, 22 and 33. Is there a deadlock? What will rank 0 have in bucket 1?
 #
 # <details><summary>Answer</summary>
 #
 # There is no deadlock: each rank makes three calls with tensors of the same size. But rank 0's
-# bucket 1 meets rank 1's bucket 2, and the sum is 2 + 30 = 32. Nobody reports an error.
+# bucket 1 is added to rank 1's bucket 2, and the sum is 2 + 30 = 32. There is no error message.
 #
 # </details>
 
@@ -381,19 +380,19 @@ for handle in handles:
 
 # %% [markdown]
 # So the *order* of the buckets is fixed, the same on all ranks. Only the *moment* at which a bucket
-# leaves is free. And a bucket whose gradients never come must leave all the same, at the latest
+# is sent is free. And a bucket whose gradients never become ready must be sent too, at the latest
 # when backward is over.
 #
-# ### 2. A tensor that is still on its way
+# ### 2. A tensor that is still being sent
 #
-# > **Predict, then run.** Both ranks hold ones, so the sum is 2. The cell reads the last number
+# > **Predict, then run.** Both ranks have ones, so the sum is 2. The cell reads the last number
 # > before `wait`, and again after it. Which two numbers do you see?
 #
 # <details><summary>Answer</summary>
 #
 # Most likely 1 and 2: the message of 64 MB was not complete when the cell read it. With a small
-# tensor you may see 2 and 2. That is the unpleasant part: the mistake shows on some days only. The
-# same holds for writing to the tensor before `wait`.
+# tensor you may see 2 and 2: the mistake shows only sometimes. The same is true if you write to the
+# tensor before `wait`.
 #
 # </details>
 
@@ -418,7 +417,7 @@ print(f"before wait: {before}, after wait: {large[-1].item()}")
 # <details><summary>Answer</summary>
 #
 # Once, when both parts have been added: 1 · 3 + 1 · 5 = 8. (The model computes 3w + 5w.) So with
-# this kind of hook a tied weight needs no special care, as long as it is in one bucket only.
+# this kind of hook a tied weight needs no special code, as long as it is in one bucket only.
 #
 # </details>
 
@@ -434,26 +433,26 @@ tied.register_post_accumulate_grad_hook(lambda param: print("hook: gradient", pa
 # Write a class that averages gradients in buckets while backward runs. It is made once, for a
 # model. Then, in each step: backward starts the buckets as they become full, and `finish()` waits
 # until every gradient is the mean over ranks. Inside `no_sync()` backward only accumulates, and
-# nothing is sent (notebook 7 needs this). The result is that of `average_gradients`: a parameter
-# that some ranks did not use counts as zero there, and frozen parameters are left alone.
+# nothing is sent (notebook 7 needs this). The result is the same as with `average_gradients`:
+# a parameter counts as zero on ranks that did not use it, and frozen parameters are left alone.
 #
-# A good order of work: first fill the buckets and look at them. Then send them all in `finish()`.
-# Then let hooks send them earlier. Check after each part.
+# We suggest three steps: first fill the buckets and look at them. Then send them all in `finish()`.
+# Then let hooks send them earlier. Check after each step.
 #
 # Read [Buckets and overlap](../phase2/GUIDELINES.md#buckets-and-overlap). For a hint, run
-# `!gradsync hint BucketedGradientAverager` in a cell of your own.
+# `!gradsync hint BucketedGradientAverager` in a new cell.
 
 
 # %%
 class BucketedGradientAverager:
-    """Averages gradients over ranks in buckets, while backward still makes the next ones."""
+    """Averages gradients over ranks in buckets, while backward computes the next ones."""
 
     def __init__(self, model: nn.Module, bucket_cap_mb: float = 25.0) -> None:
         raise NotImplementedError("phase2/BucketedGradientAverager")  # write this
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Have backward inside the block accumulate gradients, and send nothing."""
+        """Inside the block, backward only accumulates gradients and sends nothing."""
         raise NotImplementedError("phase2/BucketedGradientAverager")  # write this
 
     def finish(self) -> None:
@@ -467,14 +466,14 @@ check("BucketedGradientAverager", BucketedGradientAverager)
 # %% [markdown]
 # ## What to remember
 #
-# - Backward finishes the gradients of the last layer first. They can travel while it works on the
+# - Backward finishes the gradients of the last layer first. They can be sent while it works on the
 #   others.
-# - Overlap hides communication behind computing, if a processor is free to move the bytes.
+# - Overlap hides communication behind computation, if a processor is free to move the bytes.
 # - Few messages save latency, and early messages save waiting. Buckets are the compromise.
-# - The order of the buckets is the same on all ranks, whatever their samples use.
-# - A tensor on its way belongs to the message until `wait` has returned.
+# - The order of the buckets is the same on all ranks, whichever parameters their samples use.
+# - Do not read or change a tensor that is being sent until `wait` has returned.
 #
 # ## Next
 #
-# [7. Accumulation](07_accumulation.ipynb): several backwards, one message, and what large batches
-# do to learning.
+# [7. Accumulation](07_accumulation.ipynb): several backward passes, one message, and how large
+# batches affect learning.

@@ -13,18 +13,17 @@
 # %% [markdown]
 # # 7. Accumulation, large batches and the learning rate
 #
-# Several small backward passes can make one large batch. This notebook shows how, and what a large
-# batch does to learning.
+# Several small backward passes can replace one on a large batch. This notebook shows how, and how a
+# large batch affects learning.
 #
-# - **After it you can** divide a batch into parts without changing the result, and choose a
+# - **Afterwards you can** divide a batch into parts without changing the result, and choose a
 #   learning rate for a larger batch. You write `split_microbatches` and `train_step_accumulated`.
 # - **Time:** 20 minutes, and as much again for the two exercises.
 # - **You need:** the averaging of gradients from [notebook 4](04_averaging_gradients.ipynb), and
 #   buckets from [notebook 6](06_buckets_and_overlap.ipynb).
 
 # %% [markdown]
-# On a hosted service this cell installs the course that this notebook belongs to; elsewhere it does
-# nothing.
+# On a hosted service this cell installs the course. Where gradsync is installed it does nothing.
 
 # %%
 try:
@@ -46,7 +45,7 @@ from torch import nn
 
 from gradsync.notebook import check
 
-torch.set_num_threads(1)  # the models are so small that more threads only cost time
+torch.set_num_threads(1)  # the models are so small that more threads only take time
 
 # %% [markdown]
 # ## The batch that does not fit
@@ -61,7 +60,7 @@ torch.set_num_threads(1)  # the models are so small that more threads only cost 
 
 # %%
 def kept_bytes(model, samples):
-    """Return how many bytes autograd keeps between forward and backward."""
+    """Return the number of bytes that autograd keeps between forward and backward."""
     kept = {}
 
     def note(tensor):
@@ -145,7 +144,7 @@ print(F.mse_loss(torch.empty(0), torch.empty(0)))
 
 # %% [markdown]
 # `nan` means "not a number". One such gradient turns every weight into `nan`.
-# So a function that cuts batches must refuse to make an empty part.
+# So a function that cuts batches must raise an error instead of making an empty part.
 #
 # ## Exercise: `split_microbatches`
 #
@@ -157,7 +156,7 @@ print(F.mse_loss(torch.empty(0), torch.empty(0)))
 # Raise a `ValueError` for fewer than one part, and for more parts than samples.
 #
 # Read [Microbatches](../phase2/GUIDELINES.md#microbatches). For a hint, run
-# `!gradsync hint split_microbatches` in a cell of your own.
+# `!gradsync hint split_microbatches` in a new cell.
 
 
 # %%
@@ -185,7 +184,7 @@ check("split_microbatches", split_microbatches)
 #
 # <details><summary>Answer</summary>
 #
-# `w.grad` is −4 − 10 = −14, because `backward` adds to what is there.
+# `w.grad` is −4 − 10 = −14, because `backward` adds to the existing gradient.
 # The mean of all six targets is 3, so the gradient of the whole batch is −6.
 #
 # Dividing −14 by two parts gives −7. That is wrong, too: it is the *mean of the means*, and it
@@ -207,8 +206,8 @@ w.grad = None
 print(f"the whole batch:           w.grad = {w.grad:.0f}")
 
 # %% [markdown]
-# With equal parts the mean of the means is right. So this mistake hides until the last batch of an
-# epoch, which is often smaller.
+# With equal parts the mean of the means is right. So this mistake shows only in the last batch of
+# an epoch, which is often smaller.
 #
 # Two things follow for a training step in microbatches:
 #
@@ -230,12 +229,12 @@ print("two microbatches: ", [round(value, 1) + 0.0 for value in parts.flatten().
 # %% [markdown]
 # ## Synchronise once
 #
-# Now there are ranks as well. Each microbatch makes gradients on each rank, and all of them have to
-# be added up.
+# Now we use several ranks. Each microbatch gives gradients on each rank, and all of them must be
+# added up.
 # When should the ranks do that?
 #
 # Here is the same question in a simpler task. Two ranks add up tensors of a million numbers.
-# Each rank makes four of them, and each takes 20 ms to make. A sleep stands for that work.
+# Each rank makes four of them, and each takes 20 ms to make. A sleep replaces that work.
 
 # %%
 # %%ranks 2 --timeline
@@ -289,24 +288,23 @@ print(f"total[0] = {total[0]:.0f}")
 
 # %% [markdown]
 # In training, `param.grad` has the role of `total`: backward adds to it.
-# The averager of notebook 6 sends gradients during backward, and so it must send nothing before the
+# The averager of notebook 6 sends gradients during backward, but it must send nothing before the
 # last microbatch.
-# That is the purpose of its context manager `no_sync()`.
-# The last backward runs outside of it. It sends the sum of all microbatches, and its buckets still
-# overlap with the computation.
+# This is the purpose of its context manager `no_sync()`.
+# The last backward runs outside of `no_sync()`. It sends the sum of all microbatches, and its
+# buckets still overlap with the computation.
 #
 # ## Exercise: `train_step_accumulated`
 #
 # Take one optimizer step from a list of microbatches, each a tuple `(inputs, targets)`.
-# The result must equal one step on the whole batch, also when the microbatches differ in size.
+# The result must equal one step on the whole batch, even if the microbatches differ in size.
 # Gradients are synchronised once, during the last microbatch's backward. Every other backward runs
 # inside `averager.no_sync()`.
 # After the last one, `averager.finish()` waits until the gradients are the mean over ranks.
 # Return the mean loss over all samples of all ranks. `loss_fn` returns the mean loss of a
 # microbatch.
 #
-# The check needs your `BucketedGradientAverager` as well. Copy it from notebook 6 into a cell of
-# this
+# The check also needs your `BucketedGradientAverager`. Copy it from notebook 6 into a cell of this
 # notebook, or into `phase2/template_trainer.py`.
 #
 # Read [Gradient accumulation](../phase2/GUIDELINES.md#gradient-accumulation). For a hint:
@@ -413,8 +411,8 @@ print(f"batch 16, learning rate 0.2: {len(small)} updates, loss {small[-1]:.2f}"
 #
 # <details><summary>Answer</summary>
 #
-# Much higher. 16 times more samples in a batch mean 16 times fewer updates, and each update moves
-# the weights about as far as before.
+# Much higher. With 16 times as many samples in a batch there are only 1/16 as many updates, and
+# each update moves the weights about as far as before.
 # The model sees the same samples, but its weights move only about a sixteenth as far.
 #
 # A learning rate 16 times as large makes each update 16 times as long: 0.2 × 16 = 3.2.
@@ -435,16 +433,15 @@ for label, (_, curve) in curves.items():
 draw_curves(curves)
 
 # %% [markdown]
-# Why does the rule work? Take 16 small steps, one after another. While the weights have hardly
-# moved, all 16 gradients are those of the same point.
+# Why does the rule work? Take 16 small steps, one after another. As long as the weights have hardly
+# moved, all 16 gradients are gradients at nearly the same point.
 # Their sum is then 16 times their mean. One step with the mean of all samples and 16 times the rate
 # arrives at the same place.
 #
 # The rule assumes that the weights hardly move during those 16 steps. At the start of training they
 # move fast.
 # Therefore large runs often begin with a **warm-up**: the rate grows from a small value to the full
-# one
-# during the first updates.
+# one during the first updates.
 
 # %% [markdown]
 # ## Where the rule ends
@@ -463,9 +460,8 @@ draw_curves(curves)
 #
 # Then the diagonal stops. A rate of 6.4 is never better than 3.2, because the steps become so long
 # that they jump over the minimum.
-# From batch 64 on, a larger batch saves hardly any updates, although each update costs twice as
-# many
-# samples.
+# From batch 64 on, doubling the batch saves hardly any updates, although each update uses twice as
+# many samples.
 #
 # </details>
 
@@ -491,7 +487,7 @@ draw_updates(needed)
 # %% [markdown]
 # Why does it stop? A batch's gradient is an estimate of the gradient over all samples. The
 # difference is called **noise**.
-# The next cell measures its length in mid-training, beside the length of the true gradient.
+# The next cell measures its length in the middle of training, and the length of the true gradient.
 
 # %%
 training = new_training(rate=0.4)
@@ -517,29 +513,28 @@ for batch in (4, 16, 64, 256):
 # Four times the batch halves the noise. At batch 4 the noise is several times as long as the
 # gradient, and a larger batch removes it.
 # At batch 64 both are about equally long. Beyond that the direction is already good, and more
-# samples only confirm it.
+# samples hardly change it.
 #
 # The batch size at which the gain ends is called the **critical batch size**. It depends on the
-# model, the data and the moment:
-# it grows during training, because the gradient becomes shorter. So measure it; do not copy it from
-# another model.
+# model and the data, and it grows during training, because the gradient becomes shorter. So measure
+# it; do not copy it from another model.
 #
-# For distributed training this is a limit. With N ranks the batch has at least N samples.
-# Once it is beyond the critical size, more ranks finish an epoch sooner, but the model does not
-# learn sooner.
+# This limits distributed training. With N ranks the batch has at least N samples.
+# If the batch is larger than the critical size, more ranks finish an epoch sooner, but the model
+# does not learn sooner.
 
 # %% [markdown]
 # ## What to remember
 #
 # - Microbatches save activations. Weights and gradients need the same memory as before.
-# - Weigh each microbatch's loss by its number of samples. The mean of the means is wrong if sizes
+# - Weight each microbatch's loss by its number of samples. The mean of the means is wrong if sizes
 #   differ.
 # - Clear the gradients once, synchronise them once, and do it during the last backward.
 # - A global batch k times as large needs about k times the learning rate, and a warm-up if training
 #   becomes unstable.
 # - Above the critical batch size, larger batches cost more samples and save hardly any updates.
 #
-# To read more: Goyal et al., *Accurate, Large Minibatch SGD* (2017), on the linear rule and
+# Further reading: Goyal et al., *Accurate, Large Minibatch SGD* (2017), on the linear rule and
 # warm-up;
 # McCandlish et al., *An Empirical Model of Large-Batch Training* (2018), on noise and the critical
 # batch size.

@@ -14,10 +14,10 @@
 # # 8. Sharding, tensor parallel and pipelines
 #
 # In data parallelism every rank keeps the whole model. What if the model is too large for that?
-# This notebook shows three ways to divide it: the optimizer's state, each layer, or the layers
-# among the ranks.
+# This notebook shows three ways to divide it: each rank keeps a part of the optimizer's state, a
+# part of each layer, or some of the layers.
 #
-# - **After it you can** compute what a rank must keep, cut a linear layer into parts, and draw a
+# - **Afterwards you can** compute what a rank must keep, cut a linear layer into parts, and draw a
 #   pipeline's schedule. You write `ShardedOptimizer`, `ColumnParallelLinear`, `RowParallelLinear`,
 #   `load_full_linear` and `pipeline_train_step`.
 # - **Time:** 20 minutes, and more for the five exercises. Each part stands alone, so you can take
@@ -26,8 +26,7 @@
 #   `.grad`.
 
 # %% [markdown]
-# On a hosted service this cell installs the course that this notebook belongs to; elsewhere it does
-# nothing.
+# On a hosted service this cell installs the course. Where gradsync is installed it does nothing.
 
 # %%
 try:
@@ -58,7 +57,7 @@ from gradsync.notebook import check
 # These numbers are the optimizer's **state**.
 #
 # > **Predict, then run.** The weights below are float32, so each takes 4 bytes. How many bytes does
-# > Adam's state take for each weight? And that of plain SGD?
+# > Adam's state take for each weight? And the state of plain SGD?
 #
 # <details><summary>Answer</summary>
 #
@@ -124,7 +123,7 @@ def memory(ranks):
 explore(memory, ranks=slider("ranks", 8, 1, 64))
 
 # %% [markdown]
-# ## Who owns what
+# ## Which rank owns which parameters
 #
 # All ranks must choose the same owners without a message. So the rule may use only what all ranks
 # know: the parameters and their order.
@@ -136,8 +135,8 @@ explore(memory, ranks=slider("ranks", 8, 1, 64))
 #
 # Each layer has a weight and then a bias. In turn, rank 0 gets all weights and rank 1 gets all
 # biases.
-# The numbers of *parameters* are equal, but the numbers of *elements* decide about memory. A good
-# rule looks at these.
+# The numbers of *parameters* are equal, but memory depends on the numbers of *elements*. A good
+# rule uses these.
 #
 # </details>
 
@@ -149,7 +148,7 @@ print("in turn:   rank 0 owns", sum(sizes[0::2]), " rank 1 owns", sum(sizes[1::2
 print("even part:", sum(sizes) // 2)
 
 # %% [markdown]
-# ## A step, and what is missing after it
+# ## A step, and the message that must follow it
 #
 # Two ranks have the same two weights, both 1.0, and the same averaged gradients.
 # Each rank makes an ordinary optimizer for the weight that it owns, and calls `step`.
@@ -160,7 +159,7 @@ print("even part:", sum(sizes) // 2)
 #
 # Rank 0 has 0.9 and 1.0, rank 1 has 1.0 and 0.9. Each weight is new on its owner and old on the
 # other rank: two different models.
-# Training can go on like this for a while, and the loss may even fall. So the owners must send
+# Training can continue like this for a while, and the loss may even fall. So the owners must send
 # their new weights to all other ranks, in every step.
 #
 # </details>
@@ -171,9 +170,9 @@ import torch
 
 weights = [torch.tensor(1.0, requires_grad=True) for _ in range(2)]
 for weight in weights:
-    weight.grad = torch.tensor(1.0)  # averaged already: the same on both ranks
+    weight.grad = torch.tensor(1.0)  # already averaged: the same on both ranks
 
-optimizer = torch.optim.SGD([weights[rank]], lr=0.1)  # over this rank's own weight alone
+optimizer = torch.optim.SGD([weights[rank]], lr=0.1)  # only for this rank's own weight
 optimizer.step()
 print([round(weight.item(), 1) for weight in weights])
 
@@ -188,8 +187,8 @@ print([round(weight.item(), 1) for weight in weights])
 #
 # <details><summary>Answer</summary>
 #
-# Still 0.1. Each optimizer has groups of its own, and the scheduler changes only the outer ones.
-# Your `step` must therefore bring the settings from the outer groups to the inner ones.
+# Still 0.1. Each optimizer has its own groups, and the scheduler changes only the outer ones.
+# Your `step` must therefore copy the settings from the outer groups to the inner ones.
 #
 # </details>
 
@@ -212,10 +211,10 @@ print("outer:", outer.param_groups[0]["lr"], " inner:", inner.param_groups[0]["l
 # `step` updates this rank's share, and afterwards every rank has all new weights. It runs `closure`
 # once, if there is one, and returns its result.
 # Parameter groups, `add_param_group`, `zero_grad` and schedulers must work as usual. A rank may own
-# nothing of a group.
+# no parameter of a group.
 #
 # Read [Sharding the optimizer](../phase2/GUIDELINES.md#sharding-the-optimizer). For a hint, run
-# `!gradsync hint ShardedOptimizer` in a cell of your own.
+# `!gradsync hint ShardedOptimizer` in a new cell.
 
 
 # %%
@@ -240,7 +239,7 @@ check("ShardedOptimizer", ShardedOptimizer)
 # %% [markdown]
 # # Part 2: tensor parallelism
 #
-# ## Two layers, cut
+# ## Cutting two layers
 #
 # Now a single layer is too large, so each rank keeps a part of its weight.
 # A linear layer computes `weight @ x`. Its weight has one row for each output and one column for
@@ -256,7 +255,7 @@ draw_cuts(first, second)
 
 # %% [markdown]
 # > **Predict, then run.** The input is (1, 2), the same on both ranks. Compute by hand what each
-# > rank gets from its two parts. How do you get the output of the whole layers from that?
+# > rank gets from its two parts. How do you compute the output of the whole layers from these?
 #
 # <details><summary>Answer</summary>
 #
@@ -273,7 +272,7 @@ draw_cuts(first, second)
 # %%
 x = torch.tensor([1.0, 2.0])
 summands = []
-for number in range(2):  # each pass of this loop stands for a rank
+for number in range(2):  # each pass of this loop simulates a rank
     own = slice(2 * number, 2 * number + 2)
     hidden = first[own] @ x
     summands.append(second[:, own] @ hidden)
@@ -285,10 +284,10 @@ print("whole layers:", (second @ (first @ x)).tolist())
 # The two kinds have names. They come from a paper that writes the weight transposed. So the column
 # layer keeps rows, and the row layer keeps columns:
 #
-# | | keeps of the weight | output | message in forward |
+# | | part of the weight | output | message in forward |
 # |---|---|---|---|
-# | `ColumnParallelLinear` | some **rows** | a part of it | none |
-# | `RowParallelLinear` | some **columns** | a summand of all of it | a sum over ranks |
+# | `ColumnParallelLinear` | some **rows** | a part of the values | none |
+# | `RowParallelLinear` | some **columns** | a summand of every value | a sum over ranks |
 #
 # > **Predict, then run.** Real networks have a ReLU between the layers, which replaces negative
 # > values by 0. May each rank apply it to its own hidden values? And what if a ReLU comes after the
@@ -323,8 +322,8 @@ print("ReLU, then sum:", torch.relu(summands).sum().item())
 #
 # <details><summary>Answer</summary>
 #
-# The loss is 2x + 5x, so the whole gradient is 7. Rank 0 has 2 and rank 1 has 5, each only its own
-# output's contribution.
+# The loss is 2x + 5x, so the whole gradient is 7. Rank 0 has 2 and rank 1 has 5: each has only the
+# contribution of its own output.
 # Their sum is right. So the *column* layer, which sends nothing in forward, needs a sum over ranks
 # in backward.
 #
@@ -343,14 +342,14 @@ print(f"x.grad = {x.grad:.0f}, weight.grad = {weight.grad[rank]:.0f}")
 # %% [markdown]
 # Look at `weight.grad`: it is right on both ranks. It depends only on x, and every rank has the
 # whole x.
-# So the layer itself learns correctly. Only the layers *before* it get too small a gradient.
-# If you test a parallel layer, test the gradient of its input.
+# So the layer itself learns correctly. Only the layers *before* it get a gradient that is too
+# small. If you test a parallel layer, test the gradient of its input.
 #
-# The *row* layer is the mirror image: a sum in forward, nothing in backward.
-# Each summand counts once in the sum, so its gradient is that of the sum. A second all-reduce would
-# make it N times too large.
+# The *row* layer is the mirror image: a sum in forward, no message in backward.
+# Each summand counts once in the sum, so its gradient is the gradient of the sum. A second
+# all-reduce would make it N times too large.
 #
-# ## How to tell autograd
+# ## How to define a different backward
 #
 # A `torch.autograd.Function` is an operation for which you write both directions yourself.
 # This one has nothing to do with ranks. Forward returns the values unchanged, and backward limits
@@ -378,19 +377,19 @@ print("without a limit:", (2 * values).tolist())
 print("with the limit: ", values.grad.tolist())
 
 # %% [markdown]
-# For a parallel layer you need the same form with other contents. Think of what each direction must
-# do, for the input of one layer and for the output of the other.
+# A parallel layer needs a function of the same form. Decide what each direction must do, for the
+# input of one layer and for the output of the other.
 #
 # ## Exercises: `ColumnParallelLinear` and `RowParallelLinear`
 #
 # Write both layers. Their outputs and all gradients must equal those of `nn.Linear`, on every rank.
 # The **column** layer keeps `out_features / N` rows, and the bias of these outputs. With
 # `gather_output=True` every rank returns the whole output.
-# The **row** layer keeps `in_features / N` columns and the whole bias, which enters the sum once.
-# With `input_is_parallel=False` it takes its part of a whole input itself.
+# The **row** layer keeps `in_features / N` columns and the whole bias, which is added once.
+# With `input_is_parallel=False` it receives the whole input and takes its own part.
 # The attributes are named `weight` and `bias`. Raise a `ValueError` if the size does not divide by
 # N.
-# A new layer has random weights from the same range as the whole `nn.Linear` has.
+# A new layer has random weights from the same range as the whole `nn.Linear`.
 #
 # Read [Tensor parallelism](../phase2/GUIDELINES.md#tensor-parallelism). For hints:
 # `!gradsync hint ColumnParallelLinear` and `!gradsync hint RowParallelLinear`.
@@ -430,16 +429,16 @@ check("RowParallelLinear", RowParallelLinear)
 # %% [markdown]
 # ## New values in the same parameter
 #
-# How does a trained weight get into a parallel layer? The obvious line assigns a new parameter.
-# Below, an optimizer exists already.
+# How do you put a trained weight into a parallel layer? The obvious way is to assign a new
+# parameter. Below, an optimizer already exists.
 #
 # > **Predict, then run.** The new weight is 5, its gradient is 1, and the learning rate is 0.1.
 # > What is the weight after `optimizer.step()`?
 #
 # <details><summary>Answer</summary>
 #
-# Still 5. The optimizer keeps the *old* parameter, and updates that one, if it has a gradient. No
-# error is raised, and the layer never learns.
+# Still 5. The optimizer keeps the *old* parameter and updates only that. No error is raised, and
+# the layer never learns.
 # So copy the new values into the parameter that is already there.
 #
 # </details>
@@ -489,9 +488,8 @@ check("load_full_linear", load_full_linear)
 # <details><summary>Answer</summary>
 #
 # With 64 rows tensor parallelism, 32 times fewer. With 32,768 rows data parallelism, 16 times
-# fewer.
-# They are equal at 2,048 rows, the width of the hidden layer.
-# And there is a second difference: gradients travel while backward continues, but the next layer
+# fewer. They are equal at 2,048 rows, the width of the hidden layer.
+# And there is a second difference: gradients are sent while backward continues, but the next layer
 # cannot begin before it has the sum of the activations.
 #
 # </details>
@@ -510,12 +508,12 @@ for rows in (64, 2048, 32_768):
 #
 # The third way gives each rank some whole layers, called a **stage**. Rank 0 has the first layers
 # and sends its outputs to rank 1, and so on.
-# Each rank talks only to its neighbours. But rank 1 cannot work before rank 0 has finished
+# Each rank communicates only with its neighbours. But rank 1 cannot start before rank 0 has sent
 # something.
 #
 # > **Predict, then run.** Four ranks, each with a stage of equal length. The whole batch goes
-# > through in one piece: forward to rank 3, then backward to rank 0. Which share of the time does
-# > each rank wait? And if the batch is cut into four microbatches?
+# > through in one piece: forward to rank 3, then backward to rank 0. For which share of the time
+# > does each rank wait? And if the batch is cut into four microbatches?
 #
 # <details><summary>Answer</summary>
 #
@@ -559,7 +557,7 @@ for n in (2, 4, 8):
 # ## A pipeline on real ranks
 #
 # Three ranks work on a batch, forward only. Each rank needs 120 ms for the whole batch, and a sleep
-# stands for that work.
+# replaces that work.
 # Instead of activations they send a counter: each rank adds 1.
 #
 # > **Predict, then run.** How long does the batch take in one piece? And in four parts, where each
@@ -606,8 +604,7 @@ if rank == 0:
 
 # %% [markdown]
 # The timeline has the same shape as the picture above: rank 1 begins one part later than rank 0,
-# and
-# rank 2 one part later than rank 1.
+# and rank 2 one part later than rank 1.
 #
 # ## Backward through a cut
 #
@@ -678,15 +675,16 @@ else:
         dist.send(gradient, 0)
 
 # %% [markdown]
-# GPipe has a price: a rank keeps the activations of *all* microbatches until backward begins.
-# The schedule **1F1B**, one forward and one backward in turn, starts backward as soon as it can:
+# GPipe has a disadvantage: a rank keeps the activations of *all* microbatches until backward
+# begins. The schedule **1F1B**, one forward and one backward in turn, starts backward as soon as it
+# can:
 
 # %%
 draw_schedules({"GPipe": gpipe(3, 6), "1F1B": one_forward_one_backward(3, 6)})
 
 # %% [markdown]
 # Both take equally long. But look at rank 0 in tick 6: with GPipe it keeps the activations of six
-# microbatches, with 1F1B those of three.
+# microbatches, with 1F1B only three.
 # With 1F1B a rank never keeps more than N, however many microbatches there are. Large models use it
 # for this reason. You write GPipe, which is simpler.
 #
@@ -696,10 +694,10 @@ draw_schedules({"GPipe": gpipe(3, 6), "1F1B": one_forward_one_backward(3, 6)})
 # reads the targets, and all ranks have the same number of microbatches.
 # Run all forwards, then all backwards, then one optimizer step. Return the mean loss of the whole
 # batch on every rank.
-# The gradients must equal those of the undivided model on the whole batch, also if microbatches
-# differ in size. They must be readable after the step.
+# The gradients must equal the gradients of the undivided model on the whole batch, even if the
+# microbatches differ in size. They must be readable after the step.
 # Activations may have any shape and dtype, and the receiver does not know them in advance.
-# With one rank the function must work as well.
+# The function must also work with one rank.
 #
 # Read [Pipelines](../phase2/GUIDELINES.md#pipelines). For a hint:
 # `!gradsync hint pipeline_train_step`.
@@ -715,7 +713,7 @@ def pipeline_train_step(stage, microbatches, loss_fn, optimizer):
 check("pipeline_train_step", pipeline_train_step)
 
 # %% [markdown]
-# ## Which one, and when?
+# ## When to use which
 #
 # | | divides | sends |
 # |---|---|---|
@@ -726,21 +724,21 @@ check("pipeline_train_step", pipeline_train_step)
 #
 # - If the model fits on each rank, data parallelism is the simplest.
 # - If only the state does not fit, shard it.
-# - If a single layer does not fit, use tensor parallelism. It needs a fast network, because nothing
-#   hides its messages. So keep these ranks on one machine.
+# - If a single layer does not fit, use tensor parallelism. It needs a fast network, because its
+#   messages cannot overlap with computation. So keep these ranks on one machine.
 # - If the model does not fit and the network is slow, use a pipeline. It sends little.
 #
 # Large models combine them: tensor parallelism inside a machine, pipelines between machines, and
-# data parallelism over all of it.
+# data parallelism over everything.
 #
 # ## What to remember
 #
-# - Adam's state is twice as large as the weights. Sharded over N ranks, each keeps 1/N of it, and
-#   owners must send their new weights in every step.
-# - A weight cut into rows and then one cut into columns need one sum in forward. The first of them
-#   needs a sum in backward.
+# - Adam's state is twice as large as the weights. With sharding, each of N ranks keeps 1/N of it,
+#   and owners must send their new weights in every step.
+# - A layer cut into rows, followed by a layer cut into columns, needs one sum in forward, after the
+#   second layer, and one sum in backward, at the input of the first.
 # - A layer's own gradients can be right while the gradient of its input is wrong. Test both.
-# - A pipeline of N stages and m microbatches waits (N − 1) / (m + N − 1) of the time.
+# - In a pipeline of N stages and m microbatches, a rank waits (N − 1) / (m + N − 1) of the time.
 # - A received tensor has no history. Backward starts again at the cut, with the gradient that the
 #   next rank sends.
 #

@@ -17,15 +17,14 @@
 # With these numbers you predict times that you have not measured, first on this machine, then on a
 # cluster of 1,024 ranks.
 #
-# - **After it you can** measure a collective, predict its time, and estimate how many ranks are
-#   worth their price before you pay for them.
+# - **Afterwards you can** measure a collective, predict its time, and estimate how many ranks are
+#   worth their cost before you pay for them.
 # - **Time:** 20 minutes. There is no exercise to write.
 # - **You need:** the ring from notebook [3](03_all_reduce.ipynb), and buckets from notebook
 #   [6](06_buckets_and_overlap.ipynb).
 
 # %% [markdown]
-# On a hosted service this cell installs the course that this notebook belongs to; elsewhere it does
-# nothing.
+# On a hosted service this cell installs the course. Where gradsync is installed it does nothing.
 
 # %%
 try:
@@ -49,9 +48,9 @@ except ImportError:
 # <details><summary>Answer</summary>
 #
 # Far from a million times: about ten times on our machine.
-# Four bytes are so few that the time is not spent on them. It is spent on the call itself: both
-# ranks have to start it, wake up, and exchange messages. This is the *latency*, and every
-# all-reduce has it, however small the tensor is.
+# Four bytes themselves take hardly any time. The call itself takes the time: both ranks must start
+# it, wake up, and exchange messages. This is the *latency*, and every all-reduce has it, however
+# small the tensor is.
 #
 # </details>
 
@@ -77,18 +76,18 @@ for size in [4, 4_000_000]:
 
 # %% [markdown]
 # Look at the fastest and the slowest of the 20 calls. The same call can take several times as long,
-# because other programs use the cores as well. So a single measurement tells little.
+# because other programs use the cores, too. So a single measurement is not reliable.
 #
 # ## How to measure
 #
 # The next cell defines a function that measures many sizes. It follows four rules.
 #
-# 1. **Start together.** A barrier before each measurement. Otherwise you measure how late the other
-#    rank is.
-# 2. **Repeat small ones.** Five calls in a row, and the mean of them. One call is too short to
-#    measure well.
-# 3. **Take turns.** Measure all sizes once, then all of them again. If another program disturbs us
-#    for a second, it disturbs every size a little, and not one size completely.
+# 1. **Start together.** Call a barrier before each measurement. Without it you measure how late the
+#    other rank is.
+# 2. **Repeat short calls.** Measure five calls in a row, and divide by five. One call is too short
+#    to measure well.
+# 3. **Take turns.** Measure all sizes once, then all of them again. If another program interferes
+#    for a second, it affects every size a little, and not one size completely.
 # 4. **Keep the fastest.** Other programs can make a call slower, but never faster. So the minimum
 #    is close to what the call itself needs.
 
@@ -115,8 +114,8 @@ def measure(sizes: list[int], rounds: int) -> dict[int, float]:
 
 
 # %% [markdown]
-# We choose 15 sizes. With eight of them we will fit a formula. The other seven are *held out*: the
-# formula must predict them without having seen them. The measurement takes some seconds.
+# We choose 15 sizes. We fit a formula to eight of them. The other seven are *held out*: they are
+# not used for the fit, and the formula must predict them. The measurement takes some seconds.
 
 # %%
 FITTED = [64, 1_000, 16_000, 64_000, 256_000, 1_000_000, 4_000_000, 16_000_000]
@@ -131,8 +130,8 @@ SIZES = FITTED + HELD_OUT
 seconds = measure(SIZES, rounds=60)
 
 # %% [markdown]
-# Each rank has measured for itself. An all-reduce is over when the slower rank is done, so we take
-# the longer time of the two.
+# Each rank has measured its own times. An all-reduce is over when the slower rank is done, so we
+# use the longer time of the two.
 
 # %%
 from pictures_09 import amount, prediction
@@ -156,11 +155,12 @@ for size in SIZES:
 #
 # > time = 2(N − 1) · (α + S/N · β)
 #
-# It has two unknown numbers, and eight measured sizes give eight equations. No α and β fulfil all
+# It has two unknown numbers, and eight measured sizes give eight equations. No α and β satisfy all
 # eight exactly. *Least squares* finds the pair whose squared errors have the smallest sum.
 #
 # We divide each equation by the measured time. Then an error of 10 % counts the same for a small
-# tensor and for a large one. Without the division, the largest tensor would decide nearly alone.
+# tensor and for a large one. Without the division, the largest tensor would determine nearly
+# everything.
 
 # %%
 import numpy as np
@@ -185,13 +185,13 @@ print(f"latency α: {1e6 * alpha:.0f} µs in each step")
 print(f"bandwidth 1/β: {amount(1 / beta)} per second")
 
 # %% [markdown]
-# These numbers describe our way of calling, too. α contains the work of Python and of `%%ranks`,
-# which watches every collective for deadlocks. gloo alone has a smaller latency.
+# These numbers include more than the network. α contains the work of Python and of `%%ranks`, which
+# checks every collective for deadlocks. gloo alone has a smaller latency.
 #
 # ## Predict what was not measured
 #
-# > **Predict, then run.** The formula is a guess about how the machine works. How large will its
-# > errors be for the seven held-out sizes: 1 %, 10 % or 100 %?
+# > **Predict, then run.** The formula is an assumption about how the machine works. How large will
+# > its errors be for the seven held-out sizes: 1 %, 10 % or 100 %?
 #
 # <details><summary>Answer</summary>
 #
@@ -221,12 +221,12 @@ prediction(
 # %% [markdown]
 # A positive error means that the predicted time is too long.
 #
-# Some of the errors are chance. Others come back in every run: tensors of about 1 MB are faster
+# Some of the errors are random. Others are the same in every run: tensors of about 1 MB are faster
 # than predicted. A likely reason is that they fit into the processor's caches. Larger ones do not
-# fit, and each of their bytes costs more. A formula with one β cannot describe both.
+# fit, and each of their bytes takes longer. A formula with one β cannot describe both.
 #
-# Where does the flat part end? Both parts of the formula are equal if S = N · α/β. Smaller tensors
-# pay mostly for latency, and larger ones mostly for bytes.
+# Where does the flat part end? Both parts of the formula are equal if S = N · α/β. For smaller
+# tensors the latency takes most of the time, and for larger ones the bytes.
 
 # %%
 print(f"latency and bytes cost the same at {amount(2 * alpha / beta)}")
@@ -240,7 +240,7 @@ print(f"latency and bytes cost the same at {amount(2 * alpha / beta)}")
 #
 # <details><summary>Answer</summary>
 #
-# One by one, the latency is paid a hundred times. Together it is paid once.
+# One by one, there are a hundred latencies. Together there is only one.
 # The hundred calls spend nearly all of their time on latency, so the factor is large: about 70 by
 # the formula. We measured factors between 50 and 130. A hundred calls take so long that other
 # programs always delay some of them, and that is not in the formula.
@@ -334,7 +334,7 @@ for name, (a, b) in {"2 ranks": (alpha, beta), "4 ranks": (alpha_4, beta_4)}.ite
 # %% [markdown]
 # ## From an all-reduce to a training step
 #
-# Now we leave this machine. We choose numbers for a cluster in which each rank has one GPU. Later
+# Now we look at a cluster. We choose numbers for a cluster in which each rank has one GPU. Later
 # you can replace them by the numbers of your own cluster.
 #
 # - Latency α: 20 µs in each step of the ring.
@@ -347,8 +347,8 @@ for name, (a, b) in {"2 ranks": (alpha, beta), "4 ranks": (alpha_4, beta_4)}.ite
 # with N ranks, divided by the same number with one rank. Ideal is N.
 #
 # Notebook 6 sent gradients in buckets, while backward was still running. The next function computes
-# when the last bucket arrives. A bucket starts when its gradients are ready *and* the bucket before
-# it has arrived.
+# when the last bucket arrives. A bucket is sent when its gradients are ready *and* the previous
+# bucket has arrived.
 
 # %%
 from dataclasses import dataclass, replace
@@ -356,7 +356,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Cluster:
-    """What decides how long a step takes."""
+    """The numbers that determine how long a step takes."""
 
     alpha: float = 20e-6  # seconds
     beta: float = 1 / 10e9  # seconds per byte
@@ -384,12 +384,12 @@ for buckets in [1, 16]:
 # With one bucket nothing overlaps: the all-reduce starts when backward has ended. With 16 buckets
 # you wait only for the last one. All others arrive while backward computes.
 #
-# > **Predict, then run.** With 8 ranks, 16 buckets win clearly. Which of the two wins with 1,024
-# > ranks?
+# > **Predict, then run.** With 8 ranks, 16 buckets are clearly faster. Which of the two is faster
+# > with 1,024 ranks?
 #
 # <details><summary>Answer</summary>
 #
-# One bucket wins, by far. Around a ring of 1,024 ranks each bucket makes 2,046 steps, and each step
+# One bucket, by far. Around a ring of 1,024 ranks each bucket makes 2,046 steps, and each step
 # has its latency: 2,046 × 20 µs = 41 ms. With its bytes a bucket takes 46 ms, and 16 of them take
 # 735 ms. Backward takes 133 ms, so it cannot hide that.
 #
@@ -437,15 +437,15 @@ for name, values in curves.items():
 speed_ups(RANKS, curves, "16 buckets help, until the ring's latency is too long")
 
 # %% [markdown]
-# The *efficiency* is the speed-up divided by N. It says which part of the machine computes. A
-# speed-up of 638 on 1,024 ranks is an efficiency of 62 %: for 38 % of the time, you pay for GPUs
-# that wait.
+# The *efficiency* is the speed-up divided by N. It is the share of the time in which the GPUs
+# compute. A speed-up of 638 on 1,024 ranks is an efficiency of 62 %: for 38 % of the time, you pay
+# for GPUs that wait.
 #
 # Now try other clusters. Find answers to these questions:
 #
 # - At which latency does the ring with 16 buckets stay close to the tree, up to 1,024 ranks?
-# - With 1 GB per second, does it still matter whether you take a ring or a tree?
-# - A larger batch per rank means more computing in each step. Which of the curves does it improve?
+# - With 1 GB per second, does it still matter whether you use a ring or a tree?
+# - A larger batch per rank means more computation in each step. Which curves does it improve?
 
 # %%
 from controls import choice, explore
@@ -471,21 +471,21 @@ explore(
 # %% [markdown]
 # ## More ranks for the same global batch
 #
-# So far the global batch grew with N. Notebook 7 showed that a batch can become too large for
+# So far the global batch grew with N. Notebook 7 showed that a batch can be too large for efficient
 # learning. So assume that the *global* batch is fixed: 4,096 samples. One rank needs 128 times
 # 200 ms for them, which is 25.6 s. N ranks divide this time by N. The gradients stay as large as
 # before.
 #
-# > **Predict, then run.** With more and more ranks, can the speed-up become as large as you like?
+# > **Predict, then run.** With more and more ranks, can the speed-up become arbitrarily large?
 #
 # <details><summary>Answer</summary>
 #
-# No. The step is never shorter than the all-reduce, and each rank has to send nearly twice the
+# No. The step is never shorter than the all-reduce, and each rank must send nearly twice the
 # gradients: 2 × 400 MB at 10 GB per second take 80 ms. So the speed-up stays below
 # 25.6 s / 0.08 s = 320, with any number of ranks.
 #
-# With 16 buckets around the ring it even falls. Each new rank brings two more steps, with their
-# latency, and there is less and less computing that could hide them.
+# With 16 buckets around the ring it even falls. Each new rank adds two more steps with their
+# latency, and there is less and less computation that could hide them.
 #
 # </details>
 
@@ -502,7 +502,7 @@ limit = whole / (2 * Cluster().gradients * Cluster().beta)
 speed_ups(RANKS, fixed, "With a fixed global batch the speed-up has a limit", limit)
 
 # %% [markdown]
-# ## What the formula leaves out
+# ## Limits of the formula
 #
 # A formula is as good as its assumptions. Ours assumes that all ranks need equally long to compute.
 # In fact each step takes a little more or less time on each rank, and the all-reduce waits for the
@@ -527,16 +527,16 @@ for ranks in [1, 8, 64, 1024]:
     print(f"N = {ranks:>5,}: {slowest:.0f} ms")
 
 # %% [markdown]
-# The formula leaves out other things as well:
+# The formula also leaves out other effects:
 #
-# - Ranks on one machine talk to each other faster than ranks on different machines.
+# - Ranks on one machine communicate faster than ranks on different machines.
 # - Other jobs share the network with yours.
 # - Loading the data, evaluating and writing checkpoints also take time.
 #
 # So estimate first, then measure with a few ranks, and compare. If a measured step takes twice as
 # long as the estimate, look for the reason before you rent 1,024 GPUs.
 #
-# The guides have more on this: [What to expect in
+# The guides say more about this: [What to expect in
 # speed](../phase1/GUIDELINES.md#what-to-expect-in-speed) and [When each
 # pays](../phase2/GUIDELINES.md#when-each-pays).
 
@@ -545,8 +545,8 @@ for ranks in [1, 8, 64, 1024]:
 #
 # - A collective has a latency, which does not depend on the size, and a time for its bytes. So a
 #   few large messages are faster than many small ones.
-# - Measure in turns, many times, and keep the minimum (or the median). One measurement says little.
-# - Judge a formula by sizes that it has not seen, and on the machine for which you need it.
+# - Measure in turns, many times, and keep the minimum (or the median). One is not reliable.
+# - Test a formula with sizes that were not used for the fit, and on the machine where you need it.
 # - The ring's latency grows with N, and a tree's only with log₂ N. The time for the bytes hardly
 #   grows at all.
 # - With a fixed global batch the speed-up has a limit: the all-reduce does not become shorter.

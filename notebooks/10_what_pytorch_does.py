@@ -17,15 +17,14 @@
 # This notebook puts two of them next to your functions: DDP, which copies the model to every rank,
 # and FSDP2, which gives each rank a part of the model.
 #
-# - **After it you can** train with DDP and FSDP2, say what they do in each step, and avoid the
-#   mistakes that they do not prevent.
-# - **Time:** 20 minutes, and an hour for the two exercises, the largest of the course.
+# - **Afterwards you can** train with DDP and FSDP2, explain what they do in each step, and avoid
+#   the mistakes that they do not prevent.
+# - **Time:** 20 minutes, and an hour for the two exercises, which are the largest of the course.
 # - **You need:** averaged gradients (notebook [4](04_averaging_gradients.ipynb)), buckets (notebook
 #   [6](06_buckets_and_overlap.ipynb)), sharding (notebook [8](08_sharding_and_pipelines.ipynb)).
 
 # %% [markdown]
-# On a hosted service this cell installs the course that this notebook belongs to; elsewhere it does
-# nothing.
+# On a hosted service this cell installs the course. Where gradsync is installed it does nothing.
 
 # %%
 try:
@@ -43,7 +42,7 @@ except ImportError:
 # First you finish your own training. You have all the pieces: the same weights on every rank
 # (notebook 3), the loaders (2), an epoch of steps (4) and an evaluation (4).
 #
-# One line of such a training often goes wrong, although it looks harmless: the one that prints.
+# One line of such a training is often wrong, although it looks harmless: the line that prints.
 #
 # > **Predict, then run.** Only rank 0 should print the mean loss. What does this cell print?
 #
@@ -51,7 +50,7 @@ except ImportError:
 #
 # Nothing. Rank 0 waits in an all-reduce that the other ranks never call: a deadlock.
 # Only the *printing* is for rank 0 alone. Every rank must take part in the all-reduce, so it must
-# stand before the `if`.
+# be before the `if`.
 #
 # </details>
 
@@ -72,14 +71,14 @@ if rank == 0:
 # Put the pieces together: every rank starts from rank 0's weights, trains on its own share, and
 # evaluates after each epoch. Use plain SGD and the cross-entropy loss.
 # Return a list with one dictionary for each epoch: `epoch` (counted from 0), `train_loss`,
-# `val_loss` and `val_accuracy`. The last two are those after the epoch's training.
-# Every rank returns the same list, but rank 0 alone prints, one line an epoch.
+# `val_loss` and `val_accuracy`. The last two are measured after the epoch's training.
+# Every rank returns the same list, but only rank 0 prints, one line per epoch.
 #
 # Your function calls functions that you wrote earlier. The check takes them from this notebook if
-# you define them here, and otherwise from your files in `phase1/`. So copy them there first.
+# you define them here, and if not, from your files in `phase1/`. So copy them there first.
 #
 # Read [Training](../phase1/GUIDELINES.md#training). For a hint, run `!gradsync hint phase1/train`
-# in a cell of your own.
+# in a new cell.
 
 
 # %%
@@ -112,7 +111,7 @@ check("phase1/train", train)
 #
 # All ranks have rank 0's weight. DDP's constructor broadcasts parameters and buffers from rank 0.
 # All ranks have the gradient 2.5, the mean of 1, 2, 3 and 4. You call no function for that. DDP has
-# set hooks on the parameters, and `backward` is over when the averages are there.
+# set hooks on the parameters, and `backward` returns when the gradients are averaged.
 #
 # </details>
 
@@ -201,7 +200,7 @@ print(
 # %ranks push losses_of
 
 # %% [markdown]
-# The same function trains with DDP. Only the model is another one.
+# The same function trains with DDP. Only the model is different.
 
 # %%
 # %%ranks 4
@@ -211,15 +210,15 @@ ddp_losses = losses_of(DistributedDataParallel(model), mine)
 ddp_weights = [param.detach() for param in model.parameters()]
 
 # %% [markdown]
-# And with your own function? Paste `average_gradients` from notebook 4 over the one below. As long
-# as you have not done that, the comparison leaves it out.
+# And with your own function? Replace the function below by your `average_gradients` from notebook
+# 4. Until you do that, the comparison leaves it out.
 
 
 # %%
 # %%ranks 4
 def average_gradients(model):
     """Replace every rank's gradients by their mean over ranks."""
-    raise NotImplementedError("average_gradients is not pasted yet")
+    raise NotImplementedError("Paste your average_gradients into this cell.")
 
 
 model = new_model()
@@ -233,7 +232,7 @@ your_weights = [param.detach() for param in model.parameters()]
 
 # %%
 def difference(weights: list[list[torch.Tensor]]) -> float:
-    """Return how far the weights of any rank are from those of the one process."""
+    """Return the largest difference between weights of any rank and of the one process."""
     return max(
         (ours - theirs).abs().max().item()
         for rank_weights in weights
@@ -265,7 +264,7 @@ if None not in your_losses:
 #
 # DDP sends gradients in buckets, like the averager of notebook 6. You can give DDP a
 # *communication hook*. This is a function that DDP calls for each bucket, instead of its own
-# all-reduce. Ours notes how large the bucket is, and then averages it.
+# all-reduce. Our hook records how large the bucket is, and then averages it.
 #
 # The model has four layers of 512 × 512 weights, so each layer's gradients take 1.05 MB.
 #
@@ -275,17 +274,17 @@ if None not in your_losses:
 # <details><summary>Answer</summary>
 #
 # One in the first pass, two in the second.
-# In the first pass DDP does not know yet in which order the gradients come. It notes that order,
-# and then makes new buckets. The first of them is closed at 1 MiB, so that communication starts
-# early. All others follow your limit, `bucket_cap_mb`, which is 25 by default.
+# In the first pass DDP does not know yet in which order the gradients become ready. It records that
+# order, and then makes new buckets. The first of them is limited to 1 MiB, so that communication
+# starts early. All others follow your limit, `bucket_cap_mb`, which is 25 by default.
 #
 # </details>
 
 
 # %%
 # %%ranks 4
-def note_and_average(sizes, bucket):
-    """Note the bytes of a bucket, and return its average in the form that DDP wants."""
+def record_and_average(sizes, bucket):
+    """Record the bytes of a bucket, and return its average in the form that DDP expects."""
     tensor = bucket.buffer()
     sizes.append(tensor.nbytes)
     dist.all_reduce(tensor)
@@ -296,15 +295,15 @@ def note_and_average(sizes, bucket):
 
 sizes = []
 ddp = DistributedDataParallel(nn.Sequential(*[nn.Linear(512, 512) for _ in range(4)]))
-ddp.register_comm_hook(sizes, note_and_average)
+ddp.register_comm_hook(sizes, record_and_average)
 for number in [1, 2]:
     sizes.clear()
     ddp(torch.randn(16, 512)).sum().backward()
     print(f"pass {number}: buckets of {sizes} bytes")
 
 # %% [markdown]
-# This hook waits for each bucket, so nothing overlaps any more. Use it to look, and remove it for
-# training.
+# This hook waits for each bucket, so nothing overlaps any more. Use it to examine the buckets, and
+# remove it for training.
 #
 # ## Mistakes that DDP does not prevent
 #
@@ -325,8 +324,8 @@ for _ in range(1 if rank == 3 else 2):
     ddp(torch.randn(16, 512)).sum().backward()
 
 # %% [markdown]
-# If some ranks really have fewer batches, `Join` helps. A rank that is done goes on with the
-# collectives of the others, and contributes zeros.
+# If some ranks really have fewer batches, use `Join`. A rank that has finished then takes part in
+# the collectives of the others, and contributes zeros.
 #
 # > **Predict, then run.** The gradients are 1, 2, 3 and 4 again. Ranks 0 and 1 have three batches,
 # > ranks 2 and 3 have two. What is the averaged gradient in the third step?
@@ -369,7 +368,7 @@ gradients
 # %% tags=["raises-exception"]
 # %%ranks 4
 class Branches(nn.Module):
-    """Two parameters, of which a forward pass uses one."""
+    """Two parameters; a forward pass uses one of them."""
 
     def __init__(self):
         super().__init__()
@@ -388,7 +387,7 @@ for _ in range(2):
     print("gradients:", branches.a.grad, branches.b.grad)
 
 # %% [markdown]
-# The error message names the remedy: `find_unused_parameters=True`. DDP then searches for unused
+# The error message names the solution: `find_unused_parameters=True`. DDP then searches for unused
 # parameters after each forward pass, and a missing gradient counts as zero. This is the rule from
 # notebook 4. The search takes time, so it is not the default.
 
@@ -452,7 +451,7 @@ if has_fsdp:
 # gradient and 8 for Adam's two numbers. Together that is 153,760 bytes. FSDP2 needs about a
 # quarter.
 #
-# How can a layer compute if its weights are spread over four ranks? FSDP2 collects them shortly
+# How can a layer compute if its weights are divided among four ranks? FSDP2 collects them shortly
 # before the layer needs them, and frees them directly afterwards.
 #
 # > **Predict, then run.** There are two layers. Which collectives do you expect in a forward and a
@@ -476,7 +475,7 @@ import warnings
 
 from torch.distributed.tensor.debug import CommDebugMode  # counts collectives
 
-warnings.simplefilter("ignore")  # counting makes some warnings, which do not matter here
+warnings.simplefilter("ignore")  # the counting causes warnings that do not matter here
 if has_fsdp:
     with CommDebugMode() as forward:
         output = model(torch.ones(16, 64))
@@ -512,7 +511,7 @@ if None not in fsdp_losses:
 same_losses(one_losses, curves)
 
 # %% [markdown]
-# All ways compute the same. They differ in memory and in communication:
+# All ways compute the same weights. They differ in memory and in communication:
 #
 # | | bytes for each parameter with Adam | passes over the network |
 # |---|---|---|
@@ -520,23 +519,23 @@ same_losses(one_losses, curves)
 # | DDP and your `ShardedOptimizer` | 8 + 8/N | 3 |
 # | FSDP2 | 16/N, and one whole layer at a time | 3 |
 #
-# So take DDP as long as the model fits into memory, and FSDP2 when it does not.
+# So use DDP as long as the model fits into memory, and FSDP2 if it does not.
 #
 # ## A training that is interrupted
 #
 # Long trainings are interrupted: a machine fails, or the cluster needs it for another job. PyTorch
-# does not continue your training by itself. It has functions to write and read files, and
-# `torchrun` can start the ranks again. What belongs in the file is your decision.
+# does not continue your training automatically. It has functions to write and read files, and
+# `torchrun` can start the ranks again. You decide what the file contains.
 #
 # > **Predict, then run.** A training on 4 ranks has batches of 5 samples for each rank. It stops
-# > after 3 steps of an epoch. It goes on with 2 ranks, and with batches of 5 again. At which step
-# > of the epoch does it go on? What would happen if the file contained the number of steps?
+# > after 3 steps of an epoch. It continues with 2 ranks, and with batches of 5 again. At which step
+# > of the epoch does it continue? What would happen if the file contained the number of steps?
 #
 # <details><summary>Answer</summary>
 #
-# All ranks together have used 60 samples. Two ranks take 10 samples in a step, so it goes on after
-# step 6. With the number of steps in the file, it would go on after step 3, and 30 samples would
-# be used twice.
+# All ranks together have used 60 samples. Two ranks take 10 samples in a step, so it continues
+# after step 6. With the number of steps in the file, it would continue after step 3, and 30 samples
+# would be used twice.
 # So the file contains the number of *samples* that all ranks together have used.
 #
 # </details>
@@ -546,8 +545,8 @@ seen = 3 * 4 * 5
 print(f"{seen} samples; with 2 ranks that is after step {seen // (2 * 5)}")
 
 # %% [markdown]
-# How often should the file be written? Each writing takes time. Each crash loses all steps since
-# the last writing, which is half of the interval on average.
+# How often should you write the file? Each time takes a while. A crash loses all steps since the
+# last file, on average half of the interval.
 #
 # > **Predict, then run.** A step takes 0.4 s, writing takes 2 s, and there is a crash every 6
 # > hours. Which interval wastes the least time: 10, 100, 1,000 or 10,000 steps?
@@ -555,7 +554,7 @@ print(f"{seen} samples; with 2 ranks that is after step {seen // (2 * 5)}")
 # <details><summary>Answer</summary>
 #
 # About 1,000 steps: 1.4 % of the time is wasted.
-# Writing every 10 steps costs a third of the time. Every 10,000 steps costs 9 %, because a crash
+# Writing every 10 steps takes a third of the time. With 10,000 steps, 9 % are lost, because a crash
 # loses more than half an hour on average.
 #
 # </details>
@@ -569,7 +568,7 @@ for interval in [10, 100, 1_000, 10_000]:
     print(f"together {writing + lost:6.2%}")
 
 # %% [markdown]
-# And when a rank dies? The next cell ends rank 2, as a crash would do. `%%ranks` names the rank,
+# What happens when a rank dies? The next cell ends rank 2, like a crash. `%%ranks` names the rank,
 # because it watches the processes.
 
 # %% tags=["raises-exception"]
@@ -583,8 +582,8 @@ dist.all_reduce(torch.ones(1))
 # %% [markdown]
 # Without `%%ranks` the other ranks get an error from gloo. It contains an address, and not a rank:
 # *Connection closed by peer [127.0.0.1]:18854. This is typically caused by a remote worker
-# crashing.* The connection may even be that of a rank which ended only because *its* neighbour was
-# gone. With 1,000 ranks you would get 999 such messages. In the next exercise your training finds
+# crashing.* The address may even belong to a rank that ended only because *its* neighbour had
+# ended. With 1,000 ranks you would get 999 such messages. In the next exercise your training finds
 # out which rank is missing.
 #
 # ## Exercise: `train` of phase 2
@@ -592,9 +591,9 @@ dist.all_reduce(torch.ones(1))
 # Write the `train` of phase 1 again, with three additions.
 #
 # - A batch is one optimizer step, taken in `accumulation_steps` microbatches.
-# - `resume_from` is the path of a file. Training goes on from it if it exists, also within an epoch
-#   and with another number of ranks. Training keeps it up to date, complete or not at all, at least
-#   once an epoch.
+# - `resume_from` is the path of a file. If the file exists, training continues from it, also within
+#   an epoch and with a different number of ranks. Training updates the file at least once per
+#   epoch, and the file is always complete.
 # - If a rank dies or is late, the others end with a `RuntimeError` that names this rank, within 60
 #   seconds.
 #
@@ -603,7 +602,7 @@ dist.all_reduce(torch.ones(1))
 #
 # Read [Resuming](../phase2/GUIDELINES.md#resuming) and [When a rank
 # dies](../phase2/GUIDELINES.md#when-a-rank-dies). For a hint, run `!gradsync hint phase2/train` in
-# a cell of your own.
+# a new cell.
 
 
 # %%
@@ -620,7 +619,7 @@ def train(
     accumulation_steps=1,
     resume_from=None,
 ) -> list[dict]:
-    """Train a model on all ranks, and go on where an earlier training was interrupted."""
+    """Train a model on all ranks, and continue where an earlier training was interrupted."""
     raise NotImplementedError("phase2/train")  # write this
 
 
@@ -630,14 +629,14 @@ check("phase2/train", train)
 # %% [markdown]
 # ## What you wrote, and PyTorch's names for it
 #
-# | you wrote | PyTorch has | what is different |
+# | you wrote | PyTorch's version | difference |
 # |---|---|---|
 # | `ResumableDistributedSampler` | `DistributedSampler` | cannot resume within an epoch |
 # | `ring_all_reduce` | `dist.all_reduce` | chooses among several algorithms |
 # | `BucketedGradientAverager` | `DistributedDataParallel` | broadcasts, too; buckets in C++ |
 # | `ShardedOptimizer` | `ZeroRedundancyOptimizer` | can collect the state for a checkpoint |
-# | — | `fully_shard` | shards weights and gradients as well |
-# | `ColumnParallelLinear` | `parallelize_module` | a plan for an ordinary model |
+# | — | `fully_shard` | also shards weights and gradients |
+# | `ColumnParallelLinear` | `parallelize_module` | applies a plan to an ordinary model |
 # | `pipeline_train_step` | `torch.distributed.pipelining` | more schedules than GPipe |
 # | `save_checkpoint` | `torch.distributed.checkpoint` | every rank writes its own part |
 #
@@ -648,13 +647,13 @@ check("phase2/train", train)
 # ## What to remember
 #
 # - DDP broadcasts the model once. Then each `backward` averages the gradients, in buckets.
-# - DDP does not make the numbers of steps equal. A rank with fewer batches is still a deadlock.
+# - DDP does not make the numbers of steps equal. A rank with fewer batches still causes a deadlock.
 # - FSDP2 keeps 1/N of everything, and gathers each layer's weights when they are needed.
 # - DDP, FSDP2 and your own functions give the same weights as one process, except for rounding.
-# - Store how many samples all ranks have used, not how many steps they have made.
+# - Store the number of samples that all ranks have used, not the number of steps.
 #
 # ## Next
 #
 # This was the last notebook. When all exercises are in your files, you can train without a
 # notebook: `torchrun --nproc_per_node 2 phase2/template_trainer.py` starts two ranks. [When each
-# pays](../phase2/GUIDELINES.md#when-each-pays) helps you to choose what a model needs.
+# pays](../phase2/GUIDELINES.md#when-each-pays) helps you to choose a method for a model.

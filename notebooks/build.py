@@ -1,7 +1,7 @@
 """Run the self-study notebooks and write each one with its outputs: `make notebook-outputs`.
 
 The source of `NN_title.ipynb` is `NN_title.py` beside it, in jupytext's percent format. Without
-arguments all notebooks are built; with some, those whose names begin with one of them:
+arguments all notebooks are built. Arguments select notebooks by the beginning of their names:
 
     python notebooks/build.py 03 04
 """
@@ -26,7 +26,7 @@ KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
 def sources(names: list[str]) -> list[Path]:
-    """Return the sources of the notebooks whose names begin with one of these, or of all."""
+    """Return the sources whose names begin with one of `names`; all sources if it is empty."""
     found = sorted(HERE.glob("[0-9][0-9]_*.py"))
     return [path for path in found if not names or path.name.startswith(tuple(names))]
 
@@ -41,10 +41,10 @@ def read(source: Path) -> NotebookNode:
 
 
 def run(notebook: NotebookNode) -> float:
-    """Run a notebook from top to bottom where it lies; return the seconds that it took.
+    """Run a notebook from top to bottom in its folder; return the seconds that it took.
 
     Raises:
-        nbclient.exceptions.CellExecutionError: a cell failed that has no tag `raises-exception`.
+        nbclient.exceptions.CellExecutionError: a cell without the tag `raises-exception` failed.
     """
     began = time.monotonic()
     client = NotebookClient(

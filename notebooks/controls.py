@@ -1,4 +1,4 @@
-"""Sliders and boxes beside a picture, and the picture alone where there is no running notebook."""
+"""Sliders and boxes for a picture; a page without a running notebook shows only the picture."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import ipywidgets as widgets
 from IPython.display import display
 from matplotlib.figure import Figure
 
-NO_CONTROLS = "(In a running notebook there are controls here.)"
+NO_CONTROLS = "(A running notebook shows controls here.)"
 LABEL = {"description_width": "130px"}
 WIDTH = {"width": "460px"}
 
 
 def explore(draw: Callable[..., Figure], **controls: widgets.ValueWidget) -> None:
-    """Show controls and the picture of their values; draw it again when one changes.
+    """Show controls and the picture for their values; draw it again when a value changes.
 
-    The picture is an output of its own, so that a page without controls shows it, too.
+    The picture is a separate output, so that a page without controls shows it, too.
 
     Args:
-        draw: returns the picture of the controls' values.
+        draw: returns the picture for the controls' values.
         controls: one for each parameter of `draw`.
     """
     bundle = widgets.VBox(list(controls.values()))._repr_mimebundle_()
@@ -47,12 +47,12 @@ def slider(label: str, value: int, low: int, high: int) -> widgets.IntSlider:
 
 
 def choice(label: str, value: int, options: Sequence[int]) -> widgets.SelectionSlider:
-    """Return a slider for one of some numbers."""
+    """Return a slider that chooses one of several numbers."""
     return widgets.SelectionSlider(
         value=value, options=options, description=label, style=LABEL, layout=WIDTH
     )
 
 
 def checkbox(label: str) -> widgets.Checkbox:
-    """Return a box to tick."""
+    """Return a checkbox."""
     return widgets.Checkbox(description=label, style=LABEL)

@@ -1,4 +1,4 @@
-"""Pictures of notebook 01: who waits for whom, and how ranks are numbered on two machines."""
+"""Pictures of notebook 01: processes that wait, and the numbers of ranks on two machines."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from matplotlib.patches import Rectangle
 from gradsync.reports.palette import rank_colour
 
 
-def waiting(called: Sequence[float]) -> Figure:
-    """Draw when each process called, and how long it waited for the last call.
+def waiting(connected: Sequence[float]) -> Figure:
+    """Draw when each process connected, and how long it waited for the last one.
 
     Args:
-        called: the seconds from the launch to each process's call.
+        connected: the seconds from the launch until each process connected.
     """
-    last = max(called)
+    last = max(connected)
     figure, axes = plt.subplots(figsize=(7, 2.4), dpi=90)
-    for process, moment in enumerate(called):
+    for process, moment in enumerate(connected):
         colour = rank_colour(process)
         axes.barh(process, moment, color=colour, edgecolor="black", height=0.55)
         axes.barh(
@@ -44,13 +44,13 @@ def waiting(called: Sequence[float]) -> Figure:
         if moment > 0.15:
             axes.text(moment / 2, process, "starts up", ha="center", va="center", fontsize=9)
     axes.axvline(last, color="black", linewidth=2)
-    axes.text(last, (len(called) - 1) / 2, "  all have\n  called", va="center", fontsize=9)
-    axes.set_yticks(range(len(called)), [f"process {n}" for n in range(len(called))])
+    axes.text(last, (len(connected) - 1) / 2, "  all have\n  connected", va="center", fontsize=9)
+    axes.set_yticks(range(len(connected)), [f"process {n}" for n in range(len(connected))])
     axes.set_xlim(0, last * 1.22)
-    axes.set_ylim(len(called) - 0.5, -0.5)
+    axes.set_ylim(len(connected) - 0.5, -0.5)
     axes.set_xlabel("seconds since the launch")
     axes.set_title(
-        f"Nobody goes on before process {list(called).index(last)}, the last, has called"
+        f"All continue when the last, process {list(connected).index(last)}, has connected"
     )
     axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()

@@ -15,7 +15,7 @@ from gradsync.reports.palette import rank_colour
 
 
 def shares(samples: int, ranks: int, shuffle: bool, epoch: int) -> Figure:
-    """Draw each rank's contiguous share of an epoch's order, one row a rank."""
+    """Draw each rank's contiguous share of an epoch's order, one row for each rank."""
     order = _padded_order(samples, ranks, shuffle, epoch)
     width = len(order) // ranks
     figure, axes = plt.subplots(figsize=(7, 0.9 + 0.3 * ranks), dpi=90)
@@ -100,7 +100,7 @@ def how_often(drawn: Sequence[Sequence[int]], samples: int) -> Figure:
 
 
 def _padded_order(samples: int, ranks: int, shuffle: bool, epoch: int) -> list[int]:
-    """Return the epoch's padded order, put together from what PyTorch's sampler gives each rank."""
+    """Return the epoch's padded order, made from the shares of PyTorch's sampler."""
     dealt = []
     for rank in range(ranks):
         sampler = DistributedSampler(range(samples), ranks, rank, shuffle=shuffle, seed=0)
@@ -121,7 +121,7 @@ def _box(
     empty: bool = False,
     small: bool = False,
 ) -> None:
-    """Draw a box in a rank's colour, with a text."""
+    """Draw a box with a text in a rank's colour."""
     colour = rank_colour(rank)
     axes.add_patch(
         Rectangle(
@@ -141,7 +141,7 @@ def _box(
 
 
 def _done(figure: Figure) -> Figure:
-    """Return a picture that the notebook shows once: where a cell returns or displays it."""
+    """Close a picture, so that the notebook shows it only if a cell returns or displays it."""
     figure.tight_layout()
     plt.close(figure)
     return figure

@@ -1,4 +1,4 @@
-"""Pictures of notebook 03: weights that never meet, and an all-reduce around a ring."""
+"""Pictures of notebook 03: weights that stay apart, and an all-reduce around a ring."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradsync.reports.palette import rank_colour
 
 
 class State(NamedTuple):
-    """What every rank holds after a step of the ring."""
+    """The chunks on every rank after a step of the ring."""
 
     step: int
     values: list[list[int]]  # of each rank, chunk by chunk
@@ -22,7 +22,7 @@ class State(NamedTuple):
 
 
 def walk(ranks: int) -> list[State]:
-    """Let every chunk walk along the ring; return the states, the first one before any step.
+    """Send every chunk around the ring; return the states, the first one before any step.
 
     Each chunk makes one step at a time to the next rank. On its first ranks - 1 steps the rank
     where it arrives adds its own numbers, then every rank keeps what arrives.
@@ -52,12 +52,12 @@ def ring(ranks: int) -> Figure:
     for row, label in zip(axes[:, 0], ["first pass: add", "second pass: copy"], strict=True):
         row.set_ylabel(label, fontsize=9)
         row.set_yticks([rank + 0.5 for rank in range(ranks)], range(ranks), fontsize=8)
-    figure.suptitle("First pass: one whole sum (grey) on each rank. Second pass: all of them.")
+    figure.suptitle("First pass: each rank completes one sum (grey). Second pass: all sums.")
     return _done(figure)
 
 
 def ring_step(ranks: int, step: int) -> Figure:
-    """Draw what every rank holds after a step, and which chunk arrived at which rank."""
+    """Draw the chunks on every rank after a step, and which chunk arrived at which rank."""
     states = walk(ranks)
     state = states[min(step, len(states) - 1)]
     figure, axes = plt.subplots(figsize=(7, 0.9 + 0.36 * ranks), dpi=90)
@@ -76,7 +76,7 @@ def ring_step(ranks: int, step: int) -> Figure:
 
 
 def drift(history: Sequence[Sequence[float]], minimum: float) -> Figure:
-    """Draw the weight of each rank, step by step, and where the minimum of the loss is.
+    """Draw the weight of each rank, step by step, and the minimum of the loss.
 
     Args:
         history: the weights of all ranks, for each step.
@@ -98,7 +98,7 @@ def drift(history: Sequence[Sequence[float]], minimum: float) -> Figure:
 
 
 def traffic(sizes: Sequence[int]) -> Figure:
-    """Draw how much the busiest rank sends, if one rank collects and on the ring."""
+    """Draw how much the busiest rank sends if one rank collects, and on the ring."""
     figure, axes = plt.subplots(figsize=(7, 2.8), dpi=90)
     star, round_about = [n - 1 for n in sizes], [2 * (n - 1) / n for n in sizes]
     axes.plot(sizes, star, "s--", color="black")
@@ -117,7 +117,7 @@ def traffic(sizes: Sequence[int]) -> Figure:
 
 
 def _table(axes: Axes, state: State, fontsize: int) -> None:
-    """Draw one row a rank and one column a chunk; what arrived last has a thick frame."""
+    """Draw a row for each rank and a column for each chunk; new chunks have a thick frame."""
     ranks = len(state.values)
     for rank, row in enumerate(state.values):
         for chunk, value in enumerate(row):
@@ -145,7 +145,7 @@ def _table(axes: Axes, state: State, fontsize: int) -> None:
 
 
 def _done(figure: Figure) -> Figure:
-    """Return a picture that the notebook shows once: where a cell returns or displays it."""
+    """Close a picture, so that the notebook shows it only if a cell returns or displays it."""
     figure.tight_layout()
     plt.close(figure)
     return figure

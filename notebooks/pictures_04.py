@@ -9,16 +9,16 @@ from matplotlib.axes import Axes
 
 from gradsync.reports.palette import rank_colour
 
-UNTRAINED = 2.303  # ln 10: the loss of a model that gives ten digits the same chance
+UNTRAINED = 2.303  # ln 10: the loss of a model that gives ten digits the same probability
 WORST = 5.0  # higher losses are cut off
 
 
 def same_curve(one: Sequence[float], many: Sequence[float]) -> None:
-    """Draw the losses of one process as a line, and those of eight ranks as marks on it."""
+    """Draw the losses of one process as a line, and the losses of eight ranks as marks."""
     figure, axes = plt.subplots(figsize=(7, 2.8), dpi=90)
     steps = range(1, len(one) + 1)
-    axes.plot(steps, one, color="black", label="one process, 64 samples a step")
-    label = "8 ranks, 8 samples each a step"
+    axes.plot(steps, one, color="black", label="one process, 64 samples per step")
+    label = "8 ranks, 8 samples each per step"
     style = {"linestyle": "none", "marker": "o", "markersize": 7, "markerfacecolor": "none"}
     axes.plot(steps[::4], many[::4], color=rank_colour(0), label=label, **style)
     axes.set_title("Eight ranks with averaged gradients follow one process exactly", fontsize=10)
@@ -29,7 +29,7 @@ def same_curve(one: Sequence[float], many: Sequence[float]) -> None:
 
 
 def beside_one_process(one: Sequence[float], mistakes: Mapping[str, Sequence[float]]) -> None:
-    """Draw the losses of rank 0 with each of six mistakes, beside those of one process."""
+    """Draw the losses of rank 0 with each of six mistakes, and the losses of one process."""
     figure, grid = plt.subplots(2, 3, figsize=(7, 3.5), dpi=90, sharex=True, sharey=True)
     for axes, (name, losses) in zip(grid.flat, mistakes.items(), strict=True):
         _compare(axes, one, losses)
@@ -47,7 +47,7 @@ def beside_one_process(one: Sequence[float], mistakes: Mapping[str, Sequence[flo
 
 
 def sum_against_mean(right: Sequence[float], summed: Sequence[float], ranks: int) -> None:
-    """Draw what the loss does if gradients are summed, and if they are averaged."""
+    """Draw the loss if gradients are summed, and if they are averaged."""
     figure, axes = plt.subplots(figsize=(7, 2.2), dpi=90)
     _compare(axes, right, summed)
     axes.axhline(UNTRAINED, color="grey", linewidth=0.8, linestyle=":")

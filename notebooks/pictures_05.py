@@ -10,13 +10,13 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from gradsync.reports.palette import rank_colour
 
-# For each kind the calls of the four ranks; "~" marks the one that waits for ever.
+# For each kind the calls of the four ranks; "~" marks a call that waits forever.
 KINDS = {
-    "1. a rank\ndoes not come": (["A", "~B"], ["A"], ["A"], ["A"]),
-    "2. another\norder": (["~A", "B"], ["~A", "B"], ["~B", "A"], ["~A", "B"]),
-    "3. another\nshape": (["~A[3]"], ["~A[3]"], ["~A[3]"], ["~A[2]"]),
+    "1. a rank\nis missing": (["A", "~B"], ["A"], ["A"], ["A"]),
+    "2. a different\norder": (["~A", "B"], ["~A", "B"], ["~B", "A"], ["~A", "B"]),
+    "3. a different\nshape": (["~A[3]"], ["~A[3]"], ["~A[3]"], ["~A[2]"]),
     "4. a circle\nof sends": (["~to 1"], ["~to 2"], ["~to 3"], ["~to 0"]),
-    "5. a loop of\nanother length": (["A", "~A", "A"], ["A", "~A"], ["A", "~A"], ["A"]),
+    "5. a loop of\ndifferent length": (["A", "~A", "A"], ["A", "~A"], ["A", "~A"], ["A"]),
 }
 
 
@@ -35,7 +35,7 @@ def circle() -> None:
     axes.text(0, 0, "waits for\nthe next one\nto receive", ha="center", va="center", fontsize=9)
     axes.set_xlim(-1.9, 1.9)
     axes.set_ylim(-1.35, 1.35)
-    axes.set_title("Every rank waits for the next: nobody receives", fontsize=10)
+    axes.set_title("Every rank waits for the next: no rank receives", fontsize=10)
     axes.axis("off")
     _show(figure)
 
@@ -55,7 +55,7 @@ def five_kinds() -> None:
         axes.set_xlabel("time →", fontsize=8)
         for side in ("top", "right", "left"):
             axes.spines[side].set_visible(False)
-    figure.suptitle("In each kind some call can never be complete", fontsize=10)
+    figure.suptitle("In each kind, some call can never complete", fontsize=10)
     _show(figure)
 
 

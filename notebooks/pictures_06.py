@@ -10,13 +10,13 @@ from matplotlib.patches import Rectangle
 from gradsync.reports.palette import rank_colour
 
 HATCHES = ("", "////", "....")
-# The parameters of a model in its order, with their sizes in MiB, and the bucket of each.
+# The parameters of a model in order: sizes in MiB, and the bucket of each.
 PARAMETERS = (("embed", 6, 3), ("conv1", 1, 2), ("conv2", 2, 2), ("fc1", 3, 1), ("fc2", 2, 0))
 CAP = 4  # MiB
 
 
 def idle_or_busy(idle: Mapping[str, float], busy: Mapping[str, float]) -> None:
-    """Draw the measured steps with a backward that waits, beside one that computes."""
+    """Draw the measured steps for a backward that waits and for one that computes."""
     figure, axes = plt.subplots(figsize=(7, 2.8), dpi=90)
     for number, (name, hatch) in enumerate(zip(idle, HATCHES, strict=True)):
         heights = [idle[name], busy[name]]
@@ -26,11 +26,11 @@ def idle_or_busy(idle: Mapping[str, float], busy: Mapping[str, float]) -> None:
         bars = axes.bar(places, heights, width=0.24, label=name, **style)
         axes.bar_label(bars, fmt="%.0f", fontsize=9, padding=1)
     axes.set_xticks(
-        [0.27, 1.27], ["backward elsewhere (as on a GPU)", "backward on the same processor"]
+        [0.27, 1.27], ["backward waits (as for a GPU)", "backward on the same processor"]
     )
     axes.set_ylabel("time of a step in ms")
     axes.set_ylim(0, 1.35 * max(*idle.values(), *busy.values()))
-    axes.set_title("Overlap hides communication behind a processor that is idle", fontsize=10)
+    axes.set_title("Overlap hides communication if a processor is idle", fontsize=10)
     axes.legend(frameon=False, fontsize=8, ncols=3, loc="upper center")
     _show(figure)
 

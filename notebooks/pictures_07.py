@@ -36,8 +36,8 @@ def draw_memory(weights: int, gradients: int, activations: Mapping[int, int]) ->
         style = {"color": rank_colour(rank), "hatch": hatch, "edgecolor": "black"}
         axes.bar(labels, heights, bottom=bottom, width=0.6, label=name, alpha=0.7, **style)
         bottom = [low + high for low, high in zip(bottom, heights, strict=True)]
-    axes.set_title("More microbatches need less memory for activations, and for nothing else")
-    axes.set_xlabel("microbatches that a batch of 1,024 samples is cut into")
+    axes.set_title("More microbatches need less memory, but only for activations")
+    axes.set_xlabel("number of microbatches in a batch of 1,024 samples")
     axes.set_ylabel("memory (MiB)")
     handles, names = axes.get_legend_handles_labels()
     axes.legend(handles[::-1], names[::-1], frameon=False)
@@ -45,7 +45,7 @@ def draw_memory(weights: int, gradients: int, activations: Mapping[int, int]) ->
 
 
 def draw_update(ranks: int, microbatch: int, microbatches: int) -> Figure:
-    """Draw what goes into one update: a row for each rank, a box for each microbatch.
+    """Draw the samples of one update: a row for each rank, a box for each microbatch.
 
     Args:
         ranks: how many there are.
@@ -93,7 +93,7 @@ def draw_curves(curves: Mapping[str, tuple[int, Sequence[float]]]) -> Figure:
 
 
 def draw_updates(needed: Mapping[int, Mapping[float, int | None]]) -> Figure:
-    """Draw a table: how many updates each batch size needs with each learning rate.
+    """Draw a table of the updates that each batch size needs with each learning rate.
 
     Args:
         needed: by batch size and learning rate, the updates; None where training did not get there.
@@ -126,5 +126,5 @@ def _done(figure: Figure) -> Figure:
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
-    plt.close(figure)  # else the notebook would show it twice
+    plt.close(figure)  # or the notebook would show it twice
     return figure

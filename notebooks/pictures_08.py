@@ -17,7 +17,7 @@ HATCHES = ("", "///", "...")
 
 
 def draw_memory(bars: Mapping[str, Mapping[str, float]], ranks: int) -> Figure:
-    """Draw bytes per parameter as one bar for each way to shard.
+    """Draw bytes per parameter, one bar for each way to shard.
 
     Args:
         bars: by way, the bytes of each kind of data.
@@ -36,7 +36,7 @@ def draw_memory(bars: Mapping[str, Mapping[str, float]], ranks: int) -> Figure:
     axes.set_xlim(0, 18)
     axes.set_xlabel("bytes per parameter on each rank (float32, Adam)")
     word = "rank" if ranks == 1 else "ranks"
-    axes.set_title(f"{ranks} {word}: the more is sharded, the less each rank keeps")
+    axes.set_title(f"{ranks} {word}: each stage of sharding leaves less on a rank")
     axes.legend(frameon=False, loc="lower right")
     return _done(figure)
 
@@ -73,7 +73,7 @@ def _draw_cut(axes: plt.Axes, weight: Tensor, owner: Callable[[int, int], int]) 
 
 
 def draw_schedules(schedules: Mapping[str, Schedule]) -> Figure:
-    """Draw schedules below each other, with the share of time in which ranks wait."""
+    """Draw schedules one below the other, with the share of time in which ranks wait."""
     stages = len(next(iter(schedules.values())).orders)
     height = 0.7 + len(schedules) * (0.55 + 0.28 * stages)
     options = {"figsize": (7, height), "dpi": DPI, "sharex": True, "squeeze": False}
@@ -110,5 +110,5 @@ def _done(figure: Figure) -> Figure:
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
-    plt.close(figure)  # else the notebook would show it twice
+    plt.close(figure)  # or the notebook would show it twice
     return figure

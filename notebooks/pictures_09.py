@@ -13,17 +13,17 @@ from gradsync.reports.palette import rank_colour
 
 Times = Mapping[int, float]  # bytes -> seconds
 UNITS = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"), (1, "B"))
-LINES = (("-", "o"), ("--", "s"), ("-.", "^"), (":", "D"))  # told apart without their colours
+LINES = (("-", "o"), ("--", "s"), ("-.", "^"), (":", "D"))  # distinct without colours, too
 
 
 def amount(size: float) -> str:
-    """Return a number of bytes in a unit that suits it: "40 kB"."""
+    """Return a number of bytes with a suitable unit, such as "40 kB"."""
     unit, name = next((pair for pair in UNITS if size >= pair[0]), UNITS[-1])
     return f"{size / unit:.3g} {name}"
 
 
 def prediction(fitted: Times, held_out: Times, model: Callable[[float], float]) -> None:
-    """Draw measured times with the model's line, and beside it the errors of the prediction."""
+    """Draw measured times with the model's line, and the errors of the prediction beside it."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(7, 3.2), dpi=90, width_ratios=(3, 2))
     every = sorted([*fitted, *held_out])
     sizes = np.geomspace(every[0], every[-1], 200)
@@ -43,7 +43,7 @@ def prediction(fitted: Times, held_out: Times, model: Callable[[float], float]) 
 
 
 def several(curves: Mapping[str, Times], models: Mapping[str, Callable[[float], float]]) -> None:
-    """Draw measured times as marks and models as lines; the finding is in their distance."""
+    """Draw measured times as marks and models as lines."""
     figure, axes = plt.subplots(figsize=(7, 2.9), dpi=90)
     for (label, times), (_, marker), number in zip(curves.items(), LINES, range(4), strict=False):
         _points(axes, times, label, marker=marker, color=rank_colour(number))
@@ -56,7 +56,7 @@ def several(curves: Mapping[str, Times], models: Mapping[str, Callable[[float], 
     axes.set_xlabel("tensor in bytes")
     axes.set_ylabel("time in ms")
     axes.legend(frameon=False, fontsize=8)
-    axes.set_title("Two ranks tell little about four, if the cores are too few", fontsize=10)
+    axes.set_title("With too few cores, two ranks do not predict four", fontsize=10)
     figure.tight_layout()
     plt.show()
 
@@ -64,7 +64,7 @@ def several(curves: Mapping[str, Times], models: Mapping[str, Callable[[float], 
 def speed_ups(
     ranks: Sequence[int], curves: Mapping[str, Sequence[float]], title: str, limit: float = 0.0
 ) -> Figure:
-    """Draw speed-ups over the number of ranks, and beside them the efficiencies."""
+    """Draw speed-ups over the number of ranks, and the efficiencies beside them."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(7, 3.3), dpi=90, width_ratios=(3, 2))
     left.plot(ranks, ranks, color="grey", linewidth=1, linestyle=(0, (1, 3)), label="ideal")
     for number, (label, values) in enumerate(curves.items()):

@@ -1,15 +1,15 @@
-"""Schedules of notebook 08: in which order the stages of a pipeline work, and when."""
+"""Schedules of notebook 08: the order and times of the operations of a pipeline's stages."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-Operation = tuple[str, int]  # "F" or "B", and the microbatch
+Operation = tuple[str, int]  # "F" or "B" (forward, backward), and the microbatch
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The order in which each stage works, and how long it works."""
+    """The order of each stage's operations, and how long they take."""
 
     orders: list[list[Operation]]  # by stage
     ticks: int = 1  # of a forward; a backward takes twice as long
@@ -19,7 +19,7 @@ class Schedule:
         return self.ticks if kind == "F" else 2 * self.ticks
 
     def begins(self) -> dict[tuple[int, str, int], int]:
-        """Return when each operation begins: in its stage's order, and after what it needs."""
+        """Return when each operation begins: in its stage's order, and after those it needs."""
         begins: dict[tuple[int, str, int], int] = {}
         free = [0] * len(self.orders)
         left = [list(order) for order in self.orders]
@@ -44,7 +44,7 @@ def gpipe(stages: int, microbatches: int, ticks: int = 1) -> Schedule:
 
 
 def one_forward_one_backward(stages: int, microbatches: int) -> Schedule:
-    """Return 1F1B's schedule: each stage goes backward as soon as the last stage allows it."""
+    """Return 1F1B's schedule: each stage starts backward as early as possible."""
     orders = []
     for stage in range(stages):
         early = min(stages - stage, microbatches)

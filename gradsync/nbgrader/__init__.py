@@ -1,1 +1,1 @@
-"""The course in nbgrader: its source notebooks, and grades for which no learner's cell runs."""
+"""The course in nbgrader: its source notebooks, and autograding that runs no learner's cell."""

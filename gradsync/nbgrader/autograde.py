@@ -1,7 +1,7 @@
 """nbgrader's autograde without a kernel: no cell of a submission ever runs with staff's rights.
 
-What a learner wrote is read as text, made into files, and graded on sandboxed ranks. The outputs
-of the grading cells are ours: nothing that the notebook holds can change them.
+The learner's code is read as text, written to files and graded on sandboxed ranks. The grader
+writes the outputs of the grading cells: nothing in the notebook can change them.
 """
 
 from __future__ import annotations
@@ -30,37 +30,38 @@ from gradsync.nbgrader.submitted import cells_of
 from gradsync.reports.text import printable
 
 Converted = tuple[NotebookNode, dict[str, Any]]
-atexit.register(gc.freeze)  # else Python goes through all of torch for garbage, for seconds
+atexit.register(gc.freeze)  # else the garbage collector takes seconds for all of torch's objects
 NO_SANDBOX = "c.GradeSubmission.sandboxed = False"
 
 
 class GradeSubmission(NbGraderPreprocessor):  # type: ignore[misc]
-    """Takes the place of nbgrader's `Execute`: writes the outputs of the grading cells."""
+    """Replaces nbgrader's `Execute`: grades a notebook and writes outputs of grading cells."""
 
     sandboxed = Bool(
         True,
-        help="Run submissions on sandboxed ranks. False: with your rights, as your own code.",
+        help="Run submissions on sandboxed ranks. False: run them with your rights.",
     ).tag(config=True)
 
     def preprocess(self, nb: NotebookNode, resources: dict[str, Any]) -> Converted:
         """Grade a submitted notebook.
 
         Raises:
-            GraderError: it could not be graded. nbgrader goes on with the next learner, and this
-                one gets no score.
+            GraderError: the notebook could not be graded. nbgrader continues with the next learner;
+                this one gets no score.
         """
         student, notebook = (resources["nbgrader"][name] for name in ("student", "notebook"))
         try:
             marks = self._marks(nb, **_names(resources))
             _write_outputs(nb, marks)
         except FAILURES as problem:
-            hint = f" Or set {NO_SANDBOX}." if isinstance(problem, SandboxError) else ""
-            text = f"{printable(student)}: {notebook} is not graded: {problem}.{hint}"
+            hint = f" Or set `{NO_SANDBOX}`." if isinstance(problem, SandboxError) else ""
+            reason = str(problem).rstrip(".")
+            text = f"{printable(student)}: {notebook} is not graded: {reason}.{hint}"
             raise GraderError(text) from problem
         return nb, resources
 
     def _marks(self, nb: NotebookNode, student: str, assignment: str, notebook: str) -> Marks:
-        here = Path.cwd()  # where nbgrader converts: the root of the course
+        here = Path.cwd()  # nbgrader converts in the root of the course
         folder = GradingFolder.of(here, assignment)
         marking = Marking(
             course=find_course(here),
@@ -77,14 +78,14 @@ class GradeSubmission(NbGraderPreprocessor):  # type: ignore[misc]
 
 
 class RebuildNotebook(NbGraderPreprocessor):  # type: ignore[misc]
-    """Makes a submitted notebook anew: its code as text, everything else as it was released."""
+    """Rebuilds a submitted notebook: the learner's code as text, everything else as released."""
 
     def preprocess(self, nb: NotebookNode, resources: dict[str, Any]) -> Converted:
         """Rebuild a notebook."""
         about = _names(resources)
         with Gradebook(resources["nbgrader"]["db_url"]) as gradebook:
             known = released(gradebook, about["notebook"], about["assignment"])
-        directory = self.parent.parent.coursedir  # of the exporter's converter
+        directory = self.parent.parent.coursedir  # the exporter's converter has it
         step = directory.format_path(directory.source_directory, ".", about["assignment"])
         texts = markdown_of(Path(step) / f"{about['notebook']}.ipynb")
         nb, notes = rebuilt(nb.cells, known, texts)
@@ -94,17 +95,18 @@ class RebuildNotebook(NbGraderPreprocessor):  # type: ignore[misc]
 
 
 def phases_of(sources: Iterable[str]) -> list[str]:
-    """Return the phases that grading cells are about.
+    """Return the phases of the exercises in grading cells.
 
     Raises:
-        GraderError: a cell is not graded by gradsync, and would get its points for nothing.
+        GraderError: a grading cell is not one of gradsync's, so it would get points unchecked.
     """
     phases = set()
     for source in sources:
         exercise = exercise_of(source)
         if exercise is None:
             raise GraderError(
-                f"cells are not run here, and this grading cell is none of gradsync's: {source!r}"
+                f"this grading cell does not call gradsync.notebook.grade: {source!r}. Other "
+                "grading cells can't be graded, since no cell is run"
             )
         phases.add(exercise.partition("/")[0])
     return sorted(phases)
@@ -115,7 +117,7 @@ def _names(resources: dict[str, Any]) -> dict[str, str]:
 
 
 def _graded(nb: NotebookNode) -> list[NotebookNode]:
-    """Return the cells that nbgrader reads points from."""
+    """Return the cells from which nbgrader reads points."""
     cells = [cell for cell in nb.cells if cell.cell_type == "code" and utils.is_grade(cell)]
     return [cell for cell in cells if not utils.is_solution(cell)]  # a person grades these
 
@@ -127,7 +129,7 @@ def _write_outputs(nb: NotebookNode, marks: Marks) -> None:
     for cell in _graded(nb):
         exercise = exercise_of(cell.source) or ""
         if exercise not in marks:
-            raise GraderError(f"the suite has no test of {exercise}")
+            raise GraderError(f"the suite has no test for {exercise}")
         mark = marks[exercise]
         points = mark.scaled(float(cell.metadata.nbgrader["points"]))
         shown = {"text/html": mark.page, "text/plain": mark.text}

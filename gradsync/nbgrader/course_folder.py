@@ -1,4 +1,4 @@
-"""An nbgrader course folder: its settings, its gradebook, and what learners submitted."""
+"""An nbgrader course folder: its settings, its gradebook and the submissions."""
 
 from __future__ import annotations
 
@@ -28,23 +28,25 @@ from gradsync.nbgrader.released import released
 from gradsync.submission import SubmissionError
 
 SQLITE = "sqlite:///"
-ROUTINE = ("Removing existing assignment",)  # warnings of what was asked for
+ROUTINE = ("Removing existing assignment",)  # warnings about requested actions
 
 
 class NbCourse:
-    """An assignment of an nbgrader course, for a process that has changed into the folder."""
+    """An assignment of the nbgrader course in the process's working folder."""
 
     def __init__(self, assignment: str) -> None:
         """Read the settings of the course in the working folder.
 
         Raises:
-            SubmissionError: it is no course, its gradebook does not know the assignment, or its
-                settings would run the cells of submissions.
+            SubmissionError: this is no course folder, its gradebook does not have the assignment,
+                or its settings would run the cells of submissions.
         """
         self.assignment = assignment
         self.root = Path.cwd()
         if not (self.root / "nbgrader_config.py").is_file():
-            raise SubmissionError(f"{self.root} has no nbgrader_config.py: it is no course folder")
+            raise SubmissionError(
+                f"{self.root} is not a course folder: it has no nbgrader_config.py."
+            )
         self._log = _Log()
         self._app = AutogradeApp()
         self._app.initialize([])
@@ -67,10 +69,10 @@ class NbCourse:
             return {name: released(gradebook, name, self.assignment) for name in names}
 
     def submissions(self) -> dict[str, Path]:
-        """Return the folders of what was submitted, by learner.
+        """Return the submitted folders by learner.
 
         Raises:
-            SubmissionError: there is none.
+            SubmissionError: there is no submission.
         """
         step = self._directory.submitted_directory
         found = glob.glob(self._directory.format_path(step, "*", self.assignment))  # noqa: PTH207
@@ -82,13 +84,13 @@ class NbCourse:
                 folders[match["student"]] = Path(path)
         if not folders:
             raise SubmissionError(
-                f"{self.root} has no submissions of {self.assignment}: put them into "
-                f"{self._directory.format_path(step, 'STUDENT', self.assignment)}"
+                f"{self.root} has no submissions for {self.assignment}. Put them into "
+                f"{self._directory.format_path(step, 'STUDENT', self.assignment)}."
             )
         return folders
 
     def scored(self) -> dict[str, tuple[float, float]]:
-        """Return (points, of) of the learners whose tests all have points."""
+        """Return (points, maximum) of each learner whose tests all have points."""
         tested = {
             (notebook, name)
             for notebook, cells in self.notebooks().items()
@@ -108,12 +110,12 @@ class NbCourse:
             }
 
     def autograded_folder(self, student: str) -> Path:
-        """Return where nbgrader writes a learner's autograded notebooks."""
+        """Return the folder into which nbgrader writes a learner's autograded notebooks."""
         step = self._directory.autograded_directory
         return Path(self._directory.format_path(step, student, self.assignment))
 
     def digest(self, folder: Path) -> str:
-        """Return the digest of a submission, and of what else decides about its autograding."""
+        """Return the digest of a submission and of the files that affect its autograding."""
         step = self._directory.source_directory
         source = Path(self._directory.format_path(step, ".", self.assignment))
         digest = hashlib.sha256((self.root / "nbgrader_config.py").read_bytes())
@@ -124,11 +126,11 @@ class NbCourse:
         return digest.hexdigest()
 
     def autograde(self, student: str) -> tuple[str, list[str]]:
-        """Have nbgrader autograde one learner; return why it failed, "" if not, and warnings."""
+        """Autograde one learner with nbgrader; return the problem ("" for none) and warnings."""
         self._log.lines.clear()
         self._directory.student_id = glob.escape(student)
         with _on_path(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # nbgrader's own, and of what nbformat repairs
+            warnings.simplefilter("ignore")  # nbgrader's, and nbformat's about repairs
             try:
                 Autograde(coursedir=self._directory, parent=self._app, force=True).start()
             except NbGraderException as problem:
@@ -146,27 +148,27 @@ class NbCourse:
         if GradeSubmission not in steps or any(issubclass(step, Execute) for step in steps):
             raise SubmissionError(
                 f"{self.root / 'nbgrader_config.py'} would run the cells of submissions with your "
-                "rights. Take `c.Autograde` from the course's own nbgrader_config.py."
+                "rights. Copy its `c.Autograde` settings from the course's own nbgrader_config.py."
             )
 
     def _check_assignment(self) -> None:
         url = self._directory.db_url
         generate = f"Run `nbgrader generate_assignment {self.assignment}` in {self.root} first"
         if url.startswith(SQLITE) and not Path(url.removeprefix(SQLITE)).is_file():
-            raise SubmissionError(f"there is no gradebook at {url}. {generate}.")
+            raise SubmissionError(f"There is no gradebook at {url}. {generate}.")
         with _on_path(), self._gradebook() as gradebook:
             try:
                 gradebook.find_assignment(self.assignment)
             except MissingEntry:
                 known = ", ".join(sorted(each.name for each in gradebook.assignments))
                 raise SubmissionError(
-                    f"the gradebook has no assignment {self.assignment!r} ({known or 'none'} is "
-                    f"there). {generate}."
+                    f"The gradebook has no assignment {self.assignment!r}; it has "
+                    f"{known or 'none'}. {generate}."
                 ) from None
 
 
 class _Log(logging.Handler):
-    """Keeps what nbgrader says about a learner."""
+    """Keeps the warnings and errors that nbgrader logs about a learner."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -176,11 +178,11 @@ class _Log(logging.Handler):
         self.lines.append((record.levelno, record.getMessage()))
 
     def warnings(self) -> list[str]:
-        told = [text for level, text in self.lines if level == logging.WARNING]
-        return [text for text in told if not text.startswith(ROUTINE)]
+        texts = [text for level, text in self.lines if level == logging.WARNING]
+        return [text for text in texts if not text.startswith(ROUTINE)]
 
     def problem(self) -> str:
-        """Return the last line of the first traceback, else the first error."""
+        """Return the last line of the first traceback, or the first error if there is none."""
         errors = [text.strip() for level, text in self.lines if level >= logging.ERROR]
         tracebacks = [text for text in errors if text.startswith("Traceback")]
         if tracebacks:

@@ -1,4 +1,4 @@
-"""The folder beside an nbgrader gradebook that keeps what grading must know the next time."""
+"""The folder beside an nbgrader gradebook that keeps seeds and marks for the next run."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from gradsync.records import Origin
 
 HIDDEN = ".gradsync"
 SEED, LOCK, DONE = "seed.json", "lock", "autograded.json"
-HALF_WRITTEN = f"**/.*.json.{'[0-9a-f]' * 8}"  # by a process that was killed
+HALF_WRITTEN = f"**/.*.json.{'[0-9a-f]' * 8}"  # files that a killed process left
 
 
 @dataclass(frozen=True, slots=True)
 class GradingFolder:
-    """The folder of one assignment. Nothing in it is a learner's to write."""
+    """The folder of one assignment. Learners must not be able to write to it."""
 
     root: Path
 
@@ -36,10 +36,10 @@ class GradingFolder:
         return cls(course_folder / HIDDEN / folder_name(assignment))
 
     def seed(self, given: int | None = None) -> int:
-        """Return the assignment's seed: the given one, else that of before, else a new one.
+        """Return the assignment's seed: the given one, else the kept one, else a new one.
 
         Raises:
-            OSError: the folder can't be written to.
+            OSError: the folder is not writable, or its seed file is damaged.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         path = self.root / SEED
@@ -53,16 +53,18 @@ class GradingFolder:
         drawn.write_text(json.dumps({"seed": draw_seed()}) + "\n", encoding="utf-8")
         try:
             with suppress(FileExistsError):
-                os.link(drawn, path)  # whoever is first decides: others may grade at the same time
+                os.link(
+                    drawn, path
+                )  # the first process decides, as several may run at the same time
         finally:
             drawn.unlink()
         kept = _kept_seed(path)
         if kept is None:
-            raise OSError(f"{path} holds no seed: remove it")
+            raise OSError(f"{path} does not contain a seed. Delete it")
         return kept
 
     def read(self, student: str, name: str, origin: Origin, seed: int) -> Marks | None:
-        """Return the marks of a notebook, if they were made from this."""
+        """Return the kept marks of a notebook if they have this origin and seed, else None."""
         text = _text(self._place(student, name))
         return None if text is None else marks.read(text, origin, seed)
 
@@ -71,15 +73,15 @@ class GradingFolder:
         self._write(self._place(student, name), marks.render(made, origin, seed))
 
     def is_done(self, student: str, digest: str) -> bool:
-        """Tell whether nbgrader has autograded a learner's submission as `digest` describes it."""
+        """Check whether nbgrader has autograded the submission that has this digest."""
         return _text(self._folder(student) / DONE) == digest
 
     def set_done(self, student: str, digest: str) -> None:
-        """Note that nbgrader has autograded a learner's submission; with "", that it has not."""
+        """Record the digest of the submission that nbgrader has autograded; "" for none."""
         self._write(self._folder(student) / DONE, digest)
 
     def remove_leftovers(self) -> None:
-        """Remove what a killed process had begun to write; no other may be at work here."""
+        """Remove partly written files of a killed process; no other process may be writing here."""
         for path in self.root.glob(HALF_WRITTEN):
             path.unlink()
 
@@ -88,7 +90,7 @@ class GradingFolder:
         """Keep other runs of `gradsync nbgrade` out while the block runs.
 
         Raises:
-            FolderInUse: another one is at work.
+            FolderInUse: another run has the folder locked.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.root / LOCK)
@@ -96,7 +98,7 @@ class GradingFolder:
             lock.acquire(timeout=0)
         except Timeout:
             raise FolderInUse(
-                f"another `gradsync nbgrade` is at work in {self.root}. Wait for its end."
+                f"Another `gradsync nbgrade` is running in {self.root}. Wait until it has finished."
             ) from None
         try:
             yield

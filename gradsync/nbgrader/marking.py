@@ -1,4 +1,4 @@
-"""A submitted notebook graded, or its marks taken over where nothing has changed."""
+"""Grades submitted notebooks, or reuses their marks if nothing has changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gradsync.ranks import LauncherError, sandbox
 from gradsync.ranks.run import LauncherName
 from gradsync.records import Origin
 
-# What keeps a submission from being graded, and is not its fault.
+# Reasons why a submission is not graded that are not the learner's fault.
 FAILURES = (CourseError, GraderError, LauncherError, SandboxError, OSError)
 
 
@@ -35,18 +35,18 @@ class Marking:
     folder: GradingFolder
     seed: int
     sandboxed: bool
-    command: str  # that, with the seed behind it, grades the same again
-    workers: int | None = None  # tests at a time; None: what the machine can
-    fresh: bool = False  # take nothing over
+    command: str  # repeats the grade, with the seed appended
+    workers: int | None = None  # tests at a time; None: as many as the machine can run
+    fresh: bool = False  # reuse no marks
 
     def marks(self, student: str, notebook: str, cells: Sequence[Cell], phase: str) -> Marks:
-        """Return the marks of the exercises of a phase, by the text of a notebook's cells.
+        """Return the marks of the exercises of a phase, given the cells of a notebook.
 
         Raises:
             CourseError: the course has no tests for the phase.
             GraderError: the grader itself failed.
             LauncherError: the ranks could not be started.
-            SandboxError: this machine has no sandbox, and one is wanted.
+            SandboxError: a sandbox is required, but this machine has none.
         """
         submission, files = submission_of(student, cells, self.course, phase)
         made_by = self.course_digest(phase)
@@ -73,10 +73,10 @@ class Marking:
         return made
 
     def course_digest(self, phase: str) -> str:
-        """Return the digest of all that grades a phase.
+        """Return the digest of everything that affects grades of a phase.
 
         Raises:
-            CourseError: the course has no tests for it.
+            CourseError: the course has no tests for the phase.
         """
         return course_digest(self.course, [phase], self._audience(phase))
 
@@ -86,16 +86,16 @@ class Marking:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A submitted notebook, and what it was released as."""
+    """A submitted notebook, and the notebook as it was released."""
 
     path: Path
     released: Notebook
-    phases: tuple[str, ...]  # that its grading cells are about
+    phases: tuple[str, ...]  # of the exercises in its grading cells
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The notebooks of a learner, to be graded."""
+    """A learner's notebooks that must be graded."""
 
     student: str
     marking: Marking
@@ -103,12 +103,12 @@ class Task:
 
 
 def mark(task: Task) -> str:
-    """Have the marks of a learner's notebooks made and kept; return why it failed, "" if not."""
+    """Grade a learner's notebooks and keep the marks; return the problem, "" for none."""
     for notebook in task.notebooks:
         path = notebook.path
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of what nbformat repairs, such as ids
+                warnings.simplefilter("ignore")  # nbformat warns when it repairs ids
                 submitted = nbformat.read(path, as_version=4).cells
             cells = cells_of(rebuilt(submitted, notebook.released, ())[0].cells)
             for phase in notebook.phases:

@@ -1,4 +1,4 @@
-"""What each exercise of a notebook came to, as its grading cell shows it."""
+"""The result of each exercise of a notebook, as its grading cell shows it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Mark:
     text: str
 
     def scaled(self, most: float) -> float:
-        """Return the points out of `most`, which a grading cell is worth."""
+        """Return the points on a scale to `most`, the maximum of the grading cell."""
         if not self.max_points:
             return 0.0
         return min(self.points * (most / self.max_points), most)
@@ -31,7 +31,7 @@ Marks = Mapping[str, Mark]  # by exercise: "phase1/average_gradients"
 
 
 def marks_of(report: Report) -> Marks:
-    """Return the marks of all exercises that a report is about."""
+    """Return the marks of all exercises in a report."""
     marks = {}
     for exercise in exercises(report):
         seconds = sum(verdict.seconds for verdict in exercise.verdicts)
@@ -43,17 +43,19 @@ def marks_of(report: Report) -> Marks:
 
 
 def render(marks: Marks, origin: Origin, seed: int) -> str:
-    """Return marks as JSON, with what they were made from."""
-    told = {exercise: asdict(mark) for exercise, mark in marks.items()}
-    return json.dumps({"made_from": asdict(origin), "seed": seed, "marks": told}, indent=1) + "\n"
+    """Return marks as JSON, with their origin and seed."""
+    entries = {exercise: asdict(mark) for exercise, mark in marks.items()}
+    return (
+        json.dumps({"made_from": asdict(origin), "seed": seed, "marks": entries}, indent=1) + "\n"
+    )
 
 
 def read(text: str, origin: Origin, seed: int) -> Marks | None:
-    """Return the marks, if they are whole and were made from this."""
+    """Return the marks if they are complete and have this origin and seed, else None."""
     try:
         content = json.loads(text)
         if (content["made_from"], content["seed"]) != (asdict(origin), seed):
             return None
         return {exercise: Mark(**mark) for exercise, mark in content["marks"].items()}
     except (ValueError, LookupError, TypeError, AttributeError):
-        return None  # torn, or none of ours
+        return None  # incomplete, or not written by `render`

@@ -1,8 +1,8 @@
-"""An nbgrader class autograded several learners at a time, into its one gradebook.
+"""Autogrades an nbgrader class, several learners at a time, into one gradebook.
 
-What takes time, running the tests, happens in processes of their own, which leave their marks in
-files. This process alone has nbgrader autograde a learner whose marks are there, which is quick:
-the gradebook has one writer, and is never locked.
+Tests take most of the time. They run in separate processes, which write the marks to files. Only
+this process then runs nbgrader's autograde, which is quick when the marks exist. So the gradebook
+has only one writer and is never locked.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from gradsync.ranks import sandbox
 from gradsync.submission import SubmissionError
 from gradsync.workers import MOST
 
-KILLED = "its process was killed; if memory ran out, use a smaller --jobs"
+KILLED = "the process that graded it was killed. If memory ran out, use a smaller --jobs."
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a learner's submission."""
+    """The result of autograding a learner's submission."""
 
     student: str
     status: Literal["graded", "unchanged", "failed"]
@@ -41,28 +41,30 @@ class Outcome:
     points: float = 0.0
     max_points: float = 0.0
     problem: str = ""  # why it failed
-    warnings: tuple[str, ...] = ()  # nbgrader's
+    warnings: tuple[str, ...] = ()  # from nbgrader
 
 
 def nbgrade(
     folder: Path, assignment: str, *, jobs: int, seed: int | None = None, fresh: bool = False
 ) -> Iterator[Outcome]:
-    """Autograde an assignment of an nbgrader course, yielding each learner as done.
+    """Autograde an assignment of an nbgrader course; yields each learner when finished.
 
     Args:
-        folder: of the course, where nbgrader_config.py is.
-        assignment: its name: "phase1".
+        folder: the course folder, which contains nbgrader_config.py.
+        assignment: its name, such as "phase1".
         jobs: how many learners are graded at a time.
-        seed: from which tests draw their inputs; None takes the assignment's own.
-        fresh: grade unchanged submissions as well.
+        seed: of the tests' random inputs; None uses the assignment's kept seed.
+        fresh: grade unchanged submissions too.
 
     Raises:
-        SubmissionError: there is no such course or assignment, or no submissions.
-        FolderInUse: another run is at work.
-        GraderError: this machine has no sandbox, and the course wants one.
+        SubmissionError: the course or assignment does not exist, or has no submissions.
+        FolderInUse: another run is active.
+        GraderError: the course requires a sandbox, but this machine has none.
     """
     if not folder.is_dir():
-        raise SubmissionError(f"{folder} is no folder. Name the one with nbgrader_config.py.")
+        raise SubmissionError(
+            f"{folder} is not a folder. Name the folder that contains nbgrader_config.py."
+        )
     with _inside(folder):
         nbcourse = NbCourse(assignment)
         submissions = nbcourse.submissions()
@@ -113,7 +115,7 @@ class _Class:
         if problem:
             return Outcome(student, "failed", self._total, problem=problem)
         folder = self._marking.folder
-        folder.set_done(student, "")  # until nbgrader has written all of it
+        folder.set_done(student, "")  # until nbgrader has written everything
         problem, warnings = self._nbcourse.autograde(student)
         if problem:
             return Outcome(
@@ -142,7 +144,7 @@ class _Class:
         )
 
     def _submitted(self, folder: Path) -> tuple[Submitted, ...]:
-        """Return the submitted notebooks; those that are missing get no points from nbgrader."""
+        """Return the submitted notebooks; nbgrader gives missing ones no points."""
         found = [
             Submitted(folder / f"{name}.ipynb", released, self._phases[name])
             for name, released in self._notebooks.items()
@@ -158,9 +160,10 @@ def _check_sandbox(course: Course) -> None:
     try:
         sandbox.check(course.root)
     except SandboxError as problem:
+        reason = str(problem).rstrip(".")
         raise GraderError(
-            f"no sandbox for other people's code: {problem}. With `{NO_SANDBOX}` in "
-            "nbgrader_config.py submissions run with your rights, as your own code would."
+            f"there is no sandbox for other people's code: {reason}. With `{NO_SANDBOX}` in "
+            "nbgrader_config.py, submissions would run with your rights."
         ) from None
 
 

@@ -1,9 +1,9 @@
-"""Pure: a submitted notebook made anew from its text, with the released cells as they were.
+"""Rebuilds a submitted notebook from its text and the cells as they were released.
 
 A learner can write anything into a notebook's file: metadata that stops nbgrader for the whole
-class, grading cells that ask for nothing, markdown with scripts that would run in the browser of
-whoever grades. Only the text of code cells is taken over as it is. Markdown that is not the
-course's own is shown as text.
+class, grading cells that check nothing, markdown with scripts that would run in the grader's
+browser. Only the text of code cells is kept unchanged. Markdown that is not part of the course is
+shown as text. These functions are pure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TICKS = re.compile("`+")
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A cell as the gradebook knows it."""
+    """A released cell, from the gradebook."""
 
     cell_type: str
     source: str
@@ -33,7 +33,7 @@ class Released:
 
     @property
     def is_tested(self) -> bool:
-        """Whether tests give its points, and no person."""
+        """Whether tests decide its points, not a person."""
         return bool(self.about["grade"]) and not self.is_editable and self.cell_type == "code"
 
 
@@ -43,17 +43,17 @@ Notebook = Mapping[str, Released]  # by the cell's name, in order
 def rebuilt(
     cells: Iterable[Mapping[str, Any]], released: Notebook, texts: Collection[str]
 ) -> tuple[NotebookNode, list[str]]:
-    """Return the notebook, and what had been changed that a learner may not change.
+    """Return the rebuilt notebook, and notes on changes that a learner may not make.
 
     Args:
-        cells: of the submitted notebook, as nbformat reads them.
-        released: the cells that the gradebook knows. Deleted grading cells come back at the end.
-        texts: the markdown of the course's own notebook.
+        cells: of the submitted notebook, as read by nbformat.
+        released: the released cells. Deleted grading cells are added at the end.
+        texts: the markdown cells of the course's source notebook.
     """
     made: list[NotebookNode] = []
     notes: list[str] = []
     seen: set[str] = set()
-    for cell in reversed(list(cells)):  # of copies the last one is taken, as nbgrader does
+    for cell in reversed(list(cells)):  # of several copies use the last, as nbgrader does
         name = _name(cell)
         known = released.get(name) if name not in seen else None
         if known is None:
@@ -61,12 +61,12 @@ def rebuilt(
             continue
         seen.add(name)
         if not known.is_editable and cell["source"] != known.source:
-            notes.append(f"cell {name} was changed, and is restored")
+            notes.append(f"cell {name} was changed; it is restored")
         made.append(_restored(known, cell["source"] if known.is_editable else known.source))
     made.reverse()
     for name, known in released.items():
         if known.about["grade"] and name not in seen:
-            notes.append(f"cell {name} was deleted, and is added at the end")
+            notes.append(f"cell {name} was deleted; it is added at the end")
             made.append(_restored(known, known.source))
     _number(made)
     metadata = {"language_info": {"name": "python"}}
@@ -89,7 +89,7 @@ def _restored(known: Released, source: str) -> NotebookNode:
 
 
 def _own(cell: Mapping[str, Any], texts: Collection[str]) -> NotebookNode:
-    """Return a cell that the gradebook does not know."""
+    """Return a cell that is not in the gradebook, without its metadata."""
     source = cell["source"]
     if cell["cell_type"] == "code":
         return NotebookNode(v4.new_code_cell(source))
@@ -97,14 +97,14 @@ def _own(cell: Mapping[str, Any], texts: Collection[str]) -> NotebookNode:
 
 
 def _fenced(text: str) -> str:
-    """Return markdown that shows a text as it is."""
+    """Return markdown that shows a text literally."""
     longest = max((len(ticks) for ticks in TICKS.findall(text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}text\n{text}\n{fence}"
 
 
 def _number(cells: list[NotebookNode]) -> None:
-    """Give each cell an id that follows from its place, so that the same text gives the same."""
+    """Give each cell an id made from its position, so that the same text has the same ids."""
     for number, cell in enumerate(cells, 1):
         name = str(cell.metadata.get("nbgrader", {}).get("grade_id", "")).replace("_", "-")
         cell.id = f"{number}-{name}" if CELL_ID.fullmatch(f"{number}-{name}") else str(number)

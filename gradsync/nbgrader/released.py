@@ -1,4 +1,4 @@
-"""What a gradebook and a course folder know of an assignment's notebooks."""
+"""The released cells of an assignment's notebooks, from a gradebook and a course folder."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def released(gradebook: Gradebook, notebook: str, assignment: str) -> Notebook:
 
 
 def markdown_of(path: Path) -> frozenset[str]:
-    """Return the markdown cells of the course's own notebook; none where it is not there."""
+    """Return the markdown cells of the course's source notebook, or none without the file."""
     if not path.is_file():
         return frozenset()
     cells = nbformat.read(path, as_version=4).cells

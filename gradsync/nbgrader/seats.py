@@ -1,4 +1,4 @@
-"""Processes that do tasks side by side; one that dies costs its task alone."""
+"""Processes that do tasks in parallel; if one dies, only its task is lost."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Result = TypeVar("Result")
 
 
 class Seat(Generic[Task, Result]):
-    """A process of its own that does one task after the other."""
+    """A separate process that does one task after the other."""
 
     def __init__(self, work: Callable[[Task], Result]) -> None:
-        fresh = multiprocessing.get_context("spawn")  # a fork would share this one's threads
-        self.connection, theirs = fresh.Pipe()
+        spawn = multiprocessing.get_context("spawn")  # a fork would copy locks held by threads
+        self.connection, theirs = spawn.Pipe()
         with theirs:
-            self._process = fresh.Process(target=_serve, args=(work, theirs, os.getpid()))
+            self._process = spawn.Process(target=_serve, args=(work, theirs, os.getpid()))
             self._process.start()
         self.task: Task | None = None
 
@@ -31,7 +31,7 @@ class Seat(Generic[Task, Result]):
         self.connection.send(task)
 
     def result(self) -> Result | None:
-        """Return what the task came to, None if the process died."""
+        """Return the result of the task, or None if the process died."""
         try:
             return cast(Result, self.connection.recv())
         except (EOFError, OSError):
@@ -46,12 +46,12 @@ class Seat(Generic[Task, Result]):
 def side_by_side(
     work: Callable[[Task], Result], tasks: Iterable[Task], seats: int
 ) -> Iterator[tuple[Task, Result | None]]:
-    """Yield each task with its result as it is done, None where its process died.
+    """Yield each task with its result when it is done, or with None if its process died.
 
     Args:
-        work: a function of a module; it raises nothing.
-        tasks: what it is called with.
-        seats: how many processes there are.
+        work: a module-level function that never raises.
+        tasks: its arguments, one for each call.
+        seats: number of processes.
     """
     waiting = list(tasks)[::-1]
     busy: list[Seat[Task, Result]] = []
@@ -78,7 +78,7 @@ def side_by_side(
 
 def _serve(work: Callable[[Task], Result], tasks: Connection, parent: int) -> None:
     end_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends this process
     while True:
         try:
             task = tasks.recv()

@@ -1,4 +1,4 @@
-"""Pure: the files that a submitted notebook comes to. None of its cells is ever run."""
+"""Converts a submitted notebook to the files of a submission. No cell is ever run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cells_of(cells: Iterable[Mapping[str, Any]]) -> list[Cell]:
     """Return a notebook's code cells without its grading cells.
 
     Args:
-        cells: of a rebuilt notebook.
+        cells: all cells of a rebuilt notebook.
     """
     found = []
     for number, cell in enumerate(cells, 1):
@@ -36,13 +36,13 @@ def cells_of(cells: Iterable[Mapping[str, Any]]) -> list[Cell]:
 def submission_of(
     name: str, cells: Sequence[Cell], course: Course, phase: str
 ) -> tuple[Submission, Files]:
-    """Return what the learner `name` would have handed in as files, and where its lines come from.
+    """Return the submission of the learner `name` as files, and the origin of their lines.
 
-    Each file is the template with the notebook's definitions after it: what is missing in the
-    notebook is a stub.
+    Each file is the template followed by the notebook's definitions: an exercise that is missing in
+    the notebook remains a stub.
 
     Raises:
-        GraderError: this course has no templates to begin with.
+        GraderError: a template in this course has already been filled in.
     """
     try:
         files = {
@@ -75,7 +75,7 @@ def _file(cells: Sequence[Cell], course: Course, phase: str, file: str) -> Modul
 
 
 def _template(course: Course, phase: str, file: str) -> str:
-    """Return a template as the solutions give it, else as it stands in the course."""
+    """Return the template made from the solution if there is one, else the file in the course."""
     solution = course.root / "solutions" / phase / file
     if solution.is_file():
         return make_template(solution.read_text(encoding="utf-8"), phase)
@@ -83,24 +83,24 @@ def _template(course: Course, phase: str, file: str) -> str:
     for name in _names(course, phase, PurePosixPath(file).stem):
         if f'NotImplementedError("{phase}/{name}")' not in text:
             raise GraderError(
-                f"{phase}/{file} is no longer the template: {name} is written. Restore the file, "
-                "so that no learner gets points for it"
+                f"{phase}/{file} is no longer the template: it contains an answer to {name}, so "
+                "every learner would get points for it. Restore the file"
             )
     return text
 
 
 def _import(course: Course, phase: str, module: str) -> Cell:
-    """Return a cell that imports the exercises of another file, to be their latest definition."""
+    """Return a cell that imports the exercises of another file, so that these definitions count."""
     return Cell("", f"from {module} import {', '.join(_names(course, phase, module))}")
 
 
 def _names(course: Course, phase: str, stem: str) -> list[str]:
-    """Return the names of the exercises of a file."""
+    """Return the names of the exercises in a file."""
     exercises = course.exercises(phase)
     return [exercise.name for exercise in exercises if PurePosixPath(exercise.file).stem == stem]
 
 
 def _flaw(source: bytes) -> str:
     if len(source) > MAX_FILE:
-        return f"would have {len(source):,} bytes, {MAX_FILE:,} are allowed"
+        return f"would have {len(source):,} bytes; at most {MAX_FILE:,} are allowed"
     return source_flaw(source)

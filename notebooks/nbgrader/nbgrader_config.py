@@ -1,4 +1,4 @@
-"""nbgrader's settings for this course. Cells of submissions are read, graded, and never run.
+"""nbgrader's settings for this course. Cells of submissions are graded but never run.
 
 Keep this file beside `source/` and `gradebook.db`, also in a copy of the folder.
 """
@@ -10,7 +10,7 @@ c = get_config()  # noqa: F821 - nbgrader defines it
 c.CourseDirectory.root = str(Path(__file__).resolve().parent)
 c.CourseDirectory.course_id = "gradsync"
 
-# nbgrader's own steps, but that released notebooks have the stubs of phase1/ and phase2/.
+# nbgrader's default steps, except that solutions become the stubs of phase1/ and phase2/.
 c.GenerateAssignment.preprocessors = [
     "nbgrader.preprocessors.IncludeHeaderFooter",
     "nbgrader.preprocessors.InstantiateTests",
@@ -26,7 +26,7 @@ c.GenerateAssignment.preprocessors = [
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 
-# A learner's notebook is text: its code runs on sandboxed ranks alone, its markdown never as HTML.
+# A learner's code runs only on sandboxed ranks, and their markdown is never shown as HTML.
 c.Autograde.sanitize_preprocessors = [
     "gradsync.nbgrader.autograde.RebuildNotebook",
     "nbgrader.preprocessors.OverwriteKernelspec",
@@ -40,5 +40,5 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 
-# For `nbgrader validate`, which runs a notebook of your own: the tests of a cell take seconds.
+# For `nbgrader validate`, which runs your own notebook: the tests of a cell take seconds.
 c.ExecutePreprocessor.timeout = 300

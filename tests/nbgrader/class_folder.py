@@ -55,7 +55,7 @@ class ClassFolder:
         write(notebook, self.root / "submitted" / name / assignment / f"{assignment}.ipynb")
 
     def points(self, assignment: str) -> Points:
-        """Return what the gradebook has."""
+        """Return the points in the gradebook."""
         with Gradebook(f"sqlite:///{self.root / 'gradebook.db'}") as gradebook:
             return {
                 submission.student.id: {

@@ -1,4 +1,4 @@
-"""An nbgrader course that real programs take through its whole cycle, once for all tests."""
+"""An nbgrader course that goes through its whole cycle once, for all tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> ClassFolder:
 
 @pytest.fixture(scope="session")
 def learners(released: ClassFolder) -> dict[str, Learner]:
-    """Those who hand in phase 1, but the one who leaves it untouched."""
+    """The learners who hand in phase 1, except the one who leaves it untouched."""
     return {
         "ada": Learner(),
         "bob": known_mistake("forgets-to-divide"),
@@ -36,7 +36,7 @@ def learners(released: ClassFolder) -> dict[str, Learner]:
 
 @pytest.fixture(scope="session")
 def handed_in(released: ClassFolder, learners: dict[str, Learner]) -> ClassFolder:
-    """The course with what five learners submitted."""
+    """The course with the submissions of five learners."""
     source = read(released.root / "source" / "phase1" / "phase1.ipynb")
     for name, learner in learners.items():
         released.submit(name, "phase1", learner.notebook(source))
@@ -46,7 +46,7 @@ def handed_in(released: ClassFolder, learners: dict[str, Learner]) -> ClassFolde
 
 @pytest.fixture(scope="session")
 def killed_midway(handed_in: ClassFolder, needs_sandbox: None) -> Iterator[list[int]]:
-    """Have `gradsync nbgrade` killed when its first learner is graded; the ids of its family."""
+    """Kill `gradsync nbgrade` after its first learner; the ids of processes that remain."""
     process = handed_in.start("gradsync", "nbgrade", ".", "phase1", "--jobs", 2)
     try:
         marks = handed_in.root / ".gradsync" / "phase1" / "learners"
@@ -62,5 +62,5 @@ def killed_midway(handed_in: ClassFolder, needs_sandbox: None) -> Iterator[list[
 def graded(
     handed_in: ClassFolder, killed_midway: list[int]
 ) -> tuple[ClassFolder, subprocess.CompletedProcess[str]]:
-    """The course after phase 1 was autograded, and what the run that finished it said."""
+    """The course after autograding phase 1, and the run that finished it."""
     return handed_in, handed_in.run("gradsync", "nbgrade", ".", "phase1", "--jobs", 2)

@@ -30,28 +30,28 @@ SPY = """
         raise RuntimeError(f"ESCAPED to {{seen}}")
 """
 
-Patch = tuple[str, str]  # of the solution's text: what stands there once, and new
+Patch = tuple[str, str]  # text that occurs once in the solution, and its replacement
 
 
 @dataclass(frozen=True)
 class Learner:
-    """Someone who hands in the solution of a phase with patches in it, as a notebook."""
+    """A learner who hands in the patched solution of a phase as a notebook."""
 
     patches: tuple[Patch, ...] = ()
-    meddle: Callable[[NotebookNode], None] | None = None  # with the notebook's file
+    edit: Callable[[NotebookNode], None] | None = None  # changes the notebook further
 
     def notebook(self, source: NotebookNode) -> NotebookNode:
-        """Return the notebook, made of the course's own."""
+        """Return the notebook, made from the course's source notebook."""
         notebook = copy.deepcopy(source)
         for old, new in self.patches:
             [cell] = [cell for cell in notebook.cells if old in cell.source]
             cell.source = cell.source.replace(old, new)
-        if self.meddle is not None:
-            self.meddle(notebook)
+        if self.edit is not None:
+            self.edit(notebook)
         return notebook
 
     def files(self, phase: str) -> dict[str, str]:
-        """Return the same code as files, by "phase1/template_trainer.py"."""
+        """Return the same code as files, with keys such as "phase1/template_trainer.py"."""
         files = {}
         for path, source in bank.reference(COURSE).files.items():
             if path.startswith(phase):
@@ -69,7 +69,7 @@ def known_mistake(name: str) -> Learner:
 
 
 def hostile(folder: Path) -> Learner:
-    """Return a learner who looks for files of the course, and forges points every way there is."""
+    """Return a learner who searches for files of the course and forges points in every way."""
     paths = [folder / "source", folder / "gradebook.db", folder / "submitted", ROOT / "solutions"]
     spy = SPY.format(
         paths=[str(path) for path in (*paths, ROOT / "tests" / "hidden")],
@@ -128,5 +128,5 @@ def read(path: Path) -> NotebookNode:
 
 def write(notebook: NotebookNode | str, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = notebook if isinstance(notebook, str) else v4.writes(notebook)  # unchecked
+    text = notebook if isinstance(notebook, str) else v4.writes(notebook)  # without validation
     path.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Work for processes of their own, which import it by its name."""
+"""Work for separate processes, which import it by name."""
 
 import os
 import signal

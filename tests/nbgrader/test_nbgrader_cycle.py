@@ -73,7 +73,7 @@ def test_the_run_after_a_kill_finishes_the_class(graded):
     assert "ada: 100 of 100 points" in done.stdout
 
 
-def test_points_are_those_of_gradsync_grade_exercise_by_exercise(graded, learners, tmp_path):
+def test_each_exercise_has_the_points_of_gradsync_grade(graded, learners, tmp_path):
     folder, _ = graded
     wanted = graded_as_files(folder, learners, "phase1", tmp_path)
 
@@ -91,7 +91,7 @@ def test_partial_credit_is_given(graded):
     assert 0 < cleo < 13
 
 
-def test_nbgraders_own_autograde_comes_to_the_same_gradebook(graded, tmp_path):
+def test_nbgraders_own_autograde_gives_the_same_gradebook(graded, tmp_path):
     folder, _ = graded
     wanted = folder.points("phase1")
     shutil.copytree(
@@ -116,7 +116,7 @@ def test_a_second_run_grades_nothing_again(graded):
     assert path.stat().st_mtime_ns == before
 
 
-def test_grading_cells_show_verdicts_and_end_with_the_points(graded):
+def test_grading_cells_show_verdicts_and_then_the_points(graded):
     folder, _ = graded
     shown, points = outputs_of(folder, "bob", "average_gradients")
 
@@ -135,7 +135,7 @@ def test_a_deadlock_is_explained_with_its_timeline(graded):
     assert "<svg" in shown.data["text/html"]
 
 
-def test_the_seed_is_named(graded):
+def test_outputs_name_the_seed(graded):
     folder, _ = graded
 
     assert (
@@ -144,7 +144,7 @@ def test_the_seed_is_named(graded):
     )
 
 
-def test_a_hostile_notebook_reads_and_writes_nothing_of_the_course(graded):
+def test_a_hostile_notebook_can_not_read_or_write_the_course(graded):
     folder, _ = graded
     text = (folder.root / "autograded" / "eve" / "phase1" / "phase1.ipynb").read_text()
 
@@ -153,7 +153,7 @@ def test_a_hostile_notebook_reads_and_writes_nothing_of_the_course(graded):
     assert (folder.root / "gradebook.db").read_bytes().startswith(b"SQLite")
 
 
-def test_no_output_of_a_learner_is_left(graded):
+def test_a_learners_outputs_are_removed(graded):
     folder, _ = graded
     notebook = read(folder.root / "autograded" / "eve" / "phase1" / "phase1.ipynb")
     solved = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -173,7 +173,7 @@ def test_a_grading_cells_text_is_restored(graded):
     assert cell_named(notebook, "grade-broadcast_model").source == (
         'gradsync.notebook.grade("phase1/broadcast_model", broadcast_model)'
     )
-    assert "eve: cell grade-broadcast_model was changed, and is restored" in " ".join(
+    assert "eve: cell grade-broadcast_model was changed; it is restored" in " ".join(
         done.stdout.split()
     )
 
@@ -201,7 +201,7 @@ def test_no_script_of_a_learner_gets_into_feedback(fed_back):
     assert html.escape(SCRIPT) in fed_back["eve"]
 
 
-def test_export_has_every_learners_sum(graded):
+def test_export_has_the_score_of_every_learner(graded):
     folder, _ = graded
     done = folder.run("nbgrader", "export", "--to", "grades.csv")
     rows = list(csv.DictReader((folder.root / "grades.csv").read_text().splitlines()))
@@ -218,7 +218,7 @@ def test_export_has_every_learners_sum(graded):
     }
 
 
-def test_phase_2_is_graded_as_gradsync_grade_does(released, needs_sandbox, tmp_path):
+def test_phase_2_has_the_points_of_gradsync_grade(released, needs_sandbox, tmp_path):
     source = read(released.root / "source" / "phase2" / "phase2.ipynb")
     released.submit("ada", "phase2", source)
     released.submit("dan", "phase2", read(released.root / "release" / "phase2" / "phase2.ipynb"))

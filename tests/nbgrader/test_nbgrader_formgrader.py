@@ -1,4 +1,4 @@
-"""The autograded class in nbgrader's formgrader, by a real browser."""
+"""The autograded class in nbgrader's formgrader, opened in a real browser."""
 
 import pytest
 from lab import SECONDS, TOKEN, browser, server
@@ -26,7 +26,7 @@ def formgrader(graded):
 
 @pytest.fixture
 def submissions(formgrader):
-    """The table of submissions: by learner, the address and the columns."""
+    """The table of submissions: learner -> (address, columns)."""
     page = formgrader("/formgrader/gradebook/phase1/phase1")
     page.locator("tbody a", has_text="Submission #5").first.wait_for()
     rows = page.locator("tbody tr").all()
@@ -39,7 +39,7 @@ def submissions(formgrader):
     }
 
 
-def test_every_learner_is_listed_with_the_score_and_none_waits_for_a_person(submissions, graded):
+def test_every_learner_is_listed_with_a_score_and_needs_no_manual_grading(submissions, graded):
     folder, _ = graded
     sums = {name: sum(points.values()) for name, points in folder.points("phase1").items()}
 
@@ -48,7 +48,7 @@ def test_every_learner_is_listed_with_the_score_and_none_waits_for_a_person(subm
     assert {columns["needs a person"] for _, columns in submissions.values()} == {""}
 
 
-def test_a_submission_shows_its_deadlock_readably_beside_the_points(formgrader, submissions):
+def test_a_submission_shows_its_deadlock_and_points(formgrader, submissions):
     page = formgrader(submissions["cleo"][0])
     page.get_by_text("never entered").first.wait_for()
 

@@ -1,4 +1,4 @@
-"""`gradsync nbgrade`, and nbgrader with our settings, where something is not as it should be."""
+"""Problems in `gradsync nbgrade`, and in nbgrader with the settings of the course."""
 
 import os
 import shutil
@@ -36,24 +36,24 @@ def untouched(folder):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        (["nothing-there", "phase1"], "nothing-there is no folder"),
+        (["nothing-there", "phase1"], "nothing-there is not a folder"),
         (["source", "phase1"], "has no nbgrader_config.py"),
-        ([".", "phase7"], "the gradebook has no assignment 'phase7' (phase1, phase2 is there)"),
-        ([".", "phase1"], "has no submissions of phase1: put them into"),
+        ([".", "phase7"], "no assignment 'phase7'; it has phase1, phase2. Run `nbgrader"),
+        ([".", "phase1"], "has no submissions for phase1. Put them into"),
         ([".", "phase1", "--jobs", "0"], "greater than or equal to 1"),
     ],
 )
-def test_unusable_arguments_get_one_clear_line_and_status_2(course_copy, arguments, said):
+def test_unusable_arguments_get_a_message_and_status_2(course_copy, arguments, message):
     done = course_copy.run("gradsync", "nbgrade", *arguments)
 
     assert done.returncode == 2
-    assert said in " ".join(done.stderr.replace("│", " ").split())
+    assert message in " ".join(done.stderr.replace("│", " ").split())
     assert "Traceback" not in done.stderr
 
 
-def test_a_course_without_a_gradebook_is_refused_and_gets_none(course_copy):
+def test_a_course_without_a_gradebook_is_refused_and_no_gradebook_is_created(course_copy):
     (course_copy.root / "gradebook.db").unlink()
     done = course_copy.run("gradsync", "nbgrade", ".", "phase1")
 
@@ -78,7 +78,9 @@ def test_settings_that_would_run_learners_cells_are_refused(course_copy, setting
     assert "would run the cells of submissions" in " ".join(done.stderr.replace("│", " ").split())
 
 
-def test_a_submission_that_is_no_notebook_costs_its_learner_alone(course_copy, needs_sandbox):
+def test_a_submission_that_is_not_a_notebook_does_not_affect_other_learners(
+    course_copy, needs_sandbox
+):
     course_copy.submit("bob", "phase1", "{broken")
     course_copy.submit("d'an & co", "phase1", untouched(course_copy))
     (course_copy.root / "submitted" / "eve" / "phase1").mkdir(parents=True)
@@ -92,7 +94,9 @@ def test_a_submission_that_is_no_notebook_costs_its_learner_alone(course_copy, n
     assert set(course_copy.points("phase1")["d'an & co"].values()) == {0.0}
 
 
-def test_a_changed_submission_is_graded_again_and_with_fresh_every_one(course_copy, needs_sandbox):
+def test_a_changed_submission_is_graded_again_and_fresh_grades_all_again(
+    course_copy, needs_sandbox
+):
     course_copy.submit("dan", "phase1", untouched(course_copy))
     course_copy.run("gradsync", "nbgrade", ".", "phase1")
     course_copy.submit("dan", "phase1", "{broken")
@@ -106,7 +110,7 @@ def test_a_changed_submission_is_graded_again_and_with_fresh_every_one(course_co
     assert "1 graded, 0 unchanged" in fresh.stdout
 
 
-def test_without_a_sandbox_nobody_gets_a_score_unless_asked_for(course_copy):
+def test_without_a_sandbox_learners_get_no_score_unless_the_settings_allow_it(course_copy):
     course_copy.submit("zoe", "phase1", untouched(course_copy))
     poor = {**environment(), "PATH": str(PROGRAMS)}
     theirs = course_copy.run("nbgrader", "autograde", "phase1", env=poor)
@@ -114,7 +118,7 @@ def test_without_a_sandbox_nobody_gets_a_score_unless_asked_for(course_copy):
 
     assert theirs.returncode == 1
     assert "zoe: phase1 is not graded" in theirs.stderr
-    assert "Or set c.GradeSubmission.sandboxed = False" in theirs.stderr
+    assert "Or set `c.GradeSubmission.sandboxed = False`" in theirs.stderr
     assert ours.returncode == 3
     assert "`c.GradeSubmission.sandboxed = False` in nbgrader_config.py" in ours.stderr
     assert set(course_copy.points("phase1")["zoe"].values()) == {None}
@@ -122,15 +126,13 @@ def test_without_a_sandbox_nobody_gets_a_score_unless_asked_for(course_copy):
 
     with (course_copy.root / "nbgrader_config.py").open("a") as config:
         config.write("\nc.GradeSubmission.sandboxed = False\n")
-    asked = course_copy.run("gradsync", "nbgrade", ".", "phase1", env=poor)
+    allowed = course_copy.run("gradsync", "nbgrade", ".", "phase1", env=poor)
 
-    assert asked.returncode == 0, asked.stderr
+    assert allowed.returncode == 0, allowed.stderr
     assert set(course_copy.points("phase1")["zoe"].values()) == {0.0}
 
 
-def test_where_there_are_no_hidden_tests_the_visible_ones_give_the_points(
-    released, needs_sandbox, tmp_path
-):
+def test_without_hidden_tests_the_visible_tests_give_the_points(released, needs_sandbox, tmp_path):
     for part in ("phase1", "solutions", "tests/visible"):
         shutil.copytree(ROOT / part, tmp_path / part)
     shutil.copytree(released.root / "source", tmp_path / "class" / "source")
@@ -145,25 +147,27 @@ def test_where_there_are_no_hidden_tests_the_visible_ones_give_the_points(
     assert len(folder.points("phase1")["ada"]) == len(COURSE.exercises("phase1"))
 
 
-def test_a_grading_cell_that_is_not_ours_is_refused_instead_of_giving_its_points():
-    with pytest.raises(GraderError, match="none of gradsync's: 'assert True'"):
+def test_a_grading_cell_of_another_kind_is_refused_and_gives_no_points():
+    with pytest.raises(
+        GraderError, match=r"does not call gradsync\.notebook\.grade: 'assert True'"
+    ):
         phases_of(['gradsync.notebook.grade("phase1/train", train)', "assert True"])
 
 
 @pytest.mark.parametrize(
-    ("points", "most", "of", "wanted"), [(2, 3, 12, 8), (0, 0, 5, 0), (1 / 3, 1, 1, 1 / 3)]
+    ("points", "most", "worth", "expected"), [(2, 3, 12, 8), (0, 0, 5, 0), (1 / 3, 1, 1, 1 / 3)]
 )
-def test_points_are_scaled_to_what_a_cell_is_worth(points, most, of, wanted):
-    assert Mark(points, most, "", "").scaled(of) == pytest.approx(wanted)
+def test_points_are_scaled_to_the_maximum_of_a_cell(points, most, worth, expected):
+    assert Mark(points, most, "", "").scaled(worth) == pytest.approx(expected)
 
 
-def test_points_are_never_more_than_the_cell_is_worth():
+def test_points_never_exceed_the_maximum_of_a_cell():
     most = 0.1 + 0.2
 
     assert Mark(most, most, "", "").scaled(0.3) <= 0.3
 
 
-def test_marks_are_taken_over_if_whole_and_made_from_the_same():
+def test_marks_are_reused_if_complete_and_of_the_same_origin():
     origin = Origin("notebook", "course", sandboxed=True)
     marks = {"phase1/train": Mark(1.5, 2.0, "<p>", "text")}
     text = render(marks, origin, 3)
@@ -185,7 +189,7 @@ def test_a_seed_is_drawn_once(tmp_path):
     assert [path.name for path in folder.root.iterdir()] == ["seed.json"]
 
 
-def test_a_process_that_dies_costs_its_task_alone():
+def test_if_a_process_dies_only_its_task_is_lost():
     numbers = [1, 13, 2, 13, 3]
     results = sorted(
         side_by_side(double_or_die, numbers, seats=2), key=lambda pair: (pair[0], str(pair[1]))
@@ -194,7 +198,7 @@ def test_a_process_that_dies_costs_its_task_alone():
     assert results == [(1, 2), (2, 4), (3, 6), (13, None), (13, None)]
 
 
-def test_processes_end_with_the_one_who_asks_for_no_more():
+def test_processes_end_when_the_iterator_is_closed():
     before = set(children_of(os.getpid()))
     results = side_by_side(double_or_die, [1, 2, 3, 4], seats=2)
     next(results)

@@ -1,4 +1,4 @@
-"""The course's notebooks say what the solutions, templates and suites say."""
+"""The course's notebooks agree with the solutions, templates and suites."""
 
 import ast
 import json
@@ -45,37 +45,37 @@ def definitions(text):
 
 
 def files_of(notebook, phase):
-    submission, _ = submission_of("somebody", cells_of(notebook.cells), COURSE, phase)
+    submission, _ = submission_of("ada", cells_of(notebook.cells), COURSE, phase)
     return {path: source.decode() for path, source in submission.files.items()}
 
 
-def test_the_committed_notebooks_are_what_the_solutions_give(points):
+def test_the_committed_notebooks_are_generated_from_the_current_solutions(points):
     made = dict(assignments(COURSE, points))
     stale = [path for path, text in made.items() if (ROOT / path).read_text() != text]
 
     assert len(made) == 2
-    assert stale == [], "run `make templates`"
+    assert stale == [], "These notebooks are outdated. Run `make templates`."
 
 
-def test_what_an_exercise_is_worth_adds_up_to_a_hundred(points):
+def test_the_points_of_a_phase_add_up_to_a_hundred(points):
     sums = [sum(points[e.id] for e in COURSE.exercises(phase)) for phase in COURSE.phases]
 
     assert sums == [100, 100]
 
 
 @pytest.mark.parametrize("phase", COURSE.phases)
-def test_a_source_notebook_made_into_files_is_the_solution(phase):
+def test_a_source_notebook_converted_to_files_is_the_solution(phase):
     files = files_of(read(source_path(phase)), phase)
 
     for path, text in files.items():
         wanted = definitions((ROOT / "solutions" / path).read_text())
-        found = definitions(text)  # and perhaps a helper of another file more
+        found = definitions(text)  # may contain another file's helper too
 
         assert {name: found.get(name) for name in wanted} == wanted, path
 
 
 @pytest.mark.parametrize("phase", COURSE.phases)
-def test_a_source_notebook_holds_every_definition_of_the_solution_but_main(phase):
+def test_a_source_notebook_has_every_definition_of_the_solution_except_main(phase):
     cells = cells_of(read(source_path(phase)).cells)
     for file in COURSE.files(phase):
         wanted = definitions((ROOT / "solutions" / phase / file).read_text())
@@ -86,7 +86,7 @@ def test_a_source_notebook_holds_every_definition_of_the_solution_but_main(phase
 
 
 @pytest.mark.parametrize("phase", COURSE.phases)
-def test_a_released_notebook_made_into_files_is_the_template(released, phase):
+def test_a_released_notebook_converted_to_files_is_the_template(released, phase):
     notebook = read(released.root / "release" / phase / f"{phase}.ipynb")
 
     for path, text in files_of(notebook, phase).items():
@@ -94,7 +94,7 @@ def test_a_released_notebook_made_into_files_is_the_template(released, phase):
 
 
 @pytest.mark.parametrize("phase", COURSE.phases)
-def test_a_released_notebook_has_the_stubs_of_the_templates_to_the_letter(released, phase):
+def test_a_released_notebook_has_exactly_the_stubs_of_the_templates(released, phase):
     notebook = read(released.root / "release" / phase / f"{phase}.ipynb")
     text = "\n\n".join(TEMPLATES[f"{phase}/{file}"] for file in COURSE.files(phase))
     solved = [c for c in notebook.cells if c.metadata.get("nbgrader", {}).get("solution")]
@@ -115,10 +115,10 @@ def test_a_released_notebook_has_no_line_of_a_solution_or_a_hidden_test(released
         *COURSE.suite("hidden", phase).glob("*.py"),
     ]
     secret = {line for path in hidden for line in path.read_text().split("\n")} - shown
-    told = {line for line in secret & lines if not line.startswith(("import ", "from "))}
+    revealed = {line for line in secret & lines if not line.startswith(("import ", "from "))}
 
     assert len(secret) > 100
-    assert told == set()
+    assert revealed == set()
 
 
 @pytest.mark.parametrize("phase", COURSE.phases)
@@ -155,11 +155,11 @@ def test_every_exercise_has_a_grading_cell_of_one_line(points, phase):
         "def (",
     ],
 )
-def test_another_cell_is_no_grading_cell(source):
+def test_other_cells_are_not_grading_cells(source):
     assert exercise_of(source) is None
 
 
-def test_two_files_that_define_a_name_differently_have_no_common_notebook(tmp_path):
+def test_two_files_that_define_a_name_differently_can_not_share_a_notebook(tmp_path):
     course = Course(tmp_path)
     for part in ("phase1", "solutions/phase1"):
         shutil.copytree(ROOT / part, tmp_path / part)
@@ -171,7 +171,7 @@ def test_two_files_that_define_a_name_differently_have_no_common_notebook(tmp_pa
         list(assignments(course, worth))
 
 
-def test_a_helper_goes_to_the_exercise_above_that_uses_it_else_to_the_one_below():
+def test_a_helper_belongs_to_the_exercise_above_if_used_there_else_to_the_next():
     marked = "### BEGIN SOLUTION\n{}\n### END SOLUTION\n"
     source = (
         "import os\n\n\ndef first():\n    return helper()\n\n\n"
@@ -188,7 +188,7 @@ def test_a_helper_goes_to_the_exercise_above_that_uses_it_else_to_the_one_below(
     assert "main" not in json.dumps(dict(pieces.answers))
 
 
-def test_a_guide_is_quoted_to_its_first_subsection_without_pictures_and_local_links():
+def test_a_guide_is_quoted_up_to_its_first_subsection_without_pictures_and_local_links():
     guide = (
         "## A\n\nSee [b](#b) and [c](https://c.org).\n\n![p](p.svg)\n\n```\n# no\n```\n\n### B\nx"
     )

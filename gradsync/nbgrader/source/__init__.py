@@ -1,1 +1,1 @@
-"""The source notebooks, made from the solutions, the exercises and the guides."""
+"""Makes the source notebooks from the solutions, the exercises and the guides."""

@@ -1,4 +1,4 @@
-"""The source notebooks of the nbgrader course, made from the solutions, exercises and guides."""
+"""Makes the source notebooks of the nbgrader course from solutions, exercises and guides."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ SETUP = "import gradsync.notebook\n\n%load_ext gradsync"
 HOW_TO_WORK = """\
 # {title}
 
-Write each exercise in its cell, in the place of `raise NotImplementedError`. You can add cells and
-define helpers wherever you like. The last definition of a name counts.
+Write each exercise in its cell, in place of `raise NotImplementedError`. You can add cells and
+define helpers anywhere. If a name is defined several times, the last definition counts.
 
-- Run the cell below an exercise to see what the tests say, with your points as the last line.
+- Run the cell below an exercise to see the test results. The last line shows your points.
 - To try an idea on four ranks, begin a cell with `%%ranks 4`.
 - If you are stuck, run `gradsync hint NAME` in a terminal."""
 EXERCISE = """\
@@ -34,20 +34,20 @@ EXERCISE = """\
 
 
 def exercise_of(source: str) -> str | None:
-    """Return the id of the exercise that a grading cell is of, None if it is no such cell."""
+    """Return the id of the exercise that a grading cell grades, None for any other cell."""
     found = GRADING_CALL.search(source)
     return found[1] if found else None
 
 
 def assignments(course: Course, points: Mapping[str, float]) -> Iterator[tuple[str, str]]:
-    """Yield (path within the course, text) of the source notebook of every phase.
+    """Yield (path within the course, text) for the source notebook of every phase.
 
     Args:
-        course: with its solutions.
-        points: by exercise, "phase1/average_gradients"; a phase without any has no notebook.
+        course: a course that has its solutions.
+        points: by exercise, such as "phase1/average_gradients"; phases without points are skipped.
 
     Raises:
-        CourseError: two files of a phase define a name differently, or lack an exercise.
+        CourseError: two files of a phase define a name differently, or a file lacks an exercise.
     """
     for phase in course.phases:
         if all(exercise.id in points for exercise in course.exercises(phase)):
@@ -58,7 +58,7 @@ def pieces_of(course: Course, phase: str) -> dict[str, Pieces]:
     """Return the pieces of a phase's solution files, by file.
 
     Raises:
-        CourseError: two files define a name differently, or one lacks an exercise.
+        CourseError: two files define a name differently, or a file lacks an exercise.
     """
     files = course.files(phase)
     modules = {PurePosixPath(file).stem for file in files}
@@ -68,7 +68,7 @@ def pieces_of(course: Course, phase: str) -> dict[str, Pieces]:
         source = (course.root / "solutions" / phase / file).read_text(encoding="utf-8")
         pieces[file] = cut(source, names, modules)
         if lacking := names - set(pieces[file].answers):
-            raise CourseError(f"solutions/{phase}/{file} does not define {', '.join(lacking)}")
+            raise CourseError(f"solutions/{phase}/{file} does not define {', '.join(lacking)}.")
     _check_names(phase, pieces)
     return pieces
 
@@ -82,8 +82,8 @@ def _check_names(phase: str, pieces: Mapping[str, Pieces]) -> None:
             first, meaning = known.setdefault(name, (file, ast.dump(node)))
             if meaning != ast.dump(node):
                 raise CourseError(
-                    f"solutions/{phase}: {first} and {file} define {name} differently, and a "
-                    "notebook has one of each name: rename one"
+                    f"solutions/{phase}: {first} and {file} define {name} differently, but share "
+                    "one notebook. Rename one of them."
                 )
 
 
@@ -110,7 +110,7 @@ def _about(pieces: Pieces) -> str:
 def _exercise(
     exercise: Exercise, guide: str, points: float, answer: str, quoted: set[str]
 ) -> list[dict[str, Any]]:
-    """Return the three cells of an exercise; a section of the guide is quoted once."""
+    """Return the three cells of an exercise; each section of the guide is quoted only once."""
     quote = "" if exercise.guide in quoted else _quote(beginning(guide, exercise.guide))
     quoted.add(exercise.guide)
     about = EXERCISE.format(
@@ -167,7 +167,7 @@ def _lines(source: str) -> list[str]:
 
 
 def _json(cells: Collection[dict[str, Any]]) -> str:
-    """Return a notebook as Jupyter writes it, so that saving it changes nothing."""
+    """Return a notebook in Jupyter's own format, so that saving it in Jupyter changes nothing."""
     kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
     notebook = {
         "cells": list(cells),

@@ -1,4 +1,4 @@
-"""Pure: what the guide says at the beginning of a section, for a notebook to quote."""
+"""Extracts the beginning of a section of the guide, for a notebook to quote."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gradsync.course import CourseError
 
 FENCE = "```"
 PICTURE = re.compile(r"!\[[^\]]*\]\([^)]*\)")
-LINK = re.compile(r"\[([^\]]*)\]\((?!https?:)[^)]*\)")  # to a place in the guide, or beside it
+LINK = re.compile(r"\[([^\]]*)\]\((?!https?:)[^)]*\)")  # to a section of the guide, or to a file
 
 
 def beginning(guide: str, section: str) -> str:
@@ -19,7 +19,7 @@ def beginning(guide: str, section: str) -> str:
     """
     lines = iter(guide.splitlines())
     if not any(line == f"## {section}" for line in lines):
-        raise CourseError(f"the guide has no section {section!r}")
+        raise CourseError(f"The guide has no section {section!r}.")
     found: list[str] = []
     in_code = False
     for line in lines:

@@ -1,4 +1,4 @@
-"""Pure: a solution file cut into the pieces that become cells of a notebook."""
+"""Cuts a solution file into pieces that become cells of a notebook."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from gradsync.notebook.definitions.statements import DEFINITIONS, first_line
 from gradsync.templates import BEGIN, END
 
-BETWEEN = "\n\n\n"  # definitions, as in a file
+BETWEEN = "\n\n\n"  # between definitions, as in a file
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """A solution file, without what a notebook does not need: its `main`, and imports of others."""
+    """The parts of a solution file, without `main` and imports of the phase's other files."""
 
     about: str  # the file's docstring
     given: str  # imports and definitions that the learner gets
-    answers: Mapping[str, str]  # by exercise, in the file's order: its source with its helpers
+    answers: Mapping[str, str]  # exercise -> its source and helpers, in the file's order
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,27 +28,27 @@ class _Part:
     first: int
     last: int
     nodes: tuple[ast.stmt, ...]
-    is_helper: bool = False  # it stands between markers
-    exercise: str = ""  # that it defines
+    is_helper: bool = False  # whether it is between markers
+    exercise: str = ""  # the exercise that it defines
 
 
 def cut(source: str, exercises: Collection[str], others: Collection[str]) -> Pieces:
     """Return the pieces of a solution's source text.
 
-    A helper that stands between markers outside of functions goes to the exercise before it if
-    that one uses it, else to the one after it.
+    A helper between markers outside of functions belongs to the exercise before it if that exercise
+    uses the helper, and to the exercise after it if not.
 
     Args:
-        source: with its markers.
+        source: text of the file, with its markers.
         exercises: the names that the learner defines in this file.
-        others: the modules of the phase's other files, whose names a notebook has already.
+        others: the modules of the phase's other files, whose names the notebook already has.
     """
     tree = ast.parse(source)
     lines = source.splitlines()
     given: list[str] = []
     answers: dict[str, list[str]] = {}
-    waiting: list[str] = []  # helpers of the exercise to come
-    before: _Part | None = None  # the exercise above
+    waiting: list[str] = []  # helpers of the next exercise
+    before: _Part | None = None  # the previous exercise
     for part in _parts(tree, lines, exercises):
         text = "\n".join(lines[part.first - 1 : part.last])
         if part.exercise:
@@ -68,7 +68,7 @@ def cut(source: str, exercises: Collection[str], others: Collection[str]) -> Pie
 
 
 def _parts(tree: ast.Module, lines: list[str], exercises: Collection[str]) -> Iterator[_Part]:
-    """Yield the file's parts in order; empty lines and comments belong to what follows them."""
+    """Yield the file's parts in order; empty lines and comments belong to the next part."""
     top = tree.body[0] if ast.get_docstring(tree) is not None else None
     begun = (top.end_lineno or 1) + 1 if top else 1
     for part in _merged([*_statements(tree, lines, exercises), *_marked(lines)]):
@@ -83,7 +83,7 @@ def _statements(tree: ast.Module, lines: list[str], exercises: Collection[str]) 
 
 
 def _last_line(node: ast.stmt, lines: list[str]) -> int:
-    """Return the line in which a statement ends, with indented comments: a closing marker."""
+    """Return the last line of a statement, including indented comments such as a marker."""
     last = end = node.end_lineno or node.lineno
     for number, line in enumerate(lines[end:], end + 1):
         if line.startswith(" "):
@@ -94,7 +94,7 @@ def _last_line(node: ast.stmt, lines: list[str]) -> int:
 
 
 def _marked(lines: list[str]) -> Iterator[_Part]:
-    """Yield what stands between markers outside of functions, markers included."""
+    """Yield the lines between markers outside of functions, including the markers."""
     first = 0
     for number, line in enumerate(lines, 1):
         if line == BEGIN:
@@ -104,7 +104,7 @@ def _marked(lines: list[str]) -> Iterator[_Part]:
 
 
 def _merged(parts: list[_Part]) -> list[_Part]:
-    """Put statements into the marked parts that they overlap."""
+    """Merge statements with the marked parts that they overlap."""
     merged: list[_Part] = []
     for part in sorted(parts, key=lambda part: (part.first, -part.last)):
         above = merged[-1] if merged else None
@@ -122,7 +122,7 @@ def _merged(parts: list[_Part]) -> list[_Part]:
 
 
 def _uses(part: _Part, helper: _Part) -> bool:
-    """Tell whether a part uses a name that the helper defines."""
+    """Check whether a part uses a name that the helper defines."""
     names = {node.id for top in part.nodes for node in ast.walk(top) if isinstance(node, ast.Name)}
     return not names.isdisjoint(defined(helper.nodes))
 
@@ -139,7 +139,7 @@ def defined(nodes: Collection[ast.stmt]) -> dict[str, ast.stmt]:
 
 
 def _is_dropped(node: ast.stmt, others: Collection[str]) -> bool:
-    """Tell whether a notebook has no use for a statement outside of markers."""
+    """Check whether a notebook does not need a statement that is outside of markers."""
     if isinstance(node, ast.ImportFrom):
         return node.module in others
     return isinstance(node, ast.If) or (isinstance(node, DEFINITIONS) and node.name == "main")

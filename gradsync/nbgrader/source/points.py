@@ -1,4 +1,4 @@
-"""What each exercise is worth in a suite, without running a test."""
+"""Counts the points of each exercise in a suite, without running a test."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gradsync.errors import GraderError
 from gradsync.plugin import POINTS
 from gradsync.suites import run_pytest
 
-DIGITS = 6  # a test's points may be shared among its parameter sets: thirds do not add up
+DIGITS = 6  # a test's points are divided among its parameter sets; thirds need rounding
 
 
 def points_of(course: Course, audience: Audience, phase: str) -> dict[str, float]:
-    """Return the points of a suite by exercise: "phase1/average_gradients".
+    """Return the points of a suite by exercise, such as "phase1/average_gradients".
 
     Raises:
         CourseError: the phase has no such suite.
@@ -23,14 +23,14 @@ def points_of(course: Course, audience: Audience, phase: str) -> dict[str, float
     """
     suite = course.suite(audience, phase)
     found = _Points()
-    code, said = run_pytest([suite], course.root, ["--collect-only"], found)
+    code, output = run_pytest([suite], course.root, ["--collect-only"], found)
     if code != pytest.ExitCode.OK:
-        raise GraderError(f"pytest ended with {code!r}:\n{said}")
+        raise GraderError(f"pytest ended with {code!r}:\n{output}")
     return {exercise: round(points, DIGITS) for exercise, points in found.points.items()}
 
 
 class _Points:
-    """A pytest plugin that adds up the points of the tests that are found."""
+    """A pytest plugin that adds up the points of the collected tests."""
 
     def __init__(self) -> None:
         self.points: dict[str, float] = defaultdict(float)

@@ -1,4 +1,4 @@
-"""What a released notebook has in the place of solutions: the stubs of the templates."""
+"""Replaces the solutions in a released notebook by the stubs of the templates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Converted = tuple[NotebookNode, dict[str, Any]]
 
 
 class TemplateStubs(ClearSolutions):  # type: ignore[misc]
-    """Replaces solutions as `gradsync templates` does, in the cells of our exercises."""
+    """Replaces solutions in cells of exercises in the same way as `gradsync templates`."""
 
     def preprocess(self, nb: NotebookNode, resources: dict[str, Any]) -> Converted:
         """Replace the solutions of a notebook."""
@@ -28,7 +28,7 @@ class TemplateStubs(ClearSolutions):  # type: ignore[misc]
     def preprocess_cell(
         self, cell: NotebookNode, resources: dict[str, Any], index: int
     ) -> Converted:
-        """Replace the solution of a cell; one that is no exercise of ours gets nbgrader's stub."""
+        """Replace the solution of a cell; other cells than exercises get nbgrader's stub."""
         phase = self._phases.get(cell.metadata.get("nbgrader", {}).get("grade_id"))
         if phase is not None and utils.is_solution(cell):
             cell.source = make_template(cell.source, phase).rstrip("\n")
