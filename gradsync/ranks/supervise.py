@@ -126,7 +126,7 @@ class Run:
     def _take(self, frame: wire.Frame, member: Member) -> None:
         try:
             if frame.kind != "raised" and member.ready == (frame.kind == "ready"):
-                raise wire.WireError(f"it sent {frame.kind[:40]!r} out of turn")
+                raise wire.WireError(f"it sent {frame.kind[:40]!r} at the wrong time")
             if frame.kind == "events":
                 asks = frame.header.get("asks") is True
                 self._pressing = self._pressing or asks
@@ -138,20 +138,20 @@ class Run:
                 self._take_ready(member)
             elif frame.kind == "answer":
                 if frame.header.get("nonce") != self.nonce:
-                    raise wire.WireError("it sent an answer that is not to this run's question")
+                    raise wire.WireError("it sent an answer that does not belong to this run")
                 member.value = values.decode(frame.header.get("value"), frame.body)
                 member.answered = True
             elif frame.kind == "raised":
                 member.raised = Raised.read(frame.header)
             else:
-                raise wire.WireError(f"it sent a frame of an unknown kind, {frame.kind[:40]!r}")
+                raise wire.WireError(f"it sent a frame of the unknown kind {frame.kind[:40]!r}")
         except wire.WireError as problem:
             member.breaks(str(problem))
 
     def _take_ready(self, member: Member) -> None:
         """Let the ranks begin together: who leaves early breaks the start of slower ones."""
         if member.ready:
-            raise wire.WireError("it said once more that it is ready")
+            raise wire.WireError("it reported twice that it is ready")
         member.ready = True
         if self._limit is None and all(other.ready for other in self._members):
             for other in self._members:
@@ -166,9 +166,11 @@ class Run:
         else:
             event = events.light(event)
         if self._standoff.count_open(member.rank) > MAX_OPEN:
-            raise wire.WireError(f"it entered {MAX_OPEN:,} collectives and left none of them")
+            raise wire.WireError(
+                f"it entered {MAX_OPEN:,} collectives and none of them is complete"
+            )
         if self._standoff.count_posted(member.rank) > MAX_POSTED:
-            raise wire.WireError(f"it posted {MAX_POSTED:,} messages that no rank has the other of")
+            raise wire.WireError(f"it posted {MAX_POSTED:,} messages without a counterpart")
         if self._standoff.feed(event) and event.kind == "enter" and asks:
             member.go()
 
@@ -279,7 +281,7 @@ class Run:
     def at_work(self) -> str:
         """Return what the ranks that are not over are at, and wait in."""
         live = {member.rank for member in self._members if not member.over}
-        return "; ".join(failures.busy_texts(*self._places(live)))
+        return " ".join(failures.busy_texts(*self._places(live)))
 
     def _places(self, live: set[int]) -> tuple[dict[int, str | None], list[Call]]:
         """Return the line that each busy rank is at, and the calls that the others wait in."""

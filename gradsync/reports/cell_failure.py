@@ -1,4 +1,4 @@
-"""Why a notebook's cell did not come to its end on every rank, and which variables remain."""
+"""Describe why a notebook's cell failed, and which variables remain."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class CellFailure:
     """A cell that failed, or that the user stopped."""
 
     seen: Observation
-    stopped: str | None  # what the ranks were doing, where the user stopped them
-    lost: tuple[int, ...]  # ranks that are new processes now
+    stopped: str | None  # what the ranks were doing when the user stopped them
+    lost: tuple[int, ...]  # ranks that were replaced by new processes
     new_group: bool  # whether the next cell has a new process group
 
     @property
     def summary(self) -> str:
-        """One line: the mistake's code and its ranks."""
+        """The code of the mistake and its ranks, in one line."""
         failure = self.seen.failure
         if failure is None:
             return "stopped"
@@ -48,10 +48,9 @@ class CellFailure:
         failure = self.seen.failure
         texts = [] if failure is None else [failure.diagnosis.explanation]
         if self.stopped:
-            texts.append(
-                self.stopped if failure is None else f"you stopped the rest: {self.stopped}"
-            )
-        return ". ".join(text[:1].upper() + text[1:] for text in texts)
+            more = "" if failure is None else "You stopped the other ranks. "
+            texts.append(more + self.stopped)
+        return " ".join(texts)
 
     @property
     def traceback(self) -> str:
@@ -59,37 +58,37 @@ class CellFailure:
 
     @property
     def state(self) -> str:
-        """Which ranks keep their variables, and whether they have a new process group."""
+        """Which ranks keep their variables, and whether the next cell has a new process group."""
         texts = []
         if self.lost:
             who = ranks_text(self.lost).capitalize()
-            new = verb(self.lost, "is a new process: its", "are new processes: their")
+            new = verb(self.lost, "is a new process, so its", "are new processes, so their")
             texts.append(
-                f"{who} {new} variables are lost, imports too. Run the cells again that made them."
+                f"{who} {new} variables and imports are lost. Run the cells that define them again."
             )
         if len(self.lost) < self.seen.world_size:
             texts.append(f"{'The other' if self.lost else 'All'} ranks keep their variables.")
         if self.new_group:
             texts.append("The next cell has a new process group.")
         elif self.seen.failure and self.seen.failure.diagnosis.code == "group-not-initialised":
-            texts.append("`%ranks reset` starts new ranks with a process group, without variables.")
+            texts.append("`%ranks reset` starts new ranks with a process group and no variables.")
         return " ".join(texts)
 
 
 def plain(failed: CellFailure) -> str:
-    """The failure for a terminal."""
+    """Return the failure as text for a terminal."""
     trace = ["  " + line for line in failed.traceback.splitlines()]
     return printable("\n".join([f"{failed.title}: {failed.explanation}", *trace, failed.state]))
 
 
 def html(failed: CellFailure) -> str:
-    """The failure for a notebook, with the timeline of the ranks' collectives."""
+    """Return the failure as HTML for a notebook, with the timeline of the ranks' collectives."""
     failure = failed.seen.failure
     drawing = timeline.render(failed.seen.events, failed.seen.world_size)
     return _PAGE.render(
         failed=failed,
         diagnosis=failure.diagnosis if failure else None,
-        drawing=Markup(drawing),  # ElementTree has escaped what came from outside
+        drawing=Markup(drawing),  # ElementTree has escaped all text in it
     )
 
 
