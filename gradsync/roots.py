@@ -1,4 +1,4 @@
-"""A mistake with several symptoms, traced to its root: what to fix first. A pure function."""
+"""Find out which exercise to fix first when several fail: pure functions."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gradsync.records import Verdict
+from gradsync.text import listed, verb
 
-SETTLED = ("passed", "unfinished", "missing")  # such a verdict says all there is to say
+SETTLED = ("passed", "unfinished", "missing")  # statuses that no other exercise can cause
 
 
 def point_at_roots(
     verdicts: Sequence[Verdict], needs: Mapping[str, Sequence[str]]
 ) -> tuple[Verdict, ...]:
-    """Return the verdicts, those that may be another exercise's symptoms saying so.
+    """Name, in the message of each failed test, the wrong exercises that may have caused it.
 
-    Nothing is taken away: an exercise that builds on a wrong one may be wrong itself, too.
+    The test's own message is kept: an exercise that builds on a wrong one may be wrong itself.
 
     Args:
-        verdicts: of a submission.
-        needs: by exercise, the exercises that it builds on.
+        verdicts: all verdicts of a submission.
+        needs: for each exercise, the exercises that it builds on.
     """
     wrong = {verdict.exercise for verdict in verdicts if _is_root(verdict)}
     gaps = {verdict.exercise for verdict in verdicts if verdict.status == "unfinished"}
@@ -32,7 +33,7 @@ def point_at_roots(
 
 
 def explain_not_run(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
-    """Return the verdicts, those of tests that were not run naming the test they are due to."""
+    """Name, in the message of each test that was not run, the test that caused this."""
     first: dict[str, Verdict] = {}
     for verdict in verdicts:
         if verdict.status == "timeout" and verdict.world_size:
@@ -47,8 +48,8 @@ def explain_not_run(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
 
 def _due_to(cause: Verdict, verdict: Verdict) -> Verdict:
     text = (
-        f'This test was not run because of another one, "{cause.title.rstrip(".")}", which ran '
-        "into its time limit. Fix that one first."
+        f'This test was not run because another one, "{cause.title.rstrip(".")}", reached its '
+        "time limit. Fix that one first."
     )
     return replace(verdict, message=text, diagnosis=cause.diagnosis)
 
@@ -59,13 +60,13 @@ def _is_symptom(verdict: Verdict) -> bool:
 
 
 def _is_root(verdict: Verdict) -> bool:
-    """Tell whether what builds on this may fail for it; a missing file is stood in for."""
+    """Tell whether this may cause other exercises to fail; a missing file has a stand-in."""
     missing_name = verdict.status == "missing" and verdict.world_size > 0
     return _is_symptom(verdict) or missing_name
 
 
 def _roots(exercise: str, needs: Mapping[str, Sequence[str]], wrong: set[str]) -> set[str]:
-    """Return the wrong exercises below this one that build on no other wrong one."""
+    """Return the wrong exercises that this one builds on and that build on no other wrong one."""
     found: set[str] = set()
     for below in needs.get(exercise, ()):
         deeper = _roots(below, needs, wrong)
@@ -76,8 +77,8 @@ def _roots(exercise: str, needs: Mapping[str, Sequence[str]], wrong: set[str]) -
 def _point(verdict: Verdict, roots: Sequence[str], gaps: set[str]) -> Verdict:
     if not roots:
         return verdict
-    names = " and ".join(root.partition("/")[2] for root in roots)
-    are, them = ("is", "it") if len(roots) == 1 else ("are", "them")
-    how, do = ("written", "write") if gaps.issuperset(roots) else ("right", "fix")
-    text = f"{names} {are} not {how} yet, which may be the cause: {do} {them} first. "
+    names = listed(root.partition("/")[2] for root in roots)
+    how, do = ("written", "Write") if gaps.issuperset(roots) else ("right", "Fix")
+    are, them = verb(roots, "is", "are"), verb(roots, "it", "them")
+    text = f"{names} {are} not {how} yet, which may be the cause. {do} {them} first. "
     return replace(verdict, message=text + verdict.message)

@@ -1,4 +1,4 @@
-"""From how a test ended to its verdict: a pure function."""
+"""Turn the outcome of a test into its verdict: a pure function."""
 
 from __future__ import annotations
 
@@ -14,24 +14,29 @@ from gradsync.ranks import RankFailure, events
 from gradsync.records import Diagnosis, Observation, Status, Verdict
 from gradsync.time_budget import NotRun
 
-MAX_TOLD = 8_000  # characters of a text; an honest one, traceback and all, has a quarter of them
-NOT_RUN = "not run: earlier tests of this exercise ran into their time limits"
-MAX_DRAWN = 5_000  # events kept to draw the last collectives of each rank, which are fewer
-REFUSED = pytest.StashKey[Mapping[str, str]]()  # of pytest's config: files, and why not
-SEEN_AT_WORK = ("forbidden-shortcut", "tampering")  # mistakes that an empty body can't make
+MAX_TEXT = 8_000  # characters; a usual text with its traceback has a quarter of that
+NOT_RUN = "This test was not run because earlier tests of the exercise reached their time limits."
+MAX_DRAWN = 5_000  # events; enough to draw the last collectives of each rank
+REFUSED = pytest.StashKey[
+    Mapping[str, str]
+]()  # in pytest's config: the files that are refused, and why
+SEEN_AT_WORK = (
+    "forbidden-shortcut",
+    "tampering",
+)  # mistakes that a function without a body can't make
 
 
 class MissingFile(Exception):  # noqa: N818 - a learner's file is missing, nothing of ours failed
-    """The submission lacks a file of the contract, or it can't be read; the text says which."""
+    """A file of the course is missing from the submission, or can't be read; the text names it."""
 
 
 def verdict_id(file: Path, test: str) -> str:
-    """Return what the verdict of a test is known by: "phase1/trainer::test_rank_0_prints"."""
+    """Return the id of a test's verdict: "phase1/trainer::test_rank_0_prints"."""
     return f"{file.parent.name}/{file.stem.removeprefix('test_')}::{test}"
 
 
 def exercise_of(test: pytest.Item) -> str:
-    """Return the exercise that a test is of, "" if it is of none."""
+    """Return the id of the exercise that a test belongs to, or ""."""
     marker = test.get_closest_marker("exercise")
     return str(marker.args[0]) if marker is not None else ""
 
@@ -50,11 +55,11 @@ def verdict_of(
     guide: str = "",
     stubs: Collection[str] = (),
 ) -> Verdict:
-    """Return the verdict of a test that ended with `error`, or well.
+    """Return the verdict of a test that raised `error`, or passed.
 
-    `seen` are the test's runs, and `folder` is where the files under test lie: no report names it.
-    `stubs` are the names in the learner's file without a body: what fails in an exercise of such a
-    name is not written yet. The rest is as in the `Verdict`.
+    `seen` are the test's runs. `folder` contains the files under test; it is removed from texts.
+    `stubs` are the names without a body in the learner's files: an exercise of such a name counts
+    as not written yet if its test fails. The other arguments are as in `Verdict`.
     """
     status, message, diagnosis = _judge(error, exercise, title)
     if exercise.rpartition("/")[2] in stubs and _is_for_lack(status, diagnosis):
@@ -95,9 +100,13 @@ def _judge(
         return "missing", str(error), Diagnosis("missing-name", (), str(error))
     if isinstance(error, NotRun):
         return "timeout", NOT_RUN, Diagnosis("too-slow", (), NOT_RUN)
-    # Nothing of the test itself is shown: a hidden test's code and values stay hidden.
+    # The exception's text is not shown: it may contain code or values of a hidden test.
     kind = type(error).__name__
-    return "error", f'"{title}" could not be judged: what came back does not fit ({kind})', None
+    return (
+        "error",
+        f'"{title}" could not be judged: the returned value has an unexpected form ({kind}).',
+        None,
+    )
 
 
 def _is_for_lack(status: Status, diagnosis: Diagnosis | None) -> bool:
@@ -109,14 +118,14 @@ def _is_for_lack(status: Status, diagnosis: Diagnosis | None) -> bool:
 
 def _unfinished(missing: str, exercise: str) -> str:
     if exercise in (missing, f"{exercise.partition('/')[0]}/{missing}"):
-        return f"{exercise} is not written yet"
-    return f"{exercise} needs {missing}, which is not written yet"
+        return f"{exercise} is not written yet."
+    return f"{exercise} needs {missing}, which is not written yet."
 
 
 def _cut(text: str) -> str:
-    """Return a text short enough for a report: a submission may have had a say in its length."""
-    more = len(text) - MAX_TOLD
-    return f"{text[:MAX_TOLD]}... ({more:,} characters more)" if more > 0 else text
+    """Return a text that is short enough for a report: a submission can make it very long."""
+    more = len(text) - MAX_TEXT
+    return f"{text[:MAX_TEXT]}... ({more:,} more characters)" if more > 0 else text
 
 
 def _cut_diagnosis(diagnosis: Diagnosis) -> Diagnosis:

@@ -26,7 +26,7 @@ def none_gradient_skipped(without: Sequence[int], name: str) -> Rule:
             if failure.status != "deadlock" or not _told_apart(seen, without, name):
                 return None
             text = (
-                f"{failure.diagnosis.explanation}. {ranks} and left it out, but the others wait "
+                f"{failure.diagnosis.explanation} {ranks} and left it out, but the others wait "
                 "all the same: who has nothing to add takes part with zeros"
             )
             return found("none-gradient-skipped", without, text, failure.diagnosis.where)

@@ -151,7 +151,7 @@ def unlike_buckets(seen: Observation, _expected: Any) -> Diagnosis | None:
     if failure is None or not failure.diagnosis.code.startswith(("deadlock", "shape-mismatch")):
         return None
     text = (
-        f"{failure.diagnosis.explanation}. The ranks do not use the same parameters in this pass, "
+        f"{failure.diagnosis.explanation} The ranks do not use the same parameters in this pass, "
         "or not in the same order: all the same, each has to start the same buckets in the same "
         "order, whatever gradients it has and whenever they come"
     )

@@ -96,7 +96,7 @@ def stages_summed(seen: Observation, _expected: Any) -> Diagnosis | None:
         return None
     together = all(c and c[-1].op == call.op for c in map(seen.collectives, range(seen.world_size)))
     text = (
-        f"{failure.diagnosis.explanation}. Each stage has parameters of its own, which no other "
+        f"{failure.diagnosis.explanation} Each stage has parameters of its own, which no other "
         "rank has: their gradients are whole once backward has gone through all microbatches, and "
         "are not to be added up over the ranks"
     )

@@ -141,7 +141,7 @@ def _raised_by_torch(seen: Observation, phrase: str, reason: str) -> Diagnosis |
     failure = seen.failure
     if failure is None or phrase not in (failure.detail or ""):
         return None
-    text = f"{failure.diagnosis.explanation}. {reason}"
+    text = f"{failure.diagnosis.explanation} {reason}"
     return replace(failure.diagnosis, explanation=text, guide=GUIDE)
 
 

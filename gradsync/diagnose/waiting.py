@@ -79,7 +79,7 @@ def raised_before_it_waited(rank: int, what: str, guide: str) -> Rule:
         if not where:
             return None
         text = (
-            f"{told.explanation}. That rank has {what}, and had yet to wait for what it started at "
+            f"{told.explanation} That rank has {what}, and had yet to wait for what it started at "
             f"{where[0]}: until that is complete, it has nothing from the other ranks"
         )
         return Diagnosis("no-rank-waits", told.ranks, text, where[0], guide)
@@ -148,7 +148,7 @@ def stayed_away_with_nan(rank: int, what: str, guide: str) -> Rule:
         if told is None or told.ranks != (rank,) or not seen.collectives(rank):
             return None
         text = (
-            f"{told.explanation}. {ranks_text([rank]).capitalize()} alone had {what} that is no "
+            f"{told.explanation} {ranks_text([rank]).capitalize()} alone had {what} that is no "
             "number. Whether to skip it is for all ranks to decide alike: who skips alone leaves "
             "the others waiting"
         )

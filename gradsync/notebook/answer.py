@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from gradsync import grading
 from gradsync.course import Audience, Course, CourseError, Exercise, find_course
-from gradsync.errors import SandboxError
+from gradsync.errors import GraderError, SandboxError
 from gradsync.notebook.definitions.file import NotebookError
 from gradsync.notebook.definitions.locations import relocate
 from gradsync.notebook.hand_in import hand_in
@@ -101,7 +101,7 @@ def _errors_in_one_line() -> Iterator[None]:
     """Have a notebook show what is wrong with the arguments, without frames of this package."""
     try:
         yield
-    except (CourseError, NotebookError, grading.GraderError) as problem:
+    except (CourseError, NotebookError, GraderError) as problem:
         lines = [f"{type(problem).__name__}: {problem}"]
         setattr(problem, "_render_traceback_", lambda: lines)  # noqa: B010 - IPython asks for it
         raise

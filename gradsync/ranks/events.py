@@ -69,13 +69,13 @@ class Reader:
                 self._event(*_items(row, 7)) for row in _items(frame.header["events"], MAX_BATCH)
             ]
         except (KeyError, TypeError) as problem:
-            raise WireError(f"rank {self._rank} sent an event that is none ({problem})") from None
+            raise WireError(f"it sent an invalid event ({problem})") from None
 
     def _event(
         self, kind: Any, call: Any, seconds: Any, thread: Any, others: Any, touched: Any, told: Any
     ) -> Event:
         if kind not in KINDS:
-            raise TypeError("no such kind")
+            raise TypeError("unknown kind")
         return Event(
             rank=self._rank,
             kind=kind,
@@ -90,13 +90,13 @@ class Reader:
     def _collective(self, told: Any) -> Collective:
         if type(told) is int:
             if not 0 <= told < len(self._known):
-                raise TypeError("no collective has that number")
+                raise TypeError("no collective has this number")
             return self._known[told]
         fields = _items(told, 1 + len(FIELDS))
         collective = _collective(*fields[1:])
         if fields[0] is True:  # it is to be kept
             if len(self._known) >= MAX_KNOWN or _weight(collective) > MAX_KNOWN_WEIGHT:
-                raise TypeError("too much to be kept")
+                raise TypeError("the event is too large")
             self._known.append(collective)
         return collective
 
@@ -104,7 +104,7 @@ class Reader:
 def text(value: Any, limit: int = MAX_TEXT) -> str:
     """Return a text that came from a rank, cut to `limit` and fit to be written anywhere."""
     if type(value) is not str:
-        raise TypeError("a text was wanted")
+        raise TypeError("expected a string")
     return value[:limit].encode(errors="replace").decode()  # no half of a surrogate pair
 
 
@@ -165,13 +165,13 @@ def _optional(read: Any, value: Any) -> Any:
 
 def _integer(value: Any) -> int:
     if type(value) is not int or abs(value) >= 2**64:
-        raise TypeError("an integer was wanted")
+        raise TypeError("expected an integer")
     return value
 
 
 def _number(value: Any) -> float:
     if type(value) not in (int, float) or not abs(value) < 1e9:
-        raise TypeError("a number was wanted")
+        raise TypeError("expected a number")
     return float(value)
 
 
@@ -181,5 +181,5 @@ def _integers(value: Any, limit: int) -> tuple[int, ...]:
 
 def _items(value: Any, limit: int) -> list[Any]:
     if type(value) is not list or len(value) > limit:
-        raise TypeError("a list was wanted")
+        raise TypeError("expected a list")
     return value

@@ -1,4 +1,4 @@
-"""Trusted, pure: an exception as a rank described it, and the `Failure` that it makes."""
+"""Trusted, pure: read the exception that a rank reported, and describe it as a `Failure`."""
 
 from __future__ import annotations
 
@@ -11,41 +11,43 @@ from typing import Any
 
 from gradsync.ranks import events, importing
 from gradsync.records import Diagnosis, Failure, Status
-from gradsync.text import ranks_text
+from gradsync.text import full_stop, ranks_text
 
-MAX_MESSAGE = 2_000  # characters of an exception's text that a report shows
+MAX_MESSAGE = 2_000  # characters of an exception's message that a report shows
 ARGUMENTS = re.compile(r"positional argument|keyword argument|takes no arguments|multiple values")
 EXERCISE = re.compile(r"phase\d/\w+")
-FILE_LINE = re.compile(r"\.py:\d+$")  # of a notebook's cell there is none
-UNUSABLE = ("TypeError", "AttributeError", "KeyError", "IndexError", "ValueError")  # as for None
-UNUSABLE_HINTS = {  # by what the error says of what came back
-    "NoneType": ": does every path end with a return?",
-    "non-iterator": ": `__iter__` returns an iterator, which a list is not, or yields",
+FILE_LINE = re.compile(r"\.py:\d+$")  # a line in a notebook's cell does not match
+# What a test raises that uses None, or another value of the wrong type.
+UNUSABLE = ("TypeError", "AttributeError", "KeyError", "IndexError", "ValueError")
+UNUSABLE_HINTS = {  # a part of the error message -> what to do next
+    "NoneType": " Does every path through the function end with a return?",
+    "non-iterator": " `__iter__` must use `yield` or return an iterator, which a list is not.",
 }
-PROBES = {  # what a test's own code raises: the code of the mistake, and what is said of it
-    "ForbiddenShortcut": ("forbidden-shortcut", "{message}. It is called"),  # .probes.ready_made
+PROBES = {  # an exception of a test's own code -> the code of the mistake, and the text
+    "ForbiddenShortcut": ("forbidden-shortcut", "{message}"),  # gradsync.probes.ready_made
     "WrongReturn": ("wrong-signature", "{who}: {message}"),  # gradsync.probes.returned
 }
-HINTS = {  # by what Python or torch says, where that alone does not help a beginner
-    "^BdbQuit": "Was breakpoint() left in? On a rank nobody can answer a debugger",
-    "^EOFError(?!: input)": "On a rank nobody can answer input()",
-    "'get_ipython' is not": "Ranks run plain Python: use IPython in a cell without %%ranks",
+HINTS = {  # a message of Python or torch that does not help a beginner -> what to do next
+    "^BdbQuit": "Remove breakpoint(): a rank has no terminal for a debugger.",
+    "^EOFError(?!: input)": "Remove input(): a rank has no terminal to read from.",
+    "'get_ipython' is not": "Ranks run plain Python. Use IPython in a cell without %%ranks.",
     "^NotImplementedError$": "Is the name of a method misspelt, such as __iter__ or forward?",
-    "default process group twice": "A process group is running already: use it, and start none",
+    "default process group twice": "A process group is already running: use it instead of "
+    "starting another.",
     "'(builtin_function_or_)?(method|function)'": "Are the brackets of a call missing?",
 }
-SIGNATURES = {  # by what Python says of arguments that don't fit
-    r"takes no arguments": "is __init__ misspelt?",
-    r"\w\.\w+\(\) takes": "is `self` missing, or was a parameter renamed, added or removed?",
-    "": "was a parameter of it renamed, added or removed?",
+SIGNATURES = {  # a part of Python's message on arguments -> what to do next
+    r"takes no arguments": "Is __init__ misspelt?",
+    r"\w\.\w+\(\) takes": "Is `self` missing, or was a parameter renamed, added or removed?",
+    "": "Was one of its parameters renamed, added or removed?",
 }
-REPEATS = 4  # frames of one function, of the 20 that a rank tells, that make a recursion
+REPEATS = 4  # of the 20 frames that a rank reports, so many of one function mean a recursion
 NO_GROUP = "process group has not been initialized"
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An exception as a rank described it, every field checked."""
+    """An exception as a rank reported it, with every field checked."""
 
     type: str
     message: str
@@ -54,14 +56,14 @@ class Raised:
     frames: tuple[tuple[str, str, str], ...]  # place, function, source line; innermost last
     in_collective: bool
     out_of_memory: bool
-    by_user: bool = False  # it was raised by a line of the user's own
-    module: str = ""  # the file in which a name is missing
-    defined: tuple[str, ...] = ()  # by that file
-    marked: tuple[str, int] | None = None  # the line of a syntax error, and the column in it
+    by_user: bool = False  # a line in the user's files raised it
+    module: str = ""  # the file that lacks a name
+    defined: tuple[str, ...] = ()  # the names that this file defines
+    marked: tuple[str, int] | None = None  # the source line of a syntax error, and the column
 
     @classmethod
     def read(cls, header: dict[str, Any]) -> Raised:
-        """Read a rank's `raised` frame, believing nothing of it."""
+        """Read a rank's `raised` frame; the rank is not trusted, so each field is checked."""
         rows = _list(header.get("frames"))
         return cls(
             type=_text(header.get("type"), "exception"),
@@ -87,12 +89,12 @@ class Raised:
 
     @property
     def is_stub(self) -> bool:
-        """Tell whether a template's own line raised it, which names the exercise."""
+        """Tell whether the template's `raise` line raised it, with an exercise's id."""
         return self.type == "NotImplementedError" and bool(EXERCISE.fullmatch(self.message))
 
     @property
     def unwritten(self) -> str:
-        """Return what is still to be written: an exercise's id, or a function's name."""
+        """Return the id of the exercise, or the name of the function, that is not written yet."""
         if self.is_stub:
             return self.message
         if self.type != "NotImplementedError":
@@ -101,6 +103,7 @@ class Raised:
 
     @property
     def said(self) -> str:
+        """The type and the message, as Python prints them."""
         return f"{self.type}: {self.message}" if self.message else self.type
 
     @property
@@ -111,23 +114,24 @@ class Raised:
         for (place, name, source), same in groupby(self.frames):
             times = len(list(same))
             lines.append(f"{place} in {name}" + (f": {source}" if source else ""))
-            lines += [f"(the same {times - 1} times more)"] if times > 1 else []
+            lines += [f"(repeated {times - 1} more times)"] if times > 1 else []
         return "\n".join(lines)
 
     @property
     def endless_call(self) -> str | None:
-        """The function that most frames are of, if it is there again and again."""
+        """The function that most frames belong to, if it is there at least `REPEATS` times."""
         for name, count in Counter(name for _, name, _ in self.frames).most_common(1):
             return name if count >= REPEATS else None
         return None
 
     @property
     def imported_at(self) -> str | None:
-        """Return the line of a file's own that was run on import; None where none was."""
+        """Return the line outside functions that was running on import, or None."""
         lines = [place for place, name, _ in self.frames if name == importing.MODULE]
         return lines[-1] if lines and FILE_LINE.search(lines[-1]) else None
 
     def alike(self, other: Raised) -> bool:
+        """Tell whether two ranks raised the same type of exception at the same line."""
         return (self.type, self.where, self.missing) == (other.type, other.where, other.missing)
 
 
@@ -147,15 +151,13 @@ def first_of(errors: Mapping[int, Raised]) -> Failure:
 
 
 def raised(error: Raised, ranks: tuple[int, ...]) -> Failure:
-    """Return the failure of ranks that raised this exception; none for a file's first import."""
+    """Return the failure of ranks that raised this exception, also while a file was imported."""
     if error.imported_at and not error.is_stub:
         return _failed_import(error, ranks)
     status, code, text, where = _classify(error, ranks)
-    at = f" at {where}" if where and code not in ("unfinished", "wrong-signature") else ""
-    hint = _hint(error) if code == "exception" else ""
     return Failure(
         status=status,
-        diagnosis=Diagnosis(code, ranks, f"{text}{at}{hint}", where),
+        diagnosis=Diagnosis(code, ranks, text, where),
         exception=error.type,
         detail=error.unwritten or error.message,
         traceback=error.traceback,
@@ -188,66 +190,74 @@ def _failed_import(error: Raised, ranks: tuple[int, ...]) -> Failure:
 
 
 def on_import(failure: Failure, file: str) -> Failure:
-    """Return the failure of a file that was imported for all tests, on a rank that is nobody's."""
+    """Return the failure of the first import of a file, which names no rank: all tests need it."""
     known = failure.diagnosis
     text = known.explanation
     if failure.status == "timeout":
-        at = f", it is at {known.where}" if known.where else ""
+        at = f" and is at {known.where}" if known.where else ""
         text = f"{file} can't be imported: the import does not end{at}. {importing.GUARD}"
     elif not known.whole_file:
-        text = f"{file} can't be imported: {text}. {importing.GUARD}"
-    told = replace(known, ranks=(), explanation=text, guide=importing.GUIDE, whole_file=True)
-    return replace(failure, diagnosis=told)
+        text = f"{file} can't be imported. {text} {importing.GUARD}"
+    found = replace(known, ranks=(), explanation=text, guide=importing.GUIDE, whole_file=True)
+    return replace(failure, diagnosis=found)
 
 
 def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, str | None]:
-    who, said = ranks_text(ranks), error.said
+    """Return the status, the code, the explanation and the line."""
+    who, said, where = ranks_text(ranks).capitalize(), full_stop(error.said), error.where
+    at = f" at {where}" if where else ""
     if error.unwritten:
-        return "unfinished", "unfinished", f"{error.unwritten} is not written yet", error.where
+        return "unfinished", "unfinished", f"{error.unwritten} is not written yet.", where
     if error.type in PROBES:
         code, text = PROBES[error.type]
-        return "failed", code, text.format(who=who, message=error.message), error.where
+        text = full_stop(text.format(who=who, message=error.message))
+        called = f" It is called{at}." if at and code == "forbidden-shortcut" else ""
+        return "failed", code, text + called, where
     if error.missing and not error.frames:
         text = importing.missing_name(error.missing, error.module or "the file", error.defined)
         return "missing", "missing-name", text, None
     if error.type == "TypeError" and not error.frames and ARGUMENTS.search(error.message):
-        asked = next(ask for sign, ask in SIGNATURES.items() if re.search(sign, error.message))
-        text = f"{error.message}: {asked}"
-        return "error", "wrong-signature", text, None
+        advice = next(text for sign, text in SIGNATURES.items() if re.search(sign, error.message))
+        return "error", "wrong-signature", f"{full_stop(error.message)} {advice}", None
     if error.type in ("SystemExit", "KeyboardInterrupt"):
-        text = f"{who} ended itself with {error.type}({error.code})"
-        return "crashed", "rank-crashed", text, error.where
+        text = f"{who} raised {error.type}({error.code}){at}, which ended the process."
+        return "crashed", "rank-crashed", text, where
     if error.out_of_memory or "DefaultCPUAllocator: can't allocate memory" in error.message:
-        return "crashed", "out-of-memory", f"{who} ran out of memory ({said})", error.where
+        return "crashed", "out-of-memory", f"{who} ran out of memory{at}: {said}", where
     if NO_GROUP in error.message:
         text = (
-            f"{who} used a collective where there is no process group: it has not been started "
-            f"yet, or your own code has ended it ({said})"
+            f"{who} used a collective{at} without a process group ({error.said}). Either the group "
+            "has not been started yet, or your code has already destroyed it."
         )
-        return "error", "group-not-initialised", text, error.where
+        return "error", "group-not-initialised", text, where
     if not error.frames and error.type in UNUSABLE:
         hints = [hint for sign, hint in UNUSABLE_HINTS.items() if sign in error.message]
-        text = f"what came back can't be used ({said}){''.join(hints[:1])}"
+        text = f"The returned value can't be used ({error.said}).{''.join(hints[:1])}"
         return "error", "wrong-signature", text, None
-    return "error", "exception", f"{who} raised {said}", error.where
+    return "error", "exception", f"{who} raised {_exception(error, at)}{_hint(error)}", where
+
+
+def _exception(error: Raised, at: str) -> str:
+    """Return "ValueError at trainer.py:3: no such batch."."""
+    return full_stop(f"{error.type}{at}: {error.message}" if error.message else error.type + at)
 
 
 def _hint(error: Raised) -> str:
+    """Return a sentence on what to do next, with a space before it, or ""."""
     hints = [hint for sign, hint in HINTS.items() if re.search(sign, error.said)]
     if hints:
-        return f". {hints[0]}"
+        return f" {hints[0]}"
     if error.type == "RecursionError":
         return endless_text(error.endless_call)
     return importing.missing_module(error.message, error.where)
 
 
 def endless_text(name: str | None) -> str:
-    """Say which function calls itself, if one does."""
+    """Return a sentence on the function that calls itself, with a space before it, or ""."""
     if name is None:
         return ""
     return (
-        f" in a deep recursion: {name} calls itself, directly or through other functions, without "
-        "an end"
+        f" {name} calls itself in an endless recursion, either directly or through other functions."
     )
 
 

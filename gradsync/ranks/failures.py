@@ -1,4 +1,4 @@
-"""Trusted, pure: what ranks that did not answer were at, as a `Failure`."""
+"""Trusted, pure: describe how ranks that returned no value ended, each as a `Failure`."""
 
 from __future__ import annotations
 
@@ -10,43 +10,44 @@ from gradsync.ranks.calls import Call
 from gradsync.ranks.exceptions import endless_text
 from gradsync.ranks.wording import waits_texts
 from gradsync.records import Diagnosis, Failure
-from gradsync.text import ranks_text
+from gradsync.text import full_stop, ranks_text, verb
 
-IDLE = 0.5  # seconds of processor time, in many of waiting, that are as good as none
+IDLE = 0.5  # seconds of processor time; a rank that used less was waiting, not computing
 
 
 def left(
     rank: int, exit_code: int | None, where: str | None, endless: str | None = None
 ) -> Failure:
-    """Return the failure of a rank whose process ended, or fell silent, without an answer.
+    """Return the failure of a rank whose process ended, or stopped responding, without an answer.
 
     Args:
         rank: the rank.
-        exit_code: as `subprocess` has it: negative is the signal that killed it.
-        where: the line that it crashed at, if it could still tell.
-        endless: the function that called itself again and again as it crashed, if one did.
+        exit_code: as in `subprocess`: a negative one is the signal that killed the process.
+        where: the line at which it crashed, if the rank could report it.
+        endless: the function that kept calling itself when the rank crashed, if there is one.
     """
     if exit_code is None:
-        text = f"rank {rank} closed its connection to the grader and was stopped"
+        text = f"Rank {rank} closed its connection to the grader and was stopped"
     elif exit_code < 0:
-        text = f"rank {rank} was killed by {_signal_text(-exit_code)}{endless_text(endless)}"
+        text = f"Rank {rank} was killed by {_signal_text(-exit_code)}"
     else:
-        text = f"rank {rank} left with exit status {exit_code} before its function returned"
-    at = f" at {where}" if where else ""
-    return Failure("crashed", Diagnosis("rank-crashed", (rank,), text + at, where))
+        text = f"Rank {rank} exited with status {exit_code} before its function returned"
+    at = f", at {where}" if where else ""
+    return Failure(
+        "crashed", Diagnosis("rank-crashed", (rank,), f"{text}{at}.{endless_text(endless)}", where)
+    )
 
 
 def took_too_much(ranks: Iterable[int], code: str, text: str) -> Failure:
-    """Return the failure of ranks that were ended because of what they took together."""
-    told = f"the ranks {text} and were ended"
-    return Failure("crashed", Diagnosis(code, tuple(ranks), told))
+    """Return the failure of ranks that were ended because they exceeded a common limit."""
+    return Failure("crashed", Diagnosis(code, tuple(ranks), f"The ranks {text} and were ended."))
 
 
 def endless_call(rank: int, name: str, excess: str, where: str | None) -> Failure:
-    """Return the failure of a rank whose calls of a function within itself took all memory."""
-    at = f" at {where}" if where else ""
-    told = f"the ranks {excess} and were ended: rank {rank}{endless_text(name)}{at}"
-    return Failure("crashed", Diagnosis("rank-crashed", (rank,), told, where))
+    """Return the failure of a rank that used up the memory because a function calls itself."""
+    at = f" Rank {rank} was at {where}." if where else ""
+    text = f"The ranks {excess} and were ended.{at}{endless_text(name)}"
+    return Failure("crashed", Diagnosis("rank-crashed", (rank,), text, where))
 
 
 def timeout(
@@ -56,51 +57,57 @@ def timeout(
     lost: Collection[int] = (),
     used: Mapping[int, float] | None = None,
 ) -> Failure:
-    """Return the failure of ranks that were still at it when the time was up.
+    """Return the failure of ranks that were still running when the time limit was reached.
 
     Args:
-        limit: what was up: "20 s".
-        busy: the line that each rank is at, where it is known; the others wait for them.
-        waiting: in what these wait.
+        limit: the time limit: "20 s".
+        busy: the line that each running rank is at, or None if unknown; the other ranks wait.
+        waiting: the calls in which the other ranks wait.
         lost: ranks that died.
-        used: seconds of processor time, by rank, as far as they are known.
+        used: seconds of processor time by rank, as far as known.
     """
     waiting = list(waiting)
-    gone = [f"{ranks_text(lost)} died"] if lost else []
-    text = f"not done after {limit}: {'; '.join([*gone, *busy_texts(busy, waiting)])}"
+    texts = [f"The ranks did not finish within {limit}."]
+    if lost:
+        texts.append(f"{ranks_text(lost).capitalize()} died.")
+    texts += busy_texts(busy, waiting)
     if used and all(used.get(rank, IDLE) < IDLE for rank in busy):
-        text += ". No processor time was used: it may be a sleep or a call that waits"
+        texts.append(
+            f"{verb(busy, 'It', 'They')} used no processor time. "
+            "Look for a sleep, or for a call that waits."
+        )
     elif not waiting:
-        text += ". Is that a loop without an end?"
+        texts.append("Look for a loop that never ends.")
     where = next((busy[rank] for rank in sorted(busy) if busy[rank]), None)
-    return Failure("timeout", Diagnosis("too-slow", tuple(sorted(busy)), text, where))
+    return Failure("timeout", Diagnosis("too-slow", tuple(sorted(busy)), " ".join(texts), where))
 
 
 def busy_texts(busy: dict[int, str | None], waiting: Iterable[Call]) -> list[str]:
-    """Return what ranks are at: the line that each busy one is at, and what the others wait in."""
-    told = [
-        f"rank {rank} " + (f"is at {where}" if where else "is still running")
+    """Return a sentence on each running rank, and sentences on what the others wait in."""
+    texts = [
+        f"Rank {rank} is at {where}." if where else f"Rank {rank} is still running."
         for rank, where in sorted(busy.items())
     ]
-    return [*told, *waits_texts(waiting)]
+    return [*texts, *waits_texts(waiting)]
 
 
 def late(deadlock: Failure, timeout: Failure) -> Failure:
-    """Return a deadlock that showed only when the time was up."""
-    text = f"{deadlock.diagnosis.explanation} ({timeout.diagnosis.explanation})"
+    """Return a deadlock that was found only when the time limit was reached."""
+    text = f"{deadlock.diagnosis.explanation} {timeout.diagnosis.explanation}"
     return replace(deadlock, diagnosis=replace(deadlock.diagnosis, explanation=text))
 
 
 def protocol(rank: int, problem: str) -> Failure:
-    """Return the failure of a rank that sent what no honest rank sends."""
-    return Failure("crashed", Diagnosis("tampering", (rank,), f"rank {rank}: {problem}"))
+    """Return the failure of a rank that sent data which an unmodified rank never sends."""
+    text = full_stop(f"Rank {rank} was stopped because {problem}")
+    return Failure("crashed", Diagnosis("tampering", (rank,), text))
 
 
 def _signal_text(number: int) -> str:
     hints = {
         signal.SIGSEGV: " (a segmentation fault)",
-        signal.SIGABRT: " (it aborted itself)",
-        signal.SIGKILL: " (killed from outside, or out of memory)",
+        signal.SIGABRT: " (it called abort)",
+        signal.SIGKILL: " (by another process, or because memory ran out)",
     }
     try:
         return signal.Signals(number).name + hints.get(signal.Signals(number), "")

@@ -11,6 +11,7 @@ from gradsync.ranks import events, failures, wire
 from gradsync.ranks.crew import Lines
 from gradsync.ranks.exceptions import Raised
 from gradsync.records import Failure
+from gradsync.text import size_text
 
 MAX_STACKS = 256 * 2**10  # bytes kept of what it writes of its threads
 MAX_OUTPUT = 256 * 2**10  # bytes kept of a rank's stdout and stderr
@@ -89,7 +90,7 @@ class Member:
         try:
             self.lines.channel.send(wire.GO)
         except BlockingIOError:
-            self.breaks("it entered collectives without waiting until they may start")
+            self.breaks("it started collectives without waiting for permission")
         except OSError:
             self.closed = True
 
@@ -155,7 +156,7 @@ class Resident(Member):
         text = self.output.decode(errors="replace")
         if len(self.output) < MAX_OUTPUT:
             return text
-        return f"{text}\n... (a rank may print {MAX_OUTPUT // 2**10} KiB in a cell)\n"
+        return f"{text}\n... (a rank may print at most {size_text(MAX_OUTPUT)} in a cell)\n"
 
     def _frames(self, data: bytes) -> Iterator[wire.Frame]:
         return self._decoder.feed(data)  # its threads may go on when it has answered

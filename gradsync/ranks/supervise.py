@@ -1,7 +1,7 @@
-"""Trusted: the loop that watches the ranks of one run until it is decided.
+"""Trusted: the loop that supervises the ranks of one run until its outcome is certain.
 
-It reads what the ranks send, lets each collective start when it fits those of the others,
-and ends the run as soon as all ranks have answered, or one has failed and no other can go on.
+It reads what the ranks send, and lets each collective start once it matches those of the other
+ranks. It ends the run when all ranks have answered, or one has failed and no other can continue.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from gradsync.ranks.patience import Grace, Patience, ProcessorTime
 from gradsync.ranks.standoff import Standoff, Stuck
 from gradsync.records import Event, Failure, Observation
 
-# Events gather while we rest: who reads each at once takes the ranks' cores away.
-REST_SECONDS = 0.001  # more each time that no rank waited for us
-MAX_REST_SECONDS = 0.005  # a rank that has come to its end may be kept waiting for as long
-POLL_SECONDS = 0.05  # how soon the death of a rank is seen whose children hold its sockets open
-START_SECONDS = 120.0  # for ranks to import torch, from a cold disk, and to meet
-GRACE_SECONDS = 1.0  # for ranks that still compute when another has failed
-SETTLE_SECONDS = 0.4  # for data already on its way, where a collective can do without some rank
-MAX_EVENTS = 200_000  # kept of a run, of which one that says much counts as many
-MAX_OPEN = 20_000  # collectives that a rank has entered and not yet left
-MAX_POSTED = 100_000  # messages of a rank that nobody has taken, or sent
+# Events gather while the loop rests: reading each one at once would take cores from the ranks.
+REST_SECONDS = 0.001  # added each time that no rank waits for a reply
+MAX_REST_SECONDS = 0.005  # a rank that has finished may wait so long for a reply
+POLL_SECONDS = 0.05  # between two looks for dead ranks, whose children may keep sockets open
+START_SECONDS = 120.0  # for ranks to import torch from a cold disk and start a process group
+GRACE_SECONDS = 1.0  # for ranks that are still computing when another has failed
+SETTLE_SECONDS = 0.4  # for data on its way, where a collective can complete without some rank
+MAX_EVENTS = 200_000  # of a run that are kept; a large event counts as several
+MAX_OPEN = 20_000  # collectives of a rank that are not complete
+MAX_POSTED = 100_000  # sends or receives of a rank without a counterpart
 
 
 class Run:
@@ -52,12 +52,12 @@ class Run:
 
         Args:
             crew: the processes.
-            members: what is known of each rank.
-            standoff: what the ranks have entered before.
-            shows: tells whether a rank's stack frame in a file is worth naming.
-            timeout: seconds after which ranks that still run are late.
-            grace: seconds that the other ranks may compute on once one has failed.
-            processor_seconds: that each rank may use before it is late, too.
+            members: the state of each rank.
+            standoff: the collectives that the ranks have entered so far.
+            shows: tells whether a message may name a stack frame in a file.
+            timeout: the time limit in seconds.
+            grace: seconds for the other ranks to continue once one has failed.
+            processor_seconds: the limit of processor time for each rank.
         """
         self._crew = crew
         self._members = members
@@ -68,21 +68,21 @@ class Run:
         self._processor_seconds = processor_seconds
         self._processor_time: ProcessorTime | None = None
         self.began = time.monotonic()
-        self.nonce = secrets.token_hex(16)  # the answer of another run can't serve this one
-        self._looked = self.began  # for deaths
+        self.nonce = secrets.token_hex(16)  # an answer from another run is refused
+        self._looked = self.began  # when dead ranks were last looked for
         self._events: list[Event] = []
-        self._kept = 0  # how much that is
-        self._limit: Patience | None = None  # for the whole run, once all ranks are ready
+        self._kept = 0  # the weight of these events
+        self._limit: Patience | None = None  # for the whole run; starts when all ranks are ready
         if all(member.ready for member in members):
             self._limit = Patience(crew, self.began)
         self._grace: Grace | None = None  # for the others, once a rank has failed
         self._stuck: Stuck = {}
         self._stuck_at = self.began
-        self._still: Patience | None = None  # since the same ranks look stuck, after a moment
-        self._pressing = False  # a rank waits for an answer, or has come to its end
+        self._still: Patience | None = None  # starts when the same ranks have looked stuck a while
+        self._pressing = False  # a rank waits for a reply, or has finished
 
     def observe(self, each_time: Callable[[], None] = lambda: None) -> Observation:
-        """Watch the ranks until the run is decided; call `each_time` after each look at them."""
+        """Supervise the ranks until the outcome is certain; call `each_time` after each read."""
         failure, rest = None, 0.0
         with self._lines() as selector:
             while failure is None and not all(m.answered or m.lost for m in self._members):
@@ -95,7 +95,7 @@ class Run:
         return self.so_far(failure)
 
     def await_end(self, seconds: float) -> list[Member]:
-        """Read on until every rank is over or the time is up; return those that are not over."""
+        """Read until every rank is over or the time is up; return the ranks that are not over."""
         patience = Patience(self._crew, time.monotonic())
         with self._lines() as selector:
             while late := [member for member in self._members if not member.over]:
@@ -107,7 +107,7 @@ class Run:
 
     @contextmanager
     def _lines(self) -> Iterator[selectors.BaseSelector]:
-        with selectors.PollSelector() as selector:  # a user's watches of epoll can be used up
+        with selectors.PollSelector() as selector:  # the user's epoll watches may be used up
             for member in self._members:
                 hear = functools.partial(self._hear, member)
                 selector.register(member.lines.channel, selectors.EVENT_READ, hear)
@@ -121,7 +121,7 @@ class Run:
                 selector.unregister(key.fileobj)
 
     def _hear(self, member: Member) -> bool:
-        """Take what a rank sent; False when nothing more can come."""
+        """Process what a rank sent; return False when it can send nothing more."""
         for frame in member.hear():
             self._take(frame, member)
         return not member.closed
@@ -129,7 +129,7 @@ class Run:
     def _take(self, frame: wire.Frame, member: Member) -> None:
         try:
             if frame.kind != "raised" and member.ready == (frame.kind == "ready"):
-                raise wire.WireError(f"it sent {frame.kind[:40]!r} out of turn")
+                raise wire.WireError(f"it sent {frame.kind[:40]!r} at the wrong time")
             if frame.kind == "events":
                 asks = frame.header.get("asks") is True
                 self._pressing = self._pressing or asks
@@ -141,20 +141,20 @@ class Run:
                 self._take_ready(member)
             elif frame.kind == "answer":
                 if frame.header.get("nonce") != self.nonce:
-                    raise wire.WireError("it sent an answer that is not to this run's question")
+                    raise wire.WireError("its answer does not belong to this run")
                 member.value = values.decode(frame.header.get("value"), frame.body)
                 member.answered = True
             elif frame.kind == "raised":
                 member.raised = Raised.read(frame.header)
             else:
-                raise wire.WireError(f"it sent a frame of an unknown kind, {frame.kind[:40]!r}")
+                raise wire.WireError(f"it sent a frame of the unknown kind {frame.kind[:40]!r}")
         except wire.WireError as problem:
             member.breaks(str(problem))
 
     def _take_ready(self, member: Member) -> None:
-        """Let the ranks begin together: who leaves early breaks the start of slower ones."""
+        """Start all ranks together: one that exits early would break the start of slower ones."""
         if member.ready:
-            raise wire.WireError("it said once more that it is ready")
+            raise wire.WireError("it reported twice that it is ready")
         member.ready = True
         if self._limit is None and all(other.ready for other in self._members):
             for other in self._members:
@@ -169,14 +169,14 @@ class Run:
         else:
             event = events.light(event)
         if self._standoff.count_open(member.rank) > MAX_OPEN:
-            raise wire.WireError(f"it entered {MAX_OPEN:,} collectives and left none of them")
+            raise wire.WireError(f"it entered {MAX_OPEN:,} collectives and completed none")
         if self._standoff.count_posted(member.rank) > MAX_POSTED:
-            raise wire.WireError(f"it posted {MAX_POSTED:,} messages that no rank has the other of")
+            raise wire.WireError(f"it posted {MAX_POSTED:,} unmatched messages")
         if self._standoff.feed(event) and event.kind == "enter" and asks:
             member.go()
 
     def _decide(self, now: float) -> Failure | None:
-        """Return the failure once it is certain, None while the run may still succeed."""
+        """Return the failure once it is certain, or None while the run may still succeed."""
         if now - self._looked > POLL_SECONDS:
             self._looked = now
             self._notice_deaths()
@@ -200,7 +200,7 @@ class Run:
         return self._late(live, now)
 
     def _proof(self, stuck: Stuck, live: set[int], now: float) -> Stuck | None:
-        """Return the ranks that can't go on for certain, once nobody else will tell us more."""
+        """Return the ranks that certainly can't continue, once no other rank can change this."""
         proof = self._standoff.proved()
         if live == proof.keys():
             return proof
@@ -214,29 +214,29 @@ class Run:
         return proof if certain else None
 
     def _failed(self) -> Failure:
-        """Return what a rank did that failed of itself, not because another did."""
+        """Return the failure of the rank that failed first, not of those it took down."""
         return postmortem.failure(self._members, self._crew, self._standoff, self._shows)
 
     def _notice_deaths(self) -> None:
-        """Close the books on ranks that have ended, though a child may hold their sockets open."""
+        """Mark ranks whose process has ended as closed, even if a child keeps sockets open."""
         for rank, code in self._crew.exit_codes().items():
             member = self._members[rank]
             if member.exit_code is None:
                 member.exit_code = code
-            elif not member.over:  # seen dead a while ago: all that it sent has been read
+            elif not member.over:  # it was already dead at the last look: all it sent has been read
                 member.closed = True
 
     def _let_survivors_end(self) -> None:
-        """Once a rank is lost, let those that are done go, as they would without us.
+        """Once a rank is lost, let finished ranks exit, as they would in an ordinary run.
 
-        Their end breaks their connections, and so tells ranks that have none to the lost one.
+        This breaks their connections, which informs ranks without a connection to the lost one.
         """
         if any(member.lost for member in self._members):
             for member in [member for member in self._members if member.over]:
                 member.dismiss()
 
     def _late(self, live: set[int], now: float) -> Failure | None:
-        """Return what the ranks were at when their time was up."""
+        """Return a timeout failure once the time limit is reached."""
         if self._limit is None:
             if now - self.began > START_SECONDS:
                 raise LauncherError(f"the ranks did not start within {START_SECONDS:g} s")
@@ -256,22 +256,22 @@ class Run:
         return late
 
     def failed(self) -> Failure | None:
-        """Return the failure of a rank, though others may go on."""
+        """Return the failure of a rank, even if other ranks can continue."""
         return self._failed() if any(member.failed for member in self._members) else None
 
     def at_work(self) -> str:
-        """Return what the ranks that are not over are at, and wait in."""
+        """Describe where the ranks that are not over are running or waiting."""
         live = {member.rank for member in self._members if not member.over}
-        return "; ".join(failures.busy_texts(*self._places(live)))
+        return " ".join(failures.busy_texts(*self._places(live)))
 
     def _places(self, live: set[int]) -> tuple[dict[int, str | None], list[Call]]:
-        """Return the line that each busy rank is at, and the calls that the others wait in."""
+        """Return the line of each running rank, and the calls in which the others wait."""
         waits = self._standoff.waits()
         busy = live - waits.keys() or live
         return stacks.now(self._crew, busy, self._shows), list(waits.values())
 
     def so_far(self, failure: Failure | None = None) -> Observation:
-        """Return what has been seen."""
+        """Return what has been observed so far."""
         return Observation(
             world_size=len(self._members),
             values=tuple(member.value for member in self._members),

@@ -72,7 +72,9 @@ def _encode(value: Any, blobs: _Blobs, path: str, depth: int) -> Any:
         return {"bytes": len(value)}
     if isinstance(value, (dict, *CONTAINERS.values())):
         if depth == 0:
-            raise TypeError(f"{path} lies too deep: a rank can return {MAX_DEPTH} levels")
+            raise TypeError(
+                f"{path} is nested too deeply: a rank can return at most {MAX_DEPTH} levels"
+            )
         return _encode_container(value, blobs, path, depth - 1)
     for plain in PLAIN[1:]:  # a subclass travels as what it is underneath
         if isinstance(value, plain):
@@ -111,7 +113,7 @@ def _encode_tensor(tensor: torch.Tensor, blobs: _Blobs, path: str) -> Any:
 
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in TENSOR_DTYPES or tensor.layout != torch.strided:
-        raise TypeError(f"{path} is a {tensor.layout} tensor of {dtype}: no such tensor can travel")
+        raise TypeError(f"{path} is a {tensor.layout} tensor of {dtype}, which a rank can't return")
     # A copy: a tensor of one element is contiguous whatever its stride, and has no bytes to view.
     dense = tensor.cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     blobs.append(dense.reshape(-1).view(torch.uint8).numpy().tobytes())
@@ -120,7 +122,9 @@ def _encode_tensor(tensor: torch.Tensor, blobs: _Blobs, path: str) -> Any:
 
 def _encode_array(array: np.ndarray[Any, Any], blobs: _Blobs, path: str, *, scalar: bool) -> Any:
     if array.dtype.str not in ARRAY_DTYPES:
-        raise TypeError(f"{path} is an array of {array.dtype}: only numbers can travel")
+        raise TypeError(
+            f"{path} is an array of {array.dtype}: a rank can return arrays of numbers only"
+        )
     if scalar and type(array.item()) in PLAIN:
         return array.item()
     blobs.append(array.tobytes())
@@ -136,7 +140,7 @@ def decode(tree: Any, body: bytes) -> Any:
     reader = _Reader(memoryview(body))
     value = _decode(tree, reader, MAX_DEPTH)
     if reader.rest:
-        raise WireError(f"an answer has {len(reader.rest):,} bytes that belong to no tensor")
+        raise WireError(f"its answer has {len(reader.rest):,} bytes that belong to no tensor")
     return value
 
 
@@ -148,11 +152,11 @@ class _Reader:
     def count(self, items: int) -> None:
         self._items += items
         if self._items > MAX_ITEMS:
-            raise WireError(f"an answer has {TOO_MANY}")
+            raise WireError(f"its answer has {TOO_MANY}")
 
     def take(self, size: int) -> bytearray:
         if size > len(self.rest):
-            raise WireError("an answer's tensors are longer than the bytes that came")
+            raise WireError("the tensors of its answer are longer than the bytes that came")
         taken, self.rest = self.rest[:size], self.rest[size:]
         return bytearray(taken)
 
@@ -161,7 +165,7 @@ def _decode(tree: Any, reader: _Reader, depth: int) -> Any:
     if type(tree) in PLAIN:
         return tree
     if type(tree) is not dict or not tree:
-        raise WireError("an answer is not plain data")
+        raise WireError("its answer is not plain data")
     kind, content = next(iter(tree.items()))
     if kind == "tensor":
         return _decode_tensor(content, _shape(tree), reader)
@@ -170,7 +174,7 @@ def _decode(tree: Any, reader: _Reader, depth: int) -> Any:
     if kind == "bytes":
         return bytes(reader.take(_size(content)))
     if type(content) is not list or depth == 0:
-        raise WireError("an answer is not plain data")
+        raise WireError("its answer is not plain data")
     reader.count(len(content))
     return _decode_container(kind, content, reader, depth - 1)
 
@@ -188,21 +192,21 @@ def _decode_container(kind: str, content: list[Any], reader: _Reader, depth: int
             _refuse_collisions(items)
         return CONTAINERS[kind](items)
     except (KeyError, TypeError, ValueError):  # no such kind, no pair, an unhashable key
-        raise WireError("an answer is not plain data") from None
+        raise WireError("its answer is not plain data") from None
 
 
 def _refuse_collisions(keys: Iterable[Any]) -> None:
     """Refuse keys made to have the same hash: a dict of them would take hours to build."""
     seen = Counter(str(hash(key)) for key in keys)  # the hash of a text can't be foreseen
     if seen and max(seen.values()) > MAX_COLLISIONS:
-        raise WireError("an answer holds keys that were made to collide")
+        raise WireError("its answer contains keys with colliding hashes")
 
 
 def _decode_tensor(dtype: Any, shape: list[int], reader: _Reader) -> torch.Tensor:
     import torch
 
     if type(dtype) is not str or dtype not in TENSOR_DTYPES:
-        raise WireError("an answer holds a tensor of an unknown dtype")
+        raise WireError("its answer contains a tensor of an unknown dtype")
     data = reader.take(math.prod(shape) * TENSOR_DTYPES[dtype])
     if dtype == "bool":
         _check_bools(data)
@@ -212,12 +216,12 @@ def _decode_tensor(dtype: Any, shape: list[int], reader: _Reader) -> torch.Tenso
             return torch.empty(shape, dtype=kind)
         return torch.frombuffer(data, dtype=kind).reshape(shape)
     except RuntimeError:  # sides that overflow, one of them 0
-        raise WireError("an answer holds a tensor of an impossible shape") from None
+        raise WireError("its answer contains a tensor with an impossible shape") from None
 
 
 def _decode_array(dtype: Any, shape: list[int], reader: _Reader) -> np.ndarray[Any, Any]:
     if type(dtype) is not str or dtype not in ARRAY_DTYPES:
-        raise WireError("an answer holds an array of an unknown dtype")
+        raise WireError("its answer contains an array of an unknown dtype")
     kind = np.dtype(dtype)
     data = reader.take(math.prod(shape) * kind.itemsize)
     if kind.kind == "b":
@@ -225,22 +229,22 @@ def _decode_array(dtype: Any, shape: list[int], reader: _Reader) -> np.ndarray[A
     try:
         return np.frombuffer(data, dtype=kind).reshape(shape)
     except ValueError:  # more sides than NumPy has, or sides that overflow, one of them 0
-        raise WireError("an answer holds an array of an impossible shape") from None
+        raise WireError("its answer contains an array with an impossible shape") from None
 
 
 def _check_bools(data: bytearray) -> None:
     if data.translate(None, b"\0\1"):
-        raise WireError("an answer holds a bool that is neither true nor false")
+        raise WireError("its answer contains a bool that is neither true nor false")
 
 
 def _shape(tree: dict[str, Any]) -> list[int]:
     shape = tree.get("shape")
     if type(shape) is not list or len(shape) > MAX_DEPTH:
-        raise WireError("an answer holds a tensor without a shape")
+        raise WireError("its answer contains a tensor without a shape")
     return [_size(side) for side in shape]
 
 
 def _size(number: Any) -> int:
     if type(number) is not int or not 0 <= number <= 2**40:
-        raise WireError("an answer holds a size that is none")
+        raise WireError("its answer contains an invalid size")
     return number

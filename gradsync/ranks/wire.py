@@ -44,8 +44,8 @@ def head(kind: str, header: dict[str, Any], size: int, limit: int = MAX_ANSWER) 
     data = json.dumps({**header, "kind": kind}).encode()
     if len(data) > MAX_HEADER or size > limit:
         raise WireError(
-            f"a {kind!r} frame of {len(data) + size:,} bytes is over the limit: "
-            f"it may have {limit:,} bytes of tensors and {MAX_HEADER:,} of the rest"
+            f"the {kind!r} frame of {len(data) + size:,} bytes is over the limit of "
+            f"{limit:,} bytes for tensors and {MAX_HEADER:,} bytes for the rest"
         )
     return PREFIX.pack(len(data), size) + data
 
@@ -84,7 +84,7 @@ class Decoder:
             head_length, body_length = PREFIX.unpack_from(self._buffer)
             if head_length > MAX_HEADER or body_length > MAX_ANSWER:
                 total = head_length + body_length
-                raise WireError(f"a frame announces {total:,} bytes, over the limit")
+                raise WireError(f"it announced a frame of {total:,} bytes, which is over the limit")
             start = PREFIX.size + head_length
             end = start + body_length
             if len(self._buffer) < end:
@@ -99,9 +99,9 @@ def _frame(data: bytes, body: bytes) -> Frame:
     try:
         header = json.loads(data)
     except (ValueError, RecursionError):
-        raise WireError("a frame's header is not JSON") from None
+        raise WireError("the header of its frame is not JSON") from None
     if type(header) is not dict or type(header.get("kind")) is not str:
-        raise WireError("a frame's header has no kind")
+        raise WireError("the header of its frame has no kind")
     return Frame(header.pop("kind"), header, body)
 
 

@@ -1,4 +1,4 @@
-"""Why a notebook's cell did not come to its end on every rank, and which variables remain."""
+"""Describe why a notebook's cell failed, and which variables remain."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class CellFailure:
     """A cell that failed, or that the user stopped."""
 
     seen: Observation
-    stopped: str | None  # what the ranks were doing, where the user stopped them
-    lost: tuple[int, ...]  # ranks that are new processes now
+    stopped: str | None  # what the ranks were doing when the user stopped them
+    lost: tuple[int, ...]  # ranks that were replaced by new processes
     new_group: bool  # whether the next cell has a new process group
     late: tuple[int, ...] = ()  # those of them that could not be interrupted
     lost_variables: tuple[str, ...] = ()  # of the ranks that are lost
@@ -37,7 +37,7 @@ class CellFailure:
 
     @property
     def summary(self) -> str:
-        """One line: the mistake's code and its ranks."""
+        """The code of the mistake and its ranks, in one line."""
         failure = self.seen.failure
         if failure is None:
             return "stopped"
@@ -60,9 +60,11 @@ class CellFailure:
         each = [(f.diagnosis.explanation, f.traceback) for f in self._each[:MAX_SEVERAL]]
         if more := self._each[MAX_SEVERAL:]:
             ranks = sorted(rank for failure in more for rank in failure.diagnosis.ranks)
-            each.append((f"{ranks_text(ranks)} raised further exceptions", ""))
+            each.append((f"{ranks_text(ranks)} raised further exceptions.", ""))
         if self.stopped:
-            each.append((f"you stopped the rest: {self.stopped}" if each else self.stopped, ""))
+            each.append(
+                (f"You stopped the other ranks. {self.stopped}" if each else self.stopped, "")
+            )
         return [(text[:1].upper() + text[1:], traceback) for text, traceback in each]
 
     @property
@@ -72,35 +74,35 @@ class CellFailure:
 
     @property
     def state(self) -> str:
-        """Which ranks keep their variables, and whether they have a new process group."""
+        """Which ranks keep their variables, and whether the next cell has a new process group."""
         if self.goes_on:
             return "Other ranks are still running. The stop button ends the cell on all ranks."
         texts = []
         if self.lost:
-            texts += [self._lost_text, "Run the cells again that made them."]
+            texts += [self._lost_text, "Run the cells that define them again."]
         if len(self.lost) < self.seen.world_size:
             texts.append(f"{'The other' if self.lost else 'All'} ranks keep their variables.")
         if self.new_group:
             texts.append("The next cell has a new process group.")
         elif self.seen.failure and self.seen.failure.diagnosis.code == "group-not-initialised":
-            texts.append("`%ranks reset` starts new ranks with a process group, without variables.")
+            texts.append("`%ranks reset` starts new ranks with a process group and no variables.")
         return " ".join(texts)
 
     @property
     def _lost_text(self) -> str:
-        processes = verb(self.lost, "is a new process: its", "are new processes: their")
+        processes = verb(self.lost, "is a new process, so its", "are new processes, so their")
         names = ", ".join(self.lost_variables[:MAX_NAMES])
         if (more := len(self.lost_variables) - MAX_NAMES) > 0:
             names += f" and {more} more"
-        text = f"{ranks_text(self.lost).capitalize()} {processes} variables are lost"
-        text += f" ({names}), imports too." if names else ", imports too."
+        text = f"{ranks_text(self.lost).capitalize()} {processes} variables and imports are lost"
+        text += f" ({names})." if names else "."
         if self.late:
             text = f"{ranks_text(self.late).capitalize()} could not be interrupted. {text}"
         return text
 
 
 def plain(failed: CellFailure) -> str:
-    """The failure for a terminal."""
+    """Return the failure as text for a terminal."""
     lines = []
     for text, traceback in failed.parts:
         lines += [text, *("  " + line for line in traceback.splitlines())]
@@ -108,13 +110,13 @@ def plain(failed: CellFailure) -> str:
 
 
 def html(failed: CellFailure) -> str:
-    """The failure for a notebook, with the timeline of the ranks' collectives."""
+    """Return the failure as HTML for a notebook, with the timeline of the ranks' collectives."""
     failure = failed.seen.failure
     drawing = timeline.render(failed.seen.events, failed.seen.world_size)
     return _PAGE.render(
         failed=failed,
         diagnosis=failure.diagnosis if failure else None,
-        drawing=Markup(drawing),  # ElementTree has escaped what came from outside
+        drawing=Markup(drawing),  # ElementTree has escaped all text in it
     )
 
 

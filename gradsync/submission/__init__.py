@@ -1,7 +1,7 @@
-"""What a learner handed in, read by name from a folder or an archive.
+"""Read a learner's submission, by file name, from a folder or an archive.
 
-`reading` is the way in: it holds the entries of `folders` and `archives` (tars have a reader of
-their own, `tars`) against the rules for names in `contents`, and what they hold against `sources`.
+`reading` is the entry point. It checks the names of the entries that `folders` and `archives`
+yield against the rules in `contents`, and their content with `sources`. `tars` reads .tar.gz files.
 """
 
 from gradsync.submission.reading import (

@@ -1,7 +1,7 @@
-"""What lies in a submission, by name: what may count, what can't, and what must be told of.
+"""Sort the entries of a submission by name: files that may count, refused files, and others.
 
-Folders and archives hand in their entries one by one, and nothing is believed of them: names are
-compared and never followed, sizes are limits, and a file is read only where its name may count.
+Entries of folders and archives come one by one and are not trusted: names are compared but never
+followed, sizes are limited, and a file is read only if its name may count.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from gradsync.submission.sources import source_flaw
 
 MAX_FILE = 2**20  # bytes of one source file
-MAX_HELD = 16 * MAX_FILE  # bytes of all files whose names may count
+MAX_HELD = 16 * MAX_FILE  # bytes of all files whose names may count, together
 MAX_ENTRIES = 20_000
-TOO_MANY = f"it holds more than {MAX_ENTRIES:,} files: hand in the course's files alone"
+TOO_MANY = f"it has more than {MAX_ENTRIES:,} files: hand in the course's files only"
 MAX_NAME = 255  # characters; no file of a course has a longer name
-FOLDER = "is a folder"  # where it should be a file
+FOLDER = "is a folder"  # instead of a file
 DRIVE = re.compile("[a-z]:", re.IGNORECASE)
 SETTINGS = {"pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml"}
 SHADOWS = {"torch", "torchvision", "numpy", "pytest", "_pytest"}  # as folders
@@ -27,21 +27,21 @@ MODULES = (".py", ".pyc", ".pth", ".so", ".pyd")
 
 
 class Unreadable(Exception):  # noqa: N818 - nothing of ours failed
-    """Nothing of a folder or an archive counts; the message says why."""
+    """A folder or an archive can't be used at all; the message says why."""
 
 
 class Refused(Exception):  # noqa: N818 - nothing of ours failed
-    """A file does not count; the message says why and goes on after its name: "is a link"."""
+    """A file does not count; the message continues a sentence after its name: "is a link"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Something that has a name in a folder or an archive."""
+    """A file or another named item in a folder or an archive."""
 
-    name: str  # whatever stands there, but for a folder's slash at its end
-    size: int  # bytes that it says it has
-    read: Callable[[], bytes]  # raises Refused; of use until the next entry is asked for
-    flaw: str = ""  # why it can't count under any name: "is a link"
+    name: str  # unchecked; without the slash at the end of a folder's name
+    size: int  # bytes, as listed
+    read: Callable[[], bytes]  # raises Refused; call it before asking for the next entry
+    flaw: str = ""  # why it can't count, whatever its name: "is a link"
 
 
 @dataclass(slots=True)
@@ -51,16 +51,16 @@ class Contents:
     phases: Collection[str]  # "phase1"
     wanted: Collection[str]  # "template_trainer.py"
     sources: dict[str, bytes] = field(default_factory=dict)  # by name, "ada/phase1/..." too
-    refused: dict[str, str] = field(default_factory=dict)  # by name: why
+    refused: dict[str, str] = field(default_factory=dict)  # name -> why
     others: set[str] = field(default_factory=set)
     _held: int = 0
 
     def take_all(self, entries: Iterable[Entry]) -> None:
-        """Take the entries of a folder or an archive.
+        """Sort the entries of a folder or an archive.
 
         Raises:
             Unreadable: there are too many, or those that may count are too large together.
-            Refused: the folder or archive itself is not what it should be.
+            Refused: the folder or archive itself can't be used.
         """
         for count, entry in enumerate(entries, 1):
             if count > MAX_ENTRIES:
@@ -69,7 +69,7 @@ class Contents:
                 self._take(entry.name.removeprefix("./"), entry)
 
     def folder(self) -> str:
-        """Return where the course's files lie, with a slash at its end: "", or "ada/".
+        """Return the folder of the course's files, with a slash at its end: "", or "ada/".
 
         Raises:
             Unreadable: there are several such folders.
@@ -77,16 +77,18 @@ class Contents:
         tops = {self._top(name) for name in (*self.sources, *self.refused)}
         if len(tops) > 1 and "" not in tops:
             listed = listing(tops)
-            raise Unreadable(f"the course's files lie in several folders ({listed}): hand in one")
+            raise Unreadable(
+                f"the course's files are in several folders ({listed}): hand in one folder"
+            )
         return "" if "" in tops else next(iter(tops), "")
 
     def misnamed(self) -> list[tuple[str, str]]:
-        """Return names that only look like one that counts, each with that one."""
+        """Return names that resemble a name that counts, each with that name."""
         pairs = ((name, _plain(name)) for name in sorted(self.others))
         return [(name, plain) for name, plain in pairs if name != plain and self._may_count(plain)]
 
     def meddlers(self, top: str) -> set[str]:
-        """Return what would have a say if it were unpacked: modules and pytest's settings."""
+        """Return the names of modules and pytest settings that could affect a run if unpacked."""
         found = set()
         for name in self.others - {name for name, _ in self.misnamed()}:
             parts = name.removeprefix(top).split("/")
@@ -99,12 +101,12 @@ class Contents:
     def _take(self, name: str, entry: Entry) -> None:
         if name.rpartition("/")[2] in self.phases and self._may_count(name):
             if entry.flaw != FOLDER:
-                self.refused[name] = entry.flaw or "is no folder"
+                self.refused[name] = entry.flaw or "is not a folder"
         elif not self._may_count(name):
             self.others.add(name)
         elif name in self.sources or name in self.refused:
             self.sources.pop(name, None)
-            self.refused[name] = "is there more than once: hand in one"
+            self.refused[name] = "occurs more than once: hand in one"
         else:
             try:
                 self.sources[name] = self._read(entry)
@@ -115,17 +117,17 @@ class Contents:
         if entry.flaw:
             raise Refused(entry.flaw)
         if not 0 <= entry.size <= MAX_FILE:
-            raise Refused(f"has {entry.size:,} bytes, {MAX_FILE:,} are allowed")
+            raise Refused(f"has {entry.size:,} bytes, but at most {MAX_FILE:,} are allowed")
         self._held += entry.size
         if self._held > MAX_HELD:
-            raise Unreadable("it holds too many files of the names that the course's files have")
+            raise Unreadable("it has too many files with the names of the course's files")
         source = entry.read()
         if flaw := source_flaw(source):
             raise Refused(flaw)
         return source
 
     def _may_count(self, name: str) -> bool:
-        """Tell whether a name is that of a file or a folder of the course, to the letter."""
+        """Tell whether a name is exactly that of a file or a folder of the course."""
         *folders, last = name.split("/")
         if last in self.phases:
             return len(folders) == 0 or (len(folders) == 1 and _is_top(folders[0]))
@@ -141,26 +143,26 @@ class Contents:
 
 
 def listing(names: Collection[str], most: int = 5) -> str:
-    """Return names in order and safe to print, and of more than a handful how many more."""
+    """Return the first `most` names, sorted and safe to print, and how many more there are."""
     shown = [printed(name) for name in sorted(names)[:most]]
     rest = len(names) - len(shown)
     return ", ".join(shown) + (f" and {rest:,} more" if rest else "")
 
 
 def printed(text: str, longest: int = 120) -> str:
-    """Return untrusted text fit for a line: odd characters escaped, cut where it is long."""
+    """Return untrusted text on one line: unprintable characters escaped, long text cut."""
     if len(text) > longest:
         text = f"{text[: longest - 20]}...{text[-17:]}"
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _is_top(folder: str) -> bool:
-    hidden = folder.startswith((".", "__"))  # .git, __MACOSX, and the folder above: ..
+    hidden = folder.startswith((".", "__"))  # .git, __MACOSX and ..
     return bool(folder) and not hidden and not DRIVE.fullmatch(folder)
 
 
 def _plain(name: str) -> str:
-    """Return what a name comes to on some system: "phase1/x.py" for "../Phase1//x.py "."""
+    """Return what some system may take a name for: "phase1/x.py" for "../Phase1//x.py "."""
     text = unicodedata.normalize("NFKC", name.partition("\0")[0]).casefold().replace("\\", "/")
     parts = [part if part in (".", "..") else part.strip().rstrip(".") for part in text.split("/")]
     path = "/".join(part for part in parts if part and not DRIVE.fullmatch(part))

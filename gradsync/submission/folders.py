@@ -1,4 +1,4 @@
-"""A folder's entries, read so that no link is followed and nothing but a regular file is opened."""
+"""Read the entries of a folder without following links; only regular files are opened."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ NO_LINK = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def kind_flaw(mode: int) -> str:
-    """Return why a thing of this mode is no regular file, "" if it is one."""
+    """Return why something of this mode is not a regular file, or ""."""
     kind = stat.S_IFMT(mode)
-    return "" if kind == stat.S_IFREG else KINDS.get(kind, "is no regular file")
+    return "" if kind == stat.S_IFREG else KINDS.get(kind, "is not a regular file")
 
 
 def open_regular(name: str | Path, folder: int | None = None) -> int:
     """Open a regular file for reading and return its descriptor.
 
-    It is looked at before it is opened, since opening a device can do harm, and after that,
-    since it may have been exchanged meanwhile.
+    Its kind is checked before it is opened, since opening a device can do harm, and again
+    afterwards, since it may have been exchanged in between.
 
     Args:
         name: a path, or a name in `folder`.
         folder: the descriptor of an open folder.
 
     Raises:
-        Refused: it is anything else, such as a link or a pipe, or can't be opened.
+        Refused: it is not a regular file, or can't be opened.
     """
     try:
         _refuse_flaws(os.stat(name, dir_fd=folder, follow_symlinks=False))
@@ -55,15 +55,15 @@ def open_regular(name: str | Path, folder: int | None = None) -> int:
 
 
 def folder_entries(path: Path, phases: Collection[str]) -> Iterator[Entry]:
-    """Yield what lies in a folder, and in its folders of the names `phases`.
+    """Yield the entries of a folder, and of its subfolders with a name in `phases`.
 
     Raises:
-        Refused: it is no folder, or can't be listed.
+        Refused: it is not a folder, or can't be listed.
     """
     try:
         kind = kind_flaw(path.lstat().st_mode)
         if kind != FOLDER:
-            raise Refused(kind or "is no folder")
+            raise Refused(kind or "is not a folder")
         root = os.open(path, NO_LINK | os.O_DIRECTORY)
     except (OSError, ValueError) as problem:
         raise Refused(_why(problem)) from None
@@ -109,7 +109,7 @@ def _read(name: str, folder: int) -> bytes:
         except OSError as problem:
             raise Refused(_why(problem)) from None
     if len(source) > MAX_FILE:
-        raise Refused(f"grows: it has more than {MAX_FILE:,} bytes")
+        raise Refused(f"grew while it was read: it has more than {MAX_FILE:,} bytes")
     return source
 
 
@@ -121,14 +121,14 @@ def _refuse_flaws(found: os.stat_result) -> None:
 def _flaw(found: os.stat_result) -> str:
     flaw = kind_flaw(found.st_mode)
     if stat.S_ISLNK(found.st_mode):
-        return f"{flaw}: put what it points to in its place"
+        return f"{flaw}: replace it by the file that it points to"
     if not flaw and found.st_nlink > 1:
-        return "is a hard link to a file elsewhere: hand in a copy"
+        return "is a hard link to another file: hand in a copy"
     return flaw
 
 
 def _why(problem: OSError | ValueError) -> str:
     if isinstance(problem, OSError) and problem.errno in (errno.ELOOP, errno.ENOTDIR):
-        return "is a link, or has just been exchanged"
+        return "is a link, or was exchanged while it was read"
     reason = problem.strerror if isinstance(problem, OSError) else str(problem)
     return f"can't be read: {reason}"

@@ -1,7 +1,7 @@
-"""A learner's submission: the files that count, read by name from a folder or an archive.
+"""Read a learner's submission: the files that count, from a folder or an archive.
 
-Nothing of a submission is run or unpacked here: its files come into memory as bytes, those of the
-contract's names alone, and what was missing or refused is noted.
+Nothing is run or unpacked here. Only files with the course's names are read, as bytes in memory.
+Notes list the files that are missing, ignored or refused.
 """
 
 from __future__ import annotations
@@ -16,34 +16,35 @@ from gradsync.errors import UnusableInput
 from gradsync.submission.archives import ENDINGS, archive_entries
 from gradsync.submission.contents import Contents, Refused, Unreadable, listing, printed
 from gradsync.submission.folders import folder_entries
+from gradsync.text import listed
 
 OTHER_KIND = "is not a folder, .zip or .tar.gz"
 STAFF_FILES = {"course.toml", "gradebook.csv", "overrides.csv", "roster.csv"}
-MISNAMED = 5  # of a submission's names that only look right, how many are told
+MISNAMED = 5  # notes on names that are almost right, at most
 
 
 class SubmissionError(UnusableInput):
-    """A path that holds no submission at all."""
+    """There is no submission at a path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What a learner handed in."""
+    """The files of a submission that count, and notes on the others."""
 
     name: str
     files: Mapping[str, bytes]  # "phase1/template_trainer.py" -> its source
-    notes: tuple[str, ...] = ()  # what was missing, ignored or refused, a line each
-    refused: Mapping[str, str] = field(default_factory=dict)  # by file of the contract: why
+    notes: tuple[str, ...] = ()  # on missing, ignored and refused files, one line each
+    refused: Mapping[str, str] = field(default_factory=dict)  # path of a course file -> why
 
 
 def find_submissions(path: Path, course: Course) -> list[Path]:
-    """Return the submissions at `path`: itself, or, where it is a class, those in it.
+    """Return `path` itself if it is a submission, or else the submissions of the class in it.
 
-    A link is followed where it is `path` itself. In a class it is a submission that can't be read,
-    and so is a file of another kind beside the others, such as a .rar, but for the staff's own.
+    If `path` is a link, it is followed. Links in a class, and files of another kind such as a .rar,
+    count as submissions that can't be read; files of the staff do not count.
 
     Raises:
-        SubmissionError: there is nothing at `path`, or nothing in it that could be a submission.
+        SubmissionError: nothing at `path`, or in it, could be a submission.
     """
     try:
         path = path.resolve(strict=True) if path.is_symlink() else path
@@ -51,30 +52,34 @@ def find_submissions(path: Path, course: Course) -> list[Path]:
             return [path]
         if not path.is_dir():
             problem = OTHER_KIND if os.path.lexists(path) else "does not exist"
-            raise SubmissionError(f"{path} {problem}. Name a submission, or a folder of them.")
+            raise SubmissionError(
+                f"{path} {problem}. Name a submission, or a folder of submissions."
+            )
         wanted = [_places(phase, file) for phase in course.phases for file in course.files(phase)]
         if any(_may_be_there(path / place) for places in wanted for place in places):
             return [path]
-        with os.scandir(path) as listed:
-            members = sorted(Path(item.path) for item in listed if _is_member(item))
+        with os.scandir(path) as items:
+            members = sorted(Path(item.path) for item in items if _is_member(item))
     except (OSError, RuntimeError, ValueError) as problem:  # RuntimeError: links in a circle
         raise SubmissionError(f"{path} can't be read: {problem}") from None
     if not any(_may_be_submission(member) for member in members):
-        expected = ", ".join(places[0] for places in wanted)
-        raise SubmissionError(f"{path} holds no submission: none of {expected} is in it.")
+        expected = listed((places[0] for places in wanted), "or")
+        raise SubmissionError(
+            f"There is no submission in {path}. Expected a folder or an archive with {expected}."
+        )
     return members
 
 
 def read_submission(
     path: Path, course: Course, name: str | None = None, phases: Sequence[str] | None = None
 ) -> Submission:
-    """Read what counts of a submission; what can't be read becomes a note, never an exception.
+    """Read the files of a submission that count; a note lists what can't be read.
 
     Args:
-        path: a folder or an archive; no link.
-        course: whose files are looked for.
-        name: of the submission; else its path's.
-        phases: those that are asked for; else all.
+        path: a folder or an archive, not a link.
+        course: the course, which names the files.
+        name: the name of the submission; by default the name of its file.
+        phases: the phases to read; by default all.
     """
     name = name or submission_name(path)
     files = {file for phase in course.phases for file in course.files(phase)}
@@ -92,7 +97,7 @@ def read_submission(
         return Submission(name, {}, (f"unreadable: {printed(path.name)} {problem}",))
     if not (contents.sources or contents.refused or contents.misnamed()):
         holds = f"it has {listing(contents.others)}" if contents.others else "it is empty"
-        what = f"{printed(path.name)} holds none of the course's files: {holds}"
+        what = f"{printed(path.name)} has none of the course's files: {holds}"
         return Submission(name, {}, (f"unreadable: {what}",))
     found = _found(contents, top, course, phases or course.phases)
     sources = {
@@ -101,7 +106,7 @@ def read_submission(
         if member in contents.sources
     }
     notes = _notes(contents, top, found)
-    if path == course.root:  # where a learner works there are settings, too
+    if path == course.root:  # a learner's copy of the course has settings files
         notes = [note for note in notes if not note.startswith("ignored:")]
     return Submission(name, sources, tuple(notes), _refused(contents, found))
 
@@ -112,7 +117,7 @@ def is_archive(path: Path) -> bool:
 
 
 def submission_name(path: Path) -> str:
-    """Return the name under which a submission is graded: its file's, without the ending."""
+    """Return the name of a submission: the name of its file, without the ending."""
     name = path.name if path.is_symlink() else path.resolve().name
     if is_archive(path):
         ending = next(ending for ending in ENDINGS if name.lower().endswith(ending))
@@ -121,14 +126,14 @@ def submission_name(path: Path) -> str:
 
 
 def _places(phase: str, file: str) -> tuple[str, str]:
-    """Return where a file of the contract may lie: in its phase's folder, or loose."""
+    """Return the places where a file of the course may be: in its phase's folder, or at the top."""
     return f"{phase}/{file}", file
 
 
 def _may_be_there(path: Path) -> bool:
     try:
         path.lstat()
-    except PermissionError:  # in a folder that can't be looked into
+    except PermissionError:  # its folder can't be searched
         return True
     except OSError:
         return False
@@ -147,10 +152,9 @@ def _may_be_submission(path: Path) -> bool:
 def _found(
     contents: Contents, top: str, course: Course, phases: Sequence[str]
 ) -> dict[str, str | None]:
-    """Return the member that is each of the contract's files, if one is.
+    """Return the entry for each file of the course, or None.
 
-    Phases share file names, so loose files are taken for those of the first phase that has all of
-    their names.
+    Phases share file names, so files at the top belong to the first phase that has all their names.
     """
     members = {*contents.sources, *contents.refused}
     every = {file for phase in phases for file in course.files(phase)}
@@ -166,9 +170,10 @@ def _found(
 
 
 def _refused(contents: Contents, found: Mapping[str, str | None]) -> dict[str, str]:
-    """Say, by file of the contract, why what stands in its place does not count."""
+    """Return, for each file of the course that was refused, the reason."""
     refused = {
-        meant: f"{printed(name)} is not named {meant}" for name, meant in contents.misnamed()
+        meant: f"{printed(name)} must be named exactly {meant}"
+        for name, meant in contents.misnamed()
     }
     for target, member in found.items():
         if member in contents.refused:
@@ -177,7 +182,7 @@ def _refused(contents: Contents, found: Mapping[str, str | None]) -> dict[str, s
 
 
 def _notes(contents: Contents, top: str, found: Mapping[str, str | None]) -> list[str]:
-    """Say what is missing, refused and ignored, a line each."""
+    """Return notes on missing, refused and ignored files, one line each."""
     begun = {PurePosixPath(target).parts[0] for target, member in found.items() if member}
     missing = [target for target, member in found.items() if member is None]
     gaps = [path if (phase := path.partition("/")[0]) in begun else phase for path in missing]
@@ -186,7 +191,7 @@ def _notes(contents: Contents, top: str, found: Mapping[str, str | None]) -> lis
         if member in contents.refused:
             notes.append(f"refused: {printed(member)} {contents.refused[member]}")
     for name, meant in contents.misnamed()[:MISNAMED]:
-        notes.append(f"refused: {printed(name)} is not named {printed(meant)} to the letter")
+        notes.append(f"refused: {printed(name)} must be named exactly {printed(meant)}")
     if meddlers := contents.meddlers(top):
-        notes.append(f"ignored: {listing(meddlers)} (only the course's own files count)")
+        notes.append(f"ignored: {listing(meddlers)} (only the course's files count)")
     return notes

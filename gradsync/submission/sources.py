@@ -1,4 +1,4 @@
-"""Whether bytes are the text of a Python file."""
+"""Check whether bytes are the source of a Python file."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import io
 import re
 import tokenize
 
-# By the names of Python's codecs. With others a megabyte can take hours to decode (punycode), or
-# what is read is not what an editor shows (unicode_escape).
+# The allowed codecs of Python. Others can take hours to decode a megabyte (punycode), or decode to
+# something other than what an editor shows (unicode_escape).
 ENCODINGS = re.compile(
     r"utf-8(-sig)?|ascii|iso8859-\d+|cp\d+|koi8-[rtu]|mac-\w+|gb\w+|big5\w*|shift_jis\w*|euc_\w+"
 )
-SAVE = "save it as UTF-8, in VS Code by a click on the encoding in the status bar"
-MOSTLY = 0.4  # of all bytes: in UTF-16 every second one of a program is 0
+SAVE = "save it as UTF-8 (in VS Code, click the encoding in the status bar)"
+MOSTLY = 0.4  # share of zero bytes; in UTF-16, almost every second byte of a program is 0
 
 
 def source_flaw(source: bytes) -> str:
-    """Return why a file is no Python source, "" if it is one that can be decoded.
+    """Return why a file is not Python source that can be decoded, or "".
 
-    How it is encoded is found as Python does: by a byte order mark or a comment (PEP 263).
+    The encoding is found as Python finds it: from a byte order mark or a comment (PEP 263).
     """
     if not source.strip():
-        return "is empty: write it, and save it"
+        return "is empty: was it saved?"
     if _is_wide(source):
         return f"is saved as UTF-16 or UTF-32, which Python can't read: {SAVE}"
     if b"\0" in source:
-        return f"holds NUL bytes, which is no Python: {SAVE}"
+        return f"contains NUL bytes, which Python does not allow: {SAVE}"
     try:
         declared, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
         encoding = codecs.lookup(declared).name
@@ -42,14 +42,14 @@ def source_flaw(source: bytes) -> str:
 
 
 def _is_wide(source: bytes) -> bool:
-    """Tell whether text has two or four bytes a character, with a byte order mark or without."""
+    """Tell whether text has two or four bytes per character, with or without a byte order mark."""
     if source.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
         return True
     return any(source[start::2].count(0) > len(source) * MOSTLY for start in (0, 1))
 
 
 def _odd(source: bytes, encoding: str = "utf-8") -> str:
-    """Return where the first byte is that does not belong, and what it may be meant for."""
+    """Return a sentence on the first byte that can't be decoded, and what it may stand for."""
     try:
         source.decode(encoding)
     except UnicodeDecodeError as problem:

@@ -1,4 +1,4 @@
-"""The members of a .tar.gz, which has to be gone through once, from its beginning to its end."""
+"""Read the members of a .tar.gz in one pass, from its beginning to its end."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from gradsync.submission.contents import (
     Unreadable,
     printed,
 )
+from gradsync.text import size_text
 
-MAX_UNPACKED = 256 * 2**20  # bytes of a tar that are looked at
-MAX_HEADERS = 8 * 2**20  # bytes that a tar says of its members beside their own headers
+MAX_UNPACKED = 256 * 2**20  # bytes of a tar that are read
+MAX_HEADERS = 8 * 2**20  # bytes of extended headers in a tar
 CHUNK = 2**16  # bytes read at once
 WITHOUT_DATA = {
     tarfile.DIRTYPE: FOLDER,
@@ -30,27 +31,31 @@ WITHOUT_DATA = {
     tarfile.BLKTYPE: "is a device",
     tarfile.FIFOTYPE: "is a pipe",
 }
-SPARSE = {b"GNU.sparse.size", b"GNU.sparse.map", b"GNU.sparse.major"}  # one is in each form
-SAID = {b"path", b"size", b"GNU.sparse.name", *SPARSE}
+SPARSE = {
+    b"GNU.sparse.size",
+    b"GNU.sparse.map",
+    b"GNU.sparse.major",
+}  # each format has one of these
+FIELDS = {b"path", b"size", b"GNU.sparse.name", *SPARSE}
 
 
 def tar_entries(file: int) -> Iterator[Entry]:
-    """Yield what a .tar.gz holds, from its open descriptor, which is closed at the end.
+    """Yield the entries of a .tar.gz from its open descriptor, which is closed at the end.
 
     Raises:
-        Unreadable: it is none, a broken one, or holds too much.
+        Unreadable: it is not a .tar.gz, is broken, or is too large.
     """
     with io.FileIO(file) as packed, io.BufferedReader(_Inflated(packed), CHUNK) as stream:
         yield from _Tar(cast("BinaryIO", stream)).entries()
-        while stream.read(CHUNK):  # its checksum stands at its end
+        while stream.read(CHUNK):  # reaches the checksum at the end
             pass
 
 
 class _Inflated(io.RawIOBase):
-    """The content of a .gz file, forwards.
+    """The content of a .gz file, read forwards.
 
-    Not gzip.GzipFile, which goes through a header's name byte by byte, and through any number of
-    empty parts without end.
+    gzip.GzipFile is not used: it reads the name in a header byte by byte, and reads any number of
+    empty parts.
     """
 
     def __init__(self, file: io.FileIO) -> None:
@@ -65,7 +70,7 @@ class _Inflated(io.RawIOBase):
         try:
             data = self._next(len(buffer))
         except (zlib.error, OSError) as problem:
-            raise Unreadable(f"it is no tar.gz that can be read: {printed(str(problem))}") from None
+            raise Unreadable(f"it can't be read as a .tar.gz: {printed(str(problem))}") from None
         buffer[: len(data)] = data
         return len(data)
 
@@ -74,31 +79,31 @@ class _Inflated(io.RawIOBase):
             packed = self._inflate.unconsumed_tail or self._file.read(CHUNK)
             data = self._inflate.decompress(packed, most)
             if not (packed or data or self._inflate.eof):
-                raise Unreadable("it ends in the middle: a part of it is missing")
+                raise Unreadable("it is incomplete: a part of it is missing")
             self._read += len(packed) - len(self._inflate.unconsumed_tail)
             self._given += len(data)
             if max(self._read, self._given) > MAX_UNPACKED:
-                size = f"{MAX_UNPACKED // 2**20} MiB"
-                raise Unreadable(f"it holds more than {size}: hand in the course's files alone")
+                size = size_text(MAX_UNPACKED)
+                raise Unreadable(f"it has more than {size}: hand in the course's files only")
             if data:
                 return data
         if (self._inflate.unused_data + self._file.read(CHUNK)).strip(b"\0"):
-            raise Unreadable("more follows after its end: pack it again")
+            raise Unreadable("it has data after its end: pack it again")
         return b""
 
 
 class _Tar:
-    """A tar as it comes, header by header.
+    """A tar, read header by header.
 
-    Not tarfile.TarFile, which reads into memory what a header tells it to, calls itself for
-    each header that is followed by another, and looks for some in quadratic time.
+    tarfile.TarFile is not used: it reads into memory as much as a header says, calls itself for
+    each extended header, and searches for some headers in quadratic time.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self._at = 0  # bytes from its beginning
+        self._at = 0  # bytes from the beginning
         self._headers = 0  # bytes
-        self._said: dict[bytes, bytes] = {}  # by headers of their own, of the member that follows
+        self._fields: dict[bytes, bytes] = {}  # from extended headers, for the next member
 
     def entries(self) -> Iterator[Entry]:
         for _ in range(3 * MAX_ENTRIES):
@@ -107,29 +112,29 @@ class _Tar:
                 return
             member = _member(block)
             if member.type in (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE):
-                self._said.update(_records(self._header(member.size)))
+                self._fields.update(_records(self._header(member.size)))
             elif member.type == tarfile.GNUTYPE_LONGNAME:
-                self._said[b"path"] = self._header(member.size).partition(b"\0")[0]
+                self._fields[b"path"] = self._header(member.size).partition(b"\0")[0]
             elif member.type in (tarfile.XGLTYPE, tarfile.GNUTYPE_LONGLINK):
                 self._skip_to(self._at + _padded(member.size))
             else:
                 yield from self._entry(member, block)
-                self._said = {}
+                self._fields = {}
         raise Unreadable(TOO_MANY)
 
     def _entry(self, member: tarfile.TarInfo, header: bytes) -> Iterator[Entry]:
         flaw = WITHOUT_DATA.get(member.type, "")
         size = 0 if flaw else self._size(member)
-        if not SPARSE.isdisjoint(self._said):
+        if not SPARSE.isdisjoint(self._fields):
             flaw = "is a sparse file"
         elif member.type == tarfile.GNUTYPE_SPARSE:
             flaw, more = "is a sparse file", header[482]
             while more:
                 more = self._content(tarfile.BLOCKSIZE)[504]
         elif not flaw and member.type not in tarfile.REGULAR_TYPES:
-            flaw = "is no regular file"
+            flaw = "is not a regular file"
         end = self._at + _padded(size)
-        names = (self._said.get(b"GNU.sparse.name"), self._said.get(b"path"))
+        names = (self._fields.get(b"GNU.sparse.name"), self._fields.get(b"path"))
         name = next((n.decode("utf-8", "surrogateescape") for n in names if n), member.name)
         if name.endswith("/"):
             flaw = flaw or FOLDER
@@ -137,20 +142,20 @@ class _Tar:
         self._skip_to(end)
 
     def _size(self, member: tarfile.TarInfo) -> int:
-        size = self._said.get(b"size")
+        size = self._fields.get(b"size")
         return member.size if size is None else _number(size)
 
     def _header(self, size: int) -> bytes:
         self._headers += size
         if size < 0 or size > MAX_FILE or self._headers > MAX_HEADERS:
-            raise Unreadable("it has headers of impossible sizes: pack it again")
+            raise Unreadable("it has a header of an impossible size: pack it again")
         return self._content(size)
 
     def _content(self, size: int) -> bytes:
-        """Return the next `size` bytes and go to the block after them."""
+        """Return the next `size` bytes and skip to the next block."""
         content = self._take(size)
         if len(content) < size:
-            raise Unreadable("it ends in the middle: a part of it is missing")
+            raise Unreadable("it is incomplete: a part of it is missing")
         self._skip_to(self._at + _padded(size) - size)
         return content
 
@@ -161,10 +166,10 @@ class _Tar:
 
     def _skip_to(self, end: int) -> None:
         if end < self._at:
-            raise Unreadable("a member of it has a negative size")
+            raise Unreadable("one of its members has a negative size")
         while self._at < end:
             if not self._take(min(CHUNK, end - self._at)):
-                raise Unreadable("it ends in the middle: a part of it is missing")
+                raise Unreadable("it is incomplete: a part of it is missing")
 
 
 def _member(header: bytes) -> tarfile.TarInfo:
@@ -172,11 +177,11 @@ def _member(header: bytes) -> tarfile.TarInfo:
         return tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
     except (tarfile.HeaderError, ValueError) as problem:
         why = printed(str(problem))
-        raise Unreadable(f"it holds no tar that can be read: {why}") from None
+        raise Unreadable(f"its content can't be read as a tar: {why}") from None
 
 
 def _records(content: bytes) -> dict[bytes, bytes]:
-    """Return what matters of a pax header, lines such as "30 path=phase1/template_trainer.py"."""
+    """Return the needed fields of a pax header, such as "30 path=phase1/template_trainer.py"."""
     found, at = {}, 0
     while at < len(content):
         digits = content[at : at + 12].partition(b" ")[0]
@@ -184,8 +189,8 @@ def _records(content: bytes) -> dict[bytes, bytes]:
         record = content[at : at + size]
         key, equals, value = record[len(digits) + 1 : -1].partition(b"=")
         if not equals or len(record) < size or not record.endswith(b"\n"):
-            raise Unreadable("a pax header in it is broken")
-        if key in SAID:
+            raise Unreadable("one of its pax headers is broken")
+        if key in FIELDS:
             found[key] = value
         at += len(record)
     return found
@@ -193,7 +198,7 @@ def _records(content: bytes) -> dict[bytes, bytes]:
 
 def _number(digits: bytes) -> int:
     if not digits.isdigit() or len(digits) > 20:
-        raise Unreadable("a number in it is none")
+        raise Unreadable("one of its numbers is not a number")
     return int(digits)
 
 

@@ -221,7 +221,7 @@ def deadlock(last):
         for rank, shape in last.items()
     ]
     missing = tuple(set(range(4)) - set(last)) or WITHOUT
-    told = Diagnosis("deadlock-rank-missing", missing, "ranks 1, 2 never came", "trainer.py:9")
+    told = Diagnosis("deadlock-rank-missing", missing, "Ranks 1 and 2 returned.", "trainer.py:9")
     return observed([None] * 4, events, Failure("deadlock", told))
 
 
@@ -230,7 +230,7 @@ def test_a_deadlock_of_those_without_a_gradient_is_told_at_its_root(last):
     diagnosis = SKIPPED(deadlock(last), None)
 
     assert diagnosis.code == "none-gradient-skipped"
-    assert diagnosis.explanation.startswith("ranks 1, 2 never came. ranks 1 and 2 had no gradient")
+    assert diagnosis.explanation.startswith("Ranks 1 and 2 returned. ranks 1 and 2 had no gradient")
     assert diagnosis.where == "trainer.py:9"
 
 
@@ -254,7 +254,7 @@ def test_a_barrier_of_some_ranks_is_not_blamed_on_a_missing_gradient():
 def test_a_wait_for_another_gradient_is_not_blamed_on_a_missing_one():
     reduce = Collective("all_reduce", "w", (), ((3,),), label="weight.grad")
     events = [Event(rank, "enter", 0, 0.0, 1, collective=reduce) for rank in (0, 3)]
-    told = Diagnosis("deadlock-rank-missing", WITHOUT, "ranks 1, 2 never came", "trainer.py:9")
+    told = Diagnosis("deadlock-rank-missing", WITHOUT, "Ranks 1 and 2 returned.", "trainer.py:9")
 
     assert SKIPPED(observed([None] * 4, events, Failure("deadlock", told)), None) is None
 

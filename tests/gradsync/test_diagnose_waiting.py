@@ -78,14 +78,14 @@ def waits(rank=0, call=0):
     ],
 )
 def test_a_rank_that_raised_with_nothing_to_go_on_had_yet_to_wait(events, ranks, known):
-    failure = Failure("error", Diagnosis("exception", ranks, "rank 0 raised ZeroDivisionError"))
+    failure = Failure("error", Diagnosis("exception", ranks, "Rank 0 raised ZeroDivisionError."))
 
     diagnosis = raised_before_it_waited(0, "no sample", GUIDE)(observed(events, failure), None)
 
     assert (diagnosis is not None) == known
     if known:
         assert (diagnosis.code, diagnosis.where) == ("no-rank-waits", "trainer.py:1")
-        assert diagnosis.explanation.startswith("rank 0 raised ZeroDivisionError. That rank has")
+        assert diagnosis.explanation.startswith("Rank 0 raised ZeroDivisionError. That rank has")
 
 
 @pytest.mark.parametrize(

@@ -377,7 +377,7 @@ def test_a_kernel_shows_a_deadlock_with_its_timeline(kernel):
 
     assert "<code>deadlock-rank-missing</code>" in shown
     assert "In [6], line 3" in shown
-    assert "never entered barrier" in shown
+    assert "returned without calling barrier" in shown
     assert "<svg" in shown
 
 

@@ -126,4 +126,4 @@ def test_a_wrong_type_is_no_exception_of_ours():
     failure = raised(Raised.read(row), (1, 2))
 
     assert (failure.status, failure.diagnosis.code) == ("failed", "wrong-signature")
-    assert failure.diagnosis.explanation == "ranks 1 and 2: evaluate returns a tuple"
+    assert failure.diagnosis.explanation == "Ranks 1 and 2: evaluate returns a tuple."

@@ -27,8 +27,8 @@ def test_a_loop_ends_when_its_processor_time_is_used_up():
     assert time.monotonic() - began < 30
     assert (failure.status, failure.diagnosis.code) == ("timeout", "too-slow")
     assert failure.diagnosis.ranks == (1,)
-    assert "0.5 s of processor time: rank 1 is at test_processor_time.py:" in str(failure)
-    assert "loop without an end" in failure.diagnosis.explanation
+    assert "0.5 s of processor time. Rank 1 is at test_processor_time.py:" in str(failure)
+    assert "a loop that never ends" in failure.diagnosis.explanation
 
 
 @pytest.mark.parametrize("launcher", ["fork", "spawn"])
@@ -37,8 +37,8 @@ def test_a_sleep_is_no_loop(launcher):
         run_ranks(lambda: time.sleep(60), 2, timeout=1.5, launcher=launcher)
 
     text = caught.value.observation.failure.diagnosis.explanation
-    assert text.startswith("not done after 1.5 s: rank 0 is at ")
-    assert text.endswith("No processor time was used: it may be a sleep or a call that waits")
+    assert text.startswith("The ranks did not finish within 1.5 s. Rank 0 is at ")
+    assert text.endswith("no processor time. Look for a sleep, or for a call that waits.")
 
 
 def test_a_sleep_uses_nothing_up():
@@ -92,5 +92,5 @@ def test_a_check_ends_a_loop_soon(tmp_path, monkeypatch, audience, limited):
 
     [verdict] = report.verdicts
     assert verdict.status == "timeout"
-    assert ("of processor time: rank 0 is at template_trainer.py:" in verdict.message) == limited
-    assert "loop without an end" in verdict.message
+    assert ("of processor time. Rank 0 is at template_trainer.py:" in verdict.message) == limited
+    assert "a loop that never ends" in verdict.message

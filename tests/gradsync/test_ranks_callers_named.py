@@ -60,7 +60,7 @@ def test_the_functions_that_lead_to_a_deadlock_are_told(run):
     diagnosis = run(probe).failure.diagnosis
 
     place = f"template_trainer.py:{LINE} (train -> evaluate -> total)"
-    assert diagnosis.explanation.endswith(f"rank 0 waits there since {place}")
+    assert diagnosis.explanation.endswith(f"Rank 0 is waiting in it, at {place}.")
     assert diagnosis.where == f"template_trainer.py:{LINE}"
 
 
@@ -71,7 +71,7 @@ def test_calls_that_do_not_fit_are_told_with_the_functions_that_lead_there(run):
     failure = run(disagree).failure
 
     assert "(train -> evaluate -> total)" in failure.diagnosis.explanation
-    assert "rank 1: barrier #1 at template_trainer.py" in failure.diagnosis.explanation
+    assert "Rank 1 calls barrier #1, at template_trainer.py" in failure.diagnosis.explanation
 
 
 def test_a_collective_of_the_tests_is_told_as_such(run):
@@ -83,8 +83,8 @@ def test_a_collective_of_the_tests_is_told_as_such(run):
     seen = run(probe)
 
     text = seen.failure.diagnosis.explanation
-    assert text.startswith("rank 0 never entered the test's own barrier #2: it has")
-    assert text.endswith("rank 1 waits there")
+    assert text.startswith("Rank 0 returned without calling the test's own barrier #2.")
+    assert text.endswith("Rank 1 is waiting in it.")
     assert seen.failure.diagnosis.where is None
     assert [call.by_test for call in seen.collectives(1)] == [False, True]
 
@@ -133,7 +133,7 @@ def test_without_files_under_test_all_code_is_the_users():
             inner()
 
     with pytest.raises(
-        RankFailure, match=r"rank 1 waits there since \S+:\d+ \(function -> inner\)"
+        RankFailure, match=r"Rank 1 is waiting in it, at \S+:\d+ \(function -> inner\)"
     ):
         run_ranks(function, 2)
 
@@ -146,5 +146,5 @@ def test_ranks_that_wait_at_a_line_by_different_ways_are_told_apart():
 
     text = story.told().explanation
 
-    assert "rank 0 waits there since a.py:1 (train -> evaluate)" in text
-    assert "rank 1 waits there since a.py:1 (main -> evaluate)" in text
+    assert "Rank 0 is waiting in it, at a.py:1 (train -> evaluate)." in text
+    assert "Rank 1 is waiting in it, at a.py:1 (main -> evaluate)." in text

@@ -140,8 +140,8 @@ def test_a_survivor_that_hangs_is_told_with_its_line_and_who_died(failure_of, he
 
     text = failure.diagnosis.explanation
     assert (failure.status, failure.diagnosis.code) == ("timeout", "too-slow")
-    assert "rank 1 died" in text
-    assert f"rank 2 waits in recv #1 from rank 0 (3 floats) since {here(function)}" in text
+    assert "Rank 1 died." in text
+    assert f"Rank 2 is waiting in recv #1 from rank 0 (3 x float32), at {here(function)}." in text
 
 
 @pytest.mark.parametrize("casualties", [[2], [0, 1], [-1], ["0"]])
@@ -151,5 +151,5 @@ def test_casualties_are_some_of_the_ranks(casualties):
 
 
 def test_without_leave_to_die_the_run_fails():
-    with pytest.raises(RankFailure, match="rank 1 was killed by SIGKILL"):
+    with pytest.raises(RankFailure, match="Rank 1 was killed by SIGKILL"):
         run_ranks(lambda rank: die() if rank == 1 else sum_up(), 2)

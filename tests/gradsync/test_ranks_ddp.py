@@ -95,7 +95,7 @@ def test_a_rank_that_is_late_by_a_step_is_named_after_the_buckets_were_rebuilt()
     failure = failure_of(train)
 
     assert failure.diagnosis.ranks == (1,)
-    assert "never entered all_reduce" in failure.diagnosis.explanation
+    assert "returned without calling all_reduce" in failure.diagnosis.explanation
 
 
 def test_a_rank_that_makes_no_ddp_is_named():
@@ -106,7 +106,7 @@ def test_a_rank_that_makes_no_ddp_is_named():
     failure = failure_of(make)
 
     assert failure.diagnosis.ranks == (2,)
-    assert f"never entered {DDP}" in failure.diagnosis.explanation
+    assert f"returned without calling {DDP}" in failure.diagnosis.explanation
 
 
 def test_a_hook_of_the_programs_own_replaces_ours():

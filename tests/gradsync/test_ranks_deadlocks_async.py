@@ -107,7 +107,7 @@ def test_a_deadlock_beside_an_idle_thread_is_told_when_the_time_is_up():
     failure = caught.value.observation.failure
     assert (failure.status, failure.diagnosis.code) == ("deadlock", "deadlock-rank-missing")
     assert failure.diagnosis.ranks == (1,)
-    assert "not done after 0.5 s" in failure.diagnosis.explanation
+    assert "did not finish within 0.5 s" in failure.diagnosis.explanation
 
 
 def test_polling_in_vain_is_told_when_the_time_is_up(here):

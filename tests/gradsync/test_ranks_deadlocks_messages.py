@@ -17,7 +17,7 @@ def test_everyone_sending_first_is_told(failure_of, here):
     assert failure.diagnosis.code == "deadlock-order-differs"
     assert failure.diagnosis.ranks == (0, 1, 2)
     assert failure.diagnosis.where == here(ring)
-    assert "rank 2 waits in send #1 to rank 0 (3 floats)" in failure.diagnosis.explanation
+    assert "Rank 2 is waiting in send #1 to rank 0 (3 x float32)" in failure.diagnosis.explanation
 
 
 def test_a_recv_that_nobody_sends_for_is_told(failure_of):
@@ -29,7 +29,10 @@ def test_a_recv_that_nobody_sends_for_is_told(failure_of):
 
     assert failure.diagnosis.code == "deadlock-rank-missing"
     assert failure.diagnosis.ranks == (0,)
-    assert "rank 0 never sent what recv #1 from rank 0" in failure.diagnosis.explanation
+    assert (
+        "Rank 0 returned without sending the message that rank 1 is waiting for."
+        in failure.diagnosis.explanation
+    )
 
 
 def test_a_send_that_nobody_receives_is_told(failure_of):
@@ -40,7 +43,10 @@ def test_a_send_that_nobody_receives_is_told(failure_of):
     failure = failure_of(forget)
 
     assert failure.diagnosis.ranks == (0,)
-    assert "rank 0 never received send #1 to rank 0" in failure.diagnosis.explanation
+    assert (
+        "Rank 0 returned without receiving the message that rank 1 is sending."
+        in failure.diagnosis.explanation
+    )
 
 
 def test_a_recv_from_anyone_when_all_have_returned_is_told(failure_of):

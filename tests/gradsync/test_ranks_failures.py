@@ -125,7 +125,10 @@ def test_sys_exit_is_a_crash_whatever_the_code(failure_of, code):
     failure = failure_of(leave)
 
     assert (failure.status, failure.diagnosis.code) == ("crashed", "rank-crashed")
-    assert f"rank 1 ended itself with SystemExit({code})" in failure.diagnosis.explanation
+    assert (
+        f"Rank 1 raised SystemExit({code}) at test_ranks_failures.py:"
+        in failure.diagnosis.explanation
+    )
 
 
 def test_sys_exit_on_import_is_reported_for_the_whole_file():
@@ -154,7 +157,9 @@ def test_a_silent_exit_is_a_crash(failure_of):
 
     assert (failure.status, failure.diagnosis.code) == ("crashed", "rank-crashed")
     assert failure.diagnosis.ranks == (1,)
-    assert "left with exit status 0 before its function returned" in failure.diagnosis.explanation
+    assert (
+        "Rank 1 exited with status 0 before its function returned" in failure.diagnosis.explanation
+    )
 
 
 @both_launchers
@@ -194,7 +199,7 @@ def test_a_death_is_seen_though_a_child_holds_the_ranks_files_open(failure_of):
 
     failure = failure_of(leave_a_child)
 
-    assert "rank 1 left with exit status 3" in failure.diagnosis.explanation
+    assert "Rank 1 exited with status 3" in failure.diagnosis.explanation
 
 
 @pytest.mark.parametrize(
@@ -222,7 +227,7 @@ def test_an_endless_loop_is_told_with_the_line_that_it_is_at(here, launcher):
     assert (failure.status, failure.diagnosis.code) == ("timeout", "too-slow")
     assert failure.diagnosis.ranks == (1,)
     assert abs(int(failure.diagnosis.where.split(":")[1]) - int(here(loop).split(":")[1])) <= 1
-    assert re.search(r"rank 0 waits in barrier #1 since \S+:\d+", failure.diagnosis.explanation)
+    assert re.search(r"Rank 0 is waiting in barrier #1, at \S+:\d+", failure.diagnosis.explanation)
 
 
 def test_the_line_is_told_of_a_rank_that_hangs_inside_a_library(here):
@@ -266,7 +271,7 @@ def test_of_what_came_back_and_is_no_use_no_more_is_said_than_is_known(message, 
 
     text = exceptions.raised(error, (0,)).diagnosis.explanation
 
-    assert hint in text if hint else text.endswith(f"can't be used (TypeError: {message})")
+    assert hint in text if hint else text.endswith(f"can't be used (TypeError: {message}).")
 
 
 def test_a_stub_is_told_as_unfinished(failure_of):
@@ -286,7 +291,7 @@ def test_a_failure_is_worth_reading():
         run_ranks(fail, 1)
 
     assert re.fullmatch(
-        r"rank 0 raised ValueError: rank 0 is unwell at test_ranks_failures.py:\d+\n\n"
+        r"Rank 0 raised ValueError at test_ranks_failures.py:\d+: rank 0 is unwell\.\n\n"
         r'  test_ranks_failures.py:\d+ in fail: raise ValueError\(f"rank \{rank\} is unwell"\)',
         str(caught.value),
     )

@@ -65,7 +65,9 @@ def test_an_error_of_recursion_names_the_function(function, names):
 
     assert (failure.status, failure.diagnosis.code) == ("error", "exception")
     assert "RecursionError" in failure.diagnosis.explanation
-    assert any(f"recursion: {name} calls itself" in str(failure.diagnosis) for name in names)
+    assert any(
+        f" {name} calls itself in an endless recursion" in str(failure.diagnosis) for name in names
+    )
     assert failure.diagnosis.where.startswith("test_ranks_recursion.py:")
 
 
@@ -74,7 +76,7 @@ def test_a_traceback_shows_a_call_within_itself_once():
 
     assert len(lines) == 2
     assert lines[0].endswith("in descend: return 1 + descend(depth + 1)")
-    assert lines[1] == "(the same 19 times more)"
+    assert lines[1] == "(repeated 19 more times)"
 
 
 @linux_only
@@ -87,7 +89,7 @@ def test_a_stack_that_overflows_is_told_and_blocks_nothing():
 
     assert (failure.status, failure.diagnosis.code) == ("crashed", "rank-crashed")
     assert "SIGSEGV" in failure.diagnosis.explanation
-    assert "deep recursion: forward calls itself" in failure.diagnosis.explanation
+    assert "forward calls itself in an endless recursion" in failure.diagnosis.explanation
     assert failure.diagnosis.where.startswith("test_ranks_recursion.py:")
 
 
@@ -113,7 +115,7 @@ def test_a_recursion_that_takes_all_memory_is_none_of_large_tensors(needs_sandbo
 
     assert (failure.status, failure.diagnosis.code) == ("crashed", "rank-crashed")
     assert "GiB of memory" in failure.diagnosis.explanation
-    assert "deep recursion: descend calls itself" in failure.diagnosis.explanation
+    assert "descend calls itself in an endless recursion" in failure.diagnosis.explanation
 
 
 def test_what_a_rank_writes_of_its_threads_has_an_end(folder):

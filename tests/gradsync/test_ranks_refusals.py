@@ -65,7 +65,7 @@ def test_inputs_beyond_the_limit_are_refused(monkeypatch):
 def test_an_answer_beyond_the_limit_is_told(failure_of):
     failure = failure_of(lambda: bytes(2**28 + 1), 1, process_group=False)
 
-    assert "over the limit: it may have 268,435,456 bytes" in failure.diagnosis.explanation
+    assert "is over the limit of 268,435,456 bytes" in failure.diagnosis.explanation
 
 
 @pytest.mark.parametrize(

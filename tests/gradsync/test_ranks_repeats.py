@@ -46,10 +46,10 @@ def the_error_is_swallowed(rank):
     ("parting", "code", "names"),
     [
         (other_order, "shape-mismatch", "all_reduce #21"),
-        (other_collective, "deadlock-order-differs", "broadcast #21 (3 floats)"),
+        (other_collective, "deadlock-order-differs", "broadcast #21 (3 x float32)"),
         (other_source, "wrong-source", "broadcast #21"),
-        (nobody_waits, "shape-mismatch", "all_reduce #21 (200000 floats)"),
-        (the_error_is_swallowed, "shape-mismatch", "all_reduce #21 (3 floats)"),
+        (nobody_waits, "shape-mismatch", "all_reduce #21 (200000 x float32, shape [200000])"),
+        (the_error_is_swallowed, "shape-mismatch", "all_reduce #21 (3 x float32, shape [3])"),
     ],
 )
 def test_a_mismatch_of_well_known_calls_is_told(failure_of, parting, code, names):

@@ -101,7 +101,7 @@ def test_a_rank_that_prints_too_much_is_cut_off_and_told_so(run):
     outcome = run("print('x' * 2**20) if rank == 1 else None")
 
     text = outcome.observation.output[1]
-    assert text.endswith("... (a rank may print 256 KiB in a cell)\n")
+    assert text.endswith("... (a rank may print at most 256 KiB in a cell)\n")
     assert len(text) < 300_000
 
 
@@ -123,7 +123,7 @@ def test_a_deadlock_ends_the_cell_at_once_and_names_its_line(run):
     diagnosis = outcome.observation.failure.diagnosis
     assert (diagnosis.code, diagnosis.ranks) == ("deadlock-rank-missing", (1,))
     assert diagnosis.where == "In [2]:3"
-    assert "rank 1 never entered all_reduce #1 (2 floats)" in diagnosis.explanation
+    assert "Rank 1 returned without calling all_reduce #1 (2 x float32)." in diagnosis.explanation
     assert seconds < 1
 
 
@@ -261,7 +261,7 @@ def test_each_of_two_deadlocks_names_its_own_call_and_line(run):
     outcome = run("dist.broadcast(x, 0)\n\nif rank:\n    dist.all_reduce(torch.ones(5))")
 
     explanation = outcome.observation.failure.diagnosis.explanation
-    assert "rank 0 never entered all_reduce #2 (5 floats)" in explanation
+    assert "Rank 0 returned without calling all_reduce #2 (5 x float32)." in explanation
     assert "In [2]:4" in explanation
 
 
@@ -269,7 +269,7 @@ def test_ranks_that_do_not_run_a_cell_are_told_as_such(run):
     outcome = run("dist.barrier()", [1, 2])
 
     explanation = outcome.observation.failure.diagnosis.explanation
-    assert "rank 0 never entered barrier #1: this cell does not run on rank 0" in explanation
+    assert "This cell does not run on rank 0, so it never calls barrier #1." in explanation
 
 
 def test_an_exception_is_told_with_its_lines_and_ends_the_others(run):
@@ -277,7 +277,7 @@ def test_an_exception_is_told_with_its_lines_and_ends_the_others(run):
 
     failure = outcome.observation.failure
     assert failure.diagnosis.explanation == (
-        "rank 0 raised ZeroDivisionError: division by zero at In [2]:2"
+        "Rank 0 raised ZeroDivisionError at In [2]:2: division by zero."
     )
     assert failure.traceback == (
         "In [2]:3 in <cell>: inverse(rank)\nIn [2]:2 in inverse: return 1 / n"
@@ -415,8 +415,8 @@ def test_a_stopped_cell_tells_where_its_ranks_were(run):
 
     outcome = run("if rank == 0:\n    while True:\n        pass\ndist.barrier()")
 
-    assert "rank 0 is at In [2]:" in outcome.stopped
-    assert "ranks 1 and 2 wait in barrier #1 since In [2]:4" in outcome.stopped
+    assert "Rank 0 is at In [2]:" in outcome.stopped
+    assert "Ranks 1 and 2 are waiting in barrier #1, at In [2]:4." in outcome.stopped
 
 
 def test_a_rank_that_catches_every_interruption_is_replaced(run):

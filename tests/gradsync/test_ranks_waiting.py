@@ -354,7 +354,7 @@ def test_a_wait_for_several_futures_names_the_one_that_nobody_else_enters():
     failure = caught.value.observation.failure
     assert failure.diagnosis.code == "deadlock-rank-missing"
     assert failure.diagnosis.ranks == (1,)
-    assert "all_reduce #2 (3 floats)" in failure.diagnosis.explanation
+    assert "all_reduce #2 (3 x float32" in failure.diagnosis.explanation
 
 
 def test_who_gave_up_a_wait_may_still_come_elsewhere():

@@ -51,7 +51,7 @@ def test_independent_mistakes_stay_as_they_are():
 def test_what_is_not_written_yet_is_a_root_and_no_symptom():
     said = messages(verdict("average", "unfinished"), verdict("step"), verdict("epoch", "missing"))
 
-    assert said["p/step"].startswith("average is not written yet, which may be the cause: write it")
+    assert said["p/step"].startswith("average is not written yet, which may be the cause. Write it")
     assert said["p/average"] == said["p/epoch"] == "it differs"
 
 

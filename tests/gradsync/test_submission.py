@@ -83,7 +83,7 @@ def test_a_folder_without_any_file_of_the_course_is_unreadable(tmp_path, files, 
     (tmp_path / "ada").mkdir()
     submission = read_submission(as_folder(tmp_path / "ada", files), COURSE)
 
-    assert submission.notes == (f"unreadable: ada holds none of the course's files: {holds}",)
+    assert submission.notes == (f"unreadable: ada has none of the course's files: {holds}",)
 
 
 def test_loose_files_belong_to_the_first_phase_that_has_all_their_names(tmp_path):
@@ -132,8 +132,7 @@ def test_modules_and_settings_are_named_in_one_line(tmp_path):
     submission = read_submission(as_folder(tmp_path / "ada", more), COURSE, phases=["phase1"])
 
     assert submission.notes == (
-        "ignored: phase1/helpers.py, phase1/torch.py, pytest.ini"
-        " (only the course's own files count)",
+        "ignored: phase1/helpers.py, phase1/torch.py, pytest.ini (only the course's files count)",
     )
 
 

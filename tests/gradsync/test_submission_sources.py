@@ -37,7 +37,7 @@ def test_utf_8_is_right_with_a_byte_order_mark_or_without(encoding):
 
 
 def test_a_nul_byte_is_no_python():
-    assert source_flaw(RIGHT.encode() + b"\0").startswith("holds NUL bytes")
+    assert source_flaw(RIGHT.encode() + b"\0").startswith("contains NUL bytes")
 
 
 def no_text(path):
@@ -66,8 +66,8 @@ def absent(path):
     [
         (no_text, f"{TRAINER} is saved as UTF-16"),
         (folder, f"{TRAINER} is a folder"),
-        (link, f"{TRAINER} is a link: put what it points to in its place"),
-        (misnamed, f"phase1/Template_Trainer.py is not named {TRAINER}"),
+        (link, f"{TRAINER} is a link: replace it by the file that it points to"),
+        (misnamed, f"phase1/Template_Trainer.py must be named exactly {TRAINER}"),
         (absent, f"{TRAINER} is not in the submission"),
     ],
 )

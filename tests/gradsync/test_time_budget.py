@@ -102,8 +102,8 @@ def test_an_endless_loop_is_waited_for_twice_and_then_named_as_the_cause(tmp_pat
     assert {(verdict.status, verdict.points) for verdict in verdicts} == {("timeout", 0.0)}
     assert {verdict.diagnosis.where for verdict in verdicts} == {run[0].diagnosis.where}
     assert messages == {
-        'This test was not run because of another one, "A number comes back twice as large", '
-        "which ran into its time limit. Fix that one first."
+        'This test was not run because another one, "A number comes back twice as large", '
+        "reached its time limit. Fix that one first."
     }
 
 

@@ -2,7 +2,7 @@
 
 from gradsync.judge import Mistake
 from gradsync.records import Collective, Diagnosis, Event, Observation
-from gradsync.verdicts import MAX_DRAWN, MAX_TOLD, verdict_of
+from gradsync.verdicts import MAX_DRAWN, MAX_TEXT, verdict_of
 
 
 def verdict(error, *seen):
@@ -15,16 +15,16 @@ def run_of(events):
 
 
 def test_a_text_that_a_submission_made_long_is_cut_and_says_so():
-    text = "x" * (MAX_TOLD + 1_234_567)
+    text = "x" * (MAX_TEXT + 1_234_567)
     seen = verdict(Mistake(text, Diagnosis("exception", (0,), text, where=text)))
 
     for told in (seen.message, seen.diagnosis.explanation, seen.diagnosis.where):
-        assert told.startswith("x" * MAX_TOLD + "...")
-        assert told.endswith("(1,234,567 characters more)")
+        assert told.startswith("x" * MAX_TEXT + "...")
+        assert told.endswith("(1,234,567 more characters)")
 
 
 def test_any_other_text_stays_as_it_is():
-    text = "x" * MAX_TOLD
+    text = "x" * MAX_TEXT
     diagnosis = Diagnosis("exception", (0,), text, where="f.py:1", guide="Training")
     seen = verdict(Mistake(text, diagnosis))
 

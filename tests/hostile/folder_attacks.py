@@ -118,7 +118,7 @@ def folder_in_place_of_a_file(folder):
     return laid_out(folder, {LOADER: HONEST[LOADER], f"{TRAINER}/__init__.py": b""})
 
 
-@attack(note="refused: phase1 is no folder")
+@attack(note="refused: phase1 is not a folder")
 def file_in_place_of_a_phase(folder):
     """A file that has the name of a folder."""
     return laid_out(folder, {"phase1": b""})
@@ -132,7 +132,7 @@ def file_of_holes(folder):
     return eve
 
 
-@attack(note="it holds more than 20,000 files")
+@attack(note="it has more than 20,000 files")
 def folder_of_many_files(folder):
     """More files than anybody hands in."""
     eve = laid_out(folder)
@@ -141,7 +141,7 @@ def folder_of_many_files(folder):
     return eve
 
 
-@attack(LOADER, note="refused: phase1/Template_trainer.py is not named")
+@attack(LOADER, note="refused: phase1/Template_trainer.py must be named exactly")
 def name_of_another_case(folder):
     """A name that is the course's on a file system without cases."""
     return laid_out(folder, {LOADER: HONEST[LOADER], "phase1/Template_trainer.py": HONEST[TRAINER]})
@@ -170,7 +170,7 @@ def source_that_is_no_text(folder):
     return with_trainer(folder, b"x = 1\ny = '\xe9'\n" + SOLUTION * 100)
 
 
-@attack(LOADER, note=f"refused: {TRAINER} holds NUL bytes")
+@attack(LOADER, note=f"refused: {TRAINER} contains NUL bytes")
 def source_with_a_nul(folder):
     """A NUL, at which some programs stop to read."""
     return with_trainer(folder, b"x = 1\n\0y = 2\n")

@@ -41,13 +41,13 @@ def packed(folder: Path, *members: bytes) -> Path:
     return path
 
 
-@attack(LOADER, note=f"refused: ../{TRAINER} is not named {TRAINER}")
+@attack(LOADER, note=f"refused: ../{TRAINER} must be named exactly {TRAINER}")
 def tar_name_goes_up(folder):
     """A name that leaves the folder into which the archive would be unpacked."""
     return packed(folder, member(f"../{TRAINER}", HONEST[TRAINER]))
 
 
-@attack(LOADER, note=f"refused: /{TRAINER} is not named {TRAINER}")
+@attack(LOADER, note=f"refused: /{TRAINER} must be named exactly {TRAINER}")
 def tar_name_is_absolute(folder):
     """A name that starts at the root of the file system, from a header of its own."""
     header = pax({b"path": f"/{TRAINER}".encode()})
@@ -102,7 +102,7 @@ def tar_folder_in_place_of_a_file(folder):
     return packed(folder, member(TRAINER, kind=tarfile.DIRTYPE))
 
 
-@attack(LOADER, note=f"refused: {TRAINER} is no regular file")
+@attack(LOADER, note=f"refused: {TRAINER} is not a regular file")
 def tar_of_an_unknown_kind(folder):
     """A member of a kind that no program knows."""
     return packed(folder, member(TRAINER, HONEST[TRAINER], kind=b"Z"))
@@ -124,7 +124,7 @@ def tar_sparse_by_a_header(folder):
     return packed(folder, pax(SPARSE_HEADER), member("GNUSparseFile.0/x", b"1\n0\n9\n"))
 
 
-@attack(LOADER, note=f"refused: {TRAINER} is there more than once")
+@attack(LOADER, note=f"refused: {TRAINER} occurs more than once")
 def tar_says_it_twice(folder):
     """Two files of one name, as an archive has that was added to."""
     return packed(folder, member(TRAINER, HONEST[TRAINER]), member(f"./{TRAINER}", b"x = 1\n"))
@@ -136,7 +136,7 @@ def tar_of_50_megabytes_of_source(folder):
     return packed(folder, member(TRAINER, b"#" * (50 * 2**20)))
 
 
-@attack(note="it holds more than 256 MiB")
+@attack(note="it has more than 256 MiB")
 def tar_bomb(folder):
     """300 MiB of nothing in 300 kB, before what counts."""
     deflate, block = zlib.compressobj(9, wbits=31), bytes(2**20)
@@ -149,19 +149,19 @@ def tar_bomb(folder):
     return path
 
 
-@attack(note="it ends in the middle")
+@attack(note="it is incomplete")
 def tar_that_says_more_than_it_has(folder):
     """A member that claims to have 8 GB."""
     return packed(folder, member("data.bin", size=8 * 2**30 - 1))
 
 
-@attack(note="it has headers of impossible sizes")
+@attack(note="it has a header of an impossible size")
 def tar_of_a_huge_name(folder):
     """A name of 200 MB, which tarfile would read into memory."""
     return packed(folder, member("././@LongLink", b"x" * (200 * 2**20), tarfile.GNUTYPE_LONGNAME))
 
 
-@attack(note="it has headers of impossible sizes")
+@attack(note="it has a header of an impossible size")
 def tar_of_many_long_names(folder):
     """Names of a megabyte each, which together take long to go through."""
     name = member("././@LongLink", b"x" * 2**20, tarfile.GNUTYPE_LONGNAME)
@@ -177,7 +177,7 @@ def tar_of_headers_without_end(folder):
     )
 
 
-@attack(note="a pax header in it is broken")
+@attack(note="one of its pax headers is broken")
 def tar_of_a_header_that_takes_hours(folder):
     """A megabyte of digits, for which a regular expression needs quadratic time."""
     return packed(folder, member("pax", b"1" * 2**20, tarfile.XHDTYPE), member("x"))
@@ -189,31 +189,31 @@ def tar_that_goes_back(folder):
     return packed(folder, member("data.bin", size=-1024))
 
 
-@attack(note="a number in it is none")
+@attack(note="one of its numbers is not a number")
 def tar_whose_header_says_no_size(folder):
     """A record whose length is a word."""
     return packed(folder, member("pax", b"9a path=x\n", tarfile.XHDTYPE), member("x"))
 
 
-@attack(note="a pax header in it is broken")
+@attack(note="one of its pax headers is broken")
 def tar_of_a_torn_header(folder):
     """A record that claims to be longer than the header."""
     return packed(folder, member("pax", b"99 path=x\n", tarfile.XHDTYPE), member("x"))
 
 
-@attack(note="holds more than 20,000 files")
+@attack(note="has more than 20,000 files")
 def tar_of_many_files(folder):
     """More files than anybody hands in."""
     return packed(folder, member("x") * 20_001)
 
 
-@attack(note="holds more than 20,000 files")
+@attack(note="has more than 20,000 files")
 def tar_of_many_headers(folder):
     """Headers that are no files, so that they might go uncounted."""
     return packed(folder, member("x", kind=tarfile.XGLTYPE) * 60_001)
 
 
-@attack(note="it holds no tar that can be read")
+@attack(note="its content can't be read as a tar")
 def tar_of_noise(folder):
     """A .tar.gz whose content is no tar."""
     path = folder / "eve.tar.gz"
@@ -221,7 +221,7 @@ def tar_of_noise(folder):
     return path
 
 
-@attack(note="it ends in the middle")
+@attack(note="it is incomplete")
 def tar_truncated(folder):
     """An archive that ends before its checksum."""
     path = packed(folder, member(TRAINER, HONEST[TRAINER]))
@@ -229,7 +229,7 @@ def tar_truncated(folder):
     return path
 
 
-@attack(note="it is no tar.gz that can be read")
+@attack(note="it can't be read as a .tar.gz")
 def tar_with_a_wrong_checksum(folder):
     """Bytes that do not fit their checksum, after what counts has been read."""
     path = packed(folder, member(TRAINER, HONEST[TRAINER]))
@@ -239,7 +239,7 @@ def tar_with_a_wrong_checksum(folder):
     return path
 
 
-@attack(note="more follows after its end")
+@attack(note="it has data after its end")
 def tar_with_more_behind_it(folder):
     """A second archive behind the first, which some programs read and others do not."""
     path = packed(folder)
@@ -247,13 +247,13 @@ def tar_with_more_behind_it(folder):
     return path
 
 
-@attack(note="it is no zip archive that can be read")
+@attack(note="it can't be read as a zip archive")
 def tar_with_the_wrong_ending(folder):
     """A tar that calls itself a zip."""
     return packed(folder, member(TRAINER, HONEST[TRAINER])).rename(folder / "eve.zip")
 
 
-@attack(note="it is no tar.gz that can be read")
+@attack(note="it can't be read as a .tar.gz")
 def tar_that_is_not_compressed(folder):
     """A .tar.gz that is only a tar."""
     path = folder / "eve.tar.gz"

@@ -38,55 +38,55 @@ def renamed(folder: Path, name: str) -> Path:
     return packed(folder, [(LOADER, HONEST[LOADER]), (name, HONEST[TRAINER])])
 
 
-@attack(LOADER, note=f"refused: ../{TRAINER} is not named {TRAINER}")
+@attack(LOADER, note=f"refused: ../{TRAINER} must be named exactly {TRAINER}")
 def zip_name_goes_up(folder):
     """A name that leaves the folder into which the archive would be unpacked."""
     return renamed(folder, f"../{TRAINER}")
 
 
-@attack(LOADER, note=f"refused: ada/../{TRAINER} is not named {TRAINER}")
+@attack(LOADER, note=f"refused: ada/../{TRAINER} must be named exactly {TRAINER}")
 def zip_name_goes_down_and_up(folder):
     """A name that says one thing to the eye and another to the file system."""
     return renamed(folder, f"ada/../{TRAINER}")
 
 
-@attack(LOADER, note=f"refused: /{TRAINER} is not named {TRAINER}")
+@attack(LOADER, note=f"refused: /{TRAINER} must be named exactly {TRAINER}")
 def zip_name_is_absolute(folder):
     """A name that starts at the root of the file system."""
     return renamed(folder, f"/{TRAINER}")
 
 
-@attack(LOADER, note=f"refused: C:/{TRAINER} is not named {TRAINER}")
+@attack(LOADER, note=f"refused: C:/{TRAINER} must be named exactly {TRAINER}")
 def zip_name_has_a_drive(folder):
     """A name that starts at the root of a drive."""
     return renamed(folder, f"C:/{TRAINER}")
 
 
-@attack(LOADER, note=r"refused: phase1\template_trainer.py is not named")
+@attack(LOADER, note=r"refused: phase1\template_trainer.py must be named exactly")
 def zip_name_has_backslashes(folder):
     """A name that is a path on one system and a file's name on another."""
     return renamed(folder, TRAINER.replace("/", "\\"))
 
 
-@attack(LOADER, note="refused: Phase1/Template_Trainer.py is not named")
+@attack(LOADER, note="refused: Phase1/Template_Trainer.py must be named exactly")
 def zip_name_differs_in_case(folder):
     """A name that is the course's on a file system without cases."""
     return renamed(folder, "Phase1/Template_Trainer.py")
 
 
-@attack(LOADER, note=r"refused: phase1/template_trainer.py\n is not named")
+@attack(LOADER, note=r"refused: phase1/template_trainer.py\n must be named exactly")
 def zip_name_ends_in_a_newline(folder):
     """A name that would break the line of a report."""
     return renamed(folder, f"{TRAINER}\n")
 
 
-@attack(LOADER, note=f"is not named {TRAINER} to the letter")
+@attack(LOADER, note=f"must be named exactly {TRAINER}")
 def zip_name_is_written_wide(folder):
     """A name of full-width letters, which Unicode holds for compatible with the course's."""
     return renamed(folder, f"phase1/{''.join(chr(ord(c) + 0xFEE0) for c in 'template')}_trainer.py")
 
 
-@attack(LOADER, note=r"refused: phase1/template_trainer.py\x00.txt is not named")
+@attack(LOADER, note=r"refused: phase1/template_trainer.py\x00.txt must be named exactly")
 def zip_name_has_a_nul(folder):
     """A name that zipfile cuts at the NUL, so that it becomes the course's."""
     path = renamed(folder, f"{TRAINER}_.txt")
@@ -119,7 +119,7 @@ def zip_folder_in_place_of_a_file(folder):
     )
 
 
-@attack(LOADER, note=f"refused: {TRAINER} is there more than once")
+@attack(LOADER, note=f"refused: {TRAINER} occurs more than once")
 def zip_says_it_twice(folder):
     """Two files of one name: which one a program takes depends on the program."""
     twin = TRAINER.replace("trainer", "trainex")
@@ -135,7 +135,7 @@ def zip_encrypted(folder):
     return patched(path, CENTRAL, 8, b"\x01\0")
 
 
-@attack(LOADER, note=f"refused: {TRAINER} is compressed by a rare method")
+@attack(LOADER, note=f"refused: {TRAINER} has an unusual compression method")
 def zip_bomb_by_a_rare_method(folder):
     """LZMA, which zipfile unpacks without a limit."""
     lzma = zipfile.ZipInfo(TRAINER)
@@ -149,21 +149,21 @@ def zip_bomb(folder):
     return packed(folder, [(LOADER, HONEST[LOADER]), (TRAINER, b"#" * (50 * 2**20))])
 
 
-@attack(LOADER, note=f"refused: {TRAINER} is broken in the archive")
+@attack(LOADER, note=f"refused: {TRAINER} is damaged in the archive")
 def zip_bomb_that_lies(folder):
     """50 MB that call themselves 100 bytes."""
     path = zip_bomb(folder)
     return patched(path, CENTRAL, 24, struct.pack("<I", 100))
 
 
-@attack(LOADER, note=f"refused: {TRAINER} is broken in the archive")
+@attack(LOADER, note=f"refused: {TRAINER} is damaged in the archive")
 def zip_says_more_than_it_has(folder):
     """A file that is shorter than the archive says."""
     path = packed(folder, HONEST.items())
     return patched(path, CENTRAL, 24, struct.pack("<I", 1000))
 
 
-@attack(note="the course's files lie in several folders")
+@attack(note="the course's files are in several folders")
 def zip_of_folders_that_share_their_bytes(folder):
     """10,000 files that are one and the same 100 kB, as in the bombs of overlapping files."""
     body = zipfile.ZipInfo("x")
@@ -180,14 +180,14 @@ def zip_of_folders_that_share_their_bytes(folder):
     return path
 
 
-@attack(note="holds too many files of the names")
+@attack(note="has too many files with the names")
 def zip_of_too_many_that_may_count(folder):
     """Copies in folder after folder, each of which might be the one that counts."""
     names = (f"t{i}/template_trainer.py" for i in range(20))
     return packed(folder, [(name, b"#" * 2**20) for name in names])
 
 
-@attack(note="holds none of the course's files: it has ada.zip")
+@attack(note="has none of the course's files: it has ada.zip")
 def zip_in_a_zip(folder):
     """An archive in the archive, and so on."""
     inner = packed(folder, HONEST.items()).read_bytes()
@@ -208,7 +208,7 @@ def zip_of_a_million_files(folder):
     return path
 
 
-@attack(note="holds more than 20,000 files")
+@attack(note="has more than 20,000 files")
 def zip_of_many_files(folder):
     """More files than anybody hands in, in a list that is short enough."""
     return packed(folder, ((f"{i}", b"") for i in range(20_001)), zipfile.ZIP_STORED)
@@ -221,21 +221,21 @@ def zip_of_huge_names(folder):
     return packed(folder, [*HONEST.items(), *huge, ("conftest.py", b"")])
 
 
-@attack(note="is no zip archive that can be read")
+@attack(note="can't be read as a zip archive")
 def zip_whose_list_lies_elsewhere(folder):
     """A list of files that claims to have 4 GB."""
     path = packed(folder, HONEST.items())
     return patched(path, END, 12, struct.pack("<I", 2**32 - 2))
 
 
-@attack(LOADER, note=f"refused: {TRAINER} is broken in the archive")
+@attack(LOADER, note=f"refused: {TRAINER} is damaged in the archive")
 def zip_that_contradicts_itself(folder):
     """One name in the list of files, another where the file stands."""
     path = packed(folder, HONEST.items())
     return patched(path, LOCAL, 30, b"phase2")
 
 
-@attack(LOADER, note=f"refused: {TRAINER} is broken in the archive")
+@attack(LOADER, note=f"refused: {TRAINER} is damaged in the archive")
 def zip_with_a_flipped_bit(folder):
     """Bytes that do not fit their checksum."""
     path = packed(folder, HONEST.items(), zipfile.ZIP_STORED)
@@ -251,13 +251,13 @@ def zip_truncated(folder):
     return path
 
 
-@attack(note="is no tar.gz that can be read")
+@attack(note="can't be read as a .tar.gz")
 def zip_with_the_wrong_ending(folder):
     """A zip that calls itself a tar."""
     return packed(folder, HONEST.items()).rename(folder / "eve.tar.gz")
 
 
-@attack(note="the course's files lie in several folders")
+@attack(note="the course's files are in several folders")
 def zip_of_two_submissions(folder):
     """A neighbour's work beside one's own."""
     files = [(f"{who}/{name}", HONEST[name]) for who in ("ada", "eve") for name in HONEST]

@@ -39,8 +39,8 @@ def test_what_all_ranks_say_alike_is_shown_once(lab):
 def test_a_deadlock_is_explained_with_its_timeline(lab):
     lab.run(2)
 
-    text = lab.output(2, "never entered all_reduce #1")
-    assert "Ranks 1 and 2 never entered all_reduce #1 (2 floats)" in text
+    text = lab.output(2, "returned without calling all_reduce #1")
+    assert "Ranks 1 and 2 returned without calling all_reduce #1 (2 x float32)." in text
     assert "All ranks keep their variables" in text
     drawing = lab.page.locator(".gs-failure svg").first.bounding_box()
     assert drawing["width"] > 500

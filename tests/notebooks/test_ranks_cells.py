@@ -95,7 +95,7 @@ def test_a_deadlocked_cell_ends_in_a_second_with_its_explanation_and_timeline(ru
     assert failed.status == "error"
     assert failed.seconds < 1
     assert failed.error == "CellFailed: deadlock-rank-missing (ranks 1 and 2), explained above"
-    assert "Ranks 1 and 2 never entered all_reduce #1 (2 floats)" in failed.text
+    assert "Ranks 1 and 2 returned without calling all_reduce #1 (2 x float32)." in failed.text
     assert "All ranks keep their variables. The next cell has a new process group." in failed.text
     assert "<svg" in failed.html
     assert run("%%ranks 4\ndist.all_reduce(x)\nkept").text == (
@@ -321,7 +321,7 @@ def test_the_stop_button_ends_a_cell_and_leaves_the_ranks_usable(fresh):
     stopped = fresh.finish(request)
 
     assert stopped.status == "error"
-    assert "Rank 0 is at In [4]:3; rank 1 waits in barrier #1 since In [4]:4" in stopped.text
+    assert "Rank 0 is at In [4]:3. Rank 1 is waiting in barrier #1, at In [4]:4." in stopped.text
     assert fresh.run("%%ranks 2\ndist.barrier()\nkept").text == "[rank 0] 0\n[rank 1] 1"
 
 

@@ -41,7 +41,7 @@ def everyone_sends(seen, _expected):
         return None
     told = failure.diagnosis
     text = (
-        f"{told.explanation}. Every rank waits in a send, so that nobody is left to receive: a "
+        f"{told.explanation} Every rank waits in a send, so that nobody is left to receive: a "
         "send may block until its receiver has come"
     )
     return Diagnosis(told.code, told.ranks, text, told.where, GUIDE)
