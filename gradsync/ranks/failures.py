@@ -9,8 +9,10 @@ from dataclasses import replace
 from gradsync.ranks.exceptions import endless_text
 from gradsync.ranks.standoff import Call
 from gradsync.ranks.wording import ranks_text, waits_texts
-from gradsync.records import Diagnosis, Failure
+from gradsync.records import Collective, Diagnosis, Failure
 
+MAX_OPEN = 20_000  # collectives that a rank has entered and not yet left
+MAX_POSTED = 100_000  # messages of a rank that nobody has taken, or sent
 IDLE = 0.5  # seconds of processor time, in many of waiting, that are as good as none
 
 
@@ -82,6 +84,29 @@ def busy_texts(busy: dict[int, str | None], waiting: Iterable[Call]) -> list[str
         for rank, where in sorted(busy.items())
     ]
     return [*told, *waits_texts(waiting)]
+
+
+def too_many(started: int, posted: int) -> bool:
+    """Tell whether a rank has more calls under way than can be kept, or than any program needs."""
+    return started > MAX_OPEN or posted > MAX_POSTED
+
+
+def endless_calls(rank: int, started: int, posted: int, last: Collective) -> Failure:
+    """Return the failure of a rank that starts one call after the other and completes none.
+
+    Args:
+        rank: the rank.
+        started: how many collectives it has under way.
+        posted: how many messages, that no rank has taken or sent.
+        last: its last call.
+    """
+    what = f"{started:,} collectives" if started > MAX_OPEN else f"{posted:,} messages"
+    at = f" at {last.where}" if last.where else ""
+    text = (
+        f"rank {rank} has started {what} and none of them is complete; the last one is "
+        f"{last.op}{at}. Is that in a loop without an end?"
+    )
+    return Failure("timeout", Diagnosis("too-slow", (rank,), text, last.where))
 
 
 def late(deadlock: Failure, timeout: Failure) -> Failure:

@@ -30,8 +30,6 @@ START_SECONDS = 120.0  # for ranks to import torch, from a cold disk, and to mee
 GRACE_SECONDS = 1.0  # for ranks that still compute when another has failed
 SETTLE_SECONDS = 0.4  # for data already on its way, where a collective can do without some rank
 MAX_EVENTS = 200_000  # kept of a run, of which one that says much counts as many
-MAX_OPEN = 20_000  # collectives that a rank has entered and not yet left
-MAX_POSTED = 100_000  # messages of a rank that nobody has taken, or sent
 
 
 class Run:
@@ -165,10 +163,10 @@ class Run:
             self._events.append(event)
         else:
             event = events.light(event)
-        if self._standoff.count_open(member.rank) > MAX_OPEN:
-            raise wire.WireError(f"it entered {MAX_OPEN:,} collectives and left none of them")
-        if self._standoff.count_posted(member.rank) > MAX_POSTED:
-            raise wire.WireError(f"it posted {MAX_POSTED:,} messages that no rank has the other of")
+        counts = self._standoff.count_open(member.rank), self._standoff.count_posted(member.rank)
+        if event.collective is not None and failures.too_many(*counts):
+            member.broken = failures.endless_calls(member.rank, *counts, event.collective)
+            return
         if self._standoff.feed(event) and event.kind == "enter" and asks:
             member.go()
 
