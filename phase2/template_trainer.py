@@ -64,7 +64,8 @@ class BucketedGradientAverager:
 
     `finish()` is right also if this rank had no backward, or only backward passes under
     `no_sync()`. Between two calls of `finish()` there is at most one backward outside of
-    `no_sync()`; further ones under `no_sync()` may come before or after it.
+    `no_sync()`; further ones under `no_sync()` may come before or after it. All ranks enter these
+    blocks, but a rank may have no backward in one.
 
     Args:
         model: the same on every rank.
