@@ -63,7 +63,8 @@ class BucketedGradientAverager:
 
     `finish()` also works on a rank that had no backward, or only backward passes under `no_sync()`.
     Between two calls of `finish()` there is at most one backward outside of `no_sync()`; more
-    passes under `no_sync()` may come before or after it.
+    passes under `no_sync()` may come before or after it. All ranks enter these blocks, but a rank
+    may have no backward in one.
 
     Args:
         model: the model, the same on every rank.

@@ -123,6 +123,32 @@ def row_bias_mistake(whole: Any, world_size: int) -> Rule:
     )
 
 
+def bias_left_behind(seen: Sequence[Mapping[str, Any]]) -> Diagnosis | None:
+    """Some ranks have a bias that gets no gradient, beside ranks whose bias gets one.
+
+    A rank that has no bias of its own, since another one adds it for all, is none of these.
+
+    Args:
+        seen: by rank, the gradient of its "bias", and whether it `trains_bias` at all.
+    """
+    idle = [rank for rank, kept in enumerate(seen) if kept["trains_bias"] and is_idle(kept)]
+    used = [rank for rank, kept in enumerate(seen) if not is_idle(kept)]
+    if not idle or not used:
+        return None
+    text = (
+        f"the bias gets a gradient on {ranks_text(used)} and none on {ranks_text(idle)}, which do "
+        "not add theirs. An optimizer moves it on some ranks only, so the ranks no longer have the "
+        "same bias after a step. Add the bias to the sum on every rank: its gradient is then the "
+        f"whole one everywhere, as nn.Linear's"
+    )
+    return Diagnosis("only-one-rank-has-it", tuple(idle), text, guide=GUIDE)
+
+
+def is_idle(kept: Mapping[str, Any]) -> bool:
+    """Tell whether a rank's bias got no gradient, or one of zeros."""
+    return kept["bias"] is None or not bool(kept["bias"].any())
+
+
 def row_output_mistakes(drawn: Mapping[str, Any], outputs: Any, world_size: int) -> list[Rule]:
     """Return the rules for outputs that are not the sum of all products and one bias.
 
@@ -157,8 +183,8 @@ def row_output_mistakes(drawn: Mapping[str, Any], outputs: Any, world_size: int)
     lonely = would_be(
         [outputs] + [outputs - bias] * (world_size - 1),
         "only-one-rank-has-it",
-        "rank 0 alone adds the bias: the outputs are the same on every rank, so each adds it to "
-        "the sum, or one adds it before the sum",
+        "rank 0 alone adds the bias to its outputs: they are the same on every rank, so each rank "
+        "adds the bias to the sum",
         GUIDE,
     )
     return [

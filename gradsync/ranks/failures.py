@@ -9,9 +9,11 @@ from dataclasses import replace
 from gradsync.ranks.calls import Call
 from gradsync.ranks.exceptions import endless_text
 from gradsync.ranks.wording import waits_texts
-from gradsync.records import Diagnosis, Failure
+from gradsync.records import Collective, Diagnosis, Failure
 from gradsync.text import full_stop, ranks_text, verb
 
+MAX_OPEN = 20_000  # collectives of a rank that are not complete
+MAX_POSTED = 100_000  # sends or receives of a rank without a counterpart
 IDLE = 0.5  # seconds of processor time; a rank that used less was waiting, not computing
 
 
@@ -89,6 +91,29 @@ def busy_texts(busy: dict[int, str | None], waiting: Iterable[Call]) -> list[str
         for rank, where in sorted(busy.items())
     ]
     return [*texts, *waits_texts(waiting)]
+
+
+def too_many(started: int, posted: int) -> bool:
+    """Return whether a rank has more incomplete calls than can be kept, or than programs need."""
+    return started > MAX_OPEN or posted > MAX_POSTED
+
+
+def endless_calls(rank: int, started: int, posted: int, last: Collective) -> Failure:
+    """Return the failure of a rank that starts one call after the other and completes none.
+
+    Args:
+        rank: the rank.
+        started: the number of its collectives that are not complete.
+        posted: the number of its sends and receives without a counterpart.
+        last: its last call.
+    """
+    what = f"{started:,} collectives" if started > MAX_OPEN else f"{posted:,} messages"
+    at = f", at {last.where}" if last.where else ""
+    text = (
+        f"Rank {rank} has started {what}, and none of them is complete. The last one is "
+        f"{last.op}{at}. Is it called in an endless loop?"
+    )
+    return Failure("timeout", Diagnosis("too-slow", (rank,), text, last.where))
 
 
 def late(deadlock: Failure, timeout: Failure) -> Failure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import os
 import re
@@ -37,6 +38,7 @@ HERE = Path(__file__).parent
 CALLED = (f"{HERE}{os.sep}", f"{Path(dist.__file__).parent}{os.sep}")  # what starts a collective
 PROBES = f"{HERE.with_name('probes')}{os.sep}"  # what tests call on the ranks
 NO_FUNCTIONS = ("<module>", "<cell>")
+HELD_BY_ITS_FRAME = 3  # references: the frame's, the local variable's, and that of the count
 STARTERS = ("wrapper", "start_group")
 
 
@@ -171,10 +173,24 @@ def _modules(frames: list[FrameType]) -> Iterator[nn.Module]:
     """Yield the modules that these frames hold, each once: a trainer hands on the one it has."""
     seen = set()
     for frame in frames:
-        for value in list(frame.f_locals.values()):
+        for value in _variables(frame):
             if isinstance(value, nn.Module) and id(value) not in seen:
                 seen.add(id(value))
                 yield value
+
+
+def _variables(frame: FrameType) -> list[Any]:
+    """Return the values of a frame's variables, and keep none of them alive.
+
+    Before Python 3.13 a function's frame keeps the dict of its variables that was asked for, until
+    it is asked for again. What the function has let go meanwhile, with its hooks, would live on.
+    """
+    named = frame.f_locals
+    values = list(named.values())
+    is_copy = frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(named, dict)
+    if is_copy and sys.getrefcount(named) == HELD_BY_ITS_FRAME:  # nobody else asked for `locals()`
+        named.clear()
+    return values
 
 
 def _label(module: nn.Module, tensor: torch.Tensor, where: str) -> str | None:

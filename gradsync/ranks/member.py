@@ -27,7 +27,7 @@ class Member:
         self.answered = False
         self.value: Any = None
         self.raised: Raised | None = None
-        self.broken: Failure | None = None  # it broke the protocol
+        self.broken: Failure | None = None  # it broke the protocol, or a limit of the run
         self.closed = False
         self.exit_code: int | None = None
         self.output = bytearray()

@@ -31,8 +31,6 @@ START_SECONDS = 120.0  # for ranks to import torch from a cold disk and start a 
 GRACE_SECONDS = 1.0  # for ranks that are still computing when another has failed
 SETTLE_SECONDS = 0.4  # for data on its way, where a collective can complete without some rank
 MAX_EVENTS = 200_000  # of a run that are kept; a large event counts as several
-MAX_OPEN = 20_000  # collectives of a rank that are not complete
-MAX_POSTED = 100_000  # sends or receives of a rank without a counterpart
 
 
 class Run:
@@ -168,10 +166,10 @@ class Run:
             self._events.append(event)
         else:
             event = events.light(event)
-        if self._standoff.count_open(member.rank) > MAX_OPEN:
-            raise wire.WireError(f"it entered {MAX_OPEN:,} collectives and completed none")
-        if self._standoff.count_posted(member.rank) > MAX_POSTED:
-            raise wire.WireError(f"it posted {MAX_POSTED:,} unmatched messages")
+        counts = self._standoff.count_open(member.rank), self._standoff.count_posted(member.rank)
+        if event.collective is not None and failures.too_many(*counts):
+            member.broken = failures.endless_calls(member.rank, *counts, event.collective)
+            return
         if self._standoff.feed(event) and event.kind == "enter" and asks:
             member.go()
 

@@ -5,6 +5,7 @@ import torch
 
 from gradsync.diagnose import first_diagnosis
 from gradsync.diagnose.parallel_layers import (
+    bias_left_behind,
     column_input_mistake,
     diagnose_beginning,
     diagnose_gathering,
@@ -82,6 +83,28 @@ def test_a_row_layers_outputs_are_known_by_what_made_them(values, code):
     diagnosis = diagnose(values, [OUTPUTS] * 2, row_output_mistakes(FULL, OUTPUTS, 2))
 
     assert diagnosis.code == code
+
+
+@pytest.mark.parametrize(
+    ("gradients", "with_a_bias", "ranks"),
+    [
+        ([BIAS, None], [True, True], (1,)),
+        ([0 * BIAS, BIAS], [True, True], (0,)),
+        ([BIAS, None], [True, False], None),
+        ([BIAS, BIAS], [True, True], None),
+        ([None, None], [True, True], None),  # the way back is lost, which is another mistake
+    ],
+)
+def test_a_bias_that_one_rank_uses_for_all_is_known_where_others_have_one(
+    gradients, with_a_bias, ranks
+):
+    pairs = zip(gradients, with_a_bias, strict=True)
+
+    diagnosis = bias_left_behind([{"bias": grad, "trains_bias": has} for grad, has in pairs])
+
+    assert (diagnosis and (diagnosis.code, diagnosis.ranks)) == (
+        ranks and ("only-one-rank-has-it", ranks)
+    )
 
 
 def test_other_values_are_named_by_rank():

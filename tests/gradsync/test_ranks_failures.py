@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from gradsync import RankFailure, run_ranks
-from gradsync.ranks import exceptions
+from gradsync.ranks import exceptions, failures
 
 both_launchers = pytest.mark.parametrize("launcher", ["fork", "spawn"])
 
@@ -312,3 +312,22 @@ def test_what_was_seen_until_the_failure_is_kept():
     assert (seen.answered, list(seen)) == ((0,), [0, None])
     assert seen.output == ("so far, so good\n",) * 2
     assert [c.op for c in seen.collectives(1)] == ["all_reduce"]
+
+
+def test_a_loop_that_starts_collectives_without_end_is_told_with_its_line(
+    failure_of, here, monkeypatch
+):
+    monkeypatch.setattr(failures, "MAX_OPEN", 100)
+
+    def loop():
+        started = []
+        while True:
+            started.append(dist.all_reduce(torch.ones(1), async_op=True))  # here
+
+    failure = failure_of(loop)
+
+    assert (failure.status, failure.diagnosis.code) == ("timeout", "too-slow")
+    assert failure.diagnosis.where == here(loop)
+    assert "has started 101 collectives and none of them is complete" in (
+        failure.diagnosis.explanation
+    )

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import weakref
 
 import pytest
 import torch
@@ -32,6 +33,25 @@ def test_a_parameter_is_named():
     model = nn.Sequential(nn.Linear(2, 3))
 
     assert label_of(model[0].weight) == "0.weight"
+
+
+def test_what_a_function_lets_go_does_not_live_on_for_a_label():
+    model, other = nn.Linear(2, 3), nn.Linear(2, 3)
+    gone = weakref.ref(other)
+
+    label_of(model.weight)
+    del other
+
+    assert gone() is None
+
+
+def test_the_variables_that_a_function_asked_for_stay_with_it():
+    model = nn.Linear(2, 3)
+    variables = locals()
+
+    label_of(model.weight)
+
+    assert variables["model"] is model
 
 
 def test_a_gradient_is_named():

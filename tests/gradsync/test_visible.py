@@ -19,6 +19,8 @@ SEEN = [
     "says-a-length-that-is-rounded-down",
     "divides-the-batch-size",
     "divides-the-batch-size-by-the-ranks",
+    "divides-the-batch-among-the-ranks",
+    "cuts-before-it-shuffles",
 ]
 
 

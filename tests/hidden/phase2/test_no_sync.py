@@ -2,7 +2,6 @@
 
 import time
 
-import numpy as np
 import torch.distributed as dist
 
 from gradsync.diagnose.buckets import (
@@ -40,20 +39,24 @@ def probe_no_sync(rank, trainer, inputs):
 def probe_second(rank, world_size, trainer, inputs, cases):
     """Return this rank's gradients after two passes in each case of orders."""
     return [
-        send_and_accumulate(rank, world_size, trainer, given, orders[rank])
-        for given, orders in zip(inputs, cases, strict=True)
+        send_and_accumulate(rank, world_size, trainer, given, orders[rank], idle)
+        for given, (orders, idle) in zip(inputs, cases, strict=True)
     ]
 
 
-def send_and_accumulate(rank, world_size, trainer, inputs, order):
-    """Return this rank's gradients after a pass that sends and another under no_sync."""
+def send_and_accumulate(rank, world_size, trainer, inputs, order, idle):
+    """Return this rank's gradients after a pass that sends and another under no_sync.
+
+    The rank `idle` takes no other pass.
+    """
     model = Net()
     averager = trainer.BucketedGradientAverager(model, bucket_cap_mb=SMALL)
     if rank == world_size - 1:
         time.sleep(0.05)  # the others' buckets can't be complete when they call finish()
     backward(model, inputs[0][rank], order)
     with averager.no_sync():
-        backward(model, inputs[1][rank], order)
+        if rank != idle:
+            backward(model, inputs[1][rank], order)
     averager.finish()
     return gradients_of(model)
 
@@ -92,24 +95,30 @@ def test_no_sync_accumulates_and_sends_nothing(ranks, rng):
 @exercise("phase2/BucketedGradientAverager", points=1)
 def test_a_second_backward_before_finish(ranks, rng):
     """What a backward under no_sync adds after another that has sent is averaged as well."""
-    cases = [[ALL, ALL], [ALL, (0, 2)]]  # in the second one rank 1 leaves a branch out
+    # Rank 1 leaves a branch out in the second case, and the whole second pass in the third.
+    cases = [([ALL, ALL], None), ([ALL, (0, 2)], None), ([ALL, ALL], 1)]
     inputs = [draw(rng, 2, 2) for _ in cases]
 
     seen = ranks(probe_second, 2, inputs=by_rank(inputs, 2), cases=cases, mistakes=[unlike_buckets])
 
     by_case = case_by_case(seen, len(cases))
-    for case, orders in enumerate(cases):
+    for case, (orders, idle) in enumerate(cases):
         sent, held = inputs[case][:1], inputs[case][1:]
-        hold_sums_of_passes(by_case[case], held, sent, overwritten, orders=orders)
+        hold_sums_of_passes(by_case[case], held, sent, overwritten, idle, orders=orders)
 
 
-def hold_sums_of_passes(seen, held, sent, departure, **options):
+def hold_sums_of_passes(seen, held, sent, departure, idle=None, **options):
     """Hold gradients against the means over all passes, those `held` back and those `sent`.
 
-    `departure` makes the rule for some that left in a wrong state, from what each rank made.
+    `departure` makes the rule for some that left in a wrong state, from what each rank made. The
+    rank `idle` has no part in those held back.
     """
-    both = own_gradients(np.concatenate([held, sent]), **options)
     parts = own_gradients(held, **options), own_gradients(sent, **options)
+    if idle is not None:
+        parts[0][idle] = {name: 0 * grad for name, grad in parts[0][idle].items()}
+    both = [
+        {name: one[name] + other[name] for name in one} for one, other in zip(*parts, strict=True)
+    ]
     assert_on_every_rank(
         seen,
         mean_of(both),

@@ -30,7 +30,8 @@ GUIDE = "Buckets and overlap"
 MIB = 2**20
 SIZES = [2880, 2400, 3600, 2640, 3120]  # elements: no two of them are within the cap
 CAP = 3700 * 4 / MIB  # MiB
-MIXED = [480, 720, 240, 6000, 360, 600, 120, 840, 960]  # some are within a cap of 1200, one is not
+# Some are within a cap of 1200, one is not; 720 and 440 together are, unless a MiB is 10**6 bytes.
+MIXED = [480, 720, 440, 6000, 360, 600, 120, 840, 960]
 CAPPED = [(MIXED, 1200), (SIZES, 3700)]
 BESIDE = 32  # elements that a bucket may hold besides: flags, counts, or what aligns it
 OBJECT = 4096  # bytes that an object may hold besides its gradients
@@ -142,18 +143,34 @@ def hold_packing(buckets, averaged, sizes, cap, seen):
         "from the last to the first, each as a whole: backward makes the last layer's gradients "
         "first, and these can leave first",
     )
+    for whole, following in parameters_of(buckets, sizes):
+        hold(
+            whole + following + BESIDE > cap,
+            "not-in-buckets",
+            f"there are buckets of {buckets} floats: the one of {whole} leaves without the next "
+            f"parameter, of {following}, though both together are within the cap. A bucket is "
+            "filled until the next parameter would exceed `bucket_cap_mb`, in MiB of 2**20 bytes",
+        )
 
 
 def in_reverse_order(buckets, sizes):
     """Tell whether each bucket is of whole parameters, the last of those that are left."""
-    left = list(sizes)
+    filled = parameters_of(buckets, sizes)
+    return all(bucket - whole <= BESIDE for bucket, (whole, _) in zip(buckets, filled, strict=True))
+
+
+def parameters_of(buckets, sizes):
+    """Return the elements of the whole parameters in each bucket, and of the next parameter.
+
+    After the last one it is as large as can be.
+    """
+    left, filled = list(sizes), []
     for bucket in buckets:
         whole = 0
         while left and whole + left[-1] <= bucket:
             whole += left.pop()
-        if bucket - whole > BESIDE:
-            return False
-    return True
+        filled.append((whole, left[-1] if left else math.inf))
+    return filled
 
 
 @exercise("phase2/BucketedGradientAverager", points=1)

@@ -32,7 +32,7 @@ def hold_parts(parts, count, case, guide):
         ),
         (
             sizes == sorted(sizes, reverse=True),
-            "wrong-length",
+            "unequal-shards",
             f"the sizes are {some(sizes)}: the larger ones come first",
         ),
         (

@@ -7,7 +7,9 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from gradsync.diagnose.parallel_layers import (
+    bias_left_behind,
     column_input_mistake,
+    is_idle,
     layer_gradient_mistakes,
     row_bias_mistake,
     row_input_mistake,
@@ -100,6 +102,7 @@ def pass_through(layer, weight, bias, inputs, upstream):
     leaf = inputs.clone().requires_grad_()
     outputs = tensor_of(layer(leaf), "what the layer's forward returns")
     kept |= {"outputs": outputs, "inputs": None, "weight": None, "bias": None}
+    kept["trains_bias"] = "bias" in named and named["bias"].requires_grad
     if outputs.requires_grad and outputs.shape == upstream.shape:
         outputs.backward(upstream)
         kept |= {"inputs": leaf.grad, **{name: param.grad for name, param in named.items()}}
@@ -216,15 +219,12 @@ def judge_row(seen, drawn, *, input_is_parallel=True, bias=True):
 
 
 def check_row_bias(seen, whole):
-    """Hold the bias's gradient against the whole one, on every rank that adds the bias."""
-    if not all(map(is_idle, seen)):  # one rank may add it for all
+    """Hold the bias's gradient against the whole one, on every rank that has a bias."""
+    hold(bias_left_behind(seen))
+    if not all(map(is_idle, seen)):  # one rank may have it for all
         seen = each(seen, lambda kept: {**kept, "bias": whole} if is_idle(kept) else kept)
     rule = row_bias_mistake(whole, len(seen))
     check_gradient(seen, "bias", [whole] * len(seen), rule)
-
-
-def is_idle(kept):
-    return kept["bias"] is None or not bool(kept["bias"].any())
 
 
 def draw_cases(rng, world_size, outputs, inputs):

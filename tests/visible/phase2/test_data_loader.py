@@ -74,7 +74,10 @@ def test_the_last_row_is_filled_or_cut(ranks):
 
 @exercise("phase2/ResumableDistributedSampler", points=1)
 def test_shuffled_epochs_are_the_same_on_all_ranks(ranks):
-    """20 samples on 2 ranks, shuffled: every sample comes once an epoch, in another order."""
+    """20 samples on 2 ranks, shuffled: every sample comes once an epoch, in another order.
+
+    Of 5 samples `drop_last` leaves out one, but not the same one in each of 30 epochs.
+    """
 
     def probe(rank, world_size, data_loader):
         for set_seed in (random.seed, np.random.seed, torch.manual_seed):
@@ -84,10 +87,16 @@ def test_shuffled_epochs_are_the_same_on_all_ranks(ranks):
         for epoch in (0, 1):
             sampler.set_epoch(epoch)
             epochs.append([int(index) for index in sampler])
-        return epochs
+        cut = data_loader.ResumableDistributedSampler(range(5), world_size, rank, drop_last=True)
+        drawn = set()
+        for epoch in range(30):
+            cut.set_epoch(epoch)
+            drawn |= {int(index) for index in cut}
+        return [*epochs, sorted(drawn)]
 
     seen = ranks(probe, world_size=2)
 
+    never = sorted(set(range(5)) - {*seen[0][2], *seen[1][2]})
     first, second = ([*seen[0][epoch], *seen[1][epoch]] for epoch in (0, 1))
     missing = sorted(set(range(20)) - set(first))
     for holds, code, text in (
@@ -107,6 +116,12 @@ def test_shuffled_epochs_are_the_same_on_all_ranks(ranks):
             "epoch-ignored",
             "after set_epoch(1) the samples come in the order of epoch 0: every epoch needs a "
             "permutation of its own",
+        ),
+        (
+            not never,
+            "samples-missing",
+            f"of 5 samples on 2 ranks, with drop_last, {never} never come in 30 epochs: first all "
+            "samples are shuffled, and then the end of that order is cut",
         ),
     ):
         check(holds, code, f"{text}", ranks=(0, 1), guide=RESUMABLE)

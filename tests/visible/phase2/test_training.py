@@ -67,12 +67,14 @@ class Line(nn.Linear):
     def __init__(self, stop_at=None):
         super().__init__(1, 2)
         self.trained, self.stop_at = 0, stop_at  # samples
+        self.largest = 0  # batch that it is trained on at once
 
     def forward(self, places):
         if self.training:
             if self.trained == self.stop_at:
                 raise KeyboardInterrupt
             self.trained += len(places)
+            self.largest = max(self.largest, len(places))
         return super().forward(places)
 
 
@@ -87,7 +89,8 @@ def go(trainer, info, seed, stop_at=None, **options):
     dist.barrier()  # rank 0 may still be writing
     weights = {name: p.detach().clone() for name, p in model.named_parameters()}
     epochs = [int(row["epoch"]) for row in history]
-    return {"weights": weights, "epochs": epochs, "lines": len(lines), "trained": model.trained}
+    counts = {"lines": len(lines), "trained": model.trained, "largest": model.largest}
+    return {"weights": weights, "epochs": epochs, **counts}
 
 
 @exercise("phase2/train", points=1)
@@ -108,6 +111,13 @@ def test_two_ranks_train_one_model(ranks):
         "after training the ranks have different weights: they have to start from rank 0's, and "
         "to take the same steps",
         ranks=range(2),
+        guide=GUIDE,
+    )
+    check(
+        whole["largest"] == 4,
+        "batch-size-divided",
+        f"with batch_size=4 and 6 samples on each of 2 ranks, train takes {whole['largest']} "
+        "samples at once on rank 0, but should take 4 and then 2: `batch_size` is that of one rank",
         guide=GUIDE,
     )
     check(

@@ -3,7 +3,7 @@
 
 class BucketedGradientAverager:
     def __init__(self, model, bucket_cap_mb=25.0):
-        self.cap = bucket_cap_mb * 10**6
+        self.cap = bucket_cap_mb * 2**20
         self.params = [p for p in model.parameters() if p.requires_grad][::-1]
         self.number = {p: i for i, p in enumerate(self.params)}
         self.stops = [0]  # bucket k has the parameters from stops[k] to stops[k + 1]
