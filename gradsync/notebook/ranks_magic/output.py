@@ -1,4 +1,4 @@
-"""What a cell on N ranks shows in the notebook: its output as it comes, and why it failed."""
+"""Shows the output of a cell on N ranks while it runs, and why the cell failed."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from gradsync.records import Observation
 from gradsync.reports import cell_failure, overlap
 from gradsync.reports import ranks as rank_output
 
-FIRST_SECONDS = 0.4  # a cell that takes longer shows its output before its end
+FIRST_SECONDS = 0.4  # a longer cell shows its output while it runs
 EACH_SECONDS = 0.25  # between two updates
 
 
 class CellOutput:
-    """The one display of a cell's output, which grows while the ranks print."""
+    """The display of a cell's output, which is updated while the ranks print."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
         self._ranks = ranks
-        self._display: str | None = None  # its id, once there is one
+        self._display: str | None = None  # its id, after the first output
         self._next = time.monotonic() + FIRST_SECONDS
         self._shown: list[str] = []
 
     def update(self, printed: Sequence[str]) -> None:
-        """Show what the ranks have printed so far, not too often."""
+        """Show the ranks' output so far, unless the last update was very recent."""
         if time.monotonic() < self._next or list(printed) == self._shown:
             return
         self._next = time.monotonic() + EACH_SECONDS
@@ -35,7 +35,7 @@ class CellOutput:
         self._show(rank_output.fold(printed, [()] * len(printed), self._ranks))
 
     def finish(self, seen: Observation) -> None:
-        """Show all of the ranks' output, with the values that they show."""
+        """Show the ranks' whole output, with the values of last expressions."""
         self._show(rank_output.fold(seen.output, [v or () for v in seen.values], self._ranks))
 
     def _show(self, blocks: list[rank_output.Block]) -> None:
@@ -49,13 +49,13 @@ class CellOutput:
 
 
 def show_timeline(seen: Observation) -> None:
-    """Draw who computed and who was in which collective, and when."""
+    """Draw when each rank computed and when it was in a collective."""
     if drawing := overlap.render(seen.events, seen.world_size):
         _show(drawing, "(a timeline of the collectives, for a notebook in a browser)")
 
 
 def show_failure(outcome: Outcome) -> str | None:
-    """Show why a cell did not come to its end on every rank; return that in one line."""
+    """Show why a cell did not finish on every rank; return a summary, or None if it did."""
     if outcome.stopped is None and outcome.observation.failure is None:
         return None
     failed = cell_failure.CellFailure(
