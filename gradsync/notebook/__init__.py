@@ -1,8 +1,8 @@
-"""Notebooks: `check` and `grade` an exercise that is solved in one, and cells on N ranks.
+"""Notebooks: `check` and `grade` an exercise that is solved in a notebook, and cells on N ranks.
 
-`answer` is the way in. `namespace` finds an answer's source, `definitions` (with `statements`,
-`needs` and `ipython`, all pure) makes the files of a submission from it, `hand_in` puts them
-beside the learner's own, and `locations` names cells where a report names lines of these files.
+Begin with `answer`. `namespace` finds the source of an answer, `definitions` (pure functions)
+makes files from it, `hand_in` combines them with the learner's own files, and
+`definitions.locations` replaces lines of these files in a report by cells and lines.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["check", "grade"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the grader when it is first asked for: `import gradsync.notebook` stays instant."""
+    """Import the grader on first use, so that `import gradsync.notebook` is quick."""
     if name in __all__:
         from gradsync.notebook import answer
 

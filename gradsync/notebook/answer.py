@@ -1,4 +1,4 @@
-"""`check` and `grade`: an exercise that was solved in a notebook, judged as a file would be."""
+"""`check` and `grade`: run the tests of an exercise on an answer from a notebook."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Stopped(KeyboardInterrupt):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result:
-    """What a suite says of an exercise. A notebook shows it as HTML."""
+    """A suite's verdicts on an exercise. A notebook shows them as HTML."""
 
     report: Report
 
@@ -61,12 +61,12 @@ def check(exercise: str, answer: object, *, seed: int | None = None) -> Result:
     """Run the visible tests of an exercise on a function or class of this notebook.
 
     Args:
-        exercise: its name or id: "average_gradients", "phase2/train".
-        answer: the function or class, under any name.
-        seed: of the tests' inputs; a result names its own.
+        exercise: its name or id, such as "average_gradients" or "phase2/train".
+        answer: the function or class; it may have any name.
+        seed: of the tests' random inputs; the result shows its seed.
 
     Raises:
-        CourseError: there is no such exercise, or no course here.
+        CourseError: the exercise does not exist, or no course was found.
         NotebookError: no cell that has run defines the answer.
         GraderError: the grader itself failed.
     """
@@ -78,10 +78,10 @@ def check(exercise: str, answer: object, *, seed: int | None = None) -> Result:
 
 
 def grade(exercise: str, answer: object, *, seed: int | None = None) -> float:
-    """Return the points of an exercise: by its hidden tests if they are here, else the visible.
+    """Return the points of an exercise, from its hidden tests if installed, else the visible ones.
 
-    It shows the verdicts as well. The arguments and errors are those of `check`. The ranks run in
-    a sandbox, if this machine can have one.
+    Also shows the verdicts. Arguments and errors are the same as for `check`. The ranks run in a
+    sandbox if this machine has one.
     """
     with _errors_in_one_line():
         course = find_course()
@@ -122,11 +122,11 @@ def _run(
     answer: object,
     audience: Audience,
     launcher: LauncherName | None,
-    called: str,
+    action: str,
     seed: int | None,
 ) -> Result:
     try:
-        get_launcher(launcher).warm_up()  # while torch is imported here
+        get_launcher(launcher).warm_up()  # in parallel with the import of torch here
         files = hand_in(course, exercise, namespace_of(answer))
         with undisturbed(course.root / "tests"):
             report = grading.grade(
@@ -139,8 +139,8 @@ def _run(
                 launcher=launcher,
             )
     except KeyboardInterrupt:
-        raise Stopped(f"The {called} of {exercise.name} was stopped.") from None
-    command = f'gradsync.notebook.{called}("{exercise.id}", {exercise.name}, '
+        raise Stopped(f"The {action} of {exercise.name} was stopped.") from None
+    command = f'gradsync.notebook.{action}("{exercise.id}", {exercise.name}, '
     return Result(replace(relocate(report, files.modules), command=command))
 
 

@@ -1,4 +1,4 @@
-"""What a learner would have handed in, had the notebook's definitions been written to files."""
+"""Combines a notebook's definitions with the learner's files to a submission."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ NAME = "your notebook"
 
 @dataclass(frozen=True, slots=True)
 class HandIn:
-    """The files of a phase, and where their lines come from."""
+    """The files of a phase, with the origins of their lines."""
 
-    modules: Mapping[str, Module]  # by "phase1/template_trainer.py"
+    modules: Mapping[str, Module]  # keys such as "phase1/template_trainer.py"
 
     @property
     def submission(self) -> Submission:
@@ -27,10 +27,10 @@ class HandIn:
 
 
 def hand_in(course: Course, exercise: Exercise, answer: Namespace) -> HandIn:
-    """Return the files of the exercise's phase as they stand, the notebook's definitions in them.
+    """Return the learner's files of the exercise's phase, with the notebook's definitions added.
 
     Raises:
-        NotebookError: the notebook holds too much text.
+        NotebookError: the notebook contains too much text.
     """
     cells = answer.cells
     if exercise.name not in answer.names:

@@ -1,4 +1,4 @@
-"""Where an object of a notebook is defined: the cells, or the file, and its names there."""
+"""Finds the cells or the file that define an object, and its names there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradsync.ranks.places import is_users
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-IPYTHONS = re.compile(r"_+|_\d+|_i+\d*|_[a-z]h")  # names that IPython gives to what cells return
+IPYTHONS = re.compile(r"_+|_\d+|_i+\d*|_[a-z]h")  # IPython's names for results of cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class Namespace:
 
 
 def namespace_of(answer: object) -> Namespace:
-    """Return the source that defines an object: a file that it was imported from, or the cells.
+    """Return the source that defines an object: the file it was imported from, or the cells.
 
     Raises:
-        NotebookError: no source defines it.
+        NotebookError: no source defines the object.
     """
     module = _own_module(answer)
     shell = running_shell()
@@ -50,13 +50,13 @@ def namespace_of(answer: object) -> Namespace:
 
 
 def running_shell() -> InteractiveShell | None:
-    """Return the IPython that this code runs in, None outside of one."""
+    """Return the IPython shell in which this code runs, or None."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()
 
 
 def _own_module(answer: object) -> ModuleType | None:
-    """Return the user's own module that an object was imported from, if it was."""
+    """Return the user's own module from which an object was imported, or None."""
     name = getattr(answer, "__module__", None)
     if not isinstance(name, str) or name == "__main__":
         return None
@@ -74,11 +74,11 @@ def _of_file(module: ModuleType) -> tuple[Cell, ...]:
     try:
         return (Cell(Path(path).name, Path(path).read_text(encoding="utf-8", errors="replace")),)
     except OSError as problem:
-        raise NotebookError(f"{path} can't be read: {problem}") from None
+        raise NotebookError(f"{path} can't be read: {problem}.") from None
 
 
 def _of_history(shell: InteractiveShell) -> tuple[Cell, ...]:
-    """Return the cells that have run, the latest if they are too many."""
+    """Return the cells that have run, or only the latest if there is too much code."""
     history = shell.history_manager
     if history is None:
         return ()
@@ -93,9 +93,9 @@ def _of_history(shell: InteractiveShell) -> tuple[Cell, ...]:
 
 
 def _run(raw: Sequence[str], parsed: Sequence[str]) -> Iterator[Cell]:
-    """Yield the cells that are valid Python, the latest first: the others have not run."""
+    """Yield the cells that are valid Python, the latest first: other cells have not run."""
     for number in reversed(range(1, min(len(raw), len(parsed)))):
-        # As typed, for its line numbers; else as IPython has rewritten it.
+        # The text as typed has the right line numbers; if it is invalid, use IPython's version.
         for source in (raw[number], parsed[number]):
             cell = Cell(f"In [{number}]", source)
             if defined_in(cell) is not None:
@@ -104,7 +104,7 @@ def _run(raw: Sequence[str], parsed: Sequence[str]) -> Iterator[Cell]:
 
 
 def _names(answer: object, variables: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of an object: those of variables, or its own where no variable has it."""
+    """Yield the variables that have the object, and its own name if no variable has that name."""
     for name, value in list(variables.items()):
         if value is answer and not IPYTHONS.fullmatch(name):
             yield name
@@ -115,10 +115,10 @@ def _names(answer: object, variables: Mapping[str, Any]) -> Iterator[str]:
 
 def _unknown_text(answer: object, variables: Mapping[str, Any]) -> str:
     names = list(dict.fromkeys(_names(answer, variables)))
-    known = f"under the name {' or '.join(names)}" if names else "under any name"
+    known = f"with the name {' or '.join(names)}" if names else "with any name"
     what = getattr(answer, "__name__", type(answer).__name__)
     return (
-        f"no cell that has run defines this object ({what}) {known}. Define it in a cell with "
+        f"No cell that has run defines this object ({what}) {known}. Define it in a cell with "
         "`def`, `class` or `NAME = ...`, run the cell, and pass that name. Cells that begin with "
         "%% do not count."
     )

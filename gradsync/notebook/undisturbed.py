@@ -1,4 +1,4 @@
-"""Leave a process as it was, though a grader runs in it."""
+"""Restores the state of a process after a grader has run in it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import numpy as np
 
 @contextlib.contextmanager
 def undisturbed(tests: Path) -> Iterator[None]:
-    """Undo what a grader changes in this process: a notebook's kernel lives on.
+    """Undo a grader's changes to this process when the block ends, as a kernel continues to run.
 
-    The modules of suites go, from the folder `tests`. The number of torch's threads and the random
-    states are restored. Other modules that were imported stay.
+    Modules of suites, in the folder `tests`, are removed. The number of torch's threads and the
+    random states are restored. Other imported modules stay.
     """
     import torch
 

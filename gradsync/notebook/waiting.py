@@ -1,4 +1,4 @@
-"""What a notebook shows while a cell has nothing to show yet."""
+"""Shows a message in a notebook while a cell has no output yet."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ class Waiting:
 
     def __init__(self, text: str) -> None:
         self._forms = {"text/plain": text, "text/html": f"<em>{text}</em>"}
-        self._display: Any = None  # IPython's handle of it, once it is shown
+        self._display: Any = None  # IPython's handle, after the text is shown
         self._ended = False
         self._lock = threading.Lock()
 
     def __enter__(self) -> Waiting:
-        # A terminal can't take back what it shows, and a further thread would slow the grader.
+        # A terminal can't remove text, and another thread would slow down the grader.
         self._timer: threading.Timer | None = None
         if hasattr(running_shell(), "kernel"):
-            context = contextvars.copy_context()  # by which a kernel knows the cell
+            context = (
+                contextvars.copy_context()
+            )  # tells the kernel to which cell the output belongs
             self._timer = threading.Timer(FIRST_SECONDS, context.run, [self._show])
             self._timer.daemon = True
             self._timer.start()
@@ -37,7 +39,7 @@ class Waiting:
         self.replace(NOTHING)
 
     def replace(self, forms: dict[str, str]) -> bool:
-        """Show something else in place of the text, for good; tell whether that was possible."""
+        """Replace the text permanently; return False if the text was not shown."""
         with self._lock:
             self._ended = True
             shown, self._display = self._display, None

@@ -94,8 +94,8 @@ class CellFailure:
         names = ", ".join(self.lost_variables[:MAX_NAMES])
         if (more := len(self.lost_variables) - MAX_NAMES) > 0:
             names += f" and {more} more"
-        text = f"{ranks_text(self.lost).capitalize()} {processes} variables and imports are lost"
-        text += f" ({names})." if names else "."
+        variables = f"variables ({names})" if names else "variables"
+        text = f"{ranks_text(self.lost).capitalize()} {processes} {variables} and imports are lost."
         if self.late:
             text = f"{ranks_text(self.late).capitalize()} could not be interrupted. {text}"
         return text

@@ -1,4 +1,4 @@
-"""How long to fuzz: a little with all tests, and `--examples` of each reader with `make fuzz`."""
+"""Number of examples: few in `make test`, `--examples` for each reader in `make fuzz`."""
 
 import hypothesis
 

@@ -1,10 +1,10 @@
-"""Bytes and trees that were right once: what breaks a reader is mostly almost right."""
+"""Mutations of valid bytes and trees: almost valid input is the most likely to break a reader."""
 
 import copy
 
 from hypothesis import strategies as st
 
-# Numbers at which readers go wrong, as they stand in a zip, a tar's octal and its binary form.
+# Numbers that often cause errors: as in a zip, and as a tar's octal and binary numbers.
 NUMBERS = [0, 1, 2, 2**7, 2**8 - 1, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63]
 TELLING = [
     *(number.to_bytes(size, order) for number in NUMBERS for size in (2, 4, 8)
@@ -24,7 +24,7 @@ NODES = [
 
 @st.composite
 def mutated(draw, whole, most=6):
-    """Draw bytes with some places of them overwritten, cut out, doubled or filled in."""
+    """Draw bytes with some parts overwritten, removed, doubled or inserted."""
     data = bytearray(draw(whole))
     for _ in range(draw(st.integers(0, most))):
         at = draw(st.integers(0, len(data)))
@@ -46,7 +46,7 @@ def mutated(draw, whole, most=6):
 
 @st.composite
 def grafted(draw, trees, most=3):
-    """Draw a JSON tree with some nodes of it exchanged for others, or for parts of itself."""
+    """Draw a JSON tree with some nodes replaced by others, or by parts of the tree."""
     tree = copy.deepcopy(draw(trees))
     for _ in range(draw(st.integers(0, most))):
         places = list(_places(tree))
@@ -60,7 +60,7 @@ def grafted(draw, trees, most=3):
 
 
 def _places(tree):
-    """Yield where each node stands: what holds it, and under which key or at which index."""
+    """Yield the position of each node: its container, and its key or index."""
     keys = range(len(tree)) if isinstance(tree, list) else tree if isinstance(tree, dict) else ()
     for key in list(keys):
         yield tree, key

@@ -1,4 +1,4 @@
-"""Whatever is handed in is read or refused; no exception, nothing but the course's files."""
+"""Every input is read or refused, without an exception, and gives only the course's files."""
 
 import gzip
 import io
@@ -51,7 +51,7 @@ TARS = [tarred(tarfile.GNU_FORMAT, "./"), tarred(tarfile.PAX_FORMAT, "ada/")]
 
 
 def resealed(tar):
-    """Return a tar whose headers have the checksums that fit them, so that they are believed."""
+    """Return a tar whose headers have correct checksums, so that readers accept them."""
     data = bytearray(tar)
     for start in range(0, len(data) - 511, 512):
         block = data[start : start + 512]
@@ -63,7 +63,7 @@ def resealed(tar):
 
 @pytest.fixture(scope="module")
 def read(tmp_path_factory):
-    """Return what reads bytes as an archive of that name, and sees to what must hold of any."""
+    """Return a function that reads bytes as an archive and checks the result."""
     folder = tmp_path_factory.mktemp("fuzz")
 
     def read(name, data):
@@ -92,7 +92,7 @@ def test_a_broken_tar_is_read_or_refused(read, data):
 
 
 @given(data=mutated(st.sampled_from(TARS)))
-def test_a_broken_tar_of_believable_headers_is_read_or_refused(read, data):
+def test_a_broken_tar_with_correct_checksums_is_read_or_refused(read, data):
     read("eve.tar.gz", gzip.compress(resealed(data), 1))
 
 
@@ -102,14 +102,14 @@ def test_a_broken_gzip_is_read_or_refused(read, data):
 
 
 @given(data=st.binary(max_size=2000), name=st.sampled_from(["eve.zip", "eve.tgz"]))
-def test_noise_is_read_or_refused(read, data, name):
+def test_random_bytes_are_read_or_refused(read, data, name):
     read(name, data)
 
 
 @given(
     source=mutated(st.sampled_from([b"# coding: latin-1\nx = 1\n", b"\xef\xbb\xbf# coding: \n"]))
 )
-def test_a_broken_source_is_taken_as_it_is_or_refused(tmp_path_factory, source):
+def test_a_broken_source_is_kept_unchanged_or_refused(tmp_path_factory, source):
     folder = tmp_path_factory.mktemp("fuzz")
     (folder / "template_trainer.py").write_bytes(source)
 
@@ -119,11 +119,11 @@ def test_a_broken_source_is_taken_as_it_is_or_refused(tmp_path_factory, source):
 
 
 @pytest.mark.parametrize("zipped", ZIPS[:2], ids=["stored", "deflated"])
-def test_a_zip_that_is_mutated_is_right_at_first(read, zipped):
+def test_a_zip_is_valid_before_mutation(read, zipped):
     assert read("eve.zip", zipped).files == FILES
 
 
 @pytest.mark.parametrize("tar", TARS, ids=["gnu", "pax"])
-def test_a_tar_that_is_mutated_is_right_at_first(read, tar):
+def test_a_tar_is_valid_before_mutation(read, tar):
     assert resealed(tar) == tar
     assert read("eve.tar.gz", gzip.compress(tar, 1)).files == FILES

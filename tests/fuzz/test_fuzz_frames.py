@@ -1,4 +1,4 @@
-"""Whatever a rank sends is frames and values, or a `WireError`: never another exception."""
+"""All bytes from a rank decode to frames and values, or raise `WireError`, nothing else."""
 
 import json
 import struct
@@ -41,7 +41,7 @@ sizes = st.sampled_from([0, 1, 7, 2**16, 2**24, 2**24 + 1, 2**28, 2**28 + 1, 2**
 
 
 def heard(data, cuts):
-    """Return the frames of what comes in these pieces, up to what breaks the protocol."""
+    """Return the frames in these pieces of input, up to the first violation of the protocol."""
     ends = sorted({*(cut for cut in cuts if cut < len(data)), len(data)})
     decoder, frames = Decoder(), []
     with suppress(WireError):
@@ -51,7 +51,7 @@ def heard(data, cuts):
 
 
 def understood(frame):
-    """Take a frame as the trusted side does; what is none is refused."""
+    """Decode a frame as the trusted side does; an invalid frame is refused."""
     with suppress(WireError):
         if frame.kind == "answer":
             values.decode(frame.header.get("value"), frame.body)
@@ -60,7 +60,7 @@ def understood(frame):
 
 
 @given(mutated(conversations), st.lists(st.integers(0, 2000), max_size=5))
-def test_a_broken_conversation_is_frames_or_refused(data, cuts):
+def test_a_broken_stream_is_decoded_or_refused(data, cuts):
     frames = heard(data, cuts)
 
     assert all(type(frame.kind) is str and type(frame.header) is dict for frame in frames)
@@ -70,12 +70,12 @@ def test_a_broken_conversation_is_frames_or_refused(data, cuts):
 
 
 @given(mutated(conversations), st.lists(st.integers(0, 2000), max_size=5))
-def test_the_pieces_in_which_it_comes_make_no_difference(data, cuts):
+def test_the_split_of_the_input_makes_no_difference(data, cuts):
     assert repr(heard(data, cuts)) == repr(heard(data, []))
 
 
 @given(sizes, sizes, st.binary(max_size=40))
-def test_sizes_that_lie_take_no_memory(head, body, rest):
+def test_false_sizes_take_no_memory(head, body, rest):
     data = struct.pack("!II", head, body) + rest
     tracemalloc.start()
     try:
@@ -88,14 +88,14 @@ def test_sizes_that_lie_take_no_memory(head, body, rest):
 
 
 @given(grafted(st.sampled_from([tree for tree, _ in ANSWERS])), st.sampled_from(ANSWERS))
-def test_a_broken_value_is_a_value_or_refused(tree, answer):
+def test_a_broken_value_is_decoded_or_refused(tree, answer):
     _, body = answer
     for data in (body, b"", body + b"x"):
         understood(Frame("answer", {"value": tree}, data))
 
 
 @given(grafted(st.sampled_from([tree for tree, _ in ANSWERS])), mutated(conversations))
-def test_what_is_decoded_is_plain_data(tree, body):
+def test_decoded_values_are_plain_data(tree, body):
     try:
         value = values.decode(json.loads(json.dumps(tree)), body[: len(body) // 2])
     except WireError:
@@ -105,12 +105,12 @@ def test_what_is_decoded_is_plain_data(tree, body):
 
 
 @given(grafted(st.just({"events": [events.Writer().row(ENTERED)] * 2, "asks": True})))
-def test_broken_events_are_events_or_refused(header):
+def test_broken_events_are_decoded_or_refused(header):
     understood(Frame("events", header if isinstance(header, dict) else {}))
 
 
 @pytest.mark.parametrize(
     "frame", FRAMES, ids=["plain", "tensors", "arrays", "sets", "events", "raised", "ready"]
 )
-def test_what_is_mutated_is_right_at_first(frame):
+def test_frames_are_valid_before_mutation(frame):
     assert len(heard(frame, [])) == 1

@@ -160,14 +160,14 @@ def test_names_that_the_notebook_lacks_are_those_of_the_learners_file(course, sh
 
 @pytest.mark.parametrize("lost", [lambda: 1, functools.partial(max, 1), 3, None])
 def test_an_object_that_no_cell_defines_is_refused(course, shell, lost):
-    with pytest.raises(NotebookError, match=r"no cell that has run defines this object"):
+    with pytest.raises(NotebookError, match=r"No cell that has run defines this object"):
         gradsync.notebook.check("double", lost)
 
 
 def test_an_object_of_a_cell_magic_is_refused(course, shell, capsys):
     shell.run(f"%%capture\n{RIGHT}")
 
-    with pytest.raises(NotebookError, match=r"under the name double.*%%"):
+    with pytest.raises(NotebookError, match=r"with the name double.*%%"):
         check(shell)
 
 

@@ -1,4 +1,4 @@
-"""Hostile hand-ins: what each tries, what may be read of it, and what must be said of it.
+"""Hostile hand-ins: what each tries, which files may be read, and what a note must say.
 
 An attack is a function that writes its submission into a folder and returns its path. It stands in
 `zip_attacks.py`, `tar_attacks.py` or `folder_attacks.py`.
@@ -19,8 +19,8 @@ OUTSIDE = "solutions/phase1"  # beside the submission's folder, and the solution
 @dataclass(frozen=True)
 class Attack:
     make: Callable[[Path], Path]
-    reads: frozenset[str]  # the files of HONEST that count, no others do
-    note: str  # what one of the notes says
+    reads: frozenset[str]  # the only files of HONEST that count
+    note: str  # text in one of the notes
 
     @property
     def name(self) -> str:
@@ -31,7 +31,7 @@ ATTACKS: list[Attack] = []
 
 
 def attack(*reads: str, note: str) -> Callable[[Callable[[Path], Path]], Callable[[Path], Path]]:
-    """Add a function to the corpus, with the files that count all the same, and what is said."""
+    """Add a function to the corpus, with the files that still count, and the expected note."""
 
     def add(make: Callable[[Path], Path]) -> Callable[[Path], Path]:
         ATTACKS.append(Attack(make, frozenset(reads), note))

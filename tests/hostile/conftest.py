@@ -1,4 +1,4 @@
-"""What the tests of hostile submissions share with those of the engine."""
+"""Fixtures that the tests of hostile submissions share with the tests of the engine."""
 
 from sandboxed import needs_sandbox
 

@@ -1,4 +1,4 @@
-"""The corpus: what hostile submissions do while they run, read from `attacks/*.toml`.
+"""The corpus of attacks that run in hostile submissions, read from `attacks/*.toml`.
 
 An attack is a submission, the untouched templates or the correct solutions, with some code at the
 end of the file that holds one exercise. It is graded by one test of that exercise.
@@ -28,26 +28,26 @@ TESTS = {
 @dataclass(frozen=True)
 class Attack:
     name: str
-    group: str  # the file it stands in
-    tries: str  # in words
+    group: str  # the name of its file
+    tries: str  # a description
     code: str
-    ends: str  # the status that the test of it must have: "failed", or "failed or crashed"
+    ends: str  # the expected status of its test: "failed", or "failed or crashed"
     says: str = ""  # part of the message that the learner must read
     exercise: str = "phase1/average_gradients"
-    on: str = "untouched"  # or "reference": it stands behind a correct answer
+    on: str = "untouched"  # or "reference": it is added to a correct answer
     at: str = "end"  # of the file, or "top": in its first lines
-    waits: bool = False  # nothing but the time limit ends it
-    encoding: str = "utf-8"  # in which its file is written
-    many: str = ""  # what stands in its source many `times`, and then a 1
+    waits: bool = False  # only the time limit ends it
+    encoding: str = "utf-8"  # of its file
+    many: str = ""  # text that its source repeats many `times`, followed by a 1
     times: int = 0
 
     @property
     def test(self):
-        """Return a part of the name of the one test that it is graded by."""
+        """Return a part of the name of the only test that grades it."""
         return TESTS[self.exercise]
 
     def submission(self, course, **known):
-        """Return it as handed in; it may use the names in `known` as constants of its own."""
+        """Return the submission; the names in `known` are defined in it as constants."""
         files = dict((reference if self.on == "reference" else untouched)(course).files)
         constants = "".join(f"{name} = {value!r}\n" for name, value in known.items())
         path = f"{self.exercise.partition('/')[0]}/{course.find(self.exercise).file}"
@@ -60,7 +60,7 @@ class Attack:
 
 
 def read_attacks():
-    """Return all attacks, by name of their group and in the order in which they stand there."""
+    """Return all attacks, sorted by group, in the order of each file."""
     return [
         Attack(group=path.stem, **row)
         for path in sorted(FOLDER.glob("*.toml"))

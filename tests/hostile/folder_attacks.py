@@ -1,4 +1,4 @@
-"""Attacks that are a folder, and sources that are none."""
+"""Attacks in the form of a folder, and files that are not valid sources."""
 
 from __future__ import annotations
 
@@ -54,21 +54,21 @@ def link_in_place_of_all(folder):
 
 @attack(note="unreadable: eve.zip is a link")
 def link_in_place_of_an_archive(folder):
-    """An archive that is a symbolic link to somebody else's."""
+    """An archive that is a symbolic link to another learner's archive."""
     (folder / "eve.zip").symlink_to(outside(folder))
     return folder / "eve.zip"
 
 
 @attack(note="unreadable: eve.zip is a link")
 def link_to_itself(folder):
-    """A link that leads in a circle."""
+    """A link that points to itself."""
     (folder / "eve.zip").symlink_to("eve.zip")
     return folder / "eve.zip"
 
 
 @attack(LOADER, note=f"refused: {TRAINER} is a hard link")
 def hard_link_to_the_solution(folder):
-    """A second name of the solution's file in place of one's own."""
+    """A hard link to the solution's file in place of a file."""
     eve = laid_out(folder, {LOADER: HONEST[LOADER]})
     (eve / TRAINER).hardlink_to(outside(folder))
     return eve
@@ -76,7 +76,7 @@ def hard_link_to_the_solution(folder):
 
 @attack(LOADER, note=f"refused: {TRAINER} is a pipe")
 def pipe(folder):
-    """A pipe in place of a file: opening it blocks until somebody writes."""
+    """A pipe in place of a file: opening it blocks until a process writes to it."""
     eve = laid_out(folder, {LOADER: HONEST[LOADER]})
     os.mkfifo(eve / TRAINER)
     return eve
@@ -84,7 +84,7 @@ def pipe(folder):
 
 @attack(note="unreadable: eve.tar.gz is a pipe")
 def pipe_in_place_of_an_archive(folder):
-    """A pipe that calls itself an archive."""
+    """A pipe with the name of an archive."""
     os.mkfifo(folder / "eve.tar.gz")
     return folder / "eve.tar.gz"
 
@@ -126,7 +126,7 @@ def file_in_place_of_a_phase(folder):
 
 @attack(LOADER, note=f"refused: {TRAINER} has 53,687,091,200 bytes")
 def file_of_holes(folder):
-    """50 GB that take no place on the disk."""
+    """A file of 50 GB that takes no space on the disk."""
     eve = laid_out(folder)
     os.truncate(eve / TRAINER, 50 * 2**30)
     return eve
@@ -134,7 +134,7 @@ def file_of_holes(folder):
 
 @attack(note="it has more than 20,000 files")
 def folder_of_many_files(folder):
-    """More files than anybody hands in."""
+    """More files than any real submission has."""
     eve = laid_out(folder)
     for number in range(20_001):
         (eve / "phase1" / str(number)).touch()
@@ -143,13 +143,13 @@ def folder_of_many_files(folder):
 
 @attack(LOADER, note="refused: phase1/Template_trainer.py must be named exactly")
 def name_of_another_case(folder):
-    """A name that is the course's on a file system without cases."""
+    """A name that equals the course's on a case-insensitive file system."""
     return laid_out(folder, {LOADER: HONEST[LOADER], "phase1/Template_trainer.py": HONEST[TRAINER]})
 
 
 @attack(LOADER, TRAINER, note="ignored: conftest.py, phase1/_C.so, phase1/torch, phase1/torch.py, ")
 def modules_that_shadow(folder):
-    """Modules that stand in for the grader's own, were they imported."""
+    """Modules that would replace the grader's own if they were imported."""
     names = ["conftest.py", "sitecustomize.py", "usercustomize.py", "x.pth", "phase1/torch.py"]
     names += ["phase1/torch/__init__.py", "phase1/_C.so", "phase1/__pycache__/template_trainer.pyc"]
     return laid_out(folder, {**HONEST, **dict.fromkeys(names, b"raise SystemExit")})
@@ -159,26 +159,26 @@ def modules_that_shadow(folder):
     LOADER, TRAINER, note="ignored: phase1/pytest.ini, pyproject.toml, setup.cfg, tox.ini (only"
 )
 def settings_of_pytest(folder):
-    """Settings that would have a say in how tests are run."""
+    """Settings that would change how tests run."""
     names = ["phase1/pytest.ini", "pyproject.toml", "setup.cfg", "tox.ini"]
     return laid_out(folder, {**HONEST, **dict.fromkeys(names, b"[pytest]\naddopts = --co\n")})
 
 
 @attack(LOADER, note=f"refused: {TRAINER} has bytes that are not utf-8")
 def source_that_is_no_text(folder):
-    """Bytes that are no UTF-8."""
+    """Bytes that are not UTF-8."""
     return with_trainer(folder, b"x = 1\ny = '\xe9'\n" + SOLUTION * 100)
 
 
 @attack(LOADER, note=f"refused: {TRAINER} contains NUL bytes")
 def source_with_a_nul(folder):
-    """A NUL, at which some programs stop to read."""
+    """A NUL, at which some programs stop reading."""
     return with_trainer(folder, b"x = 1\n\0y = 2\n")
 
 
 @attack(LOADER, note=f"refused: {TRAINER} is saved as UTF-16")
 def source_in_utf16(folder):
-    """Two bytes a character."""
+    """Two bytes for each character."""
     return with_trainer(folder, "x = 1\n".encode("utf-16"))
 
 
@@ -190,11 +190,11 @@ def source_that_takes_hours_to_decode(folder):
 
 @attack(LOADER, note=f"refused: {TRAINER} declares the encoding rot-13")
 def source_in_rot13(folder):
-    """An encoding that is none of text."""
+    """An encoding that is not a text encoding."""
     return with_trainer(folder, b"# coding: rot13\nk = 1\n")
 
 
 @attack(LOADER, note=f"refused: {TRAINER} is not UTF-8 and declares no encoding that Python knows")
 def source_in_an_unknown_encoding(folder):
-    """An encoding whose name is a module's, and a megabyte long."""
+    """An encoding whose name is looked up as a module, and is a megabyte long."""
     return with_trainer(folder, b"# coding: " + b"x" * 1_000_000)

@@ -1,4 +1,4 @@
-"""What an attack could leave behind: processes, open files, and whatever bears its mark."""
+"""Finds what an attack left behind: processes, open files, and files with its mark."""
 
 import ctypes
 import os
@@ -12,7 +12,7 @@ PLACES = ("/", "/tmp", "/var/tmp", "/dev/shm", "/run", "/dev/mqueue", "~", ".")
 
 @contextmanager
 def orphans_adopted():
-    """Have every process that loses its parents become ours: no daemon gets away unseen."""
+    """Become the parent of all orphaned descendants, so that no daemon stays undetected."""
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
@@ -22,7 +22,7 @@ def orphans_adopted():
 
 
 def descendants(pid):
-    """Return the processes that come from `pid`, dead ones that nobody has reaped among them."""
+    """Return the descendants of `pid`, including zombies."""
     children = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -39,18 +39,18 @@ def descendants(pid):
 
 
 def open_files():
-    """Return how many files this process and what it started have open, all together."""
+    """Return the number of open files of this process and its descendants together."""
     family = [os.getpid(), *descendants(os.getpid())]
     return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in family)
 
 
 def marked_files(mark):
-    """Return the files in sight whose name begins with the mark, and all that lie in TMPDIR."""
+    """Return the visible files whose name begins with the mark, and all files in TMPDIR."""
     folders = [Path(place).expanduser() for place in PLACES]
     found = [path for folder in folders if folder.is_dir() for path in folder.glob(f"{mark}*")]
     return [*found, *Path(tempfile.gettempdir()).iterdir()]
 
 
 def segments():
-    """Return System V's shared memory, queues and semaphores, which outlive processes."""
+    """Return System V's shared memory, queues and semaphores, which remain after processes."""
     return {kind: Path(f"/proc/sysvipc/{kind}").read_text() for kind in ("shm", "msg", "sem")}

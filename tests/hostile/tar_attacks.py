@@ -1,4 +1,4 @@
-"""Attacks that are a .tar.gz."""
+"""Attacks in the form of a .tar.gz."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPARSE_HEADER = {b"GNU.sparse.major": b"1", b"GNU.sparse.name": TRAINER.encode()
 
 
 def member(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE, **fields) -> bytes:
-    """Return a member as it stands in a tar."""
+    """Return the bytes of a member in a tar."""
     info = tarfile.TarInfo(name)
     info.type, info.size = kind, len(content)
     for field, value in fields.items():
@@ -24,7 +24,7 @@ def member(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE, **fie
 
 
 def pax(records: dict[bytes, bytes]) -> bytes:
-    """Return a header that says more of the member after it."""
+    """Return a header that describes the next member."""
     lines = b""
     for key, value in records.items():
         size = len(key) + len(value) + 3
@@ -49,14 +49,14 @@ def tar_name_goes_up(folder):
 
 @attack(LOADER, note=f"refused: /{TRAINER} must be named exactly {TRAINER}")
 def tar_name_is_absolute(folder):
-    """A name that starts at the root of the file system, from a header of its own."""
+    """A name that starts at the root of the file system, given in a separate header."""
     header = pax({b"path": f"/{TRAINER}".encode()})
     return packed(folder, header, member("harmless.txt", HONEST[TRAINER]))
 
 
 @attack(LOADER, TRAINER, note=r"ignored: phase1/\udcff\udcfe.py")
 def tar_name_is_no_utf8(folder):
-    """Bytes in a name that are no text."""
+    """Bytes in a name that are not text."""
     return packed(
         folder,
         member(TRAINER, HONEST[TRAINER]),
@@ -92,7 +92,7 @@ def tar_device(folder):
 
 @attack(LOADER, note=f"refused: {TRAINER} is a pipe")
 def tar_pipe(folder):
-    """A pipe in place of a file: opening it blocks until somebody writes."""
+    """A pipe in place of a file: opening it blocks until a process writes to it."""
     return packed(folder, member(TRAINER, kind=tarfile.FIFOTYPE))
 
 
@@ -104,13 +104,13 @@ def tar_folder_in_place_of_a_file(folder):
 
 @attack(LOADER, note=f"refused: {TRAINER} is not a regular file")
 def tar_of_an_unknown_kind(folder):
-    """A member of a kind that no program knows."""
+    """A member of an unknown type."""
     return packed(folder, member(TRAINER, HONEST[TRAINER], kind=b"Z"))
 
 
 @attack(LOADER, note=f"refused: {TRAINER} is a sparse file")
 def tar_sparse(folder):
-    """A file of holes in GNU's old form, with more blocks of holes to come."""
+    """A sparse file in GNU's old format, with further blocks of holes."""
     header = bytearray(member(TRAINER, kind=tarfile.GNUTYPE_SPARSE))
     header[482] = 1
     header[148:156] = b"%06o\0 " % tarfile.calc_chksums(bytes(header))[0]
@@ -120,25 +120,25 @@ def tar_sparse(folder):
 
 @attack(LOADER, note=f"refused: {TRAINER} is a sparse file")
 def tar_sparse_by_a_header(folder):
-    """A file of holes in the newer form, which hides its name in a header."""
+    """A sparse file in the newer format, which hides its name in a header."""
     return packed(folder, pax(SPARSE_HEADER), member("GNUSparseFile.0/x", b"1\n0\n9\n"))
 
 
 @attack(LOADER, note=f"refused: {TRAINER} occurs more than once")
 def tar_says_it_twice(folder):
-    """Two files of one name, as an archive has that was added to."""
+    """Two files with one name, as in an archive to which a file was appended."""
     return packed(folder, member(TRAINER, HONEST[TRAINER]), member(f"./{TRAINER}", b"x = 1\n"))
 
 
 @attack(LOADER, note=f"refused: {TRAINER} has 52,428,800 bytes")
 def tar_of_50_megabytes_of_source(folder):
-    """More than anybody writes."""
+    """A larger file than any real one."""
     return packed(folder, member(TRAINER, b"#" * (50 * 2**20)))
 
 
 @attack(note="it has more than 256 MiB")
 def tar_bomb(folder):
-    """300 MiB of nothing in 300 kB, before what counts."""
+    """300 MiB of zeros in 300 kB, before the files that count."""
     deflate, block = zlib.compressobj(9, wbits=31), bytes(2**20)
     path = folder / "eve.tgz"
     with path.open("wb") as file:
@@ -163,14 +163,14 @@ def tar_of_a_huge_name(folder):
 
 @attack(note="it has a header of an impossible size")
 def tar_of_many_long_names(folder):
-    """Names of a megabyte each, which together take long to go through."""
+    """Names of a megabyte each, which together take long to read."""
     name = member("././@LongLink", b"x" * 2**20, tarfile.GNUTYPE_LONGNAME)
     return packed(folder, (name + member("x")) * 9)
 
 
 @attack(LOADER, TRAINER, note="ignored: conftest.py")
 def tar_of_headers_without_end(folder):
-    """5,000 headers, each of which says what follows is a header: tarfile calls itself for each."""
+    """5,000 headers for headers, for each of which tarfile calls itself."""
     chain = member("././@LongLink", b"x\0", tarfile.GNUTYPE_LONGNAME) * 5000
     return packed(
         folder, member(TRAINER, HONEST[TRAINER]), chain, member("x"), member("conftest.py")
@@ -203,19 +203,19 @@ def tar_of_a_torn_header(folder):
 
 @attack(note="has more than 20,000 files")
 def tar_of_many_files(folder):
-    """More files than anybody hands in."""
+    """More files than any real submission has."""
     return packed(folder, member("x") * 20_001)
 
 
 @attack(note="has more than 20,000 files")
 def tar_of_many_headers(folder):
-    """Headers that are no files, so that they might go uncounted."""
+    """Headers that are not files, which a limit on files might not count."""
     return packed(folder, member("x", kind=tarfile.XGLTYPE) * 60_001)
 
 
 @attack(note="its content can't be read as a tar")
 def tar_of_noise(folder):
-    """A .tar.gz whose content is no tar."""
+    """A .tar.gz whose content is not a tar."""
     path = folder / "eve.tar.gz"
     path.write_bytes(gzip.compress(b"no tar " * 100))
     return path
@@ -231,7 +231,7 @@ def tar_truncated(folder):
 
 @attack(note="it can't be read as a .tar.gz")
 def tar_with_a_wrong_checksum(folder):
-    """Bytes that do not fit their checksum, after what counts has been read."""
+    """Bytes that do not match their checksum, found after the files have been read."""
     path = packed(folder, member(TRAINER, HONEST[TRAINER]))
     data = bytearray(path.read_bytes())
     data[-8] ^= 1
@@ -241,7 +241,7 @@ def tar_with_a_wrong_checksum(folder):
 
 @attack(note="it has data after its end")
 def tar_with_more_behind_it(folder):
-    """A second archive behind the first, which some programs read and others do not."""
+    """A second archive after the first, which only some programs read."""
     path = packed(folder)
     path.write_bytes(2 * path.read_bytes())
     return path
@@ -249,7 +249,7 @@ def tar_with_more_behind_it(folder):
 
 @attack(note="it can't be read as a zip archive")
 def tar_with_the_wrong_ending(folder):
-    """A tar that calls itself a zip."""
+    """A tar with the name of a zip."""
     return packed(folder, member(TRAINER, HONEST[TRAINER])).rename(folder / "eve.zip")
 
 

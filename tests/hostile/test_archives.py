@@ -1,4 +1,4 @@
-"""Hostile hand-ins: only what counts is read, the rest is named, and nothing else happens."""
+"""Hostile hand-ins: only the files that count are read, and the notes name the others."""
 
 import os
 import tempfile
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import folder_attacks
 import pytest
-import tar_attacks  # noqa: F401 - each adds its own to ATTACKS
+import tar_attacks  # noqa: F401 - each module adds its attacks to ATTACKS
 import zip_attacks  # noqa: F401
 from archives import ATTACKS, HONEST, LOADER, OUTSIDE, SOLUTION, TRAINER
 
@@ -16,13 +16,13 @@ from gradsync.course import find_course
 from gradsync.submission import find_submissions, folders, read_submission
 
 COURSE = find_course(Path(__file__).parent)
-MOST_MEMORY = 32 * 2**20  # bytes, whatever comes
+MOST_MEMORY = 32 * 2**20  # bytes, for any input
 NOBODY = 65534
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """Return a folder for the submission, beside a solution; all that is written lies around it."""
+    """Return a folder for the submission, next to a solution, where new files are noticed."""
     solution = tmp_path / OUTSIDE / "template_trainer.py"
     solution.parent.mkdir(parents=True)
     solution.write_bytes(SOLUTION)
@@ -34,11 +34,11 @@ def place(tmp_path, monkeypatch):
 
 
 def everything(root):
-    """Return all that lies below a folder, with what changes when it is written to."""
+    """Return all paths below a folder, with the attributes that change on writing."""
     found = {}
     for folder, names, files in os.walk(root):
         for name in (*names, *files):
-            path = os.path.join(folder, name)  # noqa: PTH118 - names may be of any bytes
+            path = os.path.join(folder, name)  # noqa: PTH118 - names may contain any bytes
             state = os.lstat(path)
             found[path] = (state.st_mode, state.st_size, state.st_mtime_ns)
     return found
@@ -46,7 +46,7 @@ def everything(root):
 
 @contextmanager
 def memory():
-    """Return the most bytes that were held at once, in a list, once the block has ended."""
+    """Yield a list that gets the peak memory of the block, in bytes, when it ends."""
     peak = []
     tracemalloc.start()
     try:
@@ -57,7 +57,7 @@ def memory():
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
-def test_only_what_counts_is_read_and_the_rest_is_named(place, attack):
+def test_only_files_that_count_are_read_and_notes_name_the_others(place, attack):
     ada = folder_attacks.laid_out(place).rename(place / "ada")
     path = attack.make(place)
     before = everything(place.parent)
@@ -76,13 +76,13 @@ def test_only_what_counts_is_read_and_the_rest_is_named(place, attack):
     assert read_submission(ada, COURSE).files == HONEST
 
 
-def test_every_attack_says_what_it_tries():
+def test_every_attack_has_a_description():
     assert [attack.name for attack in ATTACKS if not attack.make.__doc__] == []
     assert len({attack.name for attack in ATTACKS}) == len(ATTACKS)
 
 
 @pytest.mark.parametrize("exchange", ["link", "pipe"])
-def test_a_file_that_is_exchanged_after_it_was_looked_at_is_not_read(place, monkeypatch, exchange):
+def test_a_file_that_is_replaced_after_the_check_is_not_read(place, monkeypatch, exchange):
     eve = folder_attacks.laid_out(place)
     real_open = os.open
 
@@ -115,7 +115,7 @@ def as_nobody():
 
 @pytest.fixture
 def public():
-    """Return a folder that every user may look into, unlike pytest's."""
+    """Return a folder that every user may read, unlike pytest's."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
@@ -129,7 +129,7 @@ def public():
         (".", "unreadable: eve can't be read: Permission denied"),
     ],
 )
-def test_what_may_not_be_read_is_named(public, closed, note):
+def test_notes_name_unreadable_files(public, closed, note):
     eve = folder_attacks.laid_out(public)
     mode = (eve / closed).stat().st_mode
     (eve / closed).chmod(0)

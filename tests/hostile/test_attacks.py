@@ -1,4 +1,4 @@
-"""Every attack of the corpus, graded: nothing gained, nobody harmed, nothing left."""
+"""Grades every attack: no points gained, no other grade harmed, nothing left behind."""
 
 import os
 import re
@@ -29,14 +29,14 @@ ATTACKS = {f"{attack.group}: {attack.name}": attack for attack in read_attacks()
 MARK = f"hostile-{os.getpid()}-"
 SECRET = "xyzzy-plugh-8129"
 PATIENCE = 1.0  # seconds, for attacks that wait to the end
-IN_TIME = 60.0  # seconds, thrice what a run may take: far more than any attack needs
-MAX_SHOWN = 2**20  # characters of a report, which is for people
-CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")  # which drive a terminal
-NEIGHBOUR = "phase1/cleanup_distributed", "without_a_group"  # the cheapest test there is
+IN_TIME = 60.0  # seconds, three times the limit of a run: far more than any attack needs
+MAX_SHOWN = 2**20  # characters of a report, so that a person can read it
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")  # control characters of a terminal
+NEIGHBOUR = "phase1/cleanup_distributed", "without_a_group"  # the fastest test
 
 
 class Trap:
-    """Services that the grader's machine has, which nobody on a rank may reach."""
+    """Services of the grader's machine that no rank may reach."""
 
     def __init__(self, stack):
         self.reached = []
@@ -56,7 +56,7 @@ class Trap:
         while True:
             try:
                 client, _ = server.accept()
-            except OSError:  # the tests are over
+            except OSError:  # the tests have ended
                 return
             with client:
                 client.sendall(SECRET.encode())
@@ -71,7 +71,7 @@ def trap():
 
 @pytest.fixture(scope="module")
 def secrets():
-    """Plant the secret where graders have some; it is there before a rank is started."""
+    """Put a secret where graders have secrets, before any rank starts."""
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="secrets-")))
@@ -84,21 +84,21 @@ def secrets():
         patch.setenv("GRADER_TOKEN", SECRET)
         own = folder / "tmp"
         own.mkdir()
-        patch.setattr(tempfile, "tempdir", str(own))  # where nothing but the grader writes
+        patch.setattr(tempfile, "tempdir", str(own))  # only the grader writes there
         stack.enter_context(leftovers.orphans_adopted())
-        get_launcher("sandbox").close()  # it starts anew, and could take what is planted along
-        graded(reference(COURSE), *NEIGHBOUR)  # so that all that stays from now on is there
+        get_launcher("sandbox").close()  # it restarts, and could inherit the secret
+        graded(reference(COURSE), *NEIGHBOUR)  # so that everything that remains later exists
         yield [str(place) for place in places]
 
 
 @pytest.fixture(scope="module")
 def undisturbed(secrets):
-    """Return what a neighbour's report says where nobody attacks."""
+    """Return a neighbour's report without any attack."""
     return told(graded(reference(COURSE), *NEIGHBOUR))
 
 
 def told(report):
-    """Return all of a report that does not depend on the clock."""
+    """Return the parts of a report that do not depend on time."""
     return [replace(verdict, seconds=0.0, events=()) for verdict in report.verdicts]
 
 
@@ -110,14 +110,14 @@ def graded(submission, exercise, test):
         seed=1,
         exercise=exercise,
         launcher="sandbox",
-        pytest_options=["-k", test, "-W", "default"],  # as grading is, warnings are no errors
+        pytest_options=["-k", test, "-W", "default"],  # as in grading, warnings are not errors
     )
 
 
 @pytest.mark.parametrize(
     "name", drawn({name: (attack.group, attack.exercise) for name, attack in ATTACKS.items()})
 )
-def test_nothing_is_gained_nobody_harmed_and_nothing_left(
+def test_an_attack_gains_no_points_harms_no_grade_and_leaves_nothing(
     name, secrets, undisturbed, trap, monkeypatch
 ):
     attack = ATTACKS[name]

@@ -1,4 +1,4 @@
-"""All of the corpus once more, where root runs the tests: against an ordinary user's grader."""
+"""If root runs the tests, tries all attacks again with the grader of an ordinary user."""
 
 import os
 import re
@@ -15,8 +15,8 @@ ROOT = HERE.parents[1]
 
 
 @pytest.mark.usefixtures("needs_sandbox")
-@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user is running the corpus as it is")
-def test_an_ordinary_users_grader_withstands_all_of_it():
+@pytest.mark.skipif(os.geteuid() != 0, reason="these tests already run as an ordinary user")
+def test_an_ordinary_users_grader_withstands_all_attacks():
     pytest_itself = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [*as_an_ordinary_user(ROOT), *pytest_itself, *(str(HERE / name) for name in CORPUS)],
@@ -27,7 +27,7 @@ def test_an_ordinary_users_grader_withstands_all_of_it():
         check=False,
     )
 
-    told = done.stdout + done.stderr
-    assert done.returncode == 0, told
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
     only_root_makes_devices = r"^[0-9]+ passed, 1 skipped in "
-    assert re.search(only_root_makes_devices, done.stdout, re.MULTILINE), told
+    assert re.search(only_root_makes_devices, done.stdout, re.MULTILINE), output

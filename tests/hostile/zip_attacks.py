@@ -1,4 +1,4 @@
-"""Attacks that are a .zip."""
+"""Attacks in the form of a .zip."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def packed(folder: Path, files, compression=zipfile.ZIP_DEFLATED) -> Path:
 
 
 def patched(path: Path, signature: bytes, offset: int, value: bytes) -> Path:
-    """Overwrite what stands at `offset` in the last of the records of that signature."""
+    """Overwrite the bytes at `offset` in the last record with that signature."""
     data = bytearray(path.read_bytes())
     start = data.rindex(signature) + offset
     data[start : start + len(value)] = value
@@ -34,7 +34,7 @@ def patched(path: Path, signature: bytes, offset: int, value: bytes) -> Path:
 
 
 def renamed(folder: Path, name: str) -> Path:
-    """Pack the loader as it should be, and the trainer under another name."""
+    """Pack the loader with its name, and the trainer with a different name."""
     return packed(folder, [(LOADER, HONEST[LOADER]), (name, HONEST[TRAINER])])
 
 
@@ -46,7 +46,7 @@ def zip_name_goes_up(folder):
 
 @attack(LOADER, note=f"refused: ada/../{TRAINER} must be named exactly {TRAINER}")
 def zip_name_goes_down_and_up(folder):
-    """A name that says one thing to the eye and another to the file system."""
+    """A name that means another path to the file system than it seems to."""
     return renamed(folder, f"ada/../{TRAINER}")
 
 
@@ -64,13 +64,13 @@ def zip_name_has_a_drive(folder):
 
 @attack(LOADER, note=r"refused: phase1\template_trainer.py must be named exactly")
 def zip_name_has_backslashes(folder):
-    """A name that is a path on one system and a file's name on another."""
+    """A name that is a path on one system and a file name on another."""
     return renamed(folder, TRAINER.replace("/", "\\"))
 
 
 @attack(LOADER, note="refused: Phase1/Template_Trainer.py must be named exactly")
 def zip_name_differs_in_case(folder):
-    """A name that is the course's on a file system without cases."""
+    """A name that equals the course's on a case-insensitive file system."""
     return renamed(folder, "Phase1/Template_Trainer.py")
 
 
@@ -82,7 +82,7 @@ def zip_name_ends_in_a_newline(folder):
 
 @attack(LOADER, note=f"must be named exactly {TRAINER}")
 def zip_name_is_written_wide(folder):
-    """A name of full-width letters, which Unicode holds for compatible with the course's."""
+    """A name in full-width letters, which Unicode normalises to the course's name."""
     return renamed(folder, f"phase1/{''.join(chr(ord(c) + 0xFEE0) for c in 'template')}_trainer.py")
 
 
@@ -121,7 +121,7 @@ def zip_folder_in_place_of_a_file(folder):
 
 @attack(LOADER, note=f"refused: {TRAINER} occurs more than once")
 def zip_says_it_twice(folder):
-    """Two files of one name: which one a program takes depends on the program."""
+    """Two files with one name: different programs read different ones."""
     twin = TRAINER.replace("trainer", "trainex")
     path = packed(folder, [*HONEST.items(), (twin, b"another = 1\n")])
     path.write_bytes(path.read_bytes().replace(twin.encode(), TRAINER.encode()))
@@ -130,7 +130,7 @@ def zip_says_it_twice(folder):
 
 @attack(LOADER, note=f"refused: {TRAINER} is encrypted")
 def zip_encrypted(folder):
-    """A file that only a password opens."""
+    """A file that needs a password."""
     path = packed(folder, HONEST.items())
     return patched(path, CENTRAL, 8, b"\x01\0")
 
@@ -151,21 +151,21 @@ def zip_bomb(folder):
 
 @attack(LOADER, note=f"refused: {TRAINER} is damaged in the archive")
 def zip_bomb_that_lies(folder):
-    """50 MB that call themselves 100 bytes."""
+    """50 MB with a declared size of 100 bytes."""
     path = zip_bomb(folder)
     return patched(path, CENTRAL, 24, struct.pack("<I", 100))
 
 
 @attack(LOADER, note=f"refused: {TRAINER} is damaged in the archive")
 def zip_says_more_than_it_has(folder):
-    """A file that is shorter than the archive says."""
+    """A file that is shorter than its declared size."""
     path = packed(folder, HONEST.items())
     return patched(path, CENTRAL, 24, struct.pack("<I", 1000))
 
 
 @attack(note="the course's files are in several folders")
 def zip_of_folders_that_share_their_bytes(folder):
-    """10,000 files that are one and the same 100 kB, as in the bombs of overlapping files."""
+    """10,000 entries for the same 100 kB, as in zip bombs with overlapping files."""
     body = zipfile.ZipInfo("x")
     path = packed(folder, [(body, b"#" * 100_000)])
     data = path.read_bytes()
@@ -182,14 +182,14 @@ def zip_of_folders_that_share_their_bytes(folder):
 
 @attack(note="has too many files with the names")
 def zip_of_too_many_that_may_count(folder):
-    """Copies in folder after folder, each of which might be the one that counts."""
+    """Copies in many folders, each of which might be the one that counts."""
     names = (f"t{i}/template_trainer.py" for i in range(20))
     return packed(folder, [(name, b"#" * 2**20) for name in names])
 
 
 @attack(note="has none of the course's files: it has ada.zip")
 def zip_in_a_zip(folder):
-    """An archive in the archive, and so on."""
+    """An archive in an archive, nested many times."""
     inner = packed(folder, HONEST.items()).read_bytes()
     for _ in range(20):
         inner = packed(folder, [("ada.zip", inner)]).read_bytes()
@@ -210,13 +210,13 @@ def zip_of_a_million_files(folder):
 
 @attack(note="has more than 20,000 files")
 def zip_of_many_files(folder):
-    """More files than anybody hands in, in a list that is short enough."""
+    """More files than any real submission has, in a list of allowed size."""
     return packed(folder, ((f"{i}", b"") for i in range(20_001)), zipfile.ZIP_STORED)
 
 
 @attack(LOADER, TRAINER, note="ignored: conftest.py")
 def zip_of_huge_names(folder):
-    """Names as long as a zip can have them."""
+    """Names of the greatest length in a zip."""
     huge = [(f"{i}" + "x" * 60_000 + ".py", b"") for i in range(10)]
     return packed(folder, [*HONEST.items(), *huge, ("conftest.py", b"")])
 
@@ -230,14 +230,14 @@ def zip_whose_list_lies_elsewhere(folder):
 
 @attack(LOADER, note=f"refused: {TRAINER} is damaged in the archive")
 def zip_that_contradicts_itself(folder):
-    """One name in the list of files, another where the file stands."""
+    """Different names for one file in the list and in the file's header."""
     path = packed(folder, HONEST.items())
     return patched(path, LOCAL, 30, b"phase2")
 
 
 @attack(LOADER, note=f"refused: {TRAINER} is damaged in the archive")
 def zip_with_a_flipped_bit(folder):
-    """Bytes that do not fit their checksum."""
+    """Bytes that do not match their checksum."""
     path = packed(folder, HONEST.items(), zipfile.ZIP_STORED)
     path.write_bytes(path.read_bytes().replace(HONEST[TRAINER], b"trainer = 9\n"))
     return path
@@ -253,20 +253,20 @@ def zip_truncated(folder):
 
 @attack(note="can't be read as a .tar.gz")
 def zip_with_the_wrong_ending(folder):
-    """A zip that calls itself a tar."""
+    """A zip with the name of a tar."""
     return packed(folder, HONEST.items()).rename(folder / "eve.tar.gz")
 
 
 @attack(note="the course's files are in several folders")
 def zip_of_two_submissions(folder):
-    """A neighbour's work beside one's own."""
+    """Another learner's files beside one's own."""
     files = [(f"{who}/{name}", HONEST[name]) for who in ("ada", "eve") for name in HONEST]
     return packed(folder, files)
 
 
 @attack(note=r"unreadable: \x1b[2J\n.zip")
 def zip_of_an_evil_name(folder):
-    """The archive's own name drives the terminal."""
+    """The archive's name contains terminal control sequences."""
     path = folder / "\x1b[2J\n.zip"
     path.write_bytes(io.BytesIO(b"no zip").getvalue())
     return path

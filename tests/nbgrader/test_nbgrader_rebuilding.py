@@ -115,7 +115,7 @@ def test_a_notebook_with_too_much_code_has_no_files():
     submission, files = submission_of("ada", cells, COURSE, "phase1")
 
     assert submission.files == {}
-    assert "unreadable: the notebook holds more than" in submission.notes[0]
+    assert "unreadable: The notebook has more than" in submission.notes[0]
     assert files == {}
 
 

@@ -1,4 +1,4 @@
-"""A real kernel for tests: code in, what a frontend would show out."""
+"""A real kernel for tests: runs code and returns what a frontend would show."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS = 60.0  # for one cell
 
 @dataclass
 class Result:
-    """What one cell showed: each display as its latest update left it."""
+    """The output of one cell; each display with its latest update."""
 
     seconds: float = 0.0
     status: str = "ok"
@@ -40,7 +40,7 @@ class Result:
 
 
 class Kernel:
-    """A kernel and a client of it."""
+    """A kernel and its client."""
 
     def __init__(self, manager: KernelManager, client: BlockingKernelClient) -> None:
         self.manager = manager
@@ -55,7 +55,7 @@ class Kernel:
         return self.finish(self.begin(code))
 
     def finish(self, request: str) -> Result:
-        """Return what a cell that was started shows until its end."""
+        """Wait for the end of a started cell, and return its output."""
         began, result, displays = time.monotonic(), Result(), {}
         while time.monotonic() - began < SECONDS:
             try:
@@ -72,7 +72,7 @@ class Kernel:
                 text = content["data"].get("text/plain", "")
                 result.first.append((time.monotonic() - began, text))
             _take(result, displays, kind, content)
-        raise TimeoutError("the cell did not end")
+        raise TimeoutError(f"The cell did not end within {SECONDS:g} s.")
 
 
 def _take(result: Result, displays: dict[str, int], kind: str, content: dict[str, Any]) -> None:
@@ -91,7 +91,7 @@ def _take(result: Result, displays: dict[str, int], kind: str, content: dict[str
 
 @contextmanager
 def kernel(cwd: str | None = None) -> Iterator[Kernel]:
-    """Start a kernel in a folder; end it with the block."""
+    """Start a kernel in a folder; end it when the block ends."""
     manager = KernelManager(kernel_name="python3")
     manager.start_kernel(**({"cwd": cwd} if cwd else {}))
     client = manager.blocking_client()

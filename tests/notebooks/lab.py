@@ -1,4 +1,4 @@
-"""JupyterLab, and a real browser that drives it."""
+"""JupyterLab in a real browser."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import Browser, Page, sync_playwright
 
-SECONDS = 180.0  # on a busy machine; an idle one needs three
+SECONDS = 180.0  # for a busy machine; an idle one needs three
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 TOKEN = "tests-alone"
 
@@ -28,11 +28,11 @@ TOKEN = "tests-alone"
 def browser() -> Iterator[Browser]:
     """Start the system's Chromium.
 
-    The tests that need it are skipped where there is none: `make test` installs it for root.
+    Tests that need it are skipped if it is not installed. `make test` installs it for root.
     """
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
-        pytest.skip("Chromium is not installed: no test was made in a browser")
+        pytest.skip("Chromium is not installed, so no test ran in a browser.")
     with sync_playwright() as play:
         options = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
         options += ["--disable-background-networking", "--disable-component-update"]
@@ -67,12 +67,12 @@ def _address(runtime: Path, process: subprocess.Popen[bytes], log: Path) -> str:
     until = time.monotonic() + SECONDS
     while time.monotonic() < until and process.poll() is None:
         for path in runtime.glob("jpserver-*.json"):
-            with contextlib.suppress(OSError, ValueError):  # not up yet, or half written
+            with contextlib.suppress(OSError, ValueError):  # not started, or a partly written file
                 url = str(json.loads(path.read_text())["url"])
                 urllib.request.urlopen(f"{url}api?token={TOKEN}", timeout=5).close()
                 return url
         time.sleep(0.1)
-    raise RuntimeError(f"Jupyter did not start: {log.read_text()[-2000:]}")
+    raise RuntimeError(f"Jupyter did not start. Its log: {log.read_text()[-2000:]}")
 
 
 def write_notebook(path: Path, cells: Sequence[str]) -> None:
@@ -83,7 +83,7 @@ def write_notebook(path: Path, cells: Sequence[str]) -> None:
 
 
 class Lab:
-    """A notebook that is open in JupyterLab."""
+    """An open notebook in JupyterLab."""
 
     def __init__(self, page: Page, address: str, notebook: str) -> None:
         self.page = page
@@ -98,7 +98,7 @@ class Lab:
         self.page.keyboard.press("Control+Enter")
 
     def output(self, number: int, text: str) -> str:
-        """Wait until a cell's output has a text; return all of the output."""
+        """Wait until a cell's output contains a text; return the whole output."""
         cell = self.page.locator(".jp-Notebook .jp-CodeCell").nth(number)
         area = cell.locator(".jp-OutputArea")
         area.get_by_text(text).first.wait_for()

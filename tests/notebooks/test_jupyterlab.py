@@ -1,4 +1,4 @@
-"""`%%ranks` in JupyterLab, by a real browser."""
+"""`%%ranks` in JupyterLab, in a real browser."""
 
 import time
 
@@ -32,7 +32,7 @@ def lab(tmp_path_factory):
         yield opened
 
 
-def test_what_all_ranks_say_alike_is_shown_once(lab):
+def test_equal_output_of_all_ranks_is_shown_once(lab):
     assert lab.output(1, "tensor([4., 4.])").count("tensor") == 1
 
 
@@ -47,7 +47,7 @@ def test_a_deadlock_is_explained_with_its_timeline(lab):
     assert drawing["height"] > 100
 
 
-def test_the_ranks_go_on_after_a_deadlock_each_in_its_colour(lab):
+def test_ranks_can_be_used_after_a_deadlock_and_keep_their_colours(lab):
     lab.run(3)
 
     lab.output(3, "tensor([48., 48.])")
@@ -61,7 +61,7 @@ def test_the_ranks_go_on_after_a_deadlock_each_in_its_colour(lab):
     ]
 
 
-def test_the_stop_button_ends_a_cell_and_leaves_the_ranks(lab):
+def test_the_stop_button_ends_a_cell_and_keeps_the_ranks(lab):
     lab.run(4)
     lab.output(4, "begun")
     time.sleep(0.5)

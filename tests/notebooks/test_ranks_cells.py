@@ -30,7 +30,7 @@ def run(shared):
 
 @pytest.fixture
 def fresh():
-    """A kernel of this test's own, with 2 ranks."""
+    """A new kernel for one test, with 2 ranks."""
     with kernel() as started:
         started.run("%load_ext gradsync")
         started.run("%%ranks 2\nimport torch, torch.distributed as dist, time")
@@ -59,7 +59,7 @@ def test_a_cell_runs_on_each_rank_and_shows_its_last_value(run):
     assert shown.text == "[rank 0] 0\n[rank 1] 4\n[rank 2] 8\n[rank 3] 12"
 
 
-def test_what_all_ranks_say_alike_is_shown_once(run):
+def test_equal_output_of_all_ranks_is_shown_once(run):
     shown = run("%%ranks 4\nt = torch.ones(1) * rank\ndist.all_reduce(t)\nprint('sum')\nt")
 
     assert shown.text == "[ranks 0-3] sum\n[ranks 0-3] tensor([6.])"
@@ -67,14 +67,14 @@ def test_what_all_ranks_say_alike_is_shown_once(run):
     assert "ranks 0-3" in shown.html
 
 
-def test_each_rank_has_its_colour(run):
+def test_each_rank_has_its_own_colour(run):
     html = run("%%ranks 4\nrank").html
 
     colours = re.findall(r'class="gs-block" style="--rank: (#\w{6})"', html)
     assert colours == ["#3f7fd9", "#dd7a1b", "#2f9a5b", "#9160cf"]
 
 
-def test_what_ranks_print_is_shown_as_text(run):
+def test_printed_markup_is_shown_as_text(run):
     html = run("%%ranks 4\nprint('<b>bold</b>')").html
 
     assert "&lt;b&gt;bold&lt;/b&gt;" in html
@@ -124,7 +124,7 @@ def test_each_of_several_exceptions_is_shown_once(run):
     assert failed.error == "CellFailed: exception (ranks 1-3), explained above"
     for text in (failed.text, failed.html.replace("&#39;", "'")):
         assert text.count("Rank 1 raised ValueError: one at In [") == 1
-        assert text.count("Ranks 2, 3 raised KeyError: 'two' at In [") == 1
+        assert text.count("Ranks 2 and 3 raised KeyError: 'two' at In [") == 1
         assert text.count("raise ValueError('one')") == 1
 
 
@@ -132,7 +132,7 @@ def test_variables_survive_a_wait_for_a_message_that_no_rank_sends(run):
     run("%%ranks 4\nkept = rank")
     failed = run("%%ranks 4\ndist.recv(x)")
 
-    assert "Ranks 0, 1, 2, 3 wait in recv #1 from any rank (2 floats) since" in failed.text
+    assert "Ranks 0-3 are waiting in recv #1 from any rank (2 x float32), at" in failed.text
     assert "All ranks keep their variables" in failed.text
     assert run("%%ranks 4\ndist.barrier()\nkept // 4").text == "[ranks 0-3] 0"
 
@@ -148,8 +148,8 @@ def test_the_variables_of_a_rank_that_can_not_be_interrupted_are_named(fresh):
     stopped = fresh.finish(request)
 
     assert (
-        "Rank 1 could not be interrupted. Rank 1 is a new process: its variables are lost "
-        "(weights, batch), imports too. Run the cells again that made them." in stopped.text
+        "Rank 1 could not be interrupted. Rank 1 is a new process, so its variables (weights, "
+        "batch) and imports are lost. Run the cells that define them again." in stopped.text
     )
 
 
@@ -160,18 +160,18 @@ def test_a_group_that_is_ended_before_its_collectives_are_complete_ends_the_cell
     )
 
     assert failed.seconds < 2
-    assert "Rank 0 never entered all_reduce #1 (2 floats)" in failed.text
-    assert "wait in destroy_process_group since" in failed.text
+    assert "Rank 0 returned without calling all_reduce #1 (2 x float32)" in failed.text
+    assert "are waiting in destroy_process_group, at" in failed.text
     assert run("%%ranks 4\ndist.barrier()\n'there'").text == "[ranks 0-3] 'there'"
 
 
-def test_lines_are_counted_as_the_notebook_counts_them(run):
+def test_line_numbers_are_those_of_the_cell(run):
     failed = run("%%ranks 4\n\nif rank == 2:\n    raise KeyError('lost')\n")
 
     assert re.search(r"Rank 2 raised KeyError: 'lost' at In \[\d+\]:4", failed.text)
 
 
-def test_the_number_of_the_cell_is_the_one_that_the_notebook_shows(shared):
+def test_the_cell_number_is_the_one_that_the_notebook_shows(shared):
     number = int(shared.run("print(len(In) - 1)").stdout) + 1
 
     assert f"In [{number}]:2" in shared.run("%%ranks 4\n1 / 0").text
@@ -243,7 +243,7 @@ def test_output_appears_while_the_cell_runs(run):
     assert shown.text.splitlines()[-1] == "[ranks 0-3] step 3"
 
 
-def test_values_come_to_the_notebook(run):
+def test_pull_copies_values_to_the_notebook(run):
     run("%%ranks 4\nmine = torch.ones(2) * rank")
     run("%ranks pull mine")
 
@@ -252,23 +252,23 @@ def test_values_come_to_the_notebook(run):
     )
 
 
-def test_a_value_that_only_some_ranks_have_comes_with_a_note(run):
+def test_pull_of_a_variable_that_some_ranks_lack_prints_a_note(run):
     run("%%ranks 4 --rank 1,3\nsome = rank")
 
     pulled = run("%ranks pull some")
 
     assert pulled.text == "[None, 1, None, 3]"
-    assert "ranks 0 and 2: no variable 'some'; None stands for it." in pulled.stdout
+    assert "ranks 0 and 2: no variable 'some', so the value is None." in pulled.stdout
 
 
-def test_values_of_the_notebook_go_to_the_ranks(run):
+def test_push_copies_values_to_the_ranks(run):
     run("scale = 3\ndef scaled(number):\n    return number * scale")
     run("%ranks push scaled")
 
     assert run("%%ranks 4 --rank 2-3\nscaled(rank)").text == "[rank 2] 6\n[rank 3] 9"
 
 
-def test_ranks_of_another_number_are_others(run):
+def test_each_number_of_ranks_has_separate_ranks(run):
     run("%%ranks 4\nhere = 1")
     run("%%ranks 2\nhere = 2")
 
@@ -277,34 +277,34 @@ def test_ranks_of_another_number_are_others(run):
 
 
 @pytest.mark.parametrize(
-    ("line", "answer"),
+    ("line", "message"),
     [
-        ("%%ranks", "say how many ranks: %%ranks 4"),
+        ("%%ranks", "The number of ranks is missing"),
         ("%%ranks four", "invalid int value: 'four'"),
         ("%%ranks 0", "world_size must be from 1 to 64, got 0"),
         ("%%ranks 65", "world_size must be from 1 to 64, got 65"),
-        ("%%ranks 4 --rank 4", "--rank 4: there is no rank 4 among 4: they count from 0"),
-        ("%%ranks 4 --rank x", "--rank x: write it as 1,2 or 0-3"),
+        ("%%ranks 4 --rank 4", "--rank 4: there is no rank 4; ranks count from 0 to 3"),
+        ("%%ranks 4 --rank x", "--rank x is not a list of ranks such as 1,2 or 0-3"),
     ],
 )
-def test_a_first_line_that_cannot_be_read_is_told(run, line, answer):
-    assert answer in run(f"{line}\n1").stderr
+def test_an_invalid_first_line_is_explained(run, line, message):
+    assert message in run(f"{line}\n1").stderr
 
 
 @pytest.mark.parametrize(
-    ("line", "answer"),
+    ("line", "message"),
     [
-        ("%ranks pull nothing", "no rank has a variable 'nothing'"),
-        ("%ranks push nothing", "the notebook has no variable 'nothing'"),
-        ("%ranks fly", "use it as %ranks [status | reset | pull NAME | push NAME]"),
-        ("%ranks pull", "use it as %ranks [status | reset | pull NAME | push NAME]"),
+        ("%ranks pull nothing", "No rank has a variable 'nothing'"),
+        ("%ranks push nothing", "The notebook has no variable 'nothing'"),
+        ("%ranks fly", "Use %ranks [status | reset | pull NAME | push NAME]"),
+        ("%ranks pull", "Use %ranks [status | reset | pull NAME | push NAME]"),
     ],
 )
-def test_a_line_that_cannot_be_done_is_told(run, line, answer):
-    assert answer in run(line).stderr
+def test_an_impossible_line_is_explained(run, line, message):
+    assert message in run(line).stderr
 
 
-def test_without_ranks_lines_say_how_to_start_some():
+def test_without_ranks_a_message_says_how_to_start_them():
     with kernel() as started:
         started.run("%load_ext gradsync")
 
@@ -349,7 +349,7 @@ def test_no_process_is_left_when_the_kernel_ends(fresh, how):
     assert eventually(lambda: gone(processes))
 
 
-def test_loading_it_again_keeps_the_ranks(fresh):
+def test_loading_the_extension_again_keeps_the_ranks(fresh):
     fresh.run("%%ranks 2\nkept = rank")
     fresh.run("%load_ext gradsync")
     fresh.run("%reload_ext gradsync")
@@ -357,7 +357,7 @@ def test_loading_it_again_keeps_the_ranks(fresh):
     assert fresh.run("%%ranks 2\nkept").text == "[rank 0] 0\n[rank 1] 1"
 
 
-def test_a_cell_sees_files_and_modules_beside_the_notebook(tmp_path: Path):
+def test_a_cell_can_import_modules_beside_the_notebook(tmp_path: Path):
     (tmp_path / "beside.py").write_text("ANSWER = 42\n")
     with kernel(str(tmp_path)) as started:
         started.run("%load_ext gradsync")

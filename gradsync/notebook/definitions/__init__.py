@@ -1,1 +1,1 @@
-"""Pure: the file that the cells of a notebook amount to, and where each of its lines stands."""
+"""Pure functions that convert a notebook's cells to a file, with the origin of each line."""

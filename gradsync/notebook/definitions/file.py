@@ -1,7 +1,7 @@
-"""Pure: the file that a notebook's definitions would be.
+"""Converts a notebook's definitions to a file (pure functions).
 
-A notebook is full of experiments, and none of them may run when the file is imported. So a file
-gets the definitions of the names that are asked for, and of what these need, and nothing else.
+A notebook contains experiments, which must not run when the file is imported. So the file gets only
+the definitions of the wanted names, and the definitions that these need.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from gradsync.notebook.definitions.statements import (
 from gradsync.submission.contents import MAX_FILE
 
 MAX_CODE = 2 * MAX_FILE  # characters of all cells
-HEADER = "# coding: utf-8"  # so that no comment of a cell names another one
-UNUSABLE = re.compile("[\0\ud800-\udfff]")  # no file of source code can hold them
+HEADER = "# coding: utf-8"  # so that no comment in a cell can declare another encoding
+UNUSABLE = re.compile("[\0\ud800-\udfff]")  # not allowed in a file of source code
 DEFINED = re.compile(
     r"^[ \t]*(?:(?:async[ \t]+)?def|class)[ \t]+(\w+)|^(\w+)[ \t]*(?::[^=\n]*)?=(?!=)", re.MULTILINE
 )
@@ -34,27 +34,29 @@ Origin = tuple[str, int]
 
 
 class NotebookError(ValueError):
-    """A notebook's definitions can't be made into a file; the message says why."""
+    """A notebook's definitions can't be converted to a file; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     """A code cell of a notebook."""
 
-    label: str  # "In [5]"; "" where it is ours, and no line of it is to be named
+    label: str  # such as "In [5]"; "" for a generated cell whose lines are not named
     source: str
 
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """The source of a file, and where each of its lines comes from."""
+    """The source of a file, and the origin of each line."""
 
     text: str
-    origins: tuple[Origin | None, ...]  # by line: cell and line in it, None for a line of ours
+    origins: tuple[
+        Origin | None, ...
+    ]  # for each line: cell and line in it; None for a generated line
 
     @classmethod
     def of_text(cls, label: str, text: str) -> Module:
-        """Return a file as it stands, whose lines are known as `label`'s."""
+        """Return a file with the given text, whose lines are named by `label`."""
         lines = _lines(text)
         return cls("\n".join(lines), tuple((label, line) for line in range(1, len(lines) + 1)))
 
@@ -69,25 +71,25 @@ def module_of(
     base: Module | None = None,
     without: Collection[str] = (),
 ) -> Module:
-    """Return the file that holds the definitions of the wanted names, and what they need.
+    """Return the file with the definitions of the wanted names, and the definitions they need.
 
-    The latest definition of a name counts. Where a cell that is not valid Python seems to hold it,
+    The latest definition of a name counts. If a cell that is not valid Python seems to contain it,
     the file is that cell's text, so that its import raises the syntax error.
 
     Args:
         cells: the notebook's code cells, in the order in which they ran.
-        wanted: names; those that no cell defines are absent.
-        base: what the file holds before the notebook's definitions. Its
-            `if __name__ == "__main__":` still comes last.
-        without: modules; `from M import ...` counts as nothing for these. A file can't import
-            names from itself, and one namespace may stand for several files.
+        wanted: names; names that no cell defines are left out.
+        base: the file's content before the notebook's definitions. Its
+            `if __name__ == "__main__":` is moved to the end.
+        without: modules; `from M import ...` is ignored for these. A file can't import names from
+            itself, and one notebook may define the names of several files.
 
     Raises:
-        NotebookError: the cells hold too much text.
+        NotebookError: the cells contain too much text.
     """
     if sum(len(cell.source) for cell in cells if len(cell.source) <= MAX_FILE) > MAX_CODE:
         raise NotebookError(
-            f"the notebook holds more than {MAX_CODE:,} characters of code: move data to files"
+            f"The notebook has more than {MAX_CODE:,} characters of code. Move data to files."
         )
     sources = ["\n".join(_lines(cell.source)) for cell in cells]
     programs = [_program(source) for source in sources]
@@ -109,7 +111,7 @@ def module_of(
 
 
 def defined_in(cell: Cell) -> frozenset[str] | None:
-    """Return the names that a cell binds, None if it is not valid Python."""
+    """Return the names that a cell binds, or None if it is not valid Python."""
     program = _program("\n".join(_lines(cell.source)))
     if program is None:
         return None
@@ -117,7 +119,7 @@ def defined_in(cell: Cell) -> frozenset[str] | None:
 
 
 def _lines(text: str) -> list[str]:
-    """Return lines as Python counts them, without characters that no file can hold."""
+    """Return lines as Python counts them, without characters that are not allowed in a file."""
     text = UNUSABLE.sub("\ufffd", text.replace("\r\n", "\n").replace("\r", "\n"))
     return text.removesuffix("\n").split("\n") if text else []
 
@@ -134,7 +136,7 @@ def _program(source: str) -> Program | None:
 def _broken(
     sources: Sequence[str], programs: Sequence[Program | None], wanted: set[str]
 ) -> int | None:
-    """Return the first cell that is not valid Python and seems to hold the latest definition."""
+    """Return the first invalid cell that seems to contain the latest definition of a name."""
     found, missing = None, set(wanted)
     for index in reversed(range(len(sources))):
         program = programs[index]
@@ -148,8 +150,8 @@ def _broken(
 
 def _unusable(label: str, source: str) -> Module:
     if len(source) > MAX_FILE:
-        said = f"{label} has {len(source):,} characters, {MAX_FILE:,} are allowed"
-        return Module(f"raise SyntaxError({said!r})\n", ((label, 1),))
+        text = f"{label} has {len(source):,} characters; at most {MAX_FILE:,} are allowed"
+        return Module(f"raise SyntaxError({text!r})\n", ((label, 1),))
     module = Module.of_text(label, without_magics(source))
     return Module(f"{HEADER}\n{module.text}\n", (None, *module.origins))
 
@@ -170,7 +172,7 @@ def _assembled(futures: set[str], base: Module, body: Sequence[Line]) -> Module:
 
 
 def _parts(base: Module) -> tuple[list[Line], list[Line], set[str]]:
-    """Return a file's lines, those to come last, and the names that it imports of __future__."""
+    """Return a file's lines, the lines to move to its end, and its imports from __future__."""
     lines: list[Line] = list(zip(_lines(base.text), base.origins, strict=True))
     last: list[Line] = []
     futures: set[str] = set()
@@ -190,7 +192,7 @@ def _parts(base: Module) -> tuple[list[Line], list[Line], set[str]]:
 
 
 def _is_main(node: ast.stmt) -> bool:
-    """Tell whether a statement is `if __name__ == "__main__":`."""
+    """Check whether a statement is `if __name__ == "__main__":`."""
     left = (
         node.test.left if isinstance(node, ast.If) and isinstance(node.test, ast.Compare) else None
     )

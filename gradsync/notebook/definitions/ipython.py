@@ -1,11 +1,11 @@
-"""Pure: the source of a cell without the lines that only IPython understands."""
+"""Removes lines from a cell that only IPython understands."""
 
 from __future__ import annotations
 
 import re
 
 CELL_MAGIC = "%%"
-# What decides where a statement ends: strings, comments, brackets, line breaks.
+# The tokens that determine where a statement ends: strings, comments, brackets, line breaks.
 TOKEN = re.compile(
     r"""
     '''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*(?:'''|\Z)
@@ -29,15 +29,15 @@ MAGIC = re.compile(
 
 
 def is_cell_magic(source: str) -> bool:
-    """Tell whether a cell begins with `%%`: another program reads it."""
+    """Check whether a cell begins with `%%`, so that it may not be Python."""
     return source.lstrip().startswith(CELL_MAGIC)
 
 
 def without_magics(source: str) -> str:
-    """Return a cell's source with `pass` in place of each line of IPython's own syntax.
+    """Return a cell's source with `pass` in place of each line in IPython's syntax.
 
-    A name that such a line is assigned to becomes None. The number of lines stays the same, and
-    so does all that stands within a string, a bracket or a comment.
+    If such a line assigns to a name, the name becomes None. The number of lines stays the same, and
+    strings, brackets and comments are unchanged.
     """
     parts: list[str] = []
     at = 0
@@ -59,7 +59,7 @@ def magic_lines(source: str) -> dict[int, str]:
 
 
 def _end_of_statement(source: str, start: int) -> int:
-    """Return the place after the line break that ends a statement."""
+    """Return the position after the line break that ends a statement."""
     depth = 0
     for token in TOKEN.finditer(source, start):
         text = token[0]
@@ -74,5 +74,5 @@ def _end_of_statement(source: str, start: int) -> int:
 
 def _blanked(magic: re.Match[str]) -> str:
     target = magic["target"]
-    stand_in = f"{target} None" if target else "pass"
-    return magic["indent"] + stand_in + "\n" * magic[0].count("\n")
+    replacement = f"{target} None" if target else "pass"
+    return magic["indent"] + replacement + "\n" * magic[0].count("\n")

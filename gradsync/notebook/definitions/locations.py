@@ -1,4 +1,4 @@
-"""Pure: places in a file that was made of cells, as places in these cells."""
+"""Translates lines of a file that was made from cells to lines of these cells."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gradsync.records import Diagnosis, Event, Report, Verdict
 
 
 def relocate(report: Report, modules: Mapping[str, Module]) -> Report:
-    """Return the report with "In [5], line 3" for "template_trainer.py:34", wherever it stands.
+    """Return the report with "In [5], line 3" in place of "template_trainer.py:34" in all texts.
 
     Args:
-        report: of a submission whose files were made of cells.
-        modules: these files by name: "phase1/template_trainer.py". Places in other files, and in
-            lines that no cell holds, stay as they are.
+        report: of a submission whose files were made from cells.
+        modules: these files by name, such as "phase1/template_trainer.py". Lines of other files,
+            and lines that are not from a cell, are not translated.
     """
     phases = {PurePosixPath(name).parts[0] for name in modules}
     texts = {phase: _Texts(phase, modules) for phase in phases}
@@ -29,7 +29,7 @@ def relocate(report: Report, modules: Mapping[str, Module]) -> Report:
 
 
 class _Texts:
-    """Replaces places in texts about one phase's files."""
+    """Translates places in texts about one phase's files."""
 
     def __init__(self, phase: str, modules: Mapping[str, Module]) -> None:
         self._modules = {
@@ -38,7 +38,7 @@ class _Texts:
             if PurePosixPath(name).parts[0] == phase
         }
         names = "|".join(map(re.escape, self._modules))
-        # As the ranks' texts name a line, and as the text of a SyntaxError does.
+        # The two forms: in texts of the ranks, and in the text of a SyntaxError.
         self._place = re.compile(rf"(?<![\w./])({names})(?::|, line )(\d{{1,9}})\b")
 
     def replaced(self, text: str) -> str:
@@ -47,7 +47,7 @@ class _Texts:
     def _found(self, match: re.Match[str]) -> str:
         origins = self._modules[match[1]].origins
         line = int(match[2])
-        if line == len(origins) + 1:  # an error at the end of a file is found after it
+        if line == len(origins) + 1:  # an error at the end of a file is reported on the next line
             line = len(origins)
         origin = origins[line - 1] if 0 < line <= len(origins) else None
         return match[0] if origin is None else _text_of(origin)

@@ -1,4 +1,4 @@
-"""Pure: which statements a name needs, of all that a notebook has run."""
+"""Finds the statements that a name needs, among all that a notebook has run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 from gradsync.notebook.definitions.statements import STAR, Statement
 
-LATEST = -1  # instead of the index of a statement that reads a name: it is read later
+LATEST = -1  # in place of the index of the reading statement: the name is read later
 ALL = -2
 
 
@@ -21,11 +21,10 @@ def needed(statements: Sequence[Statement], wanted: Collection[str]) -> set[int]
 
 
 class _Search:
-    """Goes from names to the statements that define them, and on to the names that these need.
+    """Finds the statements that define names, then the names that these need, and so on.
 
-    A name is looked up as it is at the end, or as it was before a statement that reads it. The
-    functions that such a statement calls may need older values of other names than the latest: of
-    these, all are kept.
+    A name is looked up with its value at the end, or before a statement that reads it. Functions
+    that such a statement calls may need older values of other names, so all of these are kept.
     """
 
     def __init__(self, statements: Sequence[Statement]) -> None:
@@ -37,7 +36,7 @@ class _Search:
         self._names: list[tuple[str, int, bool]] = []
 
     def run(self, names: list[tuple[str, int, bool]]) -> None:
-        """Look up names, each with the statement that reads it, and whether that calls it."""
+        """Look up (name, index of the statement that reads it, whether it may be called)."""
         self._names = names
         while self._names:
             name, reader, called = self._names.pop()
@@ -49,7 +48,7 @@ class _Search:
                 self._stars = []
 
     def _active(self, name: str, reader: int, called: bool) -> list[list[int]]:
-        """Return the chains of statements that gave a name the value that `reader` finds."""
+        """Return the chains of statements that give a name the value that `reader` reads."""
         chains = self._chains[name]
         at = bisect_left(chains, [reader]) - 1 if reader >= 0 else -1
         key = name, (ALL if reader == ALL else chains[at][0]), called
@@ -71,13 +70,13 @@ class _Search:
 
 
 def _chains(statements: Sequence[Statement]) -> dict[str, list[list[int]]]:
-    """Return by name the statements that change it, in runs that each begin with a new value."""
+    """Return, by name, the statements that change it, in groups that begin with a new value."""
     chains: dict[str, list[list[int]]] = defaultdict(list)
     packages: set[str] = set()  # the names whose value is an imported package
     for index, statement in enumerate(statements):
         for name in statement.binds:
-            goes_on = not statement.replaces or (statement.adds and name in packages)
-            if not chains[name] or not goes_on:
+            continues = not statement.replaces or (statement.adds and name in packages)
+            if not chains[name] or not continues:
                 chains[name].append([])
             chains[name][-1].append(index)
             (packages.add if statement.adds else packages.discard)(name)

@@ -1,4 +1,4 @@
-"""Pure: the statements of a cell, each with the names that it binds and those that it needs."""
+"""Parses the statements of a cell, each with the names that it binds and needs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)  # as the parser tells it
+NOT_PYTHON = (
+    SyntaxError,
+    ValueError,
+    RecursionError,
+    MemoryError,
+)  # the errors that the parser raises
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 SIMPLE = (*DEFINITIONS, ast.Assign, ast.AnnAssign, ast.Import, ast.ImportFrom)
-STAR = "*"  # what `from M import *` binds
+STAR = "*"  # the name that `from M import *` binds
 COMPREHENSIONS = {"listcomp", "setcomp", "dictcomp", "genexpr"}
 
 
@@ -22,16 +27,16 @@ class Statement:
     """A top-level statement of a cell."""
 
     lines: tuple[str, ...]
-    first: int  # the cell's line that it begins in, from 1
-    binds: frozenset[str]  # names that it gives a value
+    first: int  # number of its first line in the cell, from 1
+    binds: frozenset[str]  # names to which it assigns
     touches: frozenset[str]  # names whose attributes or items it sets, or that decorate it
     eager: frozenset[str]  # names that it reads as it runs
     lazy: frozenset[str]  # names that a function in it reads when it is called
-    replaces: bool  # it binds its names whatever they were before
-    adds: bool  # `import a.b`: of a package that was imported before, more is imported
+    replaces: bool  # the new values do not depend on the old ones
+    adds: bool  # `import a.b`: imports more of a package that may have been imported before
     calls: bool  # it may call functions as it runs
-    imports: str  # the module that names are imported from, "" for any other statement
-    defines: bool  # `def` or `class`: the functions in it are called later
+    imports: str  # the module from which names are imported, "" for any other statement
+    defines: bool  # `def` or `class`: its functions are called later
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,7 @@ class Program:
     """A cell that is valid Python."""
 
     statements: tuple[Statement, ...]
-    futures: frozenset[str]  # "annotations"
+    futures: frozenset[str]  # imports from __future__, such as "annotations"
 
 
 @functools.lru_cache(maxsize=1024)  # each check of a notebook reads all its cells
@@ -47,8 +52,10 @@ def read_program(source: str) -> Program | None:
     """Return the statements of a cell, None if it is not valid Python."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "invalid escape sequence": the kernel says so, too
-            symtable.symtable(source, "cell", "exec")  # finds more than the parser, and sooner
+            warnings.simplefilter("ignore")  # the kernel shows them, too
+            symtable.symtable(
+                source, "cell", "exec"
+            )  # finds more errors than the parser, and is faster
             nodes = ast.parse(source).body
             statements = tuple(_statements(nodes, source.split("\n")))
     except NOT_PYTHON:
@@ -58,7 +65,7 @@ def read_program(source: str) -> Program | None:
 
 
 def futures_of(node: ast.stmt) -> set[str]:
-    """Return the names that `from __future__ import ...` imports; none of another statement."""
+    """Return the names that a statement imports from __future__."""
     if isinstance(node, ast.ImportFrom) and node.module == "__future__" and not node.level:
         return {alias.name for alias in node.names}
     return set()
@@ -98,12 +105,12 @@ def _statements(nodes: list[ast.stmt], lines: list[str]) -> Iterator[Statement]:
 
 
 def _is_bare(node: ast.stmt) -> bool:
-    """Tell whether it is an annotation without a value, which binds nothing."""
+    """Check for an annotation without a value, which binds no name."""
     return isinstance(node, ast.AnnAssign) and node.value is None
 
 
 def _lines_of(node: ast.stmt, lines: list[str]) -> list[str]:
-    """Return a statement's own lines, without what `;` joins to it."""
+    """Return a statement's own lines, without other statements joined by `;`."""
     last = node.end_lineno or node.lineno
     own = lines[first_line(node) - 1 : last]
     end = _characters(own[-1], node.end_col_offset or 0)
@@ -133,7 +140,7 @@ def _names(lines: list[str]) -> tuple[set[str], set[str], set[str]]:
         in_function |= is_function and table.get_name() not in COMPREHENSIONS
         names = {
             s.get_name()
-            for s in table.get_symbols()  # the body of a class may read a name before it binds it
+            for s in table.get_symbols()  # a class body may read a name before binding it
             if s.is_global() or (s.is_referenced() and not is_function)
         }
         (lazy if in_function else eager).update(names)
@@ -142,7 +149,7 @@ def _names(lines: list[str]) -> tuple[set[str], set[str], set[str]]:
 
 
 def _running(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what runs with a statement: all of it but the bodies of functions."""
+    """Yield the nodes that run with a statement: all except the bodies of functions."""
     nodes = [node]
     while nodes:
         node = nodes.pop()

@@ -1,4 +1,4 @@
-"""`%%ranks` and `%ranks`: cells of a notebook on N ranks that live from cell to cell."""
+"""`%%ranks` and `%ranks`: cells of a notebook on N ranks that keep their variables."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from gradsync.ranks import RankFailure, get_launcher
 from gradsync.ranks.session import Session
 from gradsync.text import ranks_text
 
-# What shows values on a rank: with it in the process that ranks are forked from, they have it.
+# These modules format values on a rank. They are imported before ranks are forked.
 FORMATTERS = ("IPython.core.formatters", "IPython.core.pylabtools")
-NO_RANKS = "There are no ranks yet: run a cell that begins with %%ranks 4 first."
+NO_RANKS = "There are no ranks yet. First run a cell that begins with %%ranks 4."
 NO_MAGICS = (
     "Ranks run plain Python: IPython's lines with %, ! or ? do not work on them. Move this line to "
     "a cell without %%ranks. On ranks, use subprocess.run for a command, time.perf_counter for a "
@@ -32,8 +32,8 @@ NO_MAGICS = (
 LINE_USAGE = "%ranks [status | reset | pull NAME | push NAME]"
 
 
-class CellFailed(Exception):  # noqa: N818 - it is about a cell of the user's, not an error of ours
-    """A cell did not come to its end on every rank; all that there is to say has been shown."""
+class CellFailed(Exception):  # noqa: N818 - the user's cell failed, not this package
+    """A cell did not finish on every rank; the reason has already been shown."""
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]
@@ -41,16 +41,16 @@ class CellFailed(Exception):  # noqa: N818 - it is about a cell of the user's, n
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What stands on a cell's first line."""
+    """The options on a cell's first line."""
 
     world_size: int
-    ranks: tuple[int, ...]  # that run the cell
+    ranks: tuple[int, ...]  # the ranks that run the cell
     timeline: bool
 
 
 @magics_class
 class RanksMagics(Magics):
-    """`%%ranks N` runs a cell on N ranks; `%ranks` says which there are, and moves values."""
+    """`%%ranks N` runs a cell on N ranks; `%ranks` lists the ranks and copies values."""
 
     shell: InteractiveShell
 
@@ -60,16 +60,16 @@ class RanksMagics(Magics):
 
     @line_cell_magic
     def ranks(self, line: str, cell: str | None = None) -> Any:
-        """Run a cell on N ranks that keep their variables, or ask about the ranks.
+        """Run a cell on N ranks that keep their variables, or show information about the ranks.
 
-        `%%ranks 4` runs the cell on four ranks, processes of their own with a gloo process group;
+        `%%ranks 4` runs the cell on four ranks: separate processes with a gloo process group.
         `rank` and `world_size` are defined there. `%%ranks 4 --rank 1,2` runs it on two of them,
         `%%ranks 4 --timeline` draws the collectives. A deadlock ends the cell at once, with its
-        explanation; the ranks and their variables stay.
+        explanation; the ranks and their variables are kept.
 
         `%ranks status` lists the ranks and their variables, `%ranks reset` ends them,
-        `%ranks pull NAME` brings a variable's value on each rank to the notebook, as a list, and
-        `%ranks push NAME` gives a variable of the notebook to each rank.
+        `%ranks pull NAME` copies a variable's value on each rank to the notebook, as a list, and
+        `%ranks push NAME` copies a variable of the notebook to each rank.
         """
         if cell is not None:
             return self._run(line, cell)
@@ -78,12 +78,12 @@ class RanksMagics(Magics):
             return self._status() if command == "status" else self._reset()
         if command in ("pull", "push") and len(names) == 1:
             return self._pull(names[0]) if command == "pull" else self._push(names[0])
-        raise UsageError(f"use it as {LINE_USAGE}, or as %%ranks 4 on a cell's first line")
+        raise UsageError(f"Use {LINE_USAGE}, or %%ranks 4 on the first line of a cell.")
 
     def _run(self, line: str, cell: str) -> None:
         options = _options(line)
         name = f"In [{len(self.shell.user_ns['In']) - 1}]"
-        source = "\n" + cell  # lines count from the cell's first, which %%ranks stands on
+        source = "\n" + cell  # lines count from the cell's first line, which contains %%ranks
         _check_syntax(source, name)
         try:
             session = self.sessions.of(options.world_size)
@@ -123,16 +123,16 @@ class RanksMagics(Magics):
             raise CellFailed(reason.detail if reason else str(failure)) from None
         without = [rank for rank, value in enumerate(found) if not value]
         if len(without) == len(found):
-            raise UsageError(f"no rank has a variable {name!r}; %ranks status lists what they have")
+            raise UsageError(f"No rank has a variable {name!r}. %ranks status lists the variables.")
         if without:
-            print(f"{ranks_text(without)}: no variable {name!r}; None stands for it.")
+            print(f"{ranks_text(without)}: no variable {name!r}, so the value is None.")
         values = [value.get(name) for value in found]
         self.shell.user_ns[name] = values
         return values
 
     def _push(self, name: str) -> None:
         if name not in self.shell.user_ns:
-            raise UsageError(f"the notebook has no variable {name!r}")
+            raise UsageError(f"The notebook has no variable {name!r}.")
         self._last().push(name, self.shell.user_ns[name])
 
     def _last(self) -> Session:
@@ -143,7 +143,7 @@ class RanksMagics(Magics):
 
 
 def _check_syntax(source: str, name: str) -> None:
-    """Raise a cell's syntax error here, once: on the ranks it would be one each."""
+    """Raise a cell's syntax error here, so that it is shown once and not on each rank."""
     try:
         compile(source, name, "exec", dont_inherit=True)
     except SyntaxError as problem:
@@ -156,32 +156,34 @@ def _check_syntax(source: str, name: str) -> None:
 
 
 def _options(line: str) -> Options:
-    """Read what stands behind `%%ranks`.
+    """Parse the options after `%%ranks`.
 
     Raises:
-        UsageError: it can't be read, or names ranks that are none.
+        UsageError: the options are invalid, or name ranks that do not exist.
     """
     words = shlex.split(line, comments=True)
     if not words:
-        raise UsageError("say how many ranks: %%ranks 4")
+        raise UsageError("The number of ranks is missing. Write it after %%ranks: %%ranks 4")
     parser = MagicArgumentParser(prog="%%ranks", add_help=False)
     parser.add_argument("world_size", type=int)
     parser.add_argument("--rank", default="")
     parser.add_argument("--timeline", action="store_true")
     given = parser.parse_args(words)
-    everyone = range(given.world_size)
+    every_rank = range(given.world_size)
     try:
         ranks = [rank for part in given.rank.split(",") for rank in _span(part)]
     except ValueError:
-        raise UsageError(f"--rank {given.rank}: write it as 1,2 or 0-3") from None
-    if strangers := set(ranks) - set(everyone):
-        text = f"there is no {ranks_text(strangers)} among {given.world_size}: they count from 0"
+        raise UsageError(
+            f"--rank {given.rank} is not a list of ranks such as 1,2 or 0-3."
+        ) from None
+    if unknown := set(ranks) - set(every_rank):
+        text = f"there is no {ranks_text(unknown)}; ranks count from 0 to {every_rank[-1]}."
         raise UsageError(f"--rank {given.rank}: {text}")
-    return Options(given.world_size, tuple(ranks) or tuple(everyone), given.timeline)
+    return Options(given.world_size, tuple(ranks) or tuple(every_rank), given.timeline)
 
 
 def _span(part: str) -> range:
-    """Return the ranks that "2" or "1-3" names; none for nothing."""
+    """Return the ranks in a text such as "2" or "1-3", or no rank for an empty text."""
     if not part.strip():
         return range(0)
     first, _, last = part.partition("-")
@@ -189,8 +191,8 @@ def _span(part: str) -> range:
 
 
 def load(shell: InteractiveShell) -> None:
-    """Bring the magics, and begin to import torch: for the ranks, and for values that come back."""
-    if RanksMagics.__name__ in shell.magics_manager.registry:  # loaded again: the ranks stay
+    """Register the magics, and begin to import torch for the ranks and for their values."""
+    if RanksMagics.__name__ in shell.magics_manager.registry:  # loaded before: keep the ranks
         return
     get_launcher().warm_up(FORMATTERS)
     threading.Thread(target=importlib.import_module, args=["torch"], daemon=True).start()

@@ -1,6 +1,6 @@
-"""What a cell on N ranks shows in the notebook: its output as it comes, and why it failed.
+"""Shows the output of a cell on N ranks while it runs, and why the cell failed.
 
-A rank's failure is shown soon, though others compute on; what is known at the end replaces it.
+A rank's failure is shown soon, while other ranks still compute; the final explanation replaces it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gradsync.records import Failure, Observation
 from gradsync.reports import cell_failure, overlap
 from gradsync.reports import ranks as rank_output
 
-FIRST_SECONDS = 0.4  # a cell that takes longer shows its output before its end
+FIRST_SECONDS = 0.4  # a longer cell shows its output while it runs
 EACH_SECONDS = 0.25  # between two updates
 
 
@@ -35,7 +35,7 @@ class Display:
 
 
 class CellOutput:
-    """A cell's output, which grows while the ranks print, and why it failed."""
+    """The display of a cell's output, which is updated while the ranks print, and of its failure."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
         self._ranks = ranks
@@ -44,7 +44,7 @@ class CellOutput:
         self._shown: tuple[list[str], Failure | None] = [], None
 
     def update(self, printed: Sequence[str], failure: Failure | None) -> None:
-        """Show what the ranks have printed so far, and which have failed, not too often."""
+        """Show the ranks' output and failures so far, unless the last update was very recent."""
         now = list(printed), failure
         if time.monotonic() < self._next or now == self._shown:
             return
@@ -61,10 +61,10 @@ class CellOutput:
             self._show_failure(failed)
 
     def finish(self, outcome: Outcome, *, timeline: bool) -> str | None:
-        """Show all of the ranks' output, with the values that they show, and why the cell failed.
+        """Show the ranks' whole output, with the values of last expressions, and any failure.
 
         Returns:
-            the failure in one line.
+            a summary of the failure in one line, or None.
         """
         seen = outcome.observation
         self._show(rank_output.fold(seen.output, [v or () for v in seen.values], self._ranks))
@@ -92,6 +92,6 @@ class CellOutput:
 
 
 def show_timeline(seen: Observation) -> None:
-    """Draw who computed and who was in which collective, and when."""
+    """Draw when each rank computed and when it was in a collective."""
     if drawing := overlap.render(seen.events, seen.world_size):
         Display().show(drawing, "(a timeline of the collectives, for a notebook in a browser)")
