@@ -29,6 +29,7 @@ from gradsync.nbgrader.source.assignment import exercise_of
 from gradsync.nbgrader.submitted import cells_of
 from gradsync.ranks.sandbox import SandboxError
 from gradsync.reports.text import printable
+from gradsync.text import full_stop
 
 Converted = tuple[NotebookNode, dict[str, Any]]
 atexit.register(gc.freeze)  # else Python goes through all of torch for garbage, for seconds
@@ -56,7 +57,9 @@ class GradeSubmission(NbGraderPreprocessor):  # type: ignore[misc]
             _write_outputs(nb, marks)
         except FAILURES as problem:
             hint = f" Or set {NO_SANDBOX}." if isinstance(problem, SandboxError) else ""
-            text = f"{printable(student)}: {notebook} is not graded: {problem}.{hint}"
+            text = (
+                f"{printable(student)}: {notebook} is not graded: {full_stop(str(problem))}{hint}"
+            )
             raise GraderError(text) from problem
         return nb, resources
 

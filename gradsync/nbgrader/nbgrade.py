@@ -160,7 +160,7 @@ def _check_sandbox(course: Course) -> None:
         sandbox.check(course.root)
     except SandboxError as problem:
         raise GraderError(
-            f"no sandbox for other people's code: {problem}. With `{NO_SANDBOX}` in "
+            f"no sandbox for other people's code: {problem} With `{NO_SANDBOX}` in "
             "nbgrader_config.py submissions run with your rights, as your own code would."
         ) from None
 

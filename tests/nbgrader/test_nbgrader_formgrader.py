@@ -48,7 +48,7 @@ def test_every_learner_is_listed_with_the_score_and_none_waits_for_a_person(subm
 
 def test_a_submission_shows_its_deadlock_readably_beside_the_points(formgrader, submissions):
     page = formgrader(submissions["cleo"][0])
-    page.get_by_text("never entered").first.wait_for()
+    page.get_by_text("never called").first.wait_for()
 
     labels = page.locator(".gs-timeline text.label")
     colours = labels.evaluate_all("es => es.map(e => getComputedStyle(e).fill)")
