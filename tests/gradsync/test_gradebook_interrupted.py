@@ -107,7 +107,7 @@ def test_ranks_that_are_lost_are_no_fault_of_the_submission(typed):
     said = grader.communicate()[0]
 
     assert grader.returncode == 3
-    assert "bob could not be graded: the process that forks the ranks is gone" in said
+    assert "bob could not be graded: the process that forks the ranks has ended" in said
     assert "bob,,,,,grader-failed\n" in (typed.root / "out" / "gradebook.csv").read_text()
 
 
