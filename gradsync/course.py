@@ -1,4 +1,4 @@
-"""The course on disk: where it lies, its phases, exercises and suites."""
+"""The course on disk: its folder, phases, exercises and test suites."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ else:
     import tomli as tomllib
 
 from gradsync.errors import UnusableInput
+from gradsync.text import listed
 
 Audience = Literal["visible", "hidden"]
 EXERCISES_FILE = "exercises.toml"
 
 
 class CourseError(UnusableInput):
-    """The course, or a part of it that was asked for, is not there or can't be read."""
+    """The course, or the requested part of it, does not exist or can't be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exercise:
-    """One thing to write: its name in the learner's file, and how to help with it."""
+    """A function or class that a learner writes, with its hints."""
 
     id: str  # "phase1/average_gradients"
     name: str
@@ -44,7 +45,7 @@ class Exercise:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A course folder: `phase1/exercises.toml` stands in it."""
+    """A course folder, which has a file `phase1/exercises.toml`."""
 
     root: Path
 
@@ -59,34 +60,34 @@ class Course:
         try:
             return _exercises(phase, path.read_text(encoding="utf-8"))
         except (OSError, KeyError, TypeError, ValueError) as problem:
-            raise CourseError(f"{path} can't be read as a list of exercises: {problem}") from None
+            raise CourseError(f"{path} can't be read as a list of exercises: {problem}.") from None
 
     def files(self, phase: str) -> tuple[str, ...]:
         """Return the names of the files that a learner fills in."""
         return tuple(dict.fromkeys(exercise.file for exercise in self.exercises(phase)))
 
     def find(self, name: str) -> Exercise:
-        """Return the exercise of that id, or the first of that name.
+        """Return the exercise with that id, or the first one with that name.
 
         Raises:
-            CourseError: there is none; the message names the most similar one, or lists all.
+            CourseError: there is none; the message suggests the most similar one, or lists all.
         """
         every = [e for phase in self.phases for e in self.exercises(phase)]
         for exercise in every:
             if name in (exercise.name, exercise.id):
                 return exercise
-        raise CourseError(f"there is no exercise {name!r}{_suggested(name, every)}")
+        raise CourseError(f"There is no exercise {name!r}. {_suggested(name, every)}")
 
     def suite(self, audience: Audience, phase: str) -> Path:
         """Return the folder of a phase's tests.
 
         Raises:
-            CourseError: this copy of the course has none.
+            CourseError: this copy of the course has no such folder.
         """
         folder = self.root / "tests" / audience / phase
         if not folder.is_dir():
             raise CourseError(
-                f"this copy of the course has no {audience} tests for {phase} (looked for {folder})"
+                f"This copy of the course has no {audience} tests for {phase}: {folder} is missing."
             )
         return folder
 
@@ -96,7 +97,7 @@ class Course:
 
 
 def find_course(start: Path | None = None) -> Course:
-    """Return the course that the working folder is in, else the one this package stands in.
+    """Return the course that contains the working folder, or else this package.
 
     Raises:
         CourseError: there is none.
@@ -106,24 +107,24 @@ def find_course(start: Path | None = None) -> Course:
         if (folder / "phase1" / EXERCISES_FILE).is_file():
             return Course(folder)
     raise CourseError(
-        f"no course here: neither {here} nor a folder above it has phase1/{EXERCISES_FILE}. "
-        "Change into your copy of the course."
+        f"There is no course here: neither {here} nor a folder above it has "
+        f"phase1/{EXERCISES_FILE}. Change into your copy of the course."
     )
 
 
 def _suggested(name: str, exercises: Sequence[Exercise]) -> str:
-    """Return how the sentence "there is no exercise ..." goes on."""
+    """Return a sentence that suggests exercises instead of an unknown name."""
     phase, slash, _ = name.partition("/")
     phases = list(dict.fromkeys(exercise.phase for exercise in exercises))
     known = {exercise.name.lower(): exercise.name for exercise in exercises}
     if slash and phase in phases:
         known = {e.id.lower(): e.id for e in exercises if e.phase == phase}
     elif slash or name.lower().startswith("phase"):
-        return f": name one of a phase, such as {exercises[0].id}. Phases: {', '.join(phases)}"
+        return f"Name a phase ({listed(phases, 'or')}) and an exercise, as in {exercises[0].id}."
     close = difflib.get_close_matches(name.lower(), known, n=1)
     if close:
-        return f": did you mean {known[close[0]]}?"
-    return f". There are: {', '.join(known.values())}"
+        return f"Did you mean {known[close[0]]}?"
+    return f"The exercises are {listed(known.values())}."
 
 
 @functools.cache

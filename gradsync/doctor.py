@@ -1,4 +1,4 @@
-"""What holds on this machine: whatever the course and the grader need, each tried in earnest."""
+"""Check what the course and the grader need on this machine by trying each part."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from gradsync.errors import SandboxError
 from gradsync.ranks import LauncherError, RankFailure, cgroups, run_ranks
 from gradsync.ranks.run import LauncherName
 from gradsync.ranks.sandbox import MEMORY, TASKS, check
+from gradsync.text import listed
 
 MIB = 2**20
 WORLD_SIZE = 2
@@ -20,15 +21,15 @@ WORLD_SIZE = 2
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at, and how it is."""
+    """The result of one check."""
 
     what: str  # "sandbox"
     fine: bool
-    told: str  # what holds; or what does not, and what to do
+    text: str  # what works, or what does not and what to do
 
 
 def examine() -> Iterator[Finding]:
-    """Yield what holds here, a finding at a time: some take seconds."""
+    """Yield the result of each check; some take seconds."""
     yield _python()
     yield _look("ranks", lambda: _meet(None))
     yield _look("sandbox", _sandbox)
@@ -55,13 +56,13 @@ def _python() -> Finding:
 
 
 def _meet(launcher: LauncherName | None) -> str:
-    run_ranks(all_reduce, WORLD_SIZE, launcher=launcher)  # the first one imports torch
+    run_ranks(all_reduce, WORLD_SIZE, launcher=launcher)  # the first run imports torch
     seen = run_ranks(all_reduce, WORLD_SIZE, launcher=launcher)
-    return f"{WORLD_SIZE} met over gloo, reduced and ended in {seen.seconds * 1000:.0f} ms"
+    return f"{WORLD_SIZE} ranks start, all-reduce over gloo and end in {seen.seconds * 1000:.0f} ms"
 
 
 def all_reduce() -> None:
-    """Meet the other ranks in one collective."""
+    """Run one collective with the other ranks."""
     import torch
     import torch.distributed as dist
 
@@ -70,22 +71,22 @@ def all_reduce() -> None:
 
 def _sandbox() -> str:
     check(find_course().root)
-    return f"bubblewrap works: {_meet('sandbox')} in it; {_limits()}"
+    return f"bubblewrap works: {_meet('sandbox')}; {_limits()}"
 
 
 def _limits() -> str:
     group = cgroups.make(MEMORY, TASKS)
     if group is None:
-        return "what ranks take together is counted: no control group can be had to limit it"
+        return "no control group is available: gradsync itself limits the ranks' resources"
     group.close()
-    return "a control group limits what ranks take together"
+    return "a control group limits the resources of all ranks together"
 
 
 def _course() -> str:
     course = find_course()
     graded = course.graded_phases("hidden")
     return f"{course.root}, " + (
-        f"with hidden tests for {', '.join(graded)}" if graded else "without hidden tests"
+        f"with hidden tests for {listed(graded)}" if graded else "without hidden tests"
     )
 
 
@@ -93,7 +94,7 @@ def _digits() -> str:
     from gradsync.data import mnist_root  # imports torch
 
     root = mnist_root()
-    return f"MNIST in {root}" if root else "MNIST is not here yet: it is downloaded when needed"
+    return f"MNIST in {root}" if root else "no MNIST yet: it is downloaded when needed"
 
 
 def _gpus() -> str:
@@ -101,6 +102,6 @@ def _gpus() -> str:
     import torch.distributed as dist
 
     if not torch.cuda.is_available():
-        return "none: gloo on the CPU is all that the course needs"
+        return "none; the course needs only gloo on the CPU"
     names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
-    return f"{names}; nccl is {'there' if dist.is_nccl_available() else 'missing'}"
+    return f"{names}; nccl is {'available' if dist.is_nccl_available() else 'missing'}"

@@ -1,9 +1,8 @@
-"""Many submissions graded into one folder, by a run that can be taken up again where it stopped.
+"""Grade many submissions into one folder; a run that was stopped can be continued.
 
 Each submission's report is written when it is graded, and its line in the gradebook right after. A
-later run takes over what was finished there and still holds: a whole report, made from the same
-submission, course and seed. Lines of submissions that a run does not name stay as they are, and
-with them the seed of the folder.
+later run keeps each complete report that was made from the same submission, course and seed. It
+also keeps the lines of submissions that it does not name, and with them the seed of the folder.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ LOCK = ".grading.lock"
 
 
 class FolderInUse(UnusableInput):
-    """Another grader is at work in the folder."""
+    """Another grader is writing to the folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A submission to grade, and the command that, with the seed behind it, does so again."""
+    """A submission to grade, and the command that repeats the grade if a seed is appended."""
 
     submission: Submission
     command: str
@@ -60,12 +59,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a submission: graded now, taken over, or lost to a failure of the grader."""
+    """The outcome for a submission: graded now, kept, or without a grade as the grader failed."""
 
     grade: Grade
     page: Path  # its report.html
-    report: Report | None = None  # where it was graded now
-    problem: Exception | None = None  # where the grader failed
+    report: Report | None = None  # if it was graded now
+    problem: Exception | None = None  # if the grader failed
 
 
 def grade_class(
@@ -80,21 +79,21 @@ def grade_class(
 ) -> Iterator[Outcome]:
     """Grade the submissions one after the other into `out`, yielding each as it is done.
 
-    Each name must be there once. A failure of the grader costs the one submission alone, which
-    has no numbers then and is tried again by a later run.
+    Names must be unique. If the grader fails on one submission, only that one gets no points; the
+    next run tries it again.
 
     Args:
-        entries: what to grade, in this order.
-        course: whose hidden suites are run.
+        entries: the submissions, in the order of grading.
+        course: the course with the hidden suites.
         phases: "phase1", "phase2".
         out: the folder of the reports and the gradebook.
-        seed: from which tests draw their inputs; None takes the folder's own.
-        fresh: grade all of them anew.
-        sandboxed: keep the ranks apart from the machine; `ranks.sandbox.check` says if it can.
+        seed: the seed of the tests' random inputs; None takes the folder's seed.
+        fresh: grade unchanged submissions again, too.
+        sandboxed: run the ranks in a sandbox; `ranks.sandbox.check` tells whether that works.
 
     Raises:
-        FolderInUse: another grader is at work in `out`.
-        NoGradebook: `out` has a gradebook.csv of another kind.
+        FolderInUse: another grader is writing to `out`.
+        NoGradebook: the gradebook.csv in `out` can't be read.
         CourseError: a phase has no hidden suite.
         OSError: `out` can't be written to.
     """
@@ -121,18 +120,20 @@ def grade_class(
 def entries_at(
     paths: Sequence[Path], course: Course, phases: Sequence[str], out: Path, command: str
 ) -> list[Entry]:
-    """Read the submissions at these paths, and those in the classes among them.
+    """Read the submissions at these paths; a path may be a class of several submissions.
 
-    Where two are called alike a number tells them apart. `out` is none, though it may lie in a
-    class. `command` with a path behind it grades what is there.
+    A number is added to names that occur twice. `out` does not count, though it may be in a class.
+    `command` followed by a path must grade the submission there.
 
     Raises:
-        SubmissionError: there is none at a path.
+        SubmissionError: there is no submission at a path.
     """
     found = [member for path in paths for member in find_submissions(path, course)]
     members = [path for path in dict.fromkeys(found) if path.resolve() != out.resolve()]
     if not members:
-        raise SubmissionError(f"{out} is where grades are written: no submission is beside it.")
+        raise SubmissionError(
+            f"There is no submission beside {out}, which is the folder for the grades."
+        )
     return [
         Entry(read_submission(path, course, name, phases), f"{command} {shlex.quote(str(path))}")
         for path, name in _unique_names(members).items()
@@ -140,7 +141,7 @@ def entries_at(
 
 
 def _finished(origins: Mapping[str, Origin], out: Path, seed: int) -> dict[str, Grade]:
-    """Return the grades that an earlier run came to and that still hold, by submission."""
+    """Return the grades of an earlier run that are still valid, by submission."""
     found = {name: read_grade(name, out, origin, seed) for name, origin in origins.items()}
     return {name: grade for name, grade in found.items() if grade is not None}
 
@@ -154,7 +155,7 @@ def _grade(
         report = grade(entry.submission, course, phases=phases, seed=seed, launcher=launcher)
         report = replace(report, command=entry.command, origin=origin)
         write_report(report, out)
-    except Exception as problem:  # noqa: BLE001 - whatever it is, the others are graded
+    except Exception as problem:  # noqa: BLE001 - the other submissions must still be graded
         return Outcome(Grade(name, "grader-failed"), _page(name, out), problem=problem)
     return Outcome(summary.grade(report), _page(name, out), report)
 
@@ -165,15 +166,15 @@ def _page(name: str, out: Path) -> Path:
 
 @contextmanager
 def _alone_in(out: Path) -> Iterator[None]:
-    """Keep other graders out of the folder; the lock goes with this process, however it ends."""
+    """Lock the folder against other graders; the system releases the lock with this process."""
     out.mkdir(parents=True, exist_ok=True)
     lock = FileLock(out / LOCK)
     try:
         lock.acquire(timeout=0)
     except Timeout:
         raise FolderInUse(
-            f"another grader is at work in {out}. Wait for its end, or choose another folder "
-            "with --out."
+            f"Another grader is writing to {out}. Wait until it has finished, or choose another "
+            "folder with --out."
         ) from None
     try:
         yield
@@ -182,10 +183,10 @@ def _alone_in(out: Path) -> Iterator[None]:
 
 
 def _settled_seed(out: Path, given: int | None, *, fresh: bool, others: bool) -> int:
-    """Return the seed for this run.
+    """Return the seed for this run, and store it as the folder's seed.
 
-    It becomes the folder's own, unless the folder has grades of `others` from the seed of before:
-    these would have to be graded again.
+    It is not stored if the folder has grades of `others` from another seed, as these would then
+    have to be graded again.
     """
     kept = _kept_seed(out)
     if given is not None:
@@ -203,12 +204,12 @@ def _kept_seed(out: Path) -> int | None:
     try:
         seed = json.loads((out / STATE).read_text(encoding="utf-8"))["seed"]
     except (OSError, ValueError, LookupError, TypeError):
-        return None  # there is none, or it is torn
+        return None  # there is no file, or it is damaged
     return seed if type(seed) is int and seed >= 0 else None
 
 
 def _unique_names(paths: Iterable[Path]) -> dict[Path, str]:
-    """Return each path's name; later ones get a number where they would share a folder."""
+    """Return a name for each path; a number is added to names that would share a folder."""
     names: dict[Path, str] = {}
     taken: set[str] = set()
     for path in paths:

@@ -1,4 +1,4 @@
-"""One submission held against a suite: its `Report`."""
+"""Grade one submission with test suites: make its `Report`."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ def grade(
     pytest_options: Sequence[str] = (),
     on_test: OnTest = lambda *_: None,
 ) -> Report:
-    """Run the suites of `phases` on a submission and return what they say.
+    """Run the suites of `phases` on a submission and return the report.
 
-    The submission's code runs on the ranks alone, never in this process.
+    The submission's code runs on the ranks only, never in this process.
 
     Args:
-        submission: what was handed in.
-        course: whose suites are run.
+        submission: the submission.
+        course: the course with the suites.
         phases: "phase1", "phase2".
-        seed: from which tests draw their inputs: the same seed, the same grade.
-        audience: the visible suites, or the hidden ones that a grade is made of.
-        exercise: run the tests of this one alone.
-        launcher: how ranks are started; None takes the fastest that this system has.
-        workers: how many tests run at a time, with forked ranks; None: what the machine can.
-        pytest_options: more of pytest's own, such as `--exitfirst`.
-        on_test: called as a test begins: its exercise, how many began before, of how many.
+        seed: the seed of the tests' random inputs: the same seed gives the same grade.
+        audience: the visible suites, or the hidden ones, which give the points.
+        exercise: run only the tests of this exercise.
+        launcher: how ranks are started; None takes the fastest one of this system.
+        workers: how many tests run at a time, with forked ranks; None: as many as are useful.
+        pytest_options: further options for pytest, such as `--exitfirst`.
+        on_test: called when a test begins: its exercise, its place from 0, the number of tests.
 
     Raises:
         CourseError: a phase has no such suite.
@@ -76,7 +76,7 @@ def grade(
 
 
 def draw_seed() -> int:
-    return secrets.randbelow(2**48)  # more than a rank can try to find out the others' inputs
+    return secrets.randbelow(2**48)  # too many for a rank to guess the seed by trying
 
 
 def _launcher_option(launcher: LauncherName | None) -> list[str]:
@@ -84,14 +84,14 @@ def _launcher_option(launcher: LauncherName | None) -> list[str]:
 
 
 def _run(suites: Sequence[Path], root: Path, options: Sequence[str], collector: Collector) -> None:
-    dynamo.put_off()  # a suite's own optimizers need no compiler either
+    dynamo.put_off()  # the suites' optimizers need no compiler either
     code, said = run_pytest(suites, root, options, collector)
     if collector.interrupted:
         raise KeyboardInterrupt
     if (lost := collector.lost) is not None:
         text = str(lost)
         if not isinstance(lost, LauncherError):
-            text = f"a test is broken ({type(lost).__name__}: {lost})"
+            text = f"A test of the course is broken ({type(lost).__name__}: {lost})."
         raise GraderError(text) from lost
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise GraderError(f"pytest ended with {code!r}:\n{said}")
@@ -100,7 +100,7 @@ def _run(suites: Sequence[Path], root: Path, options: Sequence[str], collector: 
 def _in_order(
     verdicts: Sequence[Verdict], needs: Mapping[str, Sequence[str]]
 ) -> tuple[Verdict, ...]:
-    """Return the verdicts in the order of the course, those of symptoms pointing at their roots."""
+    """Return the verdicts in the order of the course, with likely causes in their messages."""
     places = {exercise: place for place, exercise in enumerate(needs)}
     in_order = sorted(verdicts, key=lambda verdict: places[verdict.exercise])
     return point_at_roots(explain_not_run(in_order), needs)

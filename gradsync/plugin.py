@@ -1,7 +1,7 @@
 """The pytest plugin: the `ranks` and `rng` fixtures, the `exercise` marker, and verdicts.
 
-A test runs in the trusted pytest process; only the function that it hands to `ranks` runs on the
-ranks, beside the learner's file if it asks for one by a parameter's name: `trainer` is
+A test runs in the trusted pytest process. Only the function that it passes to `ranks` runs on the
+ranks. A parameter of that function can be a learner's file, imported on the rank: `trainer` is
 `template_trainer.py` of the submission, `data_loader` is `template_data_loader.py`.
 """
 
@@ -27,14 +27,15 @@ from gradsync.ranks.observe import observe
 from gradsync.ranks.run import LauncherName
 from gradsync.ranks.task import Task
 from gradsync.records import Observation
+from gradsync.text import full_stop
 from gradsync.time_budget import KEPT, TimeBudget
 from gradsync.verdicts import REFUSED, MissingFile, exercise_of, verdict_id, verdict_of
 
-PATIENCE = 20.0  # seconds a test's ranks may take: a hundred times what a correct answer needs
-# Of a rank in a visible suite: an endless loop is reported soon, on the learner's own machine.
+PATIENCE = 20.0  # seconds for a test's ranks: a hundred times what a correct answer needs
+# For a rank in a visible suite, so that an endless loop is reported soon.
 PROCESSOR_SECONDS = 5.0
 GRADED = {
-    "CUDA_VISIBLE_DEVICES": "",  # the same grade on every machine
+    "CUDA_VISIBLE_DEVICES": "",  # hides GPUs: the same grade on every machine
     # No DNS query (resolv.conf(5)): TCPStore looks up the name of every address that connects,
     # and blocks for 5 s where a name server does not answer.
     "RES_OPTIONS": "attempts:0",
@@ -46,22 +47,22 @@ LOADER = Loader()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("gradsync", "grading submissions on N ranks")
-    group.addoption("--submission", type=Path, help="the folder whose files are judged")
+    group.addoption("--submission", type=Path, help="the folder with the files under test")
     group.addoption("--launcher", choices=get_args(LauncherName), help="how ranks are started")
-    group.addoption("--seed", type=int, default=0, help="what all that is drawn follows from")
+    group.addoption("--seed", type=int, default=0, help="the seed of all random inputs")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "exercise(id, points): what the test is of, and what passing it is worth"
+        "markers", "exercise(id, points): the exercise of a test, and the points for passing it"
     )
     config.addinivalue_line(
-        "markers", "early: loads much, which it may do while the ranks' process still starts"
+        "markers", "early: run first, since it imports much while the ranks' process still starts"
     )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Share a test's points among its parameter sets."""
+    """Divide a test's points by the number of its parameter sets."""
     families: dict[str, int] = {}
     for item in items:
         family = item.nodeid.split("[")[0]
@@ -78,16 +79,16 @@ class Ranks:
     """Runs a function on N ranks: the `ranks` fixture."""
 
     launcher: Launcher
-    submission: Path | None  # None: the function stands alone
+    submission: Path | None  # None: no files are under test
     course: Course | None
     phase: str
     seen: list[Observation]
     seed: str
     exercise: str = ""
-    budget: TimeBudget | None = None  # None: each test has all of its time
+    budget: TimeBudget | None = None  # None: each test has its full time limit
     processor_seconds: float = math.inf
-    refused: Mapping[str, str] = field(default_factory=dict)  # files that don't count, and why
-    stubs: set[str] = field(default_factory=set)  # names in the learner's files without a body
+    refused: Mapping[str, str] = field(default_factory=dict)  # refused files, and why
+    stubs: set[str] = field(default_factory=set)  # names without a body in the learner's files
 
     def __call__(
         self,
@@ -100,22 +101,22 @@ class Ranks:
         mistakes: Sequence[Rule] = (),
         **inputs: Any,
     ) -> Observation:
-        """Run `probe` as `gradsync.run_ranks` does, with the learner's files at hand.
+        """Run `probe` as `gradsync.run_ranks` does, with access to the learner's files.
 
         Args:
             probe: its parameters are filled by name: `rank`, `world_size`, a learner's file
                 (`trainer`), and `inputs`.
             world_size: the number of ranks.
-            timeout: seconds until ranks that still run are ended.
+            timeout: seconds after which ranks that still run are ended.
             process_group: start the default group before the function is called.
-            casualties: ranks that may die or be late, while the others go on.
-            mistakes: rules that may know better what a failure of the ranks means.
+            casualties: ranks that may die or be late, while the others continue.
+            mistakes: rules that may explain a failure of the ranks better.
             **inputs: the same for every rank.
 
         Raises:
-            RankFailure: the ranks did not come to their end.
-            MissingFile: the submission lacks a file that the function asks for, or it is refused.
-            NotRun: tests of the exercise have run into their time limits before.
+            RankFailure: a rank failed, or all ranks together did.
+            MissingFile: a file that the function needs is missing or refused.
+            NotRun: earlier tests of the exercise have reached their time limits.
         """
         standins = self._standins()
         task = Task(
@@ -144,7 +145,7 @@ class Ranks:
         """Import the learner's files once for all tests.
 
         Raises:
-            RankFailure: a file that the task is about can't be imported.
+            RankFailure: a file that the task needs can't be imported.
         """
         if self.submission is None or self.course is None:
             return
@@ -160,7 +161,7 @@ class Ranks:
                 )
 
     def _standins(self) -> tuple[Path, ...]:
-        """Return the folder of what stands in for files, if the submission lacks one of them."""
+        """Return the folder of stand-ins, if the submission lacks one of the files."""
         if self.submission is None:
             return ()
         folder, own = STANDINS / self.phase, self.submission / self.phase
@@ -168,7 +169,7 @@ class Ranks:
         return (folder,) if lacks else ()
 
     def _path(self, standins: tuple[Path, ...]) -> tuple[str, ...]:
-        """Return the folders that a learner's file imports from."""
+        """Return the folders from which a learner's file imports."""
         if self.submission is None:
             return ()
         return (str(self.submission / self.phase), *map(str, standins))
@@ -184,8 +185,8 @@ class Ranks:
             if name in wanted:
                 if not path.is_file():
                     path_in = f"{self.phase}/{file}"
-                    absent = f"{path_in} is not in the submission"
-                    raise MissingFile(self.refused.get(path_in, absent))
+                    absent = f"{path_in} is not in the submission."
+                    raise MissingFile(full_stop(self.refused.get(path_in, absent)))
                 modules[name] = path
         return modules
 
@@ -195,7 +196,7 @@ RANKS = pytest.StashKey[Ranks]()
 
 @pytest.fixture
 def ranks(request: pytest.FixtureRequest) -> Ranks:
-    """Call it with a function, `world_size=4` and inputs by name, for what N ranks return."""
+    """Run a function on N ranks: call it with the function, `world_size=4` and keyword inputs."""
     course, phase = _place(request.path.parent)
     submission = request.config.getoption("--submission")
     if course is not None:
@@ -222,7 +223,7 @@ def ranks(request: pytest.FixtureRequest) -> Ranks:
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
-    """Draw inputs: afresh for each seed, the same for the same seed and test."""
+    """Return a generator for random inputs, which depend on the seed and the test."""
     seed = request.config.getoption("--seed")
     return np.random.default_rng([seed, zlib.crc32(request.node.name.encode())])
 
@@ -231,7 +232,7 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Say in one message what a learner reads, and keep the verdict for a grader."""
+    """Replace a failed test's report by the learner's message, and keep the verdict."""
     report = yield
     marker = item.get_closest_marker("exercise")
     decides = call.when == "call" or (call.when == "setup" and report.failed)
@@ -252,7 +253,7 @@ def pytest_runtest_makereport(
             folder=_folder_of(item),
             stubs=runs.stubs if runs else (),
         )
-        seen.clear()  # else all that the ranks returned stays until the last test is over
+        seen.clear()  # otherwise all values of the ranks stay in memory until the last test is over
         report.gradsync_verdict = verdict  # type: ignore[attr-defined]
         if call.excinfo is not None and not item.config.getoption("fulltrace"):
             report.longrepr = verdict.message
@@ -261,7 +262,7 @@ def pytest_runtest_makereport(
 
 @functools.cache
 def _place(folder: Path) -> tuple[Course | None, str]:
-    """Return the course and phase that a folder of tests belongs to, if it is a suite's."""
+    """Return the course and phase of a folder of tests, or (None, "")."""
     if folder.parent.name not in ("visible", "hidden"):
         return None, ""
     try:

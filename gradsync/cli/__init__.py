@@ -1,7 +1,7 @@
 """The command line: `gradsync check`, `hint`, `grade`, `demo`, `trace`, `doctor`, ...
 
-`app` holds the commands, each in a file with those that are like it, in the order of `--help`.
-`ending` has `main`, which gives every way in which a command can end its exit status.
+The modules register their commands with `app`, in the order of `--help`. `ending` has `main`, which
+turns each outcome of a command into an exit status.
 """
 
 from gradsync.cli import checking, hints, grading, looking, authoring, nbgrading  # noqa: F401, I001

@@ -1,4 +1,4 @@
-"""What a command is doing just now, while it has nothing to show yet."""
+"""Show what a command is doing while it has no results yet."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rich.text import Text
 
 
 class Activity:
-    """One line that changes in a terminal; elsewhere a line for each new subject, on stderr.
+    """A line that is updated in a terminal; elsewhere one line on stderr for each new subject.
 
-    No thread redraws it: the grader forks, and a fork must not find a lock held.
+    No thread redraws it: the grader forks, and a forked process must not inherit a held lock.
     """
 
     def __init__(self, live: Live | None) -> None:
@@ -22,7 +22,7 @@ class Activity:
         self._subject = ""
 
     def show(self, subject: str, detail: str = "") -> None:
-        """Say what is being done: a subject, "checking phase 1", and details that change often."""
+        """Show a subject, such as "checking phase 1", and details that change often."""
         if self._live is not None:
             self._live.update(Text(f"{subject}{detail} ..."), refresh=True)
         elif subject != self._subject:
@@ -32,11 +32,11 @@ class Activity:
 
 @contextmanager
 def activity() -> Iterator[Activity]:
-    """Show what is being done while the block runs; nothing of it stays in a terminal."""
+    """Show activity while the block runs; the line is removed from the terminal afterwards."""
     if not (sys.stdout.isatty() and sys.stderr.isatty()):
         yield Activity(None)
         return
-    console = Console(file=sys.stderr)  # pytest's output is caught: take the stream of now
+    console = Console(file=sys.stderr)  # pytest captures output: use the current stream
     with Live(
         console=console,
         auto_refresh=False,

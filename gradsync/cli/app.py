@@ -1,4 +1,4 @@
-"""What the commands share: the application, their options, and how a report is shown."""
+"""The parts that all commands share: the application, common options, printing a report."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ NO_SANDBOX = "--unsafe-no-sandbox"
 
 app = typer.Typer(
     name="gradsync",
-    help="Distributed data-parallel training: learn it, and be told which mistake it is.",
+    help="Learn distributed data-parallel training, and find out which mistake you made.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-Out = Annotated[Path, typer.Option(file_okay=False, help="Where grades are written.")]
+Out = Annotated[Path, typer.Option(file_okay=False, help="The folder for the grades.")]
 Seed = Annotated[
     int | None,
-    typer.Option(min=0, help="Draw the tests' inputs from this seed; a report names its own."),
+    typer.Option(
+        min=0, help="The seed of the tests' random inputs; each report names the one it used."
+    ),
 ]
 
 
 def show(render: Callable[..., str], report: Report) -> None:
-    """Print a report as wide as the terminal is, in colour where it has colours."""
+    """Print a report in the width of the terminal, in colour if the terminal supports it."""
     console = Console()
     print(render(report, color=console.is_terminal, width=min(console.width, 100)))

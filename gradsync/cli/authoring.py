@@ -1,4 +1,4 @@
-"""`gradsync templates`: what is generated from the solutions."""
+"""`gradsync templates`: generate the templates from the solutions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ def templates_command(
     ] = False,
 ) -> None:
     """Generate templates, notebooks and the guides' line counts (for authors of the course)."""
-    from gradsync.nbgrader.source.assignment import (
-        assignments,  # pytest and a suite's imports: this
-    )
-    from gradsync.nbgrader.source.points import points_of  # command alone needs them
+    # Only this command needs pytest and the imports of a suite.
+    from gradsync.nbgrader.source.assignment import assignments
+    from gradsync.nbgrader.source.points import points_of
 
     course = find_course()
     points = [points_of(course, "hidden", phase) for phase in course.graded_phases("hidden")]
@@ -37,5 +36,5 @@ def templates_command(
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
     for path in stale:
-        print(f"{path}: {'out of date, run `gradsync templates`' if check else 'written'}")
+        print(f"{path}: {'out of date: run `gradsync templates`' if check else 'written'}")
     raise typer.Exit(1 if check and stale else 0)

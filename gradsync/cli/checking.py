@@ -1,4 +1,4 @@
-"""`gradsync check`: how far a learner is, once or at each save."""
+"""`gradsync check`: run the visible tests, once or after each save."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from gradsync.course import Course, Exercise, find_course
 from gradsync.records import Report
 from gradsync.reports import progress, terminal
 from gradsync.submission import read_submission
+from gradsync.text import listed
 
-POLL_SECONDS = 0.25  # also how long a file must stay the same: editors write in several steps
-Stamps = Mapping[Path, tuple[int, int, int] | None]  # of each file; None: it is not there
+POLL_SECONDS = 0.25  # also how long files must stay unchanged: editors write in several steps
+Stamps = Mapping[Path, tuple[int, int, int] | None]  # of each file; None: it does not exist
 
 
 @app.command(name="check")
 def check_command(
     exercise: Annotated[
-        str | None, typer.Argument(help="One exercise, such as average_gradients; or all.")
+        str | None, typer.Argument(help="One exercise, such as average_gradients. Default: all.")
     ] = None,
     seed: Seed = None,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Check again at each save, until Ctrl-C.")
+        bool, typer.Option("--watch", "-w", help="Check again after each save, until Ctrl-C.")
     ] = False,
 ) -> None:
-    """See how far you are: runs the visible tests on your files, a line an exercise.
+    """Run the visible tests on your files, and show your progress.
 
-    [dim]gradsync check[/]                      everything, and what to do next
-    [dim]gradsync check average_gradients[/]    one exercise, with every detail
-    [dim]gradsync check --watch[/]              again each time you save a file
+    [dim]gradsync check[/]                      all exercises, one line each, and the next step
+    [dim]gradsync check average_gradients[/]    one exercise, with all details
+    [dim]gradsync check --watch[/]              check again each time you save a file
     """
     course = find_course()
     chosen = course.find(exercise) if exercise is not None else None
@@ -53,13 +54,13 @@ def check_command(
 def _check(
     course: Course, phases: Sequence[str], chosen: Exercise | None, seed: int | None
 ) -> None:
-    from gradsync.grading import draw_seed  # pytest: `gradsync --help` starts without
+    from gradsync.grading import draw_seed  # imports pytest, which `gradsync --help` does not need
 
-    done = True  # all that comes before
+    done = True  # all earlier phases
     for phase in phases:
         report = _run(course, phase, chosen, draw_seed() if seed is None else seed)
         if not done and all(verdict.status == "unfinished" for verdict in report.verdicts):
-            continue  # not begun yet, and not due
+            continue  # a phase that is not begun is shown only when the one before is done
         done = all(verdict.status == "passed" for verdict in report.verdicts)
         render = partial(terminal.render, with_points=False) if chosen else progress.render
         show(render, report)
@@ -91,19 +92,19 @@ def _run(course: Course, phase: str, chosen: Exercise | None, seed: int) -> Repo
 def _watch(
     course: Course, phases: Sequence[str], chosen: Exercise | None, seed: int | None
 ) -> None:
-    """Check all phases, then those of which a file has changed, for ever."""
+    """Check all phases, then each phase whenever one of its files changes."""
     due = phases
     while True:
         before = _stamps(course, phases)
         _check(course, due, chosen, seed)
-        print("\nwatching for changes, Ctrl-C ends ...", flush=True)
+        print("\nWatching for changes. Press Ctrl-C to stop.", flush=True)
         changed = _await_change(course, phases, before)
-        print(f"\n{time.strftime('%H:%M:%S')}  changed: {', '.join(changed)}\n", flush=True)
+        print(f"\n{time.strftime('%H:%M:%S')}  changed: {listed(changed)}\n", flush=True)
         due = [phase for phase in phases if any(name.startswith(phase) for name in changed)]
 
 
 def _await_change(course: Course, phases: Sequence[str], before: Stamps) -> list[str]:
-    """Wait until files differ from `before` and are not written any more; return their names."""
+    """Wait until files have changed and are no longer being written; return their names."""
     last = before
     while (now := _stamps(course, phases)) == before or now != last:
         last = now
@@ -118,9 +119,9 @@ def _stamps(course: Course, phases: Sequence[str]) -> Stamps:
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """Return what differs after a save, also where an editor replaces the file by a new one."""
+    """Return values that change with each save, even if an editor replaces the file."""
     try:
         found = path.stat()
-    except OSError:  # between its removal and its return, say
+    except OSError:  # it does not exist, or is just being replaced
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino

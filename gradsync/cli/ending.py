@@ -1,4 +1,4 @@
-"""How a command ends: every way has its exit status."""
+"""Turn each outcome of a command into an exit status and a message."""
 
 from __future__ import annotations
 
@@ -13,23 +13,28 @@ from gradsync.errors import GraderError, SandboxError, UnusableInput
 
 UNUSABLE_ARGUMENTS = 2
 GRADER_FAILED = 3
-UNSAFE = f"With {NO_SANDBOX} submissions run with your rights, as your own code would."
+UNSAFE = f"With {NO_SANDBOX}, submissions run without a sandbox, with your permissions."
 
 
 def main() -> None:
-    """Run the command line; every way in which it can end has its exit status."""
-    atexit.register(gc.freeze)  # else Python goes through all of torch for garbage, for a second
+    """Run the command line, and exit with the status of its outcome."""
+    atexit.register(
+        gc.freeze
+    )  # otherwise Python searches all of torch for garbage, which takes a second
     try:
         app()
     except UnusableInput as problem:
         _fail(UNUSABLE_ARGUMENTS, str(problem))
     except SandboxError as problem:
-        _fail(GRADER_FAILED, f"no sandbox for other people's code: {problem}. {UNSAFE}")
+        _fail(GRADER_FAILED, f"There is no sandbox for submissions. {problem} {UNSAFE}")
     except (GraderError, OSError) as problem:
-        _fail(GRADER_FAILED, f"the grader itself failed: {problem}")
-    except Exception:  # noqa: BLE001 - whatever is left is ours, and must not look like a grade
+        _fail(GRADER_FAILED, f"The grader itself failed: {problem}")
+    except Exception:  # noqa: BLE001 - an error of ours must not look like a grade
         traceback.print_exc()
-        _fail(GRADER_FAILED, "the grader itself failed, see above; no submission is to blame")
+        _fail(
+            GRADER_FAILED,
+            "The grader itself failed, with the error above. No submission caused it.",
+        )
 
 
 def _fail(status: int, text: str) -> NoReturn:

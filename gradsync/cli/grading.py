@@ -1,4 +1,4 @@
-"""`gradsync grade` and `gradsync demo`: submissions held against the hidden tests."""
+"""`gradsync grade` and `gradsync demo`: grade submissions with the hidden tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gradsync.errors import GraderError
 from gradsync.reports import terminal
 from gradsync.reports.text import amount, printable
 from gradsync.submission.contents import listing
-from gradsync.text import counted
+from gradsync.text import counted, listed
 
 if TYPE_CHECKING:
     from gradsync.gradebook import Entry, Outcome
@@ -29,23 +29,24 @@ DEMO_MISTAKE = "skips-missing-gradients"
 @app.command(name="grade")
 def grade_command(
     submissions: Annotated[
-        list[Path], typer.Argument(help="Folders, .zip or .tar.gz; or a folder of those.")
+        list[Path],
+        typer.Argument(help="Submissions (folders, .zip, .tar.gz), or folders of submissions."),
     ],
-    phase: Annotated[int | None, typer.Option(min=1, max=2, help="Grade this phase alone.")] = None,
+    phase: Annotated[int | None, typer.Option(min=1, max=2, help="Grade this phase only.")] = None,
     out: Out = Path("grades"),
     seed: Seed = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Take nothing over: grade all anew.")
+        bool, typer.Option("--fresh", help="Grade all submissions again, unchanged ones too.")
     ] = False,
     unsafe: Annotated[
         bool,
-        typer.Option(NO_SANDBOX, help="Run them as your own code, with your rights."),
+        typer.Option(NO_SANDBOX, help="Run submissions without a sandbox, with your permissions."),
     ] = False,
 ) -> None:
     """Grade submissions with the hidden tests.
 
-    Writes OUT/gradebook.csv, and OUT/NAME/report.html and report.json for each submission. Run
-    again, it grades what has changed and what it had not come to, and takes over the rest.
+    Writes OUT/gradebook.csv, and OUT/NAME/report.html and report.json for each submission. If
+    you run it again, it keeps finished grades and grades only what has changed or is missing.
 
     [dim]gradsync grade ada.zip[/]                      one submission
     [dim]gradsync grade class/ --phase 1 --out week3[/]  a class
@@ -63,11 +64,11 @@ def grade_command(
         entries, course, phases, out, seed=seed, fresh=fresh, sandboxed=not unsafe
     )
     try:
-        _tell(outcomes, out)
-        _tell_of_others(entries, out)
+        _show_outcomes(outcomes, out)
+        _show_kept_lines(entries, out)
     except KeyboardInterrupt:
-        again = "Run it again, without --fresh," if fresh else "Run the same again"
-        print(f"\ngradsync: stopped. {again} to go on from here.", file=sys.stderr)
+        again = "command again without --fresh" if fresh else "same command again"
+        print(f"\ngradsync: Stopped. Run the {again} to continue from here.", file=sys.stderr)
         raise
 
 
@@ -85,12 +86,12 @@ def demo(
     wrong = known[DEMO_MISTAKE].submission(course)
     entries = [Entry(given, "gradsync demo") for given in (right, empty, wrong)]
     outcomes = grade_class(entries, course, ["phase1"], out, seed=seed, fresh=True, sandboxed=False)
-    _tell(_announced(outcomes, [entry.submission.name for entry in entries]), out)
+    _show_outcomes(_announced(outcomes, [entry.submission.name for entry in entries]), out)
     print(f"Open {out / wrong.name / 'report.html'} to see the mistake rank by rank.")
 
 
 def _announced(outcomes: Iterable[Outcome], names: Sequence[str]) -> Iterator[Outcome]:
-    """Say which submission is being graded until its outcome is there."""
+    """Show which submission is being graded until its outcome is known."""
     each = iter(outcomes)
     for number, name in enumerate(names, 1):
         with activity() as now:
@@ -100,11 +101,11 @@ def _announced(outcomes: Iterable[Outcome], names: Sequence[str]) -> Iterator[Ou
     yield from each
 
 
-def _tell(outcomes: Iterable[Outcome], out: Path) -> None:
-    """Show each as it is done, then what was done.
+def _show_outcomes(outcomes: Iterable[Outcome], out: Path) -> None:
+    """Show each outcome as it comes, then a summary.
 
     Raises:
-        GraderError: the grader failed on some; the others are graded.
+        GraderError: the grader failed for some submissions; the others are graded.
     """
     from gradsync.handback import GRADEBOOK
 
@@ -113,7 +114,7 @@ def _tell(outcomes: Iterable[Outcome], out: Path) -> None:
         name = printable(outcome.grade.submission)
         if outcome.problem is not None:
             lost.append(name)
-            _tell_problem(name, outcome.problem)
+            _show_problem(name, outcome.problem)
         elif outcome.report is not None:
             graded += 1
             show(terminal.render, outcome.report)
@@ -121,22 +122,23 @@ def _tell(outcomes: Iterable[Outcome], out: Path) -> None:
         else:
             known += 1
             score, most = outcome.grade.score or 0.0, outcome.grade.max_score or 0.0
-            print(f"{name}: {amount(score)} of {amount(most)} points, unchanged: {outcome.page}")
-    kept = f", {known} unchanged and taken over (--fresh grades them anew)" if known else ""
+            print(f"{name}: {amount(score)} of {amount(most)} points, unchanged, {outcome.page}")
+    kept = f", {known} unchanged (--fresh grades them again)" if known else ""
     print(f"{out / GRADEBOOK}: {graded} graded{kept}")
     if lost:
-        raise GraderError(f"on {', '.join(lost)}. Run the same again to have that graded, too.")
+        raise GraderError(f"no grade for {listed(lost)}. Run the same command again.")
 
 
-def _tell_of_others(entries: Sequence[Entry], out: Path) -> None:
-    """Say whose lines in the gradebook are from earlier runs."""
+def _show_kept_lines(entries: Sequence[Entry], out: Path) -> None:
+    """Show which lines of the gradebook come from earlier runs."""
     from gradsync.handback import lines_of_others
 
     if others := lines_of_others((entry.submission.name for entry in entries), out):
-        print(f"{counted(len(others), 'line')} of other submissions kept: {listing(others)}")
+        kept = counted(len(others), "line")
+        print(f"The gradebook keeps {kept} of other submissions: {listing(others)}")
 
 
-def _tell_problem(name: str, problem: Exception) -> None:
-    if not isinstance(problem, GraderError):  # one that nobody thought of
+def _show_problem(name: str, problem: Exception) -> None:
+    if not isinstance(problem, GraderError):  # an unexpected one
         traceback.print_exception(problem)
     print(f"gradsync: {name} could not be graded: {problem}\n", file=sys.stderr)

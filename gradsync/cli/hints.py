@@ -1,4 +1,4 @@
-"""`gradsync hint`: how to go on."""
+"""`gradsync hint`: show hints on an exercise."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def hint(
         int, typer.Option("--number", "-n", min=1, help="How many hints to show.")
     ] = 1,
 ) -> None:
-    """Get a hint, the gentlest first.
+    """Show hints on an exercise, starting with the smallest.
 
-    [dim]gradsync hint average_gradients[/]         the first
-    [dim]gradsync hint average_gradients -n 2[/]    one more
+    [dim]gradsync hint average_gradients[/]         the first hint
+    [dim]gradsync hint average_gradients -n 2[/]    the first two hints
     """
     course = find_course()
     chosen = course.find(exercise)
@@ -31,5 +31,5 @@ def hint(
     for index, text in enumerate(chosen.hints[:number], 1):
         console.print(f"[bold]{index}.[/] {escape(text)}\n")
     if number < len(chosen.hints):
-        console.print(f"[dim]one more: gradsync hint {exercise} -n {number + 1}[/]")
-    console.print(f'[dim]the idea: {chosen.phase}/GUIDELINES.md, "{chosen.guide}"[/]')
+        console.print(f"[dim]Next hint: gradsync hint {exercise} -n {number + 1}[/]")
+    console.print(f'[dim]Guide: {chosen.phase}/GUIDELINES.md, "{chosen.guide}"[/]')

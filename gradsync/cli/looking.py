@@ -1,4 +1,4 @@
-"""`gradsync trace` and `gradsync doctor`: what a trainer does, and what this machine can."""
+"""`gradsync trace` and `gradsync doctor`: look at a trainer, and at this machine."""
 
 from __future__ import annotations
 
@@ -16,20 +16,24 @@ from gradsync.submission import SubmissionError, read_submission
 
 @app.command(name="trace")
 def trace_command(
-    submission: Annotated[Path | None, typer.Argument(help="Default: your own work.")] = None,
-    phase: Annotated[int, typer.Option(min=1, max=2, help="Whose trainer.")] = 1,
-    ranks: Annotated[int, typer.Option(min=1, max=8, help="How many.")] = 2,
-    out: Annotated[Path, typer.Option(help="Where the trace is written.")] = Path("trace"),
+    submission: Annotated[
+        Path | None, typer.Argument(help="A submission. Default: your own files.")
+    ] = None,
+    phase: Annotated[int, typer.Option(min=1, max=2, help="The phase of the trainer.")] = 1,
+    ranks: Annotated[int, typer.Option(min=1, max=8, help="The number of ranks.")] = 2,
+    out: Annotated[Path, typer.Option(help="The path of the trace, without an ending.")] = Path(
+        "trace"
+    ),
 ) -> None:
-    """See what a trainer does when: compute and collectives, rank by rank.
+    """Draw when each rank of a trainer computes and when it communicates.
 
-    Runs a few steps of `train`; writes OUT.svg, and OUT.json for https://ui.perfetto.dev.
+    Runs a few steps of `train`. Writes OUT.svg, and OUT.json for https://ui.perfetto.dev.
 
     [dim]gradsync trace --phase 2[/]              your own trainer of phase 2, on 2 ranks
-    [dim]gradsync trace ada.zip --ranks 4[/]      somebody's of phase 1, on 4
+    [dim]gradsync trace ada.zip --ranks 4[/]      the trainer of phase 1 in ada.zip, on 4 ranks
     """
-    from gradsync.handback import write_trace  # jinja2, numpy and pytest: the other commands
-    from gradsync.reports import spans  # start without
+    from gradsync.handback import write_trace  # imports jinja2, numpy and pytest, which other
+    from gradsync.reports import spans  # commands do not need
     from gradsync.tracing import trace
     from gradsync.verdicts import MissingFile
 
@@ -46,17 +50,17 @@ def trace_command(
         print(path)
     print(spans.waiting(seen.events, seen.world_size))
     if seen.failure is not None:
-        print(f"It did not come to its end: {seen.failure.diagnosis.explanation}")
+        print(f"The run failed. {seen.failure.diagnosis.explanation}")
 
 
 @app.command(name="doctor")
 def doctor_command() -> None:
-    """See what holds on this machine: ranks, sandbox, data; exit status 1 if anything is amiss."""
-    from gradsync.doctor import examine  # imports the engine: the other commands start without
+    """Check that ranks, sandbox and data work on this machine; exit status 1 if one does not."""
+    from gradsync.doctor import examine  # imports the engine, which other commands don't need
 
     console, fine = Console(), True
     for finding in examine():
         mark, style = ("✓", "green") if finding.fine else ("✗", "red")
-        console.print(f"[{style}]{mark}[/] [bold]{finding.what:8}[/] {escape(finding.told)}")
+        console.print(f"[{style}]{mark}[/] [bold]{finding.what:8}[/] {escape(finding.text)}")
         fine = fine and finding.fine
     raise typer.Exit(0 if fine else 1)

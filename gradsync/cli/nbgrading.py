@@ -1,4 +1,4 @@
-"""`gradsync nbgrade`: an nbgrader class, several learners at a time."""
+"""`gradsync nbgrade`: grade an nbgrader class, several learners at a time."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from gradsync.cli.app import Seed, app
 from gradsync.cli.ending import GRADER_FAILED
 from gradsync.reports.text import amount, printable
 from gradsync.submission import SubmissionError
+from gradsync.text import listed
 
 if TYPE_CHECKING:
     from gradsync.nbgrader.nbgrade import Outcome
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 @app.command(name="nbgrade")
 def nbgrade_command(
-    course_folder: Annotated[Path, typer.Argument(help="Where nbgrader_config.py is.")],
-    assignment: Annotated[str, typer.Argument(help="Such as phase1.")],
+    course_folder: Annotated[Path, typer.Argument(help="The folder with nbgrader_config.py.")],
+    assignment: Annotated[str, typer.Argument(help="The assignment, such as phase1.")],
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Learners at a time. Default: one for each core.")
     ] = None,
@@ -35,8 +36,8 @@ def nbgrade_command(
 ) -> None:
     """Autograde an nbgrader assignment, several learners at a time, into its gradebook.
 
-    It does what `nbgrader autograde` does, and no cell of a submission runs outside of sandboxed
-    ranks. Run again, it grades what has changed and what is left.
+    It does what `nbgrader autograde` does, but cells of submissions run only in sandboxed ranks.
+    If you run it again, it grades only what has changed or is missing.
 
     [dim]gradsync nbgrade notebooks/nbgrader phase1[/]             all learners
     [dim]gradsync nbgrade notebooks/nbgrader phase1 --jobs 8[/]    eight at a time
@@ -45,19 +46,20 @@ def nbgrade_command(
         from gradsync.nbgrader.nbgrade import nbgrade
     except ModuleNotFoundError as missing:
         raise SubmissionError(
-            f"{missing.name} is not installed: `pip install 'gradsync[notebooks]'`"
+            f"{missing.name} is not installed. Run `pip install 'gradsync[notebooks]'`."
         ) from None
     count = jobs or len(os.sched_getaffinity(0))
     outcomes = nbgrade(course_folder, assignment, jobs=count, seed=seed, fresh=fresh)
     try:
-        _tell(outcomes)
+        _show_outcomes(outcomes)
     except KeyboardInterrupt:
-        print("\ngradsync: stopped. Run the same again to go on from here.", file=sys.stderr)
+        again = "Run the same command again to continue from here."
+        print(f"\ngradsync: Stopped. {again}", file=sys.stderr)
         raise
 
 
-def _tell(outcomes: Iterable[Outcome]) -> None:
-    """Show each learner as done, then the sum; end with a status of its own if some failed."""
+def _show_outcomes(outcomes: Iterable[Outcome]) -> None:
+    """Show each outcome as it comes, then a summary; exit with status 3 if some failed."""
     console = Console()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     counts = {"graded": 0, "unchanged": 0, "failed": 0}
@@ -75,11 +77,11 @@ def _tell(outcomes: Iterable[Outcome]) -> None:
                 console.print(text, markup=False, highlight=False, soft_wrap=True)
             if outcome.status == "failed":
                 failed.append(name)
-                text = f"gradsync: {name} is not graded: {printable(outcome.problem)}"
+                text = f"gradsync: {name} could not be graded: {printable(outcome.problem)}"
                 print(text, file=sys.stderr, flush=True)
     print(f"{counts['graded']} graded, {counts['unchanged']} unchanged")
     if failed:
-        text = f"{', '.join(failed)} not graded. Run the same again to have these graded, too."
+        text = f"No grade for {listed(failed)}. Run the same command again."
         print(f"gradsync: {text}", file=sys.stderr)
         raise typer.Exit(GRADER_FAILED)
 

@@ -28,6 +28,7 @@ from gradsync.nbgrader.released import markdown_of, released
 from gradsync.nbgrader.source.assignment import exercise_of
 from gradsync.nbgrader.submitted import cells_of
 from gradsync.reports.text import printable
+from gradsync.text import full_stop
 
 Converted = tuple[NotebookNode, dict[str, Any]]
 atexit.register(gc.freeze)  # else the garbage collector takes seconds for all of torch's objects
@@ -55,8 +56,9 @@ class GradeSubmission(NbGraderPreprocessor):  # type: ignore[misc]
             _write_outputs(nb, marks)
         except FAILURES as problem:
             hint = f" Or set `{NO_SANDBOX}`." if isinstance(problem, SandboxError) else ""
-            reason = str(problem).rstrip(".")
-            text = f"{printable(student)}: {notebook} is not graded: {reason}.{hint}"
+            text = (
+                f"{printable(student)}: {notebook} is not graded: {full_stop(str(problem))}{hint}"
+            )
             raise GraderError(text) from problem
         return nb, resources
 

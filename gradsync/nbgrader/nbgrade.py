@@ -160,9 +160,8 @@ def _check_sandbox(course: Course) -> None:
     try:
         sandbox.check(course.root)
     except SandboxError as problem:
-        reason = str(problem).rstrip(".")
         raise GraderError(
-            f"there is no sandbox for other people's code: {reason}. With `{NO_SANDBOX}` in "
+            f"There is no sandbox for submissions. {problem} With `{NO_SANDBOX}` in "
             "nbgrader_config.py, submissions would run with your rights."
         ) from None
 

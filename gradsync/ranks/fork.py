@@ -1,4 +1,4 @@
-"""Trusted: the launcher for Linux, which forks ranks from one warm process."""
+"""Trusted: the launcher for Linux, which forks ranks from a warm process."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from gradsync.ranks.crew import (
 
 START_SECONDS = 120.0  # importing torch from a cold disk
 END_SECONDS = 30.0
-# Its heap in huge pages: to fork and to end a rank costs a third less. One heap for all threads:
-# gloo starts two in each rank, whose own heaps would begin with a huge page of zeros each.
+# A heap in huge pages makes starting and ending a rank a third cheaper. All threads share one heap:
+# gloo starts two threads in each rank, and separate heaps would begin with a huge page each.
 MALLOC = "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1"
-GONE = "the process that forks the ranks is gone: was it killed?"
+GONE = "the process that forks the ranks has ended: was it killed?"
 
 
 class ForkLauncher:
-    """Starts the warm process when it is first needed, and again should it be gone."""
+    """Starts the warm process when it is first needed, and again if it has ended."""
 
     def __init__(self, *, sandboxed: bool = False) -> None:
         self._sandboxed = sandboxed
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._group: cgroups.ControlGroup | None = None
-        self._twin_groups: list[cgroups.ControlGroup] = []  # what one takes, no other lacks
+        self._twin_groups: list[cgroups.ControlGroup] = []  # each has its own limits
         self._ready = False
         self._lock = threading.Lock()  # one run at a time
         atexit.register(self.close)
@@ -64,7 +64,7 @@ class ForkLauncher:
                 self._finish(control, "end")  # all ranks are killed and reaped
 
     def close(self) -> None:
-        """End the warm process and all that it started."""
+        """End the warm process and all processes that it started."""
         process, control = self._process, self._control
         groups = [*self._twin_groups, *([self._group] if self._group else [])]
         self._twin_groups.clear()
@@ -82,18 +82,18 @@ class ForkLauncher:
             group.close()
 
     def warm_up(self, also: Sequence[str] = ()) -> None:
-        """Begin to import torch now, in the background; see `Launcher`."""
+        """Start to import torch in the background; see `Launcher`."""
         with self._lock:
             control = self._start()
             for name in also:
-                with suppress(OSError):  # else it is gone
+                with suppress(OSError):  # it may have ended
                     control.send(json.dumps({"do": "import", "name": name}).encode())
 
     def twin(self, *, outlives: bool = False) -> socket.socket:
-        """Have the warm process fork a second one, for another launcher to `adopt`.
+        """Fork a second warm process from the first, for another launcher to `adopt`.
 
         Args:
-            outlives: the second one is not waited for when the first one ends.
+            outlives: do not wait for the second one when the first one ends.
         """
         with self._lock:
             control = self._warm()
@@ -103,7 +103,7 @@ class ForkLauncher:
                 folders = group.folders()
             message = json.dumps({"do": "twin", "outlives": outlives, "group": folders}).encode()
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs, suppress(OSError):  # else it is gone
+            with theirs, suppress(OSError):  # it may have ended
                 socket.send_fds(control, [message], [theirs.fileno()])
             ours.settimeout(END_SECONDS)
             if not _receive(ours):
@@ -113,7 +113,7 @@ class ForkLauncher:
             return ours
 
     def await_twins(self) -> None:
-        """Wait for their end, which comes when whoever adopted them has ended."""
+        """Wait until the twins have ended; each ends with the process that adopted it."""
         with self._lock:
             if self._control is not None:
                 self._finish(self._control, "await_twins")
@@ -121,7 +121,7 @@ class ForkLauncher:
                 self._twin_groups.pop().close()
 
     def adopt(self, twin: socket.socket) -> None:
-        """Go on with a warm process that another launcher made for this one."""
+        """Use a warm process that another launcher forked for this one."""
         self._control, self._ready = twin, True
 
     def _warm(self) -> socket.socket:
@@ -153,22 +153,22 @@ class ForkLauncher:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     env={**rank_environ(bare=self._sandboxed), "GLIBC_TUNABLES": MALLOC},
-                    start_new_session=True,  # Ctrl-C is for the trusted side, which then ends it
+                    start_new_session=True,  # Ctrl-C goes to the trusted side, which then ends it
                 )
             self._control = ours
         return self._control
 
     def _finish(self, control: socket.socket, what: str) -> None:
-        """Have the warm process bring this to its end, and wait until it has."""
+        """Ask the warm process to end this run or its twins, and wait until it has."""
         ended = False
         try:
             ended = _has_ended(control, what)
         finally:
-            if not ended:  # gone, or a Ctrl-C came in between: half a talk can't be gone on with
+            if not ended:  # it has ended, or Ctrl-C has interrupted the exchange
                 self.close()
 
     def _forget_in_child(self) -> None:
-        """Leave the warm process to the parent: a fork of this process starts its own."""
+        """Forget the parent's warm process after a fork: the child starts its own."""
         if self._control is not None:
             self._control.close()
         if self._process is not None:
@@ -232,10 +232,10 @@ class ForkedCrew:
         try:
             socket.send_fds(self._control, [data], [end.fileno() for end in ends])
         except OSError as error:
-            raise LauncherError(f"the process that forks the ranks is gone ({error})") from error
+            raise LauncherError(f"the process that forks the ranks has ended ({error})") from error
 
     def _await(self, answer: str) -> dict[str, Any]:
-        """Return the message that has `answer`; ranks may end before it comes."""
+        """Return the message with the key `answer`; note the ranks that end before it arrives."""
         self._control.settimeout(END_SECONDS)
         while message := _receive(self._control):
             if answer in message:
@@ -253,13 +253,13 @@ class ForkedCrew:
 
 
 def _has_ended(control: socket.socket, what: str) -> bool:
-    """Ask for an end and return when it has come; False if the warm process is itself gone."""
+    """Request the end and wait for it; return False if the warm process itself has ended."""
     try:
         control.settimeout(END_SECONDS)
         control.send(json.dumps({"do": what}).encode())
     except OSError:
         return False
-    while message := _receive(control):  # of ranks that end meanwhile, too
+    while message := _receive(control):  # also messages on ranks that end meanwhile
         if "ended" in message:
             control.settimeout(None)
             return True
@@ -267,7 +267,7 @@ def _has_ended(control: socket.socket, what: str) -> bool:
 
 
 def _limited_group(control: socket.socket) -> cgroups.ControlGroup | None:
-    """Have the warm process join a control group, where one can be had: what it forks is in it."""
+    """Let the warm process join a control group, if one is available, before it forks ranks."""
     group = _make_group()
     if group is not None:
         control.send(json.dumps({"do": "join", "group": group.folders()}).encode())
@@ -282,7 +282,7 @@ def _make_group() -> cgroups.ControlGroup | None:
 
 
 def _receive(control: socket.socket, flags: int = 0) -> dict[str, Any] | None:
-    """Return the warm process's next message; {} if there is none yet, None if it is gone."""
+    """Return the warm process's next message: {} if there is none yet, None if it has ended."""
     try:
         data = control.recv(MAX_MESSAGE, flags)
     except BlockingIOError:

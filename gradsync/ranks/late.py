@@ -1,7 +1,7 @@
-"""What ranks import late, and the warm process then imports for all that follow.
+"""Import modules in the warm process that ranks of an earlier run have imported.
 
-Some parts of torch take up to two seconds and are wanted by few programs, but there on every rank.
-A rank that is not trusted can ask for these alone.
+Some parts of torch take up to two seconds to import. Few programs need them, but then on every
+rank. Ranks are not trusted, so they can request only the modules listed here.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ LATE = (
 
 
 class LateImports:
-    """A page of memory for the ranks of one run, in which they say what they have imported."""
+    """A page of shared memory in which the ranks of one run report what they have imported."""
 
     def __init__(self) -> None:
         self._page = mmap.mmap(-1, len(LATE))  # shared with every fork
 
     def tell(self) -> None:
-        """Say, on a rank, what it has imported."""
+        """Report, on a rank, what it has imported."""
         for index, name in enumerate(LATE):
             if name in sys.modules:
                 self._page[index] = True
 
     def catch_up(self) -> bool:
-        """Import what a rank has and this process lacks; return whether there was any."""
-        told = [name for index, name in enumerate(LATE) if self._page[index]]
-        lacking = [name for name in told if name not in sys.modules]
+        """Import the modules that a rank has and this process lacks; tell whether there are any."""
+        imported = [name for index, name in enumerate(LATE) if self._page[index]]
+        lacking = [name for name in imported if name not in sys.modules]
         for name in lacking:
-            with suppress(Exception):  # ranks have it for themselves
+            with suppress(Exception):  # then ranks import it themselves
                 importlib.import_module(name)
         return bool(lacking)

@@ -1,4 +1,4 @@
-"""Trusted: which failure a run ended with, and why a rank's process is gone."""
+"""Trusted: find out which failure a run ended with, and why a rank's process ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradsync.ranks.member import Member
 from gradsync.ranks.standoff import Standoff
 from gradsync.records import Failure
 
-EXIT_SECONDS = 1.0  # between a rank's closed socket and its exit code
+EXIT_SECONDS = 1.0  # to wait for the exit code after a rank has closed its socket
 
 
 def failure(
@@ -40,10 +40,10 @@ def failure(
 
 
 def left(member: Member, crew: Crew, shows: Callable[[str], bool]) -> Failure:
-    """Return the failure of a rank whose process ended, or fell silent, without an answer.
+    """Return the failure of a rank whose process ended, or stopped responding, without an answer.
 
     Raises:
-        LauncherError: it ended before it had its task.
+        LauncherError: it ended before it received its task.
     """
     until = time.monotonic() + EXIT_SECONDS
     while member.exit_code is None and time.monotonic() < until:
@@ -51,7 +51,7 @@ def left(member: Member, crew: Crew, shows: Callable[[str], bool]) -> Failure:
         time.sleep(0.002)
     if not member.ready:
         raise LauncherError(
-            f"rank {member.rank} ended before it began (exit status {member.exit_code}): "
+            f"rank {member.rank} ended before its task began (exit status {member.exit_code}): "
             f"{member.hear_last_output().strip()[-2000:] or 'it printed nothing'}"
         )
     written = member.hear_last_stacks()
@@ -62,7 +62,7 @@ def left(member: Member, crew: Crew, shows: Callable[[str], bool]) -> Failure:
 def took_too_much(
     members: Sequence[Member], excess: tuple[str, str], shows: Callable[[str], bool]
 ) -> Failure:
-    """Return the failure of ranks that were ended; they wrote their stacks when memory ran low."""
+    """Return the failure of ranks that exceeded a limit; look for an endless recursion."""
     code, text = excess
     for member in members:
         written = member.hear_last_stacks()

@@ -1,13 +1,14 @@
-"""Trusted: what a rank that runs other people's code may see and use.
+"""Trusted: limit what a rank that runs a learner's code can see and use.
 
-Two sandboxes of bubblewrap's, one in the other. The outer one holds the warm process as long as it
-lives. It hides nothing, but makes it, for root and for anybody, the root of a user namespace: it
-may then make namespaces for others and enter them, and its /proc has nothing but its own family.
+There are two bubblewrap sandboxes, one inside the other. The outer one contains the warm process
+for its whole life. It hides nothing, but makes the warm process root of a user namespace, whoever
+the user is: it can create namespaces and enter them, and its /proc lists its own descendants only.
 
-The inner one is made anew for each run, in milliseconds. Its ranks, forked from the warm process,
-enter it before they read a byte of a learner's: Python and the system, read-only; an empty home
-of limited size; a loopback of its own; no other process; no capability. What all ranks of a run
-take together the warm process counts; where it could join a control group, the kernel limits it.
+The inner one is created for each run, in milliseconds. The run's ranks are forked from the warm
+process and enter the sandbox before they read anything of the learner's. There they have Python
+and the system, read-only, an empty home of limited size, a private loopback interface, no other
+processes and no capabilities. The warm process counts what all ranks of a run use together; where
+it could join a control group, the kernel limits it too.
 """
 
 from __future__ import annotations
@@ -27,21 +28,22 @@ from gradsync.errors import SandboxError
 from gradsync.ranks import namespaces, seccomp
 from gradsync.ranks.cgroups import ControlGroup, Refusals
 from gradsync.ranks.events import MAX_RANKS
+from gradsync.text import size_text
 from gradsync.workplace import own_folder
 
 GIB, MIB = 2**30, 2**20
-MEMORY = 2 * GIB  # of all ranks of a run and what they start; two runs go on at a time
-TASKS = 256  # processes and threads of theirs
-OWN_TASKS = 8  # at most, that the warm process starts for them
-DISK = 512 * MIB  # of a run's own /tmp, where its working folder is; as much of shared memory
-FILES = 16_384  # in each of these: an empty one takes memory, too
+MEMORY = 2 * GIB  # for all ranks of a run and the processes they start; two runs may overlap
+TASKS = 256  # their processes and threads
+OWN_TASKS = 8  # at most, that the warm process itself adds
+DISK = 512 * MIB  # of /tmp, where the working folder is, and as much of shared memory
+FILES = 16_384  # in each of these: an empty file takes memory, too
 FILE_SIZE = 256 * MIB
-# Of a process, and so about how many of all ranks can be on their way through sockets. The kernel
-# counts those of a user together, and refuses to send more to whoever may open 1024, as is usual.
+# Of a process. It also limits the descriptors that all ranks can have in flight through sockets:
+# the kernel counts these per user, and refuses more than the usual limit of 1024 open files.
 OPEN_FILES = 512
-ALL_OPEN_FILES = 8192  # a socket may hold 200 KB that nobody has read
+ALL_OPEN_FILES = 8192  # of all ranks; a socket can hold 200 KB of unread data
 CPU_SECONDS = 600  # of a process
-SIGNALS = 1024  # that wait, and timers: the user's own processes have no more for all together
+SIGNALS = 1024  # pending signals and timers: the kernel limits them per user
 LIMITS = {
     resource.RLIMIT_FSIZE: FILE_SIZE,
     resource.RLIMIT_NOFILE: OPEN_FILES,
@@ -49,11 +51,11 @@ LIMITS = {
     resource.RLIMIT_CORE: 0,
     resource.RLIMIT_SIGPENDING: SIGNALS,
 }
-NOBODY = "1000"  # who the ranks think they are
+NOBODY = "1000"  # the ranks' user and group id
 SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/sbin", "/etc/ld.so.cache", "/etc/localtime")
 PACKAGE = Path(__file__).parents[1]
-HIDDEN = ("diagnose", "standins")  # parts of it that know what an exercise comes to
-INSTALL = "install bubblewrap (`apt install bubblewrap`, `dnf install bubblewrap`)"
+HIDDEN = ("diagnose", "standins")  # parts of the package that reveal solutions
+INSTALL = "Install it with `apt install bubblewrap` or `dnf install bubblewrap`."
 ALL_OF_A_RUN = (
     namespaces.NEW_MOUNTS
     | namespaces.NEW_CGROUP
@@ -64,14 +66,14 @@ ALL_OF_A_RUN = (
 
 
 class Sandbox:
-    """The sandbox of one run, in the warm process's hands."""
+    """The sandbox of one run, managed by the warm process."""
 
     def __init__(
         self, directory: str, readable: Sequence[str], group: ControlGroup | None = None
     ) -> None:
-        """Begin to make it; the ranks' `directory` is new and theirs, `readable` folders are not.
+        """Start to create it, with a new `directory` for the ranks, and `readable` folders.
 
-        It is whole when its first process runs, `cat`, which then has a byte for each rank.
+        It is complete when its first process, `cat`, runs and echoes a byte for each rank.
         """
         info, told = os.pipe()
         self._ready, echo = os.pipe()
@@ -94,19 +96,23 @@ class Sandbox:
         _limit(self._first)
         self._process = os.pidfd_open(self._first)
         self._outside = os.pidfd_open(os.getpid())
-        self._others = set(_processes())  # that are there without any rank
-        self._shared, _ = _usage(os.getpid())  # what each rank is born with, and need not pay for
+        self._others = set(_processes())  # processes that are not ranks
+        self._shared, _ = _usage(
+            os.getpid()
+        )  # memory that each rank inherits, which does not count
         self._directory = directory
         self.runs_low = False
         self._group = group
         self._refused = self._refusals()
-        namespaces.enter(self._process, namespaces.NEW_PID)  # for ranks, forked from now on
+        namespaces.enter(self._process, namespaces.NEW_PID)  # for ranks that are forked from now on
 
     def enter(self) -> None:
-        """Go in, on a freshly forked rank, and leave every privilege behind."""
+        """Enter the sandbox, on a newly forked rank, and drop all privileges."""
         if not os.read(self._ready, 1):
-            raise SandboxError("bubblewrap could not make a sandbox")
-        Path("/proc/self/oom_score_adj").write_text("1000")  # where memory lacks, it goes first
+            raise SandboxError("bubblewrap could not create a sandbox.")
+        Path("/proc/self/oom_score_adj").write_text(
+            "1000"
+        )  # the kernel kills ranks first when memory runs out
         namespaces.enter(self._process, ALL_OF_A_RUN)
         for tmpfs in _tmpfs(self._directory):
             namespaces.limit_files(tmpfs, FILES)
@@ -117,9 +123,9 @@ class Sandbox:
         namespaces.refuse_calls(self._rules)
 
     def excess(self, members: Iterable[int]) -> tuple[str, str] | None:
-        """Return the diagnosis of a run whose members take too much, and the words for it.
+        """Return the code and a description of the limit that the members exceed, if they do.
 
-        From then on `runs_low` tells whether they have taken most of the memory.
+        Sets `runs_low` to whether they use more than half of the memory.
         """
         memory = tasks = files = 0
         for pid in members:
@@ -130,7 +136,7 @@ class Sandbox:
         refused = self._refusals()
         self.runs_low = memory > MEMORY / 2
         if memory > MEMORY or refused.memory > self._refused.memory:
-            return "out-of-memory", f"took more than {MEMORY // GIB} GiB of memory together"
+            return "out-of-memory", f"used more than {size_text(MEMORY)} of memory together"
         if tasks > TASKS or refused.tasks > self._refused.tasks:
             return "rank-crashed", f"started more than {TASKS} processes and threads"
         if files > ALL_OPEN_FILES:
@@ -138,19 +144,19 @@ class Sandbox:
         return None
 
     def members(self) -> set[int]:
-        """Return the processes in it: ranks, and what they started."""
+        """Return the processes in the sandbox: ranks, and the processes they started."""
         return set(_processes()) - self._others
 
     def _refusals(self) -> Refusals:
         return self._group.refusals() if self._group else Refusals()
 
     def end(self) -> None:
-        """End every process in it: with the first one of its namespace go all."""
+        """End all its processes: the kernel kills them with the first process of the namespace."""
         with suppress(ProcessLookupError):
             os.kill(self._first, 9)
 
     def close(self) -> None:
-        """Forget it, once all in it have ended and been reaped."""
+        """Release it, once all its processes have ended and been reaped."""
         namespaces.enter(self._outside, namespaces.NEW_PID)
         self._bubblewrap.returncode = 0  # reaped with the others
         for end in (self._ready, self._keys, self._process, self._outside):
@@ -158,26 +164,26 @@ class Sandbox:
 
 
 def outer(command: Sequence[str]) -> list[str]:
-    """Return the command that runs the warm process's as root of its own namespaces."""
+    """Return a command that runs `command` as root of new user and pid namespaces."""
     rights = ("--unshare-user", "--unshare-pid", "--uid", "0", "--gid", "0", "--cap-add", "ALL")
     return ["bwrap", *rights, "--dev-bind", "/", "/", "--", *command]
 
 
 def check(secret: Path | None = None) -> None:
-    """Try whether ranks can be kept apart here, and the folder `secret` out of their sight.
+    """Check that this machine can run ranks in a sandbox that hides the folder `secret`.
 
     Raises:
-        SandboxError: they can't; it says why, and what to do.
+        SandboxError: it can't; the message says why and what to do.
     """
     if sys.platform != "linux":
-        raise SandboxError("a sandbox needs Linux")
+        raise SandboxError("A sandbox needs Linux.")
     if shutil.which("bwrap") is None:
-        raise SandboxError(f"bubblewrap (`bwrap`) is not installed: {INSTALL}")
+        raise SandboxError(f"bubblewrap (`bwrap`) is not installed. {INSTALL}")
     for path in map(Path, ["/usr", *_readable()]):
         if secret is not None and secret.resolve().is_relative_to(path.resolve()):
             raise SandboxError(
-                f"{secret} lies in {path}, which ranks have to read: move the course, or install "
-                "Python's environment elsewhere"
+                f"{secret} is in {path}, which ranks must be able to read. Move the course, or "
+                "install Python's environment in another place."
             )
     with own_folder() as folder:
         tried = subprocess.run(
@@ -185,25 +191,29 @@ def check(secret: Path | None = None) -> None:
         )
     if tried.returncode != 0:
         raise SandboxError(
-            f"bubblewrap may not make namespaces here ({tried.stderr.strip()}): in a container, "
-            "run it with --security-opt seccomp=unconfined; on Ubuntu, see "
-            "kernel.apparmor_restrict_unprivileged_userns"
+            f"bubblewrap can't create namespaces here ({tried.stderr.strip()}). In a container, "
+            "start it with --security-opt seccomp=unconfined. On Ubuntu, see "
+            "kernel.apparmor_restrict_unprivileged_userns."
         )
 
 
 def _inner(directory: str, readable: Sequence[str] = (), rules: int | None = None) -> list[str]:
-    """Return the start of the command that makes a run's sandbox; a program's is still to come."""
+    """Return a command that creates a run's sandbox; append the program to run in it."""
     apart = ("user", "pid", "ipc", "net", "uts", "cgroup")
     command = ["bwrap", *(f"--unshare-{kind}" for kind in apart), "--disable-userns"]
     command += ["--uid", NOBODY, "--gid", NOBODY, "--hostname", "rank", "--clearenv"]
     command += ["--die-with-parent", "--new-session", "--as-pid-1"]
     for path in map(Path, SYSTEM):
-        if path.is_symlink() and path.is_dir():  # as /bin is, where all is in /usr
+        if path.is_symlink() and path.is_dir():  # such as /bin on systems with all programs in /usr
             command += ["--symlink", str(path.readlink()), str(path)]
         else:
             command += ["--ro-bind-try", str(path), str(path)]
     command += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
-    command += ["--dev-bind", "/dev/null", "/dev/zero"]  # it gives memory that nobody can count
+    command += [
+        "--dev-bind",
+        "/dev/null",
+        "/dev/zero",
+    ]  # a mapping of it is memory that is not counted
     for tmpfs in _tmpfs(directory):
         command += ["--size", str(DISK), "--tmpfs", tmpfs]
     command += ["--remount-ro", "/dev"]
@@ -221,13 +231,13 @@ def _inner(directory: str, readable: Sequence[str] = (), rules: int | None = Non
 
 
 def _tmpfs(directory: str) -> tuple[str, ...]:
-    """Return the places that ranks can write to, by the one that is their own."""
+    """Return the folders that ranks can write to."""
     own = () if Path(directory).is_relative_to("/tmp") else (directory,)
     return ("/dev/shm", "/tmp", *own)
 
 
 def _readable() -> list[str]:
-    """Return the folders of Python and of what is installed for it, but for the system's."""
+    """Return the folders of Python and its packages, except those in /usr."""
     wanted = {sys.prefix, sys.base_prefix, sys.exec_prefix, str(PACKAGE)}
     if site.ENABLE_USER_SITE:
         wanted.add(site.getusersitepackages())
@@ -235,7 +245,7 @@ def _readable() -> list[str]:
 
 
 def _limit(pid: int) -> None:
-    """Set a process's limits, or this one's, to what ranks may use, unless they are lower."""
+    """Set the limits of a process (0: this one) to those of ranks, unless they are lower."""
     for limit, most in LIMITS.items():
         hard = resource.prlimit(pid, limit)[1]
         allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
@@ -247,7 +257,7 @@ def _processes() -> Iterator[int]:
 
 
 def _usage(pid: int) -> tuple[int, int]:
-    """Return the bytes of memory that are a process's own, and the number of its threads."""
+    """Return the bytes of a process's private memory, and the number of its threads."""
     memory = threads = 0
     with suppress(OSError):  # it has ended
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():

@@ -1,8 +1,8 @@
-"""Trusted: ranks that stay, for a notebook: each cell is a run of its own on the same processes.
+"""Trusted: persistent ranks for a notebook; each cell is one run on the same processes.
 
-A cell that can't go on is ended, not its ranks: their connections are cut and their main threads
-interrupted, which leaves their variables; the next cell starts with a new process group. Only a
-rank that can't be interrupted is replaced.
+When a cell can't continue, its ranks keep running: their connections are cut and their main
+threads interrupted, so their variables survive. The next cell starts a new process group. A rank is
+replaced only if it can't be interrupted.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from gradsync.ranks.task import check_world_size
 from gradsync.records import Failure, Observation
 from gradsync.workplace import own_folder
 
-END_SECONDS = 0.6  # for ranks to leave a cell that is ended
-MEETINGS = 3  # that ranks are asked to before a cell, should one fail
-TOLD_SECONDS = 1.0  # for a rank to take what it is told
+END_SECONDS = 0.6  # for ranks to leave a cell that was ended
+MEETINGS = 3  # attempts to start a process group before a cell
+SEND_SECONDS = 1.0  # for a rank to receive a message
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one cell came to."""
+    """The outcome of one cell."""
 
-    observation: Observation  # with what each rank shows as its value
-    ranks: tuple[int, ...]  # that ran it
+    observation: Observation  # the value of each rank is what it displays
+    ranks: tuple[int, ...]  # the ranks that ran the cell
     new_group: bool = False  # the next cell has a new process group
-    stopped: str | None = None  # by the user: what the ranks were at
-    lost: tuple[int, ...] = ()  # ranks that are new processes now, without any variables
+    stopped: str | None = None  # if the user stopped it: what the ranks were doing
+    lost: tuple[int, ...] = ()  # ranks that were replaced by new processes, without variables
     late: tuple[int, ...] = ()  # those of them that could not be interrupted
     lost_variables: tuple[str, ...] = ()  # of these ranks, as far as they are known
 
 
 class Session:
-    """N ranks, each with a namespace that lives from cell to cell.
+    """N ranks, each with a namespace that persists from cell to cell.
 
     Raises:
-        ValueError: so many ranks can't be started.
-        LauncherError: they could not be started.
+        ValueError: the number of ranks is not allowed.
+        LauncherError: the ranks could not be started.
     """
 
     def __init__(self, world_size: int) -> None:
@@ -60,9 +60,9 @@ class Session:
         self.world_size = world_size
         self._stack = ExitStack()
         self._directory = self._stack.enter_context(own_folder())
-        self._groups = 0  # that were started so far
+        self._groups = 0  # process groups started so far
         self._has_group = False
-        self._began = 0.0  # the moment from which the ranks count seconds
+        self._began = 0.0  # the time from which the ranks count seconds
         self._standoff = Standoff(world_size)
         self._variables: list[list[str]] = [[] for _ in range(world_size)]  # as last told
         try:
@@ -76,7 +76,7 @@ class Session:
             raise
 
     def close(self) -> None:
-        """End the ranks, and all that they started."""
+        """End the ranks, and all processes that they started."""
         self._stack.close()
 
     def run(
@@ -86,17 +86,17 @@ class Session:
         ranks: Collection[int],
         each_time: Callable[[Sequence[str], Failure | None], None] = lambda *_: None,
     ) -> Outcome:
-        """Run a cell on some of the ranks; KeyboardInterrupt ends it on all of them.
+        """Run a cell on some of the ranks; KeyboardInterrupt stops it on all of them.
 
         Args:
-            source: Python.
-            name: of the cell, for places in it: "In [3]".
-            ranks: those that run it.
-            each_time: called again and again with what each rank has printed so far, and with the
-                failure of a rank while others go on.
+            source: the Python source of the cell.
+            name: the name of the cell in messages: "In [3]".
+            ranks: the ranks that run it.
+            each_time: called repeatedly with what each rank has printed so far, and with the
+                failure of a rank while other ranks are running.
 
         Raises:
-            LauncherError: the ranks are gone; this session is of no use any more.
+            LauncherError: the ranks have ended; this session can no longer be used.
         """
         lost = self._make_ready()
         self._standoff.renumber()
@@ -111,7 +111,7 @@ class Session:
             late = self._end(run)
         seen = replace(seen, output=tuple(self._printed()))
         if any(member.raised and member.raised.in_collective for member in self._members):
-            self._lose_group()  # gloo has given up a connection
+            self._lose_group()  # gloo has closed a connection
         lost |= late | self._replace_dead()
         lost_variables = dict.fromkeys(n for rank in lost for n in self._variables[rank])
         return Outcome(
@@ -125,27 +125,27 @@ class Session:
         )
 
     def push(self, name: str, value: Any) -> None:
-        """Give each rank a value under this name.
+        """Set a variable on each rank.
 
         Raises:
-            TypeError: it can't be sent to another process.
+            TypeError: the value can't be sent to another process.
         """
         try:
             body = pickles.pack(dict, {name: value})
-        except Exception as error:  # noqa: BLE001 - whatever a value's own pickling raises
-            raise TypeError(f"{name} goes to other processes, and can't: {error}") from None
+        except Exception as error:  # noqa: BLE001 - a value's own pickling may raise anything
+            raise TypeError(f"{name} can't be sent to other processes: {error}") from None
         self._everywhere("push", body)
 
     def pull(self, name: str) -> list[dict[str, Any]]:
-        """Return, for each rank, the value under its name, or nothing where it has none.
+        """Return, for each rank, a dict with the variable's value, or an empty one.
 
         Raises:
-            RankFailure: a rank's value is no plain data.
+            RankFailure: the value of a rank is not plain data.
         """
         return list(self._everywhere("pull", name=name))
 
     def status(self) -> list[dict[str, Any]]:
-        """Return each rank's process id, as it sees it, and the names of its variables."""
+        """Return each rank's process id, as the rank sees it, and the names of its variables."""
         return list(self._everywhere("status"))
 
     def _everywhere(self, kind: str, body: bytes = b"", **header: Any) -> Observation:
@@ -197,13 +197,15 @@ class Session:
         return run
 
     def _meet(self) -> set[int]:
-        """Have all ranks start a process group; replace and return those that can't.
+        """Start a process group on all ranks; replace and return the ranks where this fails.
 
-        Where a cell was ended in the middle of an import, a rank may lack parts of torch.
+        A rank may lack parts of torch if a cell was ended in the middle of an import.
         """
         self._lose_group()
         for member in self._members:
-            member.events = events.Reader(member.rank)  # a rank numbers them anew in each group
+            member.events = events.Reader(
+                member.rank
+            )  # a rank numbers its events from 0 in each group
         self._groups += 1
         store = str(self._directory / f"store{self._groups}")
         everyone = range(self.world_size)
@@ -220,13 +222,13 @@ class Session:
         return lost | self._replace_dead()
 
     def _end(self, run: Run) -> set[int]:
-        """End a cell on the ranks that still run it; replace and return those that can't be."""
+        """End a cell on the ranks that still run it; replace and return those that do not stop."""
         messages = self._wake_up_calls()
         self._lose_group()
         for member in self._members:
             if messages or not member.over:
                 header = {"messages": messages.get(member.rank, []), "patient": bool(messages)}
-                member.tell("wake" if member.over else "end", header, b"", TOLD_SECONDS)
+                member.tell("wake" if member.over else "end", header, b"", SEND_SECONDS)
         late = {member.rank for member in run.await_end(END_SECONDS)}
         for rank in late:
             self._replace(rank)
@@ -246,7 +248,7 @@ class Session:
         return found
 
     def _lose_group(self) -> None:
-        """Forget what the ranks have entered: the next cell has a new process group."""
+        """Forget all collectives, so that the next cell starts a new process group."""
         self._has_group = False
         self._standoff = Standoff(self.world_size)
 
@@ -263,7 +265,7 @@ class Session:
         self._place(self._members[rank])
 
     def _place(self, member: Resident) -> None:
-        """Tell a new process which rank it is."""
+        """Send a new process its rank and environment."""
         place = {
             "cells": True,
             "rank": member.rank,
@@ -286,7 +288,7 @@ def _shows(file: str) -> bool:
 
 
 def _own_launcher(stack: ExitStack) -> Any:
-    """Return a launcher for these ranks alone: they would keep others out of a shared one."""
+    """Return a launcher for these ranks only: they would block a shared one."""
     launcher = get_launcher()
     if not isinstance(launcher, ForkLauncher):
         return launcher

@@ -1,4 +1,4 @@
-"""Untrusted side: where the ranks of a run find each other before they have a connection."""
+"""Untrusted side: the store through which the ranks of a run find each other."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-KEPT: list[EagerFileStore] = []  # where C++ alone holds a store, these methods are lost
-LOOK_SECONDS = 0.0005  # between two looks at whether a key has come
+from gradsync.text import listed
+
+KEPT: list[
+    EagerFileStore
+] = []  # keeps the Python object, and so these methods, alive while C++ uses the store
+LOOK_SECONDS = 0.0005  # between two checks for a key
 
 
 def start_group(path: str, rank: int, world_size: int) -> None:
-    """Meet the other ranks."""
+    """Start the default process group with the other ranks."""
     store = EagerFileStore(path, world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
 
 
 class EagerFileStore(dist.Store):  # type: ignore[name-defined, misc]
-    """A `FileStore` that looks for a missing key every half a millisecond, not every ten.
+    """A `FileStore` that looks for a missing key every half a millisecond instead of every ten.
 
-    A file needs no port that two runs side by side could both want. But ranks that meet over
-    one, each a few milliseconds after the other, spend most of their start asleep.
+    Unlike a port, a file can't be taken by a run beside this one. But with torch's FileStore, ranks
+    that start a few milliseconds apart spend most of their start asleep.
     """
 
     def __init__(self, path: str, world_size: int) -> None:
@@ -30,7 +34,7 @@ class EagerFileStore(dist.Store):  # type: ignore[name-defined, misc]
         self._file = dist.FileStore(path, world_size)  # type: ignore[attr-defined]
 
     def clone(self) -> EagerFileStore:
-        """Serve a new group too, which puts its own name before its keys."""
+        """Return this store for a new group, which adds its name to its keys."""
         return self
 
     def set(self, key: str, value: str) -> None:
@@ -41,16 +45,16 @@ class EagerFileStore(dist.Store):  # type: ignore[name-defined, misc]
         return bytes(self._file.get(key))
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
-        """Return when all keys are there.
+        """Wait until all keys are set.
 
         Raises:
-            DistStoreError: `timeout`, or else the store's own, is over.
+            DistStoreError: `timeout`, or the store's own timeout, has passed.
         """
         patience = timeout or self.timeout
         until = time.monotonic() + patience.total_seconds()
         while not self._file.check(keys):
             if time.monotonic() > until:
-                raise dist.DistStoreError(f"{', '.join(keys)} did not come within {patience}")
+                raise dist.DistStoreError(f"{listed(keys)} did not come within {patience}")
             time.sleep(LOOK_SECONDS)
 
     def add(self, key: str, amount: int) -> int:

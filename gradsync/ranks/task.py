@@ -1,4 +1,4 @@
-"""What N ranks are to do."""
+"""The task of N ranks: a function and its inputs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from gradsync.ranks.events import MAX_RANKS
 from gradsync.ranks.inputs import packing_for
 from gradsync.ranks.places import is_users
 from gradsync.ranks.wire import MAX_TASK
+from gradsync.text import listed
 
 RESERVED = {"rank", "world_size"}
 
@@ -24,24 +25,24 @@ RESERVED = {"rank", "world_size"}
 class Task:
     """A function for N ranks; its parameters are filled by name.
 
-    `rank` and `world_size` are the rank's own, a name in `modules` is the file there, imported on
-    the rank, and the rest comes from `inputs`.
+    `rank` and `world_size` are set on each rank, a name in `modules` is the file there, imported
+    on the rank, and all other arguments come from `inputs`.
     """
 
     function: Callable[..., Any]
     world_size: int
     inputs: Mapping[str, Any] = field(default_factory=dict)
     modules: Mapping[str, Path] = field(default_factory=dict)
-    roots: tuple[Path, ...] = ()  # whose lines an explanation may name; empty: all but libraries'
-    path: tuple[str, ...] = ()  # goes before the ranks' own sys.path
-    readable: tuple[Path, ...] = ()  # folders that ranks in a sandbox see besides the roots
+    roots: tuple[Path, ...] = ()  # a message may name lines in these; empty: all but libraries
+    path: tuple[str, ...] = ()  # inserted before the ranks' sys.path
+    readable: tuple[Path, ...] = ()  # further folders that ranks in a sandbox can read
     cwd: Path | None = None  # None: a private temporary folder
-    environ: Mapping[str, str] | None = None  # None: what the launcher starts its processes with
-    process_group: bool = True  # the default group is started before the function is called
-    timeout: float = 60.0  # seconds, for endless loops: a deadlock is proved long before
-    processor_seconds: float = math.inf  # that each rank may use: a loop ends by it on any machine
-    casualties: tuple[int, ...] = ()  # ranks that may die or be late: the others go on without
-    seed: str | None = None  # of the ranks' global random states, each another; None: by chance
+    environ: Mapping[str, str] | None = None  # None: the launcher's
+    process_group: bool = True  # start the default group before calling the function
+    timeout: float = 60.0  # seconds; a deadlock is found much sooner
+    processor_seconds: float = math.inf  # for each rank: the same work on any machine
+    casualties: tuple[int, ...] = ()  # ranks that may die or be late: the others continue
+    seed: str | None = None  # of the global random states, different on each rank; None: random
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -51,24 +52,24 @@ class Task:
             raise ValueError(f"timeout must be above 0 seconds, got {self.timeout!r}")
         if not set(self.casualties) < set(range(self.world_size)):
             raise ValueError(
-                f"casualties must be some of the {self.world_size} ranks and not all, "
+                f"casualties must be some, but not all, of the {self.world_size} ranks, "
                 f"got {self.casualties!r}"
             )
         if taken := RESERVED & self.inputs.keys():
             raise ValueError(
-                f"{' and '.join(sorted(taken))}: the rank's own, can't be given as input"
+                f"{listed(sorted(taken))} can't be an input: each rank has its own value"
             )
         self._check_arguments()
 
     def shows(self, file: str) -> bool:
-        """Tell whether a rank's stack frame in `file` is worth naming."""
+        """Tell whether a message may name a stack frame in `file`."""
         return is_users(file, tuple(map(str, self.roots)))
 
     def payloads(self) -> list[bytes]:
-        """Return the function and its inputs as each rank unpickles them.
+        """Return the pickled function and inputs of each rank.
 
         Raises:
-            TypeError: something among them can't be sent to another process.
+            TypeError: they can't be sent to another process.
             ValueError: they are too large.
         """
         first, differs = self._payload(0)
@@ -77,22 +78,22 @@ class Task:
         return [first, *(self._payload(rank)[0] for rank in range(1, self.world_size))]
 
     def _payload(self, rank: int) -> tuple[bytes, bool]:
-        """Return what a rank unpickles, and whether another one's differs."""
+        """Return what a rank unpickles, and whether it differs between ranks."""
         with packing_for(rank) as packing:
             try:
                 data = pickles.pack(self.function, dict(self.inputs))
             except (TypeError, ValueError, AttributeError, pickle.PicklingError) as error:
                 name = _name(self.function)
-                text = f"{name} and its inputs go to other processes, and can't: {error}"
+                text = f"{name} and its inputs can't be sent to other processes: {error}"
                 raise TypeError(text) from error
         if len(data) > MAX_TASK:
             raise ValueError(
-                f"the inputs have {len(data):,} bytes, of which {MAX_TASK:,} can be sent to a rank"
+                f"the inputs have {len(data):,} bytes: at most {MAX_TASK:,} can be sent to a rank"
             )
         return data, packing.differs
 
     def header(self, rank: int, directory: str, began: float, nonce: str) -> dict[str, Any]:
-        """Return what else `rank` is told."""
+        """Return the header of the message that starts `rank`."""
         return {
             "rank": rank,
             "world_size": self.world_size,
@@ -112,10 +113,10 @@ class Task:
         return random.Random(self.seed and f"{self.seed}, rank {rank}").getrandbits(32)
 
     def _check_arguments(self) -> None:
-        """Tell now, and here, that the function can't be called like this on the ranks."""
+        """Raise TypeError now if the function can't be called like this on the ranks."""
         try:
             signature = inspect.signature(self.function)
-        except ValueError:  # a builtin that does not tell
+        except ValueError:  # a builtin without a signature
             return
         offered = dict.fromkeys((*RESERVED, *self.modules))
         given = {name: None for name in offered if name in signature.parameters}

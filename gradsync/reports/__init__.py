@@ -1,5 +1,5 @@
-"""A `Report` in words: for a terminal, a browser, a spreadsheet, a program.
+"""Render a `Report` for a terminal, a browser, a spreadsheet or a program.
 
-Each module has one `render(report) -> str`, pure, and knows `gradsync.records` alone.
-There is nothing to import from here: whoever wants JSON should not have to load rich and jinja2.
+Each module has a pure function `render(report) -> str`, and imports only `gradsync.records` and
+`gradsync.text`. This file imports nothing, so that a JSON report does not need rich or jinja2.
 """

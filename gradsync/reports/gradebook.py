@@ -1,6 +1,6 @@
-"""gradebook.csv: a class at a glance, a line for each submission.
+"""Render gradebook.csv, with one line for each submission of a class.
 
-A spreadsheet may have saved it since, so its lines are kept as they are read.
+Lines that are kept stay exactly as they were read, since a spreadsheet may have saved the file.
 """
 
 from __future__ import annotations
@@ -18,10 +18,16 @@ from gradsync.reports.text import printable
 
 COLUMNS = ("submission", "score", "max_score", "phase1", "phase2", "status")
 
-# What a spreadsheet takes for the beginning of a formula, which could read other cells or call out;
-# some do so for the wide forms of these signs, too, and look past what is not seen.
+# A spreadsheet takes a cell that begins with one of these for a formula, which could read other
+# cells or open connections. Some accept the full-width forms too, and skip invisible characters.
 _FORMULA = ("=", "+", "-", "@")
-_UNSEEN = ("Cc", "Cf", "Zl", "Zp", "Zs")  # Unicode's categories of controls, marks and blanks
+_UNSEEN = (
+    "Cc",
+    "Cf",
+    "Zl",
+    "Zp",
+    "Zs",
+)  # Unicode categories of control, format and space characters
 _LINE_BREAK = re.compile(r"[\r\n]+")
 
 
@@ -30,8 +36,8 @@ class NoGradebook(UnusableInput):
 
     def __init__(self, found: str) -> None:
         super().__init__(
-            f"the gradebook.csv there can't be read ({found}). Move it away, or choose another "
-            "folder with --out."
+            f"gradebook.csv can't be read ({found}). Move it away, or choose another folder with "
+            "--out."
         )
 
 
@@ -39,8 +45,8 @@ def render(grades: Iterable[Grade], former: str = "") -> str:
     """Return the gradebook as CSV, sorted by submission.
 
     Args:
-        grades: each replaces the line of its submission, if there is one.
-        former: the gradebook so far; its other lines are kept as they are.
+        grades: each replaces the line of its submission, or adds one.
+        former: the gradebook so far; its other lines are kept.
 
     Raises:
         NoGradebook: `former` can't be read.
@@ -54,7 +60,7 @@ def render(grades: Iterable[Grade], former: str = "") -> str:
 
 
 def submissions(former: str) -> set[str]:
-    """Return the submissions that have a line in a gradebook, as `cell` writes their names.
+    """Return the names of the submissions in a gradebook, as `cell` writes them.
 
     Raises:
         NoGradebook: it can't be read.
@@ -63,7 +69,7 @@ def submissions(former: str) -> set[str]:
 
 
 def cell(text: str) -> str:
-    """Return the text on one line, as no spreadsheet computes it and no terminal obeys it."""
+    """Return the text on one line, safe for spreadsheets and terminals."""
     line = _LINE_BREAK.sub(" ", printable(text))
     seen = (
         c for c in unicodedata.normalize("NFKC", line) if unicodedata.category(c) not in _UNSEEN

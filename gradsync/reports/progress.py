@@ -1,4 +1,4 @@
-"""How far a learner is: a line an exercise, and what to do next."""
+"""Show a learner's progress: one line for each exercise, and the next step."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from gradsync.reports.summary import (
 from gradsync.reports.terminal import LONGEST_ALONE, MARKS, WRONG, console_for, message
 from gradsync.reports.text import printable
 
-LONGEST_LINE = 400  # characters of what is wrong; `gradsync check EXERCISE` has all of it
+LONGEST_LINE = 400  # characters of a message; `gradsync check EXERCISE` shows all of it
 
 
 def render(report: Report, *, color: bool = False, width: int = 80) -> str:
-    """The phase's progress in lines of at most `width` characters."""
+    """Return the progress in a phase, in lines of at most `width` characters."""
     lines = StringIO()
     console = console_for(lines, color, width)
     every = exercises(report)
     done = sum(exercise.status == "passed" for exercise in every)
     files = _of_files(report)
-    told_below = {exercise for problem in files for exercise in problem.exercises}
-    console.print(_table(every, told_below))
+    shown_below = {exercise for problem in files for exercise in problem.exercises}
+    console.print(_table(every, shown_below))
     for problem in files:
         for part in message(problem.first, LONGEST_ALONE):
             console.print(part)
@@ -46,16 +46,16 @@ def render(report: Report, *, color: bool = False, width: int = 80) -> str:
     console.print(bar)
     console.print(visible_standing(report), style="green" if done == len(every) else "")
     if done < len(every):
-        console.print(_next_step(every, told_below))
+        console.print(_next_step(every, shown_below))
     return "\n".join(line.rstrip() for line in lines.getvalue().split("\n"))
 
 
 def _of_files(report: Report) -> list[Problem]:
-    """The problems that several exercises of a file have in common."""
+    """Return the problems that several exercises of a file share."""
     return [p for p in problems(report) if p.of_whole_file and len(p.exercises) > 1]
 
 
-def _table(every: list[Exercise], told_below: set[str]) -> Table:
+def _table(every: list[Exercise], shown_below: set[str]) -> Table:
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(width=2, justify="right")
     table.add_column(no_wrap=True)
@@ -63,18 +63,18 @@ def _table(every: list[Exercise], told_below: set[str]) -> Table:
     for exercise in every:
         mark, style = MARKS.get(exercise.status, WRONG)
         table.add_row(
-            Text(mark, style=style), printable(exercise.name), _remark(exercise, told_below)
+            Text(mark, style=style), printable(exercise.name), _remark(exercise, shown_below)
         )
     return table
 
 
-def _remark(exercise: Exercise, told_below: set[str]) -> Text:
+def _remark(exercise: Exercise, shown_below: set[str]) -> Text:
     if exercise.status == "passed":
         return Text("")
     if exercise.status == "unfinished":
         return Text("to write", style="dim")
     wrong = _first_wrong(exercise)
-    if exercise.id in told_below:
+    if exercise.id in shown_below:
         return Text(f"because of {_place(wrong)}, see below")
     text = printable(" ".join(paragraphs(wrong)[:1]))
     first = text.split("\n")[0]
@@ -86,23 +86,23 @@ def _first_wrong(exercise: Exercise) -> Verdict:
 
 
 def _place(verdict: Verdict) -> str:
-    """The line, or at least the file, that keeps a whole file from being used."""
+    """Return the line, or the file if the line is unknown, of a problem of a whole file."""
     line = verdict.diagnosis.where if verdict.diagnosis else None
     return printable(line or verdict.file)
 
 
-def _next_step(every: list[Exercise], told_below: set[str]) -> Text:
+def _next_step(every: list[Exercise], shown_below: set[str]) -> Text:
     for exercise in every:
         name = printable(exercise.name)
         if exercise.status == "unfinished":
             return Text.assemble(
-                "next: ",
+                "Next: write ",
                 (name, "bold"),
-                f" in {printable(exercise.file)}; stuck? {hint_command(exercise)}",
+                f" in {printable(exercise.file)}. For a hint, run {hint_command(exercise)}",
             )
-        if exercise.id in told_below:
-            return Text.assemble("next: fix ", (_place(_first_wrong(exercise)), "bold"))
+        if exercise.id in shown_below:
+            return Text.assemble("Next: fix ", (_place(_first_wrong(exercise)), "bold"))
         if exercise.status != "passed":
             command = f"gradsync check {short_name(exercise)}"
-            return Text.assemble("next: ", (command, "bold"), " says more about it")
+            return Text.assemble("Next: ", (command, "bold"), " shows the details")
     return Text("")

@@ -1,4 +1,4 @@
-"""What the ranks of a notebook's cell printed and showed, rank by rank."""
+"""Show the output of the ranks of a notebook's cell, rank by rank."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gradsync.text import ranks_text
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What ranks have to say that printed and showed the same."""
+    """The output of some ranks, all of which printed and displayed the same."""
 
     ranks: tuple[int, ...]
     text: str
-    shown: tuple[Mapping[str, str], ...]  # of each value that was shown: MIME type -> text
+    shown: tuple[Mapping[str, str], ...]  # of each displayed value: MIME type -> text
 
     @property
     def label(self) -> str:
@@ -27,12 +27,12 @@ class Block:
 def fold(
     texts: Sequence[str], shown: Sequence[Sequence[Mapping[str, str]]], ranks: Iterable[int]
 ) -> list[Block]:
-    """Return a block for each of these ranks that has something to say, one for equal ones.
+    """Return the output of these ranks, with one block for ranks with the same output.
 
     Args:
         texts: what each rank printed.
-        shown: the values that each rank showed, in the forms that notebooks have for them.
-        ranks: those that ran the cell.
+        shown: the values that each rank displayed, by MIME type.
+        ranks: the ranks that ran the cell.
     """
     groups: dict[object, list[int]] = {}
     for rank in ranks:
@@ -45,7 +45,7 @@ def fold(
 
 
 def plain(blocks: Iterable[Block]) -> str:
-    """The blocks for a terminal: each line behind the name of its ranks."""
+    """Return the blocks as text for a terminal, each line after the names of its ranks."""
     lines = []
     for block in blocks:
         texts = [block.text, *(forms.get("text/plain", "") for forms in block.shown)]
@@ -55,9 +55,9 @@ def plain(blocks: Iterable[Block]) -> str:
 
 
 def html(blocks: Iterable[Block]) -> str:
-    """The blocks for a notebook, in the ranks' colours.
+    """Return the blocks as HTML for a notebook, in the ranks' colours.
 
-    A value's own HTML stays as it is: it comes from the notebook's user.
+    The HTML of values is not escaped: it comes from the notebook's user.
     """
     return _PAGE.render(blocks_of_ranks=list(blocks))
 

@@ -1,4 +1,4 @@
-"""When a rank's main thread computed, and when it stood still for a collective. Seconds."""
+"""Find when a rank's main thread computed, and when it waited for a collective. In seconds."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ Span = tuple[float, float]
 
 
 def period(events: Sequence[Event]) -> Span:
-    """From the first event of all ranks to the last one."""
+    """Return the times of the first and the last event of all ranks."""
     times = [event.seconds for event in events]
     return (min(times), max(times)) if times else (0.0, 0.0)
 
 
 def blocked(events: Sequence[Event], rank: int) -> list[Span]:
-    """When the thread that the rank began with waited for a collective, in order, none overlapping.
+    """Return when a rank's main thread waited for a collective, in order and without overlaps.
 
-    It waits from where it said so until that collective is complete, to the end of the period if
-    it never was.
+    A wait lasts until the collective is complete, or to the end of the period if it never is.
     """
     own = [event for event in events if event.rank == rank]
     if not own:
@@ -33,7 +32,7 @@ def blocked(events: Sequence[Event], rank: int) -> list[Span]:
 
 
 def computing(events: Sequence[Event], rank: int) -> list[Span]:
-    """The rest: between the rank's first event and its last one, where it was not blocked."""
+    """Return when a rank was not blocked, between its first and its last event."""
     times = [event.seconds for event in events if event.rank == rank]
     if not times:
         return []
@@ -45,22 +44,22 @@ def computing(events: Sequence[Event], rank: int) -> list[Span]:
 
 
 def in_rows(bars: Sequence[Bar], end: float) -> list[tuple[Bar, Span, int]]:
-    """A rank's collectives, each with its span, and a row in which it covers no other.
+    """Return a rank's collectives, each with its span and a row in which it overlaps no other.
 
-    One that never came back lasts to the `end`.
+    A collective that never completed lasts until `end`.
     """
     places = [(bar.start, end if bar.end is None else bar.end) for bar in bars]
     return list(zip(bars, places, scale.rows(places), strict=True))
 
 
 def waiting(events: Sequence[Event], world_size: int) -> str:
-    """Say in a line how much of its time each rank stood still."""
+    """Return a line on how much of its time each rank waited."""
     shares = []
     for rank in range(world_size):
         still = sum(end - start for start, end in blocked(events, rank))
         busy = sum(end - start for start, end in computing(events, rank))
-        shares.append(f"rank {rank} waited {still / max(still + busy, 1e-9):.0%} of the time")
-    return ", ".join(shares)
+        shares.append(f"rank {rank} {still / max(still + busy, 1e-9):.0%}")
+    return f"Time spent waiting: {', '.join(shares)}"
 
 
 def _joined(spans: Sequence[Span]) -> list[Span]:

@@ -1,4 +1,4 @@
-"""The jinja2 templates of this package: all text in them is escaped, and printable."""
+"""Load the jinja2 templates of this package; all text in them is escaped and printable."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def template(name: str) -> Template:
 
 
 def _drawn(verdict: Verdict) -> Markup:
-    # Markup, for ElementTree has escaped what came from outside.
+    # Markup: ElementTree has already escaped all text.
     return Markup(timeline.render(verdict.events, verdict.world_size))
 
 
 def _shown(value: Any) -> Any:
-    """What the templates print, whatever it is, once more free of what no escaping repairs."""
+    """Return a value for a template, without characters that escaping does not make safe."""
     return printable(value) if type(value) is str else value
 
 

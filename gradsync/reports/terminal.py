@@ -1,4 +1,4 @@
-"""A report for the terminal: the table of points, then one block for each mistake."""
+"""Render a report for the terminal: the table of points, then a block for each mistake."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from gradsync.reports.summary import (
     visible_standing,
 )
 from gradsync.reports.text import amount, blocks, printable
-from gradsync.text import counted
+from gradsync.text import counted, ranks_text
 
-LONGEST_MESSAGE = 1200  # characters; report.html has all of it
-LONGEST_ALONE = 100_000  # where there is no report.html
+LONGEST_MESSAGE = 1200  # characters; report.html has the whole message
+LONGEST_ALONE = 100_000  # if there is no report.html
 NARROWEST = 40
 
 _INDENT = 4
@@ -42,9 +42,9 @@ WRONG = ("✗", "red")
 def render(
     report: Report, *, color: bool = False, width: int = 80, with_points: bool = True
 ) -> str:
-    """The report in lines of at most `width` characters, with ANSI colours if `color`.
+    """Return the report in lines of at most `width` characters, with ANSI colours if `color`.
 
-    Without points it is one of the visible tests, whose points are not those of a grade.
+    Pass `with_points=False` for a report of the visible tests, which give no points for a grade.
     """
     lines = StringIO()
     console = console_for(lines, color, width)
@@ -54,13 +54,13 @@ def render(
 
 
 def console_for(lines: StringIO, color: bool, width: int) -> Console:
-    """A console that writes to `lines`, whatever terminal there is."""
+    """Return a console that writes to `lines`, independent of the real terminal."""
     return Console(
         file=lines,
         width=max(width, NARROWEST),
         force_terminal=color,
         force_jupyter=False,
-        color_system="standard" if color else None,  # the sixteen that follow the user's theme
+        color_system="standard" if color else None,  # the 16 colours of the user's theme
         no_color=not color,
         highlight=False,
         legacy_windows=False,
@@ -77,7 +77,7 @@ def _parts(report: Report, with_points: bool) -> Iterator[RenderableType]:
     if not is_unreadable(report):
         yield from _graded(report, with_points)
     yield ""
-    yield Text.assemble(("the same again: ", "dim"), repeat_command(report))
+    yield Text.assemble(("To repeat this run: ", "dim"), repeat_command(report))
 
 
 def _header(report: Report, with_points: bool) -> RenderableType:
@@ -124,7 +124,7 @@ def _table(report: Report, with_points: bool) -> RenderableType:
 
 
 def _codes(report: Report) -> dict[str, str]:
-    """By exercise, what is the matter with it in a word: its first problem's, or "to write"."""
+    """Return, for each exercise, the code of its first problem, or "to write"."""
     codes = {exercise.id: "to write" for exercise in unfinished(report)}
     for problem in reversed(problems(report)):
         codes.update((exercise, _code(problem.first)) for exercise in problem.exercises)
@@ -156,7 +156,7 @@ def message(verdict: Verdict, longest: int) -> Iterator[RenderableType]:
         yield ""
         yield _indented(Text(block.text, overflow="fold"), 2 * block.is_code)
     if len(whole) > longest:
-        rest = f"… and {len(whole) - longest:,} characters more in report.html"
+        rest = f"… and {len(whole) - longest:,} more characters in report.html"
         yield _indented(Text(rest, style="dim"))
 
 
@@ -174,9 +174,8 @@ def _facts(problem: Problem) -> RenderableType:
     facts.add_column(overflow="fold")
     facts.add_row("mistake", Text(_code(verdict), style="red"))
     if diagnosis is not None and diagnosis.ranks:
-        facts.add_row(
-            "ranks" if len(diagnosis.ranks) > 1 else "rank", ", ".join(map(str, diagnosis.ranks))
-        )
+        name, _, numbers = ranks_text(diagnosis.ranks).partition(" ")
+        facts.add_row(name, numbers)
     if diagnosis is not None and diagnosis.where:
         facts.add_row("line", Text(printable(diagnosis.where)))
     section = guide(verdict)
@@ -193,7 +192,7 @@ def _to_write(exercises: list[Exercise]) -> Iterator[RenderableType]:
     yield _indented(Text(printable(names)))
     yield _indented(
         Text.assemble(
-            ("begin with ", "dim"),
+            ("Begin with ", "dim"),
             printable(exercises[0].name),
             (": ", "dim"),
             printable(hint_command(exercises[0])),

@@ -205,7 +205,9 @@ def test_check_says_how_far_a_learner_is_and_what_is_next(tmp_path):
 
     assert done.returncode == 0, done.stderr
     assert "2 of 13 exercises pass the visible tests" in done.stdout
-    assert "next: read_rank_info in phase1/template_trainer.py" in " ".join(done.stdout.split())
+    assert "Next: write read_rank_info in phase1/template_trainer.py" in " ".join(
+        done.stdout.split()
+    )
 
 
 def test_check_of_one_exercise_shows_every_detail(tmp_path):
@@ -238,7 +240,7 @@ def test_a_trace_shows_every_rank_of_a_trainer(tmp_path, phase):
     done = gradsync("trace", SOLUTIONS, "--phase", phase, "--out", tmp_path / "seen")
 
     assert done.returncode == 0, done.stderr
-    assert "rank 0 waited" in done.stdout
+    assert "Time spent waiting: rank 0" in done.stdout
     rows = json.loads((tmp_path / "seen.json").read_text())["traceEvents"]
     assert {row["pid"] for row in rows} == {0, 1}
     assert {"compute", "waits"} < {row["name"] for row in rows}

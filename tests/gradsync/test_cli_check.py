@@ -55,16 +55,16 @@ def test_it_checks_again_at_each_save_and_ctrl_c_ends_it_well(copy):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with start(copy, "--watch", **pipes) as process:
         out = process.stdout.fileno()
-        assert "to write" in read_until(out, "watching for changes")
+        assert "to write" in read_until(out, "Watching for changes")
 
         (copy / TRAINER).write_text("def double(number:\n")
-        seen = read_until(out, "watching for changes")
+        seen = read_until(out, "Watching for changes")
         assert f"changed: {TRAINER}" in seen
         assert "syntax error in line 1" in seen
 
         (copy / "new.py").write_text(RIGHT_OF_NONE)  # as editors do that write beside and rename
         os.replace(copy / "new.py", copy / TRAINER)  # noqa: PTH105
-        assert "The visible tests pass" in read_until(out, "watching for changes")
+        assert "The visible tests pass" in read_until(out, "Watching for changes")
 
         process.send_signal(signal.SIGINT)
         rest, errors = process.communicate(timeout=PATIENCE)
@@ -90,7 +90,7 @@ def test_a_terminal_shows_which_test_runs_and_keeps_nothing_of_it(copy):
     ours, theirs = pty.openpty()
     with start(copy, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
-        seen = read_until(ours, "next: ")
+        seen = read_until(ours, "Next: ")
         process.wait(timeout=PATIENCE)
     os.close(ours)
 
@@ -121,12 +121,12 @@ def test_a_reader_that_has_enough_gets_no_traceback(copy):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("doubel", "there is no exercise 'doubel': did you mean double?"),
-        ("Double", "there is no exercise 'Double': did you mean double?"),
-        ("phase1/dubble", "did you mean phase1/double?"),
-        ("phase7/double", "name one of a phase, such as phase1/double. Phases: phase1"),
-        ("phase1", "name one of a phase, such as phase1/double"),
-        ("evaluate", "There are: double"),
+        ("doubel", "There is no exercise 'doubel'. Did you mean double?"),
+        ("Double", "There is no exercise 'Double'. Did you mean double?"),
+        ("phase1/dubble", "Did you mean phase1/double?"),
+        ("phase7/double", "Name a phase (phase1) and an exercise, as in phase1/double."),
+        ("phase1", "as in phase1/double."),
+        ("evaluate", "The exercises are double"),
     ],
 )
 def test_an_unknown_name_gets_the_one_that_was_meant(copy, name, said):

@@ -79,7 +79,7 @@ def test_a_killed_grader_leaves_nothing_and_is_taken_up_again(typed):
 
     assert gone
     assert identity(out / "ada" / "report.json") == finished
-    assert "2 graded, 1 unchanged and taken over" in said
+    assert "2 graded, 1 unchanged (--fresh" in said
     books = [(typed.root / name / "gradebook.csv").read_text() for name in ("out", "undisturbed")]
     assert books[0] == books[1]
     assert list(typed.temporary.iterdir()) == []
@@ -94,7 +94,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(typed):
     said = grader.communicate()[0]
 
     assert grader.returncode == 130
-    assert "Run the same again to go on" in said
+    assert "Run the same command again to continue" in said
     assert len((out / "gradebook.csv").read_text().splitlines()) == 2
     assert list(typed.temporary.iterdir()) == []
 
@@ -107,7 +107,7 @@ def test_ranks_that_are_lost_are_no_fault_of_the_submission(typed):
     said = grader.communicate()[0]
 
     assert grader.returncode == 3
-    assert "bob could not be graded: the process that forks the ranks is gone" in said
+    assert "bob could not be graded: the process that forks the ranks has ended" in said
     assert "bob,,,,,grader-failed\n" in (typed.root / "out" / "gradebook.csv").read_text()
 
 
@@ -118,4 +118,4 @@ def test_a_second_grader_in_the_same_folder_is_refused(typed):
         said = second.communicate()[0]
 
     assert second.returncode == 2
-    assert "another grader is at work in" in said
+    assert "Another grader is writing to" in said

@@ -172,7 +172,9 @@ def test_an_object_of_a_cell_magic_is_refused(course, shell, capsys):
 
 
 def test_an_unknown_exercise_is_refused(course, shell):
-    with pytest.raises(CourseError, match=r"there is no exercise 'triple'\. There are: double"):
+    with pytest.raises(
+        CourseError, match=r"There is no exercise 'triple'\. The exercises are double"
+    ):
         gradsync.notebook.check("triple", None)
 
 

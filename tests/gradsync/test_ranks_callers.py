@@ -138,7 +138,7 @@ def test_losing_the_warm_process_is_told_and_mended(script, folder):
     warm = int(process.stdout.readline())
     ranks = pids_in(folder)
     os.kill(warm, signal.SIGKILL)
-    assert "the process that forks the ranks is gone" in process.stdout.readline()
+    assert "the process that forks the ranks has ended" in process.stdout.readline()
     assert process.stdout.readline() == "0 1\n"
     assert eventually(lambda: not any(map(is_alive, ranks)))
 

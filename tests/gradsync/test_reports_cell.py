@@ -69,7 +69,7 @@ def test_ranks_have_their_colours():
 def test_a_deadlock_shows_its_timeline():
     stuck = verdict(status="deadlock", events=deadlock(), world_size=4)
 
-    assert "never entered all_reduce #4" in Fragment(report(stuck)).text
+    assert "never called all_reduce #4" in Fragment(report(stuck)).text
 
 
 def test_passed_tests_are_folded_away():

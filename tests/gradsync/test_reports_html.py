@@ -79,7 +79,7 @@ def test_each_test_of_a_problem_is_on_the_page():
 
     seen = Page(report(FAILED, other)).text
 
-    assert "the same in 1 more test Sister. the second one" in seen
+    assert "The same mistake in 1 more test Sister. the second one" in seen
 
 
 def test_a_deadlock_shows_its_timeline():
@@ -87,7 +87,7 @@ def test_a_deadlock_shows_its_timeline():
 
     seen = Page(report(stuck)).text
 
-    assert "never entered all_reduce #4" in seen
+    assert "never called all_reduce #4" in seen
 
 
 def test_a_test_without_a_run_has_no_timeline():

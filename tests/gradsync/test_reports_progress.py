@@ -25,7 +25,7 @@ def test_one_syntax_error_is_one_message():
     assert seen.count("syntax error") == 1
     assert seen.count("because of template_trainer.py:9, see below") == 2
     assert "\n      if x\n          ^\n" in seen
-    assert "next: fix template_trainer.py:9" in seen
+    assert "Next: fix template_trainer.py:9" in seen
 
 
 def test_a_mistake_of_one_exercise_stands_beside_it():
@@ -33,7 +33,7 @@ def test_a_mistake_of_one_exercise_stands_beside_it():
 
     assert "train             it is wrong" in seen
     assert "1 of 2 exercises passes the visible tests, 1 mistake to fix." in seen
-    assert "next: gradsync check train says more about it" in seen
+    assert "Next: gradsync check train shows the details" in seen
 
 
 def test_the_visible_tests_promise_no_points():

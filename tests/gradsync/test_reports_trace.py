@@ -52,9 +52,7 @@ def test_a_wait_without_an_end_lasts_to_the_end_of_the_run():
 
 
 def test_a_line_says_how_much_each_rank_waited():
-    assert spans.waiting(EVENTS, 2) == (
-        "rank 0 waited 40% of the time, rank 1 waited 40% of the time"
-    )
+    assert spans.waiting(EVENTS, 2) == ("Time spent waiting: rank 0 40%, rank 1 40%")
 
 
 @pytest.mark.parametrize("ranks", [0, 2])

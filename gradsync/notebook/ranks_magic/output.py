@@ -35,7 +35,7 @@ class Display:
 
 
 class CellOutput:
-    """The display of a cell's output, which is updated while the ranks print, and of its failure."""
+    """The display of a cell's output and failure, which is updated while the ranks print."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
         self._ranks = ranks
