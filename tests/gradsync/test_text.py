@@ -2,7 +2,7 @@
 
 import pytest
 
-from gradsync.text import counted, listed, ranks_text, size_text, verb
+from gradsync.text import counted, full_stop, listed, ranks_text, size_text, verb
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,13 @@ def test_a_list_has_one_and(items, text):
 
 def test_a_list_can_be_of_alternatives():
     assert listed(["x", "y", "z"], "or") == "x, y or z"
+
+
+@pytest.mark.parametrize(
+    ("text", "ended"), [("It failed", "It failed."), ("Really?\n", "Really?"), ("Yes.", "Yes.")]
+)
+def test_a_sentence_ends_with_one_mark(text, ended):
+    assert full_stop(text) == ended
 
 
 @pytest.mark.parametrize(
