@@ -101,9 +101,8 @@ def training_mistakes(
     return [
         rule(
             "sum-not-mean",
-            f"The steps were {world_size} times too long: the gradients were summed over "
-            f"{world_size} ranks and not averaged, or the learning rate was multiplied by their "
-            "number.",
+            f"The steps were {world_size} times too long: the gradients were summed over the "
+            "ranks and not averaged, or the learning rate was multiplied by their number.",
             mean,
             scale=float(world_size),
         ),
