@@ -29,7 +29,7 @@ def broadcast_mistakes(before: Sequence[State], src: int, buffers: Sequence[str]
 
 
 def wrong_source(before: Sequence[State], src: int) -> Rule:
-    """All ranks end with the model of another rank than `src`, or with a part of it."""
+    """Recognise ranks that end with the model of another rank than `src`, or a part of it."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         wrong = _wrong_names(seen, expected)
@@ -52,7 +52,7 @@ def wrong_source(before: Sequence[State], src: int) -> Rule:
 
 
 def another_mixed_in(before: Sequence[State], src: int) -> Rule:
-    """The source itself ends with a NaN that another rank had, so something was summed."""
+    """Recognise a NaN of another rank in the source's own model: something was summed."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         spoilt = [n for n in _wrong_names(seen, expected) if _has_nan(seen[src].get(n))]
@@ -70,7 +70,7 @@ def another_mixed_in(before: Sequence[State], src: int) -> Rule:
 
 
 def sent_as_float32(seen: Observation, expected: Any) -> Diagnosis | None:
-    """The wrong tensors are the source's, rounded to float32."""
+    """Recognise wrong tensors that are the source's, rounded to float32."""
     wrong = _wrong_names(seen, expected)
     ranks = _ranks(seen, expected) if wrong else ()
     for name, rank in ((name, rank) for name in wrong for rank in ranks):
@@ -87,7 +87,7 @@ def sent_as_float32(seen: Observation, expected: Any) -> Diagnosis | None:
 
 
 def buffers_left_out(buffers: Sequence[str]) -> Rule:
-    """The parameters are right and only buffers differ."""
+    """Recognise models in which the parameters are right and only buffers differ."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         wrong = _wrong_names(seen, expected)
@@ -106,7 +106,7 @@ def buffers_left_out(buffers: Sequence[str]) -> Rule:
 
 
 def models_differ(seen: Observation, expected: Any) -> Diagnosis | None:
-    """Any other difference from the source's tensors, bit for bit."""
+    """Recognise any other difference from the source's tensors, bit for bit."""
     wrong = _wrong_names(seen, expected)
     if not wrong:
         return None
@@ -119,7 +119,7 @@ def models_differ(seen: Observation, expected: Any) -> Diagnosis | None:
 
 
 def bits_differ(seen: Observation, expected: Any) -> Diagnosis | None:
-    """The numbers compare equal, but their bits differ."""
+    """Recognise numbers that compare equal but have different bits."""
     wrong = [
         (rank, name)
         for rank, state in enumerate(expected)
@@ -139,7 +139,7 @@ def bits_differ(seen: Observation, expected: Any) -> Diagnosis | None:
 
 
 def weight_not_sent(seen: Observation, weights: Sequence[Any]) -> Diagnosis | None:
-    """The ranks do not end with rank 0's weight, so a test of what must not change says nothing.
+    """Recognise ranks without rank 0's weight: a test of what must not change says nothing.
 
     Args:
         seen: the run, without a `src`; each rank's value has the `weight` of the first layer.

@@ -18,7 +18,7 @@ Run = Sequence[Mapping[str, Any]]
 def other_samples(
     seen: Run, reseeded: Run, unseeded: Run, *, samples: int, shares: str, epochs: str, guide: str
 ) -> Diagnosis | None:
-    """The epochs of two ranks do not go over shares of all samples, or repeat an order.
+    """Recognise epochs of two ranks with wrong shares, or with an order that is repeated.
 
     Args:
         seen: two epochs, with seed 0.
@@ -59,10 +59,10 @@ def other_samples(
 
 
 def order_of_another_epoch(seen: Run, guide: str) -> Diagnosis | None:
-    """An epoch goes over the samples in the order that the sampler has for another epoch.
+    """Recognise an epoch in the order that the sampler has for another epoch.
 
     When and how the sampler's epoch was set does not matter, if it is right in each pass.
-    A training that never uses the sampler's order shuffles in another way: it is not judged.
+    A training that never uses the sampler's orders shuffles in another way and is not judged.
 
     Args:
         seen: whole epochs, with `orders`: what the submission's sampler yields in its first epochs
@@ -93,7 +93,7 @@ def order_of_another_epoch(seen: Run, guide: str) -> Diagnosis | None:
 def other_epochs(
     trained: Sequence[Sequence[int]], epochs: int, samples: int, guide: str
 ) -> Diagnosis | None:
-    """The ranks go over their shares of the samples, but not as often as they should."""
+    """Recognise ranks that do not go over their shares as often as they should."""
     share = -(-samples // len(trained))
     counts = {len(own) / share for own in trained}
     first = {index for own in trained for index in own[:share]}
@@ -112,7 +112,7 @@ def other_epochs(
 def other_shares(
     first: Sequence[Sequence[int]], taken: int, samples: int, guide: str
 ) -> Diagnosis | None:
-    """The two ranks' samples of the first epoch, `taken` at most, are not half of all for each."""
+    """Recognise wrong shares in the first epoch of two ranks, `taken` samples at most."""
     size = -(-samples // 2)
     again = [(rank, twice) for rank, own in enumerate(first) if (twice := repeated(own))]
     if again:

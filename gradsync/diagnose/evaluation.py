@@ -33,7 +33,7 @@ def told(result: Mapping[str, float]) -> str:
 
 
 def other_keys(results: Sequence[Mapping[str, float]], guide: str) -> Diagnosis | None:
-    """A rank returned no dict, or one without a key that the contract names."""
+    """Recognise a result that is no dict, or that lacks a key that the contract names."""
     wrong = [rank for rank, result in enumerate(results) if not set(result) >= KEYS]
     if not wrong:
         return None
@@ -106,7 +106,7 @@ def differs_across_ranks(guide: str) -> Rule:
 def _divided_by_their_own(
     seen: Observation, right: Mapping[str, float], shown: str, guide: str
 ) -> Diagnosis | None:
-    """The sums are right, but each rank divides them by another number."""
+    """Recognise right sums that each rank divides by another number."""
     divisors = [_divisor(result, right) for result in seen]
     if None in divisors or len(set(divisors)) == 1:
         return None
@@ -136,7 +136,7 @@ def _divisor(result: Mapping[str, float], right: Mapping[str, float]) -> int | N
 def kept_from_before(
     again: Sequence[Mapping[str, float]], expected: Mapping[str, float], guide: str
 ) -> Diagnosis | None:
-    """A second evaluation, with other samples, is wrong although the first was right."""
+    """Recognise a second evaluation, with other samples, that is wrong unlike the first."""
     wrong = [rank for rank, result in enumerate(again) if not close(result, expected)]
     if not wrong:
         return None
@@ -169,7 +169,7 @@ def predicts_otherwise(guide: str) -> Rule:
 def evaluated_too_few(
     seen: Sequence[Mapping[str, Any]], counts: Sequence[int], guide: str
 ) -> Diagnosis | None:
-    """The model was run on fewer samples than the ranks' loaders yield (`counts`, by rank)."""
+    """Recognise a model that runs on fewer samples than the ranks' loaders yield (`counts`)."""
     ran = [sum(call["samples"] for call in value["calls"]) for value in seen]
     wrong = [rank for rank, count in enumerate(counts) if ran[rank] < count]
     if not any(ran):
@@ -184,7 +184,7 @@ def evaluated_too_few(
 
 
 def learned_from(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | None:
-    """The model ran in training mode or with gradients, lost its own, or was not run at all."""
+    """Recognise training mode, gradient tracking, changed gradients, or no run of the model."""
     calls = [call for value in seen for call in value["calls"]]
     if not calls:
         return _never_run(guide)
@@ -212,7 +212,7 @@ def learned_from(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | N
 
 
 def mode_not_restored(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | None:
-    """The model's mode, torch or the loss function was changed, or the model was not run."""
+    """Recognise a changed mode, gradient tracking or loss function, or no run of the model."""
     if not any(value["calls"] for value in seen):
         return _never_run(guide)
     if switched := _switched(seen, guide):

@@ -18,7 +18,7 @@ from gradsync.text import listed, ranks_text
 GUIDE = "Gradient aggregation"
 Gradients = Mapping[str, Any]
 AS_FLOAT64 = ROUNDINGS * 2.0**-52 / FLOAT32  # the tolerance of float64, in roundings of float32
-NEARLY, NEARLY_EACH = 0.01, 0.1  # of the largest gradient of all, and of each: ranks' may cancel
+NEARLY, NEARLY_EACH = 0.01, 0.1  # of the largest gradient of all, and of each: gradients may cancel
 
 
 def mean_of(local: Sequence[Gradients]) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def gradient_mistakes(local: Sequence[Gradients]) -> list[Rule]:
 
 
 def not_synchronised(local: Sequence[Gradients]) -> Rule:
-    """Every rank still has its own gradients, perhaps divided by a number."""
+    """Recognise gradients that are still each rank's own, perhaps divided by a number."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         if expected is None or seen.world_size < 2:
@@ -66,7 +66,7 @@ def not_synchronised(local: Sequence[Gradients]) -> Rule:
 
 
 def all_zero(seen: Observation, expected: Any) -> Diagnosis | None:
-    """Every gradient is zero on every rank."""
+    """Recognise gradients that are all zero on every rank."""
     values, wanted = flat(list(seen)), flat(list(expected or ()))
     if values is None or wanted is None or values.any() or not wanted.any():
         return None
@@ -75,7 +75,7 @@ def all_zero(seen: Observation, expected: Any) -> Diagnosis | None:
 
 
 def wrong_scale(seen: Observation, expected: Any) -> Diagnosis | None:
-    """Every gradient is the same multiple of the mean, at least on some ranks."""
+    """Recognise gradients that are a multiple of the mean, at least on some ranks."""
     if expected is None:
         return None
     size = seen.world_size
@@ -158,7 +158,7 @@ def _divisor(seen: Observation, expected: Sequence[Gradients]) -> float | None:
 
 
 def the_largest(local: Sequence[Gradients]) -> Rule:
-    """Every element is the largest or the smallest of the ranks' elements, or their product."""
+    """Recognise the largest or the smallest of the ranks' elements, or their product."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         parts = [part for gradients in local if (part := flat([gradients])) is not None]
@@ -181,7 +181,7 @@ def the_largest(local: Sequence[Gradients]) -> Rule:
 
 
 def only_one_rank(seen: Observation, expected: Any) -> Diagnosis | None:
-    """Only one rank ended with the mean."""
+    """Recognise a mean that only one rank has."""
     if expected is None or seen.world_size < 2:
         return None
     right = [rank for rank in range(seen.world_size) if close(seen[rank], expected[rank])]
@@ -196,7 +196,7 @@ def only_one_rank(seen: Observation, expected: Any) -> Diagnosis | None:
 
 
 def digits_lost(seen: Observation, expected: Any) -> Diagnosis | None:
-    """Every gradient is nearly the mean: it was rounded to a narrower dtype."""
+    """Recognise gradients that are nearly the mean: they were rounded to a narrower dtype."""
     one, other = flat(list(seen)), flat(list(expected or ()))
     if one is None or other is None or one.shape != other.shape or not other.any():
         return None
@@ -212,7 +212,7 @@ def digits_lost(seen: Observation, expected: Any) -> Diagnosis | None:
 
 
 def clipped(seen: Observation, expected: Any) -> Diagnosis | None:
-    """Every rank has the mean, but elements beyond some bound were cut off."""
+    """Recognise a mean whose elements beyond some bound were cut off."""
     one, other = flat(list(seen)), flat(list(expected or ()))
     if one is None or other is None or one.shape != other.shape or not one.any():
         return None
@@ -228,7 +228,7 @@ def clipped(seen: Observation, expected: Any) -> Diagnosis | None:
 
 
 def only_some_parameters(seen: Observation, expected: Any) -> Diagnosis | None:
-    """Some parameters are right on every rank, others are not."""
+    """Recognise gradients that are right for some parameters and wrong for others."""
     wrong = wrong_names(seen, expected)
     if not wrong or len(wrong) == len(expected[0]):
         return None

@@ -22,7 +22,7 @@ Row = Mapping[str, float]  # of a history
 
 
 def other_rows(thrice: Run, guide: str) -> Diagnosis | None:
-    """The history of three epochs has wrong entries, or an entry lacks a key."""
+    """Recognise a history of three epochs with wrong entries or missing keys."""
     without = [rank for rank, value in enumerate(thrice) if not value["history"]]
     if 0 < len(without) < len(thrice):
         text = (
@@ -49,7 +49,7 @@ def other_rows(thrice: Run, guide: str) -> Diagnosis | None:
 
 
 def kept_from_earlier_calls(runs: Sequence[Run], guide: str) -> Diagnosis | None:
-    """The history of a call begins with the entries of an earlier call in the same process."""
+    """Recognise a history that begins with the entries of an earlier call."""
     for earlier, later in pairwise(runs):
         pairs = [(a["history"], b["history"]) for a, b in zip(earlier, later, strict=True)]
         kept = [r for r, (a, b) in enumerate(pairs) if a and len(b) > len(a) and b[: len(a)] == a]
@@ -73,7 +73,7 @@ def other_numbers(
     guide: str,
     evaluation: str,
 ) -> Diagnosis | None:
-    """The numbers of an epoch differ from those of one process.
+    """Recognise numbers of an epoch that differ from those of one process.
 
     Args:
         seen: with an entry for each epoch.

@@ -41,7 +41,7 @@ def text_for_a_number(given: str, answer: Sequence[Any] | None) -> Diagnosis | N
 
 
 def variable_not_set(seen: Observation, _expected: Any) -> Diagnosis | None:
-    """The code reads a variable that this launcher does not set."""
+    """Recognise code that reads a variable that this launcher does not set."""
     found = VARIABLE.search(_detail(seen))
     if found is None:
         return None
@@ -53,7 +53,7 @@ def variable_not_set(seen: Observation, _expected: Any) -> Diagnosis | None:
 
 
 def none_started(seen: Observation, _expected: Any) -> Diagnosis | None:
-    """setup_distributed returned, but there is no default process group."""
+    """Recognise a return of setup_distributed without a default process group."""
     failure = seen.failure
     if failure is None or failure.diagnosis.where or not NO_GROUP.search(_detail(seen)):
         return None
@@ -66,7 +66,7 @@ def none_started(seen: Observation, _expected: Any) -> Diagnosis | None:
 
 
 def address_taken(seen: Observation, _expected: Any) -> Diagnosis | None:
-    """The port is in use by another process, or several ranks want to listen on it."""
+    """Recognise a port that another process uses, or on which several ranks want to listen."""
     if not TAKEN.search(_detail(seen)):
         return None
     text = (
@@ -77,7 +77,7 @@ def address_taken(seen: Observation, _expected: Any) -> Diagnosis | None:
 
 
 def never_met(seen: Observation, _expected: Any) -> Diagnosis | None:
-    """Ranks still waited at the time limit or their own timeout, and none had got any further."""
+    """Recognise ranks that wait for each other until the time limit or their own timeout."""
     failure = seen.failure
     if failure is None or seen.answered:
         return None
@@ -96,7 +96,7 @@ def never_met(seen: Observation, _expected: Any) -> Diagnosis | None:
 
 
 def left_alone(seen: Observation, _expected: Any) -> Diagnosis | None:
-    """Some ranks are in setup_distributed and wait for ranks that have returned from it."""
+    """Recognise ranks that wait in setup_distributed for ranks that have returned from it."""
     failure = seen.failure
     if failure is None or failure.status not in ("deadlock", "timeout"):
         return None

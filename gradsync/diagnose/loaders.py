@@ -43,7 +43,7 @@ def share_of_another(case: str, given: int, own: int, other: int, rank: int) -> 
 
 
 def past_the_end(seen: Observation, _expected: Any) -> Diagnosis | None:
-    """A dataset was asked for a sample that it does not have, by no line of the user's code."""
+    """Recognise an index past a dataset's end that no line of the user's code asks for."""
     failure = seen.failure
     if failure is None or failure.exception != "IndexError" or failure.diagnosis.where:
         return None

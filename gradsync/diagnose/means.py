@@ -19,7 +19,7 @@ WHOLE = "It must be the mean over the samples of all ranks."
 def other_means(
     seen: Run, right: Sequence[Mapping[str, Any]], batch_size: int, *, guide: str, evaluation: str
 ) -> Diagnosis | None:
-    """A number of an epoch is the mean over some ranks' samples, or a mean of means.
+    """Recognise a number of an epoch that is a mean over some ranks' samples, or of means.
 
     Args:
         seen: with an entry for each epoch.

@@ -14,12 +14,12 @@ FAILURES = ("deadlock-order-differs", "shape-mismatch", "deadlock-rank-missing")
 def order_depends_on_names(
     seen: Observation, wanted: Sequence[float], doing: str, guide: str
 ) -> Diagnosis | None:
-    """Ranks whose parameters have other names, in the same order, do not end with these numbers.
+    """Recognise wrong results of ranks whose parameters have different names, in the same order.
 
-    A submission that exchanges names between the ranks is not judged: it may count on equal ones.
+    A submission that exchanges names between the ranks is not judged: it may need equal names.
 
     Args:
-        seen: the run, or its failure; of each rank a number for each tensor.
+        seen: the run, or its failure; each rank's value has a number for each tensor.
         wanted: these numbers, on every rank.
         doing: what the function does to the tensors, "averaged".
         guide: the heading of GUIDELINES.md.

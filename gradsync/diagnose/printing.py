@@ -14,7 +14,7 @@ NUMBER = re.compile(r"(?<![\w.])\d+\.(\d{2,}|\d+(?= ?%))(?![\w.:])")
 
 
 def other_lines(seen: Run, errors: Sequence[str], epochs: int, guide: str) -> Diagnosis | None:
-    """Another rank than 0 printed, or rank 0 printed fewer lines than there were epochs.
+    """Recognise output of other ranks than 0, or fewer lines of rank 0 than epochs.
 
     Args:
         seen: a training over `epochs` epochs.
@@ -22,7 +22,7 @@ def other_lines(seen: Run, errors: Sequence[str], epochs: int, guide: str) -> Di
         epochs: how many.
         guide: the heading of GUIDELINES.md on the training.
     """
-    histories = [value["history"][:epochs] for value in seen]  # no more are wanted
+    histories = [value["history"][:epochs] for value in seen]  # any more are wrong
     told = [
         [line for line in text.splitlines() if _tells_of_an_epoch(line, rows)]
         for rows, text in zip(histories, errors, strict=True)

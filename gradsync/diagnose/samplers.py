@@ -20,7 +20,7 @@ BAD_ARGUMENTS = (  # the impossible one; samples, num_replicas, rank, shuffle
 
 
 def not_shuffled(order: Sequence[int], guide: str) -> Diagnosis | None:
-    """A pass with `shuffle` yields the samples in their own order."""
+    """Recognise a pass with `shuffle` that yields the samples in their own order."""
     if list(order) != sorted(order):
         return None
     text = f"`shuffle` is on, but the samples come in the order {some(order)}."
@@ -28,7 +28,7 @@ def not_shuffled(order: Sequence[int], guide: str) -> Diagnosis | None:
 
 
 def process_has_a_say(seen: Sequence[Any], guide: str) -> Diagnosis | None:
-    """Processes that differ in their global state get different orders."""
+    """Recognise orders that differ between processes with different global states."""
     differing = [rank for rank, orders in enumerate(seen) if orders != seen[0]]
     if not differing:
         return None
@@ -41,7 +41,7 @@ def process_has_a_say(seen: Sequence[Any], guide: str) -> Diagnosis | None:
 
 
 def world_size_has_a_say(orders: Mapping[int, Sequence[int]], guide: str) -> Diagnosis | None:
-    """The same seed and epoch give another permutation with another number of ranks.
+    """Recognise a permutation that depends on the number of ranks.
 
     Args:
         orders: by number of ranks, the order from which their shares are cut.
@@ -61,7 +61,7 @@ def world_size_has_a_say(orders: Mapping[int, Sequence[int]], guide: str) -> Dia
 
 
 def few_samples(order: Sequence[int], guide: str) -> Diagnosis | None:
-    """A pass repeats a few samples all the time instead of going through all of them."""
+    """Recognise a pass that repeats a few samples instead of going through all of them."""
     if len(set(order)) * 2 > len(order):
         return None
     text = (
@@ -72,7 +72,7 @@ def few_samples(order: Sequence[int], guide: str) -> Diagnosis | None:
 
 
 def epoch_ignored(passes: Sequence[Sequence[int]], guide: str) -> Diagnosis | None:
-    """The passes of `gradsync.probes.sampling.passes_of_epochs` do not fit their epochs."""
+    """Recognise passes (see `gradsync.probes.sampling`) that do not fit their epochs."""
     fresh, zero, one, two, again, repeated, beside = passes
     if len(repeated) < len(again):
         text = (
@@ -114,7 +114,7 @@ def epoch_ignored(passes: Sequence[Sequence[int]], guide: str) -> Diagnosis | No
 
 
 def seed_ignored(orders: Sequence[Any], epoch: int, guide: str) -> Diagnosis | None:
-    """Two of an epoch's orders with different seeds are the same."""
+    """Recognise orders of an epoch that are the same with different seeds."""
     if all(one != other for n, one in enumerate(orders) for other in orders[:n]):
         return None
     text = (
@@ -125,7 +125,7 @@ def seed_ignored(orders: Sequence[Any], epoch: int, guide: str) -> Diagnosis | N
 
 
 def other_seed_by_default(by_default: Any, of_seed_0: Any, guide: str) -> Diagnosis | None:
-    """A sampler without a seed does not have the order of seed 0."""
+    """Recognise a sampler that does not have the order of seed 0 by default."""
     if by_default == of_seed_0:
         return None
     text = "A sampler without a seed has another order than with seed 0. The default seed is 0."
@@ -135,7 +135,7 @@ def other_seed_by_default(by_default: Any, of_seed_0: Any, guide: str) -> Diagno
 def random_state_touched(
     during: Sequence[str], touched: Sequence[str], guide: str
 ) -> Diagnosis | None:
-    """The global random state of these libraries differs during a pass, or after it."""
+    """Recognise libraries whose global random state differs during a pass, or after it."""
     if touched:
         text = (
             f"A pass changes the global random state of {listed(touched)}. Then the random numbers "
@@ -155,7 +155,7 @@ def random_state_touched(
 
 
 def refused_wrongly(sampler: str, answers: Sequence[Any], guide: str) -> Diagnosis | None:
-    """One of the bad arguments did not raise a ValueError that names it."""
+    """Recognise a bad argument that does not raise a ValueError that names it."""
     for case, answer in zip(BAD_ARGUMENTS, answers, strict=True):
         name, samples, num_replicas, rank, shuffle = case
         if answer is not None and answer[0] and name in answer[2]:

@@ -23,7 +23,7 @@ Runs = Mapping[str, Mapping[str, Any]]  # by way of sharing; see gradsync.probes
 
 
 def raises(runs: Runs) -> Diagnosis | None:
-    """The program raises an exception although the sampler is right."""
+    """Recognise a program that raises an exception although the sampler is right."""
     if runs["whole"]["raised"] is None:
         return None
     error, where = runs["whole"]["raised"]
@@ -42,7 +42,7 @@ def raises(runs: Runs) -> Diagnosis | None:
 
 
 def prints_no_shares(runs: Runs) -> Diagnosis | None:
-    """The output does not contain all shares of 10 samples on 4 ranks."""
+    """Recognise output that lacks a share of 10 samples on 4 ranks."""
     lines, shares = runs["whole"]["lines"], runs["whole"]["shares"]
     if not lines:
         return _found(f"{COMMAND} prints nothing")
@@ -55,7 +55,7 @@ def prints_no_shares(runs: Runs) -> Diagnosis | None:
 
 
 def prints_no_verdict(runs: Runs) -> Diagnosis | None:
-    """Apart from the shares, the output is the same for right shares and for wrong ones."""
+    """Recognise output that, apart from the shares, is the same for right and wrong shares."""
     usual = _besides_shares(runs["whole"]["lines"])
     for sharing, what in BROKEN.items():
         if _besides_shares(runs[sharing]["lines"]) == usual:

@@ -19,7 +19,7 @@ MOMENTA = [*(k / 20 for k in range(1, 20)), 0.99, 0.999]
 
 
 def trained_a_copy(seen: Run, before: Sequence[Any], guide: str) -> Diagnosis | None:
-    """A model was trained on the samples, but the models passed to `train` are unchanged.
+    """Recognise a training after which the models that were passed are unchanged.
 
     Args:
         seen: a training.
@@ -38,7 +38,7 @@ def trained_a_copy(seen: Run, before: Sequence[Any], guide: str) -> Diagnosis | 
 
 
 def models_differ(seen: Run, guide: str) -> Diagnosis | None:
-    """The ranks do not end with the same model."""
+    """Recognise ranks that do not end with the same model."""
     weights = seen[0]["weights"]
     wrong = [n for n in weights if any(not close(v["weights"][n], weights[n]) for v in seen)]
     if not wrong:
@@ -127,11 +127,11 @@ def training_mistakes(
 
 
 def batches_divided(seen: Run, batch_size: int, guide: str) -> Diagnosis | None:
-    """The ranks trained on batches of `batch_size` divided by the number of ranks.
+    """Recognise batches whose size is `batch_size` divided by the number of ranks.
 
     Args:
-        seen: of a training with more in a rank's share than such a part.
-        batch_size: what was asked for, of one rank.
+        seen: a training in which each rank's share is larger than such a batch.
+        batch_size: the argument of `train`, the batch size of one rank.
         guide: the heading of GUIDELINES.md on batches.
     """
     largest = {max(value["sizes"], default=0) for value in seen}
@@ -147,12 +147,12 @@ def batches_divided(seen: Run, batch_size: int, guide: str) -> Diagnosis | None:
 def later_steps_differ(
     seen: Run, weights: Any, history: Sequence[Row], guide: str
 ) -> Diagnosis | None:
-    """The first epoch's step is the same as in one process, and a later one is not.
+    """Recognise a right first epoch that is followed by a wrong step.
 
     Args:
-        seen: of a few epochs.
-        weights: what one process ends with.
-        history: of that process.
+        seen: a training over a few epochs.
+        weights: the weights with which one process ends.
+        history: the history of that process.
         guide: the heading of GUIDELINES.md on the training.
     """
     firsts = [row["val_loss"] for value in seen for row in value["history"][:1] if set(row) >= KEYS]
@@ -168,7 +168,7 @@ def later_steps_differ(
 
 
 def other_counts(seen: Run, share: int, guide: str) -> Diagnosis | None:
-    """In all epochs together, a rank trained on more or fewer samples than its share."""
+    """Recognise a rank that trains on more or fewer samples than its share in all epochs."""
     counts = [len(value["trained"]) for value in seen]
     wrong = [rank for rank, count in enumerate(counts) if count != share]
     if not wrong:
@@ -181,7 +181,7 @@ def other_counts(seen: Run, share: int, guide: str) -> Diagnosis | None:
 
 
 def trained_in_evaluation_mode(seen: Run, guide: str) -> Diagnosis | None:
-    """Models that came in evaluation mode were trained in that mode, at least on some samples."""
+    """Recognise models that were trained in evaluation mode, at least on some samples."""
     wrong = [rank for rank, value in enumerate(seen) if sum(value["sizes"]) < len(value["trained"])]
     if not wrong:
         return None

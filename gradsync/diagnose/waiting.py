@@ -17,7 +17,7 @@ UNAWAITED = ("send", "barrier")  # they leave no result that a rank must wait fo
 def nobody_waited(
     seen: Observation, guide: str, chosen: Callable[[Collective], bool] | None = None
 ) -> Diagnosis | None:
-    """A rank entered a collective that leaves a result, and never made sure that it is complete.
+    """Recognise a collective with a result that a rank uses without waiting for it.
 
     Whether the result was there anyway is a race, so right values are no evidence.
     """
