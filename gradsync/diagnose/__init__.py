@@ -1,7 +1,7 @@
-"""Evidence in, `Diagnosis` out: pure functions, no processes, nothing but what was observed.
+"""Pure functions from evidence to `Diagnosis`: they use only what was observed of a run.
 
-A rule looks at what the ranks did, and at what each rank's value should have been (None when the
-run itself failed), and returns the mistake if it recognises it.
+A rule takes what the ranks did, and the expected value of each rank (None if the run itself
+failed). It returns a diagnosis if it recognises the mistake, otherwise None.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def first_diagnosis(seen: Observation, expected: Any, rules: Sequence[Rule]) -> 
 
 
 def first_match(seen: Observation, rules: Sequence[Rule]) -> Observation:
-    """Return a failed observation with its failure diagnosed by the first rule that knows it."""
+    """Return a failed observation with the diagnosis of the first rule that recognises it."""
     diagnosis = first_diagnosis(seen, None, rules)
     if diagnosis is None or seen.failure is None:
         return seen

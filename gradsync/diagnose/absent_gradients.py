@@ -13,35 +13,36 @@ from gradsync.diagnose.gradients import GUIDE, agree, found, last_reduce, wrong_
 from gradsync.diagnose.values import array, close
 from gradsync.diagnose.waiting import leaves_a_result, nobody_waited
 from gradsync.records import Collective, Diagnosis, Observation
-from gradsync.text import ranks_text
+from gradsync.text import full_stop, ranks_text
 
 
 def none_gradient_skipped(without: Sequence[int], name: str) -> Rule:
-    """Ranks without a gradient stayed away from a collective, or were not counted."""
-    ranks = f"{ranks_text(without)} had no gradient of {name}"
+    """Recognise ranks without a gradient that skipped a collective, or were not counted."""
+    ranks = f"{ranks_text(without).capitalize()} had no gradient of {name}"
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         failure = seen.failure
         if failure is not None:
-            if failure.status != "deadlock" or not _told_apart(seen, without, name):
+            if failure.status != "deadlock" or not _skipped(seen, without, name):
                 return None
             text = (
-                f"{failure.diagnosis.explanation} {ranks} and left it out, but the others wait "
-                "all the same: who has nothing to add takes part with zeros"
+                f"{full_stop(failure.diagnosis.explanation)} {ranks} and skipped the collective, "
+                "but the other ranks wait for them in it. A rank without a gradient must "
+                "contribute zeros."
             )
             return found("none-gradient-skipped", without, text, failure.diagnosis.where)
         if wrong_names(seen, expected) != [name]:
             return None
-        if unawaited := nobody_waited(seen, GUIDE):  # then a wrong value tells of nothing else
+        if unawaited := nobody_waited(seen, GUIDE):  # then wrong values are no further evidence
             return unawaited
         having = [r for r in range(seen.world_size) if r not in without]
         if all(close(seen[r].get(name), expected[r][name]) for r in having):
             text = (
-                f"{ranks}, and did not end with the mean of the others': they need it too, or "
-                "they step otherwise than the ranks that had one"
+                f"{ranks} and did not receive the mean. Every rank needs it, or the ranks take "
+                "different steps. Store the mean on the ranks without a gradient too."
             )
             return found("none-gradient-skipped", without, text, last_reduce(seen))
-        if len(expected[0]) == 1:  # nothing was divided rightly: that may be another mistake
+        if len(expected[0]) == 1:  # no other gradient is right: it may be another mistake
             return None
         by_those = [array(expected[r][name]) for r in having]
         share = len(having) / seen.world_size
@@ -50,15 +51,16 @@ def none_gradient_skipped(without: Sequence[int], name: str) -> Rule:
             for r, mean in zip(having, by_those, strict=True)
         ):
             text = (
-                f"{ranks}, and the sum was divided by {len(having)}, the number of those that had "
-                f"one: a missing gradient counts as zero, and there are {seen.world_size} ranks"
+                f"{ranks}, and the sum was divided by {len(having)}, the number of ranks that had "
+                "one. A missing gradient counts as zero, so divide by the number of all ranks, "
+                f"{seen.world_size}."
             )
             return found("none-gradient-skipped", without, text, last_reduce(seen))
         if agree(seen, [name]):
             text = (
-                f"{ranks}, and the ranks agree on another mean than that of the others' and zeros: "
-                "what those brought was not zero in every element. New memory is not, unless "
-                "it is asked to be"
+                f"{ranks}, and all ranks end with the same wrong mean. The ranks without a "
+                "gradient should contribute zeros, but contributed other values. A new tensor "
+                "contains arbitrary values unless it is created with zeros."
             )
             return found("none-gradient-skipped", without, text, last_reduce(seen))
         return None
@@ -66,10 +68,10 @@ def none_gradient_skipped(without: Sequence[int], name: str) -> Rule:
     return rule
 
 
-def _told_apart(seen: Observation, without: Sequence[int], name: str) -> bool:
-    """Tell whether the ranks without a gradient stayed away, or brought something else last.
+def _skipped(seen: Observation, without: Sequence[int], name: str) -> bool:
+    """Tell whether the ranks without a gradient skipped its collective, or used other shapes.
 
-    The others are then in a collective that may well be on that gradient, and in no barrier.
+    The other ranks must be in a collective that may be for that gradient, and not in a barrier.
     """
     last = {r: c[-1] for r in range(seen.world_size) if (c := seen.collectives(r))}
     having = [collective for rank, collective in last.items() if rank not in without]
@@ -84,24 +86,25 @@ def _told_apart(seen: Observation, without: Sequence[int], name: str) -> bool:
 
 
 def _may_be_on(collective: Collective, name: str) -> bool:
-    """Tell whether a collective leaves a result, and is on no other parameter's gradient."""
+    """Tell whether a collective leaves a result and may be for this parameter's gradient."""
     is_other = collective.label is not None and collective.label != f"{name}.grad"
     return leaves_a_result(collective) and not is_other
 
 
 def frozen_mistakes(stale: np.ndarray[Any, Any]) -> list[Rule]:
-    """Return the rules for the gradients of a frozen layer, [weight's, whether bias has none].
+    """Return the rules for the gradients of a frozen layer.
 
-    The weight's was stale (rank, out, in), the bias had none.
+    A value is [gradient of the weight, whether the bias has no gradient]. Before the call the
+    weight had the gradient `stale` (rank, out, in), and the bias had none.
     """
-    averaged = "the gradient of a frozen parameter was averaged"
-    new = "a frozen parameter had no gradient and has one now"
-    kept = ": frozen parameters are left alone"
+    averaged = "The gradient of a frozen parameter was averaged."
+    new = "A frozen parameter had no gradient before the call, and has one afterwards."
+    kept = " Leave frozen parameters unchanged."
     means = [[[stale.mean(0), none]] * len(stale) for none in (True, False)]
     return [
         *(would_be(mean, "frozen-touched", averaged + kept, GUIDE) for mean in means),
         would_be([[own, False] for own in stale], "frozen-touched", new + kept, GUIDE),
-        _changed("the gradient of a frozen parameter was changed, or taken away" + kept),
+        _changed("The gradient of a frozen parameter was changed or removed." + kept),
     ]
 
 

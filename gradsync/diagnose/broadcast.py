@@ -1,4 +1,4 @@
-"""Mistakes in broadcasting a model. Values are {name: tensor}, one dict a rank."""
+"""Mistakes in broadcasting a model. A value is a dict {name: tensor} for each rank."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from gradsync.diagnose import Rule
 from gradsync.diagnose.confusions import last_line
 from gradsync.diagnose.values import EXACT, array, close
 from gradsync.records import Diagnosis, Observation
+from gradsync.text import listed, verb
 
 GUIDE = "Model synchronisation"
 State = Mapping[str, Any]
 
 
 def broadcast_mistakes(before: Sequence[State], src: int, buffers: Sequence[str]) -> list[Rule]:
-    """Return the rules, given every rank's tensors before, and which of them are buffers."""
+    """Return the rules, given each rank's tensors before the call and the names of the buffers."""
     return [
         wrong_source(before, src),
         another_mixed_in(before, src),
@@ -28,7 +29,7 @@ def broadcast_mistakes(before: Sequence[State], src: int, buffers: Sequence[str]
 
 
 def wrong_source(before: Sequence[State], src: int) -> Rule:
-    """All ranks agree, on a rank that was not asked for, if not in everything."""
+    """Recognise ranks that end with the model of another rank than `src`, or a part of it."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         wrong = _wrong_names(seen, expected)
@@ -37,10 +38,10 @@ def wrong_source(before: Sequence[State], src: int) -> Rule:
         ended = [_only(wrong, value) for value in seen]
         for rank, state in enumerate(before):
             if rank != src and all(close(one, _only(wrong, state), EXACT) for one in ended):
-                what = "model" if len(wrong) == len(state) else ", ".join(wrong)
+                what = "model" if len(wrong) == len(state) else listed(wrong)
                 text = (
-                    f"every rank ends with rank {rank}'s {what}, where `src` was {src}: broadcast "
-                    "from the rank that you are told"
+                    f"Every rank ends with rank {rank}'s {what}, but `src` is {src}. Broadcast "
+                    "from the rank `src`."
                 )
                 return Diagnosis(
                     "wrong-source", tuple(range(seen.world_size)), text, last_line(seen), GUIDE
@@ -51,7 +52,7 @@ def wrong_source(before: Sequence[State], src: int) -> Rule:
 
 
 def another_mixed_in(before: Sequence[State], src: int) -> Rule:
-    """The source itself ends with a NaN that another rank had: something was added up."""
+    """Recognise a NaN of another rank in the source's own model: something was summed."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         spoilt = [n for n in _wrong_names(seen, expected) if _has_nan(seen[src].get(n))]
@@ -59,9 +60,9 @@ def another_mixed_in(before: Sequence[State], src: int) -> Rule:
         if not wrong:
             return None
         text = (
-            f"rank {src}'s own {', '.join(wrong)} came to hold NaN, which another rank had there: "
-            "what the other ranks had is mixed in, and 0 times NaN is NaN, too. Their values have "
-            "no part in a broadcast"
+            f"Rank {src} is the source, but its {listed(wrong)} became NaN, a value that only "
+            "other ranks had. The values of the other ranks must not be used in a broadcast, not "
+            "even multiplied by 0: 0 times NaN is NaN."
         )
         return Diagnosis("models-differ", _ranks(seen, expected), text, last_line(seen), GUIDE)
 
@@ -69,7 +70,7 @@ def another_mixed_in(before: Sequence[State], src: int) -> Rule:
 
 
 def sent_as_float32(seen: Observation, expected: Any) -> Diagnosis | None:
-    """What differs is what float32 leaves of the source's."""
+    """Recognise wrong tensors that are the source's, rounded to float32."""
     wrong = _wrong_names(seen, expected)
     ranks = _ranks(seen, expected) if wrong else ()
     for name, rank in ((name, rank) for name in wrong for rank in ranks):
@@ -79,23 +80,23 @@ def sent_as_float32(seen: Observation, expected: Any) -> Diagnosis | None:
     if not wrong:
         return None
     text = (
-        f"{', '.join(wrong)} arrived rounded, as by a journey in float32: what is broadcast is to "
-        "arrive bit for bit, so every tensor has to travel in its own dtype"
+        f"{listed(wrong)} arrived rounded to float32. Every tensor must arrive bit for bit, so "
+        "broadcast it in its own dtype."
     )
     return Diagnosis("models-differ", ranks, text, last_line(seen), GUIDE)
 
 
 def buffers_left_out(buffers: Sequence[str]) -> Rule:
-    """The parameters are right and only buffers differ."""
+    """Recognise models in which the parameters are right and only buffers differ."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         wrong = _wrong_names(seen, expected)
         if not wrong or not set(wrong) <= set(buffers):
             return None
         text = (
-            f"the parameters are the same on every rank, but {', '.join(wrong)} "
-            f"{'is' if len(wrong) == 1 else 'are'} not: buffers belong to a model too, and "
-            "evaluation uses them"
+            f"The parameters are the same on every rank, but {listed(wrong)} "
+            f"{verb(wrong, 'is', 'are')} not. Buffers belong to the model and evaluation uses "
+            "them, so broadcast them too."
         )
         return Diagnosis(
             "buffers-not-broadcast", _ranks(seen, expected), text, last_line(seen), GUIDE
@@ -105,19 +106,20 @@ def buffers_left_out(buffers: Sequence[str]) -> Rule:
 
 
 def models_differ(seen: Observation, expected: Any) -> Diagnosis | None:
-    """Anything else that is not the source's, bit for bit."""
+    """Recognise any other difference from the source's tensors, bit for bit."""
     wrong = _wrong_names(seen, expected)
     if not wrong:
         return None
     text = (
-        f"{', '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} not bit for bit the source "
-        "rank's on every rank: ranks that start from different models never become one"
+        f"{listed(wrong)} {verb(wrong, 'is', 'are')} not equal, bit for bit, to the source "
+        "rank's on every rank. If the ranks start from different models, their models stay "
+        "different."
     )
     return Diagnosis("models-differ", _ranks(seen, expected), text, last_line(seen), GUIDE)
 
 
 def bits_differ(seen: Observation, expected: Any) -> Diagnosis | None:
-    """Numbers that compare equal are not the same bits."""
+    """Recognise numbers that compare equal but have different bits."""
     wrong = [
         (rank, name)
         for rank, state in enumerate(expected)
@@ -128,19 +130,20 @@ def bits_differ(seen: Observation, expected: Any) -> Diagnosis | None:
         return None
     names = ", ".join(dict.fromkeys(name for _, name in wrong))
     text = (
-        f"{names}: equal to the source rank's in value, but not bit for bit, as where -0.0 arrives "
-        "as 0.0. Nothing is to be calculated with what is broadcast, and no dtype to be changed"
+        f"The values of {names} equal the source rank's, but their bits differ, for example "
+        "because -0.0 arrived as 0.0. Broadcast the tensors as they are: do not calculate with "
+        "them or change their dtype."
     )
     ranks = tuple(sorted({rank for rank, _ in wrong}))
     return Diagnosis("models-differ", ranks, text, last_line(seen), GUIDE)
 
 
 def weight_not_sent(seen: Observation, weights: Sequence[Any]) -> Diagnosis | None:
-    """A rank does not end with rank 0's weight: leaving all as it is takes no broadcast.
+    """Recognise ranks without rank 0's weight: a test of what must not change says nothing.
 
     Args:
-        seen: the run, without a `src`; of each rank its `weight` of the first layer.
-        weights: by rank, the one that it began with.
+        seen: the run, without a `src`; each rank's value has the `weight` of the first layer.
+        weights: by rank, this weight before the call.
     """
     ended = [value["weight"] for value in seen]
     senders = [r for r, w in enumerate(weights) if close(ended, [w] * len(ended), EXACT)]
@@ -149,17 +152,17 @@ def weight_not_sent(seen: Observation, weights: Sequence[Any]) -> Diagnosis | No
     code = "wrong-source" if senders else "models-differ"
     if senders:
         found = (
-            f"called without `src`, every rank ends with the first layer of rank {senders[0]}: the "
-            "source is rank 0 where no other is named"
+            f"Called without `src`, broadcast_model leaves every rank with the first layer of rank "
+            f"{senders[0]}. The default source is rank 0."
         )
     elif close(ended, ended[:1] * len(ended), EXACT):
-        found = "the ranks end with the same first layer, but not with the one that rank 0 had"
+        found = "All ranks end with the same first layer, but it is not the one of rank 0."
     else:
         found = (
-            "broadcast_model did nothing: the first layer on rank 1 still has other weights than "
-            "on rank 0"
+            "broadcast_model did nothing: the weights of the first layer on rank 1 still differ "
+            "from those on rank 0."
         )
-    text = f"{found}. What is to stay as it was is judged once rank 0's model is broadcast"
+    text = f"{found} This test can only judge a model that was broadcast from rank 0."
     return Diagnosis(code, tuple(range(len(seen))), text, last_line(seen), GUIDE)
 
 

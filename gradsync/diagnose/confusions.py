@@ -1,4 +1,4 @@
-"""Mistakes known by their result: the value that one makes, worked out beside the right one."""
+"""Rules that recognise a mistake by its result, which is computed beside the right one."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def would_be(
     guide: str,
     roundings: float = ROUNDINGS,
 ) -> Rule:
-    """Return the rule that recognises a mistake by what each rank would end with.
+    """Return the rule that recognises a mistake by the values with which the ranks end.
 
     Args:
-        wrong: by rank, the value that this mistake makes.
-        code: of the mistake.
-        explanation: what it is and what shows it, in a learner's words.
+        wrong: by rank, the value that this mistake leads to.
+        code: the code of the mistake.
+        explanation: what the learner reads: what happened, what was expected, what to do next.
         guide: the heading of GUIDELINES.md to read.
         roundings: see `gradsync.diagnose.values`.
     """
@@ -31,21 +31,20 @@ def would_be(
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         if expected is None or not close(list(seen), list(wrong), roundings):
             return None
-        text = f"{explanation}"
-        return Diagnosis(code, tuple(range(seen.world_size)), text, last_line(seen), guide)
+        return Diagnosis(code, tuple(range(seen.world_size)), explanation, last_line(seen), guide)
 
     return rule
 
 
 def differs_from_one_process(guide: str, case: str) -> Rule:
-    """Say that the weights differ and no more, where no known mistake makes such weights."""
+    """Return the rule that only says that the weights differ: no known mistake leads to them."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         if expected is None:
             return None
         text = (
-            f"{case}: the weights are not those of one process that takes all the samples"
-            f"{told_difference(list(seen), expected)}"
+            f"The weights differ from those of one process that trains on all samples ({case})"
+            f"{told_difference(list(seen), expected)}."
         )
         ranks = tuple(range(seen.world_size))
         return Diagnosis("differs-from-single-process", ranks, text, last_line(seen), guide)
@@ -54,6 +53,6 @@ def differs_from_one_process(guide: str, case: str) -> Rule:
 
 
 def last_line(seen: Observation) -> str | None:
-    """Return the user's line that entered the last collective."""
+    """Return the line of the user's code that entered the last collective."""
     lines = [e.collective.where for e in seen.events if e.collective is not None]
     return lines[-1] if lines else None

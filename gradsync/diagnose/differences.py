@@ -1,4 +1,4 @@
-"""What is told of values that are wrong in no known way: where and how far, not what was wanted."""
+"""How wrong values differ, where no rule recognises the mistake: names and sizes, no answers."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import numpy as np
 from gradsync.diagnose.values import ROUNDINGS, array, close, differing_ranks
 from gradsync.text import ranks_text
 
-SHOWN = 3  # names of which each is told how it differs
-MUCH = 1000  # times the largest element: new memory may hold anything, and other things each time
-Found = tuple[str, str, float]  # a name, how it differs, and how far if both are numbers
+SHOWN = 3  # names for which a text says how they differ
+MUCH = 1000  # times the largest element; above, the factor is noise, such as uninitialised memory
+Found = tuple[str, str, float]  # a name, how it differs, and by how much if both are numbers
 
 
 def told_difference(
     values: Sequence[Any], expected: Sequence[Any], roundings: float = ROUNDINGS
 ) -> str:
-    """Return what to say after that values differ: in what way they do; "" of a bare number.
+    """Return a sentence to append to "the values differ", or "" for a single bare number.
 
-    How far a single number is off is not told: with the number itself, that would be its right one.
+    It begins with a full stop and ends without one. How far a single number is off is not said:
+    together with the number itself it would reveal the right one.
     """
     wrong = differing_ranks(values, expected, roundings)
     if not wrong:
@@ -30,23 +31,23 @@ def told_difference(
     if not texts:
         return ""
     more = len(texts) - SHOWN
-    told = "; ".join(texts[:SHOWN]) + (f"; and {more} more differ" if more > 0 else "")
-    alike = [rank for rank in wrong[1:] if close(values[rank], values[first], roundings)]
-    as_well = f", and {ranks_text(alike)} ended with the same" if alike else ""
-    return f". On rank {first} {told}{as_well}"
+    text = "; ".join(texts[:SHOWN]) + (f"; and {more} more differ" if more > 0 else "")
+    same = [rank for rank in wrong[1:] if close(values[rank], values[first], roundings)]
+    also = f", and {ranks_text(same)} ended with the same" if same else ""
+    return f". On rank {first} {text}{also}"
 
 
 def _texts(found: Iterator[Found]) -> list[str]:
-    """Return a text for each name, of the place where it differs most."""
+    """Return a text for each name, about the place where it differs most."""
     worst: dict[str, tuple[str, float]] = {}
     for name, text, error in found:
         if text and (name not in worst or error > worst[name][1]):
             worst[name] = text, error
-    return [f"{name or 'what it ended with'} {text}" for name, (text, _) in worst.items()]
+    return [f"{name or 'its result'} {text}" for name, (text, _) in worst.items()]
 
 
 def _differences(value: Any, wanted: Any, name: str, roundings: float) -> Iterator[Found]:
-    """Go down to the numbers that differ."""
+    """Yield each difference, down to single tensors and numbers."""
     if close(value, wanted, roundings):
         return
     if isinstance(wanted, Mapping) and isinstance(value, Mapping):
@@ -58,7 +59,7 @@ def _differences(value: Any, wanted: Any, name: str, roundings: float) -> Iterat
                 yield inner, "is missing", np.inf
     elif isinstance(wanted, (list, tuple)) and isinstance(value, (list, tuple)):
         if len(value) != len(wanted):
-            yield name, f"has the length {len(value)}, not {len(wanted)}", np.inf
+            yield name, f"has length {len(value)}, not {len(wanted)}", np.inf
         for one, other in zip(value, wanted, strict=False):
             yield from _differences(one, other, name, roundings)
     else:
@@ -71,13 +72,13 @@ def _difference(value: Any, wanted: Any, *, named: bool) -> tuple[str, float]:
     if one is None or other is None:
         return f"is {'None' if value is None else f'a {type(value).__name__}'}", np.inf
     if one.shape != other.shape:
-        return f"has the shape {list(one.shape)}, not {list(other.shape)}", np.inf
+        return f"has shape {list(one.shape)}, not {list(other.shape)}", np.inf
     if not np.isfinite(one).all():
-        return "holds NaN or infinity", np.inf
+        return "contains NaN or infinity", np.inf
     if not np.isfinite(other).all():
-        return "holds no NaN or infinity", np.inf
+        return "contains no NaN or infinity", np.inf
     if one.size == 1:
-        return "is another number than it should be" if named else "", 0.0
+        return "is a wrong number" if named else "", 0.0
     error, largest = np.max(np.abs(one - other)), np.max(np.abs(other))
     if largest == 0:
         return "is not zero", np.inf

@@ -1,6 +1,6 @@
-"""Mistakes in evaluating a model, however the samples are shared out. Values are a dict a rank.
+"""Mistakes in evaluating a model, however the samples are shared out, by a dict for each rank.
 
-What a rank did is as `gradsync.probes.evaluation.spied_evaluation` tells it.
+What a rank did is as `gradsync.probes.evaluation.spied_evaluation` reports it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from gradsync.diagnose import Rule
 from gradsync.diagnose.gradients import last_reduce
 from gradsync.diagnose.values import close
 from gradsync.records import Diagnosis, Observation
-from gradsync.text import ranks_text
+from gradsync.text import listed, ranks_text
 
 KEYS = {"loss", "accuracy", "samples"}
-LEFT_ALONE = {  # what a rank tells of it, and what is said where it is not so
+LEFT_ALONE = {  # what a rank reports: the message if it is not true
     "kept_grad": (
-        "the parameters have other gradients than before: they belong to the training, and stay "
-        "as they are"
+        "evaluate changes the gradients of the parameters. They belong to the training and must "
+        "stay as they were."
     ),
     "kept_frozen": (
-        "another set of parameters is trainable than before: `requires_grad` is the training's, "
-        "and without it, or for all, the next step is another one"
+        "After evaluate, a different set of parameters is trainable. Leave `requires_grad` as it "
+        "was, or the next training step updates other parameters."
     ),
 }
 
@@ -33,40 +33,42 @@ def told(result: Mapping[str, float]) -> str:
 
 
 def other_keys(results: Sequence[Mapping[str, float]], guide: str) -> Diagnosis | None:
-    """A rank returned no dict, or one without a key that the contract names."""
+    """Recognise a result that is no dict, or that lacks a key that the contract names."""
     wrong = [rank for rank, result in enumerate(results) if not set(result) >= KEYS]
     if not wrong:
         return None
     without = [rank for rank in wrong if not results[rank]]
     if without and len(without) < len(results):
-        text = f"evaluate returns nothing on {ranks_text(without)}. Every rank needs the numbers"
+        text = (
+            f"evaluate returns nothing on {ranks_text(without)}. It must return the same dict on "
+            "every rank."
+        )
         return _found("only-one-rank-has-it", text, guide, without)
     keys = ", ".join(map(repr, sorted(results[wrong[0]])))
     text = (
-        f"evaluate returns {f'a dict with the keys {keys}' if keys else 'nothing'}. A dict with "
-        "the keys 'loss', 'accuracy' and 'samples' is wanted; more keys are allowed"
+        f"evaluate returns {f'a dict with the keys {keys}' if keys else 'nothing'}. It must return "
+        "a dict with the keys 'loss', 'accuracy' and 'samples'; more keys are allowed."
     )
     return _found("wrong-signature", text, guide, wrong)
 
 
 def own_samples_alone(own: Sequence[Mapping[str, float]], guide: str) -> Rule:
-    """Return the rule for ranks that return the numbers of their own samples, given by rank."""
+    """Return the rule for ranks that return the numbers of only their own samples (`own`)."""
 
     def rule(seen: Observation, _expected: Any) -> Diagnosis | None:
         if len(seen) < 2 or not close(list(seen), list(own)):
             return None
-        text = f"every rank returns the numbers of its own samples, {told(seen[0])} on rank 0"
+        text = f"Every rank returns the numbers of its own samples, {told(seen[0])} on rank 0. "
         where = last_reduce(seen)
         if where is None:
-            text += ": sum over all ranks"
+            text += "Sum them over all ranks."
         else:
             text += (
-                f". What the ranks came to at {where} made their sum, but that is not what is "
-                "returned: it is in the tensor that was reduced, and only once that is complete. "
-                "One that is read before it was waited for still has the rank's own numbers"
+                f"They were summed over the ranks at {where}, but that sum is not what is "
+                "returned. The sum is in the tensor that was reduced, and only when the collective "
+                "is complete: wait for it before you read the tensor."
             )
         ranks = tuple(range(len(seen)))
-        text = f"{text}"
         return Diagnosis("loss-is-local", ranks, text, where, guide)
 
     return rule
@@ -80,18 +82,22 @@ def differs_across_ranks(guide: str) -> Rule:
             return None
         shown = f"{told(seen[0])} on rank 0 and {told(seen[-1])} on rank {len(seen) - 1}"
         if close(seen[0], expected[0]):
-            text = f"rank 0 alone has the numbers of all ranks: evaluate returns {shown}. Every "
-            text += "rank is to have them"
+            text = (
+                f"Only rank 0 has the numbers of all ranks: evaluate returns {shown}. It must "
+                "return them on every rank."
+            )
             return _found("only-one-rank-has-it", text, guide, range(1, len(seen)))
         if by_own := _divided_by_their_own(seen, expected[0], shown, guide):
             return by_own
         if all(_right_but_for(result, expected[0], "samples") for result in seen):
             text = (
-                f"loss and accuracy are right, but `samples` is another on other ranks, {shown}: "
-                "it counts what the loaders of all ranks gave"
+                f"The loss and the accuracy are right, but `samples` differs between ranks: "
+                f"{shown}. It must count the samples of all ranks."
             )
             return _found("loss-is-local", text, guide, range(len(seen)))
-        text = f"evaluate returns other numbers on other ranks, {shown}: sum over all ranks"
+        text = (
+            f"evaluate returns different numbers on different ranks: {shown}. Sum over all ranks."
+        )
         return _found("loss-is-local", text, guide, range(len(seen)))
 
     return rule
@@ -100,21 +106,21 @@ def differs_across_ranks(guide: str) -> Rule:
 def _divided_by_their_own(
     seen: Observation, right: Mapping[str, float], shown: str, guide: str
 ) -> Diagnosis | None:
-    """The sums are those of all ranks, but each rank divides them by a number of its own."""
+    """Recognise right sums that each rank divides by another number."""
     divisors = [_divisor(result, right) for result in seen]
     if None in divisors or len(set(divisors)) == 1:
         return None
     text = (
-        f"evaluate returns other numbers on other ranks, {shown}. The sums are those of all ranks, "
-        f"but they are divided by {', '.join(map(str, divisors))}, by rank, where "
-        f"{right['samples']:g} samples came: the number of samples is a sum over the ranks as well"
+        f"evaluate returns different numbers on different ranks: {shown}. The sums over the ranks "
+        f"are right, but by rank they are divided by {listed(divisors)}, and there are "
+        f"{right['samples']:g} samples. Sum the number of samples over the ranks too."
     )
     wrong = [rank for rank, number in enumerate(divisors) if number != right["samples"]]
     return _found("differs-from-single-process", text, guide, wrong)
 
 
 def _divisor(result: Mapping[str, float], right: Mapping[str, float]) -> int | None:
-    """Return by what the sums of all samples were divided, in the loss or the accuracy."""
+    """Return by which number the sums of all samples were divided, in the loss or the accuracy."""
     total = right["samples"]
     ratios = [right[name] * total / result[name] for name in ("loss", "accuracy") if result[name]]
     for number in {round(ratio) for ratio in ratios if math.isfinite(ratio)} - {0}:
@@ -130,30 +136,30 @@ def _divisor(result: Mapping[str, float], right: Mapping[str, float]) -> int | N
 def kept_from_before(
     again: Sequence[Mapping[str, float]], expected: Mapping[str, float], guide: str
 ) -> Diagnosis | None:
-    """A second evaluation, of other samples, is wrong though the first was right."""
+    """Recognise a second evaluation, with other samples, that is wrong unlike the first."""
     wrong = [rank for rank, result in enumerate(again) if not close(result, expected)]
     if not wrong:
         return None
     text = (
-        "evaluate is right at first, but called once more, with other samples, it returns "
-        f"{told(again[wrong[0]])}, where {told(expected)} is right: nothing may be kept from call "
-        "to call. Sums begin at zero, also those in a default argument, and the samples are those "
-        "that this call is given"
+        f"The first call of evaluate is right, but a second call with other samples returns "
+        f"{told(again[wrong[0]])}. It should return {told(expected)}. Keep nothing from one call "
+        "to the next: start every sum at zero, also a sum in a default argument, and use the "
+        "samples of the loader that is passed."
     )
     return _found("differs-from-single-process", text, guide, wrong)
 
 
 def predicts_otherwise(guide: str) -> Rule:
-    """Return the rule for an accuracy that is another, where loss and samples are right."""
+    """Return the rule for a wrong accuracy if the loss and the number of samples are right."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         pairs = zip(seen, expected, strict=True)
         if not all(_right_but_for(result, wanted, "accuracy") for result, wanted in pairs):
             return None
         text = (
-            f"evaluate returns {told(seen[0])}: loss and samples are right, but that accuracy is "
-            "not the share of samples that are classified right. A sample's class is the one with "
-            "its largest output"
+            f"evaluate returns {told(seen[0])}. The loss and the number of samples are right, but "
+            "the accuracy is not the share of correctly classified samples. The predicted class of "
+            "a sample is the one with the largest output."
         )
         return _found("differs-from-single-process", text, guide, range(len(seen)))
 
@@ -163,7 +169,7 @@ def predicts_otherwise(guide: str) -> Rule:
 def evaluated_too_few(
     seen: Sequence[Mapping[str, Any]], counts: Sequence[int], guide: str
 ) -> Diagnosis | None:
-    """The model was run on fewer samples than the ranks' loaders gave, a number for each rank."""
+    """Recognise a model that runs on fewer samples than the ranks' loaders yield (`counts`)."""
     ran = [sum(call["samples"] for call in value["calls"]) for value in seen]
     wrong = [rank for rank, count in enumerate(counts) if ran[rank] < count]
     if not any(ran):
@@ -171,39 +177,42 @@ def evaluated_too_few(
     if not wrong:
         return None
     text = (
-        f"evaluate runs the model on {ran[wrong[0]]} samples on rank {wrong[0]}, whose loader "
-        f"gives {counts[wrong[0]]}: every sample has to be evaluated"
+        f"evaluate runs the model on {ran[wrong[0]]} samples on rank {wrong[0]}, but the loader "
+        f"there yields {counts[wrong[0]]}. Evaluate every sample."
     )
     return _found("samples-dropped", text, guide, wrong)
 
 
 def learned_from(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | None:
-    """The model ran in training mode or with gradients, lost its own, or was not run at all."""
+    """Recognise training mode, gradient tracking, changed gradients, or no run of the model."""
     calls = [call for value in seen for call in value["calls"]]
     if not calls:
         return _never_run(guide)
     if any(any(call["training"]) for call in calls):
         whole = any(call["training"][0] for call in calls)
         what = "the model in training mode" if whole else "a layer of the model in training mode"
-        text = f"evaluate runs {what}, in which dropout and BatchNorm do not do what they do in use"
+        text = (
+            f"evaluate runs {what}, where dropout and BatchNorm behave as in training. Switch the "
+            "model to evaluation mode first."
+        )
         if not whole:
-            text += ": the mode is that of the model and of everything in it"
+            text += " Every layer counts: `model.eval()` switches all of them."
         return _found("mode-not-restored", text, guide)
     if any(call["tracked"] for call in calls):
         text = (
-            "evaluate runs the model with gradients tracked: nothing is learned from it, and the "
-            "memory that they take is wasted"
+            "evaluate runs the model with gradient tracking. It needs no gradients, and tracking "
+            "wastes memory: turn it off for the evaluation."
         )
         return _found("gradients-touched", text, guide)
     for kept, text in LEFT_ALONE.items():
         changed = [rank for rank, value in enumerate(seen) if not value[kept]]
         if changed:
-            return _found("gradients-touched", f"after evaluate {text}", guide, changed)
+            return _found("gradients-touched", text, guide, changed)
     return None
 
 
 def mode_not_restored(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | None:
-    """The model, torch or the loss is not left as it came; or the model was not run at all."""
+    """Recognise a changed mode, gradient tracking or loss function, or no run of the model."""
     if not any(value["calls"] for value in seen):
         return _never_run(guide)
     if switched := _switched(seen, guide):
@@ -211,8 +220,8 @@ def mode_not_restored(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosi
     wrong = [rank for rank, value in enumerate(seen) if not value["kept_tracking"]]
     if wrong:
         text = (
-            "after evaluate, tracking of gradients is off: it belongs to the caller, whose next "
-            "step may be one of training"
+            "After evaluate, gradient tracking is off. Restore it: the caller's next step may be a "
+            "training step."
         )
         return _found("mode-not-restored", text, guide, wrong)
     return _loss_changed(seen, guide)
@@ -225,14 +234,17 @@ def _switched(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | None
     if not any("" in seen[rank]["switched"] for rank in wrong):
         names = ", ".join(seen[wrong[0]]["switched"])
         text = (
-            f"evaluate leaves the model in its former mode, but not the module {names} in it, on "
-            f"{ranks_text(wrong)}. Each module has a mode of its own (a frozen BatchNorm stays in "
-            "evaluation mode while the model trains), and `model.train()` switches all of them: "
-            "note the mode of each of `model.modules()` and restore it"
+            f"evaluate restores the mode of the model, but not of the module {names} in it, on "
+            f"{ranks_text(wrong)}. Each module has its own mode, and `model.train()` switches all "
+            "of them. For example, a frozen BatchNorm stays in evaluation mode while the model "
+            "trains. Save the mode of each of `model.modules()` and restore it."
         )
     else:
-        was = " and ".join(f"rank {r} ({'training' if r != 1 else 'evaluation'})" for r in wrong)
-        text = f"after evaluate the model is not in the mode that it came in, on {was}"
+        was = listed(f"rank {r} ({'training' if r != 1 else 'evaluation'} mode)" for r in wrong)
+        text = (
+            f"After evaluate, the model is not in the mode that it had before the call, on {was}. "
+            "Save the mode and restore it."
+        )
     return _found("mode-not-restored", text, guide, wrong)
 
 
@@ -245,20 +257,21 @@ def _loss_changed(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | 
     if not wrong:
         return None
     text = (
-        f"evaluate leaves the loss function with reduction={seen[wrong[0]]['reduction']!r}, where "
-        "it came with 'mean': who trains with it afterwards takes steps of another length"
+        f"evaluate leaves the loss function with reduction={seen[wrong[0]]['reduction']!r}, but "
+        "it was 'mean' before the call. Later training would use a different step size. Restore "
+        "it."
     )
     return _found("mode-not-restored", text, guide, wrong)
 
 
 def _never_run(guide: str) -> Diagnosis:
-    """What is left alone besides tells of no evaluation."""
+    """Return the diagnosis if the model was not run: then nothing else can be judged."""
     text = (
-        "evaluate returned without having run the model on any rank: what comes out of it is to be "
-        "measured on the samples"
+        "evaluate returned without running the model on any rank. Compute the numbers from the "
+        "model's outputs for the samples."
     )
     return _found("differs-from-single-process", text, guide)
 
 
 def _found(code: str, text: str, guide: str, ranks: Sequence[int] = ()) -> Diagnosis:
-    return Diagnosis(code, tuple(ranks), f"{text}", guide=guide)
+    return Diagnosis(code, tuple(ranks), text, guide=guide)

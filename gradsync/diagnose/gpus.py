@@ -1,4 +1,4 @@
-"""Mistakes that show on a machine with GPUs, known by what a rank would take, or leave, there."""
+"""Mistakes that only matter on a machine with GPUs, by what a rank would use there."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradsync.records import Diagnosis
+from gradsync.text import listed
 
 GUIDE = "Launching ranks"
 
 
 def idle_gpus(seen: Mapping[str, Any], local_rank: int) -> Diagnosis | None:
-    """Judge what `gradsync.probes.gpus` tells of rank 0 of its world, with that local rank."""
+    """Judge what `gradsync.probes.gpus` reports of rank 0 of its world, with that local rank."""
     return (
         another_gpu([*seen["pinned"], *(seen["returned"] or [])], local_rank)
         or on_the_cpu(seen["returned"])
@@ -20,13 +21,13 @@ def idle_gpus(seen: Mapping[str, Any], local_rank: int) -> Diagnosis | None:
 
 
 def batch_not_moved(seen: Mapping[str, Any], guide: str) -> Diagnosis | None:
-    """Judge what `gradsync.probes.elsewhere` tells of what a step gives to whom."""
+    """Judge what `gradsync.probes.elsewhere` reports: on which devices a step passes a batch."""
     takers = {"inputs": "the model", "targets": "the loss function"}
     unasked = [taker for part, taker in takers.items() if not seen["at_home"][part]]
     if unasked:
         text = (
-            f"train_step does not ask {' and '.join(unasked)} that it is given: whoever calls it "
-            "has chosen them"
+            f"train_step does not call {listed(unasked)} that the caller passes. Use exactly the "
+            "model and the loss function that are passed."
         )
         return Diagnosis("setting-ignored", (0,), text, guide=guide)
     left = [part for part in takers if set(seen["away"][part]) - {"cpu"}]
@@ -34,53 +35,53 @@ def batch_not_moved(seen: Mapping[str, Any], guide: str) -> Diagnosis | None:
         return None
     if "cuda" in seen["away"][left[0]]:
         text = (
-            "train_step moves the batch to a GPU where there is one, and the model was on the CPU "
-            "still: where the batch belongs is told by the model's own parameters, and by nothing "
-            "else"
+            "train_step moves the batch to a GPU although the model is on the CPU. Move the batch "
+            "to the device of the model's parameters."
         )
         return Diagnosis("wrong-device", (0,), text, guide=guide)
     text = (
-        f"train_step gives {takers[left[0]]} the {left[0]} where the loader left them. The model "
-        "may be on a GPU, and both parts of a batch have to come to where it is: a tensor's `to` "
-        "returns the moved one, and the tensor itself stays where it was"
+        f"train_step passes the {left[0]} to {takers[left[0]]} on the device where the loader put "
+        "them, but the model may be on a GPU. Move the inputs and the targets to the device of the "
+        "model's parameters. A tensor's `to` returns the moved tensor and does not change the "
+        "original one."
     )
     return Diagnosis("wrong-device", (0,), text, guide=guide)
 
 
 def another_gpu(devices: Sequence[str], local_rank: int) -> Diagnosis | None:
-    """Judge the CUDA devices that it set or returned; `cuda` is the one that was set, or the first.
+    """Judge the CUDA devices that were set or returned.
 
-    Others than CUDA devices are left out.
+    `cuda` without a number is the device that was set, or the first one. Other devices are ignored.
     """
     named = [device for device in devices if device.startswith("cuda")]
     wrong = [device for device in named if device not in ("cuda", f"cuda:{local_rank}")]
     if not wrong and set(named) != {"cuda"}:
         return None
-    taken = wrong[0] if wrong else "`cuda`, without a number, which is the first of them"
+    used = wrong[0] if wrong else "`cuda` without a number, which is the first GPU"
     text = (
-        f"where there are GPUs, the rank whose `local_rank` is {local_rank} takes {taken}: a "
-        "machine's ranks share its GPUs by their number on it, `local_rank`, and no other number"
+        f"On a machine with GPUs, the rank with `local_rank` {local_rank} uses {used}. Each rank "
+        "of a machine must use the GPU whose number is its `local_rank`."
     )
     return Diagnosis("wrong-device", (0,), text, guide=GUIDE)
 
 
 def on_the_cpu(returned: Sequence[str] | None) -> Diagnosis | None:
-    """Judge the device that it returned, if it came that far, on a machine with GPUs."""
+    """Judge the returned device, if one was returned, on a machine with GPUs."""
     if not returned or not returned[0].startswith("cpu"):
         return None
     text = (
-        "where there are GPUs, setup_distributed returns the CPU: the rank's device is then the "
-        "GPU whose number is `local_rank`"
+        "On a machine with GPUs, setup_distributed returns the CPU. It must return the GPU whose "
+        "number is `local_rank`."
     )
     return Diagnosis("wrong-device", (0,), text, guide=GUIDE)
 
 
 def on_gloo(backends: Sequence[str]) -> Diagnosis | None:
-    """Judge the backend that it took by itself; "" leaves the choice to torch, which takes nccl."""
+    """Judge the backend that was chosen by default; "" lets torch choose, which takes nccl."""
     if not backends or backends[0] == "" or "nccl" in backends[0]:
         return None
     text = (
-        f"where there are GPUs and `backend` is None, setup_distributed takes {backends[0]}: the "
-        "ranks' tensors are on GPUs then, which nccl is for"
+        f"On a machine with GPUs, setup_distributed uses {backends[0]} if `backend` is None. The "
+        "tensors of the ranks are on GPUs, so use nccl."
     )
     return Diagnosis("wrong-device", (0,), text, guide=GUIDE)

@@ -1,4 +1,4 @@
-"""Mistakes in averaging gradients. Values are {parameter name: gradient}, one dict a rank."""
+"""Mistakes in averaging gradients. A value is a dict {parameter name: gradient} for each rank."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from gradsync.diagnose.exchanges import in_other_places, one_ranks_own, over_a_p
 from gradsync.diagnose.values import FLOAT32, ROUNDINGS, close
 from gradsync.diagnose.vectors import common_factor, flat
 from gradsync.records import Diagnosis, Observation
-from gradsync.text import ranks_text
+from gradsync.text import listed, ranks_text
 
 GUIDE = "Gradient aggregation"
 Gradients = Mapping[str, Any]
-AS_FLOAT64 = ROUNDINGS * 2.0**-52 / FLOAT32  # what float64 may be off by, in roundings of float32
-NEARLY, NEARLY_EACH = 0.01, 0.1  # of the largest gradient of all, and of each: ranks' may cancel
+AS_FLOAT64 = ROUNDINGS * 2.0**-52 / FLOAT32  # the tolerance of float64, in roundings of float32
+NEARLY, NEARLY_EACH = 0.01, 0.1  # of the largest gradient of all, and of each: gradients may cancel
 
 
 def mean_of(local: Sequence[Gradients]) -> dict[str, Any]:
-    """Return the mean over ranks of what each has."""
+    """Return the mean over the ranks of each gradient."""
     return {name: sum(grads[name] for grads in local) / len(local) for name in local[0]}
 
 
 def gradient_mistakes(local: Sequence[Gradients]) -> list[Rule]:
-    """Return the rules, given the gradients that each rank had before.
+    """Return the rules, given the gradients of each rank before the call.
 
-    A rule is asked with `expected` as one dict a rank.
+    The `expected` of a rule is a dict for each rank.
     """
     return [
         not_synchronised(local),
@@ -47,7 +47,7 @@ def gradient_mistakes(local: Sequence[Gradients]) -> list[Rule]:
 
 
 def not_synchronised(local: Sequence[Gradients]) -> Rule:
-    """Every rank still has its own gradients, divided perhaps."""
+    """Recognise gradients that are still each rank's own, perhaps divided by a number."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         if expected is None or seen.world_size < 2:
@@ -55,10 +55,10 @@ def not_synchronised(local: Sequence[Gradients]) -> Rule:
         factor = common_factor(list(seen), list(local))
         if factor is None or factor <= 0:
             return None
-        divided = "" if _is(factor, 1) else f", only {1 / factor:.4g} times smaller"
+        divided = "" if _is(factor, 1) else f", divided by {1 / factor:.4g}"
         text = (
-            f"every rank still has its own gradients{divided}: what the ranks had was not added "
-            "up, so each would step in a direction of its own"
+            f"Every rank still has its own gradients{divided}. They were not summed over the "
+            "ranks, so each rank would step in another direction."
         )
         return found("gradients-not-synchronised", range(seen.world_size), text)
 
@@ -66,70 +66,70 @@ def not_synchronised(local: Sequence[Gradients]) -> Rule:
 
 
 def all_zero(seen: Observation, expected: Any) -> Diagnosis | None:
-    """No rank has a gradient left that is not zero."""
+    """Recognise gradients that are all zero on every rank."""
     values, wanted = flat(list(seen)), flat(list(expected or ()))
     if values is None or wanted is None or values.any() or not wanted.any():
         return None
-    text = "every gradient is zero on every rank: what the ranks had before is lost"
+    text = "Every gradient is zero on every rank. Average the gradients that the ranks had before."
     return found("gradients-not-synchronised", range(seen.world_size), text, last_reduce(seen))
 
 
 def wrong_scale(seen: Observation, expected: Any) -> Diagnosis | None:
-    """Every gradient is the same multiple of the mean, on some ranks at least."""
+    """Recognise gradients that are a multiple of the mean, at least on some ranks."""
     if expected is None:
         return None
     size = seen.world_size
     wrong = [rank for rank in range(size) if not close(seen[rank], expected[rank])]
     factor = common_factor([seen[r] for r in wrong], [expected[r] for r in wrong])
-    if factor is None or factor <= 0 or _is(factor, 1):  # 1: what is wrong is small beside the rest
+    if factor is None or factor <= 0 or _is(factor, 1):  # 1: only small elements are wrong
         return None
     where = last_reduce(seen)
-    at = f". The all-reduce is at {where}" if where else ""
-    who = "every gradient" if len(wrong) == size else f"on {ranks_text(wrong)} every gradient"
+    at = f" The all-reduce is at {where}." if where else ""
+    who = "Every gradient" if len(wrong) == size else f"On {ranks_text(wrong)}, every gradient"
     if _is(factor, size):
         text = (
-            f"{who} is exactly {size} times the mean of the ranks': you summed over {size} ranks "
-            "and did not divide"
+            f"{who} is exactly {size} times the mean over the ranks: the gradients were summed "
+            f"over {size} ranks but not divided by {size}."
         )
         return found("sum-not-mean", wrong, text + at, where)
     if _is(factor * size, 1):
         text = (
             f"{who} is {size} times too small: the sum over {size} ranks was divided by {size} "
-            "twice"
+            "twice."
         )
         return found("divided-twice", wrong, text + at, where)
     divisor = size / factor
     if factor < 1 and not _is(divisor, round(divisor)):
-        text = f"{who} is {factor:.4g} times the mean of the ranks'{_norm_text(seen, wrong)}"
+        text = f"{who} is {factor:.4g} times the mean over the ranks{_norm_text(seen, wrong)}."
         return found("differs-from-single-process", wrong, text + at, where)
     made = f"divided by {divisor:.4g}" if divisor >= 1 else f"multiplied by {1 / divisor:.4g}"
     text = (
-        f"{who} is {factor:.4g} times the mean: the sum was {made}, and it is to be divided by the "
-        f"number of ranks, {size}"
+        f"{who} is {factor:.4g} times the mean: the sum was {made}. Divide it by the number of "
+        f"ranks, {size}."
     )
     return found("sum-not-mean" if factor > 1 else "divided-twice", wrong, text + at, where)
 
 
 def _norm_text(seen: Observation, ranks: Sequence[int]) -> str:
-    """Return what to say of gradients that were scaled to a round norm; "" of any others."""
+    """Return what to add on gradients that were scaled to a round norm, otherwise ""."""
     norms = [0.0 if (v := flat([seen[rank]])) is None else float(norm(v)) for rank in ranks]
     bound = float(f"{norms[0]:.1g}")
     if not all(_is(one, bound) for one in norms):
         return ""
     return (
-        f", and the norm of all of them together is {bound:g}: they were scaled to that, as "
-        "clipping does, which is no part of an average"
+        f", and their common norm is {bound:g}. They were scaled to this norm, as gradient "
+        "clipping does. Only average the gradients"
     )
 
 
 def always_divided_by(
     world_size: int, again: Callable[[], tuple[Observation, Sequence[Gradients]]]
 ) -> Rule:
-    """Return the rule for sums that are divided by one and the same number, however many the ranks.
+    """Return the rule for sums that are divided by the same number for any number of ranks.
 
     Args:
-        world_size: the number of ranks that the rule is asked about.
-        again: has another number of ranks average; what they end with, and what each had.
+        world_size: the number of ranks of the run that is judged.
+        again: runs another number of ranks; returns their gradients after the call and before.
     """
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
@@ -142,9 +142,9 @@ def always_divided_by(
             return None
         where = last_reduce(seen)
         text = (
-            f"the sum over the ranks is divided by {divisor:.4g}, on {seen.world_size} ranks as "
-            f"well as on {others.world_size}: the mean needs the number of ranks that there are, "
-            "so ask the process group for it"
+            f"The sum over the ranks is divided by {divisor:.4g}, both on {seen.world_size} ranks "
+            f"and on {others.world_size}. Divide by the number of ranks, which the process group "
+            "reports."
         )
         return found("sum-not-mean", range(seen.world_size), text, where)
 
@@ -152,13 +152,13 @@ def always_divided_by(
 
 
 def _divisor(seen: Observation, expected: Sequence[Gradients]) -> float | None:
-    """Return the number that the sum over the ranks was divided by on every rank."""
+    """Return the number by which the sum over the ranks was divided on every rank."""
     factor = common_factor(list(seen), list(expected))
     return seen.world_size / factor if factor is not None and factor > 0 else None
 
 
 def the_largest(local: Sequence[Gradients]) -> Rule:
-    """Every element is the largest of the ranks', the smallest, or their product."""
+    """Recognise the largest or the smallest of the ranks' elements, or their product."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         parts = [part for gradients in local if (part := flat([gradients])) is not None]
@@ -171,8 +171,8 @@ def the_largest(local: Sequence[Gradients]) -> Rule:
             if divided or close(values, [one] * len(parts)):
                 by = f", divided by {len(parts)}" if divided else ""
                 text = (
-                    f"every element is the {name} of the ranks'{by}: an all-reduce can do more "
-                    "than add up, and here it has to add up"
+                    f"Every element is the {name} of the ranks' elements{by}. An all-reduce has "
+                    "several operations; use the sum."
                 )
                 return found("sum-not-mean", range(seen.world_size), text, last_reduce(seen))
         return None
@@ -181,7 +181,7 @@ def the_largest(local: Sequence[Gradients]) -> Rule:
 
 
 def only_one_rank(seen: Observation, expected: Any) -> Diagnosis | None:
-    """One rank ended with the mean, the others without."""
+    """Recognise a mean that only one rank has."""
     if expected is None or seen.world_size < 2:
         return None
     right = [rank for rank in range(seen.world_size) if close(seen[rank], expected[rank])]
@@ -189,14 +189,14 @@ def only_one_rank(seen: Observation, expected: Any) -> Diagnosis | None:
         return None
     others = [rank for rank in range(seen.world_size) if rank not in right]
     text = (
-        f"rank {right[0]} alone ends with the mean of the gradients: the other ranks need it as "
-        "well, or they step in another direction"
+        f"Only rank {right[0]} ends with the mean of the gradients. Every rank needs it, or the "
+        "ranks take different steps."
     )
     return found("only-one-rank-has-it", others, text, last_reduce(seen))
 
 
 def digits_lost(seen: Observation, expected: Any) -> Diagnosis | None:
-    """Every gradient is nearly the mean: it was rounded on the way."""
+    """Recognise gradients that are nearly the mean: they were rounded to a narrower dtype."""
     one, other = flat(list(seen)), flat(list(expected or ()))
     if one is None or other is None or one.shape != other.shape or not other.any():
         return None
@@ -204,15 +204,15 @@ def digits_lost(seen: Observation, expected: Any) -> Diagnosis | None:
     if not 0 < error < NEARLY or not close(list(seen), list(expected), NEARLY_EACH / FLOAT32):
         return None
     text = (
-        f"the mean over the ranks is right to about {int(-np.log10(error))} digits only: gradients "
-        "were rounded to a narrower dtype on the way. Each is to travel, and be averaged, in its "
-        "own dtype"
+        f"The mean over the ranks is right to only about {int(-np.log10(error))} digits: the "
+        "gradients were rounded to a narrower dtype. Send and average each gradient in its own "
+        "dtype."
     )
     return found("shape-mismatch", range(seen.world_size), text, last_reduce(seen))
 
 
 def clipped(seen: Observation, expected: Any) -> Diagnosis | None:
-    """Every rank has the mean, with what exceeds some bound cut off there."""
+    """Recognise a mean whose elements beyond some bound were cut off."""
     one, other = flat(list(seen)), flat(list(expected or ()))
     if one is None or other is None or one.shape != other.shape or not one.any():
         return None
@@ -221,40 +221,40 @@ def clipped(seen: Observation, expected: Any) -> Diagnosis | None:
     if cut < 2 * seen.world_size or not close(one, np.clip(other, -bound, bound)):
         return None
     text = (
-        f"every rank has the mean, but no element is larger than {bound:.4g}, where the mean has "
-        "larger ones: they were cut off there, which is no part of an average"
+        f"Every rank has the mean, but every element beyond {bound:.4g} was cut off there. Only "
+        "average the gradients, without clipping."
     )
     return found("differs-from-single-process", range(seen.world_size), text, last_reduce(seen))
 
 
 def only_some_parameters(seen: Observation, expected: Any) -> Diagnosis | None:
-    """Some parameters are right on every rank, others are not."""
+    """Recognise gradients that are right for some parameters and wrong for others."""
     wrong = wrong_names(seen, expected)
     if not wrong or len(wrong) == len(expected[0]):
         return None
     right = [name for name in expected[0] if name not in wrong]
     ranks = [r for r, e in enumerate(expected) if not close(seen[r], e)]
-    rest = "every trainable parameter has to take part"
+    rest = "Average the gradient of every trainable parameter."
     if seen.world_size > 1 and agree(seen, wrong):
-        rest = "all ranks agree there, and what is done to one gradient is to be done to each"
+        rest = "All ranks agree on the wrong values: treat the gradients of all parameters alike."
     text = (
-        f"{', '.join(wrong)} did not end as the mean over the ranks, while {', '.join(right)} "
-        f"did: {rest}"
+        f"The gradients of {listed(wrong)} did not become the mean over the ranks, but those of "
+        f"{listed(right)} did. {rest}"
     )
     return found("only-some-parameters", ranks, text, last_reduce(seen))
 
 
 def parameters_averaged(names: Sequence[str], guide: str) -> Rule:
-    """Return the rule for ranks that add up parameters of these names, and not their gradients."""
+    """Return the rule for ranks that sum parameters with these names instead of gradients."""
 
     def rule(seen: Observation, _expected: Any) -> Diagnosis | None:
         calls = [c for c in seen.collectives(0) if "reduce" in c.op and c.label in names]
         if not calls:
             return None
         text = (
-            f"the ranks average their parameters ({calls[0].label}, for one) and not their "
-            "gradients: each then steps by its own gradients, and the optimizer's state differs "
-            "from rank to rank. The mean of the gradients comes before the step"
+            f"The ranks average their parameters, such as {calls[0].label}, instead of their "
+            "gradients. So each rank steps with its own gradients, and the state of its optimizer "
+            "differs. Average the gradients before the step."
         )
         ranks = tuple(range(seen.world_size))
         return Diagnosis("gradients-not-synchronised", ranks, text, calls[0].where, guide)
@@ -263,7 +263,7 @@ def parameters_averaged(names: Sequence[str], guide: str) -> Rule:
 
 
 def last_reduce(seen: Observation) -> str | None:
-    """Return the line of the last collective that added something up."""
+    """Return the line of the last collective that reduced something."""
     lines = [
         event.collective.where
         for event in seen.events
@@ -273,8 +273,8 @@ def last_reduce(seen: Observation) -> str | None:
 
 
 def found(code: str, ranks: Sequence[int], text: str, where: str | None = None) -> Diagnosis:
-    """Return a diagnosis that names the heading on gradients."""
-    return Diagnosis(code, tuple(ranks), f"{text}", where, GUIDE)
+    """Return a diagnosis with the heading on gradients."""
+    return Diagnosis(code, tuple(ranks), text, where, GUIDE)
 
 
 def _is(factor: float, wanted: float) -> bool:
@@ -293,6 +293,6 @@ def wrong_names(seen: Observation, expected: Any) -> list[str]:
 
 
 def agree(seen: Observation, names: Sequence[str]) -> bool:
-    """Tell whether all ranks have the same under these names, NaN included."""
+    """Tell whether all ranks have the same values under these names, NaN included."""
     first = [seen[0].get(name) for name in names]
     return all(close([value.get(name) for name in names], first) for value in seen)

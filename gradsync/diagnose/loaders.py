@@ -1,4 +1,4 @@
-"""Mistakes with the two loaders: of which dataset they are, and what says whose share it is."""
+"""Mistakes with the two loaders: the wrong dataset, or shares that the environment decides."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ GUIDE = "Data loaders"
 
 
 def other_dataset(train: Shares, val: Shares, first_val: int) -> Diagnosis | None:
-    """Judge the samples that each rank's loaders give: those of val are numbered from `first_val`.
+    """Judge the samples that each rank's loaders yield: val samples are numbered from `first_val`.
 
-    A loader that gives those of the other dataset goes over that, or came back in its place.
+    A loader with samples of the other dataset uses that dataset, or was returned in its place.
     """
     for name, other, shares, strange in (
         ("train", "val", train, [[i for i in share if i >= first_val] for share in train]),
@@ -24,32 +24,32 @@ def other_dataset(train: Shares, val: Shares, first_val: int) -> Diagnosis | Non
         wrong = [rank for rank in range(len(shares)) if strange[rank]]
         if wrong:
             text = (
-                f"the {name} loader of {ranks_text(wrong)} gives samples of `{other}_dataset`. "
-                "Each loader goes over its own dataset, and the train loader is returned first"
+                f"The {name} loader of {ranks_text(wrong)} yields samples of `{other}_dataset`. "
+                "Each loader must use its own dataset, and the train loader is returned first."
             )
             return _found("samples-missing", wrong, text)
     return None
 
 
 def share_of_another(case: str, given: int, own: int, other: int, rank: int) -> Diagnosis | None:
-    """Judge how many samples a loader gives: as many as its rank's share of the other dataset."""
+    """Judge whether a loader yields as many samples as the rank's share of the other dataset."""
     if given == own or given != other:
         return None
     text = (
-        f"{case} gives {given} samples, where its share is {own}: {given} is that of the other "
-        "dataset. A loader's sampler is made from the dataset that the loader goes over"
+        f"{case} yields {given} samples, which is the size of its share of the other dataset. Its "
+        f"own share has {own}. Create a loader's sampler from the dataset of the loader."
     )
     return _found("samples-missing", [rank], text)
 
 
 def past_the_end(seen: Observation, _expected: Any) -> Diagnosis | None:
-    """A dataset was asked for what it does not have, by no line of the user's."""
+    """Recognise an index past a dataset's end that no line of the user's code asks for."""
     failure = seen.failure
     if failure is None or failure.exception != "IndexError" or failure.diagnosis.where:
         return None
     text = (
-        f"a loader asks its dataset for a sample past its end ({failure.detail}). A loader's "
-        "sampler is made from the dataset that the loader goes over, and gives no index beyond it"
+        f"A loader asks its dataset for a sample past its end ({failure.detail}). Create the "
+        "loader's sampler from the dataset of the loader, and yield only indices of that dataset."
     )
     return _found("exception", failure.diagnosis.ranks, text)
 
@@ -57,18 +57,18 @@ def past_the_end(seen: Observation, _expected: Any) -> Diagnosis | None:
 def environment_has_a_say(
     plain: Sequence[Shares], told: Sequence[Shares], environ: str
 ) -> Diagnosis | None:
-    """Judge the ranks' shares, train and val, made the same way but under an environment.
+    """Judge the ranks' shares, train and val, without and with environment variables.
 
-    The environment says the same rank and world size to all of them.
+    The variables give the same rank and world size to all ranks.
     """
     for name, before, under in zip(("train", "val"), plain, told, strict=True):
         if before == under:
             continue
         alike = all(share == under[0] for share in under)
         text = (
-            f"with {environ} in os.environ rank 0's {name} loader gives {some(under[0])}, and "
-            f"{some(before[0])} without: what says whose share it is are the arguments `rank` and "
-            "`world_size` alone"
+            f"With {environ} in os.environ, rank 0's {name} loader yields {some(under[0])}, and "
+            f"without them {some(before[0])}. A share must depend only on the arguments `rank` and "
+            "`world_size`."
         )
         code = "same-shard-on-every-rank" if alike else "samples-missing"
         return _found(code, range(len(under)), text)
@@ -76,4 +76,4 @@ def environment_has_a_say(
 
 
 def _found(code: str, ranks: Sequence[int], text: str) -> Diagnosis:
-    return Diagnosis(code, tuple(ranks), f"{text}", guide=GUIDE)
+    return Diagnosis(code, tuple(ranks), text, guide=GUIDE)

@@ -1,4 +1,4 @@
-"""Mistakes in the loss that a training step returns, known by the numbers that they make."""
+"""Mistakes in the loss that a training step returns, recognised by its value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradsync.records import Diagnosis, Observation
 
 
 def loss_mistakes(own: Sequence[float], after: float, guide: str) -> list[Rule]:
-    """Return the rules that know a mistake by the losses that the ranks return.
+    """Return the rules that recognise a mistake by the losses that the ranks return.
 
     Args:
         own: by rank, the loss of its own batch before the step.
@@ -28,39 +28,39 @@ def loss_mistakes(own: Sequence[float], after: float, guide: str) -> list[Rule]:
         rule(
             [total] * count,
             "sum-not-mean",
-            "the returned loss is the sum over the ranks, not their mean",
+            "The returned loss is the sum over the ranks. Return their mean.",
         ),
         rule(
             [total / count**2] * count,
             "divided-twice",
-            f"the returned loss is {count} times too small: the sum over the ranks was divided by "
-            "their number twice",
+            f"The returned loss is {count} times too small: the sum over the ranks was divided by "
+            "their number twice.",
         ),
         _only_rank_0_has_it(guide),
         *_local_losses(own, guide),
         rule(
             [after] * count,
             "differs-from-single-process",
-            "the returned loss is that after the step: it belongs to the weights before it",
+            "The returned loss was computed after the step. Return the loss before the step.",
         ),
     ]
 
 
 def _local_losses(own: Sequence[float], guide: str) -> list[Rule]:
-    """Return the rules that know losses of single ranks, each its own or all one rank's."""
+    """Return the rules for losses of single ranks: each rank's own, or one rank's on all ranks."""
     count = len(own)
     known = [
-        (own, "every rank returns the loss of its own batch: the mean over the ranks is wanted"),
+        (own, "Every rank returns the loss of its own batch. Return the mean over the ranks."),
         (
             [loss / count for loss in own],
-            "every rank returns its own loss, divided by the number of ranks: what is missing is "
-            "the sum over them",
+            "Every rank returns its own loss, divided by the number of ranks. Sum the losses over "
+            "the ranks too.",
         ),
         *(
             (
                 [loss] * count,
-                f"every rank returns the loss of rank {rank}'s batch: they agree, but what the "
-                "others had is lost. The mean over the ranks is wanted",
+                f"Every rank returns the loss of rank {rank}'s batch. The ranks agree, but the "
+                "losses of the other ranks are lost. Return the mean over the ranks.",
             )
             for rank, loss in enumerate(own)
         ),
@@ -73,8 +73,8 @@ def _only_rank_0_has_it(guide: str) -> Rule:
         if not close(seen[0], expected[0]):
             return None
         text = (
-            f"rank 0 alone returns the mean loss, the ranks return {list(seen)}: all of them are "
-            "to have it"
+            f"Only rank 0 returns the mean loss: by rank, {list(seen)} are returned. Return the "
+            "mean on every rank."
         )
         ranks = tuple(range(1, seen.world_size))
         return Diagnosis("only-one-rank-has-it", ranks, text, guide=guide)

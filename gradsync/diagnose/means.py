@@ -1,4 +1,4 @@
-"""Numbers of a history that are means over other samples than all, or means of means."""
+"""Numbers of a history that are means over only some samples, or means of means."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from gradsync.records import Diagnosis
 
 Numbers = Sequence[float]
 Means = Sequence[float]  # by rank
-WHOLE = "All ranks need the mean over the samples of all"
+WHOLE = "It must be the mean over the samples of all ranks."
 
 
 def other_means(
     seen: Run, right: Sequence[Mapping[str, Any]], batch_size: int, *, guide: str, evaluation: str
 ) -> Diagnosis | None:
-    """A number of an epoch is that of some ranks' samples, or a mean of means.
+    """Recognise a number of an epoch that is a mean over some ranks' samples, or of means.
 
     Args:
         seen: with an entry for each epoch.
-        right: these epochs' entries, and in `samples` what the numbers are the means of: values
-            (sample,), for the train loss a list of them by step, the ranks' samples one after the
-            other.
-        batch_size: of one rank.
+        right: the right entries of these epochs. `samples` has the values that each number is the
+            mean of: (sample,), or for the train loss a list of them for each step, where the ranks'
+            samples follow one another.
+        batch_size: the batch size of one rank.
         guide: the heading of GUIDELINES.md on the training.
         evaluation: the one on the validation samples.
     """
@@ -42,14 +42,13 @@ def other_means(
             for means, code, what in known:
                 if close(told, list(means)):
                     heading = guide if trains else evaluation
-                    text = f"`{name}` of epoch {epoch} is {told} by rank: {what}"
-                    text = f"{text}"
+                    text = f"By rank, `{name}` of epoch {epoch} is {told}: {what}"
                     return Diagnosis(code, tuple(range(len(seen))), text, guide=heading)
     return None
 
 
 def _own_steps(steps: Sequence[Numbers], size: int) -> Iterator[tuple[Means, str, str]]:
-    """Yield what ranks would return of their own samples of each step."""
+    """Yield the means over each rank's own samples of each step."""
     shares = [
         np.concatenate(parts)
         for parts in zip(*(np.array_split(s, size) for s in steps), strict=True)
@@ -58,7 +57,7 @@ def _own_steps(steps: Sequence[Numbers], size: int) -> Iterator[tuple[Means, str
 
 
 def _shared(values: Numbers, size: int, batch_size: int) -> Iterator[tuple[Means, str, str]]:
-    """Yield what ranks would return of samples that are shared out, one way or another."""
+    """Yield the means of samples that are shared out in several ways."""
     plain = np.asarray(values)
     padded = np.resize(values, -(-len(values) // size) * size)
     for whole, repeats in ((plain, False), (padded, True)):
@@ -72,11 +71,11 @@ def _shared(values: Numbers, size: int, batch_size: int) -> Iterator[tuple[Means
             for parts in ([share for share in shares if len(share)], batches):
                 mean = float(np.mean([part.mean() for part in parts]))
                 if repeats:
-                    text = "samples that the padding repeats count more than once"
+                    text = "samples that the padding repeats are counted twice. Count each once."
                     yield [mean] * size, "samples-repeated", text
                 else:
-                    text = "a mean of means, where shares or batches have different sizes. Sum up, "
-                    text += "and divide once by the number of all samples"
+                    text = "it is a mean of means, but shares or batches have different sizes. Add "
+                    text += "up all values and divide once by the number of all samples."
                     yield [mean] * size, "mean-of-means", text
 
 
@@ -84,4 +83,5 @@ def _local(own: Means) -> Iterator[tuple[Means, str, str]]:
     if len(own) > 1:
         yield own, "loss-is-local", f"each rank returns the mean over its own samples. {WHOLE}"
         for rank, mean in enumerate(own):
-            yield [mean] * len(own), "loss-is-local", f"that of rank {rank}'s samples. {WHOLE}"
+            text = f"it is the mean over rank {rank}'s samples. {WHOLE}"
+            yield [mean] * len(own), "loss-is-local", text

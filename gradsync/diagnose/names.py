@@ -1,4 +1,4 @@
-"""Ranks that go through a model in an order of their own, such as that of hashes of names."""
+"""Ranks that go through a model in an order that depends on the process, such as hash order."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from gradsync.diagnose.values import close
 from gradsync.records import Diagnosis, Observation
 
-OBJECTS = "uint8"  # the dtype in which pickled objects travel: names may be among them
+OBJECTS = "uint8"  # the dtype in which pickled objects are sent: they may contain names
 FAILURES = ("deadlock-order-differs", "shape-mismatch", "deadlock-rank-missing")
 
 
 def order_depends_on_names(
     seen: Observation, wanted: Sequence[float], doing: str, guide: str
 ) -> Diagnosis | None:
-    """Ranks whose parameters have other names, in the same order, do not end with these numbers.
+    """Recognise wrong results of ranks whose parameters have different names, in the same order.
 
-    A submission that exchanges names between the ranks is not judged: it may count on equal ones.
+    A submission that exchanges names between the ranks is not judged: it may need equal names.
 
     Args:
-        seen: the run, or its failure; of each rank a number for each tensor.
+        seen: the run, or its failure; each rank's value has a number for each tensor.
         wanted: these numbers, on every rank.
         doing: what the function does to the tensors, "averaged".
         guide: the heading of GUIDELINES.md.
@@ -36,10 +36,10 @@ def order_depends_on_names(
     elif all(close(numbers, seen[0]) for numbers in seen):
         return None  # another mistake: with different orders the ranks would differ
     text = (
-        f"where parameters have other names on each rank, in the same order, each was {doing} with "
-        "another one of the other ranks. The order of the calls depends on hashes or addresses, "
-        "as that of a set does: they differ from process to process. Go through the parameters "
-        "in the model's own order"
+        "In this test, the parameters have other names on each rank, in the same order. Each "
+        f"parameter was {doing} with a different parameter of the other ranks. The order of the "
+        "calls depends on hashes or addresses, for example because it uses a set, and these differ "
+        "between processes. Go through the parameters in the model's own order."
     )
     ranks = tuple(range(seen.world_size))
     return Diagnosis("deadlock-order-differs", ranks, text, where, guide)

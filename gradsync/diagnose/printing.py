@@ -1,4 +1,4 @@
-"""Who printed during a training, and what: rank 0 alone is to, a line an epoch at least."""
+"""Which ranks printed during a training: only rank 0 should, at least one line for each epoch."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ NUMBER = re.compile(r"(?<![\w.])\d+\.(\d{2,}|\d+(?= ?%))(?![\w.:])")
 
 
 def other_lines(seen: Run, errors: Sequence[str], epochs: int, guide: str) -> Diagnosis | None:
-    """Another rank than 0 printed, or rank 0 printed fewer lines than there were epochs.
+    """Recognise output of other ranks than 0, or fewer lines of rank 0 than epochs.
 
     Args:
-        seen: of that many epochs.
-        errors: by rank, what else it printed, to stderr: torch's warnings may be among it.
+        seen: a training over `epochs` epochs.
+        errors: by rank, what was printed to stderr, which may include torch's warnings.
         epochs: how many.
         guide: the heading of GUIDELINES.md on the training.
     """
-    histories = [value["history"][:epochs] for value in seen]  # no more are wanted
+    histories = [value["history"][:epochs] for value in seen]  # any more are wrong
     told = [
         [line for line in text.splitlines() if _tells_of_an_epoch(line, rows)]
         for rows, text in zip(histories, errors, strict=True)
@@ -31,25 +31,25 @@ def other_lines(seen: Run, errors: Sequence[str], epochs: int, guide: str) -> Di
     loud = [rank for rank in range(1, len(seen)) if printed[rank] or told[rank]]
     if loud:
         text = (
-            f"{ranks_text(loud)} printed during training, for one "
-            f"{(printed[max(loud)] or told[max(loud)])[0]!r}: with hundreds of ranks nobody could "
-            "read that. Rank 0 speaks for all"
+            f"{ranks_text(loud).capitalize()} printed during training, for example "
+            f"{(printed[max(loud)] or told[max(loud)])[0]!r}. With hundreds of ranks, such output "
+            "is unreadable. Print only on rank 0."
         )
         return _found(text, guide, loud)
     lines = len(printed[0] or told[0])
     if lines < epochs:
         text = (
-            f"rank 0 printed {counted(lines, 'line')} during {counted(epochs, 'epoch')}: "
-            "a line for each epoch is wanted; a header or a summary may come with them"
+            f"Rank 0 printed {counted(lines, 'line')} during {counted(epochs, 'epoch')}. Print at "
+            "least one line for each epoch; a header or a summary is allowed too."
         )
         return _found(text, guide, [0])
     return None
 
 
 def _tells_of_an_epoch(line: str, history: Sequence[Row]) -> bool:
-    """Tell whether an epoch stands in a line, or one of its numbers, as far as it is written out.
+    """Tell whether a line contains an epoch, or a number of the history, rounded as printed.
 
-    torch's warnings do not say such things.
+    torch's warnings contain neither.
     """
     if EPOCH.search(line):
         return True
@@ -63,5 +63,4 @@ def _tells_of_an_epoch(line: str, history: Sequence[Row]) -> bool:
 
 
 def _found(text: str, guide: str, ranks: Sequence[int]) -> Diagnosis:
-    text = f"{text}"
     return Diagnosis("every-rank-prints", tuple(ranks), text, guide=guide)

@@ -1,4 +1,4 @@
-"""Values that are nearly right: on their way they lost digits, in a dtype that is too coarse."""
+"""Values that are nearly right: they were rounded to a coarser dtype, or to a few digits."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from gradsync.diagnose import Rule
 from gradsync.diagnose.confusions import last_line
 from gradsync.diagnose.values import FLOAT32, array, close
 from gradsync.records import Diagnosis, Observation
+from gradsync.text import counted
 
-# In roundings of float32, which is what `close` counts in.
-OF_FLOAT64 = 2.0**-40 / FLOAT32  # what float64 keeps through thousands of sums, and float32 can't
-OF_BFLOAT16 = 2.0**-7 / FLOAT32  # what the coarsest dtype in use still keeps of a sum
-MOST_DIGITS = 4  # behind the point, of a loss that somebody rounded
+# In roundings of float32, the unit of `close`.
+OF_FLOAT64 = 2.0**-40 / FLOAT32  # float64 stays within it over thousands of sums, float32 does not
+OF_BFLOAT16 = 2.0**-7 / FLOAT32  # a sum in bfloat16, the coarsest dtype in use, stays within it
+MOST_DIGITS = 4  # decimal places of a loss that was rounded
 
 
 def rounded(what: str, guide: str) -> Rule:
-    """Return the rule for values that are off by no more than a coarser dtype makes them.
+    """Return the rule for values whose error can come from a coarser dtype.
 
     Args:
-        what: the values should be, "the sum over the ranks".
+        what: what the values should be, "the sum over the ranks".
         guide: the heading of GUIDELINES.md to read.
     """
 
@@ -28,9 +29,8 @@ def rounded(what: str, guide: str) -> Rule:
         if expected is None or not close(_floats(list(seen)), _floats(expected), OF_BFLOAT16):
             return None
         text = (
-            f"every number is nearly {what}, but not as exactly as its dtype can hold: somewhere "
-            "on the way it was in a coarser one. What is sent and added up has to have the "
-            "tensor's own dtype"
+            f"Every number is nearly {what}, but less exact than its dtype allows: the numbers "
+            "were converted to a coarser dtype. Send and add up each tensor in its own dtype."
         )
         ranks = tuple(range(seen.world_size))
         return Diagnosis("shape-mismatch", ranks, text, last_line(seen), guide)
@@ -48,9 +48,9 @@ def cut_short(function: str, guide: str) -> Rule:
             pairs = zip(seen, expected, strict=True)
             if all(_cut(v, digits) and abs(v - w) < 10.0**-digits for v, w in pairs):
                 text = (
-                    f"{function} returns {seen[0]:g}, which is the loss with no more than {digits} "
-                    "digits behind the point: it is returned as it is, and rounded where it is "
-                    "printed"
+                    f"{function} returns {seen[0]:g}, the loss rounded to "
+                    f"{counted(digits, 'decimal place')}. Return the exact value and round it only "
+                    "for printing."
                 )
                 ranks = tuple(range(seen.world_size))
                 code = "differs-from-single-process"
@@ -61,12 +61,12 @@ def cut_short(function: str, guide: str) -> Rule:
 
 
 def _cut(number: float, digits: int) -> bool:
-    """Tell whether it has no more digits than these, but for those of its way through float32."""
+    """Tell whether a number has no more decimal places, apart from an error of float32."""
     return abs(number - round(number, digits)) <= FLOAT32 * abs(number)
 
 
 def _floats(value: Any) -> Any:
-    """Return the value with its integers, which `close` wants exact, as floats."""
+    """Return the value with integers as floats, since `close` compares integers exactly."""
     if isinstance(value, Mapping):
         return {name: _floats(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):

@@ -9,6 +9,7 @@ from typing import Any
 from gradsync.diagnose.shares import GUIDE
 from gradsync.ranks.exceptions import NO_GROUP
 from gradsync.records import Diagnosis
+from gradsync.text import full_stop
 
 SAMPLES, RANKS = 10, 4
 COMMAND = "`python template_data_loader.py`"
@@ -18,30 +19,30 @@ BROKEN = {
     "incomplete": "a sample is in no share",
     "alike": "all ranks get the same share",
 }
-Runs = Mapping[str, Mapping[str, Any]]  # by sharing; see `run_with_samplers` in gradsync.probes
+Runs = Mapping[str, Mapping[str, Any]]  # by way of sharing; see gradsync.probes.scripts
 
 
 def raises(runs: Runs) -> Diagnosis | None:
-    """The program ends with an exception, though the sampler is right."""
+    """Recognise a program that raises an exception although the sampler is right."""
     if runs["whole"]["raised"] is None:
         return None
     error, where = runs["whole"]["raised"]
     without_group = NO_GROUP in error
     text = (
-        f"{COMMAND} ends with an exception at {where}: {error.rstrip('.')}. It should print the "
-        f"shares of all {RANKS} ranks"
+        f"{COMMAND} ends with an exception at {where}: {full_stop(error)} It should print the "
+        f"shares of all {RANKS} ranks."
     )
     if without_group:
         text += (
-            ". It is one process, started without torchrun, and has no process group: make a "
-            "sampler for each rank, with `num_replicas` and `rank` as arguments"
+            " It is a single process without torchrun, so it has no process group. Create a "
+            "sampler for each rank, with `num_replicas` and `rank` as arguments."
         )
     code = "group-not-initialised" if without_group else "exception"
-    return Diagnosis(code, (), f"{text}", where, GUIDE)
+    return Diagnosis(code, (), text, where, GUIDE)
 
 
 def prints_no_shares(runs: Runs) -> Diagnosis | None:
-    """The shares of 10 samples on 4 ranks are not all among what is printed."""
+    """Recognise output that lacks a share of 10 samples on 4 ranks."""
     lines, shares = runs["whole"]["lines"], runs["whole"]["shares"]
     if not lines:
         return _found(f"{COMMAND} prints nothing")
@@ -54,7 +55,7 @@ def prints_no_shares(runs: Runs) -> Diagnosis | None:
 
 
 def prints_no_verdict(runs: Runs) -> Diagnosis | None:
-    """Besides the shares, the same is printed for shares of which it can't be true."""
+    """Recognise output that, apart from the shares, is the same for right and wrong shares."""
     usual = _besides_shares(runs["whole"]["lines"])
     for sharing, what in BROKEN.items():
         if _besides_shares(runs[sharing]["lines"]) == usual:
@@ -67,7 +68,7 @@ def _besides_shares(lines: Sequence[str]) -> list[str]:
 
 
 def _follows(share: Sequence[int], numbers: Sequence[int]) -> bool:
-    """Tell whether a share is among the numbers, one index after the other."""
+    """Tell whether a share is among the numbers, as consecutive indices."""
     size = len(share)
     starts = range(len(numbers) - size + 1)
     return size > 0 and any(list(numbers[k : k + size]) == list(share) for k in starts)
@@ -76,6 +77,7 @@ def _follows(share: Sequence[int], numbers: Sequence[int]) -> bool:
 def _found(what: str) -> Diagnosis:
     text = (
         f"{what}. It should print each rank's share of {SAMPLES} samples on {RANKS} ranks, and "
-        "say whether the shares are equal, cover all samples, and overlap only in the padding"
+        "say whether the shares are equal in size, cover all samples, and overlap only in the "
+        "padding."
     )
     return Diagnosis("wrong-output", (), text, guide=GUIDE)

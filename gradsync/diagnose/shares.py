@@ -1,4 +1,4 @@
-"""Mistakes in sharing out a dataset. Shares are lists of indices, one a rank."""
+"""Mistakes in sharing out a dataset. A share is the list of a rank's indices."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gradsync.records import Diagnosis
-from gradsync.text import counted
+from gradsync.text import counted, listed, verb
 
 GUIDE = "Data distribution"
-SHOWN = 12  # indices of a share that an explanation shows
+SHOWN = 12  # indices that a message shows
 
 Shares = Sequence[Sequence[int]]
-Finding = tuple[str, Sequence[int], str]  # a code, ranks, and what shows it
+Finding = tuple[str, Sequence[int], str]  # a code, ranks, and a text to follow "10 samples: "
 
 
 def diagnose_shares(
     shares: Shares, num_samples: int, shuffle: bool, shortcut: bool = False
 ) -> Diagnosis | None:
-    """Return what is wrong with the ranks' shares of one epoch, None if nothing is.
+    """Return what is wrong with the ranks' shares of one epoch, or None.
 
-    The order itself is the submission's own: with `shuffle` any permutation will do. What is
-    known of it is that all shares together are it, padded at its end with its own beginning.
+    The order itself may be any: with `shuffle`, every permutation is right. All shares one after
+    another must be that order, padded at its end with its own beginning.
 
     Args:
         shares: the indices of each rank.
-        num_samples: M.
-        shuffle: whether the order may be any permutation, or is 0..M-1.
-        shortcut: the shares came from torch's own sampler.
+        num_samples: the size of the dataset.
+        shuffle: whether the order may be any permutation; otherwise it must be 0, 1, 2 and so on.
+        shortcut: whether the shares come from torch's own sampler.
     """
     finding = look_at_counts(shares, num_samples, shuffle)
     finding = finding or _look_at_order(shares, num_samples, shuffle)
@@ -37,27 +37,27 @@ def diagnose_shares(
     code, ranks, text = finding
     if shortcut:
         code = "forbidden-shortcut"
-        text += ". That is torch's DistributedSampler: to write one is the exercise"
+        text += " This is torch's DistributedSampler: the exercise is to write a sampler yourself."
     case = f"{counted(num_samples, 'sample')} on {counted(len(shares), 'rank')}"
     return Diagnosis(code, tuple(ranks), f"{case}: {text}", guide=GUIDE)
 
 
 def look_at_counts(shares: Shares, num_samples: int, shuffle: bool) -> Finding | None:
-    """Look at how many indices the ranks get, and which."""
+    """Check how many indices the ranks get, and which."""
     every = range(len(shares))
     wanted = math.ceil(num_samples / len(shares))
     lengths = [len(share) for share in shares]
     if len(set(lengths)) > 1:
         text = (
-            f"by rank they get {', '.join(map(str, lengths))} indices. A rank with fewer batches "
-            "leaves the collectives early, and the others wait for ever. The order is padded "
-            "until all ranks have equally many"
+            f"by rank, they get {listed(lengths)} indices. A rank with fewer batches makes fewer "
+            "collective calls, so the other ranks wait forever. Pad the order until every rank "
+            "gets the same number."
         )
         return "unequal-shards", [r for r in every if lengths[r] != wanted], text
     if _all_alike(shares, num_samples):
         text = (
-            f"every rank gets the same indices, {some(shares[0])}. They all do the same work: "
-            "what a rank takes has to depend on its rank"
+            f"every rank gets the same indices, {some(shares[0])}, so all ranks do the same work. "
+            "A share must depend on the rank."
         )
         return "same-shard-on-every-rank", every, text
     together = {index for share in shares for index in share}
@@ -67,14 +67,13 @@ def look_at_counts(shares: Shares, num_samples: int, shuffle: bool) -> Finding |
         return _why_missing(shares, missing, strangers, wanted, shuffle)
     if strangers:
         text = (
-            f"{_are(strangers)} no index of the dataset, whose last is {num_samples - 1}. The "
-            "padding is the order's own beginning"
+            f"{_are(strangers)} not in the dataset, whose last index is {num_samples - 1}. Pad the "
+            "order with its own beginning."
         )
         return "padding-wrong", [r for r in every if set(shares[r]) & set(strangers)], text
     if lengths[0] != wanted:
         gets = counted(lengths[0], "index", "indices")
-        enough = f"{wanted} {'is' if wanted == 1 else 'are'} enough"
-        text = f"every rank gets {gets}, where {enough} to cover all"
+        text = f"every rank gets {gets}, but {wanted} would cover all samples."
         return "wrong-length", every, text
     return None
 
@@ -85,23 +84,24 @@ def _why_missing(
     every = range(len(shares))
     text = f"no rank gets {some(missing)}"
     if strangers:
-        text += f", while {_are(strangers)} no index of the dataset. Indices count from 0"
+        text += f", but {_are(strangers)} not in the dataset. Indices start at 0."
         return "samples-missing", every, text
     if shuffle and all(len(share) == len(set(share)) == wanted for share in shares):
         both = [(a, b) for b in every for a in range(b) if set(shares[a]) & set(shares[b])]
         if both:
             a, b = both[0]
-            text += f", ranks {a} and {b} both get {some(sorted(set(shares[a]) & set(shares[b])))}"
+            text += f", but ranks {a} and {b} both get "
+            text += some(sorted(set(shares[a]) & set(shares[b])))
         text += (
-            ", and yet the counts are right: the ranks do not cut one and the same permutation. "
-            "Nothing but the seed and the epoch may decide it"
+            ". The counts are right, so the ranks cut their shares from different permutations. "
+            "The permutation must depend only on the seed and the epoch."
         )
         return "shuffle-differs-across-ranks", every, text
-    return "samples-missing", every, f"{text}. Every sample belongs to some rank"
+    return "samples-missing", every, f"{text}. Every sample must be in some rank's share."
 
 
 def _look_at_order(shares: Shares, num_samples: int, shuffle: bool) -> Finding | None:
-    """Look at where the indices lie, when there are as many as there should be."""
+    """Check where the indices are, if their number is right."""
     together = [index for share in shares for index in share]
     order, padding = together[:num_samples], together[num_samples:]
     beginning = [order[k % num_samples] for k in range(len(padding))]
@@ -110,15 +110,15 @@ def _look_at_order(shares: Shares, num_samples: int, shuffle: bool) -> Finding |
         return None
     if shuffle and _was_cut_first(shares, num_samples):
         text = (
-            f"rank 0's share is {some(sorted(shares[0]))}, in some order: what is shuffled is each "
-            "share by itself. The permutation of all samples comes first, and then the cut"
+            f"rank 0's share is {some(sorted(shares[0]))}, in some order: each share is shuffled "
+            "separately. Draw the permutation of all samples first, and then cut it into shares."
         )
         return "shuffle-differs-across-ranks", range(len(shares)), text
     if not is_order:
         return _why_disordered(shares, order, shuffle)
     text = (
-        f"the order is padded with {some(padding)}, but it begins with {some(beginning)}. The "
-        "padding is the order's own beginning"
+        f"the order is padded with {some(padding)}, but it begins with {some(beginning)}. Pad the "
+        "order with its own beginning."
     )
     size = len(shares[0])
     return "padding-wrong", [r for r in range(len(shares)) if (r + 1) * size > num_samples], text
@@ -127,24 +127,24 @@ def _look_at_order(shares: Shares, num_samples: int, shuffle: bool) -> Finding |
 def _why_disordered(shares: Shares, order: list[int], shuffle: bool) -> Finding:
     every = range(len(shares))
     dealt = [share[k] for k in range(len(shares[0])) for share in shares]
-    # Any order will do where it is shuffled: that it was padded, too, tells it from mere chance.
+    # With `shuffle` any order is right. Padding that fits it shows that this is not a coincidence.
     padded = all(index == dealt[k % len(order)] for k, index in enumerate(dealt[len(order) :]))
     if (padded or not shuffle) and _is_order(dealt[: len(order)], shuffle):
         text = (
-            f"rank 0 gets {some(shares[0])}: one in {len(shares)} of the order, dealt out like "
-            "cards. Here each rank takes a chunk of neighbours"
+            f"rank 0 gets {some(shares[0])}, which is one index in {len(shares)}: the order "
+            "is dealt out in turn. Each rank must take a contiguous chunk instead."
         )
         return "not-contiguous", every, text
     if not shuffle and _is_order(order, shuffle=True):
         text = (
-            f"`shuffle` is off, but the ranks' chunks after one another are {some(order)}, not "
-            "0, 1, 2 and so on"
+            f"`shuffle` is off, but the ranks' chunks one after another are {some(order)}. They "
+            "must be 0, 1, 2 and so on."
         )
         return "not-contiguous", every, text
     twice = repeated(order)
     text = (
-        f"{some(twice)} {'comes' if len(twice) == 1 else 'come'} twice before every sample has "
-        "come once. The padding comes after the whole order, and is its own beginning"
+        f"{some(twice)} {verb(twice, 'comes', 'come')} twice before every sample has come once. "
+        "Pad the order at its end, with its own beginning."
     )
     return "padding-wrong", every, text
 
@@ -155,7 +155,7 @@ def _is_order(order: Sequence[int], shuffle: bool) -> bool:
 
 
 def _was_cut_first(shares: Shares, num_samples: int) -> bool:
-    """Tell whether each share holds what it would without shuffling."""
+    """Tell whether each share has the same indices as without shuffling."""
     size = len(shares[0])
     return all(
         sorted(share) == sorted(i % num_samples for i in range(r * size, (r + 1) * size))
@@ -169,15 +169,15 @@ def _all_alike(shares: Shares, num_samples: int) -> bool:
 
 
 def repeated(indices: Sequence[int]) -> list[int]:
-    """Return the indices that come more than once, in time that grows as their number does."""
+    """Return the indices that occur more than once, in linear time."""
     return sorted(index for index, times in Counter(indices).items() if times > 1)
 
 
 def some(indices: Sequence[int]) -> str:
-    """Return the first few indices, and how many there are."""
+    """Return the first few indices as a text, and how many there are."""
     shown = ", ".join(map(str, indices[:SHOWN]))
     return f"{shown}, ... ({len(indices)} in all)" if len(indices) > SHOWN else shown
 
 
 def _are(indices: Sequence[int]) -> str:
-    return f"{some(indices)} {'is' if len(indices) == 1 else 'are'}"
+    return f"{some(indices)} {verb(indices, 'is', 'are')}"

@@ -1,6 +1,6 @@
-"""Mistakes in a whole training, known by its samples, weights, history and lines, a dict a rank.
+"""Mistakes in a whole training, recognised by its samples, weights, history and output.
 
-What a rank came to is as `gradsync.probes.training.spied_training` tells it.
+A run has a dict for each rank, as `gradsync.probes.training.spied_training` returns it.
 """
 
 from __future__ import annotations
@@ -19,51 +19,53 @@ MOMENTA = [*(k / 20 for k in range(1, 20)), 0.99, 0.999]
 
 
 def trained_a_copy(seen: Run, before: Sequence[Any], guide: str) -> Diagnosis | None:
-    """Something was trained on the samples, and the models still are as they came.
+    """Recognise a training after which the models that were passed are unchanged.
 
     Args:
         seen: a training.
-        before: by rank, the weights that its model began with.
+        before: by rank, the weights of its model before the training.
         guide: the heading of GUIDELINES.md on the training.
     """
     same = [close(value["weights"], own, EXACT) for value, own in zip(seen, before, strict=True)]
     if not all(same) or not all(value["trained"] for value in seen):
         return None
     text = (
-        "after training every rank's model is exactly as it was given to train, though the samples "
-        "went through it, or through a copy. Train the model itself: a deep copy has parameters of "
-        "its own, and the optimizer needs those of the model"
+        "After training, every rank's model is exactly as it was before, although the model or a "
+        "copy was called with the samples. Train the model itself: a deep copy has its own "
+        "parameters, and the optimizer needs the parameters of the model."
     )
     return _found("does-not-learn", text, guide, range(len(seen)))
 
 
 def models_differ(seen: Run, guide: str) -> Diagnosis | None:
-    """The ranks do not end with one and the same model."""
+    """Recognise ranks that do not end with the same model."""
     weights = seen[0]["weights"]
     wrong = [n for n in weights if any(not close(v["weights"][n], weights[n]) for v in seen)]
     if not wrong:
         return None
     if set(wrong) <= set(seen[0]["buffers"]):
         text = (
-            f"after training the ranks have the same parameters, but not the same {some(wrong)}: "
-            "buffers belong to a model, too, and are to be rank 0's from the start"
+            f"After training, the ranks have the same parameters but different {some(wrong)}. "
+            "Buffers belong to the model: broadcast them from rank 0 before the training too."
         )
         return _found("buffers-not-broadcast", text, guide, range(len(seen)))
     text = (
-        "after training the ranks have different models: they must start from rank 0's weights "
-        "and make the same steps"
+        "After training, the ranks have different models. They must start from rank 0's weights "
+        "and take the same steps."
     )
     return _found("models-differ", text, guide, range(len(seen)))
 
 
 def with_its_momentum(seen: Run, train: Callable[..., Any]) -> Any:
-    """Return the training of one process that ends as rank 0 did, else that of plain SGD.
+    """Return the one-process training that ends as rank 0 did, or else that of plain SGD.
 
-    SGD is asked for, with a learning rate and no word of momentum: a constant one is right, too.
+    The exercise asks for SGD with a learning rate and does not mention momentum, so a constant
+    momentum is right too.
 
     Args:
-        seen: of a few epochs.
-        train: from settings of `torch.optim.SGD` to what one process comes to, with its `weights`.
+        seen: a training over a few epochs.
+        train: takes settings of `torch.optim.SGD`; returns the result of one process, with
+            `weights`.
     """
     plain = train()
     if close(plain.weights, seen[0]["weights"]):
@@ -81,11 +83,11 @@ def training_mistakes(
     mean: str,
     start: str,
 ) -> list[Rule]:
-    """Return the rules that know a mistake by the weights that the ranks end with.
+    """Return the rules that recognise a mistake by the weights with which the ranks end.
 
     Args:
-        weights_after: what one process ends with that starts from this rank's weights, and takes
-            steps that are so many times as long.
+        weights_after: takes a rank and a factor; returns the weights with which one process ends
+            that starts from this rank's weights and multiplies its steps by the factor.
         case: what was trained on.
         world_size: the number of ranks.
         guide: the heading of GUIDELINES.md on the training.
@@ -99,22 +101,22 @@ def training_mistakes(
     return [
         rule(
             "sum-not-mean",
-            f"steps were {world_size} times too long, as if gradients were summed over "
-            f"{world_size} ranks and not averaged, or the learning rate multiplied by their number",
+            f"The steps were {world_size} times too long: the gradients were summed over the "
+            "ranks and not averaged, or the learning rate was multiplied by their number.",
             mean,
             scale=float(world_size),
         ),
         rule(
             "does-not-learn",
-            "after training the model's weights are those from before: no step was taken, or of "
-            "other parameters than the model's",
+            "After training, the weights are the same as before: there was no optimizer step, or "
+            "the optimizer has other parameters than those of the model.",
             guide,
             scale=0.0,
         ),
         *(
             rule(
                 "wrong-source",
-                f"training started from rank {rank}'s weights, not from rank 0's",
+                f"Training started from rank {rank}'s weights. Start from rank 0's weights.",
                 start,
                 rank=rank,
             )
@@ -125,19 +127,19 @@ def training_mistakes(
 
 
 def batches_divided(seen: Run, batch_size: int, guide: str) -> Diagnosis | None:
-    """The ranks trained on batches of a rank's part of the size that was asked for.
+    """Recognise batches whose size is `batch_size` divided by the number of ranks.
 
     Args:
-        seen: of a training with more in a rank's share than such a part.
-        batch_size: what was asked for, of one rank.
+        seen: a training in which each rank's share is larger than such a batch.
+        batch_size: the argument of `train`, the batch size of one rank.
         guide: the heading of GUIDELINES.md on batches.
     """
     largest = {max(value["sizes"], default=0) for value in seen}
     if largest != {max(1, batch_size // len(seen))} or largest == {batch_size}:
         return None
     text = (
-        f"called with batch_size={batch_size}, {len(seen)} ranks train on batches of "
-        f"{largest.pop()}: `batch_size` is that of one rank already, whatever their number"
+        f"Called with batch_size={batch_size}, {len(seen)} ranks train on batches of "
+        f"{largest.pop()} samples. `batch_size` is the batch size of each rank: do not divide it."
     )
     return _found("batch-size-divided", text, guide, range(len(seen)))
 
@@ -145,12 +147,12 @@ def batches_divided(seen: Run, batch_size: int, guide: str) -> Diagnosis | None:
 def later_steps_differ(
     seen: Run, weights: Any, history: Sequence[Row], guide: str
 ) -> Diagnosis | None:
-    """The first epoch's step is that of one process, and a later one is not.
+    """Recognise a right first epoch that is followed by a wrong step.
 
     Args:
-        seen: of a few epochs.
-        weights: what one process ends with.
-        history: of that process.
+        seen: a training over a few epochs.
+        weights: the weights with which one process ends.
+        history: the history of that process.
         guide: the heading of GUIDELINES.md on the training.
     """
     firsts = [row["val_loss"] for value in seen for row in value["history"][:1] if set(row) >= KEYS]
@@ -158,38 +160,38 @@ def later_steps_differ(
     if ended_right or not firsts or not close(firsts, [history[0]["val_loss"]] * len(firsts)):
         return None
     text = (
-        f"after epoch 0 the model is that of one process, and after epoch {len(history) - 1} it is "
-        "not: each step of each epoch is to be one of SGD, with the same `lr` from the first to "
-        "the last, no decay, and nothing left of the gradients before"
+        "After epoch 0 the model equals that of one process, but after epoch "
+        f"{len(history) - 1} it does not. Every step must be an SGD step with the same `lr`, "
+        "without weight decay and without gradients of earlier steps."
     )
     return _found("differs-from-single-process", text, guide, range(len(seen)))
 
 
 def other_counts(seen: Run, share: int, guide: str) -> Diagnosis | None:
-    """A rank was trained on more samples than its share in all epochs, or on fewer."""
+    """Recognise a rank that trains on more or fewer samples than its share in all epochs."""
     counts = [len(value["trained"]) for value in seen]
     wrong = [rank for rank, count in enumerate(counts) if count != share]
     if not wrong:
         return None
     text = (
-        f"in all epochs together rank {wrong[0]} trains on {counts[wrong[0]]} samples, where "
-        f"its share is {share}: each once an epoch"
+        f"In all epochs together, rank {wrong[0]} trains on {counts[wrong[0]]} samples. It should "
+        f"train on {share}, each sample of its share once in each epoch."
     )
     return _found("differs-from-single-process", text, guide, wrong)
 
 
 def trained_in_evaluation_mode(seen: Run, guide: str) -> Diagnosis | None:
-    """Models that came in evaluation mode were trained in it, if only on some samples."""
+    """Recognise models that were trained in evaluation mode, at least on some samples."""
     wrong = [rank for rank, value in enumerate(seen) if sum(value["sizes"]) < len(value["trained"])]
     if not wrong:
         return None
     text = (
-        "train was given a model in evaluation mode, as it is after an evaluation, and trained it "
-        "in that mode: it has to be switched to training mode first, or dropout and BatchNorm do "
-        "not train"
+        "train was called with a model in evaluation mode, as it is after an evaluation, and "
+        "trained it in that mode. Then dropout and BatchNorm behave as in evaluation. Switch the "
+        "model to training mode first."
     )
     return _found("mode-not-restored", text, guide, wrong)
 
 
 def _found(code: str, text: str, guide: str, ranks: Sequence[int] = ()) -> Diagnosis:
-    return Diagnosis(code, tuple(ranks), f"{text}", guide=guide)
+    return Diagnosis(code, tuple(ranks), text, guide=guide)

@@ -1,4 +1,4 @@
-"""Values of any shape held against each other, to the rounding of their own dtype."""
+"""Compare values of any structure, up to the rounding of their dtypes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 # A sum of N terms in another order is off by at most N roundings of its largest partial sum, and a
-# correct answer may carry numbers through float32, torch's default, whatever the model's dtype is.
-# 64 such roundings are 8e-6 of the largest element: mistakes are off by a hundredth at least.
+# correct answer may convert numbers to float32, torch's default, whatever the model's dtype is.
+# 64 such roundings are 8e-6 of the largest element; mistakes are off by at least a hundredth.
 ROUNDINGS = 64.0
 FLOAT32 = 2.0**-23
 COARSER = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -17,7 +17,7 @@ EXACT = 0.0
 
 
 def differing_ranks(seen: Sequence[Any], expected: Sequence[Any], roundings: float) -> list[int]:
-    """Return the ranks whose value is not the expected one."""
+    """Return the ranks whose value differs from the expected one."""
     return [
         rank
         for rank, (value, wanted) in enumerate(zip(seen, expected, strict=True))
@@ -26,7 +26,7 @@ def differing_ranks(seen: Sequence[Any], expected: Sequence[Any], roundings: flo
 
 
 def close(value: Any, wanted: Any, roundings: float = ROUNDINGS) -> bool:
-    """Tell whether two values agree: numbers to `roundings`, all else exactly."""
+    """Tell whether two values agree: numbers up to `roundings`, anything else exactly."""
     if isinstance(wanted, Mapping):
         return (
             isinstance(value, Mapping)

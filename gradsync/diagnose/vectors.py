@@ -1,4 +1,4 @@
-"""What ranks ended with, as vectors: dicts of arrays, one a rank, laid out by name."""
+"""The ranks' results as vectors: a dict of arrays for each rank, in the order of the names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradsync.diagnose.values import array, close
 
 
 def common_factor(values: list[Any], expected: list[Any]) -> float | None:
-    """Return c where all of `values` are c times `expected`."""
+    """Return c if all of `values` are c times `expected`, otherwise None."""
     one, other = flat(values), flat(expected)
     if one is None or other is None or one.shape != other.shape or not other.any():
         return None
@@ -20,7 +20,7 @@ def common_factor(values: list[Any], expected: list[Any]) -> float | None:
 
 
 def flat(values: Sequence[Any]) -> np.ndarray[Any, Any] | None:
-    """Return all numbers of a list of dicts in one vector, by name."""
+    """Return all numbers of a list of dicts as one vector, in the order of the names."""
     arrays = [
         array(value[name])
         for value in values

@@ -1,4 +1,4 @@
-"""Mistakes in waiting for what was started, and for ranks that had better come all the same."""
+"""Mistakes in waiting for a collective, or for ranks that skip one."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 from gradsync.diagnose import Rule
 from gradsync.ranks.wording import line_text
 from gradsync.records import Collective, Diagnosis, Observation
-from gradsync.text import ranks_text
+from gradsync.text import full_stop, ranks_text
 
 Call = tuple[int, int]  # the rank, and which of its calls
-UNAWAITED = ("send", "barrier")  # who starts one of these may have no use for its end
+UNAWAITED = ("send", "barrier")  # they leave no result that a rank must wait for
 
 
 def nobody_waited(
     seen: Observation, guide: str, chosen: Callable[[Collective], bool] | None = None
 ) -> Diagnosis | None:
-    """A rank entered a collective that leaves a result, and went on without knowing it complete.
+    """Recognise a collective with a result that a rank uses without waiting for it.
 
-    Whether the result was there all the same is luck, so what came of it is no evidence.
+    Whether the result was there anyway is a race, so right values are no evidence.
     """
     chosen = chosen or leaves_a_result
     calls = {
@@ -30,16 +30,16 @@ def nobody_waited(
     exits = {(event.rank, event.call): event for event in seen.events if event.kind == "exit"}
     if kept := [call for call in calls if call not in exits]:
         open_still = (
-            "what it is to bring may not be there yet"
+            "its tensor may not contain the received data"
             if calls[kept[0]].op == "recv"
-            else "what it leaves is not what the ranks' meeting gives"
+            else "its tensor may not contain the result"
         )
-        text = f"is never waited for: until it is complete, {open_still}"
+        text = f"is never waited for. Until it is complete, {open_still}. Wait for it first."
         return _unwaited(calls, kept, text, guide)
     if touched := [call for call in calls if exits[call].touched]:
         text = (
-            "was not known to be complete when the rank changed the tensor that it had put in: "
-            "which of the two comes last is luck. Wait first, then go on with what came"
+            "was not known to be complete when the rank changed its tensor, so the outcome is a "
+            "race. Wait for it before you change the tensor."
         )
         return _unwaited(calls, touched, text, guide)
     return None
@@ -50,16 +50,20 @@ def _unwaited(
 ) -> Diagnosis:
     first = calls[which[0]]
     what = f" ({first.label})" if first.label else ""
-    told = f"the {first.op} that starts at {line_text(first)}{what} {text}"
+    told = f"The {first.op} that starts at {line_text(first)}{what} {text}"
     ranks = tuple(sorted({rank for rank, _ in which}))
     return Diagnosis("no-rank-waits", ranks, told, first.where, guide)
 
 
 def raised_before_it_waited(rank: int, what: str, guide: str) -> Rule:
-    """Return the rule for a rank that raised while what it had started was under way.
+    """Return the rule for a rank that raised before it waited for a collective that it started.
 
-    Only a rank that has nothing of its own to go on with: any other may have raised for a reason
-    that has to do with no collective.
+    Use it only for a rank without data: any other may have raised for an unrelated reason.
+
+    Args:
+        rank: the rank.
+        what: what it has, "no sample".
+        guide: the heading of GUIDELINES.md to read.
     """
 
     def rule(seen: Observation, _expected: object) -> Diagnosis | None:
@@ -79,8 +83,9 @@ def raised_before_it_waited(rank: int, what: str, guide: str) -> Rule:
         if not where:
             return None
         text = (
-            f"{told.explanation} That rank has {what}, and had yet to wait for what it started at "
-            f"{where[0]}: until that is complete, it has nothing from the other ranks"
+            f"{full_stop(told.explanation)} This rank has {what}, and did not wait for the "
+            f"collective that it started at {where[0]}. Until that is complete, it has no data of "
+            "the other ranks. Wait for it before you use the result."
         )
         return Diagnosis("no-rank-waits", told.ranks, text, where[0], guide)
 
@@ -92,10 +97,10 @@ def leaves_a_result(collective: Collective) -> bool:
 
 
 def stepped_too_early(calls: Sequence[Sequence[Sequence[str]]], guide: str) -> Rule:
-    """Return the rule for wrong weights after an optimizer's step that nobody had waited before.
+    """Return the rule for wrong weights after an optimizer step before `finish()` has waited.
 
     Args:
-        calls: by rank and step of the training, what was called in order: "finish" or "step".
+        calls: by rank and step of the training, the calls in order: "finish" or "step".
         guide: the heading of GUIDELINES.md to read.
     """
     taken = [(rank, order) for rank, steps in enumerate(calls) for order in steps]
@@ -105,11 +110,11 @@ def stepped_too_early(calls: Sequence[Sequence[Sequence[str]]], guide: str) -> R
         if expected is None or not early:
             return None
         late = any("finish" in order for _, order in early)
-        when = "before finish() of the averager" if late else "and finish() of the averager never"
+        when = "before finish() of the averager" if late else "without finish() of the averager"
         text = (
-            f"optimizer.step() is called {when}: until finish() has waited for the buckets, they "
-            "may still be on their way, and what is in `grad` is not the mean over the ranks. "
-            "finish() comes after the last microbatch, and optimizer.step() after finish()"
+            f"optimizer.step() is called {when}. Until finish() has waited for the buckets, their "
+            "collectives may still be running, and `grad` is not the mean over the ranks. Call "
+            "finish() after the last microbatch, and optimizer.step() after finish()."
         )
         ranks = tuple(sorted({rank for rank, _ in early}))
         return Diagnosis("no-rank-waits", ranks, text, guide=guide)
@@ -118,7 +123,7 @@ def stepped_too_early(calls: Sequence[Sequence[Sequence[str]]], guide: str) -> R
 
 
 def stepped_too_often(calls: Sequence[Sequence[Sequence[str]]], guide: str) -> Rule:
-    """Return the rule for a wrong result of a batch for which the optimizer stepped repeatedly.
+    """Return the rule for a wrong result if the optimizer stepped more than once for a batch.
 
     Args:
         calls: as for `stepped_too_early`.
@@ -131,8 +136,8 @@ def stepped_too_often(calls: Sequence[Sequence[Sequence[str]]], guide: str) -> R
         if expected is None or not ranks:
             return None
         text = (
-            f"optimizer.step() is called {counts[ranks[0]]} times for one batch: the gradients of "
-            "all microbatches add up first, and then comes one step"
+            f"optimizer.step() is called {counts[ranks[0]]} times for one batch. Add up the "
+            "gradients of all microbatches first, and then take one step."
         )
         return Diagnosis("accumulation-ignored", ranks, text, guide=guide)
 
@@ -140,7 +145,13 @@ def stepped_too_often(calls: Sequence[Sequence[Sequence[str]]], guide: str) -> R
 
 
 def stayed_away_with_nan(rank: int, what: str, guide: str) -> Rule:
-    """Return the rule for a rank that came until it alone had something that is no number."""
+    """Return the rule for a rank that skipped a collective because only it had a NaN.
+
+    Args:
+        rank: the rank.
+        what: what is NaN, "a loss".
+        guide: the heading of GUIDELINES.md to read.
+    """
 
     def rule(seen: Observation, _expected: object) -> Diagnosis | None:
         failure = seen.failure
@@ -148,9 +159,9 @@ def stayed_away_with_nan(rank: int, what: str, guide: str) -> Rule:
         if told is None or told.ranks != (rank,) or not seen.collectives(rank):
             return None
         text = (
-            f"{told.explanation} {ranks_text([rank]).capitalize()} alone had {what} that is no "
-            "number. Whether to skip it is for all ranks to decide alike: who skips alone leaves "
-            "the others waiting"
+            f"{full_stop(told.explanation)} Only {ranks_text([rank])} had {what} that is NaN. All "
+            "ranks must decide together whether to skip: if one rank skips alone, the others wait "
+            "for it."
         )
         return Diagnosis(told.code, told.ranks, text, told.where, guide)
 

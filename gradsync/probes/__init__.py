@@ -1,4 +1,4 @@
-"""What a suite's probes need on the ranks; it imports nothing that is slow to start."""
+"""Helpers that the suites' probes need on the ranks; this module imports nothing slow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 @dataclass(frozen=True)
 class Info:
-    """Who a rank is, as a trainer's `RankInfo` says it, each on a machine of its own."""
+    """A rank's fields, as in a trainer's `RankInfo`, with each rank on its own machine."""
 
     rank: int
     world_size: int
@@ -26,26 +26,26 @@ class Info:
 
 
 def raised(call: Callable[[], Any]) -> Exception | None:
-    """Return the exception that a call ends in, None where it returns.
+    """Return the exception that a call raises, or None if it returns.
 
     Raises:
-        NotImplementedError: what is called is still to be written.
+        NotImplementedError: the called function is still to be written.
     """
     try:
         call()
     except NotImplementedError:
         raise
-    except Exception as error:  # noqa: BLE001 - which one it is, is the answer
+    except Exception as error:  # noqa: BLE001 - the type of the exception is the answer
         return error
     return None
 
 
 def salt_hashes(salt: int) -> None:
-    """Have the hashes of texts differ, as in processes that are not forked from the same one."""
+    """Make the hashes of strings differ, as in processes that were not forked from the same one."""
     plain = builtins.hash
 
     def salted_hash(value: Hashable) -> int:
-        is_text = "'" in repr(value) or '"' in repr(value)  # or holds one: those hashes are salted
+        is_text = "'" in repr(value) or '"' in repr(value)  # or contains one: these are salted
         return plain((salt, repr(value))) if is_text else plain(value)
 
     builtins.hash = salted_hash

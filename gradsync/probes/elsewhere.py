@@ -1,4 +1,4 @@
-"""Batches on another device than the model, told on a machine that has but one."""
+"""Batches on another device than the model, tested on a machine with only one device."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from gradsync.probes.gpus import Gpus, imported_anew
 
-ELSEWHERE = "meta"  # a kind of device that torch has everywhere
+ELSEWHERE = "meta"  # a device type that torch always has
 COPY = "aten.copy_.default"  # by name, since probes are pickled
 
 
-class MovedToGpu(Exception):  # noqa: N818 - what was done, which may be right elsewhere
-    """A tensor was to be moved to a GPU."""
+class MovedToGpu(Exception):  # noqa: N818 - it is not always a mistake
+    """A tensor was moved to a GPU."""
 
 
 class Elsewhere(Tensor):
-    """A tensor that says it is on another device: one can move it away, not mix it with others.
+    """A tensor that pretends to be on another device: it can be moved, but not mixed with others.
 
-    A GPU it can't be moved to: who tries gets a `MovedToGpu`.
+    Moving it to a GPU raises `MovedToGpu`.
     """
 
     there: Tensor
@@ -36,7 +36,7 @@ class Elsewhere(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Do as any tensor, but for a way to a GPU, which torch would refuse for lack of one."""
+        """Do the same as any tensor, except for a move to a GPU, which torch would refuse."""
         to = None
         if func is Tensor.to:
             to = torch._C._nn._parse_to(*args[1:], **kwargs or {})[0]
@@ -45,11 +45,11 @@ class Elsewhere(Tensor):
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **kwargs or {})
 
-    @classmethod  # torch's own says nothing of the class
+    @classmethod  # torch does not declare it as one
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Compute on what is behind it; the result is elsewhere, too, unless it was moved."""
+        """Compute with the real tensor; the result is elsewhere too, unless it was moved."""
         options = kwargs or {}
         mixed = any(type(leaf) is not cls for leaf in tree_flatten([args, options])[0] if _is(leaf))
         to = options.get("device")
@@ -69,7 +69,7 @@ def _behind(values: Any) -> Any:
 
 
 class Noting(nn.Linear):
-    """A layer of float64 that notes the kinds of devices that its inputs are on."""
+    """A layer of float64 that records the device types of its inputs."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs, dtype=torch.float64)
@@ -81,11 +81,11 @@ class Noting(nn.Linear):
 
 
 def devices_met(trainer: ModuleType, inputs: Tensor, targets: Tensor) -> dict[str, Any]:
-    """Return the devices of what `train_step` gives a model on the CPU, and a loss function.
+    """Return the devices of what `train_step` passes to a model on the CPU and a loss function.
 
-    `at_home` are those of a batch that is there, `away` these and those of one that is elsewhere,
-    on a machine that seems to have GPUs: what has to move there is imported anew, since it may
-    have asked for them when it was.
+    `at_home` are the devices for a batch on the CPU. `away` adds those for a batch elsewhere, on a
+    machine that seems to have GPUs. The submission is imported again for this, since it may query
+    the GPUs on import.
     """
     model = Noting(inputs.shape[1], int(targets.max()) + 1)
     wanted: list[str] = []
@@ -103,6 +103,6 @@ def devices_met(trainer: ModuleType, inputs: Tensor, targets: Tensor) -> dict[st
         imported_anew(trainer).train_step(model, batch, loss_fn, optimizer)
     except MovedToGpu:
         model.met.append("cuda")
-    except Exception:  # noqa: BLE001, S110 - of devices that do not fit
+    except Exception:  # noqa: BLE001, S110 - devices that do not fit each other
         pass
     return {"at_home": at_home, "away": {"inputs": model.met, "targets": wanted}}

@@ -1,4 +1,4 @@
-"""A model that notes how it is called, and what an evaluation does to it and around it."""
+"""A model that records how it is called, and what an evaluation does to it and its surroundings."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Call(NamedTuple):
     """How a model was called."""
 
     training: tuple[bool, bool]  # the modes: of the model itself, and of the layer in it
-    tracked: bool  # whether its outputs keep what their gradients need
+    tracked: bool  # whether the outputs track gradients
     samples: int
 
 
 class Spy(nn.Module):
-    """A linear classifier of float64 that notes how it was called; always the same weights.
+    """A linear classifier of float64, always with the same weights, that records its calls.
 
-    A module beside the layer has a mode of its own, as a frozen BatchNorm has.
+    Its module `frozen` has its own mode, like a frozen BatchNorm.
     """
 
     def __init__(self) -> None:
@@ -44,10 +44,10 @@ class Spy(nn.Module):
 
 
 def tells_predictions_apart(batches: Iterable[tuple[Tensor, Tensor]]) -> bool:
-    """Tell whether, of a spy's outputs, only those of the likeliest class hit that many targets.
+    """Tell whether only the likeliest class of a spy's outputs hits that many targets.
 
-    Others are: of the unlikeliest, of the likeliest sample (`argmax` along the wrong dimension, or
-    without one), of always the first class; and the misses.
+    Wrong predictions are the unlikeliest class, the likeliest sample (`argmax` along the wrong
+    dimension, or without one), always the first class, and counting the misses.
     """
     model, hits = Spy(), torch.zeros(6, dtype=torch.int64)
     for inputs, targets in batches:
@@ -75,20 +75,20 @@ def numbers(result: Any) -> dict[str, float]:
 
 
 def modes_of(model: nn.Module) -> dict[str, bool]:
-    """Return whether each module is in training mode, by name; that of the model itself is ""."""
+    """Return whether each module is in training mode, by name; the model's own name is ""."""
     return {name: module.training for name, module in model.named_modules()}
 
 
 def spied_evaluation(rank: int, evaluate: Callable[[nn.Module, nn.Module], Any]) -> dict[str, Any]:
-    """Evaluate a spy that has a gradient, and a frozen bias, by cross-entropy.
+    """Evaluate a spy that has a gradient and a frozen bias, by cross-entropy.
 
-    On rank 1 the spy is in evaluation mode, elsewhere only its module `frozen` is.
+    On rank 1 the spy is in evaluation mode, on other ranks only its module `frozen` is.
 
     Returns:
-        `result`, what was returned; `calls` of the model; `switched`, the names of the modules that
-        are left in another mode; `kept_grad`, whether it is as it was; `kept_frozen`, whether the
-        same parameters are trainable as before; `kept_tracking`, whether gradients are still
-        tracked; the `reduction` that the loss is left with.
+        `result`, the returned value; `calls` of the model; `switched`, the names of the modules
+        that are left in another mode; `kept_grad`, whether the gradients are as before;
+        `kept_frozen`, whether the same parameters are trainable as before; `kept_tracking`,
+        whether gradients are still tracked; the `reduction` of the loss function afterwards.
     """
     model, loss_fn = Spy().train(rank != 1), nn.CrossEntropyLoss()
     model.frozen.eval()

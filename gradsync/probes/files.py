@@ -1,4 +1,4 @@
-"""What befalls a checkpoint: a full disk, changes on the way, code that is put in."""
+"""What happens to checkpoint files: a full disk, changes during a save, code in a file."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from typing import Any
 import torch
 
 DONE = {"os.remove": "removed", "os.rename": "renamed", "os.truncate": "emptied"}
-HARMS = frozenset(DONE.values())  # what a file that is to stay whole must not suffer
+HARMS = frozenset(DONE.values())  # changes that the former checkpoint must not suffer
 REFUSED = re.compile(r"GLOBAL (torch\.(?:nn|optim)\.\S+)")
-NO_FOLDERS = (-1, -1)  # the descriptors of open folders that a rename's paths begin at
+NO_FOLDERS = (-1, -1)  # a rename whose paths are not relative to open folders
 
 
 def limit_writes(size: int) -> None:
-    """Make writing more than `size` bytes to a file fail on this rank, as a full disk does."""
+    """Make writing more than `size` bytes to a file fail on this rank, as on a full disk."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
 
 
 def lift_limit() -> None:
-    """Let this rank write as much again as before `limit_writes`."""
+    """Let this rank write as much as before `limit_writes`."""
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
 
 def file_changes() -> list[tuple[str, Path]]:
-    """Return a list that grows from now on: what is done to a file, and its absolute path.
+    """Return a list that records what is done to files from now on, with absolute paths.
 
     A file is `removed`, `renamed` (from this path), `emptied`, `made`, or `brought` (to this path,
-    out of a folder that is neither its own nor within that). Only what Python does is noted, not
-    what torch writes by itself.
+    from a folder that is neither its own nor inside that). Only Python's own calls are recorded,
+    not what torch's C++ code writes.
     """
     changes: list[tuple[str, Path]] = []
 
@@ -57,7 +57,7 @@ def file_changes() -> list[tuple[str, Path]]:
 
 
 def content_of(path: str) -> bytes:
-    """Return what a file holds, nothing where there is none."""
+    """Return the content of a file, or nothing if there is no file."""
     try:
         return Path(path).read_bytes()
     except OSError:
@@ -65,16 +65,16 @@ def content_of(path: str) -> bytes:
 
 
 def refused_in(path: str, load: Callable[[], Any]) -> str | None:
-    """Return the class of torch's modules or optimizers for which nobody can safely read a file.
+    """Return the class in torch's modules or optimizers that prevents loading a file safely.
 
-    None where torch reads it as tensors and plain values, or it is no file of torch's, or `load`
-    allows by itself what it needs, so that it reads it though torch may run nothing from it.
+    None means that torch loads the file as tensors and plain values, that it is not a file of
+    torch's, or that `load` itself allows what it needs and loads it although torch may run nothing.
     """
     try:
         torch.load(path, weights_only=True)
     except pickle.UnpicklingError as error:
         found = REFUSED.search(str(error))
-    except Exception:  # noqa: BLE001 - another format altogether
+    except Exception:  # noqa: BLE001 - it has another format
         return None
     else:
         return None
@@ -83,7 +83,7 @@ def refused_in(path: str, load: Callable[[], Any]) -> str | None:
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
     try:
         load()
-    except Exception:  # noqa: BLE001 - also where it is still to be written
+    except Exception:  # noqa: BLE001 - also if it is still to be written
         return found[1]
     else:
         return None
@@ -92,12 +92,12 @@ def refused_in(path: str, load: Callable[[], Any]) -> str | None:
 
 
 def _place(path: Path) -> Path:
-    """Return the whole path; a link at its end is not followed, since the link is what goes."""
+    """Return the absolute path without following a link at its end: the link itself is changed."""
     return path.parent.resolve() / path.name
 
 
 def _opened(flags: Any) -> str | None:
-    """Return what becomes of a file that is opened so."""
+    """Return what opening a file with these flags does to it, if anything."""
     if not isinstance(flags, int):
         return None
     if flags & os.O_TRUNC:
@@ -113,9 +113,9 @@ class Bomb:
 
 
 def files_with_code(entries: Mapping[str, Any]) -> list[bytes]:
-    """Return files that leave a file `ran` when they are read without care.
+    """Return files that create a file `ran` if they are loaded without care.
 
-    One is as torch saves a dict, with `entries` in it, the other a pickle of nothing but code.
+    One is saved by torch as a dict with `entries`, the other is a pickle with only code.
     """
     whole = io.BytesIO()
     torch.save({**entries, "more": Bomb()}, whole)

@@ -1,4 +1,4 @@
-"""A place that one rank passes last, when others that do not wait for it have long gone on."""
+"""A gate that one rank passes last, when all ranks that do not wait for it have long finished."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-STEP = 0.01  # seconds between two looks at the others
-REST = 0.2  # seconds in which none of them has anything to do
-COMING = 5.0  # seconds for one to come
-RESTING = 3.0  # seconds for all to have rested: whoever waits may well be busy with it
-IDLE = "SZX"  # asleep, or at its end; not running, kept from it, stopped or at a disk
+STEP = 0.01  # seconds between two checks of the other ranks
+REST = 0.2  # seconds for which the other ranks must be idle
+COMING = 5.0  # seconds for a rank to arrive
+RESTING = 3.0  # seconds for all to become idle: a rank may wait in a busy loop
+IDLE = "SZX"  # asleep or ended; not running, waiting for a core, stopped or waiting for a disk
 
 
 def pass_gate(gate: Path | str, rank: int, world_size: int, *, last: int) -> None:
-    """Come to a gate, and go through; the rank `last` when no other has anything left to do."""
+    """Pass a gate; the rank `last` passes it when no other rank has anything left to do."""
     Path(f"{gate}-{rank}").write_text(str(os.getpid()))
     if rank == last:
         others = [wait_for(gate, other) for other in range(world_size) if other != last]
@@ -24,7 +24,7 @@ def pass_gate(gate: Path | str, rank: int, world_size: int, *, last: int) -> Non
 
 
 def wait_for(gate: Path | str, rank: int) -> int | None:
-    """Return when a rank has come to a gate: its process id; None if it does not come."""
+    """Wait until a rank arrives at a gate; return its process id, or None if it does not arrive."""
     place = Path(f"{gate}-{rank}")
     until = time.monotonic() + COMING
     while time.monotonic() < until:
@@ -35,10 +35,10 @@ def wait_for(gate: Path | str, rank: int) -> int | None:
 
 
 def let_rest(processes: Iterable[int]) -> None:
-    """Return when these processes have had nothing to do for a while, this thread apart.
+    """Wait until these processes have been idle for a while, apart from this thread.
 
-    Who waits for another sleeps meanwhile, and so does who is through with all that it does. Who
-    would go on does not, though a busy machine keep it from a core for long.
+    A rank that waits for another one sleeps, and so does a rank that has finished. A rank with
+    work to do does not sleep, even if a busy machine gives it no core for a long time.
     """
     watched = list(processes)
     until = time.monotonic() + RESTING
@@ -50,7 +50,7 @@ def let_rest(processes: Iterable[int]) -> None:
 
 
 def _is_idle(process: int) -> bool:
-    """Tell whether the threads of a process sleep, or it is gone; True where nobody can say.
+    """Tell whether a process's threads sleep, or it has ended; True if the system can't tell.
 
     The source is `/proc/PID/task/TID/stat` (proc(5)): the state comes after the name.
     """
@@ -58,6 +58,6 @@ def _is_idle(process: int) -> bool:
     try:
         threads = [it for it in Path(f"/proc/{process}/task").iterdir() if it.name != me]
         states = [(it / "stat").read_text().rpartition(")")[2].split()[0] for it in threads]
-    except OSError:  # there is no such place, or a thread has just ended
+    except OSError:  # the system has no such file, or a thread has just ended
         return True
     return all(state in IDLE for state in states)

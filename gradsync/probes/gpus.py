@@ -1,4 +1,4 @@
-"""What a setup takes on a machine with GPUs, told on one that has none."""
+"""What `setup_distributed` uses on a machine with GPUs, tested on one without."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ COUNT = 8
 
 
 class Gpus:
-    """GPUs that can be asked for and chosen, and not computed on.
+    """Simulated GPUs, which can be queried and selected but not used for computing.
 
     Attributes:
-        pinned: the CUDA devices that were set, as texts.
-        started: the backends that groups were started on; "" where torch was to choose.
-        tried: whether somebody has computed on one in vain. What it does after that says nothing.
+        pinned: the CUDA devices that were set, as strings.
+        started: the backends of the groups that were started; "" if torch was to choose.
+        tried: whether code tried to compute on a GPU. What it does after that is not judged.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Gpus:
         self.tried = False
 
     def pin(self, device: Any) -> None:
-        """Take a device as the current one, if it is one of CUDA's with a number."""
+        """Record the current device, if it is a CUDA device with a number."""
         text = str(device) if isinstance(device, (str, torch.device)) else f"cuda:{int(device)}"
         if text.startswith("cuda:"):
             self.pinned.append(text)
@@ -40,7 +40,7 @@ class Gpus:
         return int(self.pinned[-1].removeprefix("cuda:")) if self.pinned else 0
 
     def refuse(self) -> None:
-        """Fail as torch does where it has no CUDA."""
+        """Raise the error of a torch without CUDA."""
         self.tried = True
         raise AssertionError("Torch not compiled with CUDA enabled")
 
@@ -48,7 +48,7 @@ class Gpus:
         return self.started[-1] or "nccl"
 
     def appear(self) -> None:
-        """Be what torch tells of this machine from now on, to all but its groups."""
+        """Replace torch's functions that report devices, apart from process groups."""
         known = {
             "is_available": lambda: True,
             "device_count": lambda: COUNT,
@@ -62,12 +62,12 @@ class Gpus:
             "_lazy_init": self.refuse,
             "is_built": lambda: True,
         }
-        built = sys.modules["torch.backends.cuda"]  # by its name, since probes are pickled
+        built = sys.modules["torch.backends.cuda"]  # by name, since probes are pickled
         for owner in (torch.cuda, torch.accelerator, built):
             _replace(owner, known)
 
     def install(self) -> None:
-        """Appear, and be what groups are started for from now on; they are on gloo all the same."""
+        """Replace torch's functions, also those that start groups: these use gloo in fact."""
         self.appear()
         start = dist.init_process_group
 
@@ -84,24 +84,24 @@ class Gpus:
             "is_nccl_available": lambda: True,
             "init_process_group": init_process_group,
             "get_backend": self.backend,
-            "barrier": lambda *_, **__: None,  # of a single rank
+            "barrier": lambda *_, **__: None,  # there is a single rank
         }
         _replace(dist, known)
 
 
 def _replace(module: ModuleType, known: dict[str, Any]) -> None:
-    """Put these in the place of what the module has by their names."""
+    """Replace these functions where the module has them."""
     for name in known.keys() & vars(module).keys():
         setattr(module, name, known[name])
 
 
 def taken_among_gpus(trainer: ModuleType, *place: Any) -> dict[str, Any]:
-    """Return what `setup_distributed` takes where there are GPUs: `pinned`, `backends`, `returned`.
+    """Return `pinned`, `backends` and `returned` of `setup_distributed` on simulated GPUs.
 
-    The submission is imported anew, since it may have asked for GPUs when it was. It may fail
-    halfway; what it had taken by then is told, and `returned` is None then, else a list of one
-    text. Where it chooses among the GPUs by a variable of the environment, none is `pinned`, and
-    only the kind of the one that it returned is told.
+    The submission is imported again, since it may query the GPUs on import. If it fails, the result
+    has what was used until then, and `returned` is None; otherwise it is a list of one string. If
+    it selects a GPU with an environment variable, none is `pinned`, and `returned` only tells
+    whether it is the CPU.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus, returned = Gpus(), None
@@ -120,7 +120,7 @@ def taken_among_gpus(trainer: ModuleType, *place: Any) -> dict[str, Any]:
 
 
 def imported_anew(module: ModuleType) -> ModuleType:
-    """Import a module, and those of its folder that it imports, as if for the first time."""
+    """Import a module again, and the modules in its folder that it imports."""
     folder = f"{Path(str(module.__file__)).parent}{os.sep}"
     for name, known in list(sys.modules.items()):
         if str(getattr(known, "__file__", "")).startswith(folder):

@@ -1,4 +1,4 @@
-"""A learner's files compiled and imported on a rank, and what is still to be written in them."""
+"""Compile and import a learner's files on a rank, and find what is still to be written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def load_files(paths: list[str]) -> list[tuple[bytes | None, list[str]]]:
-    """Compile and import files; return what Python keeps of each in `__pycache__`, and its stubs.
+    """Compile and import files; return each file's bytecode, if any, and the names of its stubs.
 
     Raises:
         BaseException: whatever an import raises.
@@ -46,7 +46,7 @@ def _is_stub(node: ast.stmt) -> bool:
 
 
 def _is_empty(node: ast.stmt) -> bool:
-    """Tell whether a statement only stands where a body is to come."""
+    """Tell whether a statement is only a placeholder for a body."""
     match node:
         case ast.Pass() | ast.Expr(ast.Constant()):  # a docstring, or ...
             return True

@@ -1,4 +1,4 @@
-"""Where a rank has connected to."""
+"""The addresses to which a rank has connected."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ ESTABLISHED = "01"
 
 
 def connected_to(port: int) -> list[str]:
-    """Return the addresses that this process has connections to, at a port.
+    """Return the addresses to which this process has connections at a port.
 
-    There are none where the system does not tell.
+    The list is empty if the system does not show them.
     """
     own = {_target(entry) for entry in Path("/proc/self/fd").glob("*")}
     rows = [line.split() for table in ("tcp", "tcp6") for line in _lines(f"/proc/self/net/{table}")]
@@ -25,7 +25,7 @@ def connected_to(port: int) -> list[str]:
 
 
 def _address(digits: str) -> str:
-    """Return an address of the system's table: words of 8 digits, in the machine's byte order."""
+    """Return an address from the system's table: words of 8 digits in the machine's byte order."""
     words = [int(digits[start : start + 8], 16) for start in range(0, len(digits), 8)]
     address = ipaddress.ip_address(struct.pack(f"={len(words)}I", *words))
     return str(getattr(address, "ipv4_mapped", None) or address)
@@ -41,5 +41,5 @@ def _lines(table: str) -> list[str]:
 def _target(entry: Path) -> str:
     try:
         return str(entry.readlink())
-    except OSError:  # closed meanwhile
+    except OSError:  # it was closed in the meantime
         return ""

@@ -1,4 +1,4 @@
-"""A process group that connects no sooner than it has to, as nccl does, on a machine without."""
+"""A process group that, like nccl, connects only when it must, for machines without nccl."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_process_group_name
 
 COMMUNICATION = re.compile("_?all|_?reduce|barrier|broadcast|gather|recv|scatter|send")
-RENAMED = {  # of what gloo has by the former names alone
+RENAMED = {  # methods that gloo has only under their former names
     "all_gather_single": "_allgather_base",
     "all_to_all_single": "alltoall_base",
     "reduce_scatter_single": "_reduce_scatter_base",
@@ -19,9 +19,9 @@ RENAMED = {  # of what gloo has by the former names alone
 
 
 class LazyGroup(dist.ProcessGroup):
-    """Is gloo, but connects to the other ranks no sooner than the first collective needs it.
+    """A gloo group that connects to the other ranks only when the first collective needs it.
 
-    That is at once, or for an asynchronous one when its handle is asked for anything.
+    A synchronous collective connects at once, an asynchronous one when its handle is used.
     """
 
     def __init__(self, store: Any, rank: int, world_size: int, timeout: timedelta) -> None:
@@ -34,7 +34,7 @@ class LazyGroup(dist.ProcessGroup):
 
     @property
     def group_name(self) -> str:  # type: ignore[override]
-        """Return the name by which functional collectives find it; torch's has none here."""
+        """Return the name by which functional collectives find the group; torch sets none here."""
         return _get_process_group_name(self)
 
     def __getattribute__(self, name: str) -> Any:
@@ -55,7 +55,7 @@ class LazyGroup(dist.ProcessGroup):
 
 
 class LazyWork:
-    """The handle of a collective that starts when it is first asked for something."""
+    """The handle of a collective that starts when the handle is first used."""
 
     def __init__(self, start: Callable[[], Any]) -> None:
         self._start = start

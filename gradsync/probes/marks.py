@@ -1,4 +1,4 @@
-"""Marks among a rank's collectives, for `gradsync.diagnose.buckets` to tell before from after."""
+"""Marks among a rank's collectives, which `gradsync.diagnose.buckets` uses to order the others."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import torch.distributed as dist
 
 
 def mark(group: Any, number: int) -> None:
-    """Leave a mark, in a group of its own; every rank of it has to."""
+    """Leave a mark in a separate group; every rank of the group must call this."""
     dist.all_reduce(torch.zeros(1, 1, number, dtype=torch.int8), group=group)

@@ -1,4 +1,4 @@
-"""What a tensor holds that nobody has written to."""
+"""Make the content of uninitialised tensors visible."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import torch
 
 
 def spoil_new_memory() -> None:
-    """Have this process find NaN in new memory: zeros there, as there often are, are luck."""
-    torch.set_deterministic_debug_mode("warn")  # unlike its twin it imports no compiler
+    """Fill new memory with NaN in this process; it often contains zeros, by coincidence."""
+    torch.set_deterministic_debug_mode("warn")  # the other function for this imports the compiler

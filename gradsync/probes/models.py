@@ -1,4 +1,4 @@
-"""Models with all that a broadcast can forget, and with what differs from rank to rank."""
+"""Models with everything that a broadcast can forget, and with differences between ranks."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from torch import Tensor, nn
 from gradsync.probes.seeding import seed_weights
 
 BUFFERS = ["1.running_mean", "1.running_var", "1.num_batches_tracked", "mask"]
-FIRST_PLACE = 5  # buffers begin at 0 or 16 in a small set, and so do parameters with an address
+FIRST_PLACE = 5  # in a small set, buffers are at 0 or 16, like parameters hashed by address
 
 
 class Placed(nn.Parameter):
-    """A parameter with a place of its own in a set, as an address gives it one."""
+    """A parameter with a chosen place in a set; normally its address decides the place."""
 
-    place: int | None = None  # a copy's is that of its address
+    place: int | None = None  # None: the address decides, as for a copy
 
     def __hash__(self) -> int:
         return id(self) if self.place is None else self.place
 
 
 def place(number: int, rank: int, count: int) -> int:
-    """Return the place of one of `count` parameters, by which each rank begins with another."""
+    """Return the place of one of `count` parameters, so that each rank starts with another one."""
     return FIRST_PLACE + (number - rank) % count
 
 
 def placed(model: nn.Module, rank: int) -> nn.Module:
-    """Give the model parameters that a set goes through in another order on each rank.
+    """Give the model parameters that a set iterates in another order on each rank.
 
-    The order is that of addresses, which is another one in each process, but in most runs the same
-    in ranks that were forked from one.
+    This is the order of addresses, which differs between processes, but is usually the same in
+    ranks that were forked from one process.
     """
     known = list(model.parameters())
     new = {}
@@ -45,10 +45,10 @@ def placed(model: nn.Module, rank: int) -> nn.Module:
 
 
 def motley_model(seed: int, rank: int = 0, *, spoilt: bool = False) -> nn.Module:
-    """Return a model of several dtypes, other weights for another seed, `placed` for that rank.
+    """Return a model of several dtypes, with weights of this seed, `placed` for this rank.
 
-    One weight is -0.0, which no sum with zeros leaves as it is; in a `spoilt` model it is NaN, and
-    so is every sum that it is in. A count is too large for float32.
+    One weight is -0.0, which a sum with zeros changes. In a `spoilt` model it is NaN, and so is
+    every sum that includes it. One buffer is an integer too large for float32.
     """
     seed_weights(seed)
     norm, head = nn.BatchNorm2d(3), nn.Linear(12, 4)

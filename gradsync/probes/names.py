@@ -9,20 +9,20 @@ from torch import Tensor, nn
 
 from gradsync.probes.models import Placed, place
 
-PARTS = 7  # in one order of 5,040
+PARTS = 7  # they have 5,040 orders
 
 
 def name_sets(rank_count: int, seed: int) -> list[list[str]]:
-    """Return names by rank: other ones on each, of the same length, and already sorted.
+    """Return the names for each rank: different ones, of the same length, and already sorted.
 
-    A set goes through texts in the order of their hashes. Forked ranks agree on those, and
-    processes that torchrun starts do not: other names have other hashes everywhere.
+    A set iterates strings in the order of their hashes. Forked ranks have the same hashes, and
+    processes that torchrun starts do not: different names always have different hashes.
     """
     return [[f"part{k}x{seed + rank:06d}" for k in range(PARTS)] for rank in range(rank_count)]
 
 
 class Model(nn.Module):
-    """The gradient of each parameter is the parameter plus the sum of the inputs."""
+    """A model whose parameters' gradients are the parameter plus the sum of the inputs."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         shift = inputs.sum()
@@ -33,10 +33,10 @@ class Model(nn.Module):
 def model_named(
     names: Sequence[str], rank: int, number: float = 0.0, *, buffers: bool = False
 ) -> nn.Module:
-    """Return a model with a parameter under each name, its position plus a number.
+    """Return a model with a parameter under each name: its position plus a number.
 
-    Perhaps it has a buffer for each as well. On each rank a set of the parameters has another
-    order, and so have their addresses.
+    With `buffers`, each also has a buffer. A set of the parameters, and their addresses, have
+    another order on each rank.
     """
     order = [*range(rank, len(names)), *range(rank)]
     made = {k: Placed(torch.full((3,), number + k)) for k in order}

@@ -1,4 +1,4 @@
-"""What a model notes of how it is called."""
+"""A list in which a model records its calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Notes(list[T]):
-    """A list that a model shares with its copies: what those are called with counts as well."""
+    """A list that a model shares with its deep copies, so that their calls are recorded too."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Notes[T]:
         return self

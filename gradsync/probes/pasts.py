@@ -1,4 +1,4 @@
-"""A model and an optimizer with a past, and what there is of it to save."""
+"""A model and an optimizer that have taken steps, and their state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradsync.probes.seeding import seed_weights
 
 
 def make(seed: int, size: int = 8) -> tuple[nn.Sequential, torch.optim.Optimizer]:
-    """Return a model and an optimizer with a past; another seed gives them other settings too."""
+    """Return a model and an optimizer after two steps; the seed also decides their settings."""
     seed_weights(seed)
     model = nn.Sequential(nn.Linear(size, size), nn.BatchNorm1d(size), nn.Linear(size, 2))
     model[2].bias.requires_grad_(False)
@@ -35,7 +35,7 @@ def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Any]:
 
 
 def weights_after_a_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Take a step with gradients of ones."""
+    """Take a step with gradients of ones; return the weights."""
     for param in model.parameters():
         if param.requires_grad:
             param.grad = torch.ones_like(param)

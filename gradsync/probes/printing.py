@@ -1,4 +1,4 @@
-"""What a submission prints while it trains."""
+"""Capture what a submission prints during training."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def printed() -> Iterator[list[str]]:
-    """Keep what is printed meanwhile; the list has its lines afterwards, without blank ones.
+    """Capture what is printed; afterwards the list has its lines, without blank ones.
 
-    Stdout is a file as it mostly is, with a descriptor and a buffer of bytes.
+    Stdout is a file with a descriptor and a buffer of bytes, as it usually is.
     """
     lines: list[str] = []
     with tempfile.TemporaryFile("a+", encoding="utf-8", errors="replace") as file:

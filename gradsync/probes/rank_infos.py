@@ -1,4 +1,4 @@
-"""What `read_rank_info` makes of an environment, or refuses it with."""
+"""What `read_rank_info` returns for an environment, or the error that it raises."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gradsync.ranks.places import place
 
 
 def probe_rank_info(trainer: ModuleType, environs: Iterable[Mapping[str, str]]) -> list[Any]:
-    """Return, for each environment, the five fields, None, or the error that it gave.
+    """Return, for each environment, the five fields, None, or the error that was raised.
 
-    Of an error: whether it is a ValueError, its name, its text and its line. Of no RankInfo: its
-    type.
+    An error is described by whether it is a ValueError, its type, its text and its line. A value
+    that is not a RankInfo is described by its type.
     """
     return [answer_to(trainer, dict(environ)) for environ in environs]
 
@@ -27,18 +27,18 @@ def answer_to(trainer: ModuleType, environ: dict[str, str]) -> Any:
         if info is not None and not all(hasattr(info, field) for field in fields):
             return {"refused": False, "strange": type(info).__name__}
         return info and [getattr(info, field) for field in fields]
-    except (NotImplementedError, NameError):  # of the code, whatever the environment
+    except (NotImplementedError, NameError):  # errors of the code, whatever the environment
         raise
     except Exception as error:
         where = line_of(error)
-        if where is None:  # it takes other arguments
+        if where is None:  # its parameters are wrong
             raise
         kind = {"refused": isinstance(error, ValueError), "error": type(error).__name__}
         return {**kind, "text": str(error), "where": where}
 
 
 def line_of(error: BaseException) -> str | None:
-    """Return "FILE:LINE", the last one in the file that was called; None where none was."""
+    """Return "FILE:LINE", the innermost line in the called function's file, or None."""
     _, *frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename == frames[0].filename]
     return place(own[-1].filename, own[-1].lineno) if own else None

@@ -1,4 +1,4 @@
-"""Torch's own classes, which do an exercise by themselves, kept from doing it."""
+"""Prevent torch's own classes from doing the work of an exercise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 class ReadyMade(NamedTuple):
     module: str
     name: str
-    method: str  # by which it does the work; to make one is another matter
+    method: str  # that does the work; creating an object is allowed
 
 
 DDP = ReadyMade("torch.nn.parallel.distributed", "DistributedDataParallel", "forward")
@@ -20,13 +20,13 @@ ZERO = ReadyMade(
 )
 
 
-class ForbiddenShortcut(Exception):  # noqa: N818 - what a learner did, by the name of its code
-    """An exercise was left to the ready-made class; `ranks.exceptions` knows it by its name."""
+class ForbiddenShortcut(Exception):  # noqa: N818 - named like the code of the mistake
+    """A ready-made class did the work of an exercise; `ranks.exceptions` knows it by name."""
 
 
 @contextmanager
 def without(ready: ReadyMade) -> Iterator[None]:
-    """Let the class not do its work meanwhile; one that is not imported is let be."""
+    """Make the method of the class raise an error, if the class is imported."""
     kind = getattr(sys.modules.get(ready.module), ready.name, None)
     if kind is None:
         yield
@@ -35,8 +35,7 @@ def without(ready: ReadyMade) -> Iterator[None]:
 
     def refuse(self: object, *_: Any, **__: Any) -> NoReturn:  # noqa: ARG001
         raise ForbiddenShortcut(
-            f"torch's {ready.name} does all of this by itself, and to write it by hand is the "
-            "exercise"
+            f"torch's {ready.name} does the work here, but the exercise is to write it yourself"
         )
 
     setattr(kind, ready.method, refuse)

@@ -1,4 +1,4 @@
-"""Values that a submission returns, as far as a test can use them."""
+"""Check and convert the values that a submission returns."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 Item = TypeVar("Item")
-MANY = 10_000  # items of an iterator: far more than any test asks for
+MANY = 10_000  # items of an iterator: far more than any test needs
 SHOWN = 60  # characters of a value in a message
 
 
-class WrongReturn(TypeError):  # noqa: N818 - what a learner did, by the name of its code
-    """A function returned another type than promised; `ranks.exceptions` knows it by this name."""
+class WrongReturn(TypeError):  # noqa: N818 - named like the code of the mistake
+    """A function returned a value of the wrong type; `ranks.exceptions` knows the class by name."""
 
 
 def described(value: Any) -> str:
@@ -29,7 +29,7 @@ def described(value: Any) -> str:
 
 
 def number_of(value: Any, what: str) -> float:
-    """Return a number as a float; a tensor of one element is one too.
+    """Return a number as a float; a tensor with one element is a number too.
 
     Raises:
         WrongReturn: `value` is not a number.
@@ -39,29 +39,29 @@ def number_of(value: Any, what: str) -> float:
             raise TypeError
         return float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise WrongReturn(f"{what} is {described(value)}: a number is wanted") from None
+        raise WrongReturn(f"{what} is {described(value)}. It must be a number.") from None
 
 
 def numbers_of(mapping: Any, keys: Sequence[str], what: str) -> dict[str, float]:
-    """Return the numbers under these keys; other keys may be there too.
+    """Return the numbers under these keys; other keys are allowed.
 
-    Where one is missing, the mapping's own keys are returned, each with a 0. None has no keys.
+    If a key is missing, return the mapping's own keys, each with a 0. None has no keys.
 
     Raises:
-        WrongReturn: it is another type, or a value is not a number.
+        WrongReturn: it has another type, or a value is not a number.
     """
     if mapping is None:
         return {}
     if not isinstance(mapping, Mapping):
         wanted = f"{', '.join(keys[:-1])} and {keys[-1]}"
-        raise WrongReturn(f"{what} is {described(mapping)}: a dict with {wanted} is wanted")
+        raise WrongReturn(f"{what} is {described(mapping)}. It must be a dict with {wanted}.")
     if not set(keys) <= set(mapping):
         return {str(key): 0.0 for key in mapping}
     return {key: number_of(mapping[key], f"`{key}` in {what}") for key in keys}
 
 
 def number_or_nan(value: Any) -> float:
-    """Return a number as a float, as `number_of` does; NaN for anything else."""
+    """Return a number as a float, like `number_of`, or NaN for anything else."""
     try:
         return number_of(value, "it")
     except WrongReturn:
@@ -75,7 +75,7 @@ def tensor_of(value: Any, what: str) -> Tensor:
         WrongReturn: `value` is something else.
     """
     if not isinstance(value, Tensor):
-        raise WrongReturn(f"{what} is {described(value)}: a tensor is wanted")
+        raise WrongReturn(f"{what} is {described(value)}. It must be a tensor.")
     return value
 
 
@@ -83,10 +83,10 @@ def items_of(values: Iterable[Item], what: str) -> list[Item]:
     """Return all items of an iterable.
 
     Raises:
-        WrongReturn: it is endless, as far as one can tell.
+        WrongReturn: it has more than `MANY` items, so it seems endless.
     """
     items = list(islice(values, MANY + 1))
     if len(items) > MANY:
         first = ", ".join(described(item) for item in items[:3])
-        raise WrongReturn(f"{what} does not end: it has yielded {MANY:,} items, first {first}")
+        raise WrongReturn(f"{what} does not end: it yielded {MANY:,} items, first {first}.")
     return items

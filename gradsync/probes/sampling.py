@@ -1,4 +1,4 @@
-"""What is asked of a sampler on a rank: its passes, its refusals, what it does to random states."""
+"""What the tests of samplers do on a rank: passes, bad arguments, global random states."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import torch
 from gradsync.probes import raised, salt_hashes
 from gradsync.probes.returned import WrongReturn, described, items_of
 
-Case = tuple[str, int, int, int, bool]  # what can't be; samples, num_replicas, rank, shuffle
+Case = tuple[str, int, int, int, bool]  # the impossible one; samples, num_replicas, rank, shuffle
 
 
 def indices_of(sampler: Iterable[Any]) -> list[int]:
-    """Return the indices that a pass yields, of any type that a list can be indexed with.
+    """Return the indices that a pass yields, of any type that can index a list.
 
     Raises:
         WrongReturn: `__iter__` returns no iterator, or the pass yields no indices, or does not end.
@@ -37,7 +37,7 @@ def length_of(sampler: Any) -> int:
     length = type(sampler).__len__(sampler)
     if isinstance(length, int):
         return length
-    raise WrongReturn(f"`__len__` of the sampler returns {described(length)}: an int is wanted")
+    raise WrongReturn(f"`__len__` of the sampler returns {described(length)}. It must be an int.")
 
 
 def _begin(sampler: Iterable[Any]) -> Iterator[Any]:
@@ -46,8 +46,8 @@ def _begin(sampler: Iterable[Any]) -> Iterator[Any]:
     if isinstance(iterator, Iterator):
         return iterator
     raise WrongReturn(
-        f"`__iter__` of the sampler returns {described(iterator)}: an iterator is wanted, as "
-        "`iter(...)` makes one and `yield` does"
+        f"`__iter__` of the sampler returns {described(iterator)}. It must return an iterator: use "
+        "`iter(...)` or `yield`."
     )
 
 
@@ -56,15 +56,15 @@ def _index(value: Any) -> int:
         return operator.index(value)
     except TypeError:
         raise WrongReturn(
-            f"a pass over the sampler yields {described(value)}: integers are wanted, the indices "
-            "of samples"
+            f"a pass over the sampler yields {described(value)}. It must yield integers, the "
+            "indices of samples."
         ) from None
 
 
 def passes_of_epochs(make: Callable[[], Any]) -> list[list[int]]:
-    """Return a new sampler's pass, those after `set_epoch` of 0, 1, 2 and again 0, and two more.
+    """Return a new sampler's pass, its passes after `set_epoch` of 0, 1, 2 and 0, and two more.
 
-    Of these, no epoch is set before the first, and that of another sampler before the second.
+    Before the first of these two, no epoch is set; before the second, another sampler's is.
     """
     sampler = make()
     passes = [indices_of(sampler)]
@@ -78,9 +78,9 @@ def passes_of_epochs(make: Callable[[], Any]) -> list[list[int]]:
 
 
 def refusals(sampler_class: Callable[..., Any], cases: Sequence[Case]) -> list[Any]:
-    """Return what each case's arguments end in: whether a ValueError, its name and text, or None.
+    """Return how each case's arguments are refused: [is it a ValueError, its type, its text].
 
-    Arguments with nothing wrong are tried first; an error that they end in is raised.
+    None means no error. Valid arguments are tried first; an error that they cause is raised.
     """
     _go_through(sampler_class, 10, 4, 3, shuffle=True)
     answers: list[Any] = []
@@ -99,22 +99,22 @@ def _go_through(
 
 
 def be_another_process(rank: int) -> list[bytes]:
-    """Give this rank what differs between processes, though they were forked from one.
+    """Give this rank what differs between processes, although the ranks were forked from one.
 
-    That is global random states, hashes of texts, the time, and the addresses of new objects as
-    long as what is returned is kept.
+    These are global random states, hashes of strings, the time, and the addresses of new objects
+    while the returned value is kept.
     """
     torch.manual_seed(rank)
     np.random.seed(rank)
     random.seed(rank)
     salt_hashes(rank)
     _be_late(3600 * rank)
-    sizes = range(0, 480, 16)  # all that Python's own allocator has pools for, less a header
+    sizes = range(0, 480, 16)  # the sizes that Python's own allocator has pools for, less a header
     return [bytes(size) for size in sizes for _ in range(rank)]
 
 
 def _be_late(seconds: int) -> None:
-    """Put the clock forward, for whoever asks the module `time`."""
+    """Put the clock of the module `time` forward."""
     plain, plain_ns = time.time, time.time_ns
     time.time = lambda: plain() + seconds
     time.time_ns = lambda: plain_ns() + seconds * 10**9
@@ -141,6 +141,6 @@ def pass_watched(
 
 
 def changed_since(before: Mapping[str, str]) -> list[str]:
-    """Return the libraries whose global random state is another one than it was."""
+    """Return the libraries whose global random state has changed."""
     after = random_states()
     return [name for name in before if before[name] != after[name]]

@@ -1,4 +1,4 @@
-"""A submission's file run as a program, with its sampler as it is and with broken ones."""
+"""Run a submission's file as a program, with its own sampler and with broken ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradsync.probes.printing import printed
 from gradsync.probes.sampling import indices_of
 
 Share = list[int]
-WITHOUT = 9  # the sample that no rank gets where one is left out
+WITHOUT = 9  # the sample that is left out of all shares
 
 
 def _whole(share: Callable[[int], Share], rank: int, _size: int) -> Share:
@@ -36,16 +36,16 @@ SHARINGS = {"whole": _whole, "unequal": _unequal, "incomplete": _incomplete, "al
 
 
 def run_with_samplers(file: str, sampler_class: type) -> dict[str, dict[str, Any]]:
-    """Run a file as `python FILE` does, once with each way to share out.
+    """Run a file as `python FILE` does, once with each way of sharing.
 
     Args:
-        file: with a sampler class in it.
-        sampler_class: that class, from another run of the file.
+        file: a file that defines a sampler class.
+        sampler_class: this class, from another run of the file.
 
     Returns:
-        By the sharing's name: `lines` that are printed, with the error that ends it if one does;
-        `raised`, the text of that error and the line that it is at, or None where the program ends
-        by itself; `shares` that the samplers yield meanwhile, as [samples, ranks, rank, indices].
+        For each way of sharing: `lines`, which are printed, with the error that ends the program;
+        `raised`, the text of this error and its line, or None; `shares` that the samplers yield,
+        as [samples, ranks, rank, indices].
 
     Raises:
         NotImplementedError: the sampler is still to be written.
@@ -64,7 +64,7 @@ def _asks_for_main(node: ast.stmt) -> bool:
 
 
 def _run(path: Path, body: ast.Module, last: ast.Module, name: str, sharing: Any) -> dict[str, Any]:
-    """Run the file's body, put a sampler of this sharing in, and run what is only for programs."""
+    """Run the file's body, replace its sampler class, and run the part for programs."""
     namespace: dict[str, Any] = {"__name__": "__main__", "__file__": str(path)}
     shares: list[list[Any]] = []
     error: list[str] = []
@@ -77,7 +77,7 @@ def _run(path: Path, body: ast.Module, last: ast.Module, name: str, sharing: Any
             exec(compile(last, str(path), "exec"), namespace)
         except NotImplementedError:
             raise
-        except (Exception, SystemExit) as problem:  # noqa: BLE001 - a way to say what is wrong
+        except (Exception, SystemExit) as problem:  # noqa: BLE001 - it may report wrong shares
             error = [f"{type(problem).__name__}: {problem}"]
             if isinstance(problem, Exception):
                 raised = [*error, _line_of(problem, path)]
@@ -85,17 +85,17 @@ def _run(path: Path, body: ast.Module, last: ast.Module, name: str, sharing: Any
 
 
 def _line_of(problem: Exception, path: Path) -> str:
-    """Return the innermost line of a file that led to an exception: "loader.py:12"."""
+    """Return the innermost line of the file that led to an exception: "loader.py:12"."""
     frames = traceback.walk_tb(problem.__traceback__)
     lines = [line for frame, line in frames if frame.f_code.co_filename == str(path)]
     return f"{path.name}:{lines[-1]}" if lines else path.name
 
 
 def _sampler(plain: type, sharing: Any, shares: list[list[Any]]) -> type:
-    """Return a sampler class that shares out what the plain one does in another way."""
+    """Return a sampler class that shares out samples in another way than `plain`."""
 
     class Sampler(plain):  # type: ignore[misc]
-        _shared_out: Share | None = None  # until its own `__init__` is done
+        _shared_out: Share | None = None  # set at the end of its own `__init__`
 
         def __init__(self, dataset: Any, num_replicas: int, rank: int, **options: Any) -> None:
             super().__init__(dataset, num_replicas, rank, **options)

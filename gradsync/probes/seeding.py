@@ -1,4 +1,4 @@
-"""Random numbers that come out the same wherever they are drawn."""
+"""Random numbers that are the same on every machine."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import torch
 
 
 def seed_weights(seed: int) -> None:
-    """Have torch draw the same weights from here on, on the CPU.
+    """Seed the random numbers that torch draws on the CPU.
 
-    As `torch.manual_seed` does, which also prepares the seeds of GPUs: where there are none it
-    formats the stack of every call for that, and makes a hundred small models slow to build.
+    `torch.manual_seed` also prepares the seeds of GPUs. Without GPUs it formats the stack of every
+    call for that, so building a hundred small models takes long.
     """
     torch.default_generator.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""A training on ranks that is spied on, and what one process makes of the same samples."""
+"""A recorded training on ranks, and the training of one process on the same samples."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from gradsync.probes.returned import WrongReturn, described, items_of, numbers_o
 from gradsync.probes.seeding import seed_weights
 
 Samples = tuple[NDArray[Any], NDArray[Any]]  # inputs (sample, ...) and targets (sample,)
-Steps = Sequence[Sequence[int]]  # of an epoch: the indices of each step's samples
+Steps = Sequence[Sequence[int]]  # in an epoch: the indices of each step's samples
 LEARNING_RATE = 0.5
-KNOWN_EPOCHS = 10  # of a sampler, whose orders are recognised
-ENTRY = ("epoch", "train_loss", "val_loss", "val_accuracy")  # of a history
-TIME_TO_END = 60.0  # seconds in which `train` has to end with an error after a rank is lost
+KNOWN_EPOCHS = 10  # of a sampler, in which its orders are computed
+ENTRY = ("epoch", "train_loss", "val_loss", "val_accuracy")  # the keys of a history's entry
+TIME_TO_END = 60.0  # seconds; `train` must end with an error in this time if a rank is lost
 
 
 class Classifier(nn.Module):
-    """Of float64, with a buffer; notes how many samples it is trained on at once, and which."""
+    """A model of float64 with a buffer; records its training samples, and its batch sizes."""
 
     shift: Tensor
 
@@ -61,12 +61,12 @@ def spied_training(
     data: tuple[Samples, Samples],
     **options: Any,
 ) -> dict[str, Any]:
-    """Call a submission's `train`; say what came of it.
+    """Call a submission's `train` and report the result.
 
     Returns:
-        `weights`, buffers too, and which of them are `buffers`; the `history`; `trained`, the
-        training samples in the order in which the model was trained on them; `sizes`, how many of
-        them at once; `lines`, what it printed to stdout.
+        `weights`, with buffers, and the names of the `buffers`; the `history`; `trained`, the
+        training samples in the order in which the model was trained on them; `sizes`, the sizes of
+        their batches; `lines`, what was printed to stdout.
     """
     train_set, val_set = (TensorDataset(*map(torch.from_numpy, part)) for part in data)
     # torch's warnings go to stderr
@@ -88,11 +88,11 @@ def orders_of_sampler(
 ) -> list[list[int]]:
     """Return what the submission's sampler of this name yields in its first epochs.
 
-    They are more than any training here has. Where it has no such sampler, there are none.
+    These are more epochs than any training here has. Without such a sampler, the list is empty.
     """
     sampler_class: Any = getattr(sys.modules.get("template_data_loader"), name, None)
     orders: list[list[int]] = []
-    with suppress(Exception):  # it is judged elsewhere, and training may do without it
+    with suppress(Exception):  # other tests judge the sampler, and a training need not use it
         for epoch in range(KNOWN_EPOCHS):
             sampler = sampler_class(range(samples), world_size, rank, seed=seed)
             sampler.set_epoch(epoch)
@@ -110,18 +110,17 @@ def rows_of(history: Any) -> list[dict[str, float]]:
         return []
     if not isinstance(history, (list, tuple)):
         raise WrongReturn(
-            f"the value that train returns is {described(history)}: a list with a dict for each "
-            "epoch is wanted"
+            f"train returns {described(history)}. It must return a list with a dict for each epoch."
         )
     return [numbers_of(row, ENTRY, "an entry of the history that train returns") for row in history]
 
 
 class Trained(NamedTuple):
-    """What a training in one process comes to."""
+    """The result of a training in one process."""
 
     weights: dict[str, Tensor]  # and buffers
-    history: list[dict[str, Any]]  # with what its means are of: sample by sample, `samples`
-    losses: list[list[float]]  # by epoch, of each step
+    history: list[dict[str, Any]]  # `samples` has the values that the numbers are the means of
+    losses: list[list[float]]  # for each epoch, of each step
     loss_before: float  # over the validation samples
 
 
@@ -133,7 +132,7 @@ def one_process(
     lr: float = LEARNING_RATE,
     **settings: Any,
 ) -> Trained:
-    """Train the classifier of this seed over these steps, by SGD with these settings."""
+    """Train the classifier of this seed over these steps, with SGD and these settings."""
     model, (train, val) = Classifier(seed), data
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, **settings)
     val_inputs, val_targets = map(torch.from_numpy, val)
@@ -164,7 +163,7 @@ def one_process(
 def _step(
     model: nn.Module, optimizer: torch.optim.Optimizer, samples: Samples, indices: Sequence[int]
 ) -> NDArray[Any]:
-    """Take one process's step on some of the samples; return each one's loss before it."""
+    """Take one process's step on these samples; return the loss of each one before the step."""
     inputs, targets = (torch.from_numpy(part[np.asarray(indices)]) for part in samples)
     optimizer.zero_grad()
     losses = nn.functional.cross_entropy(model(inputs), targets, reduction="none")

@@ -34,7 +34,7 @@ def test_what_float32_leaves_is_told_from_a_buffer_left_out():
 def test_a_nan_of_another_rank_at_the_source_is_told():
     mixed = {**SOURCE, "w": SOURCE["w"] + OTHER["w"]}
 
-    assert "rank 0's own w came to hold NaN" in diagnose(mixed, mixed).explanation
+    assert "Rank 0 is the source, but its w became NaN" in diagnose(mixed, mixed).explanation
     assert "NaN" not in diagnose(SOURCE, mixed).explanation
 
 
@@ -58,9 +58,9 @@ def test_the_layout_of_a_tensor_is_not_part_of_its_bits():
     ("ended", "code", "told"),
     [
         ((0, 0), None, ""),
-        ((1, 1), "wrong-source", "first layer of rank 1: the source is rank 0"),
+        ((1, 1), "wrong-source", "first layer of rank 1. The default source is"),
         ((0, 1), "models-differ", "broadcast_model did nothing"),
-        ((2, 2), "models-differ", "not with the one that rank 0 had"),
+        ((2, 2), "models-differ", "it is not the one of rank 0"),
     ],
 )
 def test_the_rank_whose_weight_all_end_with_is_told(ended, code, told):
@@ -77,4 +77,4 @@ def test_a_part_that_came_from_another_source_is_told_from_one_left_out():
     found = diagnose(*[{**SOURCE, "count": OTHER["count"]}] * 2)
 
     assert (found.code, found.ranks) == ("wrong-source", (0, 1))
-    assert "rank 1's count, where `src` was 0" in found.explanation
+    assert "rank 1's count, but `src` is 0" in found.explanation

@@ -44,14 +44,14 @@ def test_files_of_other_ranks_are_named():
     found = written_beside([["there.pt"], [], ["mark-2"]], GUIDE)
 
     assert (found.code, found.ranks) == ("every-rank-writes", (2,))
-    assert "rank 2 made files too: mark-2" in found.explanation
+    assert "Rank 2 created files beside the checkpoint: mark-2" in found.explanation
 
 
 def test_what_befell_the_former_file_is_said():
     found = former_file_away(["renamed", "emptied"], GUIDE)
 
     assert found.code == "not-atomic"
-    assert "had the former file renamed" in found.explanation
+    assert "former checkpoint was renamed" in found.explanation
 
 
 def test_a_file_that_was_moved_in_from_another_folder_is_told():
@@ -65,7 +65,7 @@ def test_a_file_that_no_later_save_replaces_is_told():
     found = former_file_stays(False, GUIDE)
 
     assert (found.code, found.ranks) == ("state-lost", (0,))
-    assert "leaves the first one's file as it was" in found.explanation
+    assert "left the first file as it was" in found.explanation
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_file_that_rank_0_does_not_find_is_no_matter_of_waiting():
 
     assert (late.code, late.ranks) == ("others-do-not-wait", (1, 2))
     assert (nowhere.code, nowhere.ranks) == ("state-lost", (0,))
-    assert "by just that name" in nowhere.explanation
+    assert "under exactly this name" in nowhere.explanation
 
 
 def test_a_file_that_can_hold_no_model_is_told():

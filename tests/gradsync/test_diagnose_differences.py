@@ -23,8 +23,8 @@ def test_of_what_is_right_nothing_is_told():
         (np.array([1.0, 1.0]), "bias is off by up to 0.5 times its largest element"),
         (torch.tensor([1.0, 202.0]), "bias is off by up to 100 times its largest element"),
         (np.array([1e30, 2.0]), "bias is off by more than 1000 times its largest element"),
-        (np.ones(3), "bias has the shape [3], not [2]"),
-        (np.array([np.nan, 2.0]), "bias holds NaN or infinity"),
+        (np.ones(3), "bias has shape [3], not [2]"),
+        (np.array([np.nan, 2.0]), "bias contains NaN or infinity"),
         (None, "bias is None"),
         ("1, 2", "bias is a str"),
     ],
@@ -34,17 +34,19 @@ def test_the_name_and_the_kind_of_difference_are_told(bias, text):
 
 
 def test_a_list_of_another_length_is_told():
-    assert told([1.0, 2.0], [1.0]) == ". On rank 0 what it ended with has the length 2, not 1"
+    assert told([1.0, 2.0], [1.0]) == ". On rank 0 its result has length 2, not 1"
 
 
 def test_what_should_be_no_number_and_is_one_is_told():
     nan = np.array([np.nan, 1.0])
 
-    assert told({"bias": np.ones(2)}, {"bias": nan}) == ". On rank 0 bias holds no NaN or infinity"
+    assert (
+        told({"bias": np.ones(2)}, {"bias": nan}) == ". On rank 0 bias contains no NaN or infinity"
+    )
 
 
 def test_what_should_be_zero_has_no_largest_element():
-    assert told(np.ones(2), np.zeros(2)) == ". On rank 0 what it ended with is not zero"
+    assert told(np.ones(2), np.zeros(2)) == ". On rank 0 its result is not zero"
 
 
 def test_a_name_that_is_missing_is_told():
@@ -63,7 +65,7 @@ def test_of_many_names_some_are_told():
 def test_of_a_list_the_worst_is_told():
     text = told([np.ones(2), np.full(2, 3.0)], [np.full(2, 2.0), np.ones(2)])
 
-    assert text == ". On rank 0 what it ended with is off by up to 2 times its largest element"
+    assert text == ". On rank 0 its result is off by up to 2 times its largest element"
 
 
 def test_the_ranks_that_ended_alike_are_told():
@@ -78,6 +80,4 @@ def test_the_ranks_that_ended_alike_are_told():
 
 def test_how_far_a_single_number_is_off_is_kept_secret():
     assert told(1.25, 1.0) == ""
-    assert told({"loss": 1.25}, {"loss": 1.0}) == (
-        ". On rank 0 loss is another number than it should be"
-    )
+    assert told({"loss": 1.25}, {"loss": 1.0}) == ". On rank 0 loss is a wrong number"

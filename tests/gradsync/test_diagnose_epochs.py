@@ -58,8 +58,8 @@ def test_the_orders_of_epochs_0_1_and_so_on_are_right():
 @pytest.mark.parametrize(
     ("epochs", "told"),
     [
-        ((1, 2), "in epoch 0 of the history, rank 1 goes over its samples in the order of the "),
-        ((0, 2), "in epoch 1 of the history"),
+        ((1, 2), "In epoch 0 of the history, rank 1 goes over its samples in the order of the "),
+        ((0, 2), "In epoch 1 of the history"),
         ((1, 0), "of the sampler's epoch 1"),
     ],
 )

@@ -181,7 +181,7 @@ def test_sums_that_each_rank_divides_by_a_number_of_its_own_are_told(counted):
     diagnosis = differs_across_ranks(GUIDE)(seen, [RESULT, RESULT])
 
     assert (diagnosis.code, diagnosis.ranks) == ("differs-from-single-process", (0,))
-    assert "divided by 3, 4, by rank, where 4 samples came" in diagnosis.explanation
+    assert "by rank they are divided by 3 and 4, and there are 4 samples" in diagnosis.explanation
 
 
 @pytest.mark.parametrize("loss", [float("nan"), 0.0, 1e300])
@@ -199,7 +199,7 @@ def test_a_count_that_alone_differs_is_told_as_such():
     diagnosis = differs_across_ranks(GUIDE)(seen, [RESULT, RESULT])
 
     assert diagnosis.code == "loss-is-local"
-    assert diagnosis.explanation.startswith("loss and accuracy are right")
+    assert diagnosis.explanation.startswith("The loss and the accuracy are right")
 
 
 def test_what_is_kept_from_an_evaluation_before_is_told_with_its_ranks():

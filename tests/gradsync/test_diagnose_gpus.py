@@ -7,13 +7,13 @@ def test_another_gpu_than_the_local_rank_s_is_named():
     found = another_gpu(["cuda:3", "cuda:0"], local_rank=3)
 
     assert found.code == "wrong-device"
-    assert "takes cuda:0" in found.explanation
+    assert "uses cuda:0" in found.explanation
     assert another_gpu(["cuda:3", "cuda:3"], local_rank=3) is None
     assert another_gpu([], local_rank=3) is None
 
 
 def test_a_gpu_without_a_number_is_the_one_that_was_set_or_the_first():
-    assert "`cuda`, without a number" in another_gpu(["cuda"], local_rank=3).explanation
+    assert "`cuda` without a number" in another_gpu(["cuda"], local_rank=3).explanation
     assert another_gpu(["cuda:3", "cuda"], local_rank=3) is None
 
 
@@ -24,7 +24,7 @@ def test_the_cpu_and_gloo_are_not_for_gpus():
 
     assert found(["cpu"], "nccl").code == "wrong-device"
     assert (
-        "`backend` is None, setup_distributed takes gloo" in found(["cuda:3"], "gloo").explanation
+        "setup_distributed uses gloo if `backend` is None" in found(["cuda:3"], "gloo").explanation
     )
     for backends in (["nccl"], ["cpu:gloo,cuda:nccl"], [""], []):
         assert found(["cuda:3"], *backends) is None
@@ -41,8 +41,8 @@ def test_a_batch_that_stays_where_the_loader_left_it_is_named():
     assert found(targets=["cpu", "cpu"]) is None
     unmoved = found(targets=["cpu", "meta"])
     assert (unmoved.code, unmoved.guide) == ("wrong-device", "Guide")
-    assert "the loss function the targets" in unmoved.explanation
-    assert "the model the inputs" in found(inputs=["cpu", "meta"]).explanation
+    assert "passes the targets to the loss function" in unmoved.explanation
+    assert "passes the inputs to the model" in found(inputs=["cpu", "meta"]).explanation
     unasked = found(at_home={"inputs": ["cpu"], "targets": []})
     assert unasked.code == "setting-ignored"
-    assert "does not ask the loss function" in unasked.explanation
+    assert "does not call the loss function" in unasked.explanation

@@ -16,8 +16,8 @@ TRAIN, VAL = [[0, 1], [2, 0]], [[100], [101]]
 @pytest.mark.parametrize(
     ("train", "val", "ranks", "what"),
     [
-        (TRAIN, [[100], [1]], (1,), "the val loader of rank 1 gives samples of `train_dataset`"),
-        (VAL, TRAIN, (0, 1), "the train loader of ranks 0 and 1 gives samples of `val_dataset`"),
+        (TRAIN, [[100], [1]], (1,), "The val loader of rank 1 yields samples of `train_dataset`"),
+        (VAL, TRAIN, (0, 1), "The train loader of ranks 0 and 1 yields samples of `val_dataset`"),
     ],
 )
 def test_samples_of_the_other_dataset_are_named(train, val, ranks, what):
@@ -35,7 +35,7 @@ def test_as_many_samples_as_the_other_dataset_s_share_are_named():
     found = share_of_another("the train loader", 9, own=17, other=9, rank=2)
 
     assert (found.code, found.ranks) == ("samples-missing", (2,))
-    assert "the train loader gives 9 samples, where its share is 17" in found.explanation
+    assert "the train loader yields 9 samples" in found.explanation
 
 
 @pytest.mark.parametrize("given", [17, 16, 50])
@@ -64,7 +64,7 @@ def test_an_index_error_of_the_user_s_own_line_and_other_errors_stay_as_they_are
 def test_shares_that_the_environment_decides_are_named():
     found = environment_has_a_say((TRAIN, VAL), ([[5], [5]], VAL), "RANK=2")
     assert (found.code, found.ranks) == ("same-shard-on-every-rank", (0, 1))
-    assert "with RANK=2 in os.environ rank 0's train loader gives 5" in found.explanation
+    assert "With RANK=2 in os.environ, rank 0's train loader yields 5" in found.explanation
 
     assert environment_has_a_say((TRAIN, VAL), (TRAIN, [[1], [2]]), "").code == "samples-missing"
     assert environment_has_a_say((TRAIN, VAL), (TRAIN, VAL), "RANK=2") is None

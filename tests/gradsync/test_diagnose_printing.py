@@ -20,7 +20,7 @@ def test_a_line_is_shown_as_it_was_printed():
 
     found = other_lines(seen, ["", "", ""], 1, GUIDE)
 
-    assert found.explanation.startswith("ranks 1 and 2 printed during training, for one 'two':")
+    assert found.explanation.startswith("Ranks 1 and 2 printed during training, for example 'two'.")
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_numbers_from_before_the_training_are_told_as_such():
     found = numbers_of(once)
 
     assert (found.code, found.guide) == ("differs-from-single-process", "Val")
-    assert "that of the model before it" in found.explanation
+    assert "but it is the loss before the training" in found.explanation
 
 
 def test_numbers_of_an_epoch_that_are_told_again_in_the_next_are_known_as_such():
@@ -104,14 +104,14 @@ def test_numbers_of_an_epoch_that_are_told_again_in_the_next_are_known_as_such()
 
     assert (found.code, found.guide) == ("differs-from-single-process", GUIDE)
     assert "`train_loss` of epoch 2" in found.explanation
-    assert found.explanation.endswith("but that of epoch 1")
+    assert found.explanation.endswith("but it is the value of epoch 1.")
 
 
 @pytest.mark.parametrize(
     ("weights", "code", "what"),
     [
-        ([1.0, 0.0], "differs-from-single-process", "that of its first step"),
-        ([0.0, 1.0], "differs-from-single-process", "that of its last step"),
+        ([1.0, 0.0], "differs-from-single-process", "the loss of the epoch's first step"),
+        ([0.0, 1.0], "differs-from-single-process", "the loss of the epoch's last step"),
         ([0.5, 0.5], "mean-of-means", "the mean of its steps' means"),
     ],
 )
@@ -123,7 +123,7 @@ def test_a_loss_that_is_not_of_all_samples_alike_is_told_as_such(weights, code, 
     found = other_numbers(seen, *right[1:], guide=GUIDE, evaluation="Val")
 
     assert found.code == code
-    assert found.explanation.endswith(f", but {what}")
+    assert found.explanation.endswith(f", but it is {what}.")
 
 
 def test_steps_of_all_ranks_together_end_with_each_epoch():
@@ -187,7 +187,7 @@ def test_momentum_shows_after_the_first_epoch():
     found = later_steps_differ(seen_of(epochs=3, momentum=0.9), right.weights, right.history, GUIDE)
 
     assert found.code == "differs-from-single-process"
-    assert "after epoch 0 the model is that of one process" in found.explanation
+    assert "After epoch 0 the model equals that of one process" in found.explanation
 
 
 def test_a_first_step_that_is_wrong_is_left_to_others():
@@ -204,7 +204,7 @@ def test_ranks_that_differ_in_their_buffers_alone_are_told_so():
     found = models_differ(seen, GUIDE)
 
     assert found.code == "buffers-not-broadcast"
-    assert "not the same shift" in found.explanation
+    assert "different shift" in found.explanation
 
 
 def test_epochs_that_do_not_count_from_0_are_told():

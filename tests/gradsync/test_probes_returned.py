@@ -27,7 +27,7 @@ def test_a_number_may_have_any_type_of_a_number(value):
 
 @pytest.mark.parametrize("value", [None, "1", b"1", [1.0], torch.ones(2), {}, 1j])
 def test_anything_else_is_no_number(value):
-    with pytest.raises(WrongReturn, match=r"the loss is .*: a number is wanted"):
+    with pytest.raises(WrongReturn, match=r"the loss is .*\. It must be a number\."):
         number_of(value, "the loss")
 
 
@@ -47,13 +47,13 @@ def test_none_has_no_numbers_and_no_entries():
 
 @pytest.mark.parametrize("result", [(1.0, 0.5, 4), 1.0, "loss 1.0"])
 def test_an_evaluation_that_returns_no_dict_is_told(result):
-    with pytest.raises(WrongReturn, match="a dict with loss, accuracy and samples is wanted"):
+    with pytest.raises(WrongReturn, match="It must be a dict with loss, accuracy and samples"):
         numbers(result)
 
 
 @pytest.mark.parametrize("history", [{"train_loss": [1.0]}, 1.0, iter([])])
 def test_a_history_that_is_no_list_is_told(history):
-    with pytest.raises(WrongReturn, match="a list with a dict for each epoch is wanted"):
+    with pytest.raises(WrongReturn, match="It must return a list with a dict for each epoch"):
         rows_of(history)
 
 
@@ -78,13 +78,13 @@ class Returning:
 
 @pytest.mark.parametrize("value", [None, [0, 1], range(2)])
 def test_a_sampler_that_returns_no_iterator_is_told(value):
-    with pytest.raises(WrongReturn, match="an iterator is wanted"):
+    with pytest.raises(WrongReturn, match="It must return an iterator"):
         indices_of(Returning(value))
 
 
 @pytest.mark.parametrize("index", [1.0, [0, 1], None, "1"])
 def test_a_sampler_that_yields_no_integers_is_told(index):
-    with pytest.raises(WrongReturn, match="integers are wanted"):
+    with pytest.raises(WrongReturn, match="It must yield integers"):
         indices_of(Returning(iter([index])))
 
 
@@ -100,7 +100,7 @@ def test_what_is_no_number_may_be_told_as_nan(value):
 
 
 def test_what_is_no_tensor_is_told():
-    with pytest.raises(WrongReturn, match="it is a tuple: a tensor is wanted"):
+    with pytest.raises(WrongReturn, match=r"it is a tuple\. It must be a tensor"):
         tensor_of((torch.ones(1),), "it")
 
 
@@ -110,7 +110,7 @@ def test_items_that_end_are_all_returned():
 
 def test_a_length_that_is_no_int_is_told():
     assert length_of(Returning(3)) == 3
-    with pytest.raises(WrongReturn, match=r"returns a float, 3\.0: an int is wanted"):
+    with pytest.raises(WrongReturn, match=r"returns a float, 3\.0\. It must be an int"):
         length_of(Returning(3.0))
 
 

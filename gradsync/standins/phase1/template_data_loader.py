@@ -1,6 +1,6 @@
-"""Stands in for a data loader file that a submission lacks, so that its trainer can be judged.
+"""Replaces the data loader file if a submission has none, so that its trainer can be judged.
 
-Made of torch's own sampler: it gives equal shares, and nothing of the exercise away.
+It uses torch's own sampler: the shares are equal, and it contains no solution of the exercise.
 """
 
 from __future__ import annotations

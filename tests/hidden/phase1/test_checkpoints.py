@@ -1,4 +1,4 @@
-"""One rank writes, whole or not at all; every rank reads for itself, and runs nothing."""
+"""Saving and loading checkpoints: only rank 0 writes, every rank reads, no code is run."""
 
 import os
 from numbers import Integral
@@ -42,13 +42,13 @@ GUIDE = "Checkpoints"
 
 @exercise("phase1/save_checkpoint", points=1.5)
 def test_rank_0_alone_writes(ranks):
-    """The other ranks write nothing."""
+    """Only rank 0 writes to the disk."""
 
     def probe(rank, trainer):
         model, optimizer = make(0, size=200)  # 160 kB
-        if rank != 0:  # a write by another rank runs into this limit
+        if rank != 0:  # any other rank that writes exceeds this limit
             limit_writes(20_000)
-        pass_gate("late", rank, 3, last=0)  # whoever writes as well has done so by then
+        pass_gate("late", rank, 3, last=0)  # by now, a rank that also writes has done so
         trainer.save_checkpoint("there.pt", model, optimizer, 3)
         there = Path("there.pt")
         return there.stat().st_size if there.exists() else -1
@@ -61,11 +61,11 @@ def test_rank_0_alone_writes(ranks):
 
 @exercise("phase1/save_checkpoint", points=1.5)
 def test_when_it_returns_the_file_is_there_for_every_rank(ranks):
-    """The other ranks wait until rank 0, which may be late, has written."""
+    """When save_checkpoint returns, the new file is there on every rank, even if rank 0 is late."""
 
     def probe(rank, trainer):
         model, optimizer = make(0)
-        Path("saved").mkdir(exist_ok=True)  # where nobody but save_checkpoint has a reason to write
+        Path("saved").mkdir(exist_ok=True)  # a folder in which only save_checkpoint writes
         os.chdir("saved")
         changes = file_changes()
         pass_gate("../late", rank, 3, last=0)
@@ -86,8 +86,8 @@ def test_when_it_returns_the_file_is_there_for_every_rank(ranks):
     check(
         seen[0][0] == [],
         "every-rank-writes",
-        f"before rank 0 had called save_checkpoint, {', '.join(seen[0][0])} was there already: "
-        "another rank wrote it",
+        f"Before rank 0 called save_checkpoint, {', '.join(seen[0][0])} already existed, so "
+        "another rank wrote it. Only rank 0 may write.",
         guide=GUIDE,
     )
     hold(not_there([value[1] for value in seen], GUIDE))
@@ -98,9 +98,9 @@ def test_when_it_returns_the_file_is_there_for_every_rank(ranks):
 
 
 def probe_crashes(trainer):
-    """Save over a checkpoint, then with a full disk, then again; say what became of the file.
+    """Save over a checkpoint, then with a full disk, then again; report what happened to the file.
 
-    None if the first save leaves no file.
+    Return None if the first save leaves no file.
     """
     there = Path("saved", "there.pt")
     there.parent.mkdir()
@@ -116,7 +116,7 @@ def probe_crashes(trainer):
     before = there.read_bytes()
     limit_writes(50_000)
     error = raised(lambda: trainer.save_checkpoint(str(there), model, optimizer, 5))
-    ended = "with an error" if error else "as if all were well"
+    ended = "with an error" if error else "without an error"
     same = there.exists() and there.read_bytes() == before
     lift_limit()
     error = raised(lambda: trainer.save_checkpoint(str(there), model, optimizer, 6))
@@ -127,7 +127,7 @@ def probe_crashes(trainer):
 
 @exercise("phase1/save_checkpoint", points=2)
 def test_a_crash_midway_leaves_the_former_file(ranks):
-    """When the disk fills up halfway, the checkpoint from before is still whole."""
+    """If the disk is full in the middle of a save, the former checkpoint is still complete."""
     [told] = ranks(probe_crashes, 1)
 
     hold(not_there([told is not None], GUIDE))
@@ -137,17 +137,16 @@ def test_a_crash_midway_leaves_the_former_file(ranks):
     check(
         same,
         "not-atomic",
-        "a second save_checkpoint broke off halfway, as on a full disk, and the checkpoint from "
-        "before it is lost: now there is no whole one. The former file has to stay until the new "
-        "one is complete",
+        "A second save_checkpoint failed halfway, as on a full disk, and the former checkpoint is "
+        "lost: no complete one is left. Keep the former file until the new one is complete.",
         ranks=[0],
         guide=GUIDE,
     )
     check(
         ended == "with an error",
         "not-atomic",
-        f"save_checkpoint could not write the file, as on a full disk, and ended {ended}: nobody "
-        "would know that this checkpoint is missing",
+        f"save_checkpoint could not write the file, as on a full disk, but ended {ended}. Raise "
+        "the error, or the user does not know that this checkpoint is missing.",
         ranks=[0],
         guide=GUIDE,
     )
@@ -158,7 +157,7 @@ def test_a_crash_midway_leaves_the_former_file(ranks):
 
 @exercise("phase1/load_checkpoint", points=1.5)
 def test_everything_comes_back(ranks):
-    """Parameters, buffers, the optimizer's state and the epoch are those that were saved."""
+    """Loading restores the parameters, the buffers, the optimizer's state and the epoch."""
 
     def probe(rank, trainer):
         trainer.save_checkpoint("there.pt", *make(0), 7)
@@ -184,12 +183,12 @@ def test_everything_comes_back(ranks):
     expected, after, trainable = state_of_saved(seen, ranks)
     for index, name in enumerate(names):
         wrong = [rank for rank in range(2) if not close(seen[rank][index], expected[index], 0)]
-        shown = f", {seen[wrong[0]][0]!r} where 7 was saved" if wrong and index == 0 else ""
+        shown = f" (it is {seen[wrong[0]][0]!r}, saved was 7)" if wrong and index == 0 else ""
         check(
             not wrong,
             "state-lost",
-            f"after save_checkpoint and load_checkpoint {name} is not what was saved{shown}, on "
-            f"{ranks_text(wrong)}",
+            f"After save_checkpoint and load_checkpoint, {name} differs from what was saved{shown} "
+            f"on {ranks_text(wrong)}.",
             ranks=wrong,
             guide=GUIDE,
         )
@@ -198,12 +197,12 @@ def test_everything_comes_back(ranks):
 
 
 def number(epoch):
-    """Return the epoch if it is a whole number, or None: not every object can be sent."""
+    """Return the epoch if it is an integer, otherwise None: not every object can be sent."""
     return int(epoch) if isinstance(epoch, Integral) else None
 
 
 def state_of_saved(seen, ranks):
-    """Return what was saved, the weights a step later, and which parameters are trainable."""
+    """Return what was saved, the weights one step later, and which parameters are trainable."""
 
     def probe():
         model, optimizer = make(0)
@@ -216,7 +215,7 @@ def state_of_saved(seen, ranks):
 
 
 def written(ranks, epoch=7):
-    """Return what save_checkpoint writes of an epoch."""
+    """Return the file that save_checkpoint writes for an epoch."""
 
     def write(trainer, epoch):
         trainer.save_checkpoint("there.pt", *make(0), epoch)
@@ -228,10 +227,10 @@ def written(ranks, epoch=7):
 
 @exercise("phase1/load_checkpoint", points=0.5)
 def test_each_rank_reads_for_itself(ranks, rng):
-    """Loading needs no process group and no other rank."""
+    """Loading works on a single rank, without a process group."""
 
     def read(rank, trainer, content):
-        if rank == 1:  # the ranks share a folder: rank 0 alone writes in it
+        if rank == 1:  # the ranks share a folder: only rank 0 writes in it
             return None
         Path("there.pt").write_bytes(content)
         return number(trainer.load_checkpoint("there.pt", *make(1)))
@@ -239,8 +238,8 @@ def test_each_rank_reads_for_itself(ranks, rng):
     epoch = int(rng.integers(8, 1000))
     content = written(ranks, epoch)
     no_group = without_a_group(
-        "load_checkpoint does not work on a rank by itself: each rank reads the file on its own, "
-        "and needs neither a process group nor the others",
+        "load_checkpoint does not work on a single rank. Each rank must read the file on its own, "
+        "without a process group and without the other ranks.",
         GUIDE,
     )
     held = more_than_values(GUIDE)
@@ -250,18 +249,18 @@ def test_each_rank_reads_for_itself(ranks, rng):
     check(
         alone[0] == beside[0] == epoch,
         "state-lost",
-        "load_checkpoint by one rank alone does not return the epoch that was saved",
+        "load_checkpoint on a single rank does not return the epoch that was saved.",
         guide=GUIDE,
     )
 
 
 @exercise("phase1/load_checkpoint", points=1)
 def test_code_in_the_file_is_not_run(ranks):
-    """A checkpoint with code in it is refused, not run."""
+    """Loading a checkpoint that contains code raises an error and does not run the code."""
 
     def probe(trainer, files, good):
         Path("good.pt").write_bytes(good)
-        trainer.load_checkpoint("good.pt", *make(0))  # one without code is not refused
+        trainer.load_checkpoint("good.pt", *make(0))  # a file without code must load
         refused = 0
         for content in files:
             Path("bad.pt").write_bytes(content)
@@ -276,8 +275,9 @@ def test_code_in_the_file_is_not_run(ranks):
     check(
         not ran and refused == len(files),
         "unsafe-load",
-        f"load_checkpoint of a file with code in it {'ran that code' if ran else 'did not fail'}: "
-        "a checkpoint from elsewhere could do anything. Only tensors and plain values may be read",
+        f"load_checkpoint of a file with code in it {'ran that code' if ran else 'did not fail'}. "
+        "A checkpoint from an unknown source could do anything. Load only tensors and plain "
+        "values.",
         ranks=[0],
         guide=GUIDE,
     )

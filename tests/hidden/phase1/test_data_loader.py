@@ -1,4 +1,4 @@
-"""Who gets which samples: the sampler. Shares come back as lists of indices, one a rank."""
+"""The sampler. A share is the list of a rank's indices."""
 
 from operator import itemgetter
 
@@ -32,7 +32,7 @@ from gradsync.testing import check, each, exercise, hold
 
 
 def shares_of(sampler_class, num_samples, world_size, *, epoch=None, **options):
-    """Return the indices of every rank, as one process can work them all out."""
+    """Return the indices of every rank, all computed in one process."""
     shares = []
     for rank in range(world_size):
         sampler = sampler_class(range(num_samples), world_size, rank, **options)
@@ -43,16 +43,16 @@ def shares_of(sampler_class, num_samples, world_size, *, epoch=None, **options):
 
 
 def probe_shares(data_loader, cases, shuffle, seed=0):
-    """Return the shares of every case, and whether they come from torch's own sampler."""
+    """Return the shares of every case, and whether torch's own sampler computes them."""
     sampler_class = data_loader.PaddedDistributedSampler
     shares = [shares_of(sampler_class, m, n, shuffle=shuffle, seed=seed) for m, n in cases]
     return [shares, issubclass(sampler_class, DistributedSampler)]
 
 
 def draw_cases(rng, count=40):
-    """Draw (M, N) of every kind: divisible or not, fewer samples than ranks, one of either.
+    """Draw pairs (M, N): divisible or not, more ranks than samples, one sample, one rank.
 
-    The last one has more indices a rank than Python lets a function call itself.
+    In the last pair, a rank's share is larger than Python's recursion limit.
     """
     drawn = [(int(rng.integers(1, 120)), int(rng.integers(1, 17))) for _ in range(count)]
     return [(10, 4), (8, 4), (1, 4), (3, 8), (7, 1), (1, 1), (2, 3), *drawn, (4001, 3)]
@@ -63,11 +63,11 @@ def joined(shares):
 
 
 def hold_some(indices):
-    """Hold a pass to yield anything: of no indices every order is right."""
+    """Check that a pass yields something: of no indices, every order is right."""
     check(
         len(indices) > 0,
         "samples-missing",
-        "going through a sampler of many samples yields no index at all",
+        "A pass over a sampler of many samples yields no indices.",
         guide=GUIDE,
     )
 
@@ -80,7 +80,7 @@ def hold_shuffled(order):
 
 @exercise("phase1/PaddedDistributedSampler", points=4)
 def test_every_rank_gets_its_chunk_of_the_padded_order(ranks, rng):
-    """Without shuffling, rank r gets the r-th contiguous chunk of 0..M-1, padded."""
+    """Without shuffling, rank r gets the r-th contiguous chunk of the padded order 0..M-1."""
     cases = draw_cases(rng)
 
     [seen] = ranks(probe_shares, 1, process_group=False, cases=cases, shuffle=False)
@@ -92,8 +92,8 @@ def test_every_rank_gets_its_chunk_of_the_padded_order(ranks, rng):
 
 @exercise("phase1/PaddedDistributedSampler", points=3)
 def test_shuffled_shares_are_chunks_of_one_padded_permutation(ranks, rng):
-    """With shuffling, the ranks' chunks together are a permutation, padded with its beginning."""
-    cases = [(200, 4), *draw_cases(rng)]  # first where chance makes no permutation
+    """With shuffling, the ranks' chunks together are a permutation padded with its beginning."""
+    cases = [(200, 4), *draw_cases(rng)]  # the first is too large for a coincidence
     seed = int(rng.integers(1000))
 
     [seen] = ranks(probe_shares, 1, process_group=False, cases=cases, shuffle=True, seed=seed)
@@ -105,8 +105,9 @@ def test_shuffled_shares_are_chunks_of_one_padded_permutation(ranks, rng):
     check(
         any(max(share) - min(share) >= 50 for share in every_share[0]),
         "shuffle-differs-across-ranks",
-        "200 samples on 4 ranks: each rank has 50 neighbours, in another order: what is shuffled "
-        "is each share by itself. The permutation of all samples comes first, and then the cut",
+        "200 samples on 4 ranks: each rank gets 50 consecutive indices in another order, so each "
+        "share is shuffled separately. Draw the permutation of all samples first, and then cut it "
+        "into shares.",
         ranks=range(4),
         guide=GUIDE,
     )
@@ -114,7 +115,7 @@ def test_shuffled_shares_are_chunks_of_one_padded_permutation(ranks, rng):
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
 def test_the_length_is_the_number_of_indices(ranks, rng):
-    """`len(sampler)` is ceil(M/N), on every rank, and a sampler is one of torch's kind."""
+    """`len(sampler)` is ceil(M/N) on every rank, and the class inherits from torch's Sampler."""
 
     def probe(data_loader, cases):
         sampler_class = data_loader.PaddedDistributedSampler
@@ -129,23 +130,22 @@ def test_the_length_is_the_number_of_indices(ranks, rng):
     check(
         is_sampler,
         "wrong-signature",
-        "PaddedDistributedSampler is not a `torch.utils.data.Sampler`, which it has to inherit "
-        "from",
+        "PaddedDistributedSampler must inherit from `torch.utils.data.Sampler`, but does not.",
         guide=GUIDE,
     )
     for (m, n), lengths in zip(cases, seen, strict=True):
         check(
             lengths == [-(-m // n)] * n,
             "wrong-length",
-            f"{m} samples on {n} ranks: `len(sampler)` is {lengths} by rank, "
-            f"but every rank gets ceil({m}/{n}) indices",
+            f"{m} samples on {n} ranks: by rank, `len(sampler)` is {lengths}. Every rank gets "
+            f"ceil({m}/{n}) indices.",
             guide=GUIDE,
         )
 
 
 @exercise("phase1/PaddedDistributedSampler", points=2)
 def test_every_process_works_out_the_same_permutation(ranks, rng):
-    """The permutation depends on (seed, epoch) alone, whatever the global random state is."""
+    """The permutation depends only on (seed, epoch), not on the process or its random state."""
 
     def probe(rank, data_loader, seed):
         kept = be_another_process(rank)
@@ -166,7 +166,7 @@ def test_every_process_works_out_the_same_permutation(ranks, rng):
 
 @exercise("phase1/PaddedDistributedSampler", points=1.5)
 def test_every_epoch_has_an_order_of_its_own(ranks, rng):
-    """Another epoch permutes otherwise, the same epoch the same; a new sampler is at epoch 0."""
+    """Each epoch has its own permutation, the same every time; a new sampler is at epoch 0."""
 
     def probe(data_loader, seed):
         sampler_class = data_loader.PaddedDistributedSampler
@@ -180,7 +180,7 @@ def test_every_epoch_has_an_order_of_its_own(ranks, rng):
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
 def test_every_seed_has_an_order_of_its_own(ranks, rng):
-    """Another seed permutes otherwise, and none given is seed 0."""
+    """Each seed has its own permutation, and the default seed is 0."""
 
     def probe(data_loader, seeds):
         sampler_class = data_loader.PaddedDistributedSampler
@@ -198,7 +198,7 @@ def test_every_seed_has_an_order_of_its_own(ranks, rng):
 
 @exercise("phase1/PaddedDistributedSampler", points=1.5)
 def test_the_global_random_state_is_left_alone(ranks):
-    """Going through a sampler changes no global random state."""
+    """A pass over the sampler does not change any global random state."""
 
     def probe(data_loader):
         before = random_states()
@@ -214,7 +214,7 @@ def test_the_global_random_state_is_left_alone(ranks):
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
 def test_the_file_shows_the_shares_of_ten_samples(ranks):
-    """As a program the file prints four ranks' shares, and says whether they are right."""
+    """Run as a program, the file prints four ranks' shares and whether they are right."""
 
     def probe(data_loader):
         return run_with_samplers(data_loader.__file__, data_loader.PaddedDistributedSampler)
@@ -228,7 +228,7 @@ def test_the_file_shows_the_shares_of_ten_samples(ranks):
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
 def test_bad_arguments_are_refused_by_name(ranks):
-    """A world, rank or dataset that can't be is a ValueError that names the argument."""
+    """An impossible number of ranks, rank or dataset raises a ValueError that names it."""
 
     def probe(data_loader):
         return refusals(data_loader.PaddedDistributedSampler, BAD_ARGUMENTS)

@@ -1,4 +1,4 @@
-"""A pass over the data: its order, its mean loss, and what it is evaluated to."""
+"""One training epoch: its order, its mean loss and its mode."""
 
 import numpy as np
 import torch
@@ -9,14 +9,14 @@ from gradsync.diagnose.rounding import cut_short
 from gradsync.diagnose.waiting import nobody_waited
 from gradsync.probes.evaluation import Spy
 from gradsync.testing import assert_on_every_rank, by_rank, check, each, exercise, hold, would_be
-from gradsync.text import counted
+from gradsync.text import counted, listed
 
 GUIDE = "Epochs and evaluation"
 EPOCHS = (5, 0)
 
 
 class CountedSampler(SequentialSampler):
-    """Goes in order, and counts its passes."""
+    """Yields the samples in order, and counts its passes."""
 
     passes = 0
 
@@ -26,7 +26,7 @@ class CountedSampler(SequentialSampler):
 
 
 class EarSampler(SequentialSampler):
-    """Goes in order, and notes the epoch that it was last told when a pass begins."""
+    """Yields the samples in order, and records the epoch that is set when a pass begins."""
 
     def __init__(self, dataset):
         super().__init__(dataset)
@@ -41,7 +41,7 @@ class EarSampler(SequentialSampler):
 
 
 def draw(rng, counts):
-    """Return, by rank, inputs (sample, 4) and targets (sample,): the losses vary a lot."""
+    """Return, by rank, inputs (sample, 4) and targets (sample,) whose losses vary a lot."""
     return [(rng.standard_normal((n, 4)) * 5, rng.integers(0, 3, n)) for n in counts]
 
 
@@ -54,9 +54,9 @@ def sgd(model):
 
 
 def probe_epoch(rank, trainer, data, orders, batch_size):
-    """Train on the samples that this rank's order picks out of all, as a sampler's would.
+    """Train on the samples in this rank's order, as with a sampler.
 
-    Another model was trained before, on this one's first batch: this is not the first epoch.
+    Before that, another model is trained on the first batch, so this is not the first epoch.
 
     Returns:
         The `loss` and its `kind`, the `modes` of the calls, and whether any weight has `moved`.
@@ -76,12 +76,12 @@ def probe_epoch(rank, trainer, data, orders, batch_size):
 
 
 def has_moved(model):
-    """Tell whether a spy's weights are others than those that it is made with."""
+    """Tell whether the weights of a spy differ from its initial ones."""
     return not torch.equal(model.layer.weight, Spy().layer.weight)
 
 
 def padded_chunks(count, ranks):
-    """Return the orders of all ranks: chunks of 0, 1, 2, ..., padded with their beginning."""
+    """Return the orders of all ranks: chunks of 0, 1, 2, ..., padded with its beginning."""
     share = -(-count // ranks)
     return [[i % count for i in range(r * share, (r + 1) * share)] for r in range(ranks)]
 
@@ -105,7 +105,7 @@ def batch_losses(shares, batch_size, lr=0.3):
 
 @exercise("phase1/train_epoch", points=1.5)
 def test_the_sampler_is_told_the_epoch(ranks, rng):
-    """The loader's sampler hears the epoch before the pass, the first one, 0, as well."""
+    """train_epoch sets the sampler's epoch before the pass, also for epoch 0."""
 
     def probe(rank, trainer, shares):
         data = tensors(shares[rank])
@@ -126,15 +126,15 @@ def test_the_sampler_is_told_the_epoch(ranks, rng):
 
 
 def hold_heard(seen, epoch):
-    """Hold the samplers to have heard that epoch before their one pass."""
+    """Check that the samplers' epoch was set before their only pass."""
     unheard = [rank for rank in range(2) if any(heard != epoch for heard in seen[rank][0])]
     passes, told = seen[unheard[0]] if unheard else ([epoch], epoch)
-    heard = "nothing" if told is None else f"epoch {told}" + " after the pass" * (None in passes)
+    heard = "not set" if told is None else f"set to {told}" + " after the pass" * (None in passes)
     check(
         not unheard,
         "epoch-not-set",
-        f"train_epoch of epoch {epoch} told the loader's sampler {heard}: before the pass it has "
-        "to be told the epoch, or its order is not that epoch's",
+        f"In train_epoch for epoch {epoch}, the epoch of the loader's sampler is {heard}. Set it "
+        f"to {epoch} before the pass, or the samples come in the order of another epoch.",
         ranks=unheard,
         guide=GUIDE,
     )
@@ -142,7 +142,7 @@ def hold_heard(seen, epoch):
     check(
         not idle,
         "samples-dropped",
-        f"train_epoch of epoch {epoch} did not go through the loader",
+        f"train_epoch for epoch {epoch} did not go through the loader.",
         ranks=idle,
         guide=GUIDE,
     )
@@ -150,7 +150,7 @@ def hold_heard(seen, epoch):
 
 @exercise("phase1/train_epoch", points=2.5)
 def test_the_epochs_loss_weighs_every_sample_alike(ranks, rng):
-    """The mean is over all ranks' samples: a smaller last batch weighs less."""
+    """The returned loss is the mean over all ranks' samples, so a smaller batch counts less."""
     [data] = draw(rng, [26])
     orders = padded_chunks(26, 3)
 
@@ -161,8 +161,8 @@ def test_the_epochs_loss_weighs_every_sample_alike(ranks, rng):
     check(
         batches == [3, 3, 3],
         "samples-repeated" if max(batches) > 3 else "samples-dropped",
-        f"train_epoch trained on {batches} batches by rank: 9 samples on each, in batches of 4, "
-        "are 3 batches",
+        f"By rank, train_epoch trained on {listed(batches)} batches. Each rank has 9 samples in "
+        "batches of 4, so there are 3 batches.",
         ranks=[rank for rank in range(3) if batches[rank] != 3],
         guide=GUIDE,
     )
@@ -170,7 +170,8 @@ def test_the_epochs_loss_weighs_every_sample_alike(ranks, rng):
     check(
         kinds == {"float"},
         "wrong-signature",
-        f"train_epoch returns a {' or a '.join(sorted(kinds - {'float'}))}: a float is wanted",
+        f"train_epoch returns a {' or a '.join(sorted(kinds - {'float'}))}. It must return a "
+        "float.",
         ranks=[rank for rank in range(3) if seen[rank]["kind"] != "float"],
         guide=GUIDE,
     )
@@ -187,27 +188,28 @@ def test_the_epochs_loss_weighs_every_sample_alike(ranks, rng):
             *each_on_its_own(shares),
             cut_short("train_epoch", GUIDE),
         ],
-        otherwise=f"train_epoch returns {list(seen)} by rank: that is not the mean over all "
-        "samples of all ranks, as they were when each batch came",
+        otherwise=f"by rank, train_epoch returns {list(seen)}. It should return the mean over all "
+        "samples of all ranks, each before the step of its batch",
     )
 
 
 def first_batch_again(shares, steps):
-    """Return the rule for a loss of that many steps on the first batch."""
+    """Return the rule for the loss of so many steps on the first batch."""
     losses, _ = batch_losses([[np.concatenate([p[:4]] * steps) for p in s] for s in shares], 4)
     text = (
-        f"train_epoch returns the loss of {steps} steps on the loader's first batch: each "
-        "`iter(loader)` begins from the start, and the other samples are never seen"
+        f"train_epoch returns the loss of {steps} steps on the loader's first batch. Each "
+        "`iter(loader)` starts at the first batch, so the other samples are never used: loop over "
+        "the loader once."
     )
     return would_be([losses.mean()] * len(shares), "samples-dropped", text, GUIDE)
 
 
 def never_updated(shares, sizes):
-    """Return the rule for the loss of a model that stays as it was in all steps."""
+    """Return the rule for the loss of a model that no step changes."""
     losses, _ = batch_losses(shares, 4, lr=0)
     text = (
-        "train_epoch returns the loss of a model that is never updated: the optimizer has to step, "
-        "and the model has to be the one whose parameters it has, not a copy"
+        "train_epoch returns the loss of a model that is never updated. Call the optimizer's step, "
+        "and use the model whose parameters the optimizer has, not a copy."
     )
     mean = (sizes @ losses).mean() / sizes.sum()
     return would_be([mean] * len(shares), "does-not-learn", text, GUIDE)
@@ -220,26 +222,26 @@ def each_on_its_own(shares):
         losses, sizes = batch_losses([share], 4)
         alone.append(sizes @ losses[:, 0] / sizes.sum())
     text = (
-        "train_epoch returns the loss of ranks that train apart, each on its own gradients: they "
-        "are to be averaged before every step, as `train_step` does"
+        "train_epoch returns the loss of ranks that each train on their own gradients. Average the "
+        "gradients before every step, as `train_step` does."
     )
     code = "gradients-not-synchronised"
     return [would_be(values, code, text, GUIDE) for values in ([np.mean(alone)] * 3, alone)]
 
 
 def epoch_loss_mistakes(losses, sizes, count):
-    """Return the rules that know a mistake by the loss returned, from those of (batch, rank).
+    """Return the rules that recognise a mistake by the returned loss, given losses (batch, rank).
 
-    The dataset has `count` samples, the ranks' shares together a few more: the padding.
+    The dataset has `count` samples; the ranks' shares together have a few more, the padding.
     """
     ranks = losses.shape[1]
     by_rank = sizes @ losses / sizes.sum()  # (rank,)
     shared = (
-        f"divides by {count} samples, the size of the dataset, but this rank goes through "
-        f"{sizes.sum()} of them, and all {ranks} together, with the padding, through "
-        f"{ranks * sizes.sum()}: count those that came"
+        f"divides by {count}, the size of the dataset, but this rank has {sizes.sum()} samples, "
+        f"and all {ranks} ranks have {ranks * sizes.sum()} with the padding. Count the samples "
+        "that the loader yields."
     )
-    last = "the last batch has 1 sample and the others 4: each weighs by its samples"
+    last = "the last batch has 1 sample and the others 4. Weight each batch by its samples."
 
     def rule(values, code, text):
         return would_be(list(np.broadcast_to(values, ranks)), code, f"train_epoch {text}", GUIDE)
@@ -249,32 +251,32 @@ def epoch_loss_mistakes(losses, sizes, count):
         rule(
             kept,
             "differs-from-single-process",
-            "returns the mean over the samples of this call and of the one before it: sums begin "
-            "at zero in each call, also those in a default argument",
+            "returns the mean over the samples of this call and of the previous one. Start every "
+            "sum at zero in each call, also a sum in a default argument.",
         ),
         rule((sizes @ losses).mean() / count, "differs-from-single-process", shared),
         rule((sizes @ losses).sum() / count, "differs-from-single-process", shared),
         rule(
             losses.mean(), "mean-of-means", f"returns the mean of its batches' losses, but {last}"
         ),
-        rule(losses[-1].mean(), "mean-of-means", "returns the last batch's loss, not the epoch's"),
-        rule(by_rank, "loss-is-local", "returns the loss of this rank's samples alone"),
-        rule(losses.mean(0), "loss-is-local", "returns the mean of this rank's batches alone"),
-        rule((sizes @ losses).mean(), "sum-not-mean", "returns a sum over samples, not their mean"),
-        rule(losses.mean(1).sum(), "sum-not-mean", "returns the sum of its batches' losses"),
+        rule(losses[-1].mean(), "mean-of-means", "returns only the loss of the last batch."),
+        rule(by_rank, "loss-is-local", "returns the loss of only this rank's samples."),
+        rule(losses.mean(0), "loss-is-local", "returns the mean of only this rank's batches."),
+        rule((sizes @ losses).mean(), "sum-not-mean", "returns a sum over samples, not the mean."),
+        rule(losses.mean(1).sum(), "sum-not-mean", "returns the sum of its batches' losses."),
         rule(
             by_rank.mean() / ranks,
             "divided-twice",
-            f"returns a loss that is {ranks} times too small: that of a step is the mean over "
-            "ranks already",
+            f"returns a loss that is {ranks} times too small. The loss of a step is already the "
+            "mean over the ranks: do not divide it again.",
         ),
-        rule(by_rank.sum(), "sum-not-mean", "returns the sum of the ranks' losses, not their mean"),
+        rule(by_rank.sum(), "sum-not-mean", "returns the sum of the ranks' losses, not the mean."),
     ]
 
 
 @exercise("phase1/train_epoch", points=1)
 def test_it_trains_in_training_mode(ranks, rng):
-    """A model that comes in evaluation mode is switched to training mode."""
+    """A model in evaluation mode is switched to training mode before training."""
     [data] = draw(rng, [16])
 
     seen = ranks(probe_epoch, 2, data=data, orders=by_rank(padded_chunks(16, 2)), batch_size=4)
@@ -283,29 +285,29 @@ def test_it_trains_in_training_mode(ranks, rng):
     check(
         all(value["modes"] for value in seen),
         "samples-dropped",
-        "train_epoch returned without having run the model on a single batch of the loader",
+        "train_epoch returned without running the model on a single batch of the loader.",
         guide=GUIDE,
     )
     hold_trained(all(value["moved"] for value in seen))
     check(
         any(modes),
         "mode-not-restored",
-        "train_epoch ran the model in evaluation mode: after an evaluation it has to be switched "
-        "back, or dropout and BatchNorm do not train",
+        "train_epoch ran the model in evaluation mode, where dropout and BatchNorm do not train. "
+        "Switch the model to training mode first.",
         guide=GUIDE,
     )
     check(
         all(modes),
         "mode-not-restored",
-        "train_epoch ran the model with a part of it in evaluation mode: the model and all layers "
-        "in it have to be switched back, or dropout and BatchNorm there do not train",
+        "train_epoch ran the model with some layers in evaluation mode, where dropout and "
+        "BatchNorm do not train. Switch the model and all its layers to training mode first.",
         guide=GUIDE,
     )
 
 
 @exercise("phase1/train_epoch", points=1)
 def test_a_plain_loader_will_do(ranks, rng):
-    """A loader whose sampler knows no epochs, as with one rank, is fine, and gone through once."""
+    """A sampler without `set_epoch` works, and the loader is gone through only once."""
 
     def probe(trainer, data):
         model, samples = Spy(), tensors(data)
@@ -320,26 +322,26 @@ def test_a_plain_loader_will_do(ranks, rng):
     check(
         batches == 2,
         "samples-repeated" if batches > 2 else "samples-dropped",
-        f"train_epoch of a plain loader trained on {counted(batches, 'batch', 'batches')}, and the "
-        "loader has 2",
+        f"train_epoch trained on {counted(batches, 'batch', 'batches')} of a loader that has 2.",
         guide=GUIDE,
     )
     hold_trained(moved)
     check(
         passes == 1,
         "samples-repeated",
-        f"train_epoch goes through the loader's sampler {passes} times. Each `iter(loader)`, also "
-        "one for a look at the first batch, begins another pass: it loads samples again, and uses "
-        "up a pass of a sampler that resumes. Take what you need from the batches of one loop",
+        f"train_epoch goes through the loader's sampler {passes} times. Each `iter(loader)` starts "
+        "another pass, even to look at the first batch. It loads samples again, and uses up a pass "
+        "of a sampler that resumes. Take what you need from the batches of one loop.",
         guide=GUIDE,
     )
 
 
 def hold_trained(moved):
-    """Hold the weights to have moved: without a step there is no training to judge."""
+    """Check that the weights have changed: without a step there is no training to judge."""
     check(
         moved,
         "does-not-learn",
-        "after train_epoch the model has the weights from before: every batch is a training step",
+        "After train_epoch, the weights are the same as before. Take a training step for every "
+        "batch.",
         guide=GUIDE,
     )

@@ -1,4 +1,4 @@
-"""What a model is evaluated to, over all ranks' samples, and that nothing is learned from it."""
+"""Evaluating a model over the samples of all ranks, without changing the model."""
 
 import numpy as np
 import torch
@@ -19,14 +19,15 @@ from gradsync.diagnose.evaluation import (
 from gradsync.diagnose.waiting import nobody_waited, raised_before_it_waited
 from gradsync.probes.evaluation import Spy, numbers, spied_evaluation, tells_predictions_apart
 from gradsync.testing import assert_on_every_rank, by_rank, each, exercise, hold, would_be
+from gradsync.text import listed
 
 GUIDE = "Epochs and evaluation"
 BATCH = 4
-UNASKED = 3  # samples of each dataset that the loader's sampler leaves out
+UNASKED = 3  # samples of each dataset that the loader's sampler does not yield
 
 
 def draw(rng, counts):
-    """Return, by rank, inputs (sample, 4) and targets (sample,): the losses vary a lot."""
+    """Return, by rank, inputs (sample, 4) and targets (sample,) whose losses vary a lot."""
     while True:
         sizes = [count + UNASKED for count in counts]
         shares = [(rng.standard_normal((n, 4)) * 5, rng.integers(0, 3, n)) for n in sizes]
@@ -37,9 +38,9 @@ def draw(rng, counts):
 
 
 def batches_of(shares, first=0):
-    """Yield every batch that the ranks' loaders give: the rank, its inputs and its targets.
+    """Yield every batch that the ranks' loaders yield: the rank, its inputs and its targets.
 
-    `first` is their first sample.
+    The ranks' first sample is `first`.
     """
     for rank, share in enumerate(shares):
         end = len(share[1]) - UNASKED + first
@@ -50,9 +51,9 @@ def batches_of(shares, first=0):
 
 
 def probe_evaluate(rank, trainer, shares):
-    """Evaluate with rank-dependent shares; say what it returned, and did to the model.
+    """Evaluate with shares of different sizes; report the result, and what was done to the model.
 
-    `again` is what it returns for another model of the same weights, and other samples.
+    `again` is the result for another model with the same weights, and other samples.
     """
     data = TensorDataset(*(torch.from_numpy(part) for part in shares[rank]))
     loader = DataLoader(data, BATCH, sampler=range(len(data) - UNASKED))
@@ -79,7 +80,7 @@ def metrics(rows):
 
 @exercise("phase1/evaluate", points=2.5)
 def test_ranks_and_batches_weigh_by_their_samples(ranks, rng):
-    """Sums over all ranks: of unequal shares, and smaller last batches."""
+    """Every sample of every rank counts the same, also in unequal shares and small batches."""
     shares = draw(rng, [11, 2, 5, 6])
 
     seen = ranks(probe_evaluate, 4, shares=by_rank(shares))
@@ -91,7 +92,7 @@ def test_ranks_and_batches_weigh_by_their_samples(ranks, rng):
 
 @exercise("phase1/evaluate", points=1)
 def test_a_rank_may_have_nothing(ranks, rng):
-    """A rank without a single sample has the same numbers as the others."""
+    """A rank without any samples returns the same numbers as the other ranks."""
     shares = draw(rng, [3, 0, 9])
 
     early = raised_before_it_waited(1, "no sample", GUIDE)
@@ -119,70 +120,71 @@ def hold_results(seen, rows):
             ),
             predicts_otherwise(GUIDE),
         ],
-        otherwise=f"evaluate returns {told(results[0])} on rank 0, where the ranks have "
-        f"{', '.join(map(str, counts))} samples in batches of at most {BATCH}: that is not loss "
-        "and accuracy over all samples",
+        otherwise=f"evaluate returns {told(results[0])} on rank 0. The ranks have "
+        f"{listed(counts)} samples, in batches of at most {BATCH}. It should return the loss and "
+        "the accuracy over all samples",
     )
 
 
 def known_mistakes(rows, counts):
-    """Return mistakes as (code, what shows it, the numbers that it makes)."""
+    """Return mistakes as (code, the message after "evaluate", the numbers that it leads to)."""
     right, own = metrics(rows), "differs-from-single-process"
-    means = f"averages means, though the ranks have {counts} samples, in batches of at most {BATCH}"
+    means = f"averages means, but the ranks have {counts} samples, in batches of at most {BATCH}"
     sizes = right["samples"] + UNASKED * len(counts)
     shrunk = {name: right[name] * right["samples"] / sizes for name in ("loss", "accuracy")}
-    odd = f"returns an accuracy that is no share from 0 to 1 of {right['samples']:g} samples, but "
+    odd = f"returns an accuracy that is not the share of {right['samples']:g} samples, but "
     return [
-        *(("mean-of-means", f"{means}. Sums weigh right", m) for m in means_of_means(rows, counts)),
+        *(("mean-of-means", f"{means}. Use sums.", m) for m in means_of_means(rows, counts)),
         (
             "mean-of-means",
-            "adds up the mean losses of batches and divides by the samples: a batch's mean counts "
-            "for all its samples",
+            "adds up the mean losses of the batches and divides by the number of samples. Multiply "
+            "each batch's mean by its number of samples first.",
             {**right, "loss": (rows[:, 1] / rows[:, 3]).sum() / right["samples"]},
         ),
         (
             own,
-            f"counts {sizes:g} samples, the size of the datasets: what counts is what the loaders "
-            "gave",
+            f"counts {sizes:g} samples, the size of the datasets. Count the samples that the "
+            "loaders yield.",
             {**shrunk, "samples": sizes},
         ),
         (
             own,
-            f"counts {BATCH * len(rows)} samples, as if each batch were full: the last one of a "
-            "rank may be smaller, and weighs by what is in it",
+            f"counts {BATCH * len(rows)} samples, as if every batch were full. The last batch of a "
+            "rank may be smaller: count the samples in each batch.",
             full_batches(rows),
         ),
         (
             own,
-            f"weighs the mean loss of each batch by {BATCH}, as if all were full, and divides by "
-            f"the {right['samples']:g} samples that came: the last batch of a rank may be smaller",
+            f"weights the mean loss of each batch by {BATCH}, as if every batch were full, and "
+            f"divides by {right['samples']:g} samples. The last batch of a rank may be smaller: "
+            "weight each batch by its number of samples.",
             {**right, "loss": (rows[:, 1] / rows[:, 3]).sum() * BATCH / right["samples"]},
         ),
         (
             own,
-            "returns what the largest sum of one rank, divided by the largest count, makes: an "
-            "all-reduce can do more than add up, and here it has to add up",
+            "returns the largest sum of a rank, divided by the largest count. An all-reduce has "
+            "several operations; use the sum.",
             largest_sums(rows),
         ),
-        (own, odd + "a percentage", {**right, "accuracy": 100 * right["accuracy"]}),
-        (own, odd + "the number of hits", {**right, "accuracy": rows[:, 2].sum()}),
+        (own, odd + "a percentage.", {**right, "accuracy": 100 * right["accuracy"]}),
+        (own, odd + "the number of hits.", {**right, "accuracy": rows[:, 2].sum()}),
     ]
 
 
 def full_batches(rows):
-    """Return the numbers of those who count the batch size for each batch."""
+    """Return the numbers that result from counting the batch size for each batch."""
     full = np.full(len(rows), BATCH)
     return metrics(np.stack([rows[:, 0], rows[:, 1] / rows[:, 3] * full, rows[:, 2], full], 1))
 
 
 def largest_sums(rows):
-    """Return the numbers of those who take the largest of the ranks' sums."""
+    """Return the numbers that result from the largest of the ranks' sums."""
     sums = [rows[rows[:, 0] == rank].sum(0) for rank in np.unique(rows[:, 0])]
     return metrics(np.max(sums, axis=0)[None])
 
 
 def means_of_means(rows, counts):
-    """Yield the numbers of those who average batches, or ranks: the loss alone, or both."""
+    """Yield the numbers that result from averaging batches or ranks: in the loss, or in both."""
     right = metrics(rows)
     having = [metrics(rows[rows[:, 0] == rank]) for rank, count in enumerate(counts) if count]
     loss, accuracy = means_of_batches(rows)
@@ -200,7 +202,7 @@ def means_of_means(rows, counts):
 
 
 def no_share_of_samples(rows, counts):
-    """Tell whether no mean of means is an accuracy that predicting other classes can have."""
+    """Tell whether no mean of means is an accuracy that wrong predictions can have."""
     means = {round(mean["accuracy"], 9) for mean in means_of_means(rows, counts)}
     total = rows[:, 3].sum()
     wrong = means - {round(metrics(rows)["accuracy"], 9)}
@@ -208,13 +210,13 @@ def no_share_of_samples(rows, counts):
 
 
 def means_of_batches(rows):
-    """Return the means of the batches' mean losses, and accuracies."""
+    """Return the mean over batches of their mean losses, and of their accuracies."""
     return (rows[:, 1:3] / rows[:, 3:]).mean(0)
 
 
 @exercise("phase1/evaluate", points=1.5)
 def test_nothing_is_learned_from_it(ranks, rng):
-    """It runs in evaluation mode, without gradients, and leaves those there are alone."""
+    """evaluate uses evaluation mode, tracks no gradients, and leaves existing gradients alone."""
     seen = ranks(probe_evaluate, 2, shares=by_rank(draw(rng, [5, 3])))
 
     hold(evaluated_too_few(seen, [5, 3], GUIDE))
@@ -223,7 +225,7 @@ def test_nothing_is_learned_from_it(ranks, rng):
 
 @exercise("phase1/evaluate", points=2)
 def test_the_former_mode_is_put_back(ranks, rng):
-    """A model in training mode is in it afterwards, one in evaluation mode too."""
+    """Afterwards the model is in the mode that it had before, training or evaluation."""
     seen = ranks(probe_evaluate, 2, shares=by_rank(draw(rng, [5, 3])))
 
     hold(evaluated_too_few(seen, [5, 3], GUIDE))

@@ -1,4 +1,4 @@
-"""How the ranks meet in a process group, and part."""
+"""Starting and ending the process group."""
 
 import socket
 import time
@@ -27,34 +27,34 @@ from gradsync.testing import check, exercise, free_port, hold
 from gradsync.text import ranks_text
 
 GUIDE = "Launching ranks"
-MASTER = "127.0.0.2"  # this machine too, but not by its usual name
-PATIENCE = 10.0  # seconds to meet in; who meets does so in a tenth of one
-UNDECIDED = "undefined"  # the backend, for torch, which then takes the one that a device needs
-USUAL_PORTS = (29500, 12355)  # torch's own default, and that of its tutorials
+MASTER = "127.0.0.2"  # this machine too, but not its usual address
+PATIENCE = 10.0  # seconds; setting up a group takes a tenth of one
+UNDECIDED = "undefined"  # the backend if torch chooses one for each device type
+USUAL_PORTS = (29500, 12355)  # torch's default, and the port in its tutorials
 
 
 def info_of(trainer, rank, world_size, port, address="127.0.0.1"):
-    """Return a rank's info; its number on this machine is another than among all."""
+    """Return a rank's info; the local rank differs from the rank."""
     return trainer.RankInfo(rank, world_size, (rank + 1) % world_size, address, port)
 
 
 def probe_group(rank, world_size, trainer, port):
-    """Set up a group while the usual ports are taken; say what is known of it."""
+    """Set up a group while the usual ports are in use; report what the group looks like."""
     taken = [listen(usual) for usual in USUAL_PORTS] if rank == 0 else []
     info = info_of(trainer, rank, world_size, port, MASTER)
     device = trainer.setup_distributed(info)
     kind = type(device).__name__
-    sort = device.type if kind == "device" else "cpu"  # of a CPU, any index will do
+    sort = device.type if kind == "device" else "cpu"  # a CPU may have any index
     total = torch.ones(1, device=sort)
     dist.all_reduce(total)
     del taken
-    there = connected_to(port) if rank != 0 else []  # rank 0 may well call itself otherwise
+    there = connected_to(port) if rank != 0 else []  # rank 0 may use another address for itself
     group = [dist.get_rank(), dist.get_world_size()]
     return [group, there, dist.get_backend(), kind, sort, total.item()]
 
 
 def await_listener(port):
-    """Return when somebody listens on a port, or after a second."""
+    """Return when a process listens on a port, or after a second."""
     until = time.monotonic() + 1
     while time.monotonic() < until:
         try:
@@ -65,7 +65,7 @@ def await_listener(port):
 
 
 def listen(port):
-    """Take a port, also from connections that have ended; None where another process keeps it."""
+    """Listen on a port, even if connections to it have just ended; None if it is in use."""
     until = time.monotonic() + 1
     while time.monotonic() < until:
         try:
@@ -78,7 +78,7 @@ def listen(port):
 @pytest.mark.parametrize("world_size", [1, 3])
 @exercise("phase1/setup_distributed", points=2)
 def test_the_group_is_up_on_every_rank(ranks, world_size):
-    """Afterwards the default group has every rank, on gloo where there is no GPU."""
+    """After setup_distributed, the default group has all ranks, and uses gloo without a GPU."""
     seen = ranks(
         probe_group,
         world_size,
@@ -92,8 +92,8 @@ def test_the_group_is_up_on_every_rank(ranks, world_size):
     check(
         [value[0] for value in seen] == [[rank, world_size] for rank in every],
         "launcher-not-read",
-        f"by rank, the group says [rank, world size] {[value[0] for value in seen]}: they are to "
-        "be those of `info`, whose `local_rank` is another number",
+        f"By rank, the group's [rank, world size] are {[value[0] for value in seen]}. They must be "
+        "the `rank` and the `world_size` in `info`; `local_rank` is another number.",
         ranks=every,
         guide=GUIDE,
     )
@@ -101,7 +101,7 @@ def test_the_group_is_up_on_every_rank(ranks, world_size):
     check(
         {value[3] for value in seen} == {"device"},
         "wrong-signature",
-        f"setup_distributed returns a {seen[0][3]}: a torch.device is wanted",
+        f"setup_distributed returns a {seen[0][3]}. It must return a torch.device.",
         ranks=every,
         guide=GUIDE,
     )
@@ -112,8 +112,8 @@ def test_the_group_is_up_on_every_rank(ranks, world_size):
             for value in seen
         ),
         "exception",
-        "where there is no GPU the group is to use gloo and the CPU: rank 0 has "
-        f"{seen[0][2]} and {seen[0][4]}",
+        f"On a machine without a GPU, rank 0 uses {seen[0][2]} and the device {seen[0][4]}. The "
+        "group must use gloo, and the device must be the CPU.",
         ranks=every,
         guide=GUIDE,
     )
@@ -121,11 +121,11 @@ def test_the_group_is_up_on_every_rank(ranks, world_size):
 
 @exercise("phase1/setup_distributed", points=1)
 def test_it_returns_only_when_every_rank_is_up(ranks):
-    """A rank that is early waits for the late one, on a backend that does not wait by itself."""
+    """setup_distributed waits for a late rank, even with a backend that connects lazily."""
 
     def probe(rank, world_size, trainer, port):
         dist.Backend.register_backend("lazy", LazyGroup, devices=["cpu"])
-        if rank != 0:  # else rank 1 may have to try twice, and not be early at all
+        if rank != 0:  # otherwise rank 1 may have to retry, and is not early
             wait_for("late", 0)
             await_listener(port)
         pass_gate("late", rank, world_size, last=2)
@@ -146,9 +146,9 @@ def test_it_returns_only_when_every_rank_is_up(ranks):
     check(
         not early,
         "no-rank-waits",
-        f"setup_distributed returned on {ranks_text(early)} before rank 2 had even "
-        "called it, on a backend that connects at the first collective only, as nccl does: "
-        "something in it has to wait for all ranks",
+        f"setup_distributed returned on {ranks_text(early)} before rank 2 had called it. This "
+        "test's backend, like nccl, only connects at the first collective. Make all ranks wait "
+        "for each other in setup_distributed.",
         ranks=early,
         guide=GUIDE,
     )
@@ -156,7 +156,7 @@ def test_it_returns_only_when_every_rank_is_up(ranks):
 
 @exercise("phase1/setup_distributed", points=1)
 def test_the_timeout_holds(ranks):
-    """Collectives wait as long as `timeout` says, or else for 60 s; GPUs are taken if there are."""
+    """`backend` and `timeout` are used, the default timeout is 60 s, and GPUs are used if any."""
 
     def probe(rank, world_size, trainer, ports):
         told = []
@@ -188,8 +188,8 @@ def test_the_timeout_holds(ranks):
     check(
         backends == ["lazy"] * 2,
         "setting-ignored",
-        f"asked for a backend by its name, setup_distributed starts a group on {backends[0]}: "
-        "`backend` has to reach the group, and the default is for where it is None",
+        f"Called with a backend, setup_distributed starts a group with {backends[0]} instead. Pass "
+        "`backend` on to the process group; use the default only if it is None.",
         ranks=[0],
         guide=GUIDE,
     )
@@ -202,9 +202,8 @@ def hold_wait(seconds, wanted, asked):
     check(
         seconds == wanted,
         "setting-ignored",
-        f"asked for {asked}, setup_distributed started a group whose collectives wait {seconds:g} "
-        "s for a rank that does not come: `timeout` has to reach the group, and is 60 s where "
-        "it is not given",
+        f"Called with {asked}, setup_distributed starts a group with a timeout of {seconds:g} s. "
+        "Pass `timeout` on to the process group; its default is 60 s.",
         ranks=[0],
         guide=GUIDE,
     )
@@ -212,18 +211,17 @@ def hold_wait(seconds, wanted, asked):
 
 @exercise("phase1/cleanup_distributed", points=1)
 def test_the_group_is_gone_afterwards(ranks):
-    """After cleanup there is no default group, on any rank."""
+    """After cleanup_distributed, no rank has a default process group."""
 
     def probe(rank, trainer):
         Path(f"up-{rank}").touch()
-        while not Path(f"up-{1 - rank}").exists():  # no rank leaves before the other is up
+        while not Path(f"up-{1 - rank}").exists():  # no rank leaves before the other has started
             time.sleep(0.01)
         trainer.cleanup_distributed()
         return dist.is_initialized()
 
     ended = without_a_group(
-        "cleanup_distributed uses the process group after it has ended it: that is the last that "
-        "is done with a group",
+        "cleanup_distributed uses the process group after destroying it. Destroy the group last.",
         GUIDE,
     )
     seen = ranks(probe, 2, mistakes=[ended])
@@ -232,8 +230,8 @@ def test_the_group_is_gone_afterwards(ranks):
     check(
         not left,
         "group-not-ended",
-        "after cleanup_distributed() the process group is still there on "
-        f"{ranks_text(left)}: every rank has to end it",
+        f"After cleanup_distributed(), the process group still exists on {ranks_text(left)}. Every "
+        "rank must destroy it.",
         ranks=left,
         guide=GUIDE,
     )
@@ -241,7 +239,7 @@ def test_the_group_is_gone_afterwards(ranks):
 
 @exercise("phase1/cleanup_distributed", points=1)
 def test_cleanup_without_a_group_is_harmless(ranks):
-    """It may be called twice, or with no group ever started."""
+    """cleanup_distributed may be called twice, and without a process group."""
 
     def probe(trainer):
         trainer.cleanup_distributed()
@@ -252,8 +250,8 @@ def test_cleanup_without_a_group_is_harmless(ranks):
         return [started, dist.is_initialized()]
 
     no_group = without_a_group(
-        "without a process group cleanup_distributed fails: where none was started, or it has "
-        "ended already, there is nothing to do. torch.distributed can tell which is the case",
+        "cleanup_distributed fails without a process group. If none was started, or it is already "
+        "destroyed, do nothing: torch.distributed can tell you whether there is one.",
         GUIDE,
     )
     [[started, left]] = ranks(probe, 1, process_group=False, mistakes=[no_group])
@@ -261,13 +259,13 @@ def test_cleanup_without_a_group_is_harmless(ranks):
     check(
         started is False,
         "group-not-ended",
-        "cleanup_distributed() started a process group",
+        "cleanup_distributed() started a process group. It must only destroy one.",
         guide=GUIDE,
     )
     check(
         left is False,
         "group-not-ended",
-        "with no group cleanup_distributed() does no harm, but a group that was started then is "
-        "still there after two calls: it has to end it",
+        "Without a group, cleanup_distributed() does nothing, as it should. But a group that is "
+        "started later still exists after two calls. It must destroy that group.",
         guide=GUIDE,
     )

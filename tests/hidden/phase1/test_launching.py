@@ -1,10 +1,11 @@
-"""Who a process is, from the environment that its launcher gives it."""
+"""Reading a process's rank from the environment variables of its launcher."""
 
 import os
 
 from gradsync.diagnose.launching import text_for_a_number
 from gradsync.probes.rank_infos import answer_to, probe_rank_info
 from gradsync.testing import check, exercise, hold
+from gradsync.text import listed
 
 GUIDE = "Launching ranks"
 TORCHRUN = {
@@ -20,7 +21,7 @@ SLURM = {
     "SLURM_LOCALID": "1",
     "SLURM_JOB_NODELIST": "node[01-04,07],big1",
 }
-ALL_OF_SLURM = {  # of the eighth of 12 tasks, two on each node
+ALL_OF_SLURM = {  # the eighth of 12 tasks, two on each node
     **SLURM,
     "SLURM_PROCID": "7",
     "SLURM_NTASKS": "12",
@@ -30,7 +31,7 @@ ALL_OF_SLURM = {  # of the eighth of 12 tasks, two on each node
     "SLURM_NTASKS_PER_NODE": "2",
     "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.5",
 }
-MISLEADING = {  # in the process's own environment, where nobody is to look
+MISLEADING = {  # in the process's own environment, which must not be read
     "RANK": "6",
     "WORLD_SIZE": "7",
     "LOCAL_RANK": "5",
@@ -44,7 +45,7 @@ MISLEADING = {  # in the process's own environment, where nobody is to look
 
 
 def changed(before, after):
-    """Return the variables that are not what they were."""
+    """Return the variables whose value was changed, added or removed."""
     return sorted({name for name, _ in {*before.items()} ^ {*after.items()}})
 
 
@@ -54,16 +55,16 @@ def read_rank_infos(ranks, environs):
 
 
 def shown(environ):
-    return " ".join(f"{name}={value}" for name, value in environ.items()) or "(nothing set)"
+    return " ".join(f"{name}={value}" for name, value in environ.items()) or "no variables"
 
 
 def hold_rank_info(environ, answer):
-    """Hold what came back, if no error came instead, to be a RankInfo."""
+    """Check that an answer, unless it is an error, is a RankInfo."""
     check(
         not (isinstance(answer, dict) and "strange" in answer),
         "wrong-signature",
-        f"with {shown(environ)} read_rank_info gives {told(answer)}: the class is defined at the "
-        "top of the file, and its five fields are what is asked for",
+        f"With {shown(environ)}, read_rank_info gives {told(answer)}. It must return an object of "
+        "the class RankInfo, which is defined at the top of the file, with its five fields.",
         guide=GUIDE,
     )
 
@@ -73,33 +74,33 @@ def hold_given(environ, answer, wanted):
     check(
         not isinstance(answer, dict),
         "launcher-not-read",
-        f"with {shown(environ)} read_rank_info gives {told(answer)}. Nothing is wrong there: what "
-        "is not set has a default",
+        f"With {shown(environ)}, read_rank_info gives {told(answer)}. This environment is valid: "
+        "variables that are not set have a default.",
         guide=GUIDE,
     )
     hold(text_for_a_number(shown(environ), answer))
-    code, what = "launcher-not-read", "what the launcher says of rank, world size and local rank"
+    code, what = "launcher-not-read", "the rank, world size and local rank that the launcher gives"
     if {"RANK", "SLURM_PROCID"} <= set(environ):
-        what += ", where torchrun's variables win"
+        what += " (torchrun's variables have priority)"
     if isinstance(answer, list) and answer[:3] == wanted[:3]:
-        code, what = "wrong-master", "where the ranks meet"
+        code, what = "wrong-master", "the address and port at which the ranks meet"
         if not {"RANK", "SLURM_PROCID"} & set(environ):
-            what += ", as a single process meets nobody and stays with the defaults"
+            what += " (a single process uses the defaults)"
     check(
         answer == wanted,
         code,
-        f"with {shown(environ)} read_rank_info gives {told(answer)}: that is not {what}",
+        f"With {shown(environ)}, read_rank_info gives {told(answer)}. It must give {what}.",
         guide=GUIDE,
     )
 
 
 def told(answer):
-    """Say what came back for an environment."""
+    """Describe the answer to an environment."""
     if not answer:
-        return f"{answer}, and no RankInfo"
+        return f"{answer} instead of a RankInfo"
     if isinstance(answer, dict):
         if "strange" in answer:
-            return f"a {answer['strange']}, and no RankInfo"
+            return f"a {answer['strange']} instead of a RankInfo"
         return f"{answer['error']}: {answer['text']} (at {answer['where']})"
     rank, world_size, local_rank, address, port = answer
     return f"rank {rank} of {world_size}, local rank {local_rank}, master {address!r}:{port!r}"
@@ -107,7 +108,7 @@ def told(answer):
 
 @exercise("phase1/read_rank_info", points=1.5)
 def test_torchrun_variables_win(ranks):
-    """torchrun's variables are read, also where Slurm's are set; what is not set has a default."""
+    """torchrun's variables are read, even if Slurm's are set, and the others have defaults."""
     few = {"RANK": "1", "WORLD_SIZE": "2"}
     environs = [TORCHRUN, {**SLURM, **TORCHRUN}, few]
 
@@ -120,7 +121,7 @@ def test_torchrun_variables_win(ranks):
 
 @exercise("phase1/read_rank_info", points=1.5)
 def test_slurm_variables_are_read(ranks):
-    """Slurm's variables are read where torchrun's are not set, with MASTER_* where they are."""
+    """Slurm's variables are read if torchrun's are not set, and MASTER_* if they are set."""
     named = {**SLURM, "MASTER_ADDR": "login2", "MASTER_PORT": "4000"}
     few = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_JOB_NODELIST": "solo"}
     least = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}
@@ -138,7 +139,7 @@ def test_slurm_variables_are_read(ranks):
 
 @exercise("phase1/read_rank_info", points=2)
 def test_the_master_is_the_first_host_of_the_node_list(ranks, rng):
-    """Each bracket of the first name stands for its first number, zeros kept."""
+    """Under Slurm, the master is the first host of the node list, with brackets expanded."""
     number = int(rng.integers(1, 90))
     first_hosts = {
         "node5": "node5",
@@ -160,7 +161,7 @@ def test_the_master_is_the_first_host_of_the_node_list(ranks, rng):
 
 @exercise("phase1/read_rank_info", points=0.5)
 def test_without_a_launcher_it_is_a_single_process(ranks):
-    """With nothing set, or none of what a launcher gives each rank, this is rank 0 of 1."""
+    """Without a launcher's variables, the process is rank 0 of 1."""
     allocated = {"SLURM_JOB_NODELIST": SLURM["SLURM_JOB_NODELIST"]}
     lone = [{name: TORCHRUN[name]} for name in ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")]
     environs = [{}, allocated, TORCHRUN, SLURM, *lone]
@@ -172,24 +173,24 @@ def test_without_a_launcher_it_is_a_single_process(ranks):
     check(
         any(other != answer for other in others[:2]),
         "launcher-not-read",
-        f"read_rank_info gives {told(answer)} with nothing set, and the same under torchrun and "
-        "under Slurm: it reads nothing of what it is given",
+        f"read_rank_info gives {told(answer)} with no variables set, and the same under torchrun "
+        "and under Slurm. It does not read its argument.",
         guide=GUIDE,
     )
     for environ, other in zip(lone, others[2:], strict=True):
         check(
             isinstance(other, list) and other[:2] == [0, 1],
             "launcher-not-read",
-            f"with {shown(environ)} and no other variable read_rank_info gives {told(other)}. "
-            "RANK or WORLD_SIZE shows that torchrun started this process, and SLURM_PROCID or "
-            "SLURM_NTASKS that Slurm did. Without them it is rank 0 of 1",
+            f"With {shown(environ)} and no other variable, read_rank_info gives {told(other)}. It "
+            "must be rank 0 of 1: only RANK or WORLD_SIZE show that torchrun started the process, "
+            "and only SLURM_PROCID or SLURM_NTASKS show that Slurm did.",
             guide=GUIDE,
         )
 
 
 @exercise("phase1/read_rank_info", points=0.5)
 def test_it_reads_only_what_it_is_given(ranks):
-    """It is a pure function: the process's own environment has no say, and nothing changes."""
+    """read_rank_info only reads its argument: it neither reads nor changes os.environ."""
 
     def probe(trainer, given):
         seen = []
@@ -213,8 +214,8 @@ def test_it_reads_only_what_it_is_given(ranks):
     check(
         first != second and (isinstance(first, list) or isinstance(second, list)),
         "launcher-not-read",
-        f"given {shown(few)} read_rank_info gives {told(first)}, and given {shown(SLURM)} it gives "
-        f"{told(second)}: it does not read what it is given",
+        f"With {shown(few)}, read_rank_info gives {told(first)}, and with {shown(SLURM)} it gives "
+        f"{told(second)}. It does not read its argument.",
         guide=GUIDE,
     )
     for environ, (runs, written) in zip(given, seen, strict=True):
@@ -222,23 +223,23 @@ def test_it_reads_only_what_it_is_given(ranks):
         check(
             same(answer, clean),
             "launcher-not-read",
-            f"given {shown(environ)} read_rank_info gives {told(clean)}, but with other variables "
-            f"in os.environ it gives {told(answer)}: it is to read nothing but the mapping",
+            f"With {shown(environ)}, read_rank_info gives {told(clean)}, but with other variables "
+            f"in os.environ it gives {told(answer)}. It must read only its argument.",
             guide=GUIDE,
         )
-        changes = {"the mapping that it is given": written, "os.environ": outside or outside_too}
+        changes = {"its argument": written, "os.environ": outside or outside_too}
         for place, names in changes.items():
             check(
                 not names,
                 "launcher-not-read",
-                f"read_rank_info changes {', '.join(names)} in {place}: it is to say who this "
-                "process is, and to leave everything as it is",
+                f"read_rank_info changes {listed(names)} in {place}. It must not change any "
+                "variables.",
                 guide=GUIDE,
             )
 
 
 def same(answer, other):
-    """Say whether two answers are; errors are where they are of one kind, whatever they say."""
+    """Tell whether two answers are equal; of errors, only the types are compared."""
     if isinstance(answer, dict) and isinstance(other, dict):
         return answer.get("error") == other.get("error")
     return answer == other
@@ -246,7 +247,7 @@ def same(answer, other):
 
 @exercise("phase1/read_rank_info", points=1)
 def test_bad_environments_are_refused_by_name(ranks):
-    """Half a set, a non-integer, or a rank outside the world is a ValueError with the name."""
+    """A missing partner variable, a non-integer and an impossible rank raise a ValueError."""
     cases = [
         ({"RANK": "0"}, ("WORLD_SIZE", "RANK")),
         ({"WORLD_SIZE": "2"}, ("RANK", "WORLD_SIZE")),
@@ -274,7 +275,7 @@ def test_bad_environments_are_refused_by_name(ranks):
     check(
         isinstance(good, list),
         "launcher-not-read",
-        f"with {shown(TORCHRUN)}, where nothing is wrong, read_rank_info gives {told(good)}",
+        f"With {shown(TORCHRUN)}, which is valid, read_rank_info gives {told(good)}.",
         guide=GUIDE,
     )
     for (environ, names), answer in zip(cases, answers, strict=True):
@@ -282,7 +283,7 @@ def test_bad_environments_are_refused_by_name(ranks):
         check(
             refused and any(name in answer["text"] for name in names),
             "bad-environment-accepted",
-            f"with {shown(environ)} read_rank_info gives {told(answer)}. A ValueError that names "
-            f"{' or '.join(names)} is wanted",
+            f"With {shown(environ)}, read_rank_info gives {told(answer)}. It must raise a "
+            f"ValueError that names {listed(names, 'or')}.",
             guide=GUIDE,
         )

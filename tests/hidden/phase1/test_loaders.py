@@ -1,4 +1,4 @@
-"""Who gets which samples: the loaders. They come back as the samples of every batch."""
+"""The data loaders, by the samples of every batch."""
 
 import os
 from contextlib import ExitStack
@@ -19,14 +19,14 @@ from gradsync.probes.returned import WrongReturn, described
 from gradsync.testing import check, exercise, hold
 from gradsync.text import ranks_text
 
-FIRST_VAL = 1000  # what the first val sample is; the first train sample is 0
+FIRST_VAL = 1000  # the first val sample; the first train sample is 0
 ANOTHER_RANK = {"RANK": "2", "WORLD_SIZE": "7"}
 
 
 def probe_loaders(data_loader, num_samples, batch_size, world_size, seed, drawn=0):
     """Return [train, val] of every rank, each a list of batches of sample numbers.
 
-    Before the loaders are gone through, `drawn` numbers are drawn, as others may for a model.
+    Before a pass, `drawn` random numbers are drawn, as the code of a model may do.
     """
     train, val = (
         TensorDataset(torch.arange(first, first + count))
@@ -44,28 +44,28 @@ def probe_loaders(data_loader, num_samples, batch_size, world_size, seed, drawn=
 
 
 def samples_in(batch):
-    """Return the sample numbers of a batch of a TensorDataset with one tensor."""
+    """Return the sample numbers of a batch from a TensorDataset with one tensor."""
     if isinstance(batch, (tuple, list)) and len(batch) == 1 and isinstance(batch[0], torch.Tensor):
         return batch[0].flatten().tolist()
     raise WrongReturn(
-        f"a loader that create_dataloaders returns yields {described(batch)}: each is a DataLoader "
-        "that yields batches of its dataset's samples"
+        f"a loader of create_dataloaders yields {described(batch)}. It must be a DataLoader that "
+        "yields batches of its dataset's samples."
     )
 
 
 def two_of(made):
-    """Return what came back, if it is as many as two loaders."""
+    """Return the two loaders, if two were returned."""
     if isinstance(made, (tuple, list)) and len(made) == 2:
         return made
     count = f" of {len(made)}" if isinstance(made, (tuple, list)) else ""
     raise WrongReturn(
-        f"create_dataloaders returns {described(made)}{count}: a tuple of two is wanted, "
-        "(train_loader, val_loader)"
+        f"create_dataloaders returns {described(made)}{count}. It must return a tuple of two, "
+        "(train_loader, val_loader)."
     )
 
 
 def probe_settings(data_loader, world_size):
-    """Return the loaders' workers and pinning, by name: when none is asked for, and when one is."""
+    """Return the loaders' workers and pinning, by name: by default, and if one is asked for."""
 
     def make(**settings):
         return data_loader.create_dataloaders(
@@ -76,7 +76,7 @@ def probe_settings(data_loader, world_size):
         return [bool(loader.pin_memory) for loader in make(**settings)]
 
     pinned = pinning(pin_memory=True)
-    if not all(pinned):  # where there is no GPU, who looks for one first is right too
+    if not all(pinned):  # code that pins only if there is a GPU is right too
         with ExitStack() as there_is_one:
             for library in (torch.cuda, getattr(torch, "accelerator", torch.cuda)):
                 there_is_one.enter_context(patch.object(library, "is_available", lambda: True))
@@ -90,7 +90,7 @@ def joined(batches):
 
 
 def hold_own(by_rank):
-    """Hold each loader to give samples of its own dataset; return those of train, those of val."""
+    """Check that each loader yields samples of its own dataset; return the shares of both."""
     shares = [[joined(rank[kind]) for rank in by_rank] for kind in (0, 1)]
     hold(other_dataset(*shares, FIRST_VAL))
     train, val = shares
@@ -99,7 +99,7 @@ def hold_own(by_rank):
 
 @exercise("phase1/create_dataloaders", points=2)
 def test_one_rank_has_plain_loaders(ranks, rng):
-    """Alone, train is shuffled, the same way for the same seed, and val is in order."""
+    """With one rank, train is shuffled in an order that depends on the seed; val is in order."""
 
     def probe(data_loader, seeds):
         made = [
@@ -117,44 +117,44 @@ def test_one_rank_has_plain_loaders(ranks, rng):
     check(
         sorted(train) == list(range(90)) and sorted(val) == list(range(31)),
         "samples-dropped",
-        f"with one rank the loaders give {len(set(train))} of 90 train samples and "
-        f"{len(set(val))} of 31 val samples: all are wanted, once each",
+        f"With one rank, the loaders yield {len(set(train))} of 90 train samples and "
+        f"{len(set(val))} of 31 val samples. They must yield each sample once.",
         guide=GUIDE,
     )
     check(
         train != sorted(train),
         "not-shuffled",
-        "with one rank the train loader is not shuffled",
+        "With one rank, the train loader is not shuffled. Shuffle it.",
         guide=GUIDE,
     )
     check(
         val == sorted(val),
         "val-shuffled",
-        "with one rank the val loader is shuffled: it goes in order",
+        "With one rank, the val loader is shuffled. It must yield the samples in order.",
         guide=GUIDE,
     )
     check(
         train == again and train != other,
         "seed-ignored",
-        "with one rank the train order must be the same for the same seed, whatever else has been "
-        "drawn from torch's global random state when the pass begins, and another one for another "
-        "seed",
+        "With one rank, the train order must be the same for the same seed, whatever random "
+        "numbers were drawn before the pass, and different for another seed. Use a generator with "
+        "this seed.",
         guide=GUIDE,
     )
     check(
         by_default == zero,
         "seed-ignored",
-        "`create_dataloaders` of two datasets and a batch size alone does not give the train order "
-        "of one rank with seed 0: those are the defaults",
+        "Called with two datasets and a batch size only, create_dataloaders does not give the "
+        "train order of one rank with seed 0. These are the defaults.",
         guide=GUIDE,
     )
 
 
 @exercise("phase1/create_dataloaders", points=2)
 def test_the_batch_size_is_per_rank_and_nothing_is_dropped(ranks):
-    """Every rank gets batches of `batch_size`, and what is left over as a smaller last one.
+    """Each rank gets batches of `batch_size`, with a smaller last one if samples are left over.
 
-    The other settings are the loaders' too; no worker starts before a pass.
+    The other settings are passed on to both loaders, and no worker starts before a pass.
     """
 
     def probe(data_loader, world_sizes):
@@ -177,15 +177,16 @@ def test_the_batch_size_is_per_rank_and_nothing_is_dropped(ranks):
                 check(
                     world_size == 1 or sum(sizes) < count,
                     "sampler-not-used",
-                    f"{case} of rank {rank} gives all {count} samples: no sampler shares them out",
+                    f"{case} of rank {rank} yields all {count} samples. Use a sampler, so that "
+                    "each rank gets its share.",
                     ranks=[rank],
                     guide=GUIDE,
                 )
                 check(
                     max(sizes, default=0) == 4,
                     "batch-size-divided",
-                    f"{case} of rank {rank} gives batches of {max(sizes, default=0)}: "
-                    "`batch_size` is that of one rank already, however many there are",
+                    f"{case} of rank {rank} yields batches of {max(sizes, default=0)} samples. "
+                    "`batch_size` is the batch size of each rank: do not divide it.",
                     ranks=[rank],
                     guide=GUIDE,
                 )
@@ -193,38 +194,38 @@ def test_the_batch_size_is_per_rank_and_nothing_is_dropped(ranks):
                 check(
                     sum(sizes) == share and set(sizes[:-1]) <= {4},
                     "samples-dropped",
-                    f"{case} of rank {rank} gives {sum(sizes)} samples, in batches of {sizes}: its "
-                    f"share is {share}, and a smaller last batch is a batch too",
+                    f"{case} of rank {rank} yields {sum(sizes)} samples, in batches of {sizes}. "
+                    f"Its share has {share}: keep the smaller last batch too.",
                     ranks=[rank],
                     guide=GUIDE,
                 )
 
 
 def hold_settings(settings):
-    """Hold both loaders, with 1 rank and with 3, to the settings asked for, and to none."""
+    """Check the settings of both loaders, with 1 rank and with 3, by default and as asked for."""
     for world_size, by_name in zip((1, 3), settings, strict=True):
         for setting, (by_default, asked) in by_name.items():
             for name, without, given in zip(("train", "val"), by_default, asked, strict=True):
-                case = f"world size {world_size}: the {name} loader has {setting}"
+                case = f"World size {world_size}: the {name} loader has {setting}"
                 check(
                     given == 1,
                     "setting-ignored",
-                    f"{case}={given}, though `create_dataloaders` was given {setting}="
-                    f"{type(given)(1)}",
+                    f"{case}={given}, but `create_dataloaders` was called with {setting}="
+                    f"{type(given)(1)}. Pass it on.",
                     guide=GUIDE,
                 )
                 check(
                     without == 0,
                     "setting-ignored",
-                    f"{case}={without}, though `create_dataloaders` was given none: the default is "
-                    f"{type(without)(0)}",
+                    f"{case}={without}, but `create_dataloaders` was called without it. The "
+                    f"default is {type(without)(0)}.",
                     guide=GUIDE,
                 )
 
 
 @exercise("phase1/create_dataloaders", points=3)
 def test_every_rank_loads_its_own_share(ranks, rng):
-    """With N ranks, each loader goes over that rank's padded share: train shuffled, val not."""
+    """With N ranks, each loader yields the rank's padded share: train shuffled, val in order."""
 
     def probe(data_loader, seeds):
         made = [probe_loaders(data_loader, (96, 31), 4, 4, seed) for seed in seeds]
@@ -244,23 +245,23 @@ def test_every_rank_loads_its_own_share(ranks, rng):
     check(
         not any(shortcuts),
         "forbidden-shortcut",
-        "with 4 ranks a loader runs over torch's own DistributedSampler: the "
-        "PaddedDistributedSampler that you have written is meant",
+        "With 4 ranks, a loader uses torch's own DistributedSampler. Use your "
+        "PaddedDistributedSampler.",
         guide=GUIDE,
     )
     hold(diagnose_shares(train, 96, shuffle=True))
     check(
         diagnose_shares(train, 96, shuffle=False) is not None,
         "not-shuffled",
-        "with 4 ranks the train loader goes through the samples in order: rank 0 gets "
-        f"{some(train[0])}. Training data is shuffled",
+        "With 4 ranks, the train loader goes through the samples in order: rank 0 gets "
+        f"{some(train[0])}. Shuffle the training data.",
         guide=GUIDE,
     )
     check(
         train == again and train != other,
         "seed-ignored",
-        "with 4 ranks the train order must be the same for the same seed and another one for "
-        "another seed",
+        "With 4 ranks, the train order must be the same for the same seed, and different for "
+        "another seed. Pass the seed to the sampler.",
         guide=GUIDE,
     )
     said = " and ".join(f"{name}={value}" for name, value in ANOTHER_RANK.items())
@@ -269,25 +270,26 @@ def test_every_rank_loads_its_own_share(ranks, rng):
 
 
 def hold_in_order(val):
-    """Hold that the ranks' shares of the val set go in order."""
+    """Check that the ranks' shares of the val set are in order."""
     in_order = diagnose_shares(val, 31, shuffle=False)
     check(
         in_order is None or diagnose_shares(val, 31, shuffle=True) is not None,
         "val-shuffled",
-        f"with 4 ranks the val loader is shuffled, rank 0 gets {some(val[0])}: it goes in order",
+        f"With 4 ranks, the val loader is shuffled: rank 0 gets {some(val[0])}. It must yield the "
+        "samples in order.",
         guide=GUIDE,
     )
     hold(in_order)
 
 
 def hold_shared(name, shares, count):
-    """Hold that the ranks do not all load everything."""
+    """Check that no rank loads the whole dataset."""
     everything = [rank for rank in range(4) if set(shares[rank]) == set(range(count))]
     check(
         not everything,
         "sampler-not-used",
-        f"with 4 ranks the {name} loader of {ranks_text(everything)} gives all {count} "
-        "samples: no sampler shares them out",
+        f"With 4 ranks, the {name} loader of {ranks_text(everything)} yields all {count} samples. "
+        "Use a sampler, so that each rank gets its share.",
         ranks=everything,
         guide=GUIDE,
     )

@@ -1,4 +1,4 @@
-"""The training step: N ranks step as one process with all their samples would."""
+"""The training step: N ranks take the same step as one process with all their samples."""
 
 import numpy as np
 import pytest
@@ -32,12 +32,12 @@ from gradsync.text import counted
 
 GUIDE = "The training step"
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
-DAMPING = 0.01  # smooths a step where a gradient is small, else it would enlarge what is rounded
-STEEP = 6  # outputs make for gradients longer than 1, as many a clipping wants them
+DAMPING = 0.01  # keeps a step from enlarging rounding errors where a gradient is small
+STEEP = 6  # makes the gradients' norm larger than 1, so that clipping to 1 has an effect
 
 
 class Net(nn.Module):
-    """Tied, frozen and unused parameters in one small classifier, of its inputs' dtype."""
+    """A small classifier with tied, frozen and unused parameters, in the dtype of its inputs."""
 
     def __init__(self, inputs):
         super().__init__()
@@ -63,7 +63,7 @@ def weights_of(model):
 
 
 def optimizer_for(model, *, adaptive=False):
-    """Return an optimizer whose steps are sums of gradients, or, if it is `adaptive`, are not."""
+    """Return SGD, whose steps are sums of gradients, or an `adaptive` optimizer."""
     trainable = [p for p in model.parameters() if p.requires_grad]
     if adaptive:
         return torch.optim.Adagrad(trainable, lr=LEARNING_RATE, eps=DAMPING)
@@ -73,7 +73,7 @@ def optimizer_for(model, *, adaptive=False):
 def draw_batches(rng, steps, world_size, size, *, soft=False):
     """Return inputs (step, rank, sample, 5) and targets (step, rank, sample).
 
-    The targets are classes, or, if they are `soft`, the probability of each (..., 3).
+    The targets are classes, or, if they are `soft`, the probability of each class (..., 3).
     """
     shape = (steps, world_size, size)
     inputs = rng.standard_normal((*shape, 5)) * 2
@@ -98,14 +98,14 @@ def probe_steps(rank, trainer, inputs, targets, *, adaptive=False):
 
 
 def probe_both(rank, trainer, inputs, targets):
-    """Return what `probe_steps` does, and as `adapted` the weights of an adaptive optimizer."""
+    """Return the result of `probe_steps`, and as `adapted` the weights of an adaptive optimizer."""
     plain = probe_steps(rank, trainer, inputs, targets)
     adapted = probe_steps(rank, trainer, inputs, targets, adaptive=True)
     return {**plain, "adapted": adapted["weights"]}
 
 
 def one_process(inputs, targets, *, rank=None, scale=1.0, zero=True, adaptive=False):
-    """Do the same in one process: on all ranks' samples, or as a mistake would have it."""
+    """Do the same in one process: on all ranks' samples, or with a mistake."""
     model = Net(inputs[0][0])
     optimizer = optimizer_for(model, adaptive=adaptive)
     chosen = slice(None) if rank is None else slice(rank, rank + 1)
@@ -127,9 +127,9 @@ def one_process(inputs, targets, *, rank=None, scale=1.0, zero=True, adaptive=Fa
 @pytest.mark.parametrize("world_size", [3, 2, 1])
 @exercise("phase1/train_step", points=4.5)
 def test_steps_equal_those_of_one_process(ranks, rng, world_size):
-    """After each of several steps, N ranks of B samples have the weights of one with N*B."""
+    """After several steps, N ranks with B samples each have the weights of one process with N*B."""
     inputs, targets = draw_batches(rng, 4, world_size, 6)
-    if world_size == 1:  # autocast leaves float64 as it is
+    if world_size == 1:  # autocast does not change float64
         inputs = inputs.astype(np.float32)
 
     seen = ranks(probe_both, world_size, inputs=by_rank(inputs, 1), targets=by_rank(targets, 1))
@@ -158,18 +158,18 @@ def test_steps_equal_those_of_one_process(ranks, rng, world_size):
 
 
 def right_with_sums_alone(seen, _expected):
-    """Tell of weights that are right only where steps are sums of gradients."""
+    """Diagnose weights that are right only if the optimizer's steps are sums of gradients."""
     text = (
-        "with SGD the weights are those of one process, but not with Adagrad, whose step is no "
-        "sum of gradients: it is the gradients that have to be averaged, and before the step. "
-        "Weights averaged after it are not those of the mean gradient"
+        "With SGD the weights equal those of one process, but not with Adagrad, whose steps are "
+        "not sums of gradients. Average the gradients before the step instead of the weights "
+        "after it."
     )
     ranks = tuple(range(len(seen)))
     return Diagnosis("differs-from-single-process", ranks, text, guide=GUIDE)
 
 
 def step_mistakes(inputs, targets, pick=dict):
-    """Return the rules that know a mistake by the weights, those picked, that it ends with."""
+    """Return the rules that recognise a mistake by the weights that `pick` selects."""
     world_size = inputs.shape[1]
 
     def ended(**options):
@@ -183,31 +183,31 @@ def step_mistakes(inputs, targets, pick=dict):
         would_be(
             alone,
             "gradients-not-synchronised",
-            "each rank ends with the weights of a process that trained on its own samples alone: "
-            "the gradients have to be averaged between backward and step",
+            "Each rank ends with the weights of a process that trained on its own samples only. "
+            "Average the gradients between backward and step.",
             GUIDE,
         ),
         rule(
             "sum-not-mean",
-            f"the weights are those of steps {world_size} times as long: gradients were summed "
-            "over the ranks, not averaged, or something was multiplied by their number",
+            f"The weights are those of steps {world_size} times as long: the gradients were summed "
+            "over the ranks instead of averaged, or something was multiplied by their number.",
             scale=world_size,
         ),
         rule(
             "divided-twice",
-            f"the weights are those of steps {world_size} times too short: the gradients are "
-            "means already, and were divided by the number of ranks once more",
+            f"The weights are those of steps {world_size} times too short: the gradients were "
+            "averaged, and then divided by the number of ranks again.",
             scale=1 / world_size,
         ),
         rule(
             "does-not-learn",
-            "the weights are those from before: no step was taken, or with empty gradients",
+            "The weights are the same as before: there was no step, or the gradients were empty.",
             scale=0,
         ),
         rule(
             "gradients-not-zeroed",
-            "the weights are those of steps with the gradients of all earlier steps added in: "
-            "they have to be cleared for each step",
+            "The weights are those of steps that include the gradients of all earlier steps. Clear "
+            "the gradients in each step.",
             zero=False,
         ),
         differs_from_one_process(
@@ -237,7 +237,7 @@ def test_the_returned_loss_is_the_mean_over_ranks(ranks, rng):
     check(
         not wrong,
         "wrong-signature",
-        f"train_step returns a {kinds}: a float is wanted",
+        f"train_step returns a {kinds}. It must return a float.",
         ranks=wrong,
         guide=GUIDE,
     )
@@ -250,24 +250,24 @@ def test_the_returned_loss_is_the_mean_over_ranks(ranks, rng):
             *loss_mistakes(own, loss_after(inputs, targets), GUIDE),
             cut_short("train_step", GUIDE),
         ],
-        otherwise=f"train_step returns {list(losses)} by rank: that is not the mean of the ranks' "
-        "losses before the step",
+        otherwise=f"by rank, train_step returns {list(losses)}. It should return the mean of the "
+        "ranks' losses before the step on every rank",
     )
 
 
 def loss_after(inputs, targets):
-    """Return the mean loss that the weights after the step have on its batches."""
+    """Return the mean loss on the step's batches with the weights after the step."""
     model = Net(inputs[0][0])
     model.load_state_dict(
         one_process(inputs, targets)["weights"], strict=False
-    )  # ties have one name
+    )  # tied parameters have one name
     samples, wanted = (torch.from_numpy(np.concatenate(part[0])) for part in (inputs, targets))
     return nn.functional.cross_entropy(model(samples), wanted).item()
 
 
 @exercise("phase1/train_step", points=0.5)
 def test_the_batch_is_moved_to_the_model(ranks, rng):
-    """Inputs and targets come to the device of the model, wherever the loader left them."""
+    """The inputs and the targets are moved to the device of the model."""
 
     def probe(rank, trainer, inputs, targets):
         return devices_met(trainer, torch.from_numpy(inputs), torch.from_numpy(targets))
@@ -280,7 +280,7 @@ def test_the_batch_is_moved_to_the_model(ranks, rng):
 
 @exercise("phase1/train_step", points=1)
 def test_gradients_from_before_do_not_count(ranks, rng):
-    """What is left in `grad` when a step begins has no part in it."""
+    """Gradients that exist before a step are cleared and do not change it."""
     inputs, targets = draw_batches(rng, 1, 2, 6, soft=True)
 
     def probe(rank, trainer, inputs, targets):
@@ -300,10 +300,10 @@ def test_gradients_from_before_do_not_count(ranks, rng):
     expected = used(one_process(inputs, targets)["weights"])
     stale = {n: p if n.startswith("frozen") else p - LEARNING_RATE for n, p in expected.items()}
     cleared = would_be(
-        [stale] * 2,  # a gradient of 1 too many
+        [stale] * 2,  # the gradient is too large by 1
         "gradients-not-zeroed",
-        "gradients that were there before the step were added to its own: they have to be cleared "
-        "for each step",
+        "Gradients from before the step were added to those of the step. Clear the gradients in "
+        "each step.",
         GUIDE,
     )
     assert_on_every_rank(
@@ -315,5 +315,5 @@ def test_gradients_from_before_do_not_count(ranks, rng):
 
 
 def used(weights):
-    """Leave out what the model does not use: with or without a zero gradient, both are fine."""
+    """Leave out unused parameters: no gradient or a zero gradient, both are right."""
     return {name: value for name, value in weights.items() if not name.startswith("unused")}

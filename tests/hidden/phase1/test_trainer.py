@@ -1,4 +1,4 @@
-"""One model on N ranks: the same start, and the same gradients."""
+"""One model on N ranks: broadcasting it, and averaging its gradients."""
 
 import numpy as np
 import pytest
@@ -35,16 +35,16 @@ from gradsync.testing import (
     hold_together,
     seen_of,
 )
-from gradsync.text import counted
+from gradsync.text import counted, listed
 
 MODEL, GRADIENTS = "Model synchronisation", "Gradient aggregation"
-NOT_THE_MEAN = "the gradients on {} do not end as the mean over ranks"
+NOT_THE_MEAN = "the gradients on {} are not the mean over the ranks"
 
 
 @pytest.mark.parametrize(("world_size", "src"), [(3, 0), (2, 1)])
 @exercise("phase1/broadcast_model", points=6)
 def test_every_rank_ends_with_the_source_model(ranks, rng, world_size, src):
-    """Every parameter and every buffer equals rank src's, bit for bit."""
+    """After a broadcast, every parameter and buffer equals rank src's, bit for bit."""
     seeds = [int(s) for s in rng.choice(1000, world_size, replace=False)]
 
     def probe(rank, trainer, seeds, src):
@@ -77,7 +77,7 @@ def test_every_rank_ends_with_the_source_model(ranks, rng, world_size, src):
 
 @exercise("phase1/broadcast_model", points=2.5)
 def test_parameters_and_buffers_stay_the_same_objects(ranks):
-    """An optimizer made before the broadcast still holds the model's parameters."""
+    """After a broadcast, the model's tensors are the same objects, so an optimizer works on."""
 
     def probe(rank, trainer):
         model = motley_model(rank, rank)
@@ -96,8 +96,8 @@ def test_parameters_and_buffers_stay_the_same_objects(ranks):
     check(
         not replaced,
         "tensors-replaced",
-        "after broadcast_model the model holds other parameter or buffer objects than before: an "
-        "optimizer made earlier would go on training the old ones",
+        "After broadcast_model, the model has other parameter or buffer objects than before. An "
+        "optimizer created earlier would train the old ones. Change the tensors in place.",
         ranks=replaced,
         guide=MODEL,
     )
@@ -105,7 +105,7 @@ def test_parameters_and_buffers_stay_the_same_objects(ranks):
 
 @exercise("phase1/broadcast_model", points=1.5)
 def test_gradients_and_frozen_flags_are_untouched(ranks):
-    """What a rank had in `grad` and `requires_grad` is there afterwards."""
+    """A broadcast does not change `grad` or `requires_grad` of any parameter."""
 
     def probe(rank, trainer):
         model = motley_model(rank, rank)
@@ -126,8 +126,8 @@ def test_gradients_and_frozen_flags_are_untouched(ranks):
     check(
         not unfrozen,
         "frozen-touched",
-        "after broadcast_model another set of parameters is trainable than before: `requires_grad` "
-        "is to stay as it is",
+        "After broadcast_model, a different set of parameters is trainable. Leave `requires_grad` "
+        "as it was before the call.",
         ranks=unfrozen,
         guide=MODEL,
     )
@@ -135,21 +135,21 @@ def test_gradients_and_frozen_flags_are_untouched(ranks):
     check(
         not changed,
         "gradients-touched",
-        "broadcast_model changes what parameters have in `grad`: a model's gradients are each "
-        "rank's own, and stay as they are",
+        "broadcast_model changes `grad` of some parameters. Each rank has its own gradients: leave "
+        "them as they are.",
         ranks=changed,
         guide=MODEL,
     )
 
 
 def hold_sent(seen):
-    """Hold rank 0's model to have come, as far as the first layer's `weight` tells."""
+    """Check that rank 0's model was sent, by the first layer's `weight`."""
     hold(nobody_waited(seen, MODEL))
     hold(weight_not_sent(seen, [motley_model(seed)[0].weight for seed in range(2)]))
 
 
 def average(ranks, rng, world_size):
-    """Have the ranks average drawn gradients; return what they end with, and what each had."""
+    """Make the ranks average drawn gradients; return what they end with, and the drawn ones."""
     grads = 4 * rng.standard_normal((world_size, 3, 2), dtype=np.float32)  # (rank, out, in)
     biases = 4 * rng.standard_normal((world_size, 3), dtype=np.float32)  # (rank, out)
     local = [{"weight": w, "bias": b} for w, b in zip(grads, biases, strict=True)]
@@ -168,12 +168,12 @@ def average(ranks, rng, world_size):
 
 
 def with_zeros(gradients):
-    """Put zeros for a bias without a gradient."""
+    """Replace a missing gradient of the bias by zeros."""
     return {name: np.zeros(3) if g is None else g for name, g in gradients.items()}
 
 
 def hold_synchronised(seen, local):
-    """Hold the ranks not to have kept what each had, as they do where nothing is done."""
+    """Check that the ranks do not end with their own gradients, as if nothing had been done."""
     hold(not_synchronised(local)(seen, local))
     hold(all_zero(seen, local))
 
@@ -193,7 +193,7 @@ def test_every_rank_ends_with_the_mean(ranks, rng, world_size):
         ],
         otherwise=NOT_THE_MEAN.format(counted(world_size, "rank")),
     )
-    if world_size == 1:  # what a function that does nothing gets right, too
+    if world_size == 1:  # a function that does nothing is right here too
         hold_synchronised(*average(ranks, rng, 2))
         return
 
@@ -215,7 +215,7 @@ def test_every_parameter_keeps_its_own_dtype(ranks, rng):
     """Parameters of several dtypes and sizes are averaged, each in its own dtype."""
     wide = rng.standard_normal((2, 1000))  # (rank, element)
     narrow = rng.standard_normal((2, 7), dtype=np.float32)
-    single = rng.standard_normal(2, dtype=np.float32)  # of a parameter without dimensions
+    single = rng.standard_normal(2, dtype=np.float32)  # for a parameter without dimensions
     grads = {"wide": wide, "narrow": narrow, "single": single}
     local = [{name: np.array(grad[rank]) for name, grad in grads.items()} for rank in range(2)]
 
@@ -237,13 +237,13 @@ def test_every_parameter_keeps_its_own_dtype(ranks, rng):
         each(seen, lambda value: value[0]),
         mean_of(local),
         mistakes=gradient_mistakes(local),
-        otherwise=NOT_THE_MEAN.format("2 ranks, of parameters of float64 and of float32,"),
+        otherwise=NOT_THE_MEAN.format("2 ranks, with parameters of float64 and of float32,"),
     )
     check(
         all(found == dtypes for _, found in seen),
         "shape-mismatch",
-        "the gradients of a model with float64 and float32 parameters have the dtypes "
-        f"{list(seen[0][1].values())} afterwards: each keeps its own",
+        "After averaging, the gradients of a model with float64 and float32 parameters have the "
+        f"dtypes {listed(seen[0][1].values())}. Each gradient must keep its own dtype.",
         ranks=range(2),
         guide=GRADIENTS,
     )
@@ -257,7 +257,7 @@ def test_every_parameter_keeps_its_own_dtype(ranks, rng):
 
 @exercise("phase1/average_gradients", points=3)
 def test_a_missing_gradient_counts_as_zero(ranks, rng):
-    """A parameter without a gradient on some ranks adds zero there, and no rank is left waiting."""
+    """A parameter without a gradient on some ranks counts as zero there, without a deadlock."""
     without = {1, 2}
     grads = rng.standard_normal((4, 3, 2))  # (rank, out, in)
     biases = rng.standard_normal((4, 3))  # (rank, out)
@@ -284,7 +284,7 @@ def test_a_missing_gradient_counts_as_zero(ranks, rng):
         seen,
         mean_of(local),
         mistakes=[skipped, *gradient_mistakes(local)],
-        otherwise=NOT_THE_MEAN.format("4 ranks, of which two have none of the bias,"),
+        otherwise=NOT_THE_MEAN.format("4 ranks, two of which have no gradient of the bias,"),
     )
     for name, part in (("grads", grads), ("biases", biases)):
         inputs[name] = by_rank(np.stack([np.full_like(part[0], np.nan), part[1]]))
@@ -294,7 +294,7 @@ def test_a_missing_gradient_counts_as_zero(ranks, rng):
 
 @exercise("phase1/average_gradients", points=1.5)
 def test_frozen_parameters_are_left_alone(ranks, rng):
-    """What a frozen parameter has in `grad`, or has not, stays."""
+    """The gradient of a frozen parameter stays as it is, and a missing one stays missing."""
     stale = rng.standard_normal((2, 3, 2))  # (rank, out, in)
     around = ("0.weight", "2.weight")  # a frozen layer
     fresh = [{name: rng.standard_normal((1, 3)) for name in around} for _ in range(2)]
@@ -330,7 +330,7 @@ def test_frozen_parameters_are_left_alone(ranks, rng):
 
 @exercise("phase1/average_gradients", points=1.5)
 def test_tied_parameters_are_averaged_once(ranks, rng):
-    """A parameter that two layers share is one parameter."""
+    """A parameter that two layers share is averaged once."""
     grads = rng.standard_normal((3, 2, 2))  # (rank, out, in)
 
     def probe(rank, trainer, grads):
@@ -349,5 +349,5 @@ def test_tied_parameters_are_averaged_once(ranks, rng):
         seen,
         mean_of(local),
         mistakes=gradient_mistakes(local),
-        otherwise=NOT_THE_MEAN.format("3 ranks, of a weight that two layers share,"),
+        otherwise=NOT_THE_MEAN.format("3 ranks, with a weight that two layers share,"),
     )

@@ -1,4 +1,4 @@
-"""Everything together: the training loop."""
+"""The whole training loop."""
 
 from functools import partial
 
@@ -37,7 +37,7 @@ GUIDE, MODEL = "Training", "Model synchronisation"
 
 
 def probe_train(rank, world_size, trainer, data, seeds, **options):
-    """Train on `data` from weights of its own seed; say what came of it.
+    """Train on `data` from the weights of this rank's seed; report the result.
 
     `orders` are those of the submission's own sampler.
     """
@@ -48,12 +48,12 @@ def probe_train(rank, world_size, trainer, data, seeds, **options):
 
 
 def weights_before(seed):
-    """Return the weights of a model of this seed that nobody has trained."""
+    """Return the weights of an untrained model with this seed."""
     return dict(Classifier(seed).state_dict())
 
 
 def train_in_turn(ranks, world_size, *calls):
-    """Train once for each of these options, in the same processes; return what each came to."""
+    """Train once with each of these options, in the same processes; return the results."""
 
     def probe(rank, world_size, trainer):
         return [probe_train(rank, world_size, trainer, **options) for options in calls]
@@ -64,7 +64,7 @@ def train_in_turn(ranks, world_size, *calls):
 
 @exercise("phase1/train", points=2)
 def test_every_epoch_goes_its_own_way_over_the_ranks_shares(ranks, rng):
-    """Each rank trains on its share, in another order in another epoch, and with another seed."""
+    """Each rank trains on its share, in an order that depends on the epoch and the seed."""
     data = draw_samples(rng, 41), draw_samples(rng, 4)
     options = {"data": data, "seeds": [1, 1], "batch_size": 4}
     twice, once = {**options, "epochs": 2, "seed": 0}, {**options, "epochs": 1}
@@ -81,7 +81,7 @@ def test_every_epoch_goes_its_own_way_over_the_ranks_shares(ranks, rng):
 
 @exercise("phase1/train", points=2)
 def test_ranks_that_start_apart_end_as_one_process(ranks, rng):
-    """From rank 0's weights, an epoch a step on all samples, it ends where one process would."""
+    """From rank 0's weights, the ranks end with the weights of one process with all samples."""
     data, seeds = (draw_samples(rng, 12), draw_samples(rng, 6)), [11, 5, 6]
 
     seen = ranks(probe_train, 3, data=data, seeds=by_rank(seeds), epochs=3, batch_size=4)
@@ -115,8 +115,8 @@ def test_ranks_that_start_apart_end_as_one_process(ranks, rng):
 
 @exercise("phase1/train", points=2)
 def test_the_history_has_the_numbers_of_each_epoch(ranks, rng):
-    """An entry an epoch, with the mean train loss, and the val numbers after the training."""
-    data = draw_samples(rng, 10), draw_samples(rng, 6)  # of a rank 5: batches of 4 and of 1
+    """The history has an entry for each epoch, with its mean train loss and its val numbers."""
+    data = draw_samples(rng, 10), draw_samples(rng, 6)  # 5 for each rank: batches of 4 and of 1
 
     seen = ranks(probe_train, 2, data=data, seeds=[11, 11], epochs=3, batch_size=4)
 
@@ -132,7 +132,7 @@ def test_the_history_has_the_numbers_of_each_epoch(ranks, rng):
 
 @exercise("phase1/train", points=1)
 def test_rank_0_alone_prints(ranks, rng):
-    """Rank 0 prints a line an epoch, the others nothing."""
+    """Rank 0 prints a line for each epoch, and the other ranks print nothing."""
     data = draw_samples(rng, 8), draw_samples(rng, 6)
 
     seen = ranks(probe_train, 3, data=data, seeds=[1, 1, 1], epochs=3, batch_size=4)
@@ -140,7 +140,7 @@ def test_rank_0_alone_prints(ranks, rng):
     check(
         any(value["trained"] for value in seen),
         "does-not-learn",
-        "train returned without having trained the model on a single sample",
+        "train returned without training the model on a single sample.",
         guide=GUIDE,
     )
     hold(other_lines(seen, seen.output, 3, GUIDE))

@@ -1,4 +1,4 @@
-"""Everything together, in earnest: a small CNN learns to read handwritten digits."""
+"""A whole training on real data: a small CNN learns to read handwritten digits."""
 
 import numpy as np
 import torch
@@ -11,11 +11,11 @@ from gradsync.probes.ready_made import DDP, without
 from gradsync.testing import check, early, exercise, hold
 
 GUIDE = "Training"
-SAMPLES = 10_000  # to learn from, of MNIST's 60,000
+SAMPLES = 10_000  # for training, of MNIST's 60,000
 
 
 def probe_digits(rank, world_size, trainer, known, unseen, batch_size, plan):
-    """Train on the `known` digits; return the model, and how it reads a part of the `unseen`."""
+    """Train on the `known` digits; return the model's guesses for a part of the `unseen` ones."""
     torch.manual_seed(rank)
     model = SmallCNN()
     first = next(model.parameters())
@@ -42,10 +42,10 @@ def probe_digits(rank, world_size, trainer, known, unseen, batch_size, plan):
 @early
 @exercise("phase1/train", points=5)
 def test_it_learns_to_read_handwritten_digits(ranks):
-    """The small CNN, trained on 2 gloo ranks, reads held-out digits."""
+    """The small CNN, trained on 2 gloo ranks, classifies enough of the held-out digits."""
     data = digits()
     known, unseen = data.train.first(SAMPLES), data.test
-    # A last epoch of small steps takes the noise out of a constant learning rate.
+    # A last epoch of small steps reduces the noise of a constant learning rate.
     if data.is_mnist:
         batch_size, plan, goal = 100, [(3, 0.4), (1, 0.05)], 0.97
     else:
@@ -54,7 +54,7 @@ def test_it_learns_to_read_handwritten_digits(ranks):
     seen = ranks(
         probe_digits,
         2,
-        # Half the bits are half the way to the ranks, and as good to learn from.
+        # Half precision halves the data to send, and is enough for learning.
         known=(known.images.half().numpy(), known.labels.numpy()),
         unseen=unseen.images.half().numpy(),
         batch_size=batch_size,
@@ -65,8 +65,8 @@ def test_it_learns_to_read_handwritten_digits(ranks):
     check(
         any(value["moved"] for value in seen),
         "does-not-learn",
-        "after training every rank's model is exactly as it was given to train: train that model, "
-        "and no copy of it",
+        "After training, every rank's model is exactly as it was before. Train the model itself, "
+        "not a copy.",
         ranks=range(2),
         guide=GUIDE,
     )
@@ -76,9 +76,9 @@ def test_it_learns_to_read_handwritten_digits(ranks):
     check(
         accuracy >= goal,
         "does-not-learn",
-        f"after {sum(epochs for epochs, _ in plan)} epochs on {len(known)} digits the model reads "
-        f"{accuracy:.1%} of {len(unseen)} that it has not seen: at least {goal:.0%} are "
-        "wanted, and one process gets there",
+        f"After {sum(epochs for epochs, _ in plan)} epochs on {len(known)} digits, the model "
+        f"classifies {accuracy:.1%} of {len(unseen)} held-out digits correctly. It should reach at "
+        f"least {goal:.0%}, as one process does.",
         ranks=range(2),
         guide=GUIDE,
     )

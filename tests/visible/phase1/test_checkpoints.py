@@ -1,4 +1,4 @@
-"""What `gradsync check` tries on template_trainer.py: a file that all ranks can count on."""
+"""The visible tests of checkpoints, for `gradsync check`."""
 
 import contextlib
 from pathlib import Path
@@ -21,7 +21,7 @@ def make(weight, lr):
 
 @exercise("phase1/save_checkpoint", points=1)
 def test_rank_0_writes_and_rank_1_waits(ranks):
-    """Rank 0 comes late: nothing is written before, and rank 1 does not go on before."""
+    """Rank 0 is late: no rank writes the file before it, and rank 1 waits until it has written."""
 
     def probe(rank, trainer):
         model, optimizer = make(weight=1.0, lr=0.1)
@@ -35,30 +35,30 @@ def test_rank_0_writes_and_rank_1_waits(ranks):
     check(
         not seen[0]["there before"],
         "every-rank-writes",
-        "rank 1 wrote the file before rank 0 had even called save_checkpoint: rank 0 alone writes, "
-        "or all ranks write over each other",
+        "Rank 1 wrote the file before rank 0 had called save_checkpoint. Only rank 0 may write, or "
+        "the ranks overwrite each other's file.",
         ranks=[1],
         guide=GUIDE,
     )
     check(
         seen[0]["there after"],
         "exception",
-        "save_checkpoint('model.pt', ...) returned on rank 0, and there is no file model.pt",
+        "save_checkpoint('model.pt', ...) returned on rank 0, but there is no file model.pt.",
         ranks=[0],
         guide=GUIDE,
     )
     check(
         seen[1]["there after"],
         "others-do-not-wait",
-        "save_checkpoint returned on rank 1 before rank 0 had written the file: rank 1 might go on "
-        "and read what is not there",
+        "save_checkpoint returned on rank 1 before rank 0 had written the file. Rank 1 must wait, "
+        "or it may read a file that does not exist yet.",
         ranks=[1],
         guide=GUIDE,
     )
 
 
 class PowerCut:
-    """Whoever writes this to a file gets no further."""
+    """An object that raises an error while it is saved."""
 
     def __reduce__(self):
         raise OSError("the power is gone")
@@ -66,7 +66,7 @@ class PowerCut:
 
 @exercise("phase1/save_checkpoint", points=1)
 def test_the_former_checkpoint_survives_a_power_cut(ranks):
-    """The second save breaks off midway: the file of the first is still there, and whole."""
+    """If the second save fails halfway, the file of the first one is still there and complete."""
 
     def probe(trainer):
         model, optimizer = make(weight=1.0, lr=0.1)
@@ -82,15 +82,15 @@ def test_the_former_checkpoint_survives_a_power_cut(ranks):
     check(
         survived,
         "not-atomic",
-        "a save broke off midway, and with it the checkpoint from before was lost: the old file "
-        "has to stay until the new one is complete",
+        "A save failed halfway, and the former checkpoint was lost. Keep the old file until the "
+        "new one is complete.",
         guide=GUIDE,
     )
 
 
 @exercise("phase1/load_checkpoint", points=1)
 def test_what_was_saved_comes_back(ranks):
-    """Weight 7, learning rate 0.5 and epoch 3 are saved, and loaded over weight 0 and rate 0.1."""
+    """Weight 7, learning rate 0.5 and epoch 3 are saved, then loaded into weight 0 and rate 0.1."""
 
     def probe(trainer):
         trainer.save_checkpoint("model.pt", *make(weight=7.0, lr=0.5), epoch=3)
@@ -105,14 +105,14 @@ def test_what_was_saved_comes_back(ranks):
     check(
         loaded == saved,
         "state-lost",
-        f"what was saved is {saved}, and what came back is {loaded}, where `epoch` is what "
-        "load_checkpoint returned",
+        f"After saving {saved}, loading gives {loaded}, where `epoch` is the return value of "
+        "load_checkpoint.",
         guide=GUIDE,
     )
 
 
 class Trap:
-    """Whoever unpickles this without care makes a file with the name `caught`."""
+    """An object that creates a file named `caught` if it is unpickled without care."""
 
     def __reduce__(self):
         return (open, ("caught", "w"))
@@ -120,14 +120,14 @@ class Trap:
 
 @exercise("phase1/load_checkpoint", points=1)
 def test_code_in_a_file_is_not_run(ranks):
-    """A checkpoint from a stranger may hold code: to load it does not run it."""
+    """Loading a checkpoint that contains code does not run the code."""
 
     def probe(trainer):
         model, optimizer = make(weight=1.0, lr=0.1)
         trainer.save_checkpoint("good.pt", model, optimizer, epoch=1)
         trainer.load_checkpoint("good.pt", model, optimizer)
         torch.save({"model": model.state_dict(), "surprise": Trap()}, "bad.pt")
-        with contextlib.suppress(Exception):  # refused, as it should be
+        with contextlib.suppress(Exception):  # it should raise an error
             trainer.load_checkpoint("bad.pt", model, optimizer)
         return Path("caught").exists()
 
@@ -136,7 +136,7 @@ def test_code_in_a_file_is_not_run(ranks):
     check(
         not caught,
         "unsafe-load",
-        "load_checkpoint ran code that was hidden in the file: it might have deleted everything "
-        "that you own",
+        "load_checkpoint ran code from the file, which could have deleted all your files. Load "
+        "only tensors and plain values.",
         guide=GUIDE,
     )

@@ -1,4 +1,4 @@
-"""What `gradsync check` tries on template_data_loader.py: few samples, to follow on paper."""
+"""The visible tests of the data loader, for `gradsync check`: small cases to follow on paper."""
 
 import random
 
@@ -13,14 +13,14 @@ SHARES, LOADERS = "Data distribution", "Data loaders"
 
 
 def assert_shares(shares, wanted):
-    """Hold the ranks' indices, a list a rank, against those of the contract."""
+    """Compare the ranks' indices, a list for each rank, with those of the contract."""
     num_samples = len({index for share in wanted for index in share})
     mistake = diagnose_shares(shares, num_samples, shuffle=False)
     check(
         shares == wanted,
         mistake.code if mistake else "padding-wrong",
-        f"{num_samples} samples on {len(wanted)} ranks, not shuffled: your ranks get {shares}, but "
-        f"should get {wanted}",
+        f"{num_samples} samples on {len(wanted)} ranks, not shuffled: the ranks get {shares}, but "
+        f"should get {wanted}.",
         ranks=[rank for rank, share in enumerate(shares) if share != wanted[rank]],
         guide=SHARES,
     )
@@ -28,7 +28,7 @@ def assert_shares(shares, wanted):
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
 def test_every_rank_gets_a_chunk_of_neighbours(ranks):
-    """6 samples on 2 ranks: the first three are rank 0's, the others rank 1's."""
+    """6 samples on 2 ranks: rank 0 gets the first three, rank 1 gets the other three."""
 
     def probe(rank, world_size, data_loader):
         sampler = data_loader.PaddedDistributedSampler(range(6), world_size, rank, shuffle=False)
@@ -41,7 +41,7 @@ def test_every_rank_gets_a_chunk_of_neighbours(ranks):
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
 def test_the_beginning_fills_up_the_last_chunk(ranks):
-    """5 samples on 3 ranks: each gets 2, so sample 0 comes a second time, at the very end."""
+    """5 samples on 3 ranks: each rank gets 2, so sample 0 is repeated at the end."""
 
     def probe(rank, world_size, data_loader):
         sampler = data_loader.PaddedDistributedSampler(range(5), world_size, rank, shuffle=False)
@@ -54,18 +54,18 @@ def test_the_beginning_fills_up_the_last_chunk(ranks):
     check(
         lengths == [2, 2, 2],
         "wrong-length",
-        f"5 samples on 3 ranks: `len(sampler)` is {lengths} by rank, but every rank gets 2 indices",
+        f"5 samples on 3 ranks: by rank, `len(sampler)` is {lengths}. Every rank gets 2 indices.",
         guide=SHARES,
     )
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
 def test_every_epoch_has_an_order_that_all_ranks_know(ranks):
-    """20 samples on 2 ranks, shuffled: every sample comes once an epoch, in another order."""
+    """20 samples on 2 ranks, shuffled: each comes once an epoch, in a new order each epoch."""
 
     def probe(rank, world_size, data_loader):
         for set_seed in (random.seed, np.random.seed, torch.manual_seed):
-            set_seed(rank)  # as in real life: each rank's global random state is its own
+            set_seed(rank)  # as in a real run: each rank has its own global random state
         sampler = data_loader.PaddedDistributedSampler(range(20), world_size, rank)
         epochs = []
         for epoch in (0, 1):
@@ -80,24 +80,23 @@ def test_every_epoch_has_an_order_that_all_ranks_know(ranks):
     check(
         not missing,
         "same-shard-on-every-rank" if seen[0] == seen[1] else "shuffle-differs-across-ranks",
-        f"in epoch 0 the two ranks together leave out {missing} of 20 samples and draw others "
-        "twice. Both must cut their shares from one and the same permutation, though their global "
-        "random states differ",
+        f"In epoch 0, the two ranks together leave out {missing} of 20 samples and repeat others. "
+        "Both must cut their shares from the same permutation, although their global random states "
+        "differ.",
         ranks=(0, 1),
         guide=SHARES,
     )
     check(
         first != list(range(20)),
         "not-shuffled",
-        "with `shuffle` on, as it is unless somebody turns it off, the 20 samples still come in "
-        "the order 0, 1, 2, ...",
+        "`shuffle` is on by default, but the 20 samples come in the order 0, 1, 2, ...",
         guide=SHARES,
     )
     check(
         first != second,
         "epoch-ignored",
-        "after set_epoch(1) the samples come in the order of epoch 0: every epoch needs a "
-        "permutation of its own",
+        "After set_epoch(1), the samples come in the order of epoch 0. Each epoch must have its "
+        "own permutation.",
         guide=SHARES,
     )
 
@@ -117,7 +116,7 @@ def joined(batches):
 
 @exercise("phase1/create_dataloaders", points=1)
 def test_one_rank_loads_everything(ranks):
-    """Alone, a rank gets all training samples shuffled, and all validation samples in order."""
+    """A single rank loads all training samples shuffled, and all validation samples in order."""
 
     def probe(data_loader):
         train, val = numbered_samples(12), numbered_samples(4)
@@ -131,28 +130,28 @@ def test_one_rank_loads_everything(ranks):
     check(
         sizes == [5, 5, 2] and sorted(order) == list(range(12)),
         "samples-dropped",
-        f"12 training samples on one rank, in batches of 5: yours come as {train}, but should come "
-        "5, 5 and 2 at a time, and every one once",
+        f"12 training samples on one rank, in batches of 5: the batches are {train}. They should "
+        "have 5, 5 and 2 samples, and contain each sample once.",
         guide=LOADERS,
     )
     check(
         order != sorted(order),
         "not-shuffled",
-        "on one rank the training samples come in the order 0, 1, 2, ..., but should come shuffled",
+        "On one rank, the training samples come in the order 0, 1, 2, ... Shuffle them.",
         guide=LOADERS,
     )
     check(
         val == [[0, 1, 2, 3]],
         "val-shuffled" if sorted(joined(val)) == [0, 1, 2, 3] else "samples-dropped",
-        f"4 validation samples on one rank come as {val}, but should come as [[0, 1, 2, 3]], all "
-        "of them and in order",
+        f"4 validation samples on one rank: the batches are {val}, but should be [[0, 1, 2, 3]], "
+        "all samples in order.",
         guide=LOADERS,
     )
 
 
 @exercise("phase1/create_dataloaders", points=1)
 def test_two_ranks_load_half_each(ranks):
-    """On 2 ranks each loads its own half, in batches of the size that was asked for."""
+    """On 2 ranks, each rank loads its half, in batches of the given size."""
 
     def probe(rank, world_size, data_loader):
         train, val = numbered_samples(12), numbered_samples(8)
@@ -167,8 +166,7 @@ def test_two_ranks_load_half_each(ranks):
     check(
         not any(shortcut for _, _, shortcut in seen),
         "forbidden-shortcut",
-        "a loader runs over torch's own DistributedSampler, but should run over the "
-        "PaddedDistributedSampler that you have written",
+        "A loader uses torch's own DistributedSampler. Use your PaddedDistributedSampler.",
         guide=LOADERS,
     )
     drawn = [sorted(joined(train)) for train, _, _ in seen]  # (rank, sample)
@@ -176,15 +174,15 @@ def test_two_ranks_load_half_each(ranks):
         sorted(drawn[0] + drawn[1]) == list(range(12)),
         "sampler-not-used" if drawn[0] == drawn[1] else "samples-dropped",
         f"12 training samples on 2 ranks: rank 0 loads {drawn[0]} and rank 1 {drawn[1]} (sorted "
-        "here), but each should load 6, and every sample should be on one of them",
+        "here). Each rank should load 6, and each sample should be on one rank.",
         guide=LOADERS,
     )
     sizes = [[len(batch) for batch in train] for train, _, _ in seen]
     check(
         sizes == [[4, 2], [4, 2]],
         "batch-size-divided",
-        f"2 ranks with 6 samples each, and a batch_size of 4: your batches have the sizes {sizes} "
-        "by rank, but should have 4 and 2, for `batch_size` is that of one rank",
+        f"2 ranks with 6 samples each and a batch_size of 4: by rank, the batches have the sizes "
+        f"{sizes}. They should have 4 and 2: `batch_size` is the batch size of each rank.",
         guide=LOADERS,
     )
     val = [val for _, val, _ in seen]  # (rank, batch, sample)
@@ -192,7 +190,7 @@ def test_two_ranks_load_half_each(ranks):
     check(
         val == [[[0, 1, 2, 3]], [[4, 5, 6, 7]]],
         "val-shuffled" if is_shuffled else "sampler-not-used",
-        f"8 validation samples on 2 ranks: rank 0 loads {val[0]} and rank 1 {val[1]}, but they "
-        "should load [[0, 1, 2, 3]] and [[4, 5, 6, 7]], in order",
+        f"8 validation samples on 2 ranks: rank 0 loads {val[0]} and rank 1 {val[1]}. They should "
+        "load [[0, 1, 2, 3]] and [[4, 5, 6, 7]], in order.",
         guide=LOADERS,
     )

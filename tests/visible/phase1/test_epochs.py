@@ -1,4 +1,4 @@
-"""What `gradsync check` tries on template_trainer.py: a pass over the data, and what it says."""
+"""The visible tests of an epoch and of the evaluation, for `gradsync check`."""
 
 import torch
 from torch import nn
@@ -18,7 +18,7 @@ def one_weight(value):
 
 
 class EpochSampler(SequentialSampler):
-    """Goes through the samples in order, and remembers the epochs that it is told."""
+    """Yields the samples in order, and records the epochs that are set."""
 
     def __init__(self, dataset):
         super().__init__(dataset)
@@ -30,7 +30,7 @@ class EpochSampler(SequentialSampler):
 
 @exercise("phase1/train_epoch", points=1)
 def test_the_sampler_is_told_the_epoch(ranks):
-    """In epoch 3 the loader's sampler hears 3."""
+    """In epoch 3, train_epoch sets the epoch of the loader's sampler to 3."""
 
     def probe(trainer):
         data = TensorDataset(torch.ones(4, 1), torch.ones(4, 1))
@@ -45,8 +45,8 @@ def test_the_sampler_is_told_the_epoch(ranks):
     check(
         3 in told,
         "epoch-not-set",
-        f"train_epoch was called for epoch 3, and told the loader's sampler {told or 'nothing'}: a "
-        "sampler that hears of no epoch repeats the same order for ever",
+        f"train_epoch for epoch 3 set the sampler's epoch to {told or 'nothing'}. Without "
+        "`set_epoch(3)`, the sampler repeats the same order in every epoch.",
         guide=GUIDE,
     )
 
@@ -71,25 +71,25 @@ def test_a_smaller_batch_weighs_less(ranks):
             would_be(
                 [6.25, 6.25],
                 "mean-of-means",
-                "train_epoch returns 6.25, the mean of its batches' mean losses, in which a batch "
-                "of one sample counts as much as a batch of two. Over the samples the mean is 5",
+                "train_epoch returns 6.25, the mean of its batches' mean losses, where a batch of "
+                "one sample counts as much as a batch of two. The mean over the samples is 5.",
                 GUIDE,
             ),
             would_be(
                 [2.0, 8.0],
                 "loss-is-local",
-                "each rank returns the mean loss of its own samples, 2 and 8, but both should "
-                "return the mean over all samples, 5",
+                "Each rank returns the mean loss of its own samples, 2 and 8. Both should return "
+                "the mean over all samples, 5.",
                 GUIDE,
             ),
         ],
-        otherwise=f"train_epoch returns {list(seen)} by rank, but both should return 5, the mean "
-        "loss over the samples of both",
+        otherwise=f"by rank, train_epoch returns {list(seen)}. Both ranks should return 5, the "
+        "mean loss over the samples of both",
     )
 
 
 def scores_as_they_come():
-    """Return a model that takes two scores and gives the same two."""
+    """Return a model that returns the two scores that it is given."""
     model = nn.Linear(2, 2, bias=False)
     nn.init.eye_(model.weight)
     return model
@@ -120,31 +120,30 @@ def test_every_sample_weighs_alike(ranks):
             would_be(
                 own,
                 "loss-is-local",
-                f"each rank returns the numbers of its own samples, {own[0]} and {own[1]}, but "
-                f"both should return {wanted}",
+                f"Each rank returns the numbers of its own samples, {own[0]} and {own[1]}. Both "
+                f"should return {wanted}.",
                 GUIDE,
             ),
             would_be(
                 [{"loss": 3.0, "accuracy": 0.5, "samples": 4}] * 2,
                 "mean-of-means",
-                "evaluate returns loss 3 and accuracy 0.5, the means over the ranks, though rank 0 "
-                "has 3 samples and rank 1 has one. Over the samples they are 2 and 0.75",
+                "evaluate returns loss 3 and accuracy 0.5, the means over the ranks, but rank 0 "
+                "has 3 samples and rank 1 has one. Over the samples they are 2 and 0.75.",
                 GUIDE,
             ),
         ],
-        otherwise=f"evaluate should return {wanted} on both ranks, but by rank it returns "
-        f"{list(seen)}",
+        otherwise=f"by rank, evaluate returns {list(seen)}. Both ranks should return {wanted}",
     )
 
 
 @exercise("phase1/evaluate", points=1)
 def test_it_only_looks(ranks):
-    """The model runs in evaluation mode, and is back in training mode afterwards."""
+    """evaluate runs the model in evaluation mode, and restores training mode afterwards."""
 
     def probe(trainer):
         model = scores_as_they_come().train()
         modes = []
-        model.register_forward_hook(lambda used, *_: modes.append(used.training))  # or a copy
+        model.register_forward_hook(lambda used, *_: modes.append(used.training))  # copies too
         data = TensorDataset(torch.ones(2, 2), torch.zeros(2, dtype=torch.long))
         trainer.evaluate(model, DataLoader(data, batch_size=1), nn.NLLLoss())
         return {"trained meanwhile": any(modes), "training afterwards": model.training}
@@ -154,14 +153,14 @@ def test_it_only_looks(ranks):
     check(
         not seen["trained meanwhile"],
         "mode-not-restored",
-        "evaluate runs the model in training mode, in which dropout drops and BatchNorm learns "
-        "from the validation samples: switch to evaluation mode",
+        "evaluate runs the model in training mode, where dropout drops values and BatchNorm learns "
+        "from the validation samples. Switch the model to evaluation mode.",
         guide=GUIDE,
     )
     check(
         seen["training afterwards"],
         "mode-not-restored",
-        "the model came in training mode, and evaluate left it in evaluation mode: put the former "
-        "mode back",
+        "The model was in training mode, and evaluate left it in evaluation mode. Restore the mode "
+        "from before the call.",
         guide=GUIDE,
     )

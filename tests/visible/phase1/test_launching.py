@@ -1,4 +1,4 @@
-"""What `gradsync check` tries on template_trainer.py: who a process is, and how two meet."""
+"""The visible tests of launching, for `gradsync check`: a process's rank, and the group of two."""
 
 from dataclasses import asdict
 
@@ -25,10 +25,10 @@ SLURM = {
 
 
 def who_am_i(trainer, environ):
-    """Return what read_rank_info says, or how it refuses to."""
+    """Return the fields that read_rank_info returns, or the error that it raises."""
     try:
         info = trainer.read_rank_info(environ)
-    except ValueError as error:  # or one of its kind
+    except ValueError as error:  # or a subclass
         return f"ValueError: {error}"
     except KeyError as error:
         return f"KeyError: {error}"
@@ -45,7 +45,7 @@ def who_am_i(trainer, environ):
 )
 @exercise("phase1/read_rank_info", points=1)
 def test_every_process_learns_who_it_is(ranks, environ, wanted):
-    """The launcher's variables say which rank this is; where there are none, it is alone."""
+    """The launcher's variables give the rank; without them, the process is rank 0 of 1."""
     [seen] = ranks(who_am_i, world_size=1, process_group=False, environ=environ)
 
     fields = ("rank", "world_size", "local_rank", "master_addr", "master_port")
@@ -54,14 +54,14 @@ def test_every_process_learns_who_it_is(ranks, environ, wanted):
     check(
         seen == expected,
         "launcher-not-read",
-        f"with {variables} read_rank_info gives {seen}, but should give {expected}",
+        f"With {variables}, read_rank_info gives {seen}, but should give {expected}.",
         guide=GUIDE,
     )
 
 
 @exercise("phase1/read_rank_info", points=1)
 def test_half_a_set_is_refused(ranks):
-    """A rank without a world size is somebody's mistake: a ValueError names the variable."""
+    """A rank without a world size raises a ValueError that names the variable."""
     [seen] = ranks(who_am_i, world_size=1, process_group=False, environ={"RANK": "0"})
 
     check(
@@ -69,15 +69,15 @@ def test_half_a_set_is_refused(ranks):
         and seen.startswith("ValueError")
         and ("RANK" in seen or "WORLD_SIZE" in seen),
         "bad-environment-accepted",
-        f"with RANK=0 and no WORLD_SIZE read_rank_info gives {seen}, but should raise a ValueError "
-        "that names the variable",
+        f"With RANK=0 and no WORLD_SIZE, read_rank_info gives {seen}. It should raise a ValueError "
+        "that names the variable.",
         guide=GUIDE,
     )
 
 
 @exercise("phase1/setup_distributed", points=1)
 def test_two_ranks_meet(ranks):
-    """Afterwards two ranks can add up a number: 1 from each is 2."""
+    """After setup_distributed, two ranks can sum a number: 1 on each rank gives 2."""
 
     def probe(rank, world_size, trainer, port):
         info = trainer.RankInfo(rank, world_size, rank, "127.0.0.1", port)
@@ -98,8 +98,8 @@ def test_two_ranks_meet(ranks):
     check(
         not wrong,
         "group-not-initialised",
-        f"after setup_distributed we see {list(seen)}: the ranks should be 0 and 1, the sum over "
-        "both 2.0, and the device that was returned the CPU",
+        f"After setup_distributed, the ranks report {list(seen)}. The ranks should be 0 and 1, the "
+        "sum over both 2.0, and the returned device the CPU.",
         ranks=wrong,
         guide=GUIDE,
     )
@@ -107,7 +107,7 @@ def test_two_ranks_meet(ranks):
 
 @exercise("phase1/cleanup_distributed", points=1)
 def test_the_group_is_ended(ranks):
-    """Afterwards there is no process group any more."""
+    """After cleanup_distributed, there is no process group."""
 
     def probe(trainer):
         trainer.cleanup_distributed()
@@ -118,14 +118,14 @@ def test_the_group_is_ended(ranks):
     check(
         not is_there,
         "exception",
-        "after cleanup_distributed there still is a process group",
+        "After cleanup_distributed, there is still a process group. Destroy it.",
         guide=GUIDE,
     )
 
 
 @exercise("phase1/cleanup_distributed", points=1)
 def test_it_is_harmless_where_there_is_no_group(ranks):
-    """Nothing happens where no process group was ever started."""
+    """cleanup_distributed does nothing if no process group was started."""
 
     def probe(trainer):
         try:
@@ -139,7 +139,7 @@ def test_it_is_harmless_where_there_is_no_group(ranks):
     check(
         happened == "nothing",
         "exception",
-        "no process group was ever started, so cleanup_distributed should do nothing, but it "
-        f"raised {happened}",
+        f"Without a process group, cleanup_distributed raised {happened}. It should do nothing: "
+        "check whether there is a group first.",
         guide=GUIDE,
     )

@@ -1,4 +1,4 @@
-"""What `gradsync check` tries on template_trainer.py: one model on two ranks, by small numbers."""
+"""The visible tests of the model on two ranks, for `gradsync check`, with small numbers."""
 
 import torch
 from torch import nn
@@ -15,7 +15,7 @@ MODEL, GRADIENTS, STEP = "Model synchronisation", "Gradient aggregation", "The t
 
 
 def full_of(number):
-    """Return a small model in which every parameter and every buffer is that number."""
+    """Return a small model in which every parameter and every buffer is this number."""
     model = nn.BatchNorm1d(2)  # weight, bias; running_mean, running_var, num_batches_tracked
     for tensor in model.state_dict().values():
         tensor.fill_(number)
@@ -33,7 +33,7 @@ def one_weight(value):
 def test_every_rank_ends_with_the_model_of_rank_0(ranks):
     """Rank 0's model is full of 10s, rank 1's of 11s, rank 2's of 12s: all become 10s.
 
-    The order of the parameters is the model's: their names may differ from rank to rank.
+    The parameters are broadcast in the model's order: their names may differ between ranks.
     """
 
     def probe(rank, trainer):
@@ -59,7 +59,7 @@ def test_every_rank_ends_with_the_model_of_rank_0(ranks):
 
 @exercise("phase1/broadcast_model", points=1)
 def test_an_optimizer_from_before_still_trains_the_model(ranks):
-    """The weight becomes 5 on both ranks, and a step of length 1 then brings it to 4."""
+    """The weight becomes 5 on both ranks, and then an optimizer step changes it to 4."""
 
     def probe(rank, trainer):
         model = one_weight(5.0 if rank == 0 else 9.0)
@@ -78,13 +78,14 @@ def test_an_optimizer_from_before_still_trains_the_model(ranks):
             would_be(
                 [5.0, 5.0],
                 "tensors-replaced",
-                "an optimizer that was made before broadcast_model moves nothing after it: the "
-                "model now has other parameter objects than those that the optimizer holds",
+                "An optimizer created before broadcast_model does not change the model after it: "
+                "the model now has other parameter objects than the optimizer. Change the "
+                "parameters in place.",
                 MODEL,
             )
         ],
-        otherwise="the weight is 5 on rank 0 and 9 on rank 1; after broadcast_model and a step of "
-        f"length 1 it is {list(seen)} by rank, but should be 4 on both",
+        otherwise="the weight was 5 on rank 0 and 9 on rank 1. After broadcast_model and a step by "
+        f"1, it is {list(seen)} by rank, but should be 4 on both",
     )
 
 
@@ -98,11 +99,11 @@ def numbers_in_gradients(model):
 def test_gradients_become_their_mean(ranks):
     """The weight's gradients 2 and 6 become 4 on both ranks, the bias's 1 and 5 become 3.
 
-    The order of the parameters is the model's: their names may differ from rank to rank.
+    The parameters are averaged in the model's order: their names may differ between ranks.
     """
 
     def probe(rank, trainer):
-        seed_weights(2)  # the ranks have one model
+        seed_weights(2)  # all ranks have the same model
         model = nn.Linear(1, 1)
         model.weight.grad = torch.tensor([[2.0]] if rank == 0 else [[6.0]])
         model.bias.grad = torch.tensor([1.0] if rank == 0 else [5.0])
@@ -137,7 +138,7 @@ def test_gradients_become_their_mean(ranks):
 
 @exercise("phase1/average_gradients", points=1)
 def test_three_ranks_divide_by_three(ranks):
-    """The gradients 2, 6 and 1 become 3 on all of three ranks."""
+    """The gradients 2, 6 and 1 on three ranks become 3 on all of them."""
 
     def probe(rank, trainer):
         model = one_weight(0.0)
@@ -176,7 +177,7 @@ def test_a_missing_gradient_counts_as_zero(ranks):
 
 
 def take_a_step(rank, trainer):
-    """Fit `weight * 1 = 1` on rank 0 and `weight * 2 = 3` on rank 1, beginning at weight 0."""
+    """Fit `weight * 1 = 1` on rank 0 and `weight * 2 = 3` on rank 1, starting at weight 0."""
     model = one_weight(0.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     inputs, targets = ([[1.0]], [[1.0]]) if rank == 0 else ([[2.0]], [[3.0]])  # (sample, 1)
@@ -201,32 +202,32 @@ def test_two_ranks_step_as_one_process_with_both_samples(ranks):
             would_be(
                 [0.2, 1.2],
                 "gradients-not-synchronised",
-                "after a step the weights are 0.2 and 1.2 by rank, but should be 0.7 on both: each "
-                "rank stepped with its own gradient, -2 and -12, not with the mean, -7",
+                "After a step, the weights are 0.2 and 1.2 by rank, but should be 0.7 on both. "
+                "Each rank stepped with its own gradient, -2 and -12, instead of the mean, -7.",
                 STEP,
             ),
             would_be(
                 [1.4, 1.4],
                 "sum-not-mean",
-                "after a step the weight is 1.4, but should be 0.7: the ranks stepped with the sum "
-                "of their gradients, -14, not with the mean, -7",
+                "After a step, the weight is 1.4, but should be 0.7. The ranks stepped with the "
+                "sum of their gradients, -14, instead of the mean, -7.",
                 STEP,
             ),
             would_be(
                 [0.0, 0.0],
                 "does-not-learn",
-                "after a step the weight is still 0, but should be 0.7: were `backward()` "
-                "and `step()` called? Without the brackets a method is not called",
+                "After a step, the weight is still 0, but should be 0.7. Were `backward()` and "
+                "`step()` called? Without the brackets, a method is not called.",
                 STEP,
             ),
         ],
-        otherwise=f"after a step the weights are {list(seen)} by rank, but should be 0.7 on both",
+        otherwise=f"after a step, the weights are {list(seen)} by rank, but should be 0.7 on both",
     )
 
 
 @exercise("phase1/train_step", points=1)
 def test_the_loss_is_the_mean_over_the_ranks(ranks):
-    """The loss is 1 on rank 0 and 9 on rank 1: both return 5."""
+    """The loss is 1 on rank 0 and 9 on rank 1: both ranks return 5."""
 
     def probe(rank, trainer):
         return take_a_step(rank, trainer)["loss"]
@@ -240,19 +241,19 @@ def test_the_loss_is_the_mean_over_the_ranks(ranks):
             would_be(
                 [1.0, 9.0],
                 "loss-is-local",
-                "each rank returns the loss of its own batch, 1 and 9, but both should return the "
-                "mean, 5",
+                "Each rank returns the loss of its own batch, 1 and 9. Both should return the "
+                "mean, 5.",
                 STEP,
             )
         ],
-        otherwise=f"train_step returns {list(seen)} by rank, but both should return 5, the mean of "
-        "their losses 1 and 9",
+        otherwise=f"by rank, train_step returns {list(seen)}. Both ranks should return 5, the mean "
+        "of their losses 1 and 9",
     )
 
 
 @exercise("phase1/train_step", points=1)
 def test_the_gradient_of_a_step_is_cleared_for_the_next(ranks):
-    """Two steps of a single rank towards weight 1 lead from 0 to 0.2 and on to 0.36."""
+    """Two steps of a single rank change the weight from 0 to 0.2 and then to 0.36."""
 
     def probe(trainer):
         model = one_weight(0.0)
@@ -273,8 +274,8 @@ def test_the_gradient_of_a_step_is_cleared_for_the_next(ranks):
             would_be(
                 [[0.2, 0.56]],
                 "gradients-not-zeroed",
-                "two steps lead from 0 to 0.2 and on to 0.56, but should lead to 0.36: the "
-                "gradient of the first step was still there and was added to that of the second",
+                "Two steps change the weight from 0 to 0.2 and then to 0.56, but should lead to "
+                "0.36. The gradient of the first step was added to that of the second: clear it.",
                 STEP,
             )
         ],

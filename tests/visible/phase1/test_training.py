@@ -1,4 +1,4 @@
-"""What `gradsync check` tries on template_trainer.py: the whole of it, on 200 points of a plane."""
+"""The visible tests of the training, for `gradsync check`, on 200 points of a plane."""
 
 import warnings
 
@@ -9,17 +9,18 @@ from torch.utils.data import TensorDataset
 
 from gradsync.probes.ready_made import DDP, without
 from gradsync.testing import check, exercise
+from gradsync.text import counted
 
 GUIDE = "Training"
 
 
 class Line(nn.Linear):
-    """Parts the plane into two classes; notes how many points it is trained on."""
+    """Separates the plane into two classes; records how many points it is trained on."""
 
     def __init__(self):
         super().__init__(2, 2)
         self.trained = 0  # points
-        self.largest = 0  # points at a time
+        self.largest = 0  # points in the largest batch
 
     def forward(self, places):
         if self.training:
@@ -35,8 +36,8 @@ def points(count, seed):
 
 
 def train_a_little(rank, world_size, trainer):
-    """Train for 3 epochs, beginning with other weights on each rank."""
-    warnings.simplefilter("ignore")  # a warning would be printed, too, but not by you
+    """Train for 3 epochs, starting with other weights on each rank."""
+    warnings.simplefilter("ignore")  # a warning would count as a printed line
     torch.manual_seed(rank)
     model = Line()
     info = trainer.RankInfo(rank, world_size, rank, "127.0.0.1", 29500)
@@ -53,7 +54,7 @@ def train_a_little(rank, world_size, trainer):
 
 @exercise("phase1/train", points=1)
 def test_the_model_learns(ranks):
-    """After 3 epochs on 2 ranks the model tells above the diagonal from below."""
+    """After 3 epochs on 2 ranks, the model separates points above the diagonal from the others."""
     seen = ranks(train_a_little, world_size=2)
 
     history = seen[0]["history"]
@@ -63,8 +64,8 @@ def test_the_model_learns(ranks):
         and all(isinstance(row, dict) and row.keys() >= keys for row in history)
         and [row["epoch"] for row in history] == [0, 1, 2],
         "exception",
-        "train with epochs=3 should return a list of 3 dicts, for epochs 0, 1 and 2, each with "
-        f"epoch, train_loss, val_loss and val_accuracy. It returns {history}",
+        f"train with epochs=3 returns {history}. It should return a list of 3 dicts, for epochs 0, "
+        "1 and 2, each with epoch, train_loss, val_loss and val_accuracy.",
         guide=GUIDE,
     )
     losses = [float(row["train_loss"]) for row in history]
@@ -72,31 +73,31 @@ def test_the_model_learns(ranks):
     check(
         losses[2] < losses[0] and accuracy >= 0.8,
         "does-not-learn",
-        f"over 3 epochs the train loss goes from {losses[0]:.3f} to {losses[2]:.3f}, and the last "
-        f"val_accuracy is {accuracy:.3f}: the loss should fall, and the accuracy reach 0.8 at "
-        "least, for a straight line parts these points",
+        f"Over 3 epochs, the train loss goes from {losses[0]:.3f} to {losses[2]:.3f}, and the last "
+        f"val_accuracy is {accuracy:.3f}. The loss should decrease, and the accuracy should reach "
+        "at least 0.8, since a straight line separates these points.",
         guide=GUIDE,
     )
     check(
         accuracy <= 1,
         "exception",
-        f"the last val_accuracy is {accuracy:.3f}, but should lie between 0 and 1: it is the share "
-        "of right answers",
+        f"The last val_accuracy is {accuracy:.3f}. It should be between 0 and 1: the share of "
+        "correctly classified samples.",
         guide=GUIDE,
     )
 
 
 @exercise("phase1/train", points=1)
 def test_both_ranks_end_with_one_model_after_half_of_the_work_each(ranks):
-    """The ranks begin with other weights, take 100 of 200 points each, and end with the same."""
+    """The ranks start with other weights, use 100 of 200 points each, and end with the same."""
     seen = ranks(train_a_little, world_size=2)
 
     counts = [value["trained"] for value in seen]
     check(
         counts == [300, 300],
         "sampler-not-used",
-        f"in 3 epochs over 200 points, the 2 ranks train on {counts[0]} and {counts[1]} of them, "
-        "but should train on 300 each, half of them in each epoch",
+        f"In 3 epochs over 200 points, the 2 ranks train on {counts[0]} and {counts[1]} of them. "
+        "Each should train on 300, half of the points in each epoch.",
         ranks=[rank for rank in (0, 1) if counts[rank] != 300],
         guide=GUIDE,
     )
@@ -104,8 +105,8 @@ def test_both_ranks_end_with_one_model_after_half_of_the_work_each(ranks):
     check(
         largest != [10, 10],
         "batch-size-divided",
-        "with a batch_size of 20 each of 2 ranks trains on 10 points at a time, but should train "
-        "on 20: `batch_size` is that of one rank",
+        "With a batch_size of 20, each of the 2 ranks trains on batches of 10 points. `batch_size` "
+        "is the batch size of each rank: do not divide it.",
         ranks=(0, 1),
         guide=GUIDE,
     )
@@ -114,8 +115,8 @@ def test_both_ranks_end_with_one_model_after_half_of_the_work_each(ranks):
     check(
         np.allclose(weights[0], weights[1], atol=1e-3),
         "models-differ",
-        f"after training the weights are {shown[0]} on rank 0 and {shown[1]} on rank 1: ranks that "
-        "begin with the same weights and make the same steps end with the same",
+        f"After training, the weights are {shown[0]} on rank 0 and {shown[1]} on rank 1. They must "
+        "be the same: start from rank 0's weights, and take the same steps on every rank.",
         ranks=(0, 1),
         guide=GUIDE,
     )
@@ -123,15 +124,15 @@ def test_both_ranks_end_with_one_model_after_half_of_the_work_each(ranks):
 
 @exercise("phase1/train", points=1)
 def test_rank_0_speaks_for_all(ranks):
-    """Rank 0 prints a line an epoch, rank 1 nothing."""
+    """Rank 0 prints a line for each epoch, and rank 1 prints nothing."""
     seen = ranks(train_a_little, world_size=2)
 
     printed = [text.strip() for text in seen.output]
     check(
         printed[1] == "",
         "every-rank-prints",
-        f"rank 1 prints as well, {printed[1][:60]!r}: on 100 ranks you would read every line 100 "
-        "times. Only rank 0 prints",
+        f"Rank 1 prints {printed[1][:60]!r}. With 100 ranks, you would read every line 100 times. "
+        "Print only on rank 0.",
         ranks=[1],
         guide=GUIDE,
     )
@@ -139,8 +140,8 @@ def test_rank_0_speaks_for_all(ranks):
     check(
         lines >= 3,
         "every-rank-prints",
-        f"rank 0 prints {lines} lines in 3 epochs. It should print a line an epoch, and may print "
-        "more",
+        f"Rank 0 prints {counted(lines, 'line')} in 3 epochs. It should print at least one line "
+        "for each epoch.",
         ranks=[0],
         guide=GUIDE,
     )
