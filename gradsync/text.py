@@ -43,6 +43,12 @@ def verb(subjects: Sized, singular: str, plural: str) -> str:
     return singular if len(subjects) == 1 else plural
 
 
+def full_stop(text: str) -> str:
+    """Return a text with a full stop at its end, unless a mark already ends its last sentence."""
+    text = text.rstrip()
+    return text if text.endswith((".", "!", "?", ":", "…")) else f"{text}."
+
+
 def size_text(size: int) -> str:
     """Return a number of bytes as "1 byte", "300 bytes", "256 KiB" or "1.5 MiB"."""
     if size < 2**10:
