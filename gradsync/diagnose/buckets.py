@@ -1,10 +1,9 @@
-"""What the ranks' collectives show of gradients that travel in buckets, whatever carries them.
+"""Mistakes in averaging gradients in buckets, and the sizes of the buckets.
 
-A bucket is judged by the sizes of what a rank put in: all-reduce, reduce-scatter with all-gather,
-broadcasts or objects, all are fine. Sums made of messages between two ranks are fine too, but how
-many of those a bucket takes is the learner's own affair. A test that has to know what came before
-what makes marks: collectives in a group of its own, told by a dtype and a shape that nobody else
-uses.
+A bucket is judged by the number of elements that a rank contributes. All-reduce, reduce-scatter
+with all-gather, broadcasts and objects are all accepted. So are sums made of messages between two
+ranks, however many messages a bucket takes. A test that needs the order of events makes marks:
+collectives in a group of their own, recognised by a dtype and a shape that no submission uses.
 """
 
 from __future__ import annotations
@@ -20,21 +19,22 @@ from gradsync.diagnose.confusions import would_be
 from gradsync.diagnose.rounding import rounded
 from gradsync.diagnose.values import close
 from gradsync.records import Collective, Diagnosis, Observation
-from gradsync.text import ranks_text
+from gradsync.text import listed, ranks_text
 
 GUIDE = "Buckets and overlap"
-CARRIERS = ("float", "bfloat", "uint8")  # gradients, or the bytes of an object that holds them
-LEAST = 16  # elements; what is smaller is a loss, a count or a flag for each parameter
+CARRIERS = ("float", "bfloat", "uint8")  # gradients, or the bytes of an object that contains them
+LEAST = 16  # elements; a smaller tensor is a loss, a count, or a flag for each parameter
 
-Stretch = tuple[int | None, int | None]  # from one mark to another; None: from or to the end
+# The marks before and after some calls; None: from the first call, or to the last one.
+Stretch = tuple[int | None, int | None]
 
 
 def averaging_mistakes(
     local: Sequence[phase1.Gradients], guide: str = GUIDE, departures: Sequence[Rule] = ()
 ) -> list[Rule]:
-    """Return phase 1's rules for means of gradients, that name a heading of phase 2.
+    """Return phase 1's rules for averaged gradients, with a heading of phase 2's guide.
 
-    Those for `departures` of buckets say more than phase 1's, and come before.
+    The rules in `departures` are more specific, so they come first.
     """
     rules = phase1.gradient_mistakes(local)
     nearly = rounded("the mean over the ranks", guide)
@@ -42,12 +42,12 @@ def averaging_mistakes(
 
 
 def nobody_waited(seen: Observation, _expected: Any) -> Diagnosis | None:
-    """A rank entered a collective for a bucket, and never saw to it that it was complete."""
+    """Recognise a rank that starts to average a bucket and never waits until it is complete."""
     return waiting.nobody_waited(seen, GUIDE, carries_gradients)
 
 
 def some_undivided(seen: Observation, expected: Any) -> Diagnosis | None:
-    """Know gradients of which some are the mean over the ranks, and the others their sum."""
+    """Recognise gradients of which some are the mean over the ranks, and the others the sum."""
     if expected is None:
         return None
     pairs = [(rank, name) for rank, grads in enumerate(expected) for name in grads]
@@ -58,16 +58,15 @@ def some_undivided(seen: Observation, expected: Any) -> Diagnosis | None:
         return None
     ranks, names = (sorted(set(part)) for part in zip(*wrong, strict=True))
     text = (
-        f"{', '.join(names)}: exactly {size} times the mean of the ranks' on "
-        f"{ranks_text(ranks)}, while other gradients are right. Buckets leave in more than one "
-        "place, during backward and in finish(), and what one of these sends is not divided by "
-        "the number of ranks"
+        f"The gradients of {listed(names)} are exactly {size} times the mean over the ranks on "
+        f"{ranks_text(ranks)}, while the other gradients are right. Buckets may be sent from "
+        "several places, such as a hook and finish(): each must divide by the number of ranks."
     )
     return Diagnosis("sum-not-mean", tuple(ranks), text, phase1.last_reduce(seen), GUIDE)
 
 
 def with_guide(rule: Rule, guide: str) -> Rule:
-    """Return the rule, naming another heading of GUIDELINES.md."""
+    """Return the rule with another heading of GUIDELINES.md."""
 
     def renamed(seen: Observation, expected: Any) -> Diagnosis | None:
         found = rule(seen, expected)
@@ -86,7 +85,7 @@ def mark_of(call: Collective) -> int | None:
 
 
 def between(seen: Observation, rank: int, stretch: Stretch = (None, None)) -> list[Collective]:
-    """Return what a rank entered from one mark to another, marks left out."""
+    """Return the collectives that a rank entered between two marks, without the marks."""
     start, end = stretch
     inside = start is None
     found = []
@@ -101,20 +100,20 @@ def between(seen: Observation, rank: int, stretch: Stretch = (None, None)) -> li
 
 
 def volume(call: Collective) -> int:
-    """Return how many elements a rank put into a collective."""
+    """Return how many elements a rank contributed to a collective."""
     recorded = sum(map(math.prod, call.shapes))
-    if call.op.startswith("reduce_scatter"):  # what is recorded of it is the part that comes out
+    if call.op.startswith("reduce_scatter"):  # its output is recorded, which is one part
         return recorded * len(call.members)
     return recorded
 
 
 def carries_gradients(call: Collective) -> bool:
-    """Tell whether it may be a bucket of gradients, not a loss or a count."""
+    """Tell whether a collective may average a bucket of gradients, not a loss or a count."""
     return (call.dtype or "").startswith(CARRIERS) and volume(call) >= LEAST
 
 
 def lanes(calls: Sequence[Collective]) -> dict[tuple[str, int | None], list[int]]:
-    """Return the sizes that gradients travelled in, by kind of call and its root or peer."""
+    """Return the sizes of the buckets, by operation and its root or peer."""
     found: dict[tuple[str, int | None], list[int]] = {}
     for call in calls:
         if carries_gradients(call) and call.op != "recv":
@@ -124,36 +123,40 @@ def lanes(calls: Sequence[Collective]) -> dict[tuple[str, int | None], list[int]
 
 
 def bucket_sizes(calls: Sequence[Collective]) -> list[int]:
-    """Return the sizes of the buckets in the order in which they left: the lane with the most."""
+    """Return the sizes of the buckets in the order in which they were sent.
+
+    If several operations carry gradients, these are the sizes of the one that carries the most.
+    """
     return max(lanes(calls).values(), key=sum, default=[])
 
 
 def in_messages(seen: Observation) -> bool:
-    """Tell whether gradients travel from rank to rank, in pieces that need not be whole buckets."""
+    """Tell whether gradients are sent from rank to rank, in pieces that need not be buckets."""
     carriers = [call for call in seen.collectives(0) if carries_gradients(call)]
     return bool(carriers) and all(call.op in ("send", "recv") for call in carriers)
 
 
 def averaged_elements(seen: Observation, stretch: Stretch = (None, None)) -> int:
-    """Return how many elements were averaged, counted as often as each was."""
+    """Return how many elements were averaged; an element averaged twice counts twice."""
     if not in_messages(seen):
         return sum(bucket_sizes(between(seen, 0, stretch)))
     ranks = range(seen.world_size)
     sent = [
         size for r in ranks for lane in lanes(between(seen, r, stretch)).values() for size in lane
     ]
-    return sum(sent) // (2 * (seen.world_size - 1))  # all parts have to meet, and to get back
+    # To sum, each element is sent N-1 times, and N-1 times again to return the sum to all ranks.
+    return sum(sent) // (2 * (seen.world_size - 1))
 
 
 def unlike_buckets(seen: Observation, _expected: Any) -> Diagnosis | None:
-    """Ranks that differ in what they use entered collectives that do not belong together."""
+    """Recognise ranks that use different parameters and start buckets that do not match."""
     failure = seen.failure
     if failure is None or not failure.diagnosis.code.startswith(("deadlock", "shape-mismatch")):
         return None
     text = (
-        f"{failure.diagnosis.explanation} The ranks do not use the same parameters in this pass, "
-        "or not in the same order: all the same, each has to start the same buckets in the same "
-        "order, whatever gradients it has and whenever they come"
+        f"{failure.diagnosis.explanation} In this pass, the ranks use different parameters, or use "
+        "them in a different order. Each rank must still start the same buckets in the same order, "
+        "even if it has no gradients for them, or has them in another order."
     )
     return replace(failure.diagnosis, explanation=text, guide=GUIDE)
 
@@ -161,7 +164,7 @@ def unlike_buckets(seen: Observation, _expected: Any) -> Diagnosis | None:
 def only_these_wrong(
     prefixes: Sequence[str], code: str, explanation: str, guide: str = GUIDE
 ) -> Rule:
-    """Return the rule for gradients that are wrong for parameters of these names alone."""
+    """Return the rule for gradients that are wrong only for parameters with these prefixes."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         if expected is None:
@@ -174,20 +177,26 @@ def only_these_wrong(
         }
         if not wrong or not all(name.startswith(tuple(prefixes)) for name in wrong):
             return None
-        text = f"{', '.join(sorted(wrong))} did not end as the mean over the ranks: {explanation}"
+        names = listed(sorted(wrong))
+        text = f"The gradients of {names} are not the mean over the ranks. {explanation}"
         ranks = tuple(r for r, grads in enumerate(expected) if not close(seen[r], grads))
-        return Diagnosis(code, ranks, f"{text}", guide=guide)
+        return Diagnosis(code, ranks, text, guide=guide)
 
     return rule
 
 
 def lost_or_local(held: Sequence[phase1.Gradients], sent: Sequence[phase1.Gradients]) -> list[Rule]:
-    """Return the rules for passes under no_sync, given what those made on each rank, and others."""
+    """Return the rules for gradients accumulated under no_sync() that are not averaged.
+
+    Args:
+        held: by rank, the gradients of the passes under no_sync().
+        sent: by rank, the gradients of the other passes.
+    """
     mean, size = phase1.mean_of(sent), len(sent)
-    kept = "what a backward under no_sync() accumulated stays with each rank, and only the rest is "
-    kept += "averaged: all that is in `grad` at finish() is to become the mean"
-    lost = "the gradients are those of the backward that sends alone: what was accumulated under "
-    lost += "no_sync() is lost"
+    kept = "The gradients accumulated under no_sync() are not averaged, only those of the other "
+    kept += "backward passes. After finish(), everything in `grad` must be the mean over the ranks."
+    lost = "The gradients accumulated under no_sync() are lost: `grad` has only those of the "
+    lost += "other backward pass. Average the accumulated `grad`, not only the new gradient."
     mixed = [{n: mean[n] + own[n] for n in mean} for own in held]
     shrunk = [{n: mean[n] + own[n] / size for n in mean} for own in held]
     return [
@@ -198,15 +207,15 @@ def lost_or_local(held: Sequence[phase1.Gradients], sent: Sequence[phase1.Gradie
 
 
 def in_objects(seen: Observation) -> bool:
-    """Tell whether gradients travel inside objects, whose bytes are all that is seen."""
+    """Tell whether gradients are sent inside objects, of which only the bytes are recorded."""
     carriers = [call for call in seen.collectives(0) if carries_gradients(call)]
     return bool(carriers) and all(call.dtype == "uint8" for call in carriers)
 
 
 def waits_in_backward(seen: Observation, _expected: Any) -> Diagnosis | None:
-    """Rank 0, that goes through its backward alone, entered a bucket and came no further.
+    """Recognise that rank 0, which runs backward alone, waits in it for the other ranks.
 
-    An odd mark is before its backward, an even one in its midst.
+    An odd mark is made before its backward, an even one in the middle of it.
     """
     if seen.failure is None or seen.failure.status not in ("deadlock", "timeout"):
         return None
@@ -216,8 +225,8 @@ def waits_in_backward(seen: Observation, _expected: Any) -> Diagnosis | None:
         return None
     where = calls[-1].where
     text = (
-        f"in mid-backward rank 0 starts to average a bucket, at {where}, and waits there until the "
-        "other ranks have come as well: backward has to go on while the bucket is on its way, and "
-        "finish() waits"
+        f"In the middle of backward, rank 0 starts to average a bucket, at {where}, and waits for "
+        "the other ranks there. Backward must continue while the bucket is being averaged. Start "
+        "the collective asynchronously, and wait for it in finish()."
     )
     return Diagnosis("no-overlap", (0,), text, where, GUIDE)

@@ -1,4 +1,4 @@
-"""Buckets that left before a gradient was in them, or changed on their way."""
+"""Mistakes in when a bucket is sent: before its gradients are final, or shared with `grad`."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from gradsync.diagnose.buckets import GUIDE
 from gradsync.diagnose.gradients import Gradients, last_reduce, mean_of, wrong_names
 from gradsync.diagnose.values import close
 from gradsync.records import Diagnosis, Observation
+from gradsync.text import listed
 
 FINAL = "The hook must see the final gradient"
-OVERWRITTEN = "Overwriting what is on its way"
+OVERWRITTEN = "Overwriting a bucket that is being sent"
 
 
 def left_too_early(earlier: Sequence[Gradients], code: str) -> Rule:
-    """Return the rule for some gradients that are what was there before the last backward.
+    """Return the rule for gradients that are as they were before the last backward.
 
     Args:
-        earlier: by rank, what the passes before it had left in `grad`.
-        code: of the mistake.
+        earlier: by rank, the contents of `grad` before the last backward.
+        code: the code of the mistake.
     """
     mean, size = mean_of(earlier), len(earlier)
-    nothing = {name: value * 0 for name, value in mean.items()}
+    zero = {name: value * 0 for name, value in mean.items()}
     states: list[tuple[str, Sequence[Gradients]]] = [
-        ("zero, as `grad` was before this backward", [nothing] * size),
-        ("the mean of what was in `grad` before the last backward", [mean] * size),
-        ("what was in `grad` before the last backward", list(earlier)),
+        ("zero, as `grad` was before this backward", [zero] * size),
+        ("the mean of `grad` as it was before the last backward", [mean] * size),
+        ("still `grad` as it was before the last backward", list(earlier)),
     ]
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
@@ -37,8 +38,9 @@ def left_too_early(earlier: Sequence[Gradients], code: str) -> Rule:
         for what, state in states:
             if all(close(seen[r].get(n), own[n]) for r, own in enumerate(state) for n in wrong):
                 text = (
-                    f"{', '.join(wrong)}: {what}, while all other gradients are the mean over the "
-                    "ranks. The bucket left before the new gradient had been added to `grad`"
+                    f"The gradients of {listed(wrong)} are {what}, while all other gradients are "
+                    "the mean over the ranks. The bucket was sent before the new gradient was "
+                    "added to `grad`."
                 )
                 return _found(code, seen, text, FINAL)
         return None
@@ -47,10 +49,10 @@ def left_too_early(earlier: Sequence[Gradients], code: str) -> Rule:
 
 
 def overwritten(local: Sequence[Gradients]) -> Rule:
-    """Return the rule for some gradients that a second backward spoiled on their way.
+    """Return the rule for gradients that a second backward changed while they were averaged.
 
     Args:
-        local: by rank, the sum over both passes: what it has where no bucket held the parameter.
+        local: by rank, the sum over both passes: its gradients if no bucket had the parameter.
     """
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
@@ -60,9 +62,9 @@ def overwritten(local: Sequence[Gradients]) -> Rule:
         if all(close(seen[r].get(n), own[n]) for r, own in enumerate(local) for n in wrong):
             return None
         text = (
-            f"{', '.join(wrong)} did not end as the mean over the ranks of both passes, while all "
-            "other gradients did. What left in these buckets may be the very memory of `grad`, a "
-            "view of it and no copy: a second backward then adds to what is on its way"
+            f"The gradients of {listed(wrong)} are not the mean over the ranks of both passes, "
+            "while all other gradients are. These buckets may be views of `grad`, not copies: then "
+            "a second backward changes a bucket while it is being averaged."
         )
         return _found("only-some-parameters", seen, text, OVERWRITTEN)
 
@@ -71,5 +73,5 @@ def overwritten(local: Sequence[Gradients]) -> Rule:
 
 def _found(code: str, seen: Observation, text: str, trap: str) -> Diagnosis:
     ranks = tuple(range(seen.world_size))
-    text = f'{text}. The guide describes this under "{trap}"'
+    text = f'{text} Read "{trap}" in that section of the guide.'
     return Diagnosis(code, ranks, text, last_reduce(seen), GUIDE)

@@ -1,6 +1,6 @@
-"""Mistakes in what ranks send one another of their gradients, and in where they put it.
+"""Mistakes in which ranks' gradients are averaged, and in where the mean is written.
 
-Values are {parameter name: gradient}, one dict a rank.
+Values are {parameter name: gradient}, one dict per rank.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from gradsync.diagnose.confusions import last_line
 from gradsync.diagnose.values import close
 from gradsync.diagnose.vectors import common_factor, flat
 from gradsync.records import Diagnosis, Observation
-from gradsync.text import ranks_text
+from gradsync.text import listed, ranks_text, verb
 
-MANY = 6  # ranks, which have 62 parts; there are twice as many for each further one
+MANY = 6  # ranks: they have 62 subsets to try, and each further rank doubles the number
 
 
 def one_ranks_own(local: Sequence[Any], guide: str) -> Rule:
-    """Every rank has the gradients that one of them had, divided by their number perhaps."""
+    """Return the rule for ranks that all have the gradients of one rank, perhaps divided by N."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         size = seen.world_size
@@ -32,10 +32,11 @@ def one_ranks_own(local: Sequence[Any], guide: str) -> Rule:
             factor = common_factor(list(seen), [local[source]] * size)
             if factor is None or min(abs(factor - 1), abs(factor * size - 1)) > 1e-3:
                 continue
-            divided = "" if abs(factor - 1) < 1e-3 else f", only {size} times smaller"
+            divided = "" if abs(factor - 1) < 1e-3 else f", divided by {size}"
             text = (
-                f"every rank ends with the gradients that rank {source} had{divided}: the ranks "
-                "agree, but what the others had is lost. A mean is made of what all of them had"
+                f"Every rank ends with the gradients of rank {source}{divided}. The ranks agree, "
+                "but the gradients of the other ranks are lost. Compute the mean of the gradients "
+                "of all ranks."
             )
             return _found("gradients-not-synchronised", seen, text, guide)
         return None
@@ -44,7 +45,7 @@ def one_ranks_own(local: Sequence[Any], guide: str) -> Rule:
 
 
 def over_a_part(local: Sequence[Any], guide: str) -> Rule:
-    """Every rank has the sum or the mean over a part of the ranks, which is perhaps its own."""
+    """Return the rule for ranks that have the sum or the mean over only some of the ranks."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         if expected is None or not 2 < seen.world_size == len(local) <= MANY:
@@ -52,26 +53,31 @@ def over_a_part(local: Sequence[Any], guide: str) -> Rule:
         parts = [_part_behind(value, local) for value in seen]
         if not all(parts) or max(map(len, parts)) < 2:
             return None
-        ended = "; ".join(
-            f"{ranks_text([r for r, own in enumerate(parts) if own == part])}: "
-            f"the gradients of {ranks_text(part)}"
-            for part in dict.fromkeys(parts)
-        )
         groups = {c.members for rank in range(len(parts)) for c in seen.collectives(rank)}
         smaller = [members for members in sorted(groups) if len(members) < len(parts)]
-        made = f", in a process group of {ranks_text(smaller[0])} alone" if smaller else ""
+        made = f", in a process group of only {ranks_text(smaller[0])}" if smaller else ""
         text = (
-            f"the ranks add up the gradients of only a part of the {len(parts)} ranks{made}. Each "
-            f"ends with: {ended}. All ranks take part in the mean: use the default process group, "
-            "without `group`, on every rank"
+            f"The ranks add up the gradients of only some of the {len(parts)} ranks{made}. "
+            f"{_ended(parts)}. The mean must be over all ranks. Use the default process group, "
+            "without a `group` argument, on every rank."
         )
         return _found("gradients-not-synchronised", seen, text, guide)
 
     return rule
 
 
+def _ended(parts: Sequence[tuple[int, ...]]) -> str:
+    """Return "Ranks 0 and 1 end with the gradients of ranks 0 and 1; rank 2 ends with ..."."""
+    texts = []
+    for part in dict.fromkeys(parts):
+        ranks = [rank for rank, own in enumerate(parts) if own == part]
+        ends = verb(ranks, "ends", "end")
+        texts.append(f"{ranks_text(ranks)} {ends} with the gradients of {ranks_text(part)}")
+    return "; ".join(texts).capitalize()
+
+
 def _part_behind(value: Any, local: Sequence[Any]) -> tuple[int, ...]:
-    """Return the ranks, not all, whose gradients' sum or mean it is; () where there are none."""
+    """Return the ranks, not all of them, whose sum or mean a value is; () if there are none."""
     size = len(local)
     for count in range(1, size):
         for part in combinations(range(size), count):
@@ -83,7 +89,7 @@ def _part_behind(value: Any, local: Sequence[Any]) -> tuple[int, ...]:
 
 
 def in_other_places(guide: str) -> Rule:
-    """Every rank has the numbers of the mean, but not where they belong."""
+    """Return the rule for ranks that have all numbers of the mean, but in the wrong places."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         pairs = [(flat([v]), flat([mean])) for v, mean in zip(seen, expected or (), strict=False)]
@@ -93,10 +99,10 @@ def in_other_places(guide: str) -> Rule:
         if all(close(one, other) for one, other in pairs):
             return None
         wrong = [name for name in expected[0] if not close(seen[0].get(name), expected[0][name])]
+        places = f" (in the gradients of {listed(wrong)})" if wrong else ""
         text = (
-            "all numbers of the mean are there, but in the wrong places"
-            f"{', those of ' + ', '.join(wrong) if wrong else ''}. Who puts gradients one after "
-            "another into a single tensor has to take it apart in the same order"
+            f"Every rank has all numbers of the mean, but in the wrong places{places}. If you "
+            "concatenate gradients into one tensor, split it again in the same order."
         )
         return _found("differs-from-single-process", seen, text, guide)
 
@@ -105,4 +111,4 @@ def in_other_places(guide: str) -> Rule:
 
 def _found(code: str, seen: Observation, text: str, guide: str) -> Diagnosis:
     ranks = tuple(range(seen.world_size))
-    return Diagnosis(code, ranks, f"{text}", last_line(seen), guide)
+    return Diagnosis(code, ranks, text, last_line(seen), guide)

@@ -1,4 +1,4 @@
-"""Mistakes in layers whose weight lies in parts on the ranks, known by what they compute."""
+"""Mistakes in layers whose weight is split over the ranks, recognised by what they compute."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gradsync.text import ranks_text
 
 GUIDE = "Tensor parallelism"
 GRADIENTS = {
-    "inputs": "the gradient of the layer's input",
-    "weight": "the gradient of this rank's part of the weight",
-    "bias": "the gradient of this rank's bias",
+    "inputs": "The gradient of the layer's input",
+    "weight": "The gradient of this rank's part of the weight",
+    "bias": "The gradient of this rank's bias",
 }
 
 
@@ -27,52 +27,56 @@ def layer_gradient_mistakes(name: str, expected: Sequence[Any]) -> list[Rule]:
 
     Args:
         name: "inputs", "weight" or "bias".
-        expected: by rank, what it should be.
+        expected: by rank, the right gradient.
     """
     what, world_size = GRADIENTS[name], len(expected)
 
-    def no_way_back(seen: Observation, _expected: Any) -> Diagnosis | None:
+    def no_gradient(seen: Observation, _expected: Any) -> Diagnosis | None:
         lost = tuple(rank for rank, gradient in enumerate(seen) if gradient is None)
         if not lost:
             return None
         text = (
-            f"{what} is None after backward: autograd knows no way back through the layer. What a "
-            "collective writes has no history of its own, unless a function with a backward gives "
-            "it one"
+            f"{what} is None after backward: autograd does not record collectives, so the layer's "
+            "output has no history. Put the collective into a torch.autograd.Function with a "
+            "backward."
         )
         return Diagnosis("backward-not-reduced", lost, text, last_line(seen), GUIDE)
 
     other = unlike_linear(what)
-    if world_size == 1:  # all is whole there: no factor tells anything
-        return [no_way_back, other]
+    if world_size == 1:  # nothing is split: a factor of 1 would match right gradients
+        return [no_gradient, other]
     many = would_be(
         [world_size * gradient for gradient in expected],
         "differs-from-single-process",
-        f"{what} is {world_size} times what nn.Linear's would be: somewhere backward adds up over "
-        "the ranks what every rank has whole already",
+        f"{what} is {world_size} times the gradient in nn.Linear: backward adds up over the ranks "
+        "a gradient that is already complete on every rank. Remove that sum.",
         GUIDE,
     )
     few = would_be(
         [gradient / world_size for gradient in expected],
         "differs-from-single-process",
-        f"{what} is nn.Linear's divided by the number of ranks: the ranks share out features here, "
-        "not samples, and nothing is a mean over ranks",
+        f"{what} is the gradient in nn.Linear divided by the number of ranks. Here the ranks split "
+        "the features, not the samples, so no gradient is a mean over the ranks.",
         GUIDE,
     )
-    return [no_way_back, many, few, other]
+    return [no_gradient, many, few, other]
 
 
 def unlike_linear(what: str) -> Rule:
-    """Say that something is not what nn.Linear makes, where no known mistake makes it."""
+    """Return the rule that reports a difference from nn.Linear, whatever the mistake is.
+
+    Args:
+        what: differs, in the singular and with a capital: "The layer's output".
+    """
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         if expected is None:
             return None
         wrong = tuple(r for r, wanted in enumerate(expected) if not close(seen[r], wanted))
         text = (
-            f"{ranks_text(wrong)}: {what} is not what "
-            "nn.Linear makes with the full weight, or not this rank's part"
-            f"{told_difference(list(seen), expected)}"
+            f"{what} is wrong on {ranks_text(wrong)}: it must be what nn.Linear computes with the "
+            "full weight, or this rank's part of it"
+            f"{told_difference(list(seen), expected)}."
         )
         return Diagnosis("differs-from-single-process", wrong, text, last_line(seen), GUIDE)
 
@@ -80,45 +84,45 @@ def unlike_linear(what: str) -> Rule:
 
 
 def column_input_mistake(upstream: Any, weight: Any, world_size: int) -> Rule:
-    """Know an input's gradient that is each rank's own part of the sum.
+    """Return the rule for an input's gradient that was not summed over the ranks.
 
     Args:
         upstream: the gradient of all outputs.
-        weight: the full one.
+        weight: the full weight.
         world_size: the number of ranks.
     """
     pieces = zip(upstream.chunk(world_size, -1), weight.chunk(world_size, 0), strict=True)
     return would_be(
         [gradient @ rows for gradient, rows in pieces],
         "backward-not-reduced",
-        "each rank's gradient of the input is what its own rows of the weight make of it: every "
-        "rank has used the input, and the input's gradient is the sum over all of them",
+        "Each rank's gradient of the input is computed from only its own rows of the weight. Every "
+        "rank uses the input, so its gradient is the sum over all ranks. Sum it in backward.",
         GUIDE,
     )
 
 
 def row_input_mistake(whole: Any, world_size: int) -> Rule:
-    """Know a gradient of the whole input that holds this rank's slice alone."""
+    """Return the rule for a gradient of the whole input that has only this rank's slice."""
     padded = [whole * 0 for _ in range(world_size)]
     for rank, part in enumerate(whole.chunk(world_size, -1)):
         padded[rank].chunk(world_size, -1)[rank].copy_(part)
     return would_be(
         padded,
         "backward-not-reduced",
-        "each rank's gradient of the whole input is zero but for the slice that the rank itself "
-        "uses: the other slices' gradients are on the other ranks",
+        "Each rank's gradient of the whole input is zero outside of the rank's own slice. The "
+        "gradients of the other slices are on the other ranks. Gather them in backward.",
         GUIDE,
     )
 
 
 def row_bias_mistake(whole: Any, world_size: int) -> Rule:
-    """Know a bias that every rank adds a fraction of: its gradient is that fraction too."""
+    """Return the rule for a bias of which every rank adds a fraction."""
     return would_be(
         [whole / world_size] * world_size,
         "bias-added-per-rank",
-        "the bias's gradient is nn.Linear's divided by the number of ranks: every rank adds a "
-        "fraction of the bias to its summand, and the bias learns that much slower. Add it once, "
-        "when the sum is there",
+        "The gradient of the bias is the gradient in nn.Linear divided by the number of ranks: "
+        "every rank adds a fraction of the bias to its own product. The bias then learns too "
+        "slowly. Add the whole bias once, after the sum over the ranks.",
         GUIDE,
     )
 
@@ -154,7 +158,7 @@ def row_output_mistakes(drawn: Mapping[str, Any], outputs: Any, world_size: int)
 
     Args:
         drawn: the full "inputs", "weight" and "bias".
-        outputs: what they should be on every rank.
+        outputs: the right outputs, which are the same on every rank.
         world_size: the number of ranks.
     """
     if world_size == 1:
@@ -163,28 +167,29 @@ def row_output_mistakes(drawn: Mapping[str, Any], outputs: Any, world_size: int)
     products = [inputs @ columns.T for inputs, columns in zip(*pieces, strict=True)]
     bias = drawn["bias"]
     alone = (
-        "every rank returns the product of its own columns alone: the outputs are the sum of all "
-        "ranks' products"
+        "Every rank returns the product of only its own columns. The outputs are the sum of the "
+        "products of all ranks. Sum the products over the ranks in forward."
     )
     often = would_be(
         [outputs + (world_size - 1) * bias] * world_size,
         "bias-added-per-rank",
-        f"the bias is in the outputs {world_size} times: every rank adds it to its own product, "
-        "and the sum over the ranks sums the biases too",
+        f"The outputs contain the bias {world_size} times: every rank adds it to its own product, "
+        "and the sum over the ranks adds up the biases too. Add the bias once, after the sum.",
         GUIDE,
     )
     mean = would_be(
         [(outputs - bias) / world_size + bias] * world_size,
         "differs-from-single-process",
-        "the outputs are the mean of the ranks' products: their sum is wanted",
+        "The outputs are the mean of the ranks' products. They must be the sum. Do not divide by "
+        "the number of ranks.",
         GUIDE,
     )
     biased = [product + bias for product in products]
     lonely = would_be(
         [outputs] + [outputs - bias] * (world_size - 1),
         "only-one-rank-has-it",
-        "rank 0 alone adds the bias to its outputs: they are the same on every rank, so each rank "
-        "adds the bias to the sum",
+        "Only the outputs of rank 0 contain the bias. The outputs must be the same on every rank. "
+        "Add the bias to the sum on every rank.",
         GUIDE,
     )
     return [
@@ -197,67 +202,68 @@ def row_output_mistakes(drawn: Mapping[str, Any], outputs: Any, world_size: int)
 
 
 def diagnose_refusals(seen: Sequence[Sequence[str | None]], name: str) -> Diagnosis | None:
-    """Return what is wrong with which layers can be made and which can not.
+    """Return the diagnosis if layers that can't be split are accepted, or others are refused.
 
     Args:
-        seen: by rank, how making each of several layers ended: in an error, or None. The last
-            layer's features divide evenly, those of the others don't.
-        name: of the argument that has to divide.
+        seen: by rank, the error raised by the constructor of each of several layers, or None. Only
+            the last layer's features can be split evenly.
+        name: the argument that must be a multiple of the number of ranks.
     """
-    accepted = tuple(rank for rank, told in enumerate(seen) if None in told[:-1])
-    others = [text for told in seen for text in told[:-1] if text and text[:10] != "ValueError"]
+    accepted = tuple(rank for rank, errors in enumerate(seen) if None in errors[:-1])
+    others = [text for errors in seen for text in errors[:-1] if text and text[:10] != "ValueError"]
     if accepted or others:
         text = (
-            f"{name} that {len(seen)} ranks can't split evenly gave "
-            f"{'a layer, and no error' if accepted else others[0]}: a ValueError is wanted"
+            f"With {name} that {len(seen)} ranks can't split evenly, the constructor raised "
+            f"{'no error' if accepted else f'another error ({others[0]})'}. It must raise a "
+            "ValueError."
         )
         ranks = accepted or tuple(range(len(seen)))
         return Diagnosis("bad-arguments-accepted", ranks, text, guide=GUIDE)
-    refused = [(rank, told[-1]) for rank, told in enumerate(seen) if told[-1] is not None]
+    refused = [(rank, errors[-1]) for rank, errors in enumerate(seen) if errors[-1] is not None]
     if not refused:
         return None
     text = (
-        f"a layer whose {name} divide evenly gave {refused[0][1]}: those of the other side are not "
-        "split, and need not divide"
+        f"With {name} that {len(seen)} ranks can split evenly, the constructor raised an error "
+        f"({refused[0][1]}). Only {name} is split: it must accept any other number of features."
     )
     ranks = tuple(rank for rank, _ in refused)
     return Diagnosis("differs-from-single-process", ranks, text, guide=GUIDE)
 
 
 def diagnose_gathering(seen: Sequence[Mapping[str, Any]], features: int) -> Diagnosis | None:
-    """Return the diagnosis if "outputs" that should be gathered have not all `features`."""
+    """Return the diagnosis if the "outputs" of a rank do not have all `features`."""
     outputs = [array(value["outputs"]) for value in seen]
     ranks = tuple(r for r, o in enumerate(outputs) if o is None or o.shape[-1:] != (features,))
     if not ranks:
         return None
     text = (
-        "with gather_output a new layer does not return all its outputs: each rank still has its "
-        "own part of them alone, or another number"
+        f"With gather_output=True, a new layer does not return {features} outputs on "
+        f"{ranks_text(ranks)}. Each rank must return the outputs of all ranks."
     )
     return Diagnosis("parameters-not-gathered", ranks, text, guide=GUIDE)
 
 
 def diagnose_beginning(seen: Sequence[Mapping[str, Any]], why: str) -> Diagnosis | None:
-    """Return what is wrong with layers that were just made, each rank under a seed of its own.
+    """Return the diagnosis of new layers, created with a different seed on each rank.
 
     Args:
-        seen: by rank, the layer's "weight", and the "outputs" for one and the same input.
-        why: what such outputs take to be the same on every rank.
+        seen: by rank, the layer's "weight", and its "outputs" for the same input on all ranks.
+        why: a sentence on what makes the outputs the same on every rank.
     """
     code = "differs-from-single-process"
     unset = tuple(rank for rank, value in enumerate(seen) if _is_unset(value))
     if unset:
         text = (
-            f"{ranks_text(unset)}: a new layer's weight or bias is memory that was never written "
-            "to, or the weight has few different numbers. It begins as nn.Linear's does, with "
-            "random numbers, or the layer can't be trained unless another's weight is loaded"
+            f"On {ranks_text(unset)}, the weight or bias of a new layer is uninitialised memory, "
+            "or the weight has few different numbers. A new layer must have random weights, as "
+            "nn.Linear has: without them it can't be trained before other weights are loaded."
         )
         return Diagnosis(code, unset, text, guide=GUIDE)
     if all(close(value["outputs"], seen[0]["outputs"]) for value in seen):
         return None
     text = (
-        "a new layer returns other whole outputs on one rank than on another, for the same input, "
-        f"where the ranks have different seeds. {why}"
+        "If the ranks have different seeds, a new layer returns different outputs on the ranks "
+        f"for the same input. {why}"
     )
     return Diagnosis(code, tuple(range(len(seen))), text, guide=GUIDE)
 

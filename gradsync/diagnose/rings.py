@@ -1,4 +1,4 @@
-"""Mistakes in a sum that ranks make of chunks, by what each rank's tensors became."""
+"""Mistakes in a ring all-reduce, recognised by the elements that are wrong afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GUIDE = "The ring"
 
 
 def some_chunks_wrong(seen: Observation, expected: Any) -> Diagnosis | None:
-    """Say where the wrong elements lie, which tells a chunk or a pass that went astray."""
+    """Report the positions of the wrong elements, which show the chunk or step that is wrong."""
     for rank, values in enumerate(seen):
         for value, wanted in zip(values, expected[rank], strict=True):
             flat, right = np.asarray(value).reshape(-1), np.asarray(wanted).reshape(-1)
@@ -23,10 +23,10 @@ def some_chunks_wrong(seen: Observation, expected: Any) -> Diagnosis | None:
             [wrong] = np.nonzero(~(np.abs(flat - right) <= scale))
             ranks = tuple(r for r in range(len(seen)) if not close(seen[r], expected[r]))
             text = (
-                f"on rank {rank} of {len(seen)}, {len(wrong)} of {len(flat)} elements are not the "
-                f"sum over the ranks, the first at position {wrong[0] if len(wrong) else 0}, the "
-                f"last at {wrong[-1] if len(wrong) else 0}. Which chunk are these in, and in which "
-                "step was it to be added or copied?"
+                f"On rank {rank} of {len(seen)}, {len(wrong)} of {len(flat)} elements are not the "
+                f"sum over the ranks: the first is at position {wrong[0] if len(wrong) else 0}, "
+                f"the last at {wrong[-1] if len(wrong) else 0}. Find the chunk that they belong "
+                "to, and the step in which it should have been added or copied."
             )
             return Diagnosis("wrong-chunk", ranks, text, guide=GUIDE)
     return None

@@ -1,7 +1,7 @@
-"""Mistakes of an optimizer whose parameters are stepped by one rank each.
+"""Mistakes in an optimizer that steps each parameter on only one rank.
 
-What they are recognised by: each rank's parameters after every step, `value[step][parameter]`, and
-those that torch's own optimizer would make.
+They are recognised by each rank's parameters after every step, `value[step][parameter]`, compared
+with those of torch's own optimizer.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ GUIDE = "Sharding the optimizer"
 
 
 def not_gathered(before: Sequence[Any]) -> Rule:
-    """Return the rule for parameters that a rank still has as they were before a step.
+    """Return the rule for parameters that a step did not change on some ranks.
 
     Args:
-        before: the parameters that all ranks began with.
+        before: the initial parameters, which are the same on all ranks.
     """
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
@@ -34,18 +34,16 @@ def not_gathered(before: Sequence[Any]) -> Rule:
             return None
         ranks = tuple(sorted({rank for rank, _, _ in found}))
         if len(found) == sum(len(row) for value in seen for row in value):
-            text = "after a step every parameter is what it was before, on every rank"
-            said = (
-                f"{text}: nothing was stepped, or what was stepped was written over with what a "
-                "rank had that does not own it"
+            text = (
+                "No step changed any parameter on any rank. Either no rank steps its parameters, "
+                "or the new values are overwritten with those of a rank that does not own them."
             )
-            return Diagnosis("does-not-learn", ranks, said, guide=GUIDE)
+            return Diagnosis("does-not-learn", ranks, text, guide=GUIDE)
         rank, step, parameter = found[0]
         text = (
-            f"{ranks_text(ranks)}: after a step some parameters are still what they were before "
-            f"it, for one parameter {parameter} on rank {rank} after step {step + 1}. Every "
-            "parameter needs an owner that steps it, and after each step every rank needs it as "
-            "its owner has it"
+            f"On {ranks_text(ranks)}, a step left some parameters unchanged: for example parameter "
+            f"{parameter} on rank {rank} in step {step + 1}. Every parameter needs an owner that "
+            "steps it, and after each step every rank must receive it from its owner."
         )
         return Diagnosis("parameters-not-gathered", ranks, text, guide=GUIDE)
 
@@ -55,7 +53,7 @@ def not_gathered(before: Sequence[Any]) -> Rule:
 def _stale(
     seen: Observation, expected: Any, before: Sequence[Any]
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield (rank, step, parameter) of what a step should have changed, and did not."""
+    """Yield (rank, step, parameter) for each parameter that a step should have changed."""
     for rank, value in enumerate(seen):
         for step, row in enumerate(value):
             formerly = value[step - 1] if step else before
@@ -68,32 +66,39 @@ def _stale(
 
 
 def ranks_differ(seen: Observation, expected: Any) -> Diagnosis | None:
-    """Recognise ranks that ended with different parameters."""
+    """Recognise ranks that end with different parameters."""
     if expected is None or all(close(value, seen[0]) for value in seen):
         return None
-    text = "after the steps the ranks have different parameters"
+    text = (
+        "After the steps, the ranks have different parameters. After each step, every rank must "
+        "receive each parameter from its owner."
+    )
     return Diagnosis("models-differ", tuple(range(len(seen))), text, guide=GUIDE)
 
 
 def not_sharded(kept: Sequence[int], whole: int) -> Diagnosis | None:
-    """Every rank keeps the state of all parameters, so that each steps them all by itself.
+    """Return the diagnosis if every rank keeps the state of all parameters.
 
     Args:
-        kept: by rank, the numbers in the states of all optimizers that it made.
-        whole: how many there are without sharding.
+        kept: by rank, the number of elements in the states of all optimizers that it created.
+        whole: the number of elements without sharding.
     """
     if len(kept) == 1 or min(kept) < whole:
         return None
     text = (
-        "the parameters are right, and every rank keeps all of the optimizer's state for that, "
-        f"{kept[0]} elements: each steps all parameters itself. Sharded, a rank steps its own "
-        "share, keeps the state of that alone, and gets the rest from their owners"
+        "The parameters are right, but every rank steps all parameters and keeps the whole "
+        f"optimizer state ({kept[0]} elements). Each rank must step only its own share, keep the "
+        "state of only that share, and receive the other parameters from their owners."
     )
     return Diagnosis("state-not-sharded", tuple(range(len(kept))), text, guide=GUIDE)
 
 
 def other_steps(case: str) -> Rule:
-    """Return the rule that says no more than that the steps are not those of one process."""
+    """Return the rule that reports steps which differ for an unknown reason.
+
+    Args:
+        case: what was tried, at the beginning of a sentence: "With a scheduler".
+    """
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         if expected is None:
@@ -101,9 +106,9 @@ def other_steps(case: str) -> Rule:
         steps = range(len(expected[0]))
         first = next((s for s in steps if not _same(seen, expected, s)), 0)
         text = (
-            f"{case}: from step {first + 1} on the parameters are not those that the optimizer "
-            "itself would have, without sharding"
-            f"{told_difference(_after(seen, first), _after(expected, first))}"
+            f"{case}, the parameters from step {first + 1} on differ from those of the same "
+            "optimizer without sharding"
+            f"{told_difference(_after(seen, first), _after(expected, first))}."
         )
         everyone = tuple(range(len(seen)))
         return Diagnosis("differs-from-single-process", everyone, text, guide=GUIDE)
@@ -112,32 +117,32 @@ def other_steps(case: str) -> Rule:
 
 
 def _after(values: Sequence[Any], step: int) -> list[dict[str, Any]]:
-    """Return each rank's parameters after a step, by a name that a learner understands."""
+    """Return each rank's parameters after a step, with names for a message."""
     return [{f"parameter {i}": param for i, param in enumerate(v[step])} for v in values]
 
 
 def used_up(seen: Observation, _expected: Any) -> Diagnosis | None:
-    """Know a run in which torch found no parameters, since the iterator over them had ended."""
+    """Recognise a run in which torch found no parameters because an iterator was exhausted."""
     return _raised_by_torch(
         seen,
         "empty parameter list",
-        "`params` may be an iterator, as model.parameters() is one, and who goes through it a "
-        "second time finds nothing. Go through it once, and keep what came",
+        "`params` may be an iterator, such as model.parameters(): a second loop over it finds "
+        "nothing. Go through it once, and keep the parameters in a list.",
     )
 
 
 def missing_defaults(seen: Observation, _expected: Any) -> Diagnosis | None:
-    """Know a run in which a scheduler looked for a setting in `defaults` and found none."""
+    """Recognise a run in which a scheduler did not find a setting in `defaults`."""
     return _raised_by_torch(
         seen,
         "must support momentum",
-        "Schedulers look into an optimizer's `defaults` for the settings that it has, here for "
-        "`momentum`: those of a ShardedOptimizer have to be the optimizer's that it shards",
+        "Schedulers look up settings in an optimizer's `defaults`, here `momentum`. The `defaults` "
+        "of a ShardedOptimizer must be those of the optimizer that it shards.",
     )
 
 
 def _raised_by_torch(seen: Observation, phrase: str, reason: str) -> Diagnosis | None:
-    """Return a run's failure with its reason, where the phrase stands in what torch says."""
+    """Return a run's diagnosis with its reason added, if the phrase is in torch's message."""
     failure = seen.failure
     if failure is None or phrase not in (failure.detail or ""):
         return None

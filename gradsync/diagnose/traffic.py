@@ -1,17 +1,18 @@
-"""How much ranks put into collectives, and what of it is too much."""
+"""Count the bytes that ranks send, and recognise ranks that send too many."""
 
 from __future__ import annotations
 
 from gradsync.ranks.calls import bytes_of
 from gradsync.records import Collective, Diagnosis, Observation
+from gradsync.text import listed, ranks_text, verb
 
-MARKER = "new_group"  # what a probe calls before that which is measured
+MARKER = "new_group"  # called by a probe before the collectives to count
 
 
 def bytes_by_rank(seen: Observation) -> list[int]:
-    """Return what each rank put into collectives in all, after the probe's marker if it set one.
+    """Return how many bytes each rank sends in collectives, after the probe's marker if any.
 
-    What is received counts as nothing, also where a receiver has to enter with a buffer.
+    Received bytes do not count, even if the receiver passes a buffer to the collective.
     """
     sent = []
     for rank in range(seen.world_size):
@@ -23,18 +24,18 @@ def bytes_by_rank(seen: Observation) -> list[int]:
 
 
 def _gives(call: Collective, rank: int) -> bool:
-    """Tell whether what a rank put in is data of its own, not a place for another's."""
+    """Tell whether a rank's tensor is data that it sends, not a buffer to receive into."""
     return call.op != "recv" and (call.op not in ("broadcast", "scatter") or call.root == rank)
 
 
 def too_many_bytes(seen: Observation, limit: int, text: str, guide: str) -> Diagnosis | None:
-    """Return the diagnosis if a rank put `limit` bytes or more into collectives.
+    """Return the diagnosis if a rank sends `limit` bytes or more in collectives.
 
     Args:
         seen: the run.
-        limit: how much is too much, on any rank.
-        text: what travels that should not; after it, the guide's heading is named.
-        guide: that heading.
+        limit: the number of bytes that is too many, on any rank.
+        text: one or more sentences on what should not be sent.
+        guide: the heading of GUIDELINES.md to read.
     """
     sent = bytes_by_rank(seen)
     ranks = tuple(rank for rank, size in enumerate(sent) if size >= limit)
@@ -46,6 +47,7 @@ def too_many_bytes(seen: Observation, limit: int, text: str, guide: str) -> Diag
         for call in sorted(seen.collectives(rank), key=bytes_of)
         if call.where is not None
     ]
-    told = f"by rank, {', '.join(map(str, sent))} bytes go into collectives: {text}"
-    where = lines[-1] if lines else None
-    return Diagnosis("too-many-bytes", ranks, f"{told}", where, guide)
+    everyone = ranks_text(range(seen.world_size))
+    sends = verb(sent, "sends", "send")
+    text = f"{everyone.capitalize()} {sends} {listed(sent)} bytes in collectives. {text}"
+    return Diagnosis("too-many-bytes", ranks, text, lines[-1] if lines else None, guide)

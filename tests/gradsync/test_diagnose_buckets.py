@@ -1,4 +1,4 @@
-"""What travelled in buckets, and gradients of which some were divided and others were not."""
+"""The rules on gradients averaged in buckets."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def call(op, size, peer=None):
 
 
 def ring(rank, sizes):
-    """Return the calls of a rank that sums buckets of these sizes with a ring of three."""
+    """Return the calls of a rank that sums buckets of these sizes in a ring of three ranks."""
     return [
         each
         for size in sizes
@@ -37,30 +37,30 @@ def ring(rank, sizes):
 
 
 @pytest.mark.parametrize("values", [[SUMMED, SUMMED], [MEAN, SUMMED]])
-def test_gradients_of_which_some_are_sums_are_named(values):
+def test_gradients_that_are_sums_while_others_are_means_are_named(values):
     diagnosis = some_undivided(observed(values), [MEAN, MEAN])
 
     wrong = tuple(rank for rank, value in enumerate(values) if value is SUMMED)
     assert (diagnosis.code, diagnosis.ranks) == ("sum-not-mean", wrong)
-    assert diagnosis.explanation.startswith("bias: exactly 2 times the mean")
+    assert diagnosis.explanation.startswith("The gradients of bias are exactly 2 times the mean")
 
 
 @pytest.mark.parametrize(
     "value",
     [MEAN, {name: 2 * grad for name, grad in MEAN.items()}, {**MEAN, "bias": np.array([7.0])}],
 )
-def test_other_gradients_are_no_matter_of_some_division(value):
+def test_gradients_that_are_all_means_or_all_sums_are_not_mixed(value):
     assert some_undivided(observed([value, value]), [MEAN, MEAN]) is None
 
 
-def test_a_ring_averages_what_its_messages_make_up():
+def test_the_elements_averaged_by_a_ring_are_computed_from_its_messages():
     seen = observed([None] * 3, [ring(rank, [90, 120]) for rank in range(3)])
 
     assert in_messages(seen)
     assert averaged_elements(seen) == 210
 
 
-def test_all_reduces_average_what_goes_into_them():
+def test_the_elements_averaged_by_all_reduce_are_its_elements():
     calls = [call("all_reduce", 90), call("all_reduce", 120), call("all_reduce", 1)]
     seen = observed([None] * 3, [calls] * 3)
 

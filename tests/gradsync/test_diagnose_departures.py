@@ -1,4 +1,4 @@
-"""From gradients of which some are what was there before, or were changed on their way."""
+"""The rules on buckets that are sent too early, or changed while they are averaged."""
 
 import numpy as np
 import pytest
@@ -16,39 +16,39 @@ def observed(biases):
 
 
 @pytest.mark.parametrize(
-    ("biases", "said"),
+    ("biases", "beginning"),
     [
-        ((0.0, 0.0), "bias: zero"),
-        ((3.5, 3.5), "bias: the mean of what was in `grad`"),
-        ((3.0, 4.0), "bias: what was in `grad`"),
+        ((0.0, 0.0), "The gradients of bias are zero"),
+        ((3.5, 3.5), "The gradients of bias are the mean of `grad`"),
+        ((3.0, 4.0), "The gradients of bias are still `grad`"),
     ],
 )
-def test_a_gradient_as_it_was_before_left_too_early(biases, said):
+def test_a_gradient_as_it_was_before_was_sent_too_early(biases, beginning):
     diagnosis = left_too_early(EARLIER, "accumulation-lost")(observed(biases), [MEAN] * 2)
 
     assert diagnosis.code == "accumulation-lost"
-    assert diagnosis.explanation.startswith(said)
+    assert diagnosis.explanation.startswith(beginning)
     assert "The hook must see the final gradient" in diagnosis.explanation
 
 
 @pytest.mark.parametrize("biases", [(7.0, 7.0), (0.0, 7.0), (14.0, 14.0), (4.0, 3.0)])
-def test_another_gradient_did_not_leave_too_early(biases):
+def test_any_other_gradient_was_not_sent_too_early(biases):
     rule = left_too_early(EARLIER, "accumulation-lost")
 
     assert rule(observed(biases), [MEAN] * 2) is None
 
 
-def test_where_all_gradients_are_as_before_it_may_be_another_mistake():
+def test_if_all_gradients_are_as_before_the_mistake_may_be_a_different_one():
     seen = Observation(2, tuple(EARLIER), (), ("", ""), 0.1)
 
     assert left_too_early(EARLIER, "accumulation-lost")(seen, [MEAN] * 2) is None
 
 
 @pytest.mark.parametrize(("biases", "known"), [((9.0, 8.0), True), ((3.0, 4.0), False)])
-def test_a_second_backward_changed_what_is_neither_right_nor_the_ranks_own(biases, known):
+def test_gradients_neither_right_nor_local_were_changed_by_a_second_backward(biases, known):
     diagnosis = overwritten(EARLIER)(observed(biases), [MEAN] * 2)
 
     assert (diagnosis is not None) == known
     if known:
         assert diagnosis.code == "only-some-parameters"
-        assert "Overwriting what is on its way" in diagnosis.explanation
+        assert "Overwriting a bucket that is being sent" in diagnosis.explanation

@@ -1,4 +1,4 @@
-"""From what parallel layers compute to the mistake that it shows."""
+"""The rules on parallel layers, given what the layers compute."""
 
 import pytest
 import torch
@@ -39,13 +39,13 @@ def diagnose(values, expected, rules):
         ([BIAS, BIAS + 1], "differs-from-single-process", (1,)),
     ],
 )
-def test_a_gradient_is_known_by_what_made_it(values, code, ranks):
+def test_a_wrong_gradient_is_diagnosed(values, code, ranks):
     diagnosis = diagnose(values, [BIAS] * 2, layer_gradient_mistakes("bias", [BIAS] * 2))
 
     assert (diagnosis.code, diagnosis.ranks) == (code, ranks)
 
 
-def test_an_inputs_gradient_is_known_that_was_not_summed():
+def test_an_inputs_gradient_that_was_not_summed_is_recognised():
     upstream = torch.ones(1, 2)
     whole = upstream @ WEIGHT
     rule = column_input_mistake(upstream, WEIGHT, 2)
@@ -56,7 +56,7 @@ def test_an_inputs_gradient_is_known_that_was_not_summed():
     assert diagnose([whole] * 2, [whole] * 2, [rule]) is None
 
 
-def test_an_inputs_gradient_is_known_that_holds_one_slice():
+def test_an_inputs_gradient_with_only_one_slice_is_recognised():
     whole = torch.tensor([[1.0, 2.0]])
     slices = [torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0]])]
 
@@ -65,7 +65,7 @@ def test_an_inputs_gradient_is_known_that_holds_one_slice():
     assert diagnosis.code == "backward-not-reduced"
 
 
-def test_a_bias_is_known_that_every_rank_adds_a_fraction_of():
+def test_a_bias_of_which_every_rank_adds_a_fraction_is_recognised():
     diagnosis = diagnose([BIAS / 2] * 2, [BIAS] * 2, [row_bias_mistake(BIAS, 2)])
 
     assert diagnosis.code == "bias-added-per-rank"
@@ -79,7 +79,7 @@ def test_a_bias_is_known_that_every_rank_adds_a_fraction_of():
         (PRODUCTS, "differs-from-single-process"),
     ],
 )
-def test_a_row_layers_outputs_are_known_by_what_made_them(values, code):
+def test_wrong_outputs_of_a_row_layer_are_diagnosed(values, code):
     diagnosis = diagnose(values, [OUTPUTS] * 2, row_output_mistakes(FULL, OUTPUTS, 2))
 
     assert diagnosis.code == code
@@ -92,10 +92,10 @@ def test_a_row_layers_outputs_are_known_by_what_made_them(values, code):
         ([0 * BIAS, BIAS], [True, True], (0,)),
         ([BIAS, None], [True, False], None),
         ([BIAS, BIAS], [True, True], None),
-        ([None, None], [True, True], None),  # the way back is lost, which is another mistake
+        ([None, None], [True, True], None),  # backward is lost, which is another mistake
     ],
 )
-def test_a_bias_that_one_rank_uses_for_all_is_known_where_others_have_one(
+def test_a_bias_that_one_rank_adds_for_all_is_known_if_others_have_one(
     gradients, with_a_bias, ranks
 ):
     pairs = zip(gradients, with_a_bias, strict=True)
@@ -107,14 +107,14 @@ def test_a_bias_that_one_rank_uses_for_all_is_known_where_others_have_one(
     )
 
 
-def test_other_values_are_named_by_rank():
-    diagnosis = diagnose([OUTPUTS, OUTPUTS + 1], [OUTPUTS] * 2, [unlike_linear("the output")])
+def test_ranks_with_other_values_are_named():
+    diagnosis = diagnose([OUTPUTS, OUTPUTS + 1], [OUTPUTS] * 2, [unlike_linear("The output")])
 
     assert (diagnosis.code, diagnosis.ranks) == ("differs-from-single-process", (1,))
 
 
 @pytest.mark.parametrize(
-    ("told", "code"),
+    ("errors", "code"),
     [
         (["ValueError: no", None], None),
         ([None, None], "bad-arguments-accepted"),
@@ -122,8 +122,8 @@ def test_other_values_are_named_by_rank():
         (["ValueError: no", "ValueError: no"], "differs-from-single-process"),
     ],
 )
-def test_refusals_are_wanted_of_what_does_not_divide_alone(told, code):
-    diagnosis = diagnose_refusals([told, told], "out_features")
+def test_only_sizes_that_cannot_be_split_must_be_refused(errors, code):
+    diagnosis = diagnose_refusals([errors, errors], "out_features")
 
     assert (diagnosis and diagnosis.code) == code
 
@@ -143,13 +143,13 @@ NEW = {"weight": torch.tensor([0.5, -0.25]), "outputs": torch.tensor([[1.0]])}
     ],
 )
 def test_new_layers_are_random_and_compute_the_same_on_every_rank(other, ranks):
-    diagnosis = diagnose_beginning([NEW, other], "It begins alike")
+    diagnosis = diagnose_beginning([NEW, other], "The bias must be the same.")
 
     assert (diagnosis and diagnosis.ranks) == ranks
 
 
 @pytest.mark.parametrize(("width", "ranks"), [(6, None), (3, (1,))])
-def test_a_new_layers_outputs_that_are_not_gathered_are_named(width, ranks):
+def test_ranks_whose_outputs_are_not_gathered_are_named(width, ranks):
     new = [{"outputs": torch.ones((2, 6))}, {"outputs": torch.ones((2, width))}]
 
     diagnosis = diagnose_gathering(new, 6)

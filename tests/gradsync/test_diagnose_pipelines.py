@@ -1,4 +1,4 @@
-"""From what a pipeline's stages ended with to the mistake that it shows."""
+"""The rules on pipelines, given the stages' gradients, losses and order."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ def observed(values):
         ([RIGHT[0], {"b": np.array([7.0])}], "differs-from-single-process", (1,)),
     ],
 )
-def test_gradients_are_known_by_what_made_them(values, code, ranks):
+def test_wrong_gradients_are_diagnosed(values, code, ranks):
     rules = pipeline_gradient_mistakes([("equally", times(2)), ("crossed", times(3))])
 
     diagnosis = first_diagnosis(observed(values), RIGHT, rules)
@@ -52,7 +52,7 @@ def test_gradients_are_known_by_what_made_them(values, code, ranks):
         ([7.0] * 3, "differs-from-single-process", (0, 1, 2)),
     ],
 )
-def test_losses_are_known_by_what_made_them(losses, code, ranks):
+def test_wrong_losses_are_diagnosed(losses, code, ranks):
     rules = pipeline_loss_mistakes(equally=2.5, summed=5.0)
 
     diagnosis = first_diagnosis(observed(losses), [2.0] * 3, rules)
@@ -76,9 +76,9 @@ def test_a_backward_before_the_last_forward_is_named(order):
 
 
 def stopped(*calls):
-    """A run that stands still, each rank in one collective, told from that of rank 0."""
+    """Return a run that deadlocks, each rank in one collective, reported for rank 0."""
     events = tuple(Event(r, "enter", 0, 0.0, 1, collective=call) for r, call in enumerate(calls))
-    failure = Failure("deadlock", Diagnosis("deadlock-order-differs", (0, 1), "they stop"))
+    failure = Failure("deadlock", Diagnosis("deadlock-order-differs", (0, 1), "The ranks stop."))
     return Observation(
         len(calls), (None, None), events, (), 0.0, replace(failure, collective=calls[0])
     )
@@ -91,16 +91,16 @@ def call(op, size, label):
 @pytest.mark.parametrize(
     ("other", "code"), [("all_reduce", "shape-mismatch"), ("broadcast", "deadlock-order-differs")]
 )
-def test_a_sum_of_the_stages_gradients_is_told_as_such(other, code):
+def test_a_sum_of_the_stages_gradients_is_recognised(other, code):
     seen = stopped(call("all_reduce", 6, "0.weight.grad"), call(other, 4, None))
 
     diagnosis = stages_summed(seen, None)
 
     assert diagnosis.code == code
-    assert "not to be added up" in diagnosis.explanation
+    assert "The ranks stop. Each stage has its own parameters" in diagnosis.explanation
 
 
-def test_a_sum_of_losses_is_no_sum_of_gradients():
+def test_a_sum_of_losses_is_not_a_sum_of_gradients():
     seen = stopped(call("all_reduce", 1, None), call("broadcast", 1, None))
 
     assert stages_summed(seen, None) is None

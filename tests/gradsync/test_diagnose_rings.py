@@ -1,4 +1,4 @@
-"""From what the tensors of a ring's ranks became to the elements that went astray."""
+"""The rule on wrong elements after a ring all-reduce."""
 
 import numpy as np
 
@@ -10,17 +10,17 @@ def ended_with(*values):
     return Observation(len(values), tuple(values), (), (), 0.0, None)
 
 
-def test_wrong_elements_are_told_by_their_places():
+def test_the_positions_of_wrong_elements_are_reported():
     right = np.arange(1.0, 7.0)
-    astray = right.copy()
-    astray[2:4] = 0.5
+    wrong = right.copy()
+    wrong[2:4] = 0.5
 
-    found = some_chunks_wrong(ended_with([right], [astray]), [[right], [right]])
+    found = some_chunks_wrong(ended_with([right], [wrong]), [[right], [right]])
 
     assert found.code == "wrong-chunk"
     assert found.ranks == (1,)
-    assert "on rank 1 of 2, 2 of 6 elements" in found.explanation
-    assert "the first at position 2, the last at 3" in found.explanation
+    assert "On rank 1 of 2, 2 of 6 elements" in found.explanation
+    assert "the first is at position 2, the last at 3" in found.explanation
 
 
 def test_right_sums_have_no_wrong_chunk():

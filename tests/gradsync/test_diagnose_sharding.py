@@ -1,4 +1,4 @@
-"""From a run of a sharded optimizer that torch broke off to what torch did not find."""
+"""The rules on sharded optimizers."""
 
 import pytest
 
@@ -7,29 +7,29 @@ from gradsync.diagnose.sharding import missing_defaults, not_gathered, not_shard
 from gradsync.records import Diagnosis, Failure, Observation
 
 
-def broken_off(said):
-    told = Diagnosis("exception", (0, 1), f"ranks 0, 1 raised ValueError: {said}")
-    failure = Failure("error", told, exception="ValueError", detail=said)
+def raised(message):
+    diagnosis = Diagnosis("exception", (0, 1), f"Ranks 0 and 1 raised ValueError: {message}.")
+    failure = Failure("error", diagnosis, exception="ValueError", detail=message)
     return Observation(2, (None, None), (), (), 0.0, failure)
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("message", "reason"),
     [
         ("optimizer got an empty parameter list", "Go through it once"),
         ("optimizer must support momentum or beta1 with `cycle_momentum`", "`defaults`"),
     ],
 )
-def test_what_torch_misses_is_explained(said, told):
-    seen = first_match(broken_off(said), [used_up, missing_defaults])
+def test_torchs_error_gets_a_reason(message, reason):
+    seen = first_match(raised(message), [used_up, missing_defaults])
 
     text = seen.failure.diagnosis.explanation
-    assert said in text
-    assert told in text
+    assert f"{message}. " in text
+    assert reason in text
 
 
-def test_any_other_exception_is_left_as_it_is():
-    seen = broken_off("something else")
+def test_any_other_exception_gets_no_reason():
+    seen = raised("something else")
 
     assert first_match(seen, [used_up, missing_defaults]) is seen
 
@@ -37,7 +37,7 @@ def test_any_other_exception_is_left_as_it_is():
 @pytest.mark.parametrize(
     ("kept", "found"), [([8, 8], True), ([9, 8, 8], True), ([8, 0], False), ([8], False)]
 )
-def test_state_that_every_rank_keeps_whole_is_not_sharded(kept, found):
+def test_state_is_not_sharded_if_every_rank_keeps_all_of_it(kept, found):
     diagnosis = not_sharded(kept, 8)
 
     assert (diagnosis is not None) == found
@@ -45,7 +45,7 @@ def test_state_that_every_rank_keeps_whole_is_not_sharded(kept, found):
 
 
 @pytest.mark.parametrize(("second", "found"), [([1.0, 5.0], False), ([1.5, 2.0], True)])
-def test_of_a_parameter_that_was_to_rest_nobody_says_that_it_was_not_gathered(second, found):
+def test_a_parameter_that_no_step_should_change_does_not_count_as_not_gathered(second, found):
     before, first, right = [0.0, 0.0], [1.5, 2.0], [[1.0, 2.0], [1.0, 3.0]]
     seen = Observation(1, ([first, [first[0], second[1]]],), (), (), 0.0, None)
 

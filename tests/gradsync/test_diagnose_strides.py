@@ -1,4 +1,4 @@
-"""From the ranks' shares of an epoch, or of its rest, to the mistake they show."""
+"""The rules on strided shares of an epoch, or of the rest of one."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ def code_of(shares, order, **options):
 
 
 def torchs(order, world_size, drop_last=False):
-    """Return torch's own shares of an order, an independent witness: it makes the same promise."""
+    """Return torch's own shares of an order: an independent implementation of the contract."""
     samplers = [
         DistributedSampler(order, world_size, rank, shuffle=False, drop_last=drop_last)
         for rank in range(world_size)
@@ -34,7 +34,7 @@ def test_torchs_shares_of_a_whole_epoch_are_right(samples, world_size, drop_last
 
 
 @given(*SIZES, st.booleans(), st.data())
-def test_torchs_shares_of_a_rest_are_right(samples, world_size, drop_last, data):
+def test_torchs_shares_of_the_rest_of_an_epoch_are_right(samples, world_size, drop_last, data):
     seen = data.draw(st.integers(0, samples - 1))
     order = list(range(samples))
     shares = torchs(order[seen:], world_size, drop_last)
@@ -42,13 +42,13 @@ def test_torchs_shares_of_a_rest_are_right(samples, world_size, drop_last, data)
     assert code_of(shares, order, seen=seen, drop_last=drop_last) is None
 
 
-def test_nothing_is_shared_where_nothing_is_left():
+def test_shares_are_empty_if_no_samples_remain():
     assert code_of([[], [], []], range(6), seen=6) is None
     assert code_of([[0], [1], [2]], range(6), seen=6) == "wrong-length"
 
 
 @given(st.integers(1, 12), st.integers(1, 5), st.integers(0, 12), st.booleans(), st.data())
-def test_any_other_shares_get_some_code(samples, world_size, seen, drop_last, data):
+def test_all_wrong_shares_get_a_code(samples, world_size, seen, drop_last, data):
     share = st.lists(st.integers(-1, samples), max_size=4)
     shares = data.draw(st.lists(share, min_size=world_size, max_size=world_size))
     order = data.draw(st.permutations(range(samples)))
@@ -94,7 +94,7 @@ def test_one_index_changed_is_noticed(samples, world_size, seen, drop_last, rand
         ([[4, 8], [5, 9], [6, 4], [7, 5]], {"seen": 4, "drop_last": True}, "wrong-length"),
     ],
 )
-def test_each_mistake_without_shuffling_has_its_name(shares, options, code):
+def test_each_mistake_without_shuffling_has_its_code(shares, options, code):
     assert code_of(shares, range(10), **options) == code
 
 
@@ -107,19 +107,19 @@ def test_each_mistake_without_shuffling_has_its_name(shares, options, code):
         ([2, 0, 7, 4, 1, 3, 5, 6], {"drop_last": True}, "samples-missing"),
     ],
 )
-def test_another_permutation_is_not_the_epochs(order, options, code):
+def test_a_permutation_that_is_not_the_epochs_is_recognised(order, options, code):
     shares = strides(order[options.get("seen", 0) :], 4, options.get("drop_last", False))
 
     assert code_of(shares, SHUFFLED, **options) == code
 
 
-OTHER_ORDER = "no neighbours in this epoch's order"
+OTHER_ORDER = "not consecutive in this epoch's order"
 
 
 @pytest.mark.parametrize(
     "rest", [[4, 3, 9, 6, 2, 8], [9, 5, 4, 8, 7, 6]], ids=["another epoch's", "cut, then shuffled"]
 )
-def test_a_rest_of_another_permutation_is_told_so(rest):
+def test_the_rest_of_another_permutation_is_recognised(rest):
     diagnosis = diagnose_strides(strides(rest, 3), SHUFFLED, seen=4)
 
     assert diagnosis.code == "samples-repeated"
@@ -127,7 +127,7 @@ def test_a_rest_of_another_permutation_is_told_so(rest):
 
 
 @given(*SIZES, st.booleans(), st.data())
-def test_a_wrong_position_is_not_taken_for_another_permutation(samples, world_size, chunks, data):
+def test_a_wrong_position_is_not_reported_as_another_permutation(samples, world_size, chunks, data):
     order = data.draw(st.permutations(range(samples)))
     seen, taken = (data.draw(st.integers(0, samples - 1)) for _ in range(2))
     shares = strides(order[taken:], world_size)
@@ -141,11 +141,11 @@ def test_a_wrong_position_is_not_taken_for_another_permutation(samples, world_si
     assert diagnosis is None or OTHER_ORDER not in diagnosis.explanation
 
 
-def test_each_share_shuffled_by_itself_is_told_so():
+def test_shares_that_are_shuffled_separately_are_recognised():
     diagnosis = diagnose_strides([[8, 0, 4], [1, 9, 5], [6, 0, 2], [3, 1, 7]], SHUFFLED)
 
     assert diagnosis.code == "shuffle-differs-across-ranks"
-    assert "each share by itself" in diagnosis.explanation
+    assert "each share is shuffled separately" in diagnosis.explanation
 
 
 def test_the_explanation_shows_the_case_and_the_indices():
@@ -153,6 +153,6 @@ def test_the_explanation_shows_the_case_and_the_indices():
 
     assert diagnosis.ranks == (2, 3)
     assert diagnosis.explanation.startswith(
-        "10 samples on 4 ranks, resumed after 4 positions: what is left is padded with 0, 1."
+        "10 samples on 4 ranks, resumed after 4 positions: the rest is padded with 0, 1."
     )
     assert diagnosis.guide == "Resumable shares"

@@ -1,4 +1,4 @@
-"""What ranks put into collectives, and who is told that it is too much."""
+"""The bytes that ranks send, and the rule on ranks that send too many."""
 
 import pytest
 
@@ -23,11 +23,11 @@ def observed(*by_rank):
 @pytest.mark.parametrize(
     ("shape", "dtype", "size"), [((2, 3), "float32", 24), ((3,), "float64", 24), ((), "uint8", 1)]
 )
-def test_bytes_are_elements_times_their_size(shape, dtype, size):
+def test_bytes_are_the_number_of_elements_times_their_size(shape, dtype, size):
     assert bytes_of(call("send", shape, dtype)) == size
 
 
-def test_what_is_received_counts_nothing():
+def test_received_bytes_do_not_count():
     seen = observed(
         [call("broadcast", root=0), call("send")], [call("broadcast", root=0), call("recv")]
     )
@@ -35,21 +35,22 @@ def test_what_is_received_counts_nothing():
     assert bytes_by_rank(seen) == [32, 0]
 
 
-def test_what_comes_before_the_marker_counts_nothing():
+def test_calls_before_the_marker_do_not_count():
     seen = observed([call("all_reduce", (100,)), call("new_group", ()), call("all_reduce")])
 
     assert bytes_by_rank(seen) == [16]
 
 
-def test_the_ranks_with_too_much_are_named_with_their_largest_call():
+def test_ranks_that_send_too_much_are_named_with_their_largest_call():
     large = call("all_reduce", (100,), where="mine.py:7")
     seen = observed([call("all_reduce"), large, call("send", where="mine.py:9")], [call("send")])
 
-    diagnosis = too_many_bytes(seen, 100, "that is a lot", "Pipelines")
+    diagnosis = too_many_bytes(seen, 100, "Send less.", "Pipelines")
 
     assert (diagnosis.code, diagnosis.ranks, diagnosis.where) == (
         "too-many-bytes",
         (0,),
         "mine.py:7",
     )
-    assert too_many_bytes(seen, 1000, "that is a lot", "Pipelines") is None
+    assert diagnosis.explanation == "Ranks 0 and 1 send 432 and 16 bytes in collectives. Send less."
+    assert too_many_bytes(seen, 1000, "Send less.", "Pipelines") is None

@@ -1,4 +1,4 @@
-"""One optimizer step from several microbatches: the same weights, the same loss."""
+"""One optimizer step from several microbatches: its weights and its loss."""
 
 from contextlib import suppress
 
@@ -33,7 +33,7 @@ from gradsync.testing import (
 from gradsync.text import counted
 
 GUIDE = "Gradient accumulation"
-CASES = {  # of each training: samples, by rank and microbatch, and whether targets are numbers
+CASES = {  # for each training: samples by rank and microbatch, and whether targets are numbers
     "three ranks": [
         (UNEQUAL, False),
         ([[4, 3, 1], [2, 1, 5], [6, 1, 1]], True),
@@ -48,9 +48,9 @@ def weights_of(model):
 
 
 def noted(averager, optimizer):
-    """Return a list that grows by "finish" and "step" as the two are told to."""
+    """Return a list that gets "finish" and "step" when these methods are called."""
     calls = []
-    with suppress(AttributeError):  # one with slots takes no other method
+    with suppress(AttributeError):  # a class with __slots__: its methods can't be replaced
         finish = averager.finish
 
         def finish_and_note(*args, **options):
@@ -63,7 +63,7 @@ def noted(averager, optimizer):
 
 
 def run(ranks, trainings):
-    """Run trainings in a row, of inputs, targets and sizes; return what was seen of each."""
+    """Run trainings of (inputs, targets, sizes) in turn; return the observation of each."""
     world_size = len(trainings[0][2])
     given = [(by_rank(x, 1), by_rank(y, 1), sizes) for x, y, sizes in trainings]
     seen = ranks(probe_trainings, world_size, trainings=given)
@@ -77,7 +77,7 @@ def probe_trainings(rank, trainer, trainings):
 def trained(rank, trainer, inputs, targets, sizes):
     """Return this rank's weights and losses after a step on each of its batches.
 
-    `calls` is what it called in each of the steps, of the averager's finish and optimizer's step.
+    `calls` are, for each step, the calls of the averager's finish and of the optimizer's step.
     """
     model = Net()
     optimizer = optimizer_of(model)
@@ -100,9 +100,9 @@ def trained(rank, trainer, inputs, targets, sizes):
 
 
 def one_process(inputs, targets, sizes, weigh=None, rank=None, scale=1.0, zero=True):
-    """Train in one process, on all samples at once or as a mistake weighs them.
+    """Train in one process, on all samples at once or with the weights of a mistake.
 
-    `weigh` gives each microbatch's weight from its sizes and number; None weighs by samples.
+    `weigh` returns a microbatch's weight from all sizes and its number; None: by its samples.
     """
     model, velocity, losses = Net(), {}, []
     trainable = [p for p in model.parameters() if p.requires_grad]
@@ -127,40 +127,41 @@ def one_process(inputs, targets, sizes, weigh=None, rank=None, scale=1.0, zero=T
 
 
 UNWEIGHTED, LOST = "microbatch-mean-unweighted", "accumulation-lost"
-MISWEIGHED = [  # how a microbatch weighs by the sizes and its number, the code, and what it means
+MISWEIGHED = [  # a microbatch's weight, from the sizes and its number; the code; the message
     (
         lambda sizes, _: 1 / len(sizes),
         UNWEIGHTED,
-        "every microbatch weighs the same, whatever its size: a microbatch's mean loss stands for "
-        "its samples, and weighs by their number",
+        "Every microbatch has the same weight, whatever its size. Weight the mean loss of each "
+        "microbatch by its share of the samples.",
     ),
     (
         lambda _sizes, _: 1.0,
         UNWEIGHTED,
-        "the mean losses of the microbatches are added up as they are: together they are to be the "
-        "mean over the batch, each microbatch weighing by its samples",
+        "The mean losses of the microbatches are added up without weights. Weight each by the "
+        "microbatch's share of the samples, so that the sum is the mean over the batch.",
     ),
     (
         lambda sizes, number: sizes[number],
         UNWEIGHTED,
-        "the microbatches weigh by their samples, but nothing divides by the samples of the batch: "
-        "that is the sum over samples, not their mean",
+        "The microbatches are weighted by their samples, but not divided by the samples of the "
+        "batch. That is the sum over the samples, not their mean.",
     ),
     (
         lambda sizes, number: sizes[number] / (sizes[0] * len(sizes)),
         UNWEIGHTED,
-        "the batch is taken to have as many samples as if every microbatch were as large as the "
-        "first: what a microbatch weighs is its samples, out of those that all of them have",
+        "The microbatches are weighted as if each had as many samples as the first. Divide a "
+        "microbatch's samples by the samples of all microbatches together.",
     ),
     (
         lambda sizes, number: number == len(sizes) - 1,
         LOST,
-        "the last microbatch alone counts: what the others made is lost",
+        "Only the last microbatch counts. The contributions of the others are lost.",
     ),
     (
         lambda sizes, number: (number == len(sizes) - 1) * sizes[number] / sum(sizes),
         LOST,
-        "only the last microbatch's share is there: what the others made is lost",
+        "Only the last microbatch counts, with its share of the samples. The contributions of the "
+        "others are lost.",
     ),
 ]
 
@@ -168,7 +169,7 @@ MISWEIGHED = [  # how a microbatch weighs by the sizes and its number, the code,
 @pytest.mark.parametrize("case", CASES)
 @exercise("phase2/train_step_accumulated", points=4)
 def test_steps_equal_those_on_whole_batches(ranks, rng, case):
-    """After several steps the weights are those of one process that takes whole batches."""
+    """After several steps, the weights equal those of one process that uses whole batches."""
     trainings = [(*draw(rng, 2, sizes, numbers), sizes) for sizes, numbers in CASES[case]]
 
     for seen, training in zip(run(ranks, trainings), trainings, strict=True):
@@ -178,7 +179,7 @@ def test_steps_equal_those_on_whole_batches(ranks, rng, case):
 def hold_weights(seen, inputs, targets, sizes):
     calls = [value["calls"] for value in seen]
 
-    def mistaken(seen, expected):  # trains as mistakes would, a dozen times
+    def mistaken(seen, expected):  # slow: it trains once for each known mistake
         return first_diagnosis(seen, expected, step_mistakes(inputs, targets, sizes, calls))
 
     assert_on_every_rank(
@@ -189,7 +190,7 @@ def hold_weights(seen, inputs, targets, sizes):
 
 
 def step_mistakes(inputs, targets, sizes, calls):
-    """Return the rules that know a mistake by the weights that it ends with, and by its calls."""
+    """Return the rules that recognise a mistake by its final weights, or by its calls."""
     world_size = len(sizes)
 
     def rule(code, text, **options):
@@ -205,33 +206,33 @@ def step_mistakes(inputs, targets, sizes, calls):
         would_be(
             alone,
             "gradients-not-synchronised",
-            "each rank ends with the weights of a process that trained on its own samples alone: "
-            "after finish() of the averager the gradients are the mean, and then comes the step",
+            "Each rank ends with the weights of a process that trains on only its own samples. "
+            "Call finish() of the averager before optimizer.step(): it leaves the mean gradients.",
             GUIDE,
         ),
         stepped_too_early(calls, GUIDE),
         *(rule(code, text, weigh=weigh) for weigh, code, text in MISWEIGHED),
         rule(
             "does-not-learn",
-            "the weights are those from before: no step was taken, or with empty gradients",
+            "The weights did not change: no step was taken, or only with empty gradients.",
             scale=0.0,
         ),
         rule(
             "gradients-not-zeroed",
-            "the gradients of earlier steps were added in: they have to be cleared for each step, "
-            "once, before its first microbatch",
+            "The gradients of earlier steps are added to those of each step. Clear the gradients "
+            "once in each step, before its first microbatch.",
             zero=False,
         ),
         rule(
             "sum-not-mean",
-            f"the weights are those of steps {world_size} times as long: something was multiplied "
-            "by the number of ranks",
+            f"The weights are those of steps that are {world_size} times too large: something is "
+            "multiplied by the number of ranks.",
             scale=float(world_size),
         ),
         rule(
             "divided-twice",
-            f"the weights are those of steps {world_size} times too short: the averager divides by "
-            "the number of ranks already",
+            f"The weights are those of steps that are {world_size} times too small. The averager "
+            "already divides by the number of ranks: do not divide again.",
             scale=1 / world_size,
         ),
         differs_from_one_process(
@@ -245,7 +246,7 @@ def step_mistakes(inputs, targets, sizes, calls):
 @pytest.mark.parametrize("sizes", [UNEQUAL[:2], UNEQUAL[:1]], ids=["two ranks", "one rank"])
 @exercise("phase2/train_step_accumulated", points=2)
 def test_the_loss_is_the_mean_over_all_samples(ranks, rng, sizes):
-    """The float returned is the mean over the samples of all microbatches of all ranks."""
+    """The returned float is the mean loss over the samples of all microbatches of all ranks."""
     inputs, targets = draw(rng, 1, sizes)
 
     [seen] = run(ranks, [(inputs, targets, sizes)])
@@ -254,11 +255,11 @@ def test_the_loss_is_the_mean_over_all_samples(ranks, rng, sizes):
     check(
         kinds == ["float"],
         "wrong-signature",
-        f"train_step_accumulated returns a {' or a '.join(kinds)}: a float is wanted",
+        f"train_step_accumulated returns a {' or a '.join(kinds)}. It must return a float.",
         guide=GUIDE,
     )
 
-    def mistaken(seen, expected):  # trains as mistakes would, once for each
+    def mistaken(seen, expected):  # slow: it trains once for each known mistake
         return first_diagnosis(seen, expected, mistaken_losses(inputs, targets, sizes))
 
     losses = each(seen, lambda value: value["losses"][0])
@@ -267,13 +268,13 @@ def test_the_loss_is_the_mean_over_all_samples(ranks, rng, sizes):
         losses,
         one_process(inputs, targets, sizes)["losses"][0],
         mistakes=[often, mistaken],
-        otherwise=f"train_step_accumulated returns {list(losses)} by rank: that is not the mean "
-        "loss over the samples of all microbatches of all ranks",
+        otherwise=f"train_step_accumulated returns {list(losses)} by rank, but should return the "
+        "mean loss over the samples of all microbatches of all ranks",
     )
 
 
 def mistaken_losses(inputs, targets, sizes):
-    """Return the rules that know a mistake by the losses returned of a single step."""
+    """Return the rules that recognise a mistake by the returned losses of a single step."""
     world_size = len(sizes)
 
     def loss(**options):
@@ -284,7 +285,7 @@ def mistaken_losses(inputs, targets, sizes):
     rules = loss_mistakes([loss(rank=rank) for rank in range(world_size)], after, GUIDE)
     for weigh, code, reason in MISWEIGHED:
         alone = [loss(rank=rank, weigh=weigh) for rank in range(world_size)]
-        said = f"of the returned loss: {reason}"
-        rules.append(would_be([loss(weigh=weigh)] * world_size, code, said, GUIDE))
-        rules.append(would_be(alone, code, said, GUIDE))
+        text = f"The returned loss is wrong. {reason}"
+        rules.append(would_be([loss(weigh=weigh)] * world_size, code, text, GUIDE))
+        rules.append(would_be(alone, code, text, GUIDE))
     return rules

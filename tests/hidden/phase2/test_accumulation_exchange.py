@@ -1,4 +1,4 @@
-"""One optimizer step from several microbatches: when gradients travel, and how much of them."""
+"""One optimizer step from several microbatches: when gradients are sent, and how many."""
 
 from contextlib import contextmanager, suppress
 
@@ -11,13 +11,14 @@ from gradsync.diagnose.gradients import parameters_averaged
 from gradsync.probes.accumulation import UNEQUAL, Net, draw, optimizer_of
 from gradsync.probes.marks import mark
 from gradsync.testing import by_rank, check, exercise, hold
+from gradsync.text import counted
 
 GUIDE = "Gradient accumulation"
 SIZES = UNEQUAL[:2]
 
 
 def open_blocks(averager):
-    """Return a list that has an item for each block of averager.no_sync() that is open."""
+    """Return a list with one item for each block of averager.no_sync() that is open."""
     blocks, plain = [], averager.no_sync
 
     @contextmanager
@@ -29,17 +30,17 @@ def open_blocks(averager):
             finally:
                 blocks.pop()
 
-    with suppress(AttributeError):  # one with slots takes no other method
+    with suppress(AttributeError):  # a class with __slots__: its methods can't be replaced
         averager.no_sync = no_sync
     return blocks
 
 
 def probe_steps(rank, trainer, inputs, targets, sizes):
-    """Take a step on each of this rank's batches; return what is known of the last one.
+    """Take a step on each of this rank's batches; return a description of the last one.
 
-    `losses` is how often it took a loss, `depths` how many blocks of no_sync() were open in each
-    backward, `trains` whether the model stayed in training mode. Mark 1 is left before each step,
-    mark 2 in the loss of its last microbatch, mark 3 at its end.
+    `losses` is the number of calls of the loss function, `depths` how many blocks of no_sync() are
+    open in each backward, `trains` whether the model stays in training mode. Mark 1 is made before
+    each step, mark 2 in the loss of its last microbatch, mark 3 at its end.
     """
     group = dist.new_group()
     model = Net()
@@ -68,7 +69,7 @@ def probe_steps(rank, trainer, inputs, targets, sizes):
 
 @exercise("phase2/train_step_accumulated", points=2)
 def test_gradients_are_exchanged_once(ranks, rng):
-    """Gradients travel once a step, after the last microbatch's forward pass."""
+    """Gradients are sent once in each step, after the last microbatch's forward pass."""
     inputs, targets = draw(rng, 1, SIZES)
 
     seen = ranks(
@@ -76,15 +77,15 @@ def test_gradients_are_exchanged_once(ranks, rng):
     )
 
     elements = sum(p.numel() for p in Net().parameters() if p.requires_grad)
-    case = f"a step of {len(SIZES[0])} microbatches, {elements} elements of gradients"
+    case = f"A step with {len(SIZES[0])} microbatches and {elements} elements of gradients"
     losses = [value["losses"] for value in seen]
     whole = [rank for rank in range(2) if losses[rank] < len(SIZES[rank])]
     check(
         not whole,
         "accumulation-ignored",
-        f"{case}: the loss is taken {losses[whole[0]] if whole else 0} times. Microbatches that "
-        "are put together take as much memory as the whole batch: each goes through the model, and "
-        "to its loss, by itself",
+        f"{case}: the loss is computed {counted(losses[whole[0]] if whole else 0, 'time')}. "
+        "Microbatches that are joined need as much memory as the whole batch. Run forward and "
+        "the loss for each microbatch separately.",
         ranks=whole,
         guide=GUIDE,
     )
@@ -92,8 +93,8 @@ def test_gradients_are_exchanged_once(ranks, rng):
     check(
         not other,
         "mode-not-restored",
-        f"{case}: the model comes in training mode, and train_step_accumulated switches it to "
-        "evaluation mode, where dropout and BatchNorm do not train",
+        f"{case}: train_step_accumulated switches the model from training to evaluation mode, "
+        "which changes dropout and BatchNorm. Leave the mode as it is.",
         ranks=other,
         guide=GUIDE,
     )
@@ -101,8 +102,8 @@ def test_gradients_are_exchanged_once(ranks, rng):
     check(
         not early,
         "synchronised-too-often",
-        f"{case}: gradients are sent before the last microbatch has come to its loss. Until then "
-        "they only accumulate, under no_sync()",
+        f"{case}: gradients are sent before the loss of the last microbatch is computed. Run the "
+        "backward passes of all earlier microbatches under no_sync().",
         ranks=early,
         guide=GUIDE,
     )
@@ -111,9 +112,9 @@ def test_gradients_are_exchanged_once(ranks, rng):
     check(
         not late,
         "no-overlap",
-        f"{case}: the backward of the last microbatch runs under no_sync(), too. Then no bucket "
-        "leaves before finish(), and nothing overlaps with backward: the last one should run "
-        "outside of no_sync()",
+        f"{case}: the last microbatch's backward also runs under no_sync(). Then no bucket is sent "
+        "before finish(), and nothing overlaps with backward. Run the last backward outside of "
+        "no_sync().",
         ranks=late,
         guide=GUIDE,
     )
@@ -121,14 +122,14 @@ def test_gradients_are_exchanged_once(ranks, rng):
     check(
         in_objects(seen) or max(sent) <= 1.5 * elements,
         "synchronised-too-often",
-        f"{case}: rank 0 sends {sent[0]} elements. All microbatches together are synchronised "
-        "once, with the last one",
+        f"{case}: rank 0 sends {sent[0]} elements. Send the gradients once for all microbatches "
+        "together, with the last one.",
         ranks=range(2),
         guide=GUIDE,
     )
     check(
         min(sent) > 0,
         "gradients-not-synchronised",
-        f"{case}: no collective carries any",
+        f"{case}: no collective sends gradients. Average them over the ranks.",
         guide=GUIDE,
     )

@@ -1,4 +1,4 @@
-"""Gradients in buckets: the means that they become, whatever a model does with its parameters."""
+"""Gradients averaged in buckets: their values, however a model uses its parameters."""
 
 import time
 
@@ -40,11 +40,12 @@ from gradsync.testing import (
     hold,
     seen_of,
 )
+from gradsync.text import listed
 
 GUIDE = "Buckets and overlap"
 TWO_PARTS = 24 / 2**20  # MiB: the bytes of two parameters whose names differ by rank
-OFTEN = 1.25  # times the elements that there are: more than flags, less than a tied weight
-BRANCHES = 5e-4  # MiB, 65 numbers of float64: branches.1 and branches.0 travel together
+OFTEN = 1.25  # times the model's elements: flags add less to them, a tied weight sent twice more
+BRANCHES = 5e-4  # MiB, 65 numbers of float64: branches.1 and branches.0 share a bucket
 
 
 def probe_steps(
@@ -58,10 +59,10 @@ def probe_steps(
     idle=None,
     whole=(),
 ):
-    """Return this rank's gradients after a step on each of the inputs, over its branches.
+    """Return this rank's gradients after a step on each of the inputs, with its own branches.
 
-    In the steps `whole` it takes all branches. In the last step the rank `idle` has nothing to go
-    through, and calls finish() alone. A set of the parameters has the same order on all ranks.
+    In the steps `whole` it uses all branches. In the last step the rank `idle` runs no backward,
+    and only calls finish(). A set of the parameters has the same order on all ranks.
     """
     model = placed(Net(extra), 0)
     if extra == "spare":
@@ -75,7 +76,7 @@ def probe_steps(
             backward(model, given[rank], ALL if step in whole else orders[rank])
         averager.finish()
         after.append(gradients_of(model))
-        for param in model.parameters():  # as optimizers do it, and as they did it before
+        for param in model.parameters():  # as zero_grad does, with and without set_to_none
             if param.requires_grad and param.grad is not None:
                 param.grad = None if step % 2 else param.grad.detach().zero_()
     return after
@@ -86,7 +87,7 @@ def zeros_of(grads):
 
 
 def hold_means(seen, inputs, mistakes=(), roundings=ROUNDINGS, idle=None, dtype=None, **options):
-    """Hold the gradients after each step, or those of a dtype, against the mean over the ranks."""
+    """Compare the gradients after each step, or those of a dtype, with the mean over the ranks."""
     for step in range(len(inputs)):
         local = own_gradients(inputs[step : step + 1], **options)
         local = [{n: g for n, g in own.items() if dtype in (None, g.dtype)} for own in local]
@@ -97,7 +98,7 @@ def hold_means(seen, inputs, mistakes=(), roundings=ROUNDINGS, idle=None, dtype=
             each(seen, lambda value, step=step, local=local: {n: value[step][n] for n in local[0]}),
             mean_of(local),
             mistakes=[some_undivided, *mistakes, *averaging_mistakes(local, departures=[early])],
-            otherwise=f"after finish() of step {step + 1} the gradients are not the mean over the "
+            otherwise=f"after finish() in step {step + 1}, the gradients are not the mean over the "
             "ranks",
             roundings=roundings,
         )
@@ -106,8 +107,8 @@ def hold_means(seen, inputs, mistakes=(), roundings=ROUNDINGS, idle=None, dtype=
 @pytest.mark.parametrize("caps", [{4: SMALL}, {2: 25.0, 1: SMALL}], ids=["4", "2 and 1"])
 @exercise("phase2/BucketedGradientAverager", points=2)
 def test_every_rank_ends_with_the_mean(ranks, rng, caps):
-    """After finish() every gradient is the mean over ranks, in many buckets and in one."""
-    for world_size, cap in caps.items():  # on one rank alone, who does nothing is right
+    """After finish(), every gradient is the mean over the ranks, with many buckets or one."""
+    for world_size, cap in caps.items():  # on a single rank, doing nothing is right
         inputs = draw(rng, 1, world_size)
         hold_means(ranks(probe_steps, world_size, inputs=by_rank(inputs, 1), cap=cap), inputs)
         if world_size > 1:
@@ -115,7 +116,7 @@ def test_every_rank_ends_with_the_mean(ranks, rng, caps):
 
 
 def hold_in_one_order(ranks, rng, world_size):
-    """Hold the ranks to go through the model in one order, though its names differ by rank."""
+    """Check that all ranks use the model's order, although the names differ between ranks."""
 
     def probe(rank, trainer, names):
         model = model_named(names[rank], rank)
@@ -132,7 +133,7 @@ def hold_in_one_order(ranks, rng, world_size):
 
 @exercise("phase2/BucketedGradientAverager", points=0.5)
 def test_several_steps_in_a_row(ranks, rng):
-    """Each of three steps averages gradients of float64, whether they began as None or as zeros."""
+    """Three steps in a row average float64 gradients that start as None or as zeros."""
     inputs = draw(rng, 3, 2)
 
     seen = ranks(probe_steps, 2, inputs=by_rank(inputs, 1))
@@ -144,7 +145,7 @@ UNUSED = {"on rank 1": [ALL, (0, 2), ALL], "on ranks 1 and 2": [ALL, (0,), (2, 0
 
 
 def probe_unused(rank, world_size, trainer, inputs, cases):
-    """Return what `probe_steps` does in each case of orders, on the inputs for it."""
+    """Return the result of `probe_steps` for each case of orders and its inputs."""
     return [
         probe_steps(rank, world_size, trainer, given, orders=orders, idle=2)
         for given, orders in zip(inputs, cases, strict=True)
@@ -152,9 +153,9 @@ def probe_unused(rank, world_size, trainer, inputs, cases):
 
 
 @exercise("phase2/BucketedGradientAverager", points=2)
-def test_what_a_rank_does_not_use_counts_as_zero(ranks, rng):
-    """Ranks may leave out parameters in a pass, all in the last, or use them in another order."""
-    inputs = [draw(rng, 2, 3), draw(rng, 3, 3)]  # who is idle has zeros in one, in the other None
+def test_parameters_that_a_rank_does_not_use_count_as_zero(ranks, rng):
+    """A parameter counts as zero on ranks that do not use it in a pass; their order may differ."""
+    inputs = [draw(rng, 2, 3), draw(rng, 3, 3)]  # the idle rank's gradients are zeros, then None
     given = {"inputs": by_rank(inputs, 2), "cases": list(UNUSED.values())}
 
     seen = ranks(probe_unused, 3, **given, mistakes=[unlike_buckets])
@@ -163,23 +164,23 @@ def test_what_a_rank_does_not_use_counts_as_zero(ranks, rng):
     for case, (unused, orders) in enumerate(UNUSED.items()):
         lacking = {number for order in orders for number in ALL if number not in order}
         names = [f"branches.{number}." for number in lacking]
-        zeros = only_these_wrong(names, "none-gradient-skipped", counted(unused))
+        zeros = only_these_wrong(names, "none-gradient-skipped", count_as_zero(unused))
         hold_means(by_case[case], inputs[case], mistakes=[zeros], orders=orders, idle=2)
 
 
-def counted(unused):
-    return f"these were not used {unused}. They count as zero there, and every rank needs the mean"
+def count_as_zero(unused):
+    return f"They were not used {unused}: they count as zero there, and every rank needs the mean."
 
 
 @exercise("phase2/BucketedGradientAverager", points=0.5)
-def test_a_pass_that_left_parameters_out_leaves_nothing_behind(ranks, rng):
-    """What rank 1 leaves out shares a bucket with what it uses; then it uses all again."""
+def test_a_pass_with_unused_parameters_does_not_affect_the_next_pass(ranks, rng):
+    """If rank 1 does not use some parameters in a pass, the next pass with all of them is right."""
     inputs, partly = draw(rng, 2, 2), [ALL, (0, 2)]
 
     seen = ranks(probe_steps, 2, inputs=by_rank(inputs, 1), cap=BRANCHES, orders=partly, whole=(1,))
 
     first = each(seen, lambda value: value[:1])
-    zeros = only_these_wrong(["branches.1."], "none-gradient-skipped", counted("on rank 1"))
+    zeros = only_these_wrong(["branches.1."], "none-gradient-skipped", count_as_zero("on rank 1"))
     hold_means(first, inputs[:1], mistakes=[zeros], orders=partly)
     mean = mean_of(own_gradients(inputs[1:]))
     after = each(seen, lambda value: value[1])
@@ -187,10 +188,9 @@ def test_a_pass_that_left_parameters_out_leaves_nothing_behind(ranks, rng):
     check(
         not 0 < len(wrong) < len(mean),
         "only-some-parameters",
-        "in a pass rank 1 did not use branches.1, and all ended right. In the next all ranks used "
-        f"all, and {', '.join(wrong)} did not end as the mean over the ranks: a bucket that lacked "
-        "a gradient in one pass waits for all of its gradients in the next, and what counts them "
-        "starts anew",
+        "The gradients were right in a pass in which rank 1 did not use branches.1. In the next "
+        f"pass all ranks used all branches, but the gradients of {listed(wrong or ['none'])} are "
+        "not the mean over the ranks. Start counting a bucket's gradients from zero in each pass.",
         ranks=range(2),
         guide=GUIDE,
     )
@@ -199,7 +199,7 @@ def test_a_pass_that_left_parameters_out_leaves_nothing_behind(ranks, rng):
 
 @exercise("phase2/BucketedGradientAverager", points=1)
 def test_frozen_parameters_are_left_alone(ranks, rng):
-    """A frozen parameter keeps what it has in `grad`, and one that nobody uses harms nothing."""
+    """A frozen parameter's `grad` does not change, and a parameter that no rank uses is allowed."""
     inputs = draw(rng, 1, 2)
 
     seen = ranks(probe_steps, 2, inputs=by_rank(inputs, 1), extra="spare")
@@ -210,7 +210,8 @@ def test_frozen_parameters_are_left_alone(ranks, rng):
     check(
         not wrong,
         "frozen-touched",
-        "finish() changed a frozen parameter's `grad`: these are left alone",
+        "finish() changed the `grad` of a frozen parameter. Use only parameters that require "
+        "gradients.",
         ranks=wrong,
         guide=GUIDE,
     )
@@ -220,19 +221,19 @@ def test_frozen_parameters_are_left_alone(ranks, rng):
         each(seen, lambda value: {n: zero_for_none(value[0][n], p) for n, p in local[0].items()}),
         mean_of(local),
         mistakes=averaging_mistakes(local),
-        otherwise="after finish() the gradients beside a frozen parameter are not the mean over "
-        "the ranks",
+        otherwise="after finish(), in a model with frozen parameters, the other gradients are not "
+        "the mean over the ranks",
     )
 
 
 @exercise("phase2/BucketedGradientAverager", points=0.5)
 def test_tied_parameters_are_averaged_once(ranks, rng):
-    """A weight that two layers share is one parameter, with one gradient."""
+    """The gradient of a weight that two layers share is averaged once."""
     inputs = draw(rng, 1, 3)
 
     seen = ranks(probe_steps, 3, inputs=by_rank(inputs, 1), cap=25.0, extra="tied")
 
-    once = "a weight of two layers is one parameter, and takes part once"
+    once = "A weight that two layers share is one parameter: average it once."
     tied = only_these_wrong(["more.2.weight"], "tied-parameters-wrong", once)
     hold_means(seen, inputs, mistakes=[tied], extra="tied")
     sent = how_often_sent(seen, "tied")
@@ -242,21 +243,21 @@ def test_tied_parameters_are_averaged_once(ranks, rng):
     check(
         sent < OFTEN * untied,
         "tied-parameters-wrong",
-        f"for one pass the ranks average {sent:.2g} times the elements that there are, where two "
-        f"layers share a weight, and {untied:.2g} times where none do: {once}",
+        f"In one pass, the ranks average {sent:.2g} times the model's elements if two layers share "
+        f"a weight, and {untied:.2g} times if none do. {once}",
         ranks=range(3),
         guide=GUIDE,
     )
 
 
 def how_often_sent(seen, extra=""):
-    """Return how many elements the ranks averaged, in elements of the model."""
+    """Return how many elements the ranks averaged, divided by the model's number of elements."""
     return averaged_elements(seen) / sum(p.numel() for p in Net(extra).parameters())
 
 
 @exercise("phase2/BucketedGradientAverager", points=1)
 def test_parameters_of_two_dtypes(ranks, rng):
-    """Each is averaged in its own dtype: float64, one of them a number, beside float32."""
+    """In a model with float32 and float64, each gradient is averaged in its own dtype."""
     inputs = draw(rng, 1, 2)
 
     seen = ranks(probe_steps, 2, inputs=by_rank(inputs, 1), cap=25.0, extra="mixed")

@@ -1,4 +1,4 @@
-"""Who gets which samples of a whole epoch: the strided sampler, before anything is resumed."""
+"""The strided sampler without resuming: the samples of each rank in a whole epoch."""
 
 from gradsync.diagnose.samplers import (
     BAD_ARGUMENTS,
@@ -22,10 +22,11 @@ from gradsync.probes.sampling import (
     refusals,
 )
 from gradsync.testing import check, exercise, hold
+from gradsync.text import counted
 
 
 def probe_shares(data_loader, cases, epoch=0, **options):
-    """Return the indices of every rank in every case, as one process can work them all out."""
+    """Return the indices of every rank in every case, all computed in one process."""
 
     def share(m, n, r):
         sampler = data_loader.ResumableDistributedSampler(range(m), n, r, **options)
@@ -37,31 +38,31 @@ def probe_shares(data_loader, cases, epoch=0, **options):
 
 
 def draw_cases(rng, count=30):
-    """Draw (M, N) of every kind: divisible or not, fewer samples than ranks, one of either."""
+    """Draw (M, N) of every kind: divisible or not, fewer samples than ranks, only one of them."""
     drawn = [(int(rng.integers(1, 120)), int(rng.integers(1, 17))) for _ in range(count)]
     return [(10, 4), (8, 4), (1, 4), (3, 8), (7, 1), (1, 1), (2, 3), *drawn]
 
 
 def hold_order(order, samples):
-    """Hold what one rank alone goes through: every sample once."""
-    gone = f"it goes through {some(order)}" if order else "it goes through nothing at all"
+    """Check that a single rank gets every sample once."""
+    given = f"the rank gets {some(order)}" if order else "the rank gets no samples"
     check(
         sorted(order) == list(range(samples)),
         "samples-missing",
-        f"one rank alone, {samples} samples: {gone}, but every sample comes once",
+        f"{counted(samples, 'sample')} on a single rank: {given}. It must get every sample once.",
         guide=GUIDE,
     )
 
 
 def hold_shuffled(order, samples):
-    """Hold what one rank alone goes through: every sample once, and not in their own order."""
+    """Check that a single rank gets every sample once, in a shuffled order."""
     hold_order(order, samples)
     hold(not_shuffled(order, GUIDE) if samples >= 20 else None)
 
 
 @exercise("phase2/ResumableDistributedSampler", points=2)
 def test_every_rank_gets_every_nth_position_of_the_padded_order(ranks, rng):
-    """Without shuffling, rank r gets positions r, r+N, r+2N, ... of 0..M-1, padded."""
+    """Without shuffling, rank r gets positions r, r+N, r+2N, ... of the padded order 0..M-1."""
     cases = draw_cases(rng)
 
     [seen] = ranks(probe_shares, 1, process_group=False, cases=cases, shuffle=False)
@@ -72,7 +73,7 @@ def test_every_rank_gets_every_nth_position_of_the_padded_order(ranks, rng):
 
 @exercise("phase2/ResumableDistributedSampler", points=1)
 def test_the_permutation_is_the_same_for_every_world_size(ranks, rng):
-    """With shuffling, the ranks share one padded permutation, the same whatever N is."""
+    """With shuffling, the ranks share one padded permutation, which is the same for every N."""
     sizes = [10, 1, 3, 200, 30, *(int(rng.integers(2, 90)) for _ in range(6))]
     cases = [(m, n) for m in sizes for n in (1, 2, 3, 4, 7, 16)]
     seed = int(rng.integers(1000))
@@ -90,7 +91,7 @@ def test_the_permutation_is_the_same_for_every_world_size(ranks, rng):
 
 @exercise("phase2/ResumableDistributedSampler", points=1)
 def test_drop_last_cuts_what_does_not_fill_a_row(ranks, rng):
-    """With `drop_last`, the same order is cut to a multiple of N: nothing comes twice."""
+    """With `drop_last`, the order is cut to a multiple of N: no sample is repeated."""
 
     def probe(data_loader, cases, seed):
         alone = [(m, 1) for m, _ in cases]
@@ -132,14 +133,14 @@ def test_the_length_is_what_a_whole_epoch_yields(ranks, rng):
             lengths == [rows] * n,
             "wrong-length",
             f"{m} samples on {n} ranks, drop_last={drop}: `len(sampler)` is {lengths} by rank. It "
-            "is the number of indices that a rank gets",
+            f"must be the number of indices that each rank gets, here {rows}.",
             guide=GUIDE,
         )
 
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
-def test_every_process_works_out_the_same_order(ranks, rng):
-    """The permutation depends on (seed, epoch) alone, whatever the global random state is."""
+def test_every_process_computes_the_same_order(ranks, rng):
+    """The permutation depends only on the seed and the epoch, not on the global random state."""
 
     def probe(rank, data_loader, seed):
         be_another_process(rank)
@@ -154,7 +155,7 @@ def test_every_process_works_out_the_same_order(ranks, rng):
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
 def test_every_epoch_has_its_own_order(ranks, rng):
-    """Another epoch permutes otherwise, the same epoch the same; a new sampler is at epoch 0."""
+    """Each epoch has a different order, which can be repeated; a new sampler is at epoch 0."""
 
     def probe(data_loader, seed):
         sampler_class = data_loader.ResumableDistributedSampler
@@ -167,7 +168,7 @@ def test_every_epoch_has_its_own_order(ranks, rng):
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
 def test_every_seed_has_its_own_order(ranks, rng):
-    """Another seed permutes otherwise, in every epoch, and none given is seed 0."""
+    """Each seed gives a different order, in every epoch, and the default seed is 0."""
 
     def probe(data_loader, seeds):
         samplers = [
@@ -190,7 +191,7 @@ def test_every_seed_has_its_own_order(ranks, rng):
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
 def test_no_global_random_state_is_changed(ranks):
-    """Making, resuming and going through a sampler changes no global random state."""
+    """Creating, resuming and iterating over a sampler does not change the global random state."""
 
     def probe(data_loader):
         before = random_states()
@@ -209,7 +210,7 @@ def test_no_global_random_state_is_changed(ranks):
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
 def test_impossible_arguments_are_refused_by_name(ranks):
-    """A world, rank or dataset that can't be is a ValueError that names the argument."""
+    """Impossible arguments raise a ValueError that names the argument."""
 
     def probe(data_loader):
         return refusals(data_loader.ResumableDistributedSampler, BAD_ARGUMENTS)

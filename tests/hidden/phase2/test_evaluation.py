@@ -1,4 +1,4 @@
-"""Evaluation without padding: each sample counts once, and nothing is learned from it."""
+"""Evaluation without padding: each sample counts once, and the model is not changed."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ BATCH = 4
 
 
 def draw(rng, count):
-    """Return inputs (sample, 4) and targets (sample,): the losses vary a lot."""
+    """Return inputs (sample, 4) and targets (sample,) with very different losses."""
     while True:
         data = rng.standard_normal((count, 4)) * 5, rng.integers(0, 3, count)
         if tells_predictions_apart([tuple(map(torch.from_numpy, data))]):
@@ -35,9 +35,9 @@ def draw(rng, count):
 
 
 def probe_evaluate(rank, trainer, data):
-    """Evaluate; say what it returned, and did to the model.
+    """Evaluate; return the result, and what happened to the model.
 
-    `again` is what it returns for another model of the same weights, and for opposite inputs.
+    `again` is the result for another model with the same weights, and for negated inputs.
     """
     dataset = TensorDataset(*(torch.from_numpy(part) for part in data))
     seen = spied_evaluation(
@@ -49,7 +49,7 @@ def probe_evaluate(rank, trainer, data):
 
 
 def sample_by_sample(data):
-    """Return each sample's loss, and whether it is classified right, as arrays (sample,)."""
+    """Return each sample's loss, and whether it is classified correctly, as arrays (sample,)."""
     inputs, targets = (torch.from_numpy(part) for part in data)
     outputs = Spy()(inputs).detach()
     losses = nn.functional.cross_entropy(outputs, targets, reduction="none")
@@ -64,7 +64,7 @@ def metrics(losses, hits, chosen=slice(None)):
 @pytest.mark.parametrize(("world_size", "count"), [(4, 23), (3, 10), (2, 10), (1, 7)])
 @exercise("phase2/evaluate", points=3)
 def test_each_sample_counts_exactly_once(ranks, rng, world_size, count):
-    """The numbers are those of one process, where shares and batches are of unequal size."""
+    """The numbers equal those of one process, also with unequal shares and batches."""
     data = draw(rng, count)
 
     seen = ranks(probe_evaluate, world_size, data=data)
@@ -75,8 +75,8 @@ def test_each_sample_counts_exactly_once(ranks, rng, world_size, count):
 
 
 @exercise("phase2/evaluate", points=1)
-def test_ranks_may_have_nothing(ranks, rng):
-    """With fewer samples than ranks, every rank still has the numbers of all samples."""
+def test_ranks_may_have_no_samples(ranks, rng):
+    """With fewer samples than ranks, every rank still returns the numbers of all samples."""
     data = draw(rng, 2)
 
     seen = ranks(probe_evaluate, 4, data=data)
@@ -85,7 +85,7 @@ def test_ranks_may_have_nothing(ranks, rng):
 
 
 def hold_results(seen, data):
-    """Check the keys and numbers on every rank, and that the ranks shared the work."""
+    """Check the keys and numbers on every rank, and that the ranks share the work."""
     hold(nobody_waited(seen, GUIDE))
     results, size, count = each(seen, lambda value: value["result"]), len(seen), len(data[1])
     hold(other_keys(results, GUIDE))
@@ -101,7 +101,7 @@ def hold_results(seen, data):
             ),
             differs_across_ranks(GUIDE),
             *(
-                would_be([wrong] * size, code, f"evaluate {text}", GUIDE)
+                would_be([wrong] * size, code, text, GUIDE)
                 for code, text, wrong in known_mistakes(*each_one, size)
             ),
             all_on_every_rank(rows, count),
@@ -114,8 +114,8 @@ def hold_results(seen, data):
     check(
         not whole or size == 1 or count < size,
         "same-shard-on-every-rank",
-        f"{ranks_text(whole)} ran the model on all {count} samples: each rank is to "
-        "evaluate its own share",
+        f"{ranks_text(whole).capitalize()} ran the model on all {count} samples. Each rank must "
+        "evaluate only its own share.",
         ranks=whole,
         guide=GUIDE,
     )
@@ -123,15 +123,15 @@ def hold_results(seen, data):
     check(
         max(most) <= BATCH,
         "batch-size-ignored",
-        f"with batch_size={BATCH}, evaluate runs the model on {max(most)} samples at once: a "
-        "larger share than this one would not fit into memory",
+        f"With batch_size={BATCH}, evaluate runs the model on {max(most)} samples at once. Split "
+        "each rank's share into batches: a large share does not fit into memory.",
         ranks=[rank for rank in range(size) if most[rank] > BATCH],
         guide=GUIDE,
     )
 
 
 def all_on_every_rank(rows, count):
-    """Return the rule for ranks that each evaluate all samples, and add up what they have."""
+    """Return the rule for ranks that each evaluate all samples, and then add up their sums."""
 
     def rule(seen, _expected):
         size = len(seen)
@@ -139,9 +139,9 @@ def all_on_every_rank(rows, count):
         if not 1 < size <= count or not summed or rows != [count] * size:
             return None
         text = (
-            f"evaluate counts {count * size} samples on {size} ranks, where the dataset has "
-            f"{count}: every rank evaluates all of them, and their sums are added up. Each rank is "
-            "to evaluate its own share"
+            f"evaluate counts {count * size} samples on {size} ranks, but the dataset has {count}: "
+            "every rank evaluates all of them, and their sums are added up. Each rank must "
+            "evaluate only its own share."
         )
         return Diagnosis("same-shard-on-every-rank", tuple(range(size)), text, guide=GUIDE)
 
@@ -157,10 +157,10 @@ def counts_other_samples(count):
             return None
         code, what = "samples-missing", "some are missing"
         if counted > count:
-            code, what = "samples-repeated", "some count more than once, as padding makes them"
+            code, what = "samples-repeated", "some count more than once, such as padding"
         text = (
-            f"evaluate counts {counted} samples on {len(seen)} ranks, where the dataset has "
-            f"{count}: {what}"
+            f"evaluate counts {counted} samples on {len(seen)} ranks, but the dataset has {count}: "
+            f"{what}. Each sample must count once."
         )
         return Diagnosis(code, tuple(range(len(seen))), text, guide=GUIDE)
 
@@ -169,16 +169,17 @@ def counts_other_samples(count):
 
 def other_numbers(seen, _expected):
     text = (
-        f"evaluate returns {told(seen[0])} on {len(seen)} ranks: the samples are right, but loss "
-        "or accuracy is not that of one process with all of them"
+        f"evaluate returns {told(seen[0])} on {len(seen)} ranks. The number of samples is right, "
+        "but the loss or the accuracy is not that of one process with all samples."
     )
     return Diagnosis("differs-from-single-process", tuple(range(len(seen))), text, guide=GUIDE)
 
 
 def known_mistakes(losses, hits, size):
-    """Yield mistakes as (code, what shows it, the numbers that it makes)."""
+    """Yield each known mistake as (code, message, the numbers that it leads to)."""
     right, own, count = metrics(losses, hits), "differs-from-single-process", len(losses)
-    means = "averages means of unequal sizes: sums, divided once by all samples, weigh right"
+    means = "evaluate averages the means of parts of unequal size. Add up the sums of all parts, "
+    means += "and divide once by the number of all samples."
     for shares in dealings(count, size):
         having = [metrics(losses, hits, share) for share in shares if len(share)]
         batches = [
@@ -191,33 +192,36 @@ def known_mistakes(losses, hits, size):
             yield "mean-of-means", means, {**right, **mean}
             yield "mean-of-means", means, {**right, "loss": mean["loss"]}
         total = sum(part["loss"] for part in batches)
-        text = "adds up the mean losses of batches: a batch's mean counts for all its samples"
+        text = "evaluate adds up the mean losses of the batches and divides by the samples. "
+        text += "Multiply each batch's mean loss by the number of samples in it."
         yield "mean-of-means", text, {**right, "loss": total / count}
-        text = "weighs each batch's mean loss by batch_size, and not by the samples that the batch "
-        text += "has: a share's last batch may be smaller"
+        text = (
+            "evaluate multiplies each batch's mean loss by batch_size. The last batch of a share "
+        )
+        text += "may be smaller: multiply by the number of samples in the batch."
         yield "mean-of-means", text, {**right, "loss": total * BATCH / count}
-    odd = "returns an accuracy that is no share from 0 to 1 of the samples, but "
-    yield own, odd + "a percentage", {**right, "accuracy": 100 * right["accuracy"]}
-    yield own, odd + "the number of hits", {**right, "accuracy": hits.sum()}
+    odd = "evaluate returns {} as the accuracy. Return the share of correct samples, from 0 to 1."
+    yield own, odd.format("a percentage"), {**right, "accuracy": 100 * right["accuracy"]}
+    yield own, odd.format("the number of correct samples"), {**right, "accuracy": hits.sum()}
 
 
 def dealings(count, size):
-    """Return the shares of all ranks, contiguous ones and strided ones: both are fine."""
+    """Return the shares of all ranks: contiguous and strided ones, which are both accepted."""
     everything = np.arange(count)
     return np.array_split(everything, size), [everything[rank::size] for rank in range(size)]
 
 
 @exercise("phase2/evaluate", points=1)
-def test_nothing_is_learned_from_it(ranks, rng):
-    """It runs in evaluation mode, without gradients, and leaves those there are alone."""
+def test_evaluation_does_not_change_the_model(ranks, rng):
+    """evaluate runs in evaluation mode, without gradient tracking, and changes no gradients."""
     seen = ranks(probe_evaluate, 2, data=draw(rng, 9))
 
     hold(learned_from(seen, GUIDE))
 
 
 @exercise("phase2/evaluate", points=1)
-def test_the_former_mode_is_put_back(ranks, rng):
-    """A model in training mode is in it afterwards, one in evaluation mode too."""
+def test_the_mode_is_restored(ranks, rng):
+    """After evaluate, the model is in the mode that it had before, training or evaluation."""
     seen = ranks(probe_evaluate, 3, data=draw(rng, 2))
 
     hold(mode_not_restored(seen, GUIDE))

@@ -1,4 +1,4 @@
-"""From a full linear layer to the parts of it on the ranks, and training with those."""
+"""Loading a full linear layer into its parts on the ranks, and training with them."""
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from gradsync.testing import assert_on_every_rank, case_by_case, check, each, ex
 GUIDE = "Tensor parallelism"
 INPUTS, HIDDEN, OUTPUTS = 5, 12, 3
 LEARNING_RATE, MOMENTUM = 0.3, 0.5
-BEFORE = 0.25  # what every parameter is full of before the full layer is loaded
+BEFORE = 0.25  # the value of every parameter before the full layer is loaded
 
 
 def draw_mlp(rng):
@@ -26,7 +26,7 @@ def draw_mlp(rng):
 
 
 class ParallelMLP(nn.Module):
-    """Two layers in parts, an optimizer that knew them before the weights were loaded."""
+    """Two layers in parts, and an optimizer created before the weights are loaded."""
 
     def __init__(self, model_parallel, full, bias=True):
         super().__init__()
@@ -44,7 +44,7 @@ class ParallelMLP(nn.Module):
 
 
 class WholeMLP(nn.Module):
-    """The same in one process."""
+    """The same layers in one process."""
 
     def __init__(self, full, bias=True):
         super().__init__()
@@ -63,10 +63,10 @@ class WholeMLP(nn.Module):
         return self.row(torch.tanh(self.column(inputs)))
 
 
-SPLIT = {"first": 0, "first_bias": 0, "second": 1}  # along which dimension
+SPLIT = {"first": 0, "first_bias": 0, "second": 1}  # the dimension along which it is split
 
 
-PARTS = {  # what of the layers may be the same part on every rank
+PARTS = {  # parameters for which every rank may have loaded the same part
     ("first", "first_bias", "second"): "the layers",
     ("first", "second"): "the weights",
     ("first", "first_bias"): "the column layer",
@@ -77,7 +77,7 @@ PARTS = {  # what of the layers may be the same part on every rank
 
 
 def part_on_every_rank(full, rank, world_size, names=tuple(SPLIT)):
-    """Return the full layers as they would be if every rank held the parts of `rank`."""
+    """Return the full layers as if every rank had the parts of `rank`."""
     dims = {name: SPLIT[name] for name in names}
     return {
         name: torch.cat([t.chunk(world_size, dims[name])[rank]] * world_size, dims[name])
@@ -89,7 +89,7 @@ def part_on_every_rank(full, rank, world_size, names=tuple(SPLIT)):
 
 @exercise("phase2/load_full_linear", points=0.75)
 def test_the_parts_together_are_the_full_layer(ranks, rng):
-    """After loading, a column layer and a row layer behind it compute what the full ones do."""
+    """After loading, a column layer followed by a row layer computes what the full layers do."""
     full = draw_mlp(rng)
     inputs = torch.from_numpy(rng.standard_normal((4, INPUTS), np.float32))
 
@@ -107,7 +107,7 @@ def test_the_parts_together_are_the_full_layer(ranks, rng):
 
 
 def loading_mistakes(full, inputs, bias, world_size):
-    """Return the rules that know what was loaded by what the layers compute."""
+    """Return the rules that recognise what was loaded, by what the layers compute."""
 
     def ends(changed):
         return [WholeMLP(changed, bias)(inputs).detach()] * world_size
@@ -116,8 +116,8 @@ def loading_mistakes(full, inputs, bias, world_size):
     no_second = {**full, "second_bias": torch.zeros_like(full["second_bias"])}
     neither = {**first, "second_bias": second["second_bias"]}
     without = (
-        "the outputs are those of the full weights with other biases: the biases are to be "
-        "loaded too, of a column layer this rank's part, of a row layer the whole"
+        "The outputs are those of the full weights with other biases. Load the biases too: this "
+        "rank's part in a column layer, the whole bias in a row layer."
     )
     alone = [ends(full)[:1] + ends(wrong)[1:] for wrong in (second, no_second)]
     return [
@@ -125,8 +125,8 @@ def loading_mistakes(full, inputs, bias, world_size):
             would_be(
                 ends(part_on_every_rank(full, rank, world_size, names)),
                 "same-shard-on-every-rank",
-                f"every rank has loaded rank {rank}'s part of {PARTS[names]}: which part a rank "
-                "takes depends on its rank",
+                f"Every rank has loaded the part of rank {rank} of {PARTS[names]}. Each rank must "
+                "load its own part.",
                 GUIDE,
             )
             for rank in range(world_size)
@@ -136,8 +136,8 @@ def loading_mistakes(full, inputs, bias, world_size):
             would_be(
                 outputs,
                 "only-one-rank-has-it",
-                "rank 0 alone has the row layer's bias: every rank adds it to the sum, and has to "
-                "have all of it",
+                "Only rank 0 has loaded the row layer's bias. Every rank adds the bias to the sum, "
+                "so load all of it on every rank.",
                 GUIDE,
             )
             for outputs in alone
@@ -146,12 +146,12 @@ def loading_mistakes(full, inputs, bias, world_size):
             would_be(ends(changed), "differs-from-single-process", without, GUIDE)
             for changed in (first, second, neither)
         ),
-        unlike_linear("what a column layer and a row layer compute once they are loaded"),
+        unlike_linear("The output of a column layer and a row layer after loading"),
     ]
 
 
 def probe_objects(model_parallel, full):
-    """Load a frozen layer and one that trains; say what became of them and of what was loaded."""
+    """Load a frozen layer and a trainable one; describe them, and the tensors passed, after it."""
     column = model_parallel.ColumnParallelLinear(INPUTS, HIDDEN)
     row = model_parallel.RowParallelLinear(HIDDEN, OUTPUTS)
     column.requires_grad_(False)
@@ -172,32 +172,32 @@ def probe_objects(model_parallel, full):
     return {"same": same, "keeps": keeps, "leaves": leaves, "loaded": loaded, "given": given}
 
 
-AFTER_LOADING = {  # what probe_objects looks at: the code, and what is so where it does not hold
+AFTER_LOADING = {  # what probe_objects checks: the code and the message if it is False
     "loaded": (
         "differs-from-single-process",
-        "the layer's parameters are what they were: nothing was copied into them",
+        "load_full_linear did not change the layer's parameters. Copy this rank's part into them.",
     ),
     "same": (
         "tensors-replaced",
-        "the layer has other parameter objects than before: an optimizer made earlier would go on "
-        "training the old ones",
+        "load_full_linear replaced the layer's parameters by other objects. An optimizer created "
+        "earlier would train the old ones. Copy into the existing parameters.",
     ),
     "leaves": (
         "frozen-touched",
-        "a parameter of the layer is no longer a leaf without a gradient: what is copied into it "
-        "is no part of a graph",
+        "After load_full_linear, a parameter of the layer has a gradient, or is not a leaf of the "
+        "autograd graph. Copy without gradient tracking.",
     ),
     "keeps": (
         "frozen-touched",
-        "`requires_grad` of a layer's parameters is not what it was before: one that was frozen "
-        "stays frozen, and one that trains goes on training",
+        "load_full_linear changed `requires_grad` of a parameter. A frozen parameter must stay "
+        "frozen, and a trainable one trainable.",
     ),
 }
 
 
 @exercise("phase2/load_full_linear", points=0.5)
 def test_the_layers_parameters_stay_the_same_objects(ranks, rng):
-    """Loading copies: the parameters are the same objects, with memory of their own."""
+    """Loading copies: the parameters stay the same objects, and share no memory with the input."""
     full = draw_mlp(rng)
 
     seen = ranks(probe_objects, 2, full=full)
@@ -207,7 +207,7 @@ def test_the_layers_parameters_stay_the_same_objects(ranks, rng):
         check(
             not lacking,
             code,
-            f"after load_full_linear {text}",
+            text,
             ranks=lacking,
             guide=GUIDE,
         )
@@ -220,15 +220,15 @@ def test_the_layers_parameters_stay_the_same_objects(ranks, rng):
 
 def shares_memory(seen, _expected):
     text = (
-        "a step on the layer's parameters changes the full weight or bias that was loaded: they "
-        "share memory with it. A copy is wanted"
+        "A step on the layer's parameters also changes the full weight or bias that was loaded, "
+        "because they share memory. Copy the values instead."
     )
     return Diagnosis("tensors-replaced", tuple(range(len(seen))), text, guide=GUIDE)
 
 
 @exercise("phase2/load_full_linear", points=0.75)
-def test_an_mlp_in_parts_trains_as_the_whole(ranks, rng):
-    """A column layer and a row layer, loaded after their optimizer was made, train as the full."""
+def test_an_mlp_in_parts_trains_like_the_full_one(ranks, rng):
+    """Column and row layers loaded after their optimizer was created train like full layers."""
     full = draw_mlp(rng)
     inputs = torch.from_numpy(rng.standard_normal((3, 4, INPUTS), np.float32))  # (step, sample, in)
     targets = torch.from_numpy(rng.standard_normal((3, 4, OUTPUTS), np.float32))
@@ -247,12 +247,12 @@ def test_an_mlp_in_parts_trains_as_the_whole(ranks, rng):
             would_be(
                 [untrained] * len(seen),
                 "tensors-replaced",
-                "an optimizer that was made before load_full_linear trains nothing after it: the "
-                "layer's parameters are other objects now",
+                "An optimizer created before load_full_linear trains nothing after it, because the "
+                "layer's parameters are now other objects. Copy into the existing parameters.",
                 GUIDE,
             ),
             unlike_linear(
-                "what two layers compute that were loaded after their optimizer was made"
+                "After training, the output of two layers loaded after their optimizer was created"
             ),
         ],
     )

@@ -1,4 +1,4 @@
-"""Gradients that accumulate: what backward under no_sync does, and what comes of it."""
+"""Gradients accumulated by backward passes under no_sync()."""
 
 import time
 
@@ -21,7 +21,7 @@ GUIDE = "Buckets and overlap"
 
 
 def probe_no_sync(rank, trainer, inputs):
-    """Return this rank's gradients after two passes under no_sync, and after a third one."""
+    """Return this rank's gradients after two passes under no_sync(), and after a third one."""
     group = dist.new_group()
     model = Net()
     averager = trainer.BucketedGradientAverager(model, bucket_cap_mb=SMALL)
@@ -45,7 +45,7 @@ def probe_second(rank, world_size, trainer, inputs, cases):
 
 
 def send_and_accumulate(rank, world_size, trainer, inputs, order, idle):
-    """Return this rank's gradients after a pass that sends and another under no_sync.
+    """Return this rank's gradients after a normal pass and another under no_sync().
 
     The rank `idle` takes no other pass.
     """
@@ -63,7 +63,7 @@ def send_and_accumulate(rank, world_size, trainer, inputs, order, idle):
 
 @exercise("phase2/BucketedGradientAverager", points=1.5)
 def test_no_sync_accumulates_and_sends_nothing(ranks, rng):
-    """Backward under no_sync enters no collective; the next one averages all that has come."""
+    """Backward under no_sync() calls no collective; the next one averages all gradients so far."""
     inputs = draw(rng, 3, 2)
 
     seen = ranks(probe_no_sync, 2, inputs=by_rank(inputs, 1))
@@ -72,8 +72,8 @@ def test_no_sync_accumulates_and_sends_nothing(ranks, rng):
     check(
         not any(calls),
         "synchronised-too-often",
-        f"two backward passes under no_sync() enter {len(calls[0])} collectives on rank 0 and "
-        f"{len(calls[1])} on rank 1: it only accumulates, and sends nothing",
+        f"Two backward passes under no_sync() call {len(calls[0])} collectives on rank 0 and "
+        f"{len(calls[1])} on rank 1. Under no_sync(), backward must only accumulate.",
         ranks=[rank for rank in range(2) if calls[rank]],
         guide=GUIDE,
     )
@@ -82,8 +82,8 @@ def test_no_sync_accumulates_and_sends_nothing(ranks, rng):
     check(
         not wrong,
         "accumulation-lost",
-        "two backward passes under no_sync() do not leave a rank with the sum of its own gradients "
-        "of both: it only accumulates",
+        "After two backward passes under no_sync(), a rank's `grad` is not the sum of its own "
+        "gradients from both. Under no_sync(), backward must only accumulate.",
         ranks=wrong,
         guide=GUIDE,
     )
@@ -94,8 +94,8 @@ def test_no_sync_accumulates_and_sends_nothing(ranks, rng):
 
 @exercise("phase2/BucketedGradientAverager", points=1)
 def test_a_second_backward_before_finish(ranks, rng):
-    """What a backward under no_sync adds after another that has sent is averaged as well."""
-    # Rank 1 leaves a branch out in the second case, and the whole second pass in the third.
+    """A backward under no_sync() after a normal one is included in the mean."""
+    # Rank 1 does not use a branch in the second case, and skips the second pass in the third.
     cases = [([ALL, ALL], None), ([ALL, (0, 2)], None), ([ALL, ALL], 1)]
     inputs = [draw(rng, 2, 2) for _ in cases]
 
@@ -108,10 +108,10 @@ def test_a_second_backward_before_finish(ranks, rng):
 
 
 def hold_sums_of_passes(seen, held, sent, departure, idle=None, **options):
-    """Hold gradients against the means over all passes, those `held` back and those `sent`.
+    """Compare gradients with the means over all passes: under no_sync() (`held`) and `sent`.
 
-    `departure` makes the rule for some that left in a wrong state, from what each rank made. The
-    rank `idle` has no part in those held back.
+    `departure` returns the rule for buckets sent in a wrong state, given each rank's gradients. The
+    rank `idle` takes no pass under no_sync().
     """
     parts = own_gradients(held, **options), own_gradients(sent, **options)
     if idle is not None:
@@ -123,6 +123,6 @@ def hold_sums_of_passes(seen, held, sent, departure, idle=None, **options):
         seen,
         mean_of(both),
         mistakes=[*lost_or_local(*parts), *averaging_mistakes(both, departures=[departure(both)])],
-        otherwise="after passes under no_sync() and one outside, finish() does not leave the mean "
-        "over ranks of the sum over passes",
+        otherwise="after passes under no_sync() and one outside of it, the gradients are not the "
+        "mean over the ranks of the sum over the passes",
     )

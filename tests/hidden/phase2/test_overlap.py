@@ -1,4 +1,4 @@
-"""Gradients in buckets: how many, how large, in which order, and how early they leave."""
+"""Gradients in buckets: how many, how large, in which order, and how early they are sent."""
 
 import contextlib
 import inspect
@@ -25,20 +25,21 @@ from gradsync.diagnose.values import close
 from gradsync.probes.gates import let_rest
 from gradsync.probes.marks import mark
 from gradsync.testing import check, exercise
+from gradsync.text import counted, listed, size_text
 
 GUIDE = "Buckets and overlap"
 MIB = 2**20
-SIZES = [2880, 2400, 3600, 2640, 3120]  # elements: no two of them are within the cap
+SIZES = [2880, 2400, 3600, 2640, 3120]  # elements: no two of them fit under the cap
 CAP = 3700 * 4 / MIB  # MiB
-# Some are within a cap of 1200, one is not; 720 and 440 together are, unless a MiB is 10**6 bytes.
+# Several fit under a cap of 1200, one does not; 720 and 440 together do, unless a MiB is 10**6.
 MIXED = [480, 720, 440, 6000, 360, 600, 120, 840, 960]
 CAPPED = [(MIXED, 1200), (SIZES, 3700)]
-BESIDE = 32  # elements that a bucket may hold besides: flags, counts, or what aligns it
-OBJECT = 4096  # bytes that an object may hold besides its gradients
+BESIDE = 32  # additional elements that a bucket may have: flags, counts, or alignment
+OBJECT = 4096  # bytes that an object may have besides its gradients
 
 
 class Chain(nn.Module):
-    """A number that passes through one parameter after the other, of any sizes; of float32."""
+    """A model that uses parameters of any sizes one after the other; of float32."""
 
     def __init__(self, sizes):
         super().__init__()
@@ -49,12 +50,12 @@ class Chain(nn.Module):
         for number, weight in enumerate(self.weights[:used]):
             hidden = torch.tanh(hidden + inputs[: len(weight)] @ weight)
             if number == 0 and after_first is not None:
-                hidden.register_hook(after_first)  # in backward, all weights but this come before
+                hidden.register_hook(after_first)  # in backward, only this weight comes after it
         return hidden
 
 
 def probe_buckets(rank, trainer, cases, steps):
-    """Average the gradients of chains, each step between marks; return the default cap in MiB."""
+    """Average the gradients of chains, with marks around each step; return the default cap."""
     group = dist.new_group()
     for case, (sizes, cap) in enumerate(cases):
         model = Chain(sizes)
@@ -71,14 +72,14 @@ def probe_buckets(rank, trainer, cases, steps):
 
 
 def stretch_of(case, step, steps):
-    """Return the marks around a step, all from 0; none of them is around a later constructor."""
+    """Return the marks before and after a step, counted from 0; no constructor is inside."""
     first = case * (steps + 1) + step + 1
     return first, first + 1
 
 
 @exercise("phase2/BucketedGradientAverager", points=2)
 def test_a_small_cap_makes_several_buckets(ranks):
-    """Buckets hold the cap at most, a single larger parameter apart, the last layers come first."""
+    """No bucket exceeds the cap, except a single larger parameter; the last layers come first."""
     cases = [(sizes, cap * 4 / MIB) for sizes, cap in CAPPED]
 
     seen = ranks(probe_buckets, 2, cases=cases, steps=2)
@@ -90,16 +91,16 @@ def test_a_small_cap_makes_several_buckets(ranks):
         check(
             in_messages(seen) or by_rank[0] == by_rank[1],
             "deadlock-order-differs",
-            f"the ranks do not start buckets of the same sizes in the same order: {by_rank} "
-            "elements, by rank",
+            f"The ranks do not start buckets of the same sizes in the same order: {by_rank} "
+            "elements, by rank. All ranks must use the same order.",
             ranks=range(2),
             guide=GUIDE,
         )
 
 
 def hold_packing(buckets, averaged, sizes, cap, seen):
-    """Hold one rank's buckets, in the order in which they left, against the parameters' sizes."""
-    case = f"{len(sizes)} parameters of {sizes} floats, of which {cap} fit into `bucket_cap_mb`"
+    """Compare one rank's buckets, in the order in which they were sent, with the parameters."""
+    case = f"{len(sizes)} parameters of {sizes} floats, with a `bucket_cap_mb` of {cap} floats"
     total, unit, pieces = sum(sizes), "", in_messages(seen)
     everyone = tuple(range(len(seen)))
     if in_objects(seen):
@@ -110,18 +111,18 @@ def hold_packing(buckets, averaged, sizes, cap, seen):
         text = f"{case}: {text}"
         check(holds, code, text, ranks=everyone, guide=GUIDE)
 
-    hold(bool(buckets), "gradients-not-synchronised", "no collective carries any gradients")
+    hold(bool(buckets), "gradients-not-synchronised", "no collective sends gradients.")
     hold(
         averaged <= 1.5 * total,
         "synchronised-too-often",
-        f"one backward and finish() average {unit}{averaged} floats, though the gradients are "
-        f"{total}: each gradient is sent once",
+        f"one backward and finish() average {unit}{averaged} floats, but there are only {total} "
+        "gradients. Send each gradient once.",
     )
     hold(
         pieces or (len(buckets) > 1 and (sizes is SIZES or len(buckets) < len(sizes))),
         "not-in-buckets",
-        f"they travel in {len(buckets)} messages, of {buckets} floats. A bucket takes parameters "
-        "until the next one would not fit any more",
+        f"the gradients are sent in {counted(len(buckets), 'bucket')}, of {buckets} floats. Fill "
+        "each bucket until the next parameter would exceed the cap.",
     )
     single = {*sizes, *(math.ceil(size / len(seen)) for size in sizes if pieces)}
     larger = [
@@ -132,29 +133,29 @@ def hold_packing(buckets, averaged, sizes, cap, seen):
     hold(
         not larger,
         "not-in-buckets",
-        f"there are buckets of {larger} floats: only a single parameter may be larger than the cap",
+        f"there are buckets of {larger} floats. Only a single parameter may exceed the cap.",
     )
     if unit or pieces:
         return
     hold(
         in_reverse_order(buckets, sizes),
         "not-in-buckets",
-        f"buckets of {buckets} floats leave in this order, which is not that of the parameters "
-        "from the last to the first, each as a whole: backward makes the last layer's gradients "
-        "first, and these can leave first",
+        f"the buckets are sent in the order {buckets} floats, which are not whole parameters from "
+        "the last to the first. Backward computes the last layer's gradients first, so send those "
+        "first.",
     )
     for whole, following in parameters_of(buckets, sizes):
         hold(
             whole + following + BESIDE > cap,
             "not-in-buckets",
-            f"there are buckets of {buckets} floats: the one of {whole} leaves without the next "
-            f"parameter, of {following}, though both together are within the cap. A bucket is "
-            "filled until the next parameter would exceed `bucket_cap_mb`, in MiB of 2**20 bytes",
+            f"the buckets have {buckets} floats. The one of {whole} is sent without the next "
+            f"parameter, of {following}, but both together are within the cap. Fill a bucket until "
+            "the next parameter would exceed `bucket_cap_mb`, in MiB of 2**20 bytes.",
         )
 
 
 def in_reverse_order(buckets, sizes):
-    """Tell whether each bucket is of whole parameters, the last of those that are left."""
+    """Tell whether each bucket has whole parameters, always the last of the remaining ones."""
     filled = parameters_of(buckets, sizes)
     return all(bucket - whole <= BESIDE for bucket, (whole, _) in zip(buckets, filled, strict=True))
 
@@ -162,7 +163,7 @@ def in_reverse_order(buckets, sizes):
 def parameters_of(buckets, sizes):
     """Return the elements of the whole parameters in each bucket, and of the next parameter.
 
-    After the last one it is as large as can be.
+    There is no parameter after the last one: its size is given as very large.
     """
     left, filled = list(sizes), []
     for bucket in buckets:
@@ -175,7 +176,7 @@ def parameters_of(buckets, sizes):
 
 @exercise("phase2/BucketedGradientAverager", points=1)
 def test_a_small_model_is_one_bucket(ranks):
-    """With the default cap, the gradients of a small model travel all together."""
+    """With the default cap, all gradients of a small model are sent in one bucket."""
     seen = ranks(probe_buckets, 2, cases=[(MIXED, None)], steps=1)
 
     by_lane = lanes(between(seen, 0, (1, 2)))
@@ -184,33 +185,33 @@ def test_a_small_model_is_one_bucket(ranks):
     check(
         most > 0,
         "gradients-not-synchronised",
-        "no collective carries any gradients",
+        "No collective sends gradients. Average them over the ranks.",
         guide=GUIDE,
     )
     check(
         most <= 1,
         "not-in-buckets",
-        f"the gradients of {len(MIXED)} parameters, {4 * sum(MIXED)} bytes together, take "
-        f"{told(counts)}: within the cap of 25 MiB all of them are one bucket, and every message "
-        "more costs another wait for the network",
+        f"The gradients of {len(MIXED)} parameters, {size_text(4 * sum(MIXED))} in all, are sent "
+        f"with {calls_text(counts)}. They fit into one bucket of at most 25 MiB, and every further "
+        "message waits for the network again. Send them together.",
         ranks=range(2),
         guide=GUIDE,
     )
     default = seen[0]
     check(
-        default in (25.0, None),  # None: it is no number, but may stand for one
+        default in (25.0, None),  # None: not a number, but it may stand for 25
         "wrong-signature",
-        f"the default of `bucket_cap_mb` is {default}: it is 25 MiB for everyone, who leaves it "
-        "out counts on that",
+        f"The default of `bucket_cap_mb` is {default}. It must be 25.0 (MiB), because callers may "
+        "omit it.",
         guide=GUIDE,
     )
 
 
-def told(counts):
-    return " and ".join(f"{n} times {op}" for op, n in counts.items())
+def calls_text(counts):
+    return listed(f"{counted(n, 'call')} of {op}" for op, n in counts.items())
 
 
-SECOND, BROKEN_OFF, UNUSED = (
+SECOND, INTERRUPTED, UNUSED = (
     "in the second step",
     "in a step after a no_sync() block that ended with an exception",
     "in a step after one that did not use the last layer",
@@ -218,7 +219,7 @@ SECOND, BROKEN_OFF, UNUSED = (
 
 
 def probe_overlap(rank, trainer, sizes, cap, moments):
-    """Return the gradients of one chain after the other, whose backward overlaps at a moment."""
+    """Return the gradients of one chain for each moment in which overlap is checked."""
     group = dist.new_group()
     return [
         overlap(rank, trainer, sizes, cap, when, group, marks=(2 * number + 1, 2 * number + 2))
@@ -227,27 +228,27 @@ def probe_overlap(rank, trainer, sizes, cap, moments):
 
 
 def overlap(rank, trainer, sizes, cap, when, group, marks):
-    """Rank 0 goes through its backward while the others have yet to begin theirs.
+    """Let rank 0 run its backward before the other ranks begin theirs.
 
-    They begin when rank 0 has come to its first layer, the last one in backward: to get there,
-    it may have started to average, but can't have waited for it.
+    They begin when rank 0 reaches its first layer, which is the last one in backward. To get there,
+    it may have started to average buckets, but can't have waited for one.
     """
     model = Chain(sizes)
     averager = trainer.BucketedGradientAverager(model, bucket_cap_mb=cap)
     inputs = torch.linspace(-0.1, 0.1, max(sizes)) * (rank + 1)
 
     def at_the_first_layer(_grad):
-        if threading.active_count() > 1:  # a helper may be about to start what it was given
+        if threading.active_count() > 1:  # a helper thread may be about to send a bucket
             let_rest([os.getpid()])
         mark(group, marks[1])
 
-    if when != BROKEN_OFF:  # that is the first step
+    if when != INTERRUPTED:  # which has no earlier step
         model(inputs, used=-1 if when == UNUSED else None).backward()
         averager.finish()
         model.zero_grad()
     with contextlib.suppress(ZeroDivisionError), averager.no_sync():
         model(inputs).backward()
-        if when == BROKEN_OFF:
+        if when == INTERRUPTED:
             raise ZeroDivisionError
     mark(group, marks[0])
     if rank != 0:
@@ -258,11 +259,11 @@ def overlap(rank, trainer, sizes, cap, when, group, marks):
 
 
 @pytest.mark.parametrize(
-    "moments", [[SECOND], [BROKEN_OFF, UNUSED]], ids=[SECOND, "whatever came before"]
+    "moments", [[SECOND], [INTERRUPTED, UNUSED]], ids=[SECOND, "whatever happened before"]
 )
 @exercise("phase2/BucketedGradientAverager", points=3)
-def test_buckets_leave_while_backward_goes_on(ranks, moments):
-    """The first bucket is on its way, and nobody waits for it, before backward has ended."""
+def test_buckets_are_sent_during_backward(ranks, moments):
+    """The first bucket is sent before backward ends, and backward does not wait for it."""
     options = {"sizes": SIZES, "cap": CAP, "moments": moments}
     seen = ranks(probe_overlap, 2, mistakes=[waits_in_backward], **options)
 
@@ -270,10 +271,10 @@ def test_buckets_leave_while_backward_goes_on(ranks, moments):
         check(
             bool(lanes(between(seen, 0, (2 * number + 1, 2 * number + 2)))),
             "no-overlap",
-            "when backward has made all gradients but those of the first layer, "
-            f"{when}, not a single bucket is on its way, though the cap makes {len(SIZES)} of "
-            "them: a bucket leaves as soon as its gradients are there, whatever came before, or "
-            "backward and communication take turns",
+            f"{when.capitalize()}, backward has computed all gradients except those of the first "
+            f"layer, and no bucket has been sent yet, although the cap makes {len(SIZES)} buckets. "
+            "Send a bucket as soon as its gradients are ready, so that communication overlaps with "
+            "backward.",
             ranks=range(2),
             guide=GUIDE,
         )
@@ -284,7 +285,7 @@ def hold_same_gradients(seen):
     check(
         all(close(value, seen[0]) for value in seen),
         "gradients-not-synchronised",
-        "buckets left during backward, but after finish() the ranks have different gradients",
+        "Buckets are sent during backward, but after finish() the ranks have different gradients.",
         ranks=range(len(seen)),
         guide=GUIDE,
     )

@@ -1,4 +1,4 @@
-"""The pipeline: stages on N ranks step as the unsplit model does on the whole batch."""
+"""The pipeline: its stages on N ranks train like the unsplit model on the whole batch."""
 
 import pytest
 import torch
@@ -41,12 +41,13 @@ from gradsync.testing import (
     hold,
     would_be,
 )
+from gradsync.text import listed
 
 GUIDE = "Pipelines"
 
 
 def probe_trainings(rank, world_size, model_parallel, trainings, frozen, kind):
-    """Train a stage anew on each list of steps; return all that this rank has at each end."""
+    """Train a new stage on each list of steps; return what this rank has after each."""
     place = cuts(world_size)[rank]
     return [
         trained(model_parallel, stage_of(kind, *place, blocks), steps)
@@ -55,7 +56,7 @@ def probe_trainings(rank, world_size, model_parallel, trainings, frozen, kind):
 
 
 def trained(model_parallel, stage, steps):
-    """Take a step on each list of this rank's microbatches; return all that it has then."""
+    """Take a step on each list of this rank's microbatches; return what the rank has after it."""
     optimizer = optimizer_for(stage)
     watched = Watched(stage)
     losses = []
@@ -78,7 +79,7 @@ def run(ranks, world_size, steps, **options):
 
 
 def run_each(ranks, world_size, trainings, *, frozen, stray=None, kind="vectors"):
-    """Run trainings in a row, each with stages of its own; return what was seen of each."""
+    """Run trainings in turn, each with new stages; return the observation of each."""
     given = by_rank(
         [
             [given_to(rank, world_size, steps, stray) for steps in trainings]
@@ -98,9 +99,9 @@ def run_each(ranks, world_size, trainings, *, frozen, stray=None, kind="vectors"
 
 
 def given_to(rank, world_size, steps, stray):
-    """Return the steps as a rank is to have them: what only other ranks read is `stray`.
+    """Return the steps for a rank, with `stray` in the place of what only other ranks may read.
 
-    With the batch, a rank could run all stages by itself.
+    A rank that has the batch could run all stages alone.
     """
     return [
         [
@@ -112,13 +113,13 @@ def given_to(rank, world_size, steps, stray):
 
 
 def hold_gradients(seen, steps, *, cross=False, **options):
-    """Hold every stage's gradients after the last step against the unsplit model's."""
+    """Compare every stage's gradients after the last step with the unsplit model's."""
     world_size = len(seen)
 
     def ended(**mistake):
         return by_stage(unsplit(steps, **options, **mistake)["gradients"], world_size)
 
-    def mistaken(seen, expected):  # trains as mistakes would, which takes longer than all the rest
+    def mistaken(seen, expected):  # slow: it trains once for each known mistake
         mistakes = [(how, ended(weigh=how)) for how in ("equally", "summed", "last")]
         if cross:
             hops = [first for first, _ in cuts(world_size)[1:]]
@@ -131,7 +132,7 @@ def hold_gradients(seen, steps, *, cross=False, **options):
 
 @exercise("phase2/pipeline_train_step", points=1.5)
 def test_gradients_are_the_unsplit_models(ranks, rng):
-    """After a step, every stage's gradients are those of the whole model on the whole batch."""
+    """After a step, every stage's gradients equal the unsplit model's on the whole batch."""
     steps = [draw_microbatches(rng, [2, 2])]
 
     seen = run(ranks, 4, steps=steps)
@@ -140,8 +141,8 @@ def test_gradients_are_the_unsplit_models(ranks, rng):
 
 
 @exercise("phase2/pipeline_train_step", points=1.5)
-def test_microbatches_weigh_by_their_samples(ranks, rng):
-    """Microbatches of unequal size, or only one, give the gradients of the whole batch too."""
+def test_microbatches_are_weighted_by_their_samples(ranks, rng):
+    """Microbatches of unequal size, or a single one, also give the gradients of the whole batch."""
     trainings = [[draw_microbatches(rng, sizes)] for sizes in ([4, 1, 2], [3])]
 
     seen = run_each(ranks, 2, trainings, frozen=[(), ()])
@@ -153,7 +154,7 @@ def test_microbatches_weigh_by_their_samples(ranks, rng):
 @pytest.mark.parametrize("world_size", [3, 1])
 @exercise("phase2/pipeline_train_step", points=1)
 def test_every_rank_returns_the_whole_batchs_loss(ranks, rng, world_size):
-    """A float on every rank: the mean loss over all samples, before the step."""
+    """Every rank returns a float: the mean loss over all samples, before the step."""
     steps = [draw_microbatches(rng, [3, 1])]
 
     seen = run(ranks, world_size, steps=steps)
@@ -167,7 +168,7 @@ def test_every_rank_returns_the_whole_batchs_loss(ranks, rng, world_size):
     check(
         not wrong,
         "wrong-signature",
-        f"pipeline_train_step returns {types} by rank: a float is wanted",
+        f"pipeline_train_step returns {listed(types)} by rank. It must return a float.",
         ranks=wrong,
         guide=GUIDE,
     )
@@ -182,7 +183,7 @@ def test_every_rank_returns_the_whole_batchs_loss(ranks, rng, world_size):
 
 @exercise("phase2/pipeline_train_step", points=1)
 def test_several_steps_equal_those_of_unsplit(ranks, rng):
-    """After several steps the stages have the unsplit model's weights, in both groups."""
+    """After several steps, the stages' weights equal the unsplit model's, in both groups."""
     steps = [draw_microbatches(rng, sizes) for sizes in ([2, 3], [3, 1])]
 
     seen = run(ranks, 3, steps=steps)
@@ -193,15 +194,14 @@ def test_several_steps_equal_those_of_unsplit(ranks, rng):
     before = would_be(
         ended([]),
         "does-not-learn",
-        "the weights are those from before: the optimizer has taken no step, or had no gradients "
-        "to take one with",
+        "The weights did not change: the optimizer took no step, or had no gradients for it.",
         GUIDE,
     )
     first = would_be(
         ended(steps, zeroed=1),
         "gradients-not-zeroed",
-        "of an optimizer with two groups of parameters only the first group's gradients were "
-        "cleared: the weights are those of steps with the other's of all earlier steps added in",
+        "Only the gradients of the optimizer's first parameter group are cleared; those of the "
+        "second group add up over the steps. Clear the gradients of all groups.",
         GUIDE,
     )
     kept = kept_on_some_ranks(ended(steps, zeroed=0))
@@ -215,10 +215,10 @@ def test_several_steps_equal_those_of_unsplit(ranks, rng):
 
 @exercise("phase2/pipeline_train_step", points=0.75)
 def test_only_the_ends_read_their_data(ranks, rng):
-    """What inputs other ranks are given than rank 0, and what targets than the last, is ignored."""
+    """Only rank 0 reads the inputs, and only the last rank reads the targets."""
     steps = [draw_microbatches(rng, [2, 1])]
 
-    stray = torch.zeros(7, dtype=torch.int64)  # of another size than any microbatch
+    stray = torch.zeros(7, dtype=torch.int64)  # not the size of any microbatch
 
     seen = run(ranks, 3, steps=steps, stray=stray)
 
@@ -227,7 +227,7 @@ def test_only_the_ends_read_their_data(ranks, rng):
 
 @exercise("phase2/pipeline_train_step", points=0.75)
 def test_all_forwards_come_before_all_backwards(ranks, rng):
-    """Every stage runs forward for each microbatch, and only then backward for any."""
+    """Every stage runs forward for all microbatches before it runs backward for the first."""
     steps = [draw_microbatches(rng, [2, 1, 1])]
 
     seen = run(ranks, 2, steps=steps)
@@ -237,8 +237,8 @@ def test_all_forwards_come_before_all_backwards(ranks, rng):
     check(
         not other,
         "mode-not-restored",
-        "the stages come in training mode, and pipeline_train_step switched them to evaluation: "
-        "dropout, for one, does nothing then",
+        "pipeline_train_step switches the stages from training to evaluation mode, in which for "
+        "example dropout does nothing. Leave the mode as it is.",
         ranks=other,
         guide=GUIDE,
     )
@@ -246,24 +246,23 @@ def test_all_forwards_come_before_all_backwards(ranks, rng):
 
 
 @exercise("phase2/pipeline_train_step", points=0.5)
-def test_activations_cross_and_not_batches(ranks, rng):
-    """Between ranks go activations and their gradients: no inputs, no weights."""
+def test_only_activations_are_sent(ranks, rng):
+    """The ranks send activations and their gradients, but no inputs and no weights."""
     steps = [draw_microbatches(rng, [4, 4], "wide")]
 
     seen = run(ranks, 2, steps=steps, kind="wide")
 
     text = (
-        "that is a large part of the batch itself, or of the weights. What a rank has to tell the "
-        "next are its stage's outputs, here at most 15 numbers a sample, and what comes back are "
-        "their gradients"
+        "That is a large part of the batch itself, or of the weights. Send only the outputs of a "
+        "stage (here at most 15 numbers per sample) to the next rank, and their gradients back."
     )
     hold(too_many_bytes(seen, 8 * WIDE * 4 // 2, text, GUIDE))
     hold_gradients(seen, steps, kind="wide")
 
 
 @exercise("phase2/pipeline_train_step", points=0.5)
-def test_stages_of_double_precision_fed_with_words(ranks, rng):
-    """Rank 0 may be fed integers; activations travel as they are: float64, wide, six dimensions."""
+def test_activations_of_any_shape_and_dtype(ranks, rng):
+    """Inputs may be integers, and activations float64, large, and of up to six dimensions."""
     steps = [draw_microbatches(rng, [2, 1], "words")]
 
     seen = run(ranks, 3, steps=steps, kind="words")
@@ -272,8 +271,8 @@ def test_stages_of_double_precision_fed_with_words(ranks, rng):
 
 
 @exercise("phase2/pipeline_train_step", points=0.5)
-def test_a_frozen_stage_is_passed_by(ranks, rng):
-    """The first stage, or one in the middle, may be frozen: the others' gradients are the same."""
+def test_a_stage_may_be_frozen(ranks, rng):
+    """If the first stage, or one in the middle, is frozen, the others' gradients stay right."""
     trainings = [[draw_microbatches(rng, [2, 1])] for _ in range(2)]
     frozen = [list(range(*blocks)) for blocks in cuts(3)[:2]]
 

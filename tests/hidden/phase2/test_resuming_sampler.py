@@ -1,18 +1,19 @@
-"""Who gets which samples of what is left of an epoch: the sampler, resumed."""
+"""The resumed sampler: the samples of each rank in the rest of an epoch."""
 
 import math
 
 from gradsync.diagnose.strides import GUIDE, diagnose_strides, rows_of
 from gradsync.probes.sampling import indices_of
 from gradsync.testing import check, exercise, hold
+from gradsync.text import counted
 
 
 def probe_scripts(data_loader, cases, seed=0):
-    """Play each case's script on all of its ranks, each beside the epochs' whole orders.
+    """Run each case's script on all of its ranks; return the epochs' whole orders and the passes.
 
     A script is a list of calls, `["resume", 2, 5]` or `["set_epoch", 2]`; at each `["pass"]` the
-    sampler says its length and is gone through. An epoch's order is what a new sampler, alone,
-    gives after `set_epoch`.
+    sampler's length and its indices are recorded. An epoch's order is what a new sampler of a
+    single rank yields after `set_epoch`.
     """
     sampler_class = data_loader.ResumableDistributedSampler
 
@@ -45,7 +46,7 @@ def shares_in(by_rank, number):
 
 
 def draw_resumes(rng, count=25):
-    """Draw (M, N of now, samples seen): in rows of before and not, nothing left, almost nothing."""
+    """Draw (M, current N, samples seen): multiples of the former N or not, with few remaining."""
     cases = [(10, 3, 4), (10, 4, 3), (12, 4, 8), (9, 4, 8), (10, 1, 7), (40, 3, 16), (30, 4, 0)]
     for _ in range(count):
         m = int(rng.integers(2, 90))
@@ -58,15 +59,15 @@ def hold_orders(orders, samples):
         check(
             sorted(order) == list(range(samples)),
             "samples-missing",
-            f"a pass over {samples} samples on one rank, without `resume`, does not give every "
-            "sample once",
+            f"A pass over {samples} samples on a single rank, without `resume`, does not yield "
+            "every sample once.",
             guide=GUIDE,
         )
 
 
 @exercise("phase2/ResumableDistributedSampler", points=2)
-def test_the_ranks_of_now_share_what_is_left(ranks, rng):
-    """After `resume`, the N of now share what is left, padded with its own beginning."""
+def test_the_current_ranks_share_the_remaining_samples(ranks, rng):
+    """After `resume`, the current ranks share the rest of the epoch, padded with its beginning."""
     cases = [
         (m, n, {"shuffle": shuffle}, [epoch], [["resume", epoch, left], ["pass"]])
         for shuffle, epoch in ((False, 0), (True, 0), (True, 3))
@@ -81,8 +82,8 @@ def test_the_ranks_of_now_share_what_is_left(ranks, rng):
 
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
-def test_what_is_left_is_cut_with_drop_last(ranks, rng):
-    """With `drop_last`, what is left is cut to a multiple of the N of now."""
+def test_the_rest_is_cut_with_drop_last(ranks, rng):
+    """With `drop_last`, the rest of the epoch is cut to a multiple of the current N."""
     cases = [
         (m, n, {"drop_last": True}, [1], [["resume", 1, left], ["pass"]])
         for m, n, left in draw_resumes(rng)
@@ -98,7 +99,7 @@ def test_what_is_left_is_cut_with_drop_last(ranks, rng):
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
 def test_no_sample_is_missed_when_the_world_size_changes(ranks, rng):
-    """An epoch begun on some ranks and ended on others gives every sample once, and the padding."""
+    """An epoch continued with another number of ranks yields every sample once, and the padding."""
 
     def probe(data_loader, cases, seed):
         sampler_class = data_loader.ResumableDistributedSampler
@@ -122,28 +123,31 @@ def test_no_sample_is_missed_when_the_world_size_changes(ranks, rng):
         missed = set(range(m)) - set(taken) - set(rest)
         left = m - rows * before
         padding = math.ceil(left / now) * now - left
-        case = f"{m} samples, a world of {before} takes {rows} each, one of {now} what is left"
+        case = (
+            f"{m} samples, of which {counted(before, 'rank')} use {rows} each, and then "
+            f"{counted(now, 'rank')} the rest"
+        )
         check(
             not missed,
             "samples-missing",
-            f"{case}: {len(missed)} samples are missed",
+            f"{case}: {len(missed)} of the samples are never used.",
             guide=GUIDE,
         )
         check(
             not set(taken) & set(rest) and len(taken) + len(rest) == m + padding,
             "samples-repeated",
-            f"{case}: more comes twice than the padding, {len(set(taken) & set(rest))} samples of "
-            "it seen before",
+            f"{case}: more samples than the padding are used twice, "
+            f"{len(set(taken) & set(rest))} of them before the change.",
             guide=GUIDE,
         )
 
 
 @exercise("phase2/ResumableDistributedSampler", points=1)
-def test_set_epoch_keeps_the_position_of_the_same_epoch_alone(ranks, rng):
-    """`set_epoch` of the resumed epoch keeps the position, of another drops it."""
+def test_set_epoch_keeps_only_the_position_of_the_same_epoch(ranks, rng):
+    """`set_epoch` with the resumed epoch keeps the position; any other epoch drops it."""
     m, n = int(rng.integers(30, 60)), int(rng.integers(2, 5))
     seen_before = int(rng.integers(n + 1, 20))
-    scripts = [  # what is called, and the epoch and position that the next pass is of
+    scripts = [  # the calls, and the epoch and the position of the next pass
         ([["resume", 2, seen_before], ["set_epoch", 2]], 2, seen_before),
         ([["resume", 0, seen_before], ["set_epoch", 0]], 0, seen_before),
         ([["resume", 2, seen_before], ["set_epoch", 2], ["set_epoch", 2]], 2, seen_before),
@@ -165,21 +169,21 @@ def test_set_epoch_keeps_the_position_of_the_same_epoch_alone(ranks, rng):
         hold_orders(orders, m)
         shares = shares_in(by_rank, 0)
         diagnosis = diagnose_strides(shares, orders[0], seen=position)
-        said = ", ".join(f"{name}({', '.join(map(str, rest))})" for name, *rest in calls)
-        wanted = f"what is left of epoch {epoch}" if position else f"all of epoch {epoch}"
+        made = ", ".join(f"{name}({', '.join(map(str, rest))})" for name, *rest in calls)
+        wanted = f"the rest of epoch {epoch}" if position else f"all of epoch {epoch}"
         check(
             diagnosis is None,
             "resume-lost" if position else diagnosis.code if diagnosis else "",
-            f"{m} samples on {n} ranks: the pass after {said} is not {wanted}. What the last "
-            "`resume` says holds, be it 0; `set_epoch` of its epoch keeps the position, of any "
-            "other drops it",
+            f"{m} samples on {n} ranks: the pass after {made} is not {wanted}. The last `resume` "
+            "counts, also with the position 0. `set_epoch` keeps the position if it sets the same "
+            "epoch, and drops it otherwise.",
             guide=GUIDE,
         )
 
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
 def test_the_pass_after_the_resumed_one_is_whole(ranks, rng):
-    """Only the next pass is a rest: the one after it is a whole epoch again."""
+    """Only the first pass after `resume` is the rest of an epoch; the next one is a whole epoch."""
     m, n = int(rng.integers(30, 60)), int(rng.integers(2, 5))
     first = [["resume", 2, 2 * n + 1], ["set_epoch", 2], ["pass"]]
     cases = [
@@ -196,21 +200,21 @@ def test_the_pass_after_the_resumed_one_is_whole(ranks, rng):
         shares, is_set = shares_in(by_rank, 1), script[-2][0] == "set_epoch"
         dealt = [index for row in zip(*shares, strict=False) for index in row][:m]
         is_whole = sorted(dealt) == list(range(m))
-        order = dealt if is_whole and not is_set else orders[0]  # of which epoch, nothing says then
+        order = dealt if is_whole and not is_set else orders[0]  # not set: any epoch is right
         diagnosis = diagnose_strides(shares, order)
         between = "after `set_epoch`" if is_set else "without `set_epoch`"
         check(
             diagnosis is None,
             diagnosis.code if diagnosis else "",
-            f"the pass after the resumed one, {between}, is not a whole epoch. A position is "
-            f"gone once it was resumed from. {diagnosis.explanation if diagnosis else ''}",
+            f"The pass after the resumed one, {between}, is not a whole epoch. Drop the position "
+            f"at the end of the resumed pass. {diagnosis.explanation if diagnosis else ''}",
             guide=GUIDE,
         )
 
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
 def test_the_length_is_what_the_next_pass_yields(ranks, rng):
-    """`len(sampler)` is that of the rest after `resume`, and whole again after that pass."""
+    """After `resume`, `len(sampler)` is that of the rest; after that pass, of a whole epoch."""
     drawn = [(*case, drop) for case in draw_resumes(rng) for drop in (False, True)]
     cases = [
         (m, n, {"drop_last": drop}, [], [["pass"], ["resume", 1, left], ["pass"], ["pass"]])
@@ -230,7 +234,7 @@ def test_the_length_is_what_the_next_pass_yields(ranks, rng):
                 lengths == [rows] * n == [len(passes[number][1]) for passes in by_rank],
                 "wrong-length",
                 f"{m} samples on {n} ranks, drop_last={options['drop_last']}: {when}, "
-                f"`len(sampler)` is {lengths} by rank. It is what the next pass yields: a rank's "
-                "part of what is left then",
+                f"`len(sampler)` is {lengths} by rank. It must be the number of indices that the "
+                "next pass yields on the rank.",
                 guide=GUIDE,
             )

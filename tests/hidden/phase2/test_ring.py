@@ -1,4 +1,4 @@
-"""The ring: a sum over ranks made of sends and receives alone, and of few bytes."""
+"""The ring: a sum over the ranks made of only sends and receives, with few bytes."""
 
 import math
 
@@ -20,13 +20,13 @@ from gradsync.testing import (
     exercise,
     would_be,
 )
-from gradsync.text import counted
+from gradsync.text import counted, listed
 
-ALLOWED = ("send", "recv", "new_group")  # a group of the ring's own moves no data
+ALLOWED = ("send", "recv", "new_group")  # creating a group moves no data
 
 
 def probe_sums(rank, trainer, tensors):
-    """Sum this rank's part of each array, one after another; return all that it became."""
+    """Sum this rank's part of each array, one after another; return the results."""
     mine = [torch.from_numpy(parts[rank].copy()) for parts in tensors]
     for tensor in mine:
         trainer.ring_all_reduce(tensor)
@@ -34,75 +34,75 @@ def probe_sums(rank, trainer, tensors):
 
 
 def everyone_sends(seen, _expected):
-    """Every rank blocks in a send, and so nobody receives."""
+    """Recognise a deadlock in which every rank waits in a send, so that no rank receives."""
     failure = seen.failure
     last = [calls[-1].op for r in range(seen.world_size) if (calls := seen.collectives(r))]
     if failure is None or failure.status != "deadlock" or set(last) != {"send"}:
         return None
-    told = failure.diagnosis
+    found = failure.diagnosis
     text = (
-        f"{told.explanation} Every rank waits in a send, so that nobody is left to receive: a "
-        "send may block until its receiver has come"
+        f"{found.explanation} Every rank waits in a send, so no rank receives. A send may block "
+        "until its receiver arrives: start the receive first, or send asynchronously."
     )
-    return Diagnosis(told.code, told.ranks, text, told.where, GUIDE)
+    return Diagnosis(found.code, found.ranks, text, found.where, GUIDE)
 
 
 def hold_point_to_point(seen):
-    """Nothing but sends and receives may have moved data."""
+    """Check that only sends and receives moved data."""
     others = {r: [c for c in seen.collectives(r) if c.op not in ALLOWED] for r in range(4)}
     guilty = [rank for rank, calls in others.items() if calls]
     first = others[guilty[0]][0] if guilty else None
     check(
         not guilty,
         "forbidden-shortcut",
-        f"ring_all_reduce calls {first.op if first else ''} at {first.where if first else ''}: to "
-        "build the sum out of sends and receives alone is the exercise",
+        f"ring_all_reduce calls {first.op if first else ''} at {first.where if first else ''}. In "
+        "this exercise, build the sum from only sends and receives.",
         ranks=guilty,
         guide=GUIDE,
     )
 
 
 def hold_that_it_waits(seen):
-    """Every receive must be known to have ended: without, what is there came by luck."""
-    what_is_open = "until it is complete, what it is to bring may not be there yet, and only luck "
-    hold_ended(seen, started(seen, "recv"), what_is_open + "makes the sum right")
+    """Check that each rank waits for every receive: otherwise the sum is a race."""
+    why = "The sum is a race: the data may not have arrived when it is used."
+    hold_ended(seen, started(seen, "recv"), why)
 
 
 def hold_that_its_sends_are_over(seen):
-    """The last send to each rank must be known to have ended: those before it have, too, then."""
+    """Check that each rank waits for its last send to each rank, and so for all before it."""
     last = {(event.rank, event.collective.peer): event for event in started(seen, "send")}
-    what_is_open = "it may still read the tensor when ring_all_reduce has returned, and whoever "
-    hold_ended(seen, last.values(), what_is_open + "called that may change the tensor at once")
+    why = "It may still read the tensor after ring_all_reduce returns, when the caller changes it."
+    hold_ended(seen, last.values(), why)
 
 
 def started(seen, op):
-    """Return the events of all ranks' calls of one operation, a rank's in their order."""
+    """Return the events of all ranks' calls of one operation, in order on each rank."""
     return [e for e in seen.events if e.collective is not None and e.collective.op == op]
 
 
-def hold_ended(seen, calls, what_is_open):
-    """The ranks must have waited for each of these calls."""
+def hold_ended(seen, calls, why):
+    """Check that the ranks waited for each of these calls."""
     ended = {(event.rank, event.call) for event in seen.events if event.kind == "exit"}
     open_ones = [event for event in calls if (event.rank, event.call) not in ended]
     first = open_ones[0].collective if open_ones else None
     check(
         not open_ones,
         "no-rank-waits",
-        f"the {first.op if first else ''} that starts at {first.where if first else ''} is never "
-        f"waited for: {what_is_open}",
+        f"ring_all_reduce never waits for the {first.op if first else ''} that starts at "
+        f"{first.where if first else ''}. {why} Wait for it before you return.",
         ranks=sorted({event.rank for event in open_ones}),
         guide=GUIDE,
     )
 
 
 def hold_that_it_sends(seen, size):
-    """All parts of `size` bytes have to meet, and their sum to get back to every rank."""
+    """Check that the ranks sent enough bytes to add up all parts and to return the sum to all."""
     sent, least = sum(bytes_by_rank(seen)), 2 * (seen.world_size - 1) * size
     check(
         sent >= least,
         "tampering",
-        f"the ranks say that they sent {sent} bytes in all. No sum over {seen.world_size} ranks is "
-        f"made with less than {least}: it came some other way",
+        f"The ranks report that they sent {sent} bytes in all. A sum over {seen.world_size} ranks "
+        f"needs at least {least}, so it was not made by these sends.",
         guide=GUIDE,
     )
 
@@ -115,7 +115,7 @@ def run(ranks, probe, world_size, **inputs):
 
 
 def sum_mistakes(tensors):
-    """Return the rules that know what the ranks ended with, given all parts of each array."""
+    """Return the rules that recognise the ranks' results, given all parts of each array."""
     world_size = len(tensors[0])
     own = [[parts[rank] for parts in tensors] for rank in range(world_size)]
     means = [parts.sum(0) / world_size for parts in tensors]
@@ -123,14 +123,14 @@ def sum_mistakes(tensors):
         would_be(
             own,
             "gradients-not-synchronised",
-            "every rank still has what it came with: `tensor` itself has to become the sum, not a "
-            "copy of it",
+            "Every rank's `tensor` is unchanged. Write the sum into `tensor` itself, not into a "
+            "copy.",
             GUIDE,
         ),
         would_be(
             [means] * world_size,
             "divided-twice",
-            "every rank has the mean over the ranks: ring_all_reduce is to leave their sum",
+            "Every rank has the mean over the ranks. ring_all_reduce must compute the sum.",
             GUIDE,
         ),
     ]
@@ -152,8 +152,8 @@ def hold_sums(seen, tensors, otherwise, roundings=ROUNDINGS):
 @pytest.mark.parametrize("world_sizes", [(4,), (2, 1)], ids=["4", "2 and 1"])
 @exercise("phase2/ring_all_reduce", points=3)
 def test_every_rank_ends_with_the_sum(ranks, rng, world_sizes):
-    """The sum over 4, 2 and 1 ranks: of a size that divides by that, and of one that doesn't."""
-    for world_size in world_sizes:  # on one rank alone, who does nothing is right
+    """Tensors whose size is a multiple of the number of ranks, or not, become the sum."""
+    for world_size in world_sizes:  # on a single rank, doing nothing is right
         whole = int(rng.integers(4, 8)) * world_size
         tensors = [
             rng.standard_normal((world_size, n), dtype=np.float32) for n in (whole, whole + 1)
@@ -164,14 +164,14 @@ def test_every_rank_ends_with_the_sum(ranks, rng, world_sizes):
         hold_sums(
             seen,
             tensors,
-            f"two tensors, of {whole} and of {whole + 1} elements, on "
-            f"{counted(world_size, 'rank')} do not both become the sum over the ranks",
+            f"two tensors, of {whole} and {whole + 1} elements, on {counted(world_size, 'rank')} "
+            "do not both become the sum over the ranks",
         )
 
 
 @exercise("phase2/ring_all_reduce", points=3)
 def test_no_rank_sends_more_than_its_part(ranks, rng):
-    """Each rank sends 2(N-1) chunks of the tensor, each an Nth of it, rounded up."""
+    """Each rank sends at most 2(N-1) chunks, each an Nth of the tensor, rounded up."""
     world_size = 4
     size = int(rng.integers(40, 50)) * world_size + 1
     tensors = [rng.standard_normal((world_size, size), dtype=np.float32)]
@@ -185,21 +185,17 @@ def test_no_rank_sends_more_than_its_part(ranks, rng):
     check(
         not guilty,
         "too-many-bytes",
-        f"of a tensor of {4 * size} bytes on {world_size} ranks they send {told(sent)} bytes, by "
-        f"rank. A ring sends 2(N-1) chunks of an Nth of the tensor, {most} bytes from every rank: "
-        "no rank does more than the others",
+        f"For a tensor of {4 * size} bytes on {world_size} ranks, the ranks send {listed(sent)} "
+        f"bytes. In a ring, every rank sends 2(N-1) chunks of an Nth of the tensor, here {most} "
+        "bytes.",
         ranks=guilty,
         guide=GUIDE,
     )
 
 
-def told(numbers):
-    return ", ".join(map(str, numbers))
-
-
 @exercise("phase2/ring_all_reduce", points=1.5)
 def test_fewer_elements_than_ranks(ranks, rng):
-    """A single element, or fewer than there are ranks, is summed as well."""
+    """A tensor with a single element, or with fewer elements than ranks, becomes the sum."""
     world_size, sizes = 3, [1, 2]
     tensors = [rng.standard_normal((world_size, n), dtype=np.float32) for n in sizes]
     tensors.append(rng.standard_normal(world_size, dtype=np.float32).reshape(world_size))
@@ -217,14 +213,14 @@ def test_fewer_elements_than_ranks(ranks, rng):
     hold_sums(
         seen,
         tensors,
-        f"tensors of {told(sizes)} elements and a number without a dimension do not become the sum "
-        f"over {world_size} ranks",
+        f"tensors of {listed(sizes)} elements and one without a dimension do not all become the "
+        f"sum over {world_size} ranks",
     )
 
 
 @exercise("phase2/ring_all_reduce", points=1.5)
 def test_any_shape_in_place(ranks, rng):
-    """A tensor in one piece, a column, a transposed and a cut one are summed where they lie."""
+    """Contiguous tensors, columns, transposed tensors and slices are summed in place."""
     parts = rng.standard_normal((3, 5, 4, 2), dtype=np.float32)  # (rank, ...)
 
     def probe(rank, trainer, parts):
@@ -239,7 +235,7 @@ def test_any_shape_in_place(ranks, rng):
 
     hold_that_its_sends_are_over(seen)
     plain = "a tensor of three dimensions does not become the sum over the ranks"
-    hold_sums(each(seen, lambda value: value[:1]), [parts], f"{plain}")
+    hold_sums(each(seen, lambda value: value[:1]), [parts], plain)
     total = parts.sum(0)
     expected = []
     for own in parts:
@@ -250,17 +246,16 @@ def test_any_shape_in_place(ranks, rng):
     untouched = would_be(
         [[own, own, own] for own in parts],
         "gradients-not-synchronised",
-        "tensors that do not lie in one piece of memory, as a column or a transposed one, are as "
-        "they were: the sum went into a copy of them",
+        "Tensors that are not contiguous, such as a column or a transposed tensor, are unchanged: "
+        "the sum is in a copy of them. Copy it back into the tensor.",
         GUIDE,
     )
     assert_rank_by_rank(
         each(seen, lambda value: value[1:]),
         expected,
         mistakes=[untouched],
-        otherwise="a column, a transposed tensor or every second row are not summed right where "
-        "they lie, or what lies beside them was changed: think of tensors that are not in one "
-        "piece of memory",
+        otherwise="a column, a transposed tensor or a strided slice is not the sum, or the "
+        "elements beside it were changed (these tensors are not contiguous)",
     )
     one = parts[0]
     hold_that_it_sends(seen, 2 * one.nbytes + one[:, 1, 0].nbytes + one[1:4, ::2].nbytes)
@@ -268,8 +263,8 @@ def test_any_shape_in_place(ranks, rng):
 
 @exercise("phase2/ring_all_reduce", points=1)
 def test_every_dtype_as_it_is(ranks, rng):
-    """Integers are summed exactly, and float64 stays float64."""
-    integers = rng.integers(2**60, 2**61, (2, 7))  # (rank, element); no float64 holds all digits
+    """Integers are summed exactly, and float64 in double precision."""
+    integers = rng.integers(2**60, 2**61, (2, 7))  # (rank, element); float64 can't represent them
     doubles = rng.standard_normal((2, 4, 2))
 
     seen = run(ranks, probe_sums, 2, tensors=by_rank([integers, doubles], 1))
@@ -277,17 +272,16 @@ def test_every_dtype_as_it_is(ranks, rng):
     hold_sums(
         seen,
         [integers, doubles],
-        "an int64 or float64 tensor does not become the sum over the ranks: what is sent and added "
-        "on the way has to have the tensor's own dtype",
+        "an int64 or float64 tensor does not become the sum over the ranks (send and add in the "
+        "tensor's own dtype)",
         roundings=OF_FLOAT64,
     )
     inexact = [r for r in range(2) if not np.array_equal(seen[r][0], integers.sum(0))]
     check(
         not inexact,
         "shape-mismatch",
-        "the sum of int64 numbers is right in its first digits, but not in all: somewhere on the "
-        "way they were floats, which know 53 bits at most. What is sent and added has to have the "
-        "tensor's own dtype",
+        "The sum of int64 numbers is right in its first digits only: they were converted to "
+        "floats, which have at most 53 bits. Send and add in the tensor's own dtype.",
         ranks=inexact,
         guide=GUIDE,
     )

@@ -1,4 +1,4 @@
-"""The sharded optimizer: the unsharded one's steps, with a share of its state on each rank."""
+"""The sharded optimizer: its steps, and how much state each rank keeps."""
 
 import torch
 
@@ -24,7 +24,7 @@ GROUPS = {
     "name": "SGD",
     "options": {"lr": 0.1, "momentum": 0.9},
     "shapes": SHAPES,
-    "groups": [  # of the second one, only one rank owns anything
+    "groups": [  # the second one has a single parameter, so other ranks own nothing of it
         {"members": [0], "lr": 0.03},
         {"members": [1], "lr": 0.2},
         {"members": [4, 3, 2], "weight_decay": 0.3},
@@ -33,7 +33,7 @@ GROUPS = {
 
 
 def make_params(case, rank=0):
-    """Return parameters of float64, or of two dtypes in turn, the same wherever it is called."""
+    """Return parameters of float64, or of two dtypes in turn; every call gives the same values."""
     seed_weights(5)
     dtypes = [torch.float64, torch.float32 if case.get("mixed") else torch.float64]
     drawn = [torch.rand(s, dtype=dtypes[n % 2]) * 4 - 2 for n, s in enumerate(case["shapes"])]
@@ -41,13 +41,13 @@ def make_params(case, rank=0):
 
 
 def make_optimizer(params, case, kind, sharded):
-    """Return an optimizer of that kind, or a `sharded` one that is made with it."""
+    """Return an optimizer of the class `kind`, or a `sharded` one that uses this class."""
     groups = [
         {**{k: v for k, v in group.items() if k != "members"}, "params": members}
         for group in case["groups"]
         if (members := [params[index] for index in group["members"]])
     ]
-    if case.get("iterator"):  # as model.parameters() is one
+    if case.get("iterator"):  # as model.parameters() is
         [groups] = (iter(group["params"]) for group in groups)
     if sharded is None:
         return kind(groups, **case["options"])
@@ -57,7 +57,7 @@ def make_optimizer(params, case, kind, sharded):
 def drive(case, grads, sharded=None, rank=0):
     """Step with the gradients, (step, parameter).
 
-    Return the parameters after each step, and how many numbers of state are kept in the end.
+    Return the parameters after each step, and the number of elements of state at the end.
     """
     params = make_params(case, rank)
     kind, made = watched(getattr(torch.optim, case["name"]))
@@ -86,12 +86,12 @@ def probe_drive(rank, trainer, case, grads):
 
 
 def draw(rng, shapes, steps=3):
-    """Return gradients (step, parameter), each of a scale of its own."""
+    """Return gradients (step, parameter), each of a different scale."""
     return [[rng.standard_normal(s) * rng.uniform(0.2, 5) for s in shapes] for _ in range(steps)]
 
 
 def hold_drive(seen, case, grads, what):
-    """Check the parameters after every step against those of torch's own, and who keeps state."""
+    """Check the parameters after every step, and that no rank keeps the whole state."""
     before = [param.detach() for param in make_params(case)]
     alone = drive(case, grads)
     assert_on_every_rank(
@@ -109,82 +109,80 @@ def hold_drive(seen, case, grads, what):
 
 @exercise("phase2/ShardedOptimizer", points=2)
 def test_steps_equal_the_unsharded_optimizers(ranks, rng):
-    """After each step every rank has the parameters that the optimizer itself would make."""
-    for world_size, where in ((4, "on 4 ranks"), (1, "on a rank alone")):
+    """After each step, every rank has the parameters of the same optimizer without sharding."""
+    for world_size, where in ((4, "on 4 ranks"), (1, "on a single rank")):
         grads = draw(rng, SHAPES)
 
         seen = ranks(probe_drive, world_size, case=PLAIN, grads=grads)
 
-        hold_drive(seen, PLAIN, grads, f"Adam over one group {where}")
+        hold_drive(seen, PLAIN, grads, f"With Adam and one parameter group {where}")
 
 
 @exercise("phase2/ShardedOptimizer", points=0.5)
 def test_parameters_of_several_dtypes(ranks, rng):
-    """Parameters of float32 and float64, from an iterator, are stepped and shared as they are."""
+    """Parameters of float32 and float64, passed as an iterator, are stepped in their own dtype."""
     case = {**PLAIN, "mixed": True, "iterator": True}
     grads = draw(rng, SHAPES)
 
     seen = ranks(probe_drive, 2, case=case, grads=grads, mistakes=[used_up])
 
-    hold_drive(seen, case, grads, "with parameters of float32 and of float64, from an iterator")
+    hold_drive(seen, case, grads, "With float32 and float64 parameters from an iterator")
 
 
 @exercise("phase2/ShardedOptimizer", points=1)
 def test_more_ranks_than_parameters(ranks, rng):
-    """A rank may own nothing, or nothing of a group; every group keeps its own settings."""
+    """With fewer parameters than ranks, steps are right, and each group keeps its settings."""
     groups = [{"members": [0], "lr": 0.02}, {"members": [1], "lr": 0.2, "betas": (0.5, 0.9)}]
     case = {**PLAIN, "shapes": [(3, 2), (4,)], "groups": groups}
     grads = draw(rng, case["shapes"], steps=2)
 
     seen = ranks(probe_drive, 3, case=case, grads=grads)
 
-    what = "with 2 parameters on 3 ranks, each a group with settings of its own"
+    what = "With 2 parameters on 3 ranks, each in a group with its own settings"
     hold_drive(seen, case, grads, what)
 
 
 @exercise("phase2/ShardedOptimizer", points=1.5)
 def test_groups_keep_their_own_settings(ranks, rng):
-    """Each parameter is stepped with the settings of its group, wherever it lives."""
+    """Each parameter is stepped with the settings of its group, whichever rank owns it."""
     grads = draw(rng, SHAPES)
 
     seen = ranks(probe_drive, 2, case=GROUPS, grads=grads)
 
-    hold_drive(
-        seen, GROUPS, grads, "SGD with momentum over three groups with settings of their own"
-    )
+    hold_drive(seen, GROUPS, grads, "With SGD with momentum and three groups with own settings")
 
 
 @exercise("phase2/ShardedOptimizer", points=1)
 def test_a_scheduler_sets_the_learning_rate(ranks, rng):
-    """What a scheduler sets for each group is what the next step is made with."""
+    """The next step uses the learning rates and momentum that a scheduler sets for each group."""
     case = {**GROUPS, "cycle": {"max_lr": [0.3, 0.05, 0.15], "total_steps": 6}}
     grads = draw(rng, SHAPES)
 
     seen = ranks(probe_drive, 2, case=case, grads=grads, mistakes=[missing_defaults])
 
-    what = "with OneCycleLR, which sets the groups' learning rates and their momentum"
+    what = "With OneCycleLR, which sets the groups' learning rates and momentum"
     hold_drive(seen, case, grads, what)
 
 
 @exercise("phase2/ShardedOptimizer", points=1)
-def test_a_group_may_come_later(ranks, rng):
-    """A group added between steps is stepped from then on, and the others go on as before."""
+def test_a_group_may_be_added_later(ranks, rng):
+    """A group added between steps is stepped from then on, and the others continue unchanged."""
     late = {"members": [1, 4], "lr": 0.02, "betas": (0.5, 0.9)}
     case = {**PLAIN, "groups": [{"members": [0, 2, 3]}], "late": late, "late_at": 2}
     grads = draw(rng, SHAPES, steps=4)
 
     seen = ranks(probe_drive, 2, case=case, grads=grads)
 
-    hold_drive(seen, case, grads, "with a group that add_param_group added after two steps")
+    hold_drive(seen, case, grads, "With a group added by add_param_group after two steps")
 
 
 @exercise("phase2/ShardedOptimizer", points=0.5)
-def test_parameters_without_a_gradient_rest(ranks, rng):
-    """A parameter whose gradient is None in a step stays as it is, and its state too."""
+def test_parameters_without_a_gradient_do_not_change(ranks, rng):
+    """A parameter whose gradient is None in a step does not change, nor does its state."""
     grads = draw(rng, SHAPES)
     for step, index in [(0, 0), (0, 3), (1, 1), (2, 0), (2, 2), (2, 4)]:
         grads[step][index] = None
 
     seen = ranks(probe_drive, 2, case=GROUPS, grads=grads)
 
-    hold_drive(seen, GROUPS, grads, "where some parameters have no gradient in some steps")
+    hold_drive(seen, GROUPS, grads, "With some parameters without a gradient in some steps")

@@ -1,4 +1,4 @@
-"""What a sharded optimizer keeps, and that it is an optimizer in every other way."""
+"""The state of a sharded optimizer, and its interface as an optimizer."""
 
 import math
 from functools import partial
@@ -22,11 +22,11 @@ from gradsync.testing import (
     exercise,
     hold,
 )
-from gradsync.text import ranks_text
+from gradsync.text import listed, ranks_text, verb
 
 GUIDE = "Sharding the optimizer"
 GROUPS = [[0, 3], [4, 1, 2]]  # of five parameters, by their numbers
-ALIKE = 10  # elements of each of some parameters that are groups of their own
+ALIKE = 10  # elements of each parameter, where every parameter is its own group
 
 
 def make_params(shapes, rank=0):
@@ -34,13 +34,13 @@ def make_params(shapes, rank=0):
     return parameters([torch.rand(shape, dtype=torch.float64) for shape in shapes], rank)
 
 
-def close_in(params, targets):
-    """Return the squared distance of the parameters from numbers, one for each."""
+def distance(params, targets):
+    """Return the squared distance of the parameters from the targets, one number for each."""
     return sum(((p - t) ** 2).sum() for p, t in zip(params, targets, strict=True))
 
 
 def probe_closure(rank, world_size, trainer, shapes, targets):
-    """Step twice with a closure that averages gradients, as a training step's would."""
+    """Step twice with a closure that averages gradients, as in a training step."""
     params = make_params(shapes, rank)
     kind, made = watched(torch.optim.Adam)
     optimizer = trainer.ShardedOptimizer(params, kind, lr=0.1)
@@ -50,7 +50,7 @@ def probe_closure(rank, world_size, trainer, shapes, targets):
         calls.append(torch.is_grad_enabled())
         for param in params:
             param.grad = None
-        loss = close_in(params, targets[rank])
+        loss = distance(params, targets[rank])
         loss.backward()
         for param in params:
             dist.all_reduce(param.grad)
@@ -70,7 +70,7 @@ def probe_closure(rank, world_size, trainer, shapes, targets):
 
 @exercise("phase2/ShardedOptimizer", points=1)
 def test_step_calls_the_closure_and_returns_its_loss(ranks, rng):
-    """step(closure) calls it once on every rank, with gradients on, and returns its loss."""
+    """step(closure) calls the closure once on every rank, with gradients, and returns its loss."""
     shapes = [(3, 2), (4,)]
     targets = rng.uniform(-3, 3, (3, 2))  # (rank, parameter)
 
@@ -81,7 +81,7 @@ def test_step_calls_the_closure_and_returns_its_loss(ranks, rng):
     losses = [[], [], []]
     for _ in range(2):
         optimizer.zero_grad()
-        own = [close_in(params, targets[rank]) for rank in range(3)]
+        own = [distance(params, targets[rank]) for rank in range(3)]
         (sum(own) / 3).backward()
         optimizer.step()
         for rank in range(3):
@@ -90,8 +90,8 @@ def test_step_calls_the_closure_and_returns_its_loss(ranks, rng):
     check(
         not without,
         "wrong-signature",
-        f"step(closure) returns None on {ranks_text(without)}: every rank is to "
-        "call the closure and return what it returned",
+        f"step(closure) returns None on {ranks_text(without)}. Call the closure on every rank, and "
+        "return its result.",
         ranks=without,
         guide=GUIDE,
     )
@@ -101,14 +101,15 @@ def test_step_calls_the_closure_and_returns_its_loss(ranks, rng):
         mistakes=[
             not_gathered([param.detach() for param in make_params(shapes)]),
             ranks_differ,
-            other_steps("after two calls of step(closure)"),
+            other_steps("After two calls of step(closure)"),
         ],
     )
     other = [rank for rank in range(3) if not close(seen[rank]["losses"], losses[rank])]
     check(
         not other,
         "wrong-signature",
-        "step(closure) does not return what the closure returned, once for each step",
+        "step(closure) does not return the closure's result. Call the closure once in each step, "
+        "and return its result.",
         ranks=other,
         guide=GUIDE,
     )
@@ -117,13 +118,13 @@ def test_step_calls_the_closure_and_returns_its_loss(ranks, rng):
 
 
 def hold_calls(seen):
-    """Hold two steps to have called the closure twice, and to have left autograd's mode alone."""
+    """Check that two steps call the closure twice, and do not change autograd's mode."""
     often = [rank for rank, value in enumerate(seen) if value["calls"] != 2]
     check(
         not often,
         "differs-from-single-process",
-        f"2 calls of step(closure) call the closure {seen[often[0]]['calls'] if often else 2} "
-        "times: a closure is a forward and a backward, and each step needs one of them",
+        f"Two calls of step(closure) call the closure {seen[often[0]]['calls'] if often else 2} "
+        "times. A closure runs forward and backward: call it once in each step.",
         ranks=often,
         guide=GUIDE,
     )
@@ -131,15 +132,14 @@ def hold_calls(seen):
     check(
         not off,
         "mode-not-restored",
-        "after step(closure) autograd is switched off for all that comes next: what is done "
-        "without gradients ends with the step",
+        "After step(closure), gradient tracking stays off. Restore it at the end of the step.",
         ranks=off,
         guide=GUIDE,
     )
 
 
 def probe_state(rank, world_size, trainer, shapes, first):
-    """Count what is kept after steps: without the last group, with it, and with many groups."""
+    """Count the elements of state after steps without the last group, with it, and with many."""
     kind, made = watched(torch.optim.Adam)
 
     def kept_by(optimizer, params):
@@ -162,7 +162,7 @@ def probe_state(rank, world_size, trainer, shapes, first):
 
 @exercise("phase2/ShardedOptimizer", points=3)
 def test_each_rank_keeps_a_share_of_the_state(ranks, rng):
-    """No rank keeps more than an even share by elements and one parameter; all is kept once."""
+    """Each rank keeps at most an even share of the state plus one parameter, and each part once."""
     world_size = 4
     small = [(int(n),) for n in rng.integers(2, 5, 4 * world_size)]
     big = [(20, 10) if index % world_size == 0 else s for index, s in enumerate(small)]
@@ -171,7 +171,7 @@ def test_each_rank_keeps_a_share_of_the_state(ranks, rng):
         (30, 10),
         (8, 9),
         (10, 30),
-    ]  # by card-dealing one rank would get all that is large
+    ]  # in a strided split, one rank would get all large parameters
 
     seen = ranks(probe_state, world_size, shapes=shapes, first=len(big))
 
@@ -185,7 +185,7 @@ def test_each_rank_keeps_a_share_of_the_state(ranks, rng):
 
 
 def hold_shares(kept, sizes, when):
-    """Check each rank's `[kept, shown]` elements of Adam's state, two for each of a parameter."""
+    """Check each rank's `[kept, shown]` elements of state: Adam has two for each element."""
     total, world_size = sum(sizes), len(kept)
     limit = 2 * (math.ceil(total / world_size) + max(sizes))
     most = [max(elements, shown) for elements, shown in kept]
@@ -193,10 +193,10 @@ def hold_shares(kept, sizes, when):
     check(
         not over,
         "state-not-sharded",
-        f"{ranks_text(over)} {'keep' if len(over) > 1 else 'keeps'} optimizer state of "
-        f"{', '.join(str(most[rank]) for rank in over)} elements{when}, where the whole has "
-        f"{2 * total}: a rank of {world_size} may keep an even share of the elements and "
-        f"one parameter, that is {limit} with Adam, which keeps two for each",
+        f"{ranks_text(over).capitalize()} {verb(over, 'keeps', 'keep')} optimizer state of "
+        f"{listed(most[rank] for rank in over)} elements{when}. The whole state has {2 * total} "
+        f"elements, two for each of the parameters'. Each of {world_size} ranks may keep an even "
+        f"share and one parameter, at most {limit} elements.",
         ranks=over,
         guide=GUIDE,
     )
@@ -204,16 +204,16 @@ def hold_shares(kept, sizes, when):
     check(
         sum(shown) == 2 * total,
         "state-not-sharded",
-        f"`.state` shows {', '.join(map(str, shown))} elements on ranks 0 to {world_size - 1}"
-        f"{when}, and the whole has {2 * total}: each rank's is to show the state of its own "
-        "share, and every parameter belongs to one rank",
+        f"`.state` has {listed(shown)} elements on {ranks_text(range(world_size))}{when}, but the "
+        f"whole state has {2 * total}. Each rank's `.state` must contain the state of its own "
+        "share, and each parameter must belong to one rank.",
         ranks=range(world_size),
         guide=GUIDE,
     )
 
 
 def probe_groups(trainer, members):
-    """Make an optimizer of two groups, clear the gradients, and return what it shows then."""
+    """Create an optimizer of two groups, clear the gradients, and return its attributes."""
     params = make_params([(3, 2), (4,), (1,), (5, 2), (2,)])
     groups = [{"params": [params[index] for index in group]} for group in members]
     groups[0]["lr"] = 0.03
@@ -245,7 +245,7 @@ def probe_groups(trainer, members):
 
 @exercise("phase2/ShardedOptimizer", points=0.5)
 def test_it_is_an_optimizer_over_all_parameters(ranks):
-    """It is a torch.optim.Optimizer whose groups hold all parameters, and it clears them all."""
+    """A torch.optim.Optimizer whose groups have all parameters, and zero_grad clears them all."""
 
     seen = ranks(probe_groups, 2, members=GROUPS)
 
@@ -254,43 +254,42 @@ def test_it_is_an_optimizer_over_all_parameters(ranks):
     check(
         not left,
         "gradients-not-zeroed",
-        "after zero_grad some parameters still have gradients, on rank "
-        f"{', '.join(map(str, left))}: each rank clears those of all parameters, not of its share "
-        "alone",
+        f"After zero_grad, some parameters still have gradients on {ranks_text(left)}. Each rank "
+        "must clear the gradients of all parameters, not only of its share.",
         ranks=left,
         guide=GUIDE,
     )
     check(
         all(all(value["zeros_or_none"]) for value in seen),
         "wrong-signature",
-        "zero_grad(set_to_none=False) has to leave zeros in `grad`, zero_grad(set_to_none=True) "
-        "None, as any torch.optim.Optimizer's: here the argument is refused, or has no influence. "
-        "What is inherited need not be written again",
+        "zero_grad refuses or ignores its argument. As in any torch.optim.Optimizer, `grad` must "
+        "be zeros after zero_grad(set_to_none=False), and None after zero_grad(set_to_none=True). "
+        "Use the inherited method.",
         ranks=[rank for rank, value in enumerate(seen) if not all(value["zeros_or_none"])],
         guide=GUIDE,
     )
 
 
 def hold_groups(seen):
-    """Hold what each rank's optimizer shows of itself against what it was made of."""
+    """Compare the attributes of each rank's optimizer with its arguments."""
     check(
         all(value["kind"] for value in seen),
         "wrong-signature",
-        "a ShardedOptimizer is no torch.optim.Optimizer: schedulers, for one, refuse anything else",
+        "A ShardedOptimizer is not a torch.optim.Optimizer. Derive it from that class: schedulers, "
+        "for example, refuse anything else.",
         guide=GUIDE,
     )
     check(
         all(list(map(sorted, value["groups"])) == list(map(sorted, GROUPS)) for value in seen),
         "wrong-signature",
-        "`param_groups` of a ShardedOptimizer do not hold the groups that it was given: "
-        f"parameters {seen[0]['groups']} on rank 0, for {GROUPS}. Who owns a parameter is the "
-        "optimizer's own business",
+        f"`param_groups` of a ShardedOptimizer has the parameters {seen[0]['groups']} on rank 0, "
+        f"but was created with {GROUPS}. It must contain all parameters, whichever rank owns them.",
         guide=GUIDE,
     )
     check(
         all(np.allclose(value["settings"], [0.03, 0.1]) for value in seen),
         "wrong-signature",
-        f"the groups' learning rates in `param_groups` are {seen[0]['settings']}, not those that "
-        "the groups were given",
+        f"The learning rates in `param_groups` are {seen[0]['settings']}, not those that the "
+        "groups were created with.",
         guide=GUIDE,
     )

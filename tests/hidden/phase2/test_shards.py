@@ -1,4 +1,4 @@
-"""Shares that repeat nothing: of a dataset among ranks, of a batch among microbatches."""
+"""Shares without repetition: of a dataset over the ranks, of a batch over microbatches."""
 
 from functools import partial
 
@@ -8,44 +8,50 @@ from gradsync.diagnose.shares import repeated, some
 from gradsync.probes import raised
 from gradsync.probes.returned import items_of
 from gradsync.testing import check, exercise
+from gradsync.text import counted
 
 SHARDS, MICROBATCHES = "Shares without padding", "Microbatches"
 
 
 def hold_parts(parts, count, case, guide):
-    """Hold parts of 0..count-1, lists of indices, to be in order, without gaps and even."""
+    """Check that parts of 0..count-1, lists of indices, are in order, complete and even."""
     every = [index for part in parts for index in part]
     sizes = [len(part) for part in parts]
     missing = sorted(set(range(count)) - set(every))
-    alike = len(parts) > 1 and sizes[0] and all(part == parts[0] for part in parts)
+    same = len(parts) > 1 and sizes[0] and all(part == parts[0] for part in parts)
     strangers = sorted(set(every) - set(range(count)))
     twice = repeated(every)
     for holds, code, text in (
-        (not alike, "same-shard-on-every-rank", f"all get the same, {some(parts[0])}"),
-        (not missing, "samples-missing", f"nobody gets {some(missing)}"),
-        (not strangers, "padding-wrong", f"past the end comes {some(strangers)}"),
-        (not twice, "samples-repeated", f"more than once comes {some(twice)}"),
+        (not same, "same-shard-on-every-rank", f"all parts are the same, {some(parts[0])}."),
+        (not missing, "samples-missing", f"no part contains {some(missing)}."),
+        (
+            not strangers,
+            "padding-wrong",
+            f"the parts contain {some(strangers)}, but the last index is {count - 1}.",
+        ),
+        (not twice, "samples-repeated", f"the parts contain {some(twice)} more than once."),
         (
             max(sizes) - min(sizes) <= 1,
             "unequal-shards",
-            f"the sizes {some(sizes)} differ by more than one",
+            f"the sizes are {some(sizes)}. They must differ by at most one.",
         ),
         (
             sizes == sorted(sizes, reverse=True),
             "unequal-shards",
-            f"the sizes are {some(sizes)}: the larger ones come first",
+            f"the sizes are {some(sizes)}. The larger parts must come first.",
         ),
         (
             every == sorted(every),
             "not-contiguous",
-            f"the first is {some(parts[0])}: each takes neighbours, one after the other, in order",
+            f"the first part is {some(parts[0])}. Each part must be contiguous, and the parts in "
+            "order.",
         ),
     ):
         check(holds, code, f"{case}: {text}", guide=guide)
 
 
 def probe_shards(data_loader, cases):
-    """Return each rank's share in every case, the name of its type and its indices."""
+    """Return each rank's share in every case: the name of its type, and its indices."""
     shards = [[data_loader.shard_without_padding(m, n, r) for r in range(n)] for m, n in cases]
     return [
         [[type(s).__name__, [int(i) for i in items_of(s, "a share")]] for s in shares]
@@ -58,14 +64,14 @@ def hold_ranges(shares, case):
     check(
         not kinds,
         "wrong-signature",
-        f"{case}: a share is returned as a {' or a '.join(kinds)}, but should be a `range`",
+        f"{case}: a share is returned as a {' or a '.join(kinds)}. Return a `range`.",
         guide=SHARDS,
     )
 
 
 @exercise("phase2/shard_without_padding", points=3)
 def test_shards_are_even_and_cover_all(ranks, rng):
-    """The shares are contiguous, disjoint, cover all, and are even, larger ones first."""
+    """The shares are contiguous, disjoint, complete and even, and larger ones come first."""
 
     drawn = [(int(rng.integers(1, 200)), int(rng.integers(1, 17))) for _ in range(40)]
     cases = [(10, 4), (8, 4), (7, 1), (11, 3), (7, 4), *drawn]
@@ -80,7 +86,7 @@ def test_shards_are_even_and_cover_all(ranks, rng):
 
 @exercise("phase2/shard_without_padding", points=1)
 def test_a_rank_may_have_an_empty_shard(ranks, rng):
-    """The share is a `range`, an empty one where there are fewer samples than ranks."""
+    """A share is a `range`, which is empty on some ranks if there are fewer samples than ranks."""
 
     few = int(rng.integers(1, 6))
     cases = [(few, 6), (1, 4), (2, 3), (0, 2), (0, 1), (16, 16)]
@@ -93,9 +99,9 @@ def test_a_rank_may_have_an_empty_shard(ranks, rng):
 
 
 def probe_parts(data_loader, batches, num_parts):
-    """Return whether the parts' types are right, their tensors, and whether those are views.
+    """Return whether the parts' types are right, their tensors, and whether these are views.
 
-    Of a tensor come its values, its shape and its type.
+    A tensor is described by its values, its shape and its dtype.
     """
     seen = []
     for batch, number in zip(batches, num_parts, strict=True):
@@ -109,13 +115,13 @@ def probe_parts(data_loader, batches, num_parts):
 
 
 def lies_in(tensor, whole):
-    """Tell whether a tensor's memory is that of `whole`, through whatever view it was made."""
+    """Tell whether a tensor shares the memory of `whole`, whichever view made it."""
     memory = whole.untyped_storage()
     return 0 <= tensor.data_ptr() - memory.data_ptr() < memory.nbytes()
 
 
 def draw_batch(rng, samples):
-    """Draw inputs, weights and, first, each sample's own number."""
+    """Draw a batch of three tensors; the first one has each sample's number."""
     return [
         torch.arange(samples),
         torch.from_numpy(rng.standard_normal((samples, 3, 2))),
@@ -124,26 +130,26 @@ def draw_batch(rng, samples):
 
 
 def hold_like(part, batch, case):
-    """Hold each tensor of a part to have the dimensions and the type that it has in the batch."""
+    """Check that each tensor of a part has the same dimensions and dtype as in the batch."""
     for (_, shape, kind), whole in zip(part, batch, strict=True):
         check(
             len(shape) == whole.dim() and shape[1:] == list(whole.shape[1:]),
             "wrong-length",
-            f"{case}: in a part, a tensor of shape {list(whole.shape)} has become one of {shape}. "
-            "A part has all dimensions of the batch, and fewer samples in dim 0, be it one alone",
+            f"{case}: a tensor of shape {list(whole.shape)} has the shape {shape} in a part. Keep "
+            "all dimensions of the batch, and only reduce dim 0, also for a single sample.",
             guide=MICROBATCHES,
         )
         check(
             kind == str(whole.dtype),
             "tensors-replaced",
-            f"{case}: in a part, a tensor of {whole.dtype} has become one of {kind}, and so a "
-            "copy. The parts should be views of the batch's memory",
+            f"{case}: a tensor of {whole.dtype} has the dtype {kind} in a part, so it is a copy. "
+            "The parts must be views of the batch's memory.",
             guide=MICROBATCHES,
         )
 
 
 def draw_splits(rng):
-    """Draw (samples, parts): one part, one sample a part, sizes that divide and do not."""
+    """Draw (samples, parts): one part, one sample per part, even and uneven sizes."""
     drawn = [int(rng.integers(2, 40)) for _ in range(12)]
     return [(10, 4), (8, 4), (5, 5), (6, 1), (1, 1), (7, 4)] + [
         (samples, int(rng.integers(1, samples + 1))) for samples in drawn
@@ -152,7 +158,7 @@ def draw_splits(rng):
 
 @exercise("phase2/split_microbatches", points=2)
 def test_a_batch_is_split_in_order_and_evenly(ranks, rng):
-    """Each tensor is split along dim 0, all alike, in order, sizes even, larger ones first."""
+    """Each tensor is split along dim 0 in the same way: in order, evenly, larger parts first."""
     splits = draw_splits(rng)
     batches = [
         draw_batch(rng, samples)[: 1 + number % 3] for number, (samples, _) in enumerate(splits)
@@ -163,18 +169,18 @@ def test_a_batch_is_split_in_order_and_evenly(ranks, rng):
     )
 
     for (samples, number), batch, (kinds, parts, _) in zip(splits, batches, seen, strict=True):
-        case = f"a batch of {samples} samples in {number} parts"
+        case = f"A batch of {samples} samples in {number} parts"
         check(
             all(kinds),
             "wrong-signature",
-            f"{case}: what is returned should be a list of tuples",
+            f"{case}: split_microbatches must return a list of tuples.",
             guide=MICROBATCHES,
         )
         check(
             len(parts) == number and all(len(part) == len(batch) for part in parts),
             "wrong-length",
-            f"{case}: {len(parts)} parts came, of {sorted({len(part) for part in parts})} tensors; "
-            f"each is to have all {len(batch)} of the batch",
+            f"{case}: {counted(len(parts), 'part')} of {sorted({len(part) for part in parts})} "
+            f"tensors are returned. Each part must have all {len(batch)} tensors of the batch.",
             guide=MICROBATCHES,
         )
         for part in parts:
@@ -188,15 +194,15 @@ def test_a_batch_is_split_in_order_and_evenly(ranks, rng):
                 for (values, *_), whole in zip(part, batch, strict=True)
             ),
             "microbatch-order",
-            f"{case}: the tensors are not split alike, so that in a part the samples of one are "
-            "not those of another, inputs and targets say",
+            f"{case}: the tensors are not split in the same way, so for example the targets in a "
+            "part do not belong to its inputs. Split every tensor at the same positions.",
             guide=MICROBATCHES,
         )
 
 
 @exercise("phase2/split_microbatches", points=1)
 def test_the_parts_are_views_of_the_batch(ranks, rng):
-    """The parts are views, however the batch lies in memory: no sample is copied."""
+    """The parts are views of the batch, also if it is not contiguous: no sample is copied."""
     batches = [draw_batch(rng, samples) for samples in (10, 6, 3)]
     batches.append([torch.from_numpy(rng.standard_normal((2, 4, 7))).transpose(0, 2)])
 
@@ -206,23 +212,22 @@ def test_the_parts_are_views_of_the_batch(ranks, rng):
         check(
             len(parts) == number,
             "wrong-length",
-            f"a batch of {len(batch[0])} samples in {number} parts: {len(parts)} parts came",
+            f"A batch of {len(batch[0])} samples in {number} parts: {len(parts)} are returned.",
             guide=MICROBATCHES,
         )
         laid_out = "" if batch[0].is_contiguous() else ", which is not contiguous in memory,"
         check(
             all(views),
             "tensors-replaced",
-            f"a batch of {len(batch[0])} samples{laid_out} in {number} parts: a change to a part "
-            "does not reach the batch, for the part is a copy. The parts should be views of the "
-            "batch's memory",
+            f"A batch of {len(batch[0])} samples{laid_out} in {number} parts: a part is a copy, so "
+            "a change to it does not reach the batch. The parts must be views of the batch.",
             guide=MICROBATCHES,
         )
 
 
 @exercise("phase2/split_microbatches", points=1)
 def test_more_parts_than_samples_are_refused(ranks, rng):
-    """More parts than samples, or fewer than one, are a ValueError."""
+    """More parts than samples, or fewer than one part, raise a ValueError."""
 
     def probe(data_loader, cases):
         answers = []
@@ -230,7 +235,7 @@ def test_more_parts_than_samples_are_refused(ranks, rng):
         for samples, number in cases:
             batch = (torch.zeros(samples, 2),)
             error = raised(partial(data_loader.split_microbatches, batch, number))
-            got = f"{type(error).__name__}: {error}" if error else "no error at all"
+            got = f"another error ({type(error).__name__}: {error})" if error else "no error"
             answers.append(None if isinstance(error, ValueError) else got)
         return answers
 
@@ -242,6 +247,7 @@ def test_more_parts_than_samples_are_refused(ranks, rng):
         check(
             got is None,
             "bad-arguments-accepted",
-            f"a batch of {samples} samples in {number} parts gave {got}: a ValueError is wanted",
+            f"A batch of {samples} samples in {number} parts raises {got}. It must raise a "
+            "ValueError.",
             guide=MICROBATCHES,
         )

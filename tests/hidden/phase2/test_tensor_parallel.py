@@ -1,4 +1,4 @@
-"""Linear layers in parts: N ranks compute, forward and backward, what one `nn.Linear` does."""
+"""Linear layers split over N ranks compute what `nn.Linear` does, forward and backward."""
 
 import numpy as np
 import pytest
@@ -32,21 +32,21 @@ from gradsync.testing import (
 
 GUIDE = "Tensor parallelism"
 COLUMN, ROW = "ColumnParallelLinear", "RowParallelLinear"
-KEPT, SPLIT = 5, 12  # features on the side that every rank has whole, and on the one in parts
-CASES = {  # by world size, layers: the shape in front of the features, whether there is a bias
+KEPT, SPLIT = 5, 12  # features on the side that is not split, and on the side that is
+CASES = {  # by world size, layers: the shape before the features, whether there is a bias
     3: [((3,), True), ((2, 1, 2), False), ((2, 3), True)],
     1: [((3,), True)],
 }
 WIDE = 64
-WEIGHT_BYTES = WIDE * WIDE // 2 * 4  # of the part that each of 2 ranks has
+WEIGHT_BYTES = WIDE * WIDE // 2 * 4  # of each rank's part, with 2 ranks
 SENDS_WEIGHTS = (
-    "as much as this rank's part of the weight has, in one forward and backward of one sample. "
-    "The parts of the weight stay where they are: activations and their gradients travel"
+    "That is as much as a rank's part of the weight, in one forward and backward of one sample. "
+    "Send activations and their gradients, never parts of the weight."
 )
 
 
 def draw(rng, outputs, inputs, batch):
-    """Return a full layer, what goes in, and the gradient of what comes out."""
+    """Return a full layer, its inputs, and the gradient of its outputs."""
     shapes = {
         "weight": (outputs, inputs),
         "bias": (outputs,),
@@ -57,7 +57,7 @@ def draw(rng, outputs, inputs, batch):
 
 
 def whole_layer(drawn, bias=True):
-    """Do it with the full layer: its outputs, and the gradients of everything."""
+    """Return the outputs of the full layer, and the gradients of its inputs and parameters."""
     leaves = {name: drawn[name].clone().requires_grad_() for name in ("inputs", "weight", "bias")}
     outputs = F.linear(leaves["inputs"], leaves["weight"], leaves["bias"] if bias else None)
     (outputs * drawn["upstream"]).sum().backward()  # a given gradient would import all of sympy
@@ -65,9 +65,9 @@ def whole_layer(drawn, bias=True):
 
 
 def parts_of(drawn, world_size, dims):
-    """Return, by rank, what is drawn: its own part alone of what is in `dims`, along that one.
+    """Return the drawn tensors for each rank: only its part of those in `dims`.
 
-    With the others' parts a rank could compute the whole layer by itself.
+    `dims` are the dimensions to split. A rank that has all parts could compute the layer alone.
     """
     pieces = {
         name: tensor.chunk(world_size, dims[name]) if name in dims else [tensor] * world_size
@@ -77,9 +77,9 @@ def parts_of(drawn, world_size, dims):
 
 
 def fill(layer, weight, bias):
-    """Copy a rank's parts into its layer, whatever it calls them; return its parameters.
+    """Copy a rank's parts into its layer, whatever the names; return the layer's parameters.
 
-    Returns nothing where they have not the sizes of these parts.
+    The result is empty if the parameters do not have the sizes of the parts.
     """
     named = {}
     for param in layer.parameters():
@@ -93,12 +93,12 @@ def fill(layer, weight, bias):
 
 
 def pass_through(layer, weight, bias, inputs, upstream):
-    """Return what a rank's layer makes of these, forward and backward, in their dtype."""
+    """Return the results of a rank's layer, forward and backward, in the dtype of the weight."""
     named = fill(layer.to(weight.dtype), weight, bias)
     kept = {"elements": sum(param.numel() for param in layer.parameters()), "fits": bool(named)}
     if not named:
         return kept
-    dist.new_group()  # marks where the records of making and filling the layer end
+    dist.new_group()  # a mark: calls before it belong to creating and filling the layer
     leaf = inputs.clone().requires_grad_()
     outputs = tensor_of(layer(leaf), "what the layer's forward returns")
     kept |= {"outputs": outputs, "inputs": None, "weight": None, "bias": None}
@@ -115,7 +115,7 @@ def pass_through(layer, weight, bias, inputs, upstream):
 
 
 def probe_layers(rank, world_size, model_parallel, name, layers):
-    """Return what this rank's parts make, layer by layer."""
+    """Return the results of this rank's part of each layer."""
     seen = []
     for parts, options in layers[rank]:
         outputs, inputs = parts["weight"].shape
@@ -126,14 +126,14 @@ def probe_layers(rank, world_size, model_parallel, name, layers):
 
 
 def split_dims(name, *, gather_output=False, input_is_parallel=True, **_):
-    """Return of what each rank of a layer with these options has its own part, and along what."""
+    """Return which tensors are split in a layer with these options, and along which dimension."""
     if name == COLUMN:
         return {"weight": 0, "bias": 0} | ({} if gather_output else {"upstream": -1})
     return {"weight": 1} | ({"inputs": -1} if input_is_parallel else {})
 
 
 def run(ranks, name, world_size, cases):
-    """Run layers in a row, each of what was drawn and its options; return what was seen of each."""
+    """Run layers in turn, each a pair of drawn tensors and options; return each observation."""
     parts = [parts_of(drawn, world_size, split_dims(name, **options)) for drawn, options in cases]
     layers = [
         [(of_layer[rank], options) for of_layer, (_, options) in zip(parts, cases, strict=True)]
@@ -145,14 +145,14 @@ def run(ranks, name, world_size, cases):
 
 
 def check_elements(seen, wanted, what):
-    """Hold the sizes of each rank's parameters against those of its parts."""
+    """Check the sizes of each rank's parameters."""
     wrong = [rank for rank, kept in enumerate(seen) if not kept["fits"]]
     held = max([seen[rank]["elements"] for rank in wrong], default=0)
     check(
         not wrong,
         "state-not-sharded" if held > wanted else "differs-from-single-process",
-        f"the layer's parameters have {held} elements on a rank, in other sizes than those of its "
-        f"part, which is {what} ({wanted} elements)",
+        f"The layer's parameters have {held} elements on a rank, and do not have the sizes of its "
+        f"part. That part is {what} ({wanted} elements).",
         ranks=wrong,
         guide=GUIDE,
     )
@@ -162,7 +162,7 @@ def check_outputs(seen, expected, mistakes):
     assert_rank_by_rank(
         each(seen, lambda kept: kept["outputs"]),
         expected,
-        mistakes=[*(mistakes if len(seen) > 1 else []), unlike_linear("the layer's output")],
+        mistakes=[*(mistakes if len(seen) > 1 else []), unlike_linear("The layer's output")],
     )
 
 
@@ -181,11 +181,11 @@ def judge_column(seen, drawn, *, gather_output=False, bias=True):
     check_elements(
         seen,
         rows * (drawn["weight"].shape[1] + bias),
-        f"{rows} rows of the weight and what bias they have",
+        f"{rows} rows of the weight, and their bias if the layer has one",
     )
     parts = whole["outputs"].chunk(world_size, -1)
     if gather_output:
-        text = "with gather_output each rank still returns its own part of the outputs alone"
+        text = "With gather_output=True, each rank returns only its own part. Gather all outputs."
         rule = would_be(parts, "parameters-not-gathered", text, GUIDE)
         check_outputs(seen, [whole["outputs"]] * world_size, [rule])
     else:
@@ -204,7 +204,7 @@ def judge_row(seen, drawn, *, input_is_parallel=True, bias=True):
     check_elements(
         seen,
         len(drawn["weight"]) * (columns + bias),
-        f"{columns} columns of the weight and what bias it has",
+        f"{columns} columns of the weight, and the whole bias if the layer has one",
     )
     rules = row_output_mistakes(drawn, whole["outputs"], world_size)
     check_outputs(seen, [whole["outputs"]] * world_size, rules)
@@ -219,16 +219,16 @@ def judge_row(seen, drawn, *, input_is_parallel=True, bias=True):
 
 
 def check_row_bias(seen, whole):
-    """Hold the bias's gradient against the whole one, on every rank that has a bias."""
+    """Compare the bias's gradient with the full one, on every rank that has a bias."""
     hold(bias_left_behind(seen))
-    if not all(map(is_idle, seen)):  # one rank may have it for all
+    if not all(map(is_idle, seen)):  # a single rank may have it for all
         seen = each(seen, lambda kept: {**kept, "bias": whole} if is_idle(kept) else kept)
     rule = row_bias_mistake(whole, len(seen))
     check_gradient(seen, "bias", [whole] * len(seen), rule)
 
 
 def draw_cases(rng, world_size, outputs, inputs):
-    """Draw the layers of CASES: what is drawn, and the layer's options."""
+    """Draw the layers of CASES: tensors, and the layer's options."""
     return [(draw(rng, outputs, inputs, batch), {"bias": b}) for batch, b in CASES[world_size]]
 
 
@@ -241,9 +241,9 @@ def draw_in_two_precisions(rng, outputs, inputs, **options):
 @pytest.mark.parametrize("world_size", CASES)
 @exercise("phase2/ColumnParallelLinear", points=2)
 def test_a_column_parallel_layer_equals_its_part_of_the_whole(ranks, rng, world_size):
-    """Each rank's outputs and gradients are its part of nn.Linear's, the input's are whole."""
+    """Each rank has its part of nn.Linear's outputs and gradients, and the whole input's."""
     cases = draw_cases(rng, world_size, SPLIT, KEPT)
-    if world_size > 1:  # rank 0 has nothing to add to the gradient of the last layer's input
+    if world_size > 1:  # rank 0 contributes zeros to the gradient of the last layer's input
         cases[-1][0]["upstream"][..., : SPLIT // world_size] = 0
 
     for seen, (drawn, options) in zip(run(ranks, COLUMN, world_size, cases), cases, strict=True):
@@ -252,7 +252,7 @@ def test_a_column_parallel_layer_equals_its_part_of_the_whole(ranks, rng, world_
 
 @exercise("phase2/ColumnParallelLinear", points=1)
 def test_gathered_outputs_are_the_whole_layers(ranks, rng):
-    """With gather_output every rank has all outputs, and the gradients are still nn.Linear's."""
+    """With gather_output=True, every rank has all outputs, and the gradients equal nn.Linear's."""
     cases = draw_in_two_precisions(rng, SPLIT, KEPT, gather_output=True)
 
     for seen, (drawn, options) in zip(run(ranks, COLUMN, 4, cases), cases, strict=True):
@@ -261,7 +261,7 @@ def test_gathered_outputs_are_the_whole_layers(ranks, rng):
 
 @exercise("phase2/ColumnParallelLinear", points=0.5)
 def test_a_column_parallel_layer_sends_no_weights(ranks, rng):
-    """Forward and backward of a single vector move less than this rank's part of the weight."""
+    """Forward and backward of one sample send fewer bytes than a rank's part of the weight has."""
     drawn = draw(rng, WIDE, WIDE, ())
 
     [seen] = run(ranks, COLUMN, 2, [(drawn, {})])
@@ -282,7 +282,7 @@ def test_a_row_parallel_layer_equals_the_whole(ranks, rng, world_size):
 
 @exercise("phase2/RowParallelLinear", points=1)
 def test_a_whole_input_is_split_by_the_layer(ranks, rng):
-    """With input_is_parallel=False each rank takes its part, and the input's gradient is whole."""
+    """With input_is_parallel=False, each rank uses its part, and the input's gradient is whole."""
     cases = draw_in_two_precisions(rng, KEPT, SPLIT, input_is_parallel=False)
 
     for seen, (drawn, options) in zip(run(ranks, ROW, 4, cases), cases, strict=True):
@@ -291,7 +291,7 @@ def test_a_whole_input_is_split_by_the_layer(ranks, rng):
 
 @exercise("phase2/RowParallelLinear", points=0.5)
 def test_a_row_parallel_layer_sends_no_weights(ranks, rng):
-    """Forward and backward of a single vector move less than this rank's part of the weight."""
+    """Forward and backward of one sample send fewer bytes than a rank's part of the weight has."""
     drawn = draw(rng, WIDE, WIDE, ())
 
     [seen] = run(ranks, ROW, 2, [(drawn, {})])

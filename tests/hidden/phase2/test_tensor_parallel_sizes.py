@@ -1,4 +1,4 @@
-"""Linear layers in parts: which sizes can be split, which can not, and how a new layer begins."""
+"""Linear layers split over N ranks: the sizes that are refused, and the weights of new layers."""
 
 from functools import partial
 
@@ -15,16 +15,16 @@ from gradsync.probes.returned import tensor_of
 from gradsync.testing import exercise, hold
 
 GUIDE = "Tensor parallelism"
-GATHERED = "The parts are gathered in the order of their ranks, on every rank"
+GATHERED = "Gather the parts in the order of the ranks, on every rank."
 SUMMED = (
-    "What every rank holds whole, as a bias that is added to a sum, has to begin the same on all "
-    "of them"
+    "A parameter that every rank has as a whole, such as a bias added to a sum, must start with "
+    "the same values on all ranks."
 )
 
 
 @exercise("phase2/ColumnParallelLinear", points=0.25)
-def test_outputs_that_do_not_divide_are_refused(ranks):
-    """out_features that N does not divide are a ValueError; in_features need not divide."""
+def test_outputs_that_cannot_be_split_evenly_are_refused(ranks):
+    """out_features that N does not divide raise a ValueError; in_features may be any number."""
 
     def probe(model_parallel, cases):
         return answers(model_parallel.ColumnParallelLinear, cases)
@@ -33,8 +33,8 @@ def test_outputs_that_do_not_divide_are_refused(ranks):
 
 
 @exercise("phase2/ColumnParallelLinear", points=0.25)
-def test_a_new_column_parallel_layer_begins_with_random_weights(ranks):
-    """A new layer has random weights, and all ranks gather the same outputs from it."""
+def test_a_new_column_parallel_layer_starts_with_random_weights(ranks):
+    """A new layer has random weights, and gathers the same outputs on all ranks."""
 
     def probe(rank, model_parallel):
         return beginning(model_parallel.ColumnParallelLinear, rank, gather_output=True)
@@ -47,8 +47,8 @@ def test_a_new_column_parallel_layer_begins_with_random_weights(ranks):
 
 
 @exercise("phase2/RowParallelLinear", points=0.25)
-def test_inputs_that_do_not_divide_are_refused(ranks):
-    """in_features that N does not divide are a ValueError; out_features need not divide."""
+def test_inputs_that_cannot_be_split_evenly_are_refused(ranks):
+    """in_features that N does not divide raise a ValueError; out_features may be any number."""
 
     def probe(model_parallel, cases):
         return answers(model_parallel.RowParallelLinear, cases)
@@ -57,7 +57,7 @@ def test_inputs_that_do_not_divide_are_refused(ranks):
 
 
 @exercise("phase2/RowParallelLinear", points=0.25)
-def test_a_new_row_parallel_layer_begins_with_random_weights(ranks):
+def test_a_new_row_parallel_layer_starts_with_random_weights(ranks):
     """A new layer has random weights, and the same bias on every rank."""
 
     def probe(rank, model_parallel):
@@ -70,19 +70,19 @@ def test_a_new_row_parallel_layer_begins_with_random_weights(ranks):
 
 
 def answers(layer_class, cases):
-    """Return the error that making each of these layers ends in, None for one that is made."""
-    told = []
+    """Return the error raised by the constructor of each of these layers, or None."""
+    errors = []
     for inputs, outputs in cases:
         error = raised(partial(layer_class, inputs, outputs))
-        kind = ValueError if isinstance(error, ValueError) else type(error)  # or one made of it
-        told.append(f"{kind.__name__}: {error}" if error else None)
-    return told
+        kind = ValueError if isinstance(error, ValueError) else type(error)  # subclasses count too
+        errors.append(f"{kind.__name__}: {error}" if error else None)
+    return errors
 
 
 def beginning(layer_class, rank, **options):
-    """Return what a new layer makes of ones, and its weight, under a seed of the rank's own."""
+    """Return a new layer's outputs for ones, and its weight, with a different seed on each rank."""
     torch.manual_seed(rank)
-    torch.set_deterministic_debug_mode("error")  # memory that nobody wrote to is full of NaN
+    torch.set_deterministic_debug_mode("error")  # fills uninitialised memory with NaN
     layer = layer_class(4, 6, **options)
     torch.set_deterministic_debug_mode("default")
     weight = max(layer.parameters(), key=torch.numel)

@@ -1,4 +1,4 @@
-"""Training without interruption: as in phase 1, and in microbatches."""
+"""Training without interruption: as in phase 1, and with microbatches."""
 
 from functools import partial
 
@@ -38,14 +38,16 @@ from gradsync.testing import (
     exercise,
     hold,
 )
+from gradsync.text import listed
 
 SAMPLER, STEP, GUIDE = "Resumable shares", "Gradient accumulation", "Resuming"
 
 
 def probe_train(rank, world_size, trainer, data, seeds, evaluating=False, **options):
-    """Train on `data` a model of its own seed, perhaps in evaluation mode; say what came of it.
+    """Train a model on `data`, with this rank's seed; return a description of the training.
 
-    `orders` are those of the submission's own sampler.
+    If `evaluating`, the model starts in evaluation mode. `orders` are those of the submission's
+    own sampler.
     """
     info, model = Info(rank, world_size), Classifier(seeds[rank]).train(not evaluating)
     seen = spied_training(trainer.train, info, model, data, **options)
@@ -54,7 +56,7 @@ def probe_train(rank, world_size, trainer, data, seeds, evaluating=False, **opti
 
 
 def train_in_turn(ranks, world_size, *calls):
-    """Train once for each of these options, in the same processes; return what each came to."""
+    """Train once for each of these options, in the same processes; return each observation."""
 
     def probe(rank, world_size, trainer):
         return [probe_train(rank, world_size, trainer, **options) for options in calls]
@@ -65,10 +67,10 @@ def train_in_turn(ranks, world_size, *calls):
 
 
 @exercise("phase2/train", points=0.75)
-def test_every_epoch_goes_its_own_way_over_the_ranks_shares(ranks, rng):
-    """In training mode, on its share, in another order in another epoch, and with another seed."""
+def test_every_epoch_uses_the_ranks_shares_in_a_new_order(ranks, rng):
+    """Each rank trains in training mode on its share, in a new order for each epoch and seed."""
     data = draw_samples(rng, 41), draw_samples(rng, 4)
-    # The last batch is smaller, of 5; the model comes in evaluation mode.
+    # The last batch has 5 samples; the model starts in evaluation mode.
     options = {"data": data, "seeds": [1, 1], "batch_size": 16, "evaluating": True}
     twice, once = {**options, "epochs": 2, "seed": 0}, {**options, "epochs": 1}
 
@@ -82,8 +84,8 @@ def test_every_epoch_goes_its_own_way_over_the_ranks_shares(ranks, rng):
 
 
 @exercise("phase2/train", points=0.75)
-def test_ranks_that_start_apart_end_as_one_process(ranks, rng):
-    """From rank 0's weights, an epoch a step on all samples, it ends where one process would."""
+def test_ranks_with_different_weights_train_like_one_process(ranks, rng):
+    """Training starts with rank 0's weights, and its final weights equal those of one process."""
     data, seeds = (draw_samples(rng, 12), draw_samples(rng, 6)), [11, 5, 6]
 
     seen = ranks(probe_train, 3, data=data, seeds=by_rank(seeds), epochs=3, batch_size=4)
@@ -116,8 +118,8 @@ def test_ranks_that_start_apart_end_as_one_process(ranks, rng):
 
 @exercise("phase2/train", points=0.75)
 def test_the_history_has_the_numbers_of_each_epoch(ranks, rng):
-    """An entry an epoch, with the mean train loss, and the val numbers after the training."""
-    # To train, 5 a rank, in batches of 4 and of 1; to validate, 4 on one rank, 3 on the other.
+    """Each epoch has an entry with its mean train loss, and the val numbers after its training."""
+    # Training: 5 samples per rank, in batches of 4 and 1. Validation: 4 and 3 samples.
     data = draw_samples(rng, 10), draw_samples(rng, 7)
 
     seen = ranks(probe_train, 2, data=data, seeds=[11, 11], epochs=3, batch_size=4)
@@ -133,8 +135,8 @@ def test_the_history_has_the_numbers_of_each_epoch(ranks, rng):
 
 
 @exercise("phase2/train", points=0.25)
-def test_rank_0_alone_prints(ranks, rng):
-    """Rank 0 prints a line an epoch, the others nothing."""
+def test_only_rank_0_prints(ranks, rng):
+    """Rank 0 prints a line for each epoch, and the other ranks print nothing."""
     data = draw_samples(rng, 8), draw_samples(rng, 6)
 
     seen = ranks(probe_train, 2, data=data, seeds=[1, 1], epochs=3, batch_size=4)
@@ -144,9 +146,9 @@ def test_rank_0_alone_prints(ranks, rng):
 
 @pytest.mark.parametrize(("world_size", "parts"), [(2, 3), (1, 4)])
 @exercise("phase2/train", points=1)
-def test_microbatches_change_nothing_but_the_memory(ranks, rng, world_size, parts):
-    """With accumulation a batch comes in parts, and training ends as it does without."""
-    data = draw_samples(rng, 6 * world_size), draw_samples(rng, 4)  # in batches of 4 and of 2
+def test_microbatches_do_not_change_the_result(ranks, rng, world_size, parts):
+    """Training with accumulation_steps uses microbatches, and ends with the same weights."""
+    data = draw_samples(rng, 6 * world_size), draw_samples(rng, 4)  # in batches of 4 and 2
     options = {"data": data, "seeds": [11, 11], "epochs": 2, "batch_size": 4}
 
     in_parts = {**options, "accumulation_steps": parts}
@@ -159,7 +161,7 @@ def test_microbatches_change_nothing_but_the_memory(ranks, rng, world_size, part
         plain[0]["weights"],
         mistakes=[
             differs_from_one_process(
-                STEP, f"batches of 4 samples, and of 2, taken in {parts} microbatches"
+                STEP, f"batches of 4 and 2 samples, each in {parts} microbatches"
             )
         ],
     )
@@ -168,21 +170,21 @@ def test_microbatches_change_nothing_but_the_memory(ranks, rng, world_size, part
     check(
         all(close(own, right) for own in losses),
         "microbatch-mean-unweighted",
-        f"`train_loss` with {parts} microbatches a batch, {losses[0]} by epoch, is not what it is "
-        "without: microbatches weigh by their samples",
+        f"`train_loss` with {parts} microbatches per batch, {listed(losses[0])} by epoch, differs "
+        "from `train_loss` without them. Weight each microbatch by its samples.",
         guide=STEP,
     )
     hold_even(seen, parts)
 
 
 def hold_sizes(plain, seen, parts):
-    """Hold how many samples the model was trained on at once, without and with microbatches."""
+    """Check how many samples the model trains on at once, with and without microbatches."""
     whole, most = ([max(value["sizes"], default=0) for value in run] for run in (plain, seen))
     idle = [rank for rank, size in enumerate(most) if size == 0]
     check(
         not idle,
         "does-not-learn",
-        "train returned without having run the model on a single sample",
+        "train returned without running the model on any sample.",
         ranks=idle,
         guide=GUIDE,
     )
@@ -190,9 +192,9 @@ def hold_sizes(plain, seen, parts):
     check(
         not large,
         "accumulation-ignored",
-        f"with batches of 4 samples in {parts} microbatches the model is trained on "
-        f"{max(most)} samples at once: the parts are to be of equal size, or nearly, "
-        f"so that each takes 1/{parts} of the memory",
+        f"With batches of 4 samples in {parts} microbatches, the model is trained on {max(most)} "
+        "samples at once. The sizes of the microbatches must differ by at most one, so that each "
+        f"needs about 1/{parts} of the memory.",
         ranks=large,
         guide=STEP,
     )
@@ -200,31 +202,31 @@ def hold_sizes(plain, seen, parts):
     check(
         not other,
         "wrong-signature",
-        f"called without `accumulation_steps`, train takes {whole} samples at a time, by rank, of "
-        "batches of 4: its default is 1, the whole batch at once",
+        f"Without `accumulation_steps`, train uses {listed(whole)} samples at once (by rank), with "
+        "batches of 4. The default must be 1: the whole batch at once.",
         ranks=other,
         guide=STEP,
     )
 
 
 def hold_even(seen, parts):
-    """Hold the sizes of the microbatches; each of 2 epochs has a batch of 4 and one of 2."""
+    """Check the sizes of the microbatches; each of 2 epochs has a batch of 4 and one of 2."""
     counts = [min(parts, 4), min(parts, 2)] * 2
     uneven = [rank for rank, value in enumerate(seen) if not are_even(value["sizes"], counts)]
     check(
         not uneven,
         "accumulation-ignored",
-        f"with batches of 4 and of 2 samples and accumulation_steps={parts} the model is trained "
-        f"on {seen[uneven[0]]['sizes'] if uneven else []} samples at a time: each batch should "
-        "come in that many microbatches, of sizes that differ by at most one, or in as many as it "
-        "has samples",
+        f"With batches of 4 and 2 samples and accumulation_steps={parts}, the model is trained on "
+        f"{seen[uneven[0]]['sizes'] if uneven else []} samples at a time. Split each batch into "
+        "that many microbatches, or into as many as it has samples, of sizes that differ by at "
+        "most one.",
         ranks=uneven,
         guide=STEP,
     )
 
 
 def are_even(sizes, counts):
-    """Tell whether sizes are those of so many microbatches for each batch, differing by one."""
+    """Tell whether each batch is split into its number of parts, of sizes that differ by one."""
     left = list(sizes)
     batches = [[left.pop(0) for _ in range(min(count, len(left)))] for count in counts]
     return not left and all(batch and max(batch) - min(batch) <= 1 for batch in batches)

@@ -1,4 +1,4 @@
-"""The file that a training leaves to go on from: who writes it, how, and how it is read."""
+"""The file from which a training resumes: which rank writes it, how, and how it is read."""
 
 import os
 from pathlib import Path
@@ -15,12 +15,12 @@ from gradsync.probes.training import TIME_TO_END
 from gradsync.testing import check, exercise
 
 GUIDE = "Resuming"
-LIMIT = 20 + TIME_TO_END  # seconds for a run in which train raises: it may look for lost ranks
-WIDTH = 3000  # of the hidden layer: the model's file has 190 kB, and a batch few bytes
+LIMIT = 20 + TIME_TO_END  # seconds for a run in which train raises: it may search for lost ranks
+WIDTH = 3000  # of the hidden layer: the model's file has 190 kB, but a batch only a few bytes
 
 
-def go(trainer, rank, world_size, epochs):
-    """Train a large model on few samples, a step an epoch, with a file."""
+def run_training(trainer, rank, world_size, epochs):
+    """Train a large model on few samples, one step per epoch, with a file."""
     seed_weights(0)
     model = nn.Sequential(nn.Linear(4, WIDTH), nn.Linear(WIDTH, 3)).double()
     data = TensorDataset(torch.rand(6, 4).double(), torch.tensor([0, 1, 2, 0, 1, 2]))
@@ -29,42 +29,43 @@ def go(trainer, rank, world_size, epochs):
 
 
 @exercise("phase2/train", points=0.25)
-def test_rank_0_alone_writes(ranks):
-    """The other ranks write nothing, and the file is there in the end."""
+def test_only_rank_0_writes(ranks):
+    """Only rank 0 writes the file of `resume_from`, and it exists after the training."""
 
     def probe(rank, world_size, trainer):
-        if rank != 0:  # a write by another rank runs into this limit
+        if rank != 0:  # a write by another rank exceeds this limit
             limit_writes(20_000)
-        go(trainer, rank, world_size, epochs=2)
+        run_training(trainer, rank, world_size, epochs=2)
         return os.path.exists("there.pt")
 
     seen = ranks(probe, 2, mistakes=[writes_too(GUIDE)])
 
-    hold_kept(seen[0])
+    hold_exists(seen[0])
 
 
-def hold_kept(is_there):
+def hold_exists(exists):
     check(
-        is_there,
+        exists,
         "resume-lost",
-        "after a training with `resume_from` there is no file at that path",
+        "After a training with `resume_from`, there is no file at that path. Save the training "
+        "there at least once in each epoch.",
         guide=GUIDE,
     )
 
 
 @exercise("phase2/train", points=0.25)
-def test_a_crash_midway_leaves_the_former_file(ranks):
-    """The file from before is there until the new one is, also when the disk fills up."""
+def test_a_failed_write_keeps_the_old_file(ranks):
+    """The old file stays until the new one is complete, also if the disk is full."""
 
     def probe(trainer):
-        go(trainer, 0, 1, epochs=1)
+        run_training(trainer, 0, 1, epochs=1)
         here = Path.cwd() / "there.pt"
         former, changes = here.exists(), file_changes()
-        go(trainer, 0, 1, epochs=2)
+        run_training(trainer, 0, 1, epochs=2)
         gone = former and any(path == here and done in HARMS for done, path in changes)
         before = Path("there.pt").read_bytes() if os.path.exists("there.pt") else None
         limit_writes(20_000)
-        raised(lambda: go(trainer, 0, 1, epochs=3))  # how a full disk is told is not judged
+        raised(lambda: run_training(trainer, 0, 1, epochs=3))  # any error, or none, is accepted
         after = Path("there.pt")
         return [gone, before is not None and after.exists() and after.read_bytes() == before]
 
@@ -73,18 +74,18 @@ def test_a_crash_midway_leaves_the_former_file(ranks):
     check(
         not gone,
         "not-atomic",
-        "train takes the former file of `resume_from` away, or empties it, before the new one is "
-        "in its place: killed in between, it leaves nothing to go on from. The complete new file "
-        "has to take the former's place in one go",
+        "train deletes or empties the old file of `resume_from` before the new one is in its "
+        "place. If it is killed in between, there is no file to resume from. Complete the new file "
+        "first, and then replace the old one in one atomic step.",
         ranks=[0],
         guide=GUIDE,
     )
     check(
         same,
         "not-atomic",
-        "writing the file of `resume_from` broke off halfway, as on a full disk, and the one from "
-        "the epoch before is lost: now there is nothing to go on from. The former file has to stay "
-        "until the new one is complete",
+        "Writing the file of `resume_from` failed halfway, as on a full disk, and the file of the "
+        "epoch before is lost. Then there is no file to resume from. Keep the old file until the "
+        "new one is complete.",
         ranks=[0],
         guide=GUIDE,
     )
@@ -92,25 +93,25 @@ def test_a_crash_midway_leaves_the_former_file(ranks):
 
 @exercise("phase2/train", points=0.25)
 def test_code_in_the_file_is_not_run(ranks):
-    """A file with code in it is not run."""
+    """Code in the file of `resume_from` is not run."""
 
     def probe(trainer, files):
-        go(trainer, 0, 1, epochs=1)
+        run_training(trainer, 0, 1, epochs=1)
         kept = os.path.exists("there.pt")
         for content in files:
             Path("there.pt").write_bytes(content)
-            raised(lambda: go(trainer, 0, 1, epochs=1))  # refusing it is right
+            raised(lambda: run_training(trainer, 0, 1, epochs=1))  # refusing the file is right
         return [kept, os.path.exists("ran")]
 
     files = files_with_code({"model": {}, "epoch": 1})
     [[kept, ran]] = ranks(probe, 1, timeout=LIMIT * len(files), files=files)
 
-    hold_kept(kept)
+    hold_exists(kept)
     check(
         ran is False,
         "unsafe-load",
-        "train ran code that was in the file of `resume_from`: a file from elsewhere could do "
-        "anything. Only tensors and plain values may be read",
+        "train ran code from the file of `resume_from`. A file from another source could do "
+        "anything. Load it with weights_only=True.",
         ranks=[0],
         guide=GUIDE,
     )

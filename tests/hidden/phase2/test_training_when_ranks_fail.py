@@ -1,4 +1,4 @@
-"""Training in which a rank dies, or comes too late: how it ends, and what can be gone on from."""
+"""Training in which a rank dies or is late: how it ends, and whether it can be resumed."""
 
 import os
 import re
@@ -21,41 +21,41 @@ from gradsync.probes.seeding import seed_weights
 from gradsync.probes.training import TIME_TO_END
 from gradsync.records import Diagnosis
 from gradsync.testing import check, exercise, hold
-from gradsync.text import ranks_text
+from gradsync.text import full_stop, ranks_text
 
 GUIDE = "When a rank dies"
-RANKS, EPOCHS, STEPS = 3, 2, 5  # steps of an epoch, in batches of one sample a rank
+RANKS, EPOCHS, STEPS = 3, 2, 5  # steps per epoch, in batches of one sample per rank
 SAMPLES = RANKS * STEPS
 FILE = "progress.pt"
-GROUP_LIMIT = 4.0  # seconds that ranks wait for one that is late; sends and receives, at least
-LATE_LIMIT = 0.2  # the same once all have come to the step that one is late for
+GROUP_LIMIT = 4.0  # seconds that ranks wait for a late rank, at least in sends and receives
+LATE_LIMIT = 0.2  # the same after all ranks have reached the step in which one is late
 SHOWN = 200  # characters of an error
 HAPPENED = {False: "was killed in the middle of training", True: "was later than the timeout"}
 LIMIT = 2 * TIME_TO_END + 3 * GROUP_LIMIT  # seconds for a run: a late rank ends after the others
 
 
 class Net(nn.Module):
-    """Notes its weights and samples at each step; meets its fate before one of them."""
+    """A model that records its weights and samples at each step, and calls `fault` before one."""
 
-    def __init__(self, seed, at, fate):
+    def __init__(self, seed, at, fault):
         super().__init__()
         seed_weights(seed)
         self.layer = nn.Linear(4, 3).double()
         self.weights, self.trained = [], []
-        self.at, self.fate = at, fate
+        self.at, self.fault = at, fault
 
     def forward(self, inputs):
         if self.training:
             if len(self.trained) == self.at:
-                self.fate()
+                self.fault()
             self.trained += inputs[:, 0].tolist()
             self.weights.append(self.layer.weight.detach().clone())
         return self.layer(inputs)
 
 
-def go(train, info, data, path, *, seed=1, at=None, fate=None):
-    """Call `train` with a model of its own; say what it came to."""
-    model = Net(seed, at, fate)
+def run_training(train, info, data, path, *, seed=1, at=None, fault=None):
+    """Call `train` with a new model; return a description of the training."""
+    model = Net(seed, at, fault)
     sets = [TensorDataset(torch.from_numpy(x), torch.from_numpy(y)) for x, y in data]
     options = {"epochs": EPOCHS, "batch_size": 1, "lr": 0.1, "resume_from": path}
     with printed():
@@ -69,46 +69,46 @@ def go(train, info, data, path, *, seed=1, at=None, fate=None):
 
 
 def draw(rng, first=0):
-    """Return the inputs of a run that loses a rank, `first` or a later one, in its last epoch."""
+    """Return the inputs of a run that loses a rank (at least `first`) in its last epoch."""
     data = [(rng.standard_normal((n, 4)), rng.integers(0, 3, n)) for n in (SAMPLES, 5)]
     at = int(rng.integers(STEPS + 1, EPOCHS * STEPS))
     return {"data": data, "at": at, "lost": int(rng.integers(first, RANKS))}
 
 
 def probe_fault(rank, world_size, trainer, data, at, lost, *, late):
-    """Train with a file until a rank is lost; say how it ended, and what is in the file then."""
-    limit = timedelta(seconds=GROUP_LIMIT)  # what is set later holds for collectives alone
+    """Train with a file until a rank is lost; return how it ended, and the file's content."""
+    limit = timedelta(seconds=GROUP_LIMIT)  # a limit set later is used for collectives only
     place = {"store": dist.FileStore("store", world_size), "rank": rank, "world_size": world_size}
     dist.init_process_group("gloo", timeout=limit, **place)
 
     def be_late():
-        for group in list(dist.distributed_c10d._world.pg_map):  # those of its own, too
+        for group in list(dist.distributed_c10d._world.pg_map):  # also groups that train created
             dist.distributed_c10d._set_pg_timeout(timedelta(seconds=LATE_LIMIT), group)
         while rank == lost and len(list(Path().glob("ended-*"))) < world_size - 1:
-            time.sleep(0.01)  # later than any timeout of the others
+            time.sleep(0.01)  # longer than any timeout of the other ranks
 
     def be_killed():
         if rank == lost:
             until = time.monotonic() + GROUP_LIMIT
             while time.monotonic() < until and len(list(Path().glob("reached-*"))) < world_size:
-                time.sleep(0.01)  # none of the others is in the step before any more
+                time.sleep(0.01)  # until no other rank is in the step before
             os.kill(process, signal.SIGKILL)
 
-    def meet_it():
+    def fault():
         reached.append(at)
         Path(f"reached-{rank}").touch()
         (be_late if late else be_killed)()
 
-    process, train, said, kind, reached = os.getpid(), trainer.train, None, None, []
+    process, train, messages, kind, reached = os.getpid(), trainer.train, None, None, []
     try:
-        go(train, Info(rank, world_size), data, FILE, at=at, fate=meet_it)
+        run_training(train, Info(rank, world_size), data, FILE, at=at, fault=fault)
     except NotImplementedError:
         raise
-    except BaseException as error:  # SystemExit, too
-        said, kind = words(error), kind_of(error)
+    except BaseException as error:  # also SystemExit
+        messages, kind = messages_of(error), kind_of(error)
     Path(f"ended-{rank}").touch()
     content = Path(FILE).read_bytes() if Path(FILE).exists() else None
-    return {"said": said, "kind": kind, "content": content, "reached": bool(reached)}
+    return {"messages": messages, "kind": kind, "content": content, "reached": bool(reached)}
 
 
 def kind_of(error):
@@ -116,31 +116,35 @@ def kind_of(error):
     return "RuntimeError" if isinstance(error, RuntimeError) else type(error).__name__
 
 
-def words(error):
-    """Return what an error says, and those behind it; None for one that tells of success."""
+def messages_of(error):
+    """Return the messages of an error and its causes; None for an exit that means success."""
     if isinstance(error, SystemExit) and error.code in (None, 0):
         return None
-    said = []
+    messages = []
     while error is not None:
-        said += [str(error), *getattr(error, "__notes__", [])]
+        messages += [str(error), *getattr(error, "__notes__", [])]
         error = error.__cause__ or error.__context__
-    return said
+    return messages
 
 
 def probe_again(rank, world_size, trainer, data, content, pause):
-    """Train undisturbed, but for one rank's pause, and then from a file that was left."""
+    """Train without a fault, except for a pause of one rank, and then resume from a file."""
     info, train = Info(rank, world_size), trainer.train
-    whole = go(train, info, data, None, at=STEPS, fate=lambda: time.sleep(pause * (rank == 1)))
+
+    def fault():
+        time.sleep(pause * (rank == 1))
+
+    whole = run_training(train, info, data, None, at=STEPS, fault=fault)
     part = Path(f"{rank}.part")
     part.write_bytes(content)
-    part.replace(FILE)  # all ranks bring the same
-    return {"whole": whole, "second": go(train, info, data, FILE, seed=2)}
+    part.replace(FILE)  # each rank writes the same content
+    return {"whole": whole, "second": run_training(train, info, data, FILE, seed=2)}
 
 
 @exercise("phase2/train", points=1.25)
-def test_after_a_rank_is_killed_training_ends_and_can_be_gone_on_with(ranks, rng):
-    """A rank is killed: the others end with an error, and a new run ends as if undisturbed."""
-    inputs = draw(rng, first=1)  # rank 0, which writes the file, may yet spoil it
+def test_after_a_rank_is_killed_training_ends_and_can_be_resumed(ranks, rng):
+    """If a rank is killed, the others end with an error, and a new run resumes correctly."""
+    inputs = draw(rng, first=1)  # if rank 0 is killed while it writes, the file may be damaged
 
     seen = lose(ranks, inputs, late=False)
 
@@ -150,7 +154,7 @@ def test_after_a_rank_is_killed_training_ends_and_can_be_gone_on_with(ranks, rng
 
 @exercise("phase2/train", points=1)
 def test_a_rank_that_is_seconds_late_ends_training_and_a_short_delay_does_not(ranks, rng):
-    """A rank is later than the group's timeout: all end with an error; a short delay harms none."""
+    """If a rank is later than the timeout, all end with an error; a short delay is no problem."""
     inputs = draw(rng)
 
     seen = lose(ranks, inputs, late=True)
@@ -162,7 +166,7 @@ def test_a_rank_that_is_seconds_late_ends_training_and_a_short_delay_does_not(ra
 @pytest.mark.parametrize("late", [False, True], ids=["killed", "late"])
 @exercise("phase2/train", points=1)
 def test_the_error_names_the_rank_that_was_lost(ranks, rng, late):
-    """When a rank is killed or late, the others end with a RuntimeError that names that rank."""
+    """If a rank is killed or late, the others end with a RuntimeError that names that rank."""
     inputs = draw(rng)
     lost = inputs["lost"]
 
@@ -171,20 +175,20 @@ def test_the_error_names_the_rank_that_was_lost(ranks, rng, late):
     what = HAPPENED[late]
     hold_ended(seen, lost, what)
     others = [rank for rank in seen.answered if rank != lost]
-    named = {rank: numbers_of_ranks(seen[rank]["said"]) for rank in others}
+    named = {rank: numbers_of_ranks(seen[rank]["messages"]) for rank in others}
     texts = "; ".join(
         f"the error of rank {rank} names {ranks_text(found) if found else 'no rank'}"
         for rank, found in named.items()
     )
     wrong = [rank for rank, found in named.items() if lost not in found]
     if not any(found <= {rank, lost} for rank, found in named.items()):
-        wrong = others  # a slow machine may have one rank take another for lost, but not all
+        wrong = others  # on a slow machine, one rank may report another as lost, but not all may
     check_that(
         not wrong,
         "rank-not-named",
-        f"rank {lost} {what}: {texts}. The error of each other rank should contain "
-        f'"rank {lost}" and name no rank that is still alive, except the one that raises it: '
-        "whoever reads the error looks at that rank first",
+        f"Rank {lost} {what}, but {texts}. The error of each other rank must contain "
+        f'"rank {lost}", and name no rank that is alive, except the one that raises it: readers '
+        "of the error look at the named rank first.",
         wrong,
     )
     other = [rank for rank in others if seen[rank]["kind"] != "RuntimeError"]
@@ -192,8 +196,8 @@ def test_the_error_names_the_rank_that_was_lost(ranks, rng, late):
     check_that(
         not other,
         "wrong-signature",
-        f"rank {lost} {what}, and train ends with {kinds} on {ranks_text(other)}: "
-        "a RuntimeError is expected",
+        f"Rank {lost} {what}, and train ends with {kinds} on {ranks_text(other)}. Raise a "
+        "RuntimeError.",
         other,
     )
 
@@ -206,8 +210,8 @@ def lose(ranks, inputs, *, late):
         if failure is None or failure.status != "timeout":
             return None
         text = (
-            f"rank {lost} {HAPPENED[late]}, and the other ranks did not end within "
-            f"{TIME_TO_END:g} s: {failure.diagnosis.explanation}"
+            f"Rank {lost} {HAPPENED[late]}, and the other ranks did not end within "
+            f"{TIME_TO_END:g} s. {failure.diagnosis.explanation}"
         )
         ranks, where = failure.diagnosis.ranks, failure.diagnosis.where
         return Diagnosis("hangs-after-a-fault", ranks, text, where, GUIDE)
@@ -219,40 +223,40 @@ def lose(ranks, inputs, *, late):
 
 
 def check_that(holds, code, text, ranks=()):
-    check(holds, code, f"{text}", ranks=ranks, guide=GUIDE)
+    check(holds, code, text, ranks=ranks, guide=GUIDE)
 
 
 def hold_ended(seen, lost, what):
-    """Check that every rank that lives ended with an error, and not before it had cause to."""
+    """Check that every rank that is alive ended with an error, and only after the fault."""
     early = [rank for rank in seen.answered if not seen[rank]["reached"]]
-    reason = next((text for rank in early for text in seen[rank]["said"] or () if text), None)
+    reason = next((text for rank in early for text in seen[rank]["messages"] or () if text), None)
     check_that(
         lost not in early,
         "exception" if reason else "samples-missing",
-        f"rank {lost} was to be lost in the second of {EPOCHS} epochs, but on {ranks_text(early)} "
-        "training had ended by then"
-        + (f", with an error: {reason[:SHOWN]}" if reason else ": steps are missing"),
+        f"Training ended on {ranks_text(early)} before rank {lost} was lost, in the second of "
+        f"{EPOCHS} epochs. "
+        + (full_stop(f"The error is: {reason[:SHOWN]}") if reason else "Steps are missing."),
         early,
     )
-    calm = [rank for rank in seen.answered if seen[rank]["said"] is None]
+    calm = [rank for rank in seen.answered if seen[rank]["messages"] is None]
     check_that(
         not calm,
         "error-swallowed",
-        f"rank {lost} {what}, and on {ranks_text(calm)} train ended without an error, as if the "
-        "model were trained: the launcher then takes the job for done. Steps without all ranks "
-        "are not those that were asked for; end with an error",
+        f"Rank {lost} {what}, but train ended without an error on {ranks_text(calm)}, so the "
+        "launcher regards the job as finished. Training without all ranks is not what was asked "
+        "for. End with an error.",
         calm,
     )
 
 
 def hold_resumed(ranks, inputs, seen, pause=0.0):
-    """Check that a new run, from the file that was left, ends as one that nothing happened to."""
+    """Check that a new run, resumed from the file, ends like a run without a fault."""
     content = seen[seen.answered[0]]["content"]
     check_that(
         content,
         "resume-lost",
-        "training broke off in its second epoch, and there is no file at the path of "
-        "`resume_from` to go on from",
+        "Training ended in its second epoch, and there is no file at the path of `resume_from`. "
+        "Save the training there at least once in each epoch.",
     )
 
     again = ranks(probe_again, RANKS, data=inputs["data"], content=content, pause=pause)
@@ -268,14 +272,14 @@ def hold_resumed(ranks, inputs, seen, pause=0.0):
         check_that(
             sorted(sample for own in taken for sample in own[steps]) == list(range(SAMPLES)),
             "samples-repeated",
-            f"before and after the interruption together, epoch {epoch} does not go over each "
-            "sample once",
+            f"Before and after the interruption together, epoch {epoch} does not use each sample "
+            "once. Resume at the position that is in the file.",
             range(RANKS),
         )
 
 
 def numbers_of_ranks(texts):
-    """Return the ranks whose numbers stand after "rank" or "ranks": 0 and 2 in "ranks 0, 2"."""
+    """Return the ranks whose numbers follow "rank" or "ranks": 0 and 2 in "ranks 0, 2"."""
     numbers = r"\d+(?:(?:\s*[,&]\s*|\s+and\s+)\d+)*"
     found = re.findall(rf"rank(?:s|\(s\))?\W{{0,4}}({numbers})", " ".join(texts).lower())
     numbers = {int(number) for group in found for number in re.findall(r"\d+", group)}
