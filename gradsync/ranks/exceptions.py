@@ -215,7 +215,7 @@ def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, 
         text = f"{error.message}: {asked}"
         return "error", "wrong-signature", text, None
     if error.type in ("SystemExit", "KeyboardInterrupt"):
-        text = f"{who} ended itself with {error.type}({error.code})"
+        text = f"{who} ended {_itself(ranks)} with {error.type}({error.code})"
         return "crashed", "rank-crashed", text, error.where
     if error.out_of_memory or "DefaultCPUAllocator: can't allocate memory" in error.message:
         return "crashed", "out-of-memory", f"{who} ran out of memory ({said})", error.where
@@ -230,6 +230,10 @@ def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, 
         text = f"what came back can't be used ({said}){''.join(hints[:1])}"
         return "error", "wrong-signature", text, None
     return "error", "exception", f"{who} raised {said}", error.where
+
+
+def _itself(ranks: tuple[int, ...]) -> str:
+    return "itself" if len(ranks) == 1 else "themselves"
 
 
 def _hint(error: Raised) -> str:

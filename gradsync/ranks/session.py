@@ -133,7 +133,9 @@ class Session:
         try:
             body = pickles.pack(dict, {name: value})
         except Exception as error:  # noqa: BLE001 - whatever a value's own pickling raises
-            raise TypeError(f"{name} goes to other processes, and can't: {error}") from None
+            raise TypeError(
+                f"{name} can't be sent to the ranks, which are other processes: {error}"
+            ) from None
         self._everywhere("push", body)
 
     def pull(self, name: str) -> list[dict[str, Any]]:

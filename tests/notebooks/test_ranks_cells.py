@@ -278,7 +278,10 @@ def test_ranks_of_another_number_are_others(run):
     ("line", "answer"),
     [
         ("%%ranks", "say how many ranks: %%ranks 4"),
-        ("%%ranks four", "invalid int value: 'four'"),
+        ("%%ranks four", "invalid int value: 'four'. Use it as %%ranks NUMBER [--rank LIST]"),
+        ("%%ranks 4 --rnk 1", "unrecognized arguments: --rnk 1. Use it as %%ranks NUMBER"),
+        ('%%ranks 4 "', '4 ": No closing quotation'),
+        ("%%ranks 4 --rank 3-1", "--rank 3-1: write it as 1,2 or 0-3"),
         ("%%ranks 0", "world_size must be from 1 to 64, got 0"),
         ("%%ranks 65", "world_size must be from 1 to 64, got 65"),
         ("%%ranks 4 --rank 4", "--rank 4: there is no rank 4 among 4: they count from 0"),
@@ -294,12 +297,27 @@ def test_a_first_line_that_cannot_be_read_is_told(run, line, answer):
     [
         ("%ranks pull nothing", "no rank has a variable 'nothing'"),
         ("%ranks push nothing", "the notebook has no variable 'nothing'"),
+        ('%ranks pull "', 'pull ": No closing quotation'),
         ("%ranks fly", "use it as %ranks [status | reset | pull NAME | push NAME]"),
         ("%ranks pull", "use it as %ranks [status | reset | pull NAME | push NAME]"),
     ],
 )
 def test_a_line_that_cannot_be_done_is_told(run, line, answer):
     assert answer in run(line).stderr
+
+
+def test_a_value_that_cannot_be_sent_is_told_in_one_line(run):
+    failed = run("import threading\nlock = threading.Lock()\n%ranks push lock")
+
+    assert failed.traceback.startswith("lock can't be sent to the ranks, which are other processes")
+    assert "\n" not in failed.traceback
+
+
+def test_ranks_that_end_themselves_keep_their_variables(run):
+    failed = run("%%ranks 4\nimport sys\nsys.exit(3)")
+
+    assert "Ranks 0, 1, 2, 3 ended themselves with SystemExit(3) at In [" in failed.text
+    assert "All ranks keep their variables" in failed.text
 
 
 def test_without_ranks_lines_say_how_to_start_some():

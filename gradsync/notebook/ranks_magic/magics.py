@@ -24,6 +24,7 @@ from gradsync.reports.text import label
 # What shows values on a rank: with it in the process that ranks are forked from, they have it.
 FORMATTERS = ("IPython.core.formatters", "IPython.core.pylabtools")
 NO_RANKS = "There are no ranks yet: run a cell that begins with %%ranks 4 first."
+CELL_USAGE = "%%ranks NUMBER [--rank LIST] [--timeline]"
 NO_MAGICS = (
     "Ranks run plain Python: IPython's lines with %, ! or ? do not work on them. Move this line to "
     "a cell without %%ranks. On ranks, use subprocess.run for a command, time.perf_counter for a "
@@ -73,7 +74,7 @@ class RanksMagics(Magics):
         """
         if cell is not None:
             return self._run(line, cell)
-        command, *names = shlex.split(line) or ["status"]
+        command, *names = _words(line) or ["status"]
         if command in ("status", "reset") and not names:
             return self._status() if command == "status" else self._reset()
         if command in ("pull", "push") and len(names) == 1:
@@ -133,7 +134,10 @@ class RanksMagics(Magics):
     def _push(self, name: str) -> None:
         if name not in self.shell.user_ns:
             raise UsageError(f"the notebook has no variable {name!r}")
-        self._last().push(name, self.shell.user_ns[name])
+        try:
+            self._last().push(name, self.shell.user_ns[name])
+        except TypeError as problem:
+            raise CellFailed(str(problem)) from None
 
     def _last(self) -> Session:
         session = self.sessions.last()
@@ -161,14 +165,17 @@ def _options(line: str) -> Options:
     Raises:
         UsageError: it can't be read, or names ranks that are none.
     """
-    words = shlex.split(line, comments=True)
+    words = _words(line)
     if not words:
         raise UsageError("say how many ranks: %%ranks 4")
     parser = MagicArgumentParser(prog="%%ranks", add_help=False)
     parser.add_argument("world_size", type=int)
     parser.add_argument("--rank", default="")
     parser.add_argument("--timeline", action="store_true")
-    given = parser.parse_args(words)
+    try:
+        given = parser.parse_args(words)
+    except UsageError as problem:
+        raise UsageError(f"{problem}. Use it as {CELL_USAGE}") from None
     everyone = range(given.world_size)
     try:
         ranks = [rank for part in given.rank.split(",") for rank in _span(part)]
@@ -181,11 +188,25 @@ def _options(line: str) -> Options:
 
 
 def _span(part: str) -> range:
-    """Return the ranks that "2" or "1-3" names; none for nothing."""
+    """Return the ranks that "2" or "1-3" names; none for nothing.
+
+    Raises:
+        ValueError: it is neither.
+    """
     if not part.strip():
         return range(0)
     first, _, last = part.partition("-")
-    return range(int(first), int(last or first) + 1)
+    span = range(int(first), int(last or first) + 1)
+    if not span:
+        raise ValueError("it names no rank")
+    return span
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError as problem:
+        raise UsageError(f"{line.strip()}: {problem}") from None
 
 
 def load(shell: InteractiveShell) -> None:
