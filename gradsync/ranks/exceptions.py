@@ -220,8 +220,8 @@ def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, 
         advice = next(text for sign, text in SIGNATURES.items() if re.search(sign, error.message))
         return "error", "wrong-signature", f"{full_stop(error.message)} {advice}", None
     if error.type in ("SystemExit", "KeyboardInterrupt"):
-        text = f"{who} raised {error.type}({error.code}){at}, which ended the process."
-        return "crashed", "rank-crashed", text, where
+        text = f"{who} ended {_itself(ranks)} with {error.type}({error.code}){at}."
+        return "crashed", "rank-crashed", text, error.where
     if error.out_of_memory or "DefaultCPUAllocator: can't allocate memory" in error.message:
         return "crashed", "out-of-memory", f"{who} ran out of memory{at}: {said}", where
     if NO_GROUP in error.message:
@@ -240,6 +240,10 @@ def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, 
 def _exception(error: Raised, at: str) -> str:
     """Return "ValueError at trainer.py:3: no such batch."."""
     return full_stop(f"{error.type}{at}: {error.message}" if error.message else error.type + at)
+
+
+def _itself(ranks: tuple[int, ...]) -> str:
+    return "itself" if len(ranks) == 1 else "themselves"
 
 
 def _hint(error: Raised) -> str:

@@ -133,7 +133,9 @@ class Session:
         try:
             body = pickles.pack(dict, {name: value})
         except Exception as error:  # noqa: BLE001 - a value's own pickling may raise anything
-            raise TypeError(f"{name} can't be sent to other processes: {error}") from None
+            raise TypeError(
+                f"{name} can't be sent to the ranks, which are other processes: {error}"
+            ) from None
         self._everywhere("push", body)
 
     def pull(self, name: str) -> list[dict[str, Any]]:

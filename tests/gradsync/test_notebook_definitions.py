@@ -234,18 +234,29 @@ def test_a_cell_magic_drops_its_cell():
     assert kept("def f(): return 1", "\n%%ranks 4\ndef f(): return 2") == ["def f(): return 1"]
 
 
-def test_a_broken_cell_that_holds_a_wanted_name_breaks_the_file_there():
-    module = made("import a", "x = 1\ndef f(:\n    pass")
+def test_a_broken_cell_costs_its_own_names_alone_and_they_raise_its_error():
+    module = made("def g(): return 7", "x = 1\ndef f(:\n    pass", wanted="f g")
+    names = ran(module)
 
-    with pytest.raises(SyntaxError) as error:
-        ran(module)
-    assert module.origins[error.value.lineno - 1] == ("In [2]", 2)
+    assert names["g"]() == 7
+    with pytest.raises(SyntaxError, match="invalid syntax") as error:
+        names["f"](1, x=2)
+    line = error.traceback[-1].lineno + 1
+    assert module.origins[line - 1] == ("In [2]", 2)
+
+
+def test_each_name_raises_the_error_of_the_cell_that_defines_it_last():
+    names = ran(made("def f(:", "def g(): return", "def g(x", "def f(x) y", wanted="f g"))
+
+    for name, said in (("f", "expected ':'"), ("g", "was never closed")):
+        with pytest.raises(SyntaxError, match=said):
+            names[name]()
 
 
 @pytest.mark.parametrize("source", ["class f(", "f = (", "async def f(x) return", "f: int = ="])
 def test_every_way_to_define_a_name_is_seen_in_a_broken_cell(source):
     with pytest.raises(SyntaxError):
-        ran(made(source))
+        ran(made(source))["f"]()
 
 
 def test_a_broken_cell_that_was_fixed_later_is_ignored():
@@ -305,7 +316,7 @@ def test_a_cell_that_is_too_large_says_so_when_it_is_wanted():
     huge = "f = 1\n" + "#" * MAX_FILE
 
     with pytest.raises(SyntaxError, match=r"In \[1\] has 1,048,582 characters"):
-        ran(made(huge))
+        ran(made(huge))["f"]()
     assert kept("#" * 3 * MAX_FILE, "f = 1") == ["f = 1"]
 
 

@@ -508,7 +508,7 @@ def test_a_value_that_is_no_plain_data_is_refused(run, session):
 
 
 def test_a_value_that_cannot_be_sent_is_refused(session):
-    with pytest.raises(TypeError, match="handle can't be sent to other processes"):
+    with pytest.raises(TypeError, match="handle can't be sent to the ranks"):
         session.push("handle", threading.Lock())
 
 

@@ -8,12 +8,14 @@ import pytest
 from learners import COURSE, ROOT, read
 
 from gradsync.course import Course, CourseError
+from gradsync.grading import grade
 from gradsync.nbgrader.source.assignment import assignments, exercise_of
 from gradsync.nbgrader.source.guide import beginning
 from gradsync.nbgrader.source.pieces import cut
 from gradsync.nbgrader.source.points import points_of
 from gradsync.nbgrader.submitted import cells_of, submission_of
-from gradsync.notebook.definitions.file import module_of
+from gradsync.notebook.definitions.file import Cell, module_of
+from gradsync.notebook.definitions.locations import relocate
 from gradsync.templates import templates
 
 pytestmark = pytest.mark.xdist_group("nbgrader")  # they share what took long to make
@@ -47,6 +49,23 @@ def definitions(text):
 def files_of(notebook, phase):
     submission, _ = submission_of("ada", cells_of(notebook.cells), COURSE, phase)
     return {path: source.decode() for path, source in submission.files.items()}
+
+
+@pytest.mark.parametrize(
+    ("exercise", "status"), [("cleanup_distributed", "passed"), ("average_gradients", "error")]
+)
+def test_a_syntax_error_in_a_cell_costs_its_own_exercise_alone(exercise, status):
+    solution = (ROOT / "solutions" / "phase1" / "template_trainer.py").read_text()
+    other = solution.replace('if __name__ == "__main__":\n    main()\n', "")
+    cells = [Cell("cell other", other), Cell("cell mine", "\ndef average_gradients(model) None:")]
+    submission, files = submission_of("somebody", cells, COURSE, "phase1")
+
+    report = grade(submission, COURSE, phases=["phase1"], seed=1, exercise=f"phase1/{exercise}")
+    verdicts = relocate(report, files).verdicts
+
+    assert {verdict.status for verdict in verdicts} == {status}
+    if status == "error":
+        assert all("SyntaxError: expected ':' at cell mine, line 2" in v.message for v in verdicts)
 
 
 def test_the_committed_notebooks_are_generated_from_the_current_solutions(points):

@@ -280,7 +280,10 @@ def test_each_number_of_ranks_has_separate_ranks(run):
     ("line", "message"),
     [
         ("%%ranks", "The number of ranks is missing"),
-        ("%%ranks four", "invalid int value: 'four'"),
+        ("%%ranks four", "invalid int value: 'four'. Use %%ranks NUMBER [--rank LIST]"),
+        ("%%ranks 4 --rnk 1", "unrecognized arguments: --rnk 1. Use %%ranks NUMBER"),
+        ('%%ranks 4 "', '4 ": No closing quotation'),
+        ("%%ranks 4 --rank 3-1", "--rank 3-1 is not a list of ranks such as 1,2 or 0-3"),
         ("%%ranks 0", "world_size must be from 1 to 64, got 0"),
         ("%%ranks 65", "world_size must be from 1 to 64, got 65"),
         ("%%ranks 4 --rank 4", "--rank 4: there is no rank 4; ranks count from 0 to 3"),
@@ -296,12 +299,27 @@ def test_an_invalid_first_line_is_explained(run, line, message):
     [
         ("%ranks pull nothing", "No rank has a variable 'nothing'"),
         ("%ranks push nothing", "The notebook has no variable 'nothing'"),
+        ('%ranks pull "', 'pull ": No closing quotation'),
         ("%ranks fly", "Use %ranks [status | reset | pull NAME | push NAME]"),
         ("%ranks pull", "Use %ranks [status | reset | pull NAME | push NAME]"),
     ],
 )
 def test_an_impossible_line_is_explained(run, line, message):
     assert message in run(line).stderr
+
+
+def test_a_value_that_cannot_be_sent_is_told_in_one_line(run):
+    failed = run("import threading\nlock = threading.Lock()\n%ranks push lock")
+
+    assert failed.traceback.startswith("lock can't be sent to the ranks, which are other processes")
+    assert "\n" not in failed.traceback
+
+
+def test_ranks_that_end_themselves_keep_their_variables(run):
+    failed = run("%%ranks 4\nimport sys\nsys.exit(3)")
+
+    assert "Ranks 0-3 ended themselves with SystemExit(3) at In [" in failed.text
+    assert "All ranks keep their variables" in failed.text
 
 
 def test_without_ranks_a_message_says_how_to_start_them():

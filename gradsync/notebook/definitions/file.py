@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import symtable
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -74,7 +75,7 @@ def module_of(
     """Return the file with the definitions of the wanted names, and the definitions they need.
 
     The latest definition of a name counts. If a cell that is not valid Python seems to contain it,
-    the file is that cell's text, so that its import raises the syntax error.
+    the name is a function that raises the syntax error; the names of other cells are not changed.
 
     Args:
         cells: the notebook's code cells, in the order in which they ran.
@@ -94,8 +95,6 @@ def module_of(
     sources = ["\n".join(_lines(cell.source)) for cell in cells]
     programs = [_program(source) for source in sources]
     broken = _broken(sources, programs, set(wanted))
-    if broken is not None:
-        return _unusable(cells[broken].label, sources[broken])
     placed = [
         (cell.label, statement)
         for cell, program in zip(cells, programs, strict=True)
@@ -107,6 +106,8 @@ def module_of(
     body: list[Line] = []
     for index in sorted(kept):
         body += _placed(*placed[index])
+    for name, index in broken.items():
+        body += _raising(name, cells[index].label, sources[index])
     return _assembled(futures, base or Module("", ()), body)
 
 
@@ -135,25 +136,41 @@ def _program(source: str) -> Program | None:
 
 def _broken(
     sources: Sequence[str], programs: Sequence[Program | None], wanted: set[str]
-) -> int | None:
-    """Return the first invalid cell that seems to contain the latest definition of a name."""
-    found, missing = None, set(wanted)
+) -> dict[str, int]:
+    """Return the names whose latest definition seems to be in an invalid cell, and its index."""
+    found: dict[str, int] = {}
+    missing = set(wanted)
     for index in reversed(range(len(sources))):
         program = programs[index]
         if program is not None:
-            for statement in program.statements:
-                missing -= statement.binds
-        elif any(name in missing for match in DEFINED.findall(sources[index]) for name in match):
-            found = index
+            names = {name for statement in program.statements for name in statement.binds}
+        else:
+            names = {name for match in DEFINED.findall(sources[index]) for name in match}
+            found |= dict.fromkeys(sorted(names & missing), index)
+        missing -= names
     return found
 
 
-def _unusable(label: str, source: str) -> Module:
+def _raising(name: str, label: str, source: str) -> Iterator[Line]:
+    """Yield a function of that name which raises the syntax error of its cell."""
+    said, line = _flaw(label, source)
+    yield "", None
+    yield f"def {name}(*_, **__):", None
+    yield f"    raise SyntaxError({said!r})", (label, line)
+
+
+def _flaw(label: str, source: str) -> tuple[str, int]:
+    """Return why a cell is not valid Python, and its line."""
     if len(source) > MAX_FILE:
-        text = f"{label} has {len(source):,} characters; at most {MAX_FILE:,} are allowed"
-        return Module(f"raise SyntaxError({text!r})\n", ((label, 1),))
-    module = Module.of_text(label, without_magics(source))
-    return Module(f"{HEADER}\n{module.text}\n", (None, *module.origins))
+        return f"{label} has {len(source):,} characters; at most {MAX_FILE:,} are allowed", 1
+    try:
+        symtable.symtable(without_magics(source), label, "exec")  # as `read_program` does
+        ast.parse(without_magics(source))
+    except SyntaxError as problem:
+        return problem.msg, problem.lineno or 1
+    except NOT_PYTHON as problem:
+        return str(problem), 1
+    return "the cell can't be read", 1
 
 
 def _placed(label: str, statement: Statement) -> Iterator[Line]:

@@ -24,6 +24,7 @@ from gradsync.text import ranks_text
 # These modules format values on a rank. They are imported before ranks are forked.
 FORMATTERS = ("IPython.core.formatters", "IPython.core.pylabtools")
 NO_RANKS = "There are no ranks yet. First run a cell that begins with %%ranks 4."
+CELL_USAGE = "%%ranks NUMBER [--rank LIST] [--timeline]"
 NO_MAGICS = (
     "Ranks run plain Python: IPython's lines with %, ! or ? do not work on them. Move this line to "
     "a cell without %%ranks. On ranks, use subprocess.run for a command, time.perf_counter for a "
@@ -73,7 +74,7 @@ class RanksMagics(Magics):
         """
         if cell is not None:
             return self._run(line, cell)
-        command, *names = shlex.split(line) or ["status"]
+        command, *names = _words(line) or ["status"]
         if command in ("status", "reset") and not names:
             return self._status() if command == "status" else self._reset()
         if command in ("pull", "push") and len(names) == 1:
@@ -133,7 +134,10 @@ class RanksMagics(Magics):
     def _push(self, name: str) -> None:
         if name not in self.shell.user_ns:
             raise UsageError(f"The notebook has no variable {name!r}.")
-        self._last().push(name, self.shell.user_ns[name])
+        try:
+            self._last().push(name, self.shell.user_ns[name])
+        except TypeError as problem:
+            raise CellFailed(str(problem)) from None
 
     def _last(self) -> Session:
         session = self.sessions.last()
@@ -161,14 +165,17 @@ def _options(line: str) -> Options:
     Raises:
         UsageError: the options are invalid, or name ranks that do not exist.
     """
-    words = shlex.split(line, comments=True)
+    words = _words(line)
     if not words:
         raise UsageError("The number of ranks is missing. Write it after %%ranks: %%ranks 4")
     parser = MagicArgumentParser(prog="%%ranks", add_help=False)
     parser.add_argument("world_size", type=int)
     parser.add_argument("--rank", default="")
     parser.add_argument("--timeline", action="store_true")
-    given = parser.parse_args(words)
+    try:
+        given = parser.parse_args(words)
+    except UsageError as problem:
+        raise UsageError(f"{problem}. Use {CELL_USAGE}") from None
     every_rank = range(given.world_size)
     try:
         ranks = [rank for part in given.rank.split(",") for rank in _span(part)]
@@ -183,11 +190,25 @@ def _options(line: str) -> Options:
 
 
 def _span(part: str) -> range:
-    """Return the ranks in a text such as "2" or "1-3", or no rank for an empty text."""
+    """Return the ranks in a text such as "2" or "1-3", or no rank for an empty text.
+
+    Raises:
+        ValueError: it is neither.
+    """
     if not part.strip():
         return range(0)
     first, _, last = part.partition("-")
-    return range(int(first), int(last or first) + 1)
+    span = range(int(first), int(last or first) + 1)
+    if not span:
+        raise ValueError("it names no rank")
+    return span
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError as problem:
+        raise UsageError(f"{line.strip()}: {problem}") from None
 
 
 def load(shell: InteractiveShell) -> None:
