@@ -205,9 +205,7 @@ class Session:
         """
         self._lose_group()
         for member in self._members:
-            member.events = events.Reader(
-                member.rank
-            )  # a rank numbers its events from 0 in each group
+            member.events = events.Reader(member.rank)  # each group numbers its events from 0
         self._groups += 1
         store = str(self._directory / f"store{self._groups}")
         everyone = range(self.world_size)

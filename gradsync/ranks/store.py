@@ -9,9 +9,8 @@ import torch.distributed as dist
 
 from gradsync.text import listed
 
-KEPT: list[
-    EagerFileStore
-] = []  # keeps the Python object, and so these methods, alive while C++ uses the store
+# Once only C++ refers to a store, its Python methods are lost.
+KEPT: list[EagerFileStore] = []
 LOOK_SECONDS = 0.0005  # between two checks for a key
 
 
