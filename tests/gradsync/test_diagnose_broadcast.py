@@ -20,7 +20,7 @@ def diagnose(*values):
     return first_diagnosis(observed(*values), [SOURCE] * 2, rules)
 
 
-def test_what_float32_leaves_is_told_from_a_buffer_left_out():
+def test_rounding_to_float32_is_distinguished_from_a_missing_buffer():
     rounded = {name: tensor.float().to(tensor.dtype) for name, tensor in SOURCE.items()}
 
     found = diagnose(SOURCE, {**SOURCE, "count": rounded["count"]})
@@ -31,7 +31,7 @@ def test_what_float32_leaves_is_told_from_a_buffer_left_out():
     assert left_out.code == "buffers-not-broadcast"
 
 
-def test_a_nan_of_another_rank_at_the_source_is_told():
+def test_a_nan_from_another_rank_in_the_source_is_reported():
     mixed = {**SOURCE, "w": SOURCE["w"] + OTHER["w"]}
 
     assert "Rank 0 is the source, but its w became NaN" in diagnose(mixed, mixed).explanation
@@ -41,13 +41,13 @@ def test_a_nan_of_another_rank_at_the_source_is_told():
 @pytest.mark.parametrize(
     "changed", [torch.tensor([0.0, 1 / 3], dtype=torch.float64), SOURCE["w"].abs()]
 )
-def test_equal_numbers_of_other_bits_are_noticed(changed):
+def test_equal_numbers_with_different_bits_are_reported(changed):
     found = bits_differ(observed(SOURCE, {**SOURCE, "w": changed}), [SOURCE] * 2)
 
     assert (found.code, found.ranks) == ("models-differ", (1,))
 
 
-def test_the_layout_of_a_tensor_is_not_part_of_its_bits():
+def test_the_memory_layout_of_a_tensor_does_not_matter():
     images = torch.rand(2, 3, 2, 2)
     other = images.to(memory_format=torch.channels_last)
 
@@ -63,7 +63,7 @@ def test_the_layout_of_a_tensor_is_not_part_of_its_bits():
         ((2, 2), "models-differ", "it is not the one of rank 0"),
     ],
 )
-def test_the_rank_whose_weight_all_end_with_is_told(ended, code, told):
+def test_the_rank_whose_weight_was_sent_is_reported(ended, code, told):
     weights = [torch.full((2,), float(rank)) for rank in range(2)]
     values = [{"weight": torch.full((2,), float(end))} for end in ended]
 
@@ -73,7 +73,7 @@ def test_the_rank_whose_weight_all_end_with_is_told(ended, code, told):
     assert told in (found.explanation if found else "")
 
 
-def test_a_part_that_came_from_another_source_is_told_from_one_left_out():
+def test_a_part_from_another_source_is_distinguished_from_a_missing_one():
     found = diagnose(*[{**SOURCE, "count": OTHER["count"]}] * 2)
 
     assert (found.code, found.ranks) == ("wrong-source", (0, 1))

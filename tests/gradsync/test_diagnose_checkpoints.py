@@ -28,7 +28,7 @@ def told(**values):
     return Observation(2, ({**fine, **values},) * 2, (), ("", ""), 0.1)
 
 
-def test_nothing_is_found_where_nothing_is_wrong():
+def test_a_right_checkpoint_gets_no_diagnosis():
     seen = told()
     rules = [set_free([True, False], GUIDE), no_whole_number(GUIDE), goes_on_otherwise([2], GUIDE)]
 
@@ -47,21 +47,21 @@ def test_files_of_other_ranks_are_named():
     assert "Rank 2 created files beside the checkpoint: mark-2" in found.explanation
 
 
-def test_what_befell_the_former_file_is_said():
+def test_what_happened_to_the_former_file_is_reported():
     found = former_file_away(["renamed", "emptied"], GUIDE)
 
     assert found.code == "not-atomic"
     assert "former checkpoint was renamed" in found.explanation
 
 
-def test_a_file_that_was_moved_in_from_another_folder_is_told():
+def test_a_file_moved_from_another_folder_is_reported():
     found = brought_from_elsewhere(True, GUIDE)
 
     assert (found.code, found.ranks) == ("not-atomic", (0,))
     assert "wrote the new file in another folder" in found.explanation
 
 
-def test_a_file_that_no_later_save_replaces_is_told():
+def test_a_file_that_no_later_save_replaces_is_reported():
     found = former_file_stays(False, GUIDE)
 
     assert (found.code, found.ranks) == ("state-lost", (0,))
@@ -72,20 +72,20 @@ def test_a_file_that_no_later_save_replaces_is_told():
     ("again", "renewed", "said"),
     [("OSError: no", True, "fails with OSError: no"), (None, False, "leaves the old file")],
 )
-def test_a_save_that_fails_after_a_crash_is_told(again, renewed, said):
+def test_a_save_that_fails_after_a_crash_is_reported(again, renewed, said):
     found = stumbles_over_the_rest(again, renewed, GUIDE)
 
     assert found.code == "not-atomic"
     assert said in found.explanation
 
 
-def test_other_trainable_parameters_are_noticed():
+def test_changed_trainable_parameters_are_reported():
     found = set_free([True, False], GUIDE)(told(trainable=[True, True]), None)
 
     assert (found.code, found.ranks) == ("frozen-touched", (0, 1))
 
 
-def test_the_kind_of_an_epoch_is_said():
+def test_the_type_of_a_wrong_epoch_is_named():
     found = no_whole_number(GUIDE)(told(kind="Tensor"), None)
 
     assert found.code == "wrong-signature"
@@ -93,13 +93,13 @@ def test_the_kind_of_an_epoch_is_said():
 
 
 @pytest.mark.parametrize(("after", "code"), [([1.0], "tensors-replaced"), ([1.5], "state-lost")])
-def test_a_step_after_loading_tells_new_parameters_from_other_lost_state(after, code):
+def test_a_step_after_loading_distinguishes_new_parameters_from_lost_state(after, code):
     found = goes_on_otherwise([2.0], GUIDE)(told(after=after), None)
 
     assert found.code == code
 
 
-def test_a_file_that_holds_more_than_values_is_told_to_saving_and_to_loading():
+def test_a_file_with_more_than_values_is_reported_for_saving_and_loading():
     refused = "torch.nn.modules.container.Sequential"
     said = f"Weights only load failed. Unsupported global: GLOBAL {refused} was not allowed"
 
@@ -128,7 +128,7 @@ def test_ranks_that_still_find_the_former_file_did_not_wait():
         assert former_file_seen(contents, GUIDE) is None
 
 
-def test_a_file_that_rank_0_does_not_find_is_no_matter_of_waiting():
+def test_a_missing_file_on_rank_0_is_distinguished_from_not_waiting():
     assert not_there([True, True], GUIDE) is None
     late, nowhere = not_there([True, False, False], GUIDE), not_there([False, False], GUIDE)
 
@@ -137,6 +137,6 @@ def test_a_file_that_rank_0_does_not_find_is_no_matter_of_waiting():
     assert "under exactly this name" in nowhere.explanation
 
 
-def test_a_file_that_can_hold_no_model_is_told():
+def test_a_file_too_small_for_the_model_is_reported():
     assert too_small(256, 256, GUIDE) is None
     assert too_small(1, 256, GUIDE).code == "state-lost"

@@ -13,7 +13,7 @@ def told(value, wanted=RIGHT):
     return told_difference([value], [wanted])
 
 
-def test_of_what_is_right_nothing_is_told():
+def test_right_values_have_no_differences():
     assert told(dict(RIGHT)) == ""
 
 
@@ -29,15 +29,15 @@ def test_of_what_is_right_nothing_is_told():
         ("1, 2", "bias is a str"),
     ],
 )
-def test_the_name_and_the_kind_of_difference_are_told(bias, text):
+def test_the_name_and_the_kind_of_difference_are_reported(bias, text):
     assert told({**RIGHT, "bias": bias}) == f". On rank 0 {text}"
 
 
-def test_a_list_of_another_length_is_told():
+def test_a_list_of_another_length_is_reported():
     assert told([1.0, 2.0], [1.0]) == ". On rank 0 its result has length 2, not 1"
 
 
-def test_what_should_be_no_number_and_is_one_is_told():
+def test_a_number_in_place_of_nan_is_reported():
     nan = np.array([np.nan, 1.0])
 
     assert (
@@ -45,15 +45,15 @@ def test_what_should_be_no_number_and_is_one_is_told():
     )
 
 
-def test_what_should_be_zero_has_no_largest_element():
+def test_nonzero_values_in_place_of_zeros_are_reported():
     assert told(np.ones(2), np.zeros(2)) == ". On rank 0 its result is not zero"
 
 
-def test_a_name_that_is_missing_is_told():
+def test_a_missing_name_is_reported():
     assert told({"weight": RIGHT["weight"]}) == ". On rank 0 bias is missing"
 
 
-def test_of_many_names_some_are_told():
+def test_only_some_of_many_names_are_reported():
     wanted = {name: np.ones(2) for name in "abcde"}
 
     text = told({name: np.zeros(2) for name in "abcde"}, wanted)
@@ -62,13 +62,13 @@ def test_of_many_names_some_are_told():
     assert text.endswith("; and 2 more differ")
 
 
-def test_of_a_list_the_worst_is_told():
+def test_the_largest_difference_in_a_list_is_reported():
     text = told([np.ones(2), np.full(2, 3.0)], [np.full(2, 2.0), np.ones(2)])
 
     assert text == ". On rank 0 its result is off by up to 2 times its largest element"
 
 
-def test_the_ranks_that_ended_alike_are_told():
+def test_ranks_with_the_same_wrong_value_are_reported():
     wrong = {**RIGHT, "bias": np.zeros(2)}
     other = {**RIGHT, "bias": np.ones(2)}
 
@@ -78,6 +78,6 @@ def test_the_ranks_that_ended_alike_are_told():
     assert text.endswith(", and rank 2 ended with the same")
 
 
-def test_how_far_a_single_number_is_off_is_kept_secret():
+def test_the_error_of_a_single_number_is_not_reported():
     assert told(1.25, 1.0) == ""
     assert told({"loss": 1.25}, {"loss": 1.0}) == ". On rank 0 loss is a wrong number"

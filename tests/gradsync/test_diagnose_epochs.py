@@ -25,14 +25,14 @@ HEADINGS = {"shares": "Shares", "epochs": "Epochs", "guide": "Training"}
         ([0, 1, 1, 2], [2, 3, 3, 0], [0, 1], "seed-ignored"),
     ],
 )
-def test_orders_of_samples_are_told_apart(rank_0, rank_1, other, code):
+def test_each_mistake_in_the_samples_has_its_code(rank_0, rank_1, other, code):
     seen = [{"trained": rank_0}, {"trained": rank_1}]
     reseeded = [{"trained": other}, {"trained": sorted({0, 1, 2, 3} - set(other))}]
 
     assert other_samples(seen, reseeded, seen, samples=4, **HEADINGS).code == code
 
 
-def test_an_epoch_is_padded_and_has_the_order_of_seed_0_where_none_is_given():
+def test_an_epoch_is_padded_and_the_default_seed_is_0():
     seen = [{"trained": [0, 1, 2, 0]}, {"trained": [2, 0, 1, 2]}]
     reseeded = [{"trained": [2, 1]}, {"trained": [0, 2]}]
 
@@ -63,21 +63,21 @@ def test_the_orders_of_epochs_0_1_and_so_on_are_right():
         ((1, 0), "of the sampler's epoch 1"),
     ],
 )
-def test_the_order_of_another_epoch_is_told(epochs, told):
+def test_the_order_of_another_epoch_is_reported(epochs, told):
     found = order_of_another_epoch([trained_in(0, 1), trained_in(*epochs)], "Epochs")
 
     assert (found.code, found.ranks) == ("epoch-not-set", (1,))
     assert told in found.explanation
 
 
-def test_a_far_epoch_is_told_where_another_pass_has_the_samplers_order():
+def test_an_unknown_epoch_is_reported_if_another_pass_uses_the_sampler():
     seen = {"trained": [*ORDERS[0], 2, 1, 0], "orders": ORDERS}
 
     assert "in the order of another epoch" in order_of_another_epoch([seen], "Epochs").explanation
 
 
 @pytest.mark.parametrize("orders", [[], [[]], ORDERS])
-def test_who_shuffles_without_the_sampler_is_not_judged_by_it(orders):
+def test_a_training_that_shuffles_without_the_sampler_is_not_judged(orders):
     assert order_of_another_epoch([{"trained": [2, 1, 0], "orders": orders}], "Epochs") is None
 
 
@@ -92,7 +92,7 @@ class Sampler:
         return iter([index + 10 * self.epoch for index in self.share])
 
 
-def test_the_orders_of_the_submissions_sampler_are_taken_by_epoch(monkeypatch):
+def test_the_orders_of_the_submissions_sampler_are_computed(monkeypatch):
     monkeypatch.setitem(sys.modules, "template_data_loader", SimpleNamespace(Mine=Sampler))
 
     assert orders_of_sampler("Mine", 1, 2, 4, seed=0)[:2] == [[1, 3], [11, 13]]

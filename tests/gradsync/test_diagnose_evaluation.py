@@ -99,7 +99,7 @@ def changing_the_loss(model, loss_fn):
 
 
 @pytest.mark.parametrize("evaluate", [rightly, tracking_switched])
-def test_an_evaluation_that_leaves_all_as_it_was_is_right(evaluate):
+def test_an_evaluation_that_restores_everything_is_right(evaluate):
     seen = seen_of(evaluate)
 
     assert learned_from(seen, GUIDE) is None
@@ -119,7 +119,7 @@ def test_an_evaluation_that_leaves_all_as_it_was_is_right(evaluate):
         (not_at_all, "differs-from-single-process"),
     ],
 )
-def test_what_is_learned_from_an_evaluation_is_told(evaluate, code):
+def test_changes_during_an_evaluation_are_reported(evaluate, code):
     assert learned_from(seen_of(evaluate), GUIDE).code == code
 
 
@@ -138,7 +138,7 @@ def test_the_ranks_whose_mode_was_lost_are_named(evaluate, ranks):
     assert mode_not_restored(seen_of(evaluate), GUIDE).ranks == ranks
 
 
-def test_a_module_that_lost_its_own_mode_is_named():
+def test_a_module_whose_mode_is_not_restored_is_named():
     diagnosis = mode_not_restored(seen_of(restoring_the_top_mode_for_all), GUIDE)
 
     assert diagnosis.code == "mode-not-restored"
@@ -148,7 +148,7 @@ def test_a_module_that_lost_its_own_mode_is_named():
 @pytest.mark.parametrize(
     ("losses", "code"), [((1.0, 2.0), "only-one-rank-has-it"), ((2.0, 3.0), "loss-is-local")]
 )
-def test_numbers_that_differ_across_ranks_are_told_apart(losses, code):
+def test_numbers_that_differ_between_ranks_are_distinguished(losses, code):
     values = tuple({**RESULT, "loss": loss} for loss in losses)
     seen = Observation(2, values, events=(), output=("", ""), seconds=0.0)
 
@@ -156,7 +156,7 @@ def test_numbers_that_differ_across_ranks_are_told_apart(losses, code):
 
 
 @pytest.mark.parametrize("ops", [["all_reduce"], []])
-def test_a_sum_that_was_made_but_is_not_returned_is_told_with_its_line(ops):
+def test_a_sum_that_is_not_returned_is_reported_with_its_line(ops):
     own = [{**RESULT, "loss": loss} for loss in (2.0, 3.0)]
     events = [
         Event(0, "enter", 0, 0.0, 1, collective=Collective(op, "world", (0, 1), where="t.py:7"))
@@ -172,7 +172,7 @@ def test_a_sum_that_was_made_but_is_not_returned_is_told_with_its_line(ops):
 
 
 @pytest.mark.parametrize("counted", [True, False])
-def test_sums_that_each_rank_divides_by_a_number_of_its_own_are_told(counted):
+def test_sums_that_each_rank_divides_by_another_number_are_reported(counted):
     values = tuple(
         {"loss": 4.0 / n, "accuracy": 2 / n, "samples": n if counted else 4} for n in (3, 4)
     )
@@ -185,14 +185,14 @@ def test_sums_that_each_rank_divides_by_a_number_of_its_own_are_told(counted):
 
 
 @pytest.mark.parametrize("loss", [float("nan"), 0.0, 1e300])
-def test_losses_that_no_division_makes_tell_of_none(loss):
+def test_losses_that_no_division_explains_are_not_called_divided(loss):
     values = ({**RESULT, "loss": loss}, {**RESULT, "loss": 3.0})
     seen = Observation(2, values, events=(), output=("", ""), seconds=0.0)
 
     assert differs_across_ranks(GUIDE)(seen, [RESULT, RESULT]).code == "loss-is-local"
 
 
-def test_a_count_that_alone_differs_is_told_as_such():
+def test_a_wrong_number_of_samples_is_reported_if_the_rest_is_right():
     values = tuple({**RESULT, "samples": samples} for samples in (2, 3))
     seen = Observation(2, values, events=(), output=("", ""), seconds=0.0)
 
@@ -202,7 +202,7 @@ def test_a_count_that_alone_differs_is_told_as_such():
     assert diagnosis.explanation.startswith("The loss and the accuracy are right")
 
 
-def test_what_is_kept_from_an_evaluation_before_is_told_with_its_ranks():
+def test_sums_kept_from_an_earlier_call_are_reported_with_the_ranks():
     again = [RESULT, {**RESULT, "samples": 12}]
 
     assert kept_from_before(again, RESULT, GUIDE).ranks == (1,)
@@ -210,14 +210,14 @@ def test_what_is_kept_from_an_evaluation_before_is_told_with_its_ranks():
 
 
 @pytest.mark.parametrize(("name", "is_told"), [("accuracy", True), ("loss", False)])
-def test_an_accuracy_that_alone_is_another_is_told(name, is_told):
+def test_a_wrong_accuracy_is_reported_if_the_rest_is_right(name, is_told):
     values = ({**RESULT, name: 0.25},)
     seen = Observation(1, values, events=(), output=("",), seconds=0.0)
 
     assert (predicts_otherwise(GUIDE)(seen, [RESULT]) is not None) == is_told
 
 
-def test_targets_that_hit_as_often_by_the_unlikeliest_class_tell_nothing():
+def test_targets_that_the_unlikeliest_class_hits_as_often_are_rejected():
     inputs = torch.randn(6, 4, dtype=torch.float64)
     outputs = Spy()(inputs)
     targets = torch.cat([outputs.argmax(1)[:3], outputs.argmin(1)[3:]])
@@ -225,7 +225,7 @@ def test_targets_that_hit_as_often_by_the_unlikeliest_class_tell_nothing():
     assert not tells_predictions_apart([(inputs, targets)])
 
 
-def test_targets_that_are_all_of_the_likeliest_class_tell_predictions_apart():
+def test_targets_that_are_all_the_likeliest_class_are_accepted():
     inputs = torch.eye(4, dtype=torch.float64).repeat(3, 1)
 
     assert tells_predictions_apart([(inputs, Spy()(inputs).argmax(1))])
@@ -240,7 +240,7 @@ def test_an_evaluation_runs_on_every_sample(counts, code):
     assert (found and found.code) == code
 
 
-def test_an_evaluation_that_runs_nothing_is_told():
+def test_an_evaluation_that_does_not_run_the_model_is_reported():
     assert evaluated_too_few(seen_of(not_at_all), [0, 0], GUIDE).code == (
         "differs-from-single-process"
     )
@@ -261,7 +261,7 @@ def test_more_keys_of_an_evaluation_are_right():
         ([{"acc": 0.0, "loss": 0.0}] * 2, "wrong-signature", (0, 1)),
     ],
 )
-def test_a_result_without_the_keys_is_told(results, code, ranks):
+def test_a_result_without_the_keys_is_reported(results, code, ranks):
     found = other_keys(results, GUIDE)
 
     assert (found.code, found.ranks) == (code, ranks)

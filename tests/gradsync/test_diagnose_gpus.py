@@ -3,7 +3,7 @@
 from gradsync.diagnose.gpus import another_gpu, batch_not_moved, idle_gpus
 
 
-def test_another_gpu_than_the_local_rank_s_is_named():
+def test_a_wrong_gpu_is_named():
     found = another_gpu(["cuda:3", "cuda:0"], local_rank=3)
 
     assert found.code == "wrong-device"
@@ -12,12 +12,12 @@ def test_another_gpu_than_the_local_rank_s_is_named():
     assert another_gpu([], local_rank=3) is None
 
 
-def test_a_gpu_without_a_number_is_the_one_that_was_set_or_the_first():
+def test_a_gpu_without_a_number_is_the_current_one():
     assert "`cuda` without a number" in another_gpu(["cuda"], local_rank=3).explanation
     assert another_gpu(["cuda:3", "cuda"], local_rank=3) is None
 
 
-def test_the_cpu_and_gloo_are_not_for_gpus():
+def test_the_cpu_and_gloo_are_wrong_on_a_machine_with_gpus():
     def found(returned, *backends):
         taken = {"pinned": [], "returned": returned, "backends": backends}
         return idle_gpus(taken, local_rank=3)
@@ -31,7 +31,7 @@ def test_the_cpu_and_gloo_are_not_for_gpus():
         assert found(None, *backends) is None
 
 
-def test_a_batch_that_stays_where_the_loader_left_it_is_named():
+def test_a_batch_that_is_not_moved_is_reported():
     there = {"inputs": ["cpu"], "targets": ["cpu"]}
 
     def found(at_home=there, **away):

@@ -60,18 +60,18 @@ def diagnose(values, rules=None, expected=MEAN, **seen):
         ([{n: g.astype(np.float16) for n, g in MEAN.items()}] * 4, "shape-mismatch"),
     ],
 )
-def test_each_mistake_has_its_name(values, code):
+def test_each_mistake_has_its_code(values, code):
     assert diagnose(values).code == code
 
 
-def test_how_many_digits_are_left_is_said():
+def test_the_number_of_right_digits_is_reported():
     rounded = {name: gradient.astype(np.float16) for name, gradient in MEAN.items()}
 
     assert "right to only about 3 digits" in diagnose([rounded] * 4).explanation
     assert digits_lost(observed([MEAN] * 4), [MEAN] * 4) is None
 
 
-def test_a_small_gradient_that_is_all_wrong_was_not_rounded():
+def test_a_wrong_small_gradient_is_not_called_rounded():
     expected = {**MEAN, "bias": MEAN["bias"] * 1e-3}
 
     values = [{**expected, "bias": np.zeros(3)}] * 4
@@ -80,14 +80,14 @@ def test_a_small_gradient_that_is_all_wrong_was_not_rounded():
 
 
 @pytest.mark.parametrize("extreme", [np.max, np.min, np.prod])
-def test_what_else_an_all_reduce_can_do_is_no_mean_also_divided(extreme):
+def test_another_reduction_is_no_mean_even_if_divided(extreme):
     wrong = {name: extreme([mine[name] for mine in LOCAL], axis=0) for name in MEAN}
 
     assert diagnose([wrong] * 4).code == "sum-not-mean"
     assert ", divided by 4" in diagnose([times(wrong, 1 / 4)] * 4).explanation
 
 
-def test_a_frozen_gradient_that_is_changed_in_any_way_was_touched():
+def test_any_change_of_a_frozen_gradient_is_reported():
     stale = np.arange(4.0).reshape(2, 1, 2)
     taken = Observation(2, ([stale[0], True], [None, True]), (), (), 0.0)
 
@@ -97,14 +97,14 @@ def test_a_frozen_gradient_that_is_changed_in_any_way_was_touched():
     assert "or removed" in found.explanation
 
 
-def test_whose_gradients_all_ranks_have_is_said():
+def test_the_rank_whose_gradients_all_ranks_have_is_named():
     explanation = diagnose([times(LOCAL[3], 1 / 4)] * 4).explanation
 
     assert explanation.startswith("Every rank ends with the gradients of rank 3, divided by 4.")
 
 
 @pytest.mark.parametrize("factor", [1, 1 / 2, 1 / 4])
-def test_a_mean_over_a_part_of_the_ranks_is_told_with_its_group(factor):
+def test_a_mean_over_some_ranks_is_reported_with_its_group(factor):
     two = times(total(LOCAL[:2]), factor)
     event = Event(
         0, "enter", 0, 0.0, 1, collective=Collective("all_reduce", "1", (0, 1), where="t.py:7")
@@ -117,7 +117,7 @@ def test_a_mean_over_a_part_of_the_ranks_is_told_with_its_group(factor):
     assert "Ranks 0 and 1 end with the gradients of ranks 0 and 1; rank 2" in diagnosis.explanation
 
 
-def test_a_mean_that_was_taken_apart_in_another_order_is_known():
+def test_a_mean_with_elements_in_wrong_places_is_recognised():
     flat = np.concatenate([MEAN["weight"].reshape(-1), MEAN["bias"]])
     apart = {"bias": flat[:3], "weight": flat[3:].reshape(3, 2)}
 
@@ -127,7 +127,7 @@ def test_a_mean_that_was_taken_apart_in_another_order_is_known():
     assert "in the wrong places (in the gradients of weight and bias)." in diagnosis.explanation
 
 
-def test_a_tiny_number_where_a_zero_should_be_is_in_no_other_place():
+def test_a_tiny_number_in_place_of_zero_is_not_called_misplaced():
     half = {**MEAN, "bias": np.zeros(3)}
 
     diagnosis = diagnose([{**half, "bias": np.full(3, 1e-12)}] * 4, expected=half)
@@ -135,13 +135,13 @@ def test_a_tiny_number_where_a_zero_should_be_is_in_no_other_place():
     assert diagnosis.code == "only-some-parameters"
 
 
-def test_evidence_that_fits_no_mistake_gets_no_name():
+def test_unknown_mistakes_get_no_diagnosis():
     noise = [{name: RNG.standard_normal(g.shape) for name, g in MEAN.items()} for _ in range(4)]
 
     assert diagnose(noise) is None
 
 
-def test_only_the_ranks_that_are_wrong_are_blamed():
+def test_only_wrong_ranks_are_named():
     diagnosis = diagnose([MEAN, total(), total(), MEAN])
 
     assert (diagnosis.code, diagnosis.ranks) == ("sum-not-mean", (1, 2))
@@ -158,7 +158,7 @@ def test_a_sum_is_shown_with_its_factor_and_the_line_of_the_all_reduce():
     assert "template_trainer.py:91" in diagnosis.explanation
 
 
-def test_a_trifle_where_the_mean_is_zero_is_no_factor():
+def test_a_tiny_number_in_place_of_zero_is_no_factor():
     spare = {**MEAN, "spare": np.zeros(3)}
     values = [{**spare, "spare": np.full(3, 1e-9)}] * 4
 
@@ -166,7 +166,7 @@ def test_a_trifle_where_the_mean_is_zero_is_no_factor():
 
 
 @pytest.mark.parametrize(("factor", "made"), [(2, "divided by 2"), (16, "multiplied by 4")])
-def test_a_factor_of_another_kind_is_told_as_it_is(factor, made):
+def test_other_factors_are_reported_with_their_value(factor, made):
     explanation = diagnose([times(MEAN, factor)] * 4).explanation
 
     assert f"the sum was {made}. Divide it by the number of ranks, 4" in explanation
@@ -180,7 +180,7 @@ def test_a_factor_of_another_kind_is_told_as_it_is(factor, made):
         (0.1234, "0.2327 times the mean"),
     ],
 )
-def test_gradients_that_are_too_small_in_another_way_were_not_divided_twice(norm, told):
+def test_gradients_with_another_small_factor_were_not_divided_twice(norm, told):
     length = np.sqrt(sum((part**2).sum() for part in MEAN.values()))
 
     found = diagnose([times(MEAN, norm / length)] * 4)
@@ -202,13 +202,13 @@ SKIPPED = none_gradient_skipped(WITHOUT, "bias")
         [np.full(3, np.nan)] * 4,
     ],
 )
-def test_a_missing_gradient_that_was_not_counted_as_zero_is_named(biases):
+def test_a_missing_gradient_that_does_not_count_as_zero_is_reported(biases):
     diagnosis = diagnose([{**MEAN, "bias": bias} for bias in biases], [SKIPPED])
 
     assert (diagnosis.code, diagnosis.ranks) == ("none-gradient-skipped", WITHOUT)
 
 
-def test_a_parameter_that_nobody_averages_is_no_matter_of_missing_gradients():
+def test_a_parameter_that_no_rank_averages_is_another_mistake():
     own = [{**MEAN, "bias": np.full(3, float(rank))} for rank in range(4)]
 
     assert diagnose(own, [SKIPPED, *gradient_mistakes(LOCAL)]).code == "only-some-parameters"
@@ -226,7 +226,7 @@ def deadlock(last):
 
 
 @pytest.mark.parametrize("last", [{0: (3,), 1: (3, 2), 2: (3, 2), 3: (3,)}, {0: (3,), 3: (3,)}])
-def test_a_deadlock_of_those_without_a_gradient_is_told_at_its_root(last):
+def test_a_deadlock_caused_by_a_missing_gradient_is_explained(last):
     diagnosis = SKIPPED(deadlock(last), None)
 
     assert diagnosis.code == "none-gradient-skipped"
@@ -235,11 +235,11 @@ def test_a_deadlock_of_those_without_a_gradient_is_told_at_its_root(last):
 
 
 @pytest.mark.parametrize("last", [{0: (3, 2)}, {0: (3,), 1: (3,), 3: (3, 2)}])
-def test_another_deadlock_is_not_blamed_on_a_missing_gradient(last):
+def test_another_deadlock_is_not_explained_by_a_missing_gradient(last):
     assert SKIPPED(deadlock(last), None) is None
 
 
-def test_a_barrier_of_some_ranks_is_not_blamed_on_a_missing_gradient():
+def test_a_barrier_of_some_ranks_is_not_explained_by_a_missing_gradient():
     barrier, reduce = Collective("barrier", "w", ()), Collective("all_reduce", "w", (), ((3,),))
     events = [
         Event(rank, "enter", 0, 0.0, 1, collective=reduce if rank in WITHOUT else barrier)
@@ -251,7 +251,7 @@ def test_a_barrier_of_some_ranks_is_not_blamed_on_a_missing_gradient():
         assert SKIPPED(observed([None] * 4, events, Failure("deadlock", told)), None) is None
 
 
-def test_a_wait_for_another_gradient_is_not_blamed_on_a_missing_one():
+def test_a_wait_for_another_gradient_is_not_explained_by_a_missing_one():
     reduce = Collective("all_reduce", "w", (), ((3,),), label="weight.grad")
     events = [Event(rank, "enter", 0, 0.0, 1, collective=reduce) for rank in (0, 3)]
     told = Diagnosis("deadlock-rank-missing", WITHOUT, "Ranks 1 and 2 returned.", "trainer.py:9")
@@ -259,7 +259,7 @@ def test_a_wait_for_another_gradient_is_not_blamed_on_a_missing_one():
     assert SKIPPED(observed([None] * 4, events, Failure("deadlock", told)), None) is None
 
 
-def test_a_number_that_is_not_the_number_of_ranks_is_told():
+def test_a_constant_divisor_is_reported():
     def again(divisor):
         ended = tuple([times(total(LOCAL[:2]), 1 / divisor)] * 2)
         return lambda: (Observation(2, ended, (), ("",) * 2, 0.1), LOCAL[:2])
@@ -274,7 +274,7 @@ def test_a_number_that_is_not_the_number_of_ranks_is_told():
     assert diagnose([times(MEAN, 4)] * 4, [always_divided_by(4, again(1))]) is None
 
 
-def test_gradients_that_are_all_zero_are_lost():
+def test_gradients_that_are_all_zero_are_reported():
     found = diagnose([times(MEAN, 0)] * 4)
 
     assert found.code == "gradients-not-synchronised"

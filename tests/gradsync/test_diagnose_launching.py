@@ -27,18 +27,18 @@ def seen(status, calls, answered=(), detail=None):
 MEETING = [(rank, "init_process_group", LINE) for rank in (0, 1)]
 
 
-def test_ranks_that_went_elsewhere_are_named():
+def test_ranks_with_another_address_are_named():
     found = met_elsewhere([[], ["10.0.0.2"], ["127.0.0.1"]], "10.0.0.2")
 
     assert (found.code, found.ranks) == ("wrong-master", (2,))
     assert "rank 2 connected to 127.0.0.1" in found.explanation
 
 
-def test_who_went_to_the_master_or_nowhere_is_right():
+def test_connections_to_the_master_or_to_no_address_are_right():
     assert met_elsewhere([[], ["10.0.0.2"], []], "10.0.0.2") is None
 
 
-def test_ranks_that_met_nobody_by_the_end_are_told_so():
+def test_ranks_that_never_connect_are_reported():
     for calls in (MEETING, []):
         found = never_met(seen("timeout", calls), None)
         assert (found.code, found.ranks, found.where) == ("wrong-master", (0, 1), LINE)
@@ -48,7 +48,7 @@ def test_ranks_that_met_nobody_by_the_end_are_told_so():
     assert found.code == "wrong-master"
 
 
-def test_ranks_that_came_further_than_the_meeting_did_meet():
+def test_ranks_past_the_setup_did_connect():
     further = [*MEETING, (1, "barrier", LINE)]
 
     assert never_met(seen("timeout", further), None) is None
@@ -56,7 +56,7 @@ def test_ranks_that_came_further_than_the_meeting_did_meet():
     assert never_met(seen("error", MEETING, detail="no such thing"), None) is None
 
 
-def test_a_rank_that_the_others_left_alone_is_told_with_those_that_are_gone():
+def test_a_waiting_rank_is_reported_with_the_ranks_that_returned():
     beside = [(0, "barrier", LINE), (1, "all_reduce", None)]
 
     for run in (seen("deadlock", beside), seen("timeout", MEETING, answered=(1,))):
@@ -65,13 +65,13 @@ def test_a_rank_that_the_others_left_alone_is_told_with_those_that_are_gone():
         assert f"Rank 0 waits in setup_distributed, at {LINE}" in found.explanation
 
 
-def test_ranks_that_are_all_in_there_or_all_out_of_it_left_nobody_alone():
+def test_ranks_that_are_all_inside_or_all_outside_are_not_reported():
     assert left_alone(seen("timeout", MEETING), None) is None
     assert left_alone(seen("deadlock", [(0, "barrier", None), (1, "send", None)]), None) is None
     assert left_alone(seen("error", MEETING, answered=(1,)), None) is None
 
 
-def test_a_number_that_is_still_a_text_is_told_as_that():
+def test_a_number_that_is_still_a_string_is_reported():
     found = text_for_a_number("RANK=1", [1, 2, 0, "10.0.0.7", "29500"])
 
     assert found.code == "wrong-signature"
@@ -80,7 +80,7 @@ def test_a_number_that_is_still_a_text_is_told_as_that():
     assert text_for_a_number("RANK=1", None) is None
 
 
-def test_a_setup_that_started_nothing_is_told_from_a_collective_that_came_too_early():
+def test_a_setup_without_a_group_is_distinguished_from_an_early_collective():
     nothing = "Default process group has not been initialized"
     early = seen("error", [], detail=nothing)
     known = early.failure.diagnosis

@@ -31,7 +31,7 @@ def test_each_loader_with_samples_of_its_own_dataset_is_right():
     assert other_dataset(TRAIN, VAL, first_val=100) is None
 
 
-def test_as_many_samples_as_the_other_dataset_s_share_are_named():
+def test_a_share_as_large_as_that_of_the_other_dataset_is_reported():
     found = share_of_another("the train loader", 9, own=17, other=9, rank=2)
 
     assert (found.code, found.ranks) == ("samples-missing", (2,))
@@ -39,7 +39,7 @@ def test_as_many_samples_as_the_other_dataset_s_share_are_named():
 
 
 @pytest.mark.parametrize("given", [17, 16, 50])
-def test_any_other_count_says_nothing_of_the_other_dataset(given):
+def test_any_other_count_is_not_explained_by_the_other_dataset(given):
     assert share_of_another("the train loader", given, own=17, other=9, rank=0) is None
 
 
@@ -49,19 +49,19 @@ def failed(exception, where=None):
     return Observation(2, (None, None), (), ("", ""), 1.0, failure)
 
 
-def test_an_index_past_the_end_is_told_by_what_asks_for_it():
+def test_an_index_past_the_end_is_explained():
     found = past_the_end(failed("IndexError"), None)
 
     assert (found.code, found.ranks) == ("exception", (1,))
     assert "a sample past its end (index 31 is too large)" in found.explanation
 
 
-def test_an_index_error_of_the_user_s_own_line_and_other_errors_stay_as_they_are():
+def test_index_errors_in_the_users_code_and_other_errors_are_kept():
     assert past_the_end(failed("IndexError", "template_data_loader.py:130"), None) is None
     assert past_the_end(failed("TypeError"), None) is None
 
 
-def test_shares_that_the_environment_decides_are_named():
+def test_shares_that_depend_on_the_environment_are_reported():
     found = environment_has_a_say((TRAIN, VAL), ([[5], [5]], VAL), "RANK=2")
     assert (found.code, found.ranks) == ("same-shard-on-every-rank", (0, 1))
     assert "With RANK=2 in os.environ, rank 0's train loader yields 5" in found.explanation

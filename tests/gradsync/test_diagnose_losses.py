@@ -21,7 +21,7 @@ OWN = [1.0, 2.0, 6.0]
         ([2.5] * 3, "differs-from-single-process", (0, 1, 2)),
     ],
 )
-def test_losses_are_known_by_what_made_them(told, code, ranks):
+def test_each_mistake_in_the_loss_has_its_code(told, code, ranks):
     found = first_diagnosis(
         Observation(3, tuple(told), (), (), 0.0), [3.0] * 3, loss_mistakes(OWN, 2.5, "Steps")
     )

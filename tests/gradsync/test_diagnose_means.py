@@ -20,7 +20,7 @@ def found(name, told):
     return other_means(seen, [RIGHT], 2, guide="Resuming", evaluation="Evaluation")
 
 
-def test_right_numbers_are_no_mistake():
+def test_right_numbers_get_no_diagnosis():
     assert found("val_loss", [VAL.mean()] * 2) is None
 
 
@@ -36,9 +36,9 @@ def test_right_numbers_are_no_mistake():
         ("train_loss", [np.mean([1.0, 2.0, 4.0]), np.mean([5.0, 9.0, 7.0])], "loss-is-local"),
     ],
 )
-def test_a_mean_over_other_samples_is_named(name, told, code):
+def test_a_mean_over_other_samples_is_reported(name, told, code):
     assert found(name, told).code == code
 
 
-def test_other_numbers_are_left_to_other_rules():
+def test_other_numbers_get_no_diagnosis():
     assert found("val_loss", [0.5, 0.5]) is None

@@ -29,11 +29,11 @@ def test_ranks_that_agree_on_the_order_are_right():
 @pytest.mark.parametrize(
     "observation", [seen([6.0, 5.0], WANTED), seen(code="deadlock-order-differs")]
 )
-def test_another_order_is_told(observation):
+def test_a_different_order_is_reported(observation):
     assert found(observation).code == "deadlock-order-differs"
 
 
-def test_who_exchanges_names_is_not_judged():
+def test_ranks_that_exchange_names_are_not_judged():
     assert found(seen([6.0, 5.0], WANTED, dtype="uint8")) is None
 
 

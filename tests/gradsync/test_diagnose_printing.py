@@ -9,7 +9,7 @@ ROW = {"epoch": 0.0, "train_loss": 1.23456, "val_loss": 0.9876, "val_accuracy": 
 
 
 @pytest.mark.parametrize(("lines", "ranks"), [([["a"], ["a"]], (1,)), ([[], []], (0,))])
-def test_who_prints_too_much_or_too_little_is_named(lines, ranks):
+def test_ranks_that_print_too_much_or_too_little_are_named(lines, ranks):
     seen = [{"lines": own, "history": []} for own in lines]
 
     assert other_lines(seen, ["", ""], 1, GUIDE).ranks == ranks
@@ -26,14 +26,14 @@ def test_a_line_is_shown_as_it_was_printed():
 @pytest.mark.parametrize(
     "line", ["Epoch 0", "{'epoch': 0}", "loss=1.235", "acc 33.3%", "acc 33.33 %", "0, 0.9876"]
 )
-def test_on_stderr_too_rank_0_alone_tells_of_an_epoch(line):
+def test_only_rank_0_may_print_an_epoch_to_stderr(line):
     seen = [{"lines": [], "history": [ROW]}] * 2
 
     assert other_lines(seen, [line, ""], 1, GUIDE) is None
     assert other_lines(seen, [line, line], 1, GUIDE).ranks == (1,)
 
 
-def test_a_history_that_is_too_long_is_not_looked_through():
+def test_only_the_expected_epochs_of_a_history_are_searched():
     seen = [{"lines": ["a"], "history": [ROW] * 100_000}]
 
     assert other_lines(seen, ["loss=7.25 " * 10_000], 1, GUIDE) is None
@@ -47,13 +47,13 @@ def test_a_history_that_is_too_long_is_not_looked_through():
         "  for epoch in range(3):",
     ],
 )
-def test_warnings_on_stderr_are_nobodys_line(line):
+def test_warnings_on_stderr_do_not_count(line):
     seen = [{"lines": own, "history": [ROW]} for own in (["epoch 0"], [])]
 
     assert other_lines(seen, ["", line], 1, GUIDE) is None
 
 
-def test_rank_0_may_print_more_than_a_line_an_epoch():
+def test_rank_0_may_print_more_than_one_line_for_each_epoch():
     seen = [{"lines": ["epoch  loss", "0  1.23", "done in 3 s"], "history": [ROW]}]
 
     assert other_lines(seen, [""], 1, GUIDE) is None

@@ -19,22 +19,22 @@ def diagnose(value, wanted):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_what_went_through_a_coarser_dtype_is_named(dtype):
+def test_values_rounded_to_a_coarser_dtype_are_recognised(dtype):
     assert diagnose(DOUBLES.to(dtype).double(), DOUBLES).code == "shape-mismatch"
 
 
-def test_integers_that_went_through_float32_are_named():
+def test_integers_rounded_to_float32_are_recognised():
     integers = np.array([2**40 + 1, 2**41 + 3])
 
     assert diagnose(integers.astype(np.float32).astype(np.int64), integers).ranks == (0, 1)
 
 
 @pytest.mark.parametrize("value", [DOUBLES * 1.05, DOUBLES.flip(0), DOUBLES[:2], None, "DOUBLES"])
-def test_what_no_dtype_makes_of_a_value_is_another_mistake(value):
+def test_values_that_no_dtype_explains_are_another_mistake(value):
     assert diagnose(value, DOUBLES) is None
 
 
-def test_a_run_that_failed_shows_no_values():
+def test_a_failed_run_gets_no_diagnosis():
     seen = Observation(2, (None, None), (), (), 0.0)
 
     assert first_diagnosis(seen, None, RULES) is None
@@ -49,7 +49,7 @@ def test_float64_is_finer_than_float32_and_coarser_than_its_own_roundings():
     ("losses", "known"),
     [((2.29, 2.29), True), ((2.0, 2.0), True), ((1.29, 1.29), False), ((2.29, 2.2871), False)],
 )
-def test_a_loss_with_few_digits_is_named(losses, known):
+def test_a_loss_with_few_digits_is_recognised(losses, known):
     seen = Observation(2, losses, (), (), 0.0)
 
     diagnosis = first_diagnosis(seen, [2.28712345] * 2, [cut_short("train_step", "The step")])

@@ -91,25 +91,25 @@ class Exhausted(Fickle):
         (Shared, "on another sampler"),
     ],
 )
-def test_an_order_that_is_not_the_epochs_is_told(make, said):
+def test_an_order_that_does_not_fit_the_epoch_is_reported(make, said):
     found = epoch_ignored(passes_of_epochs(make), GUIDE)
 
     assert found.code == "epoch-ignored"
     assert said in found.explanation
 
 
-def test_a_second_pass_that_yields_nothing_is_told():
+def test_a_second_pass_that_yields_nothing_is_reported():
     found = epoch_ignored(passes_of_epochs(lambda: Exhausted(rotated)), GUIDE)
 
     assert found.code == "samples-missing"
     assert "yields 0 indices, the first 5" in found.explanation
 
 
-def test_an_order_for_each_epoch_is_right():
+def test_one_order_for_each_epoch_is_right():
     assert epoch_ignored(passes_of_epochs(lambda: Fickle(rotated)), GUIDE) is None
 
 
-def test_a_pass_yields_what_a_list_can_be_indexed_with():
+def test_a_pass_may_yield_any_type_that_can_index_a_list():
     assert indices_of(np.array([2, 0])) == indices_of(torch.tensor([2, 0])) == [2, 0]
     with pytest.raises(TypeError, match="integer"):
         indices_of([2.0])
@@ -121,12 +121,12 @@ def test_the_processes_that_differ_are_named():
     assert (found.code, found.ranks) == ("shuffle-differs-across-ranks", (2,))
 
 
-def test_two_seeds_with_the_same_order_are_enough():
+def test_two_seeds_with_the_same_order_are_reported():
     assert seed_ignored([[0, 1], [1, 0], [0, 1]], 3, GUIDE).code == "seed-ignored"
     assert seed_ignored([[0, 1], [1, 0]], 3, GUIDE) is None
 
 
-def test_no_seed_is_seed_0():
+def test_the_default_seed_is_0():
     assert other_seed_by_default([0, 1], [1, 0], GUIDE).code == "seed-ignored"
     assert other_seed_by_default([0, 1], [0, 1], GUIDE) is None
 
@@ -149,7 +149,7 @@ def drawing_and_putting_back_at_the_end():
         (drawing_and_putting_back_at_the_end, "state of random is changed during a pass"),
     ],
 )
-def test_the_library_whose_random_state_was_touched_is_named(indices, said):
+def test_the_library_whose_random_state_changes_is_named(indices, said):
     order, during, touched = pass_watched(indices(), random_states())
 
     found = random_state_touched(during, touched, GUIDE)
@@ -158,13 +158,13 @@ def test_the_library_whose_random_state_was_touched_is_named(indices, said):
     assert said in found.explanation
 
 
-def test_a_random_state_that_nobody_touched_is_right():
+def test_an_unchanged_random_state_is_right():
     _, during, touched = pass_watched(range(3), random_states())
 
     assert random_state_touched(during, touched, GUIDE) is None
 
 
-def test_a_refusal_has_to_name_the_argument():
+def test_a_refusal_must_name_the_argument():
     def sampler(dataset, num_replicas, rank, *, shuffle):
         if not len(dataset) or num_replicas < 1 or not 0 <= rank < num_replicas:
             raise ValueError("num_replicas or rank is impossible")
@@ -177,7 +177,7 @@ def test_a_refusal_has_to_name_the_argument():
     assert "message contains 'dataset'" in found.explanation
 
 
-def test_an_empty_dataset_is_to_be_refused_without_shuffling_too():
+def test_an_empty_dataset_must_be_refused_without_shuffling_too():
     def sampler(dataset, num_replicas, rank, *, shuffle):
         if (shuffle and not len(dataset)) or not 0 <= rank < num_replicas:
             raise ValueError("dataset, num_replicas or rank is impossible")
@@ -188,7 +188,7 @@ def test_an_empty_dataset_is_to_be_refused_without_shuffling_too():
     assert "shuffle=False raises no error" in found.explanation
 
 
-def test_who_refuses_good_arguments_is_not_asked_about_bad_ones():
+def test_an_error_on_good_arguments_is_raised():
     def sampler(dataset, num_replicas, rank, *, shuffle):
         raise ValueError("dataset, num_replicas, rank")
 
@@ -196,7 +196,7 @@ def test_who_refuses_good_arguments_is_not_asked_about_bad_ones():
         refusals(sampler, BAD_ARGUMENTS)
 
 
-def test_the_number_of_ranks_has_no_say():
+def test_an_order_that_depends_on_the_number_of_ranks_is_reported():
     assert world_size_has_a_say({3: [1, 0, 2], 2: [1, 0, 2]}, GUIDE) is None
 
     found = world_size_has_a_say({3: [1, 0, 2], 2: [2, 0, 1]}, GUIDE)
@@ -206,12 +206,12 @@ def test_the_number_of_ranks_has_no_say():
 
 
 @pytest.mark.parametrize("order", [[0, 0, 0, 0], [3, 3, 3, 1], [1, 0] * 3])
-def test_the_same_samples_over_and_over_are_told(order):
+def test_repeated_samples_are_reported(order):
     assert few_samples(order, GUIDE).code == "samples-missing"
 
 
 @pytest.mark.parametrize("order", [[0], [2, 0, 1, 2], [3, 1]])
-def test_padding_is_nothing_over_and_over(order):
+def test_padding_is_not_reported_as_repeated_samples(order):
     assert few_samples(order, GUIDE) is None
 
 

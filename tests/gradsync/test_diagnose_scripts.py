@@ -61,7 +61,7 @@ def test_shares_and_a_verdict_in_any_wording_are_right(tmp_path, shown, verdict)
         ("import torch.distributed as dist; dist.get_rank()", "group-not-initialised", "torchrun"),
     ],
 )
-def test_an_exception_that_ends_the_program_is_told_with_its_line(tmp_path, last, code, told):
+def test_an_exception_is_reported_with_its_line(tmp_path, last, code, told):
     found = raises(runs_of(tmp_path, f"{SHARES.format(shown='share')}{last}"))
 
     assert (found.code, found.where) == (code, "loader.py:19")
@@ -77,7 +77,7 @@ def test_an_exception_that_ends_the_program_is_told_with_its_line(tmp_path, last
         ("print(list(range(12)))", "does not print the share of rank 0"),
     ],
 )
-def test_shares_that_are_not_printed_are_told(tmp_path, program, what):
+def test_missing_shares_are_reported(tmp_path, program, what):
     found = prints_no_shares(runs_of(tmp_path, program))
 
     assert found.code == "wrong-output"
@@ -85,13 +85,13 @@ def test_shares_that_are_not_printed_are_told(tmp_path, program, what):
 
 
 @pytest.mark.parametrize("verdict", ["", "print('fair')", "print('12 of 12 indices')"])
-def test_a_verdict_that_never_changes_is_none(tmp_path, verdict):
+def test_a_verdict_that_never_changes_is_reported(tmp_path, verdict):
     runs = runs_of(tmp_path, f"{SHARES.format(shown='share')}\n{verdict}")
 
     assert prints_no_shares(runs) is None
     assert "where the last rank gets fewer" in prints_no_verdict(runs).explanation
 
 
-def test_a_sampler_that_is_not_written_yet_is_no_mistake(tmp_path):
+def test_a_sampler_that_is_not_written_yet_raises_not_implemented(tmp_path):
     with pytest.raises(NotImplementedError):
         runs_of(tmp_path, "raise NotImplementedError")

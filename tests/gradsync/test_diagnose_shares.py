@@ -51,7 +51,7 @@ def test_chunks_of_the_plain_order_are_right_without_shuffling(num_samples, worl
 
 
 @given(st.integers(1, 5), st.integers(1, 4), st.booleans(), st.data())
-def test_it_accepts_what_the_contract_accepts_and_nothing_else(m, n, shuffle, data):
+def test_exactly_the_shares_of_the_contract_are_accepted(m, n, shuffle, data):
     share = st.lists(st.integers(-1, m), max_size=math.ceil(m / n) + 1)
     shares = data.draw(st.lists(share, min_size=n, max_size=n))
 
@@ -85,14 +85,14 @@ def test_torchs_strided_shares_are_right_only_where_they_are_chunks_too(m, n, sh
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_torchs_strided_shares_are_called_strided(shuffle):
+def test_torchs_strided_shares_are_not_contiguous(shuffle):
     shares = [list(DistributedSampler(range(10), 4, rank, shuffle=shuffle)) for rank in range(4)]
 
     assert code_of(shares, 10, shuffle) == "not-contiguous"
 
 
 @given(*SIZES)
-def test_torch_and_we_agree_on_how_many_each_rank_gets(num_samples, world_size):
+def test_shares_are_as_large_as_torchs(num_samples, world_size):
     lengths = [len(share) for share in padded_chunks(range(num_samples), world_size)]
 
     assert lengths == [len(DistributedSampler(range(num_samples), world_size, 0))] * world_size
@@ -116,7 +116,7 @@ def test_torch_and_we_agree_on_how_many_each_rank_gets(num_samples, world_size):
         ([[0, 4, 8], [1, 5, 9], [2, 6, 9], [3, 7, 9]], 10, "not-contiguous"),
     ],
 )
-def test_each_mistake_without_shuffling_has_its_name(shares, num_samples, code):
+def test_each_mistake_without_shuffling_has_its_code(shares, num_samples, code):
     assert code_of(shares, num_samples) == code
 
 
@@ -127,11 +127,11 @@ def test_each_mistake_without_shuffling_has_its_name(shares, num_samples, code):
         [[2, 0, 1], [4, 3, 0]],  # cut first, then shuffled
     ],
 )
-def test_ranks_that_shuffle_differently_are_told_so(shares):
+def test_ranks_that_shuffle_differently_are_reported(shares):
     assert code_of(shares, 5 + (5 in shares[1]), shuffle=True) == "shuffle-differs-across-ranks"
 
 
-def test_chunks_that_begin_where_the_last_one_has_not_ended_are_not_dealt_out():
+def test_overlapping_chunks_are_not_called_dealt_out():
     order = [1, 3, 8, 5, 0, 9, 2, 7, 4, 6]
     topped_up = [[1, 3, 8], [5, 0, 9], [2, 7, 4], [4, 6, 1]]
     assert sorted({i for share in topped_up for i in share}) == sorted(order)
@@ -147,14 +147,14 @@ def test_the_explanation_shows_the_case_and_the_indices():
     assert diagnosis.guide == "Data distribution"
 
 
-def test_torchs_own_sampler_is_a_shortcut_only_where_it_is_wrong():
+def test_torchs_own_sampler_is_a_shortcut_only_if_its_shares_are_wrong():
     strided = [[0, 4, 8], [1, 5, 9], [2, 6, 0], [3, 7, 1]]
 
     assert diagnose_shares(strided, 10, False, shortcut=True).code == "forbidden-shortcut"
     assert diagnose_shares([[0, 1], [2, 3]], 4, False, shortcut=True) is None
 
 
-def test_what_comes_more_than_once_is_found_in_no_time():
+def test_repeated_indices_are_found_quickly():
     assert repeated([3, 1, 3, 2, 2, 3]) == [2, 3]
     assert repeated(list(range(500_000)) * 2) == list(range(500_000))
 

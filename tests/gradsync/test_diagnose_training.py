@@ -85,7 +85,7 @@ def test_a_training_as_in_one_process_is_right():
     assert thrice[0]["trained"] == 3 * list(range(8))
 
 
-def test_numbers_from_before_the_training_are_told_as_such():
+def test_numbers_from_before_the_training_are_recognised():
     once = seen_of()
     once[0]["history"][0]["val_loss"] = one_process(DATA, [], 0).loss_before
 
@@ -95,7 +95,7 @@ def test_numbers_from_before_the_training_are_told_as_such():
     assert "but it is the loss before the training" in found.explanation
 
 
-def test_numbers_of_an_epoch_that_are_told_again_in_the_next_are_known_as_such():
+def test_numbers_repeated_from_the_previous_epoch_are_recognised():
     thrice = seen_of(epochs=3)
     for value in thrice:
         value["history"][2]["train_loss"] = value["history"][1]["train_loss"]
@@ -115,7 +115,7 @@ def test_numbers_of_an_epoch_that_are_told_again_in_the_next_are_known_as_such()
         ([0.5, 0.5], "mean-of-means", "the mean of its steps' means"),
     ],
 )
-def test_a_loss_that_is_not_of_all_samples_alike_is_told_as_such(weights, code, what):
+def test_a_loss_of_only_some_steps_is_recognised(weights, code, what):
     right = one_process(DATA, [[[0, 1, 2, 3, 4], [5, 6, 7]]], 0)
     told = float(np.dot(weights, right.losses[0]))
     seen = [{"history": [{**right.history[0], "train_loss": told}]}]
@@ -126,7 +126,7 @@ def test_a_loss_that_is_not_of_all_samples_alike_is_told_as_such(weights, code, 
     assert found.explanation.endswith(f", but it is {what}.")
 
 
-def test_steps_of_all_ranks_together_end_with_each_epoch():
+def test_the_steps_of_all_ranks_are_grouped_by_epoch():
     trained = [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
 
     steps = steps_of(trained, share=3, batch_size=2)
@@ -134,7 +134,7 @@ def test_steps_of_all_ranks_together_end_with_each_epoch():
     assert steps == [[[0, 1, 6, 7], [2, 8]], [[3, 4, 9, 10], [5, 11]]]
 
 
-def test_who_takes_more_than_its_share_of_the_training_set_is_named():
+def test_a_rank_that_trains_on_too_many_samples_is_named():
     seen = [{"trained": [0, 1]}, {"trained": [2, 3, 2, 3]}]
 
     assert other_counts(seen, 2, GUIDE).ranks == (1,)
@@ -157,7 +157,7 @@ def test_a_rank_whose_numbers_differ_is_named():
         pytest.param([[2], [2]], (0, 1), id="for one of two batches"),
     ],
 )
-def test_a_training_in_evaluation_mode_is_told(sizes, ranks):
+def test_a_training_in_evaluation_mode_is_reported(sizes, ranks):
     seen = [{"sizes": own, "trained": [0, 1, 2, 3]} for own in sizes]
 
     found = trained_in_evaluation_mode(seen, GUIDE)
@@ -175,13 +175,13 @@ def test_a_training_in_evaluation_mode_is_told(sizes, ranks):
         ([[], []], 4, None),
     ],
 )
-def test_batches_of_a_ranks_part_are_told(sizes, asked, code):
+def test_a_divided_batch_size_is_reported(sizes, asked, code):
     found = batches_divided([{"sizes": own} for own in sizes], asked, GUIDE)
 
     assert (found and found.code) == code
 
 
-def test_momentum_shows_after_the_first_epoch():
+def test_a_wrong_step_after_the_first_epoch_is_reported():
     right = one_process(DATA, [WHOLE] * 3, 0)
 
     found = later_steps_differ(seen_of(epochs=3, momentum=0.9), right.weights, right.history, GUIDE)
@@ -190,14 +190,14 @@ def test_momentum_shows_after_the_first_epoch():
     assert "After epoch 0 the model equals that of one process" in found.explanation
 
 
-def test_a_first_step_that_is_wrong_is_left_to_others():
+def test_a_wrong_first_step_is_left_to_other_rules():
     right = one_process(DATA, [WHOLE] * 3, 0)
     elsewhere = [spied_training(train, None, Classifier(1), DATA, epochs=3)]
 
     assert later_steps_differ(elsewhere, right.weights, right.history, GUIDE) is None
 
 
-def test_ranks_that_differ_in_their_buffers_alone_are_told_so():
+def test_ranks_that_differ_only_in_their_buffers_are_reported():
     seen = seen_of()
     seen[1]["weights"]["shift"] += 1.0
 
@@ -207,7 +207,7 @@ def test_ranks_that_differ_in_their_buffers_alone_are_told_so():
     assert "different shift" in found.explanation
 
 
-def test_epochs_that_do_not_count_from_0_are_told():
+def test_epochs_that_do_not_count_from_0_are_reported():
     thrice = seen_of(epochs=3)
     thrice[1]["history"][0]["epoch"] = 1
 
@@ -223,7 +223,7 @@ def test_epochs_that_do_not_count_from_0_are_told():
         (0, 0.5, "differs-from-single-process"),
     ],
 )
-def test_weights_tell_the_mistake(rank, scale, code):
+def test_each_mistake_in_the_weights_has_its_code(rank, scale, code):
     def weights_after(rank, scale):
         return one_process(DATA, [WHOLE], rank, lr=scale * LEARNING_RATE).weights
 
@@ -240,7 +240,7 @@ def test_weights_tell_the_mistake(rank, scale, code):
     [{}, {"momentum": 0.9}, {"momentum": 0.5, "nesterov": True}, {"momentum": 0.99}],
     ids=str,
 )
-def test_a_constant_momentum_is_known_by_where_it_leads(settings):
+def test_a_constant_momentum_is_accepted(settings):
     train = partial(one_process, DATA, [WHOLE] * 3, 0)
     ended = train(**settings)
 
@@ -255,7 +255,7 @@ def test_a_constant_momentum_is_known_by_where_it_leads(settings):
     [{"weight_decay": 0.1}, {"momentum": 0.9, "weight_decay": 0.1}, {"lr": 0.1}],
     ids=str,
 )
-def test_what_no_momentum_leads_to_is_held_against_plain_sgd(settings):
+def test_other_weights_are_compared_with_plain_sgd(settings):
     train = partial(one_process, DATA, [WHOLE] * 3, 0)
 
     right = with_its_momentum([{"weights": train(**settings).weights}], train)
@@ -263,14 +263,14 @@ def test_what_no_momentum_leads_to_is_held_against_plain_sgd(settings):
     assert close(right.weights, train().weights)
 
 
-def test_the_step_is_that_of_the_learning_rate_given_to_train():
+def test_train_gets_the_learning_rate():
     seen = {}
     spied_training(lambda *_, lr: seen.update(lr=lr) or [], None, Classifier(0), DATA)
 
     assert seen == {"lr": LEARNING_RATE}
 
 
-def test_who_has_no_history_is_told():
+def test_a_missing_history_is_reported():
     thrice = seen_of(epochs=3)
     thrice[1]["history"] = []
 
@@ -281,7 +281,7 @@ def test_who_has_no_history_is_told():
     assert "train over 3 epochs returns no entries" in other_rows(thrice, GUIDE).explanation
 
 
-def test_a_history_that_goes_on_from_the_call_before_is_told():
+def test_a_history_with_entries_of_an_earlier_call_is_reported():
     first, second = [{"history": [{}] * 2}], [{"history": [{}] * 3}]
 
     assert kept_from_earlier_calls([first, second], GUIDE).code == "wrong-signature"
@@ -298,7 +298,7 @@ def test_more_keys_in_an_entry_are_right():
     assert other_rows(seen, GUIDE) is None
 
 
-def test_a_missing_key_of_an_entry_is_told():
+def test_a_missing_key_of_an_entry_is_reported():
     thrice = seen_of(epochs=3)
     del thrice[0]["history"][1]["val_loss"]
 
@@ -308,7 +308,7 @@ def test_a_missing_key_of_an_entry_is_told():
     assert "entries with the keys epoch, train_loss, val_accuracy" in found.explanation
 
 
-def test_who_trains_a_copy_is_told():
+def test_a_training_of_a_copy_is_reported():
     before = dict(Classifier(0).state_dict())
     seen = [{"weights": before, "trained": [0, 1]}] * 2
 

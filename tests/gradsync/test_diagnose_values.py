@@ -22,7 +22,7 @@ def observed(*values, failure=None):
     ("value", "wanted", "same"),
     [(1.0, np.inf, False), (np.inf, 1.0, False), (np.inf, np.inf, True), (-np.inf, np.inf, False)],
 )
-def test_infinity_is_near_to_nothing_but_itself(value, wanted, same):
+def test_infinity_equals_only_itself(value, wanted, same):
     assert close([1.0, value], [1.0, wanted]) == same
 
 
@@ -39,7 +39,7 @@ def test_a_sum_in_another_order_is_the_same(numbers, random):
 
 
 @pytest.mark.parametrize("factor", [0.99, 1.01, 2.0, 0.5])
-def test_a_hundredth_is_a_difference(factor):
+def test_a_difference_of_a_hundredth_is_noticed(factor):
     wanted = torch.rand(10) + 1
 
     assert not close(wanted * factor, wanted)
@@ -65,7 +65,7 @@ def test_exact_means_bit_for_bit():
         ([1.0], [1.0, 1.0]),
     ],
 )
-def test_another_shape_or_kind_is_another_value(value, wanted):
+def test_another_shape_or_type_is_another_value(value, wanted):
     assert not close(value, wanted)
 
 
@@ -73,7 +73,7 @@ def test_the_ranks_that_differ_are_named():
     assert differing_ranks([1.0, 2.0, 1.0, 3.0], [1.0] * 4, 64) == [1, 3]
 
 
-def test_a_mistake_is_known_by_the_values_that_it_makes():
+def test_a_mistake_is_recognised_by_its_values():
     rule = would_be([2.0, 4.0], "loss-is-local", "each rank has its own loss", "Training")
 
     assert rule(observed(2.0, 4.0), [3.0, 3.0]).code == "loss-is-local"
@@ -81,14 +81,14 @@ def test_a_mistake_is_known_by_the_values_that_it_makes():
     assert rule(observed(2.0, 4.0), None) is None
 
 
-def test_where_no_mistake_is_known_only_the_difference_is_told():
+def test_an_unknown_mistake_is_reported_without_the_right_value():
     diagnosis = differs_from_one_process("Training", "2 ranks")(observed(1.0, 1.0), [3.0, 3.0])
 
     assert diagnosis.code == "differs-from-single-process"
     assert "3" not in diagnosis.explanation
 
 
-def test_how_far_weights_are_off_is_told_with_the_difference():
+def test_the_size_of_a_difference_is_reported():
     weights = [{"fc.weight": np.array([1.0, 4.0])}] * 2
     seen = observed(*[{"fc.weight": np.array([1.0, 2.0])}] * 2)
 
@@ -111,7 +111,7 @@ BEFORE = [
         (BEFORE, "models-differ"),
     ],
 )
-def test_each_mistake_in_broadcasting_has_its_name(after, code):
+def test_each_mistake_in_broadcasting_has_its_code(after, code):
     rules = broadcast_mistakes(BEFORE, 0, ["mean"])
 
     assert first_diagnosis(observed(*after), [BEFORE[0]] * 2, rules).code == code
@@ -134,7 +134,7 @@ def raised(detail):
         ),
     ],
 )
-def test_an_exception_of_the_process_group_is_told_at_its_root(rule, detail, code):
+def test_an_exception_of_the_process_group_is_explained(rule, detail, code):
     diagnosis = rule(raised(detail), None)
 
     assert (diagnosis.code, diagnosis.ranks) == (code, (0,))

@@ -26,7 +26,7 @@ def observed(events, failure=None):
     return Observation(2, (None, None), tuple(events), ("", ""), 0.1, failure)
 
 
-def test_a_collective_that_is_never_left_was_not_waited_for():
+def test_a_collective_that_never_completes_is_reported():
     events = [started(call=0), started(call=1), left(call=1), started(rank=1), left(rank=1)]
 
     diagnosis = nobody_waited(observed(events), GUIDE)
@@ -35,7 +35,7 @@ def test_a_collective_that_is_never_left_was_not_waited_for():
     assert diagnosis.where == "trainer.py:1"
 
 
-def test_a_tensor_that_was_changed_before_it_was_waited_for_is_told():
+def test_a_tensor_that_is_changed_too_early_is_reported():
     events = [started(call=0), left(call=0), started(call=1), left(call=1, touched=True)]
 
     diagnosis = nobody_waited(observed(events), GUIDE)
@@ -45,7 +45,7 @@ def test_a_tensor_that_was_changed_before_it_was_waited_for_is_told():
     assert "the outcome is a race" in diagnosis.explanation
 
 
-def test_a_receive_that_is_never_waited_for_may_have_brought_nothing_yet():
+def test_a_receive_that_is_never_waited_for_is_reported():
     diagnosis = nobody_waited(observed([started("recv")]), GUIDE)
 
     assert diagnosis.code == "no-rank-waits"
@@ -53,11 +53,11 @@ def test_a_receive_that_is_never_waited_for_may_have_brought_nothing_yet():
 
 
 @pytest.mark.parametrize("op", ["send", "barrier"])
-def test_what_leaves_nothing_need_not_be_waited_for(op):
+def test_a_call_without_a_result_need_not_be_waited_for(op):
     assert nobody_waited(observed([started(op)]), GUIDE) is None
 
 
-def test_only_the_collectives_that_count_have_to_be_waited_for():
+def test_only_the_chosen_collectives_must_be_waited_for():
     assert nobody_waited(observed([started()]), GUIDE, lambda _collective: False) is None
 
 
@@ -77,7 +77,7 @@ def waits(rank=0, call=0):
         ([started()], (1,), False),
     ],
 )
-def test_a_rank_that_raised_with_nothing_to_go_on_had_yet_to_wait(events, ranks, known):
+def test_an_exception_before_waiting_is_explained(events, ranks, known):
     failure = Failure("error", Diagnosis("exception", ranks, "Rank 0 raised ZeroDivisionError."))
 
     diagnosis = raised_before_it_waited(0, "no sample", GUIDE)(observed(events, failure), None)
@@ -91,7 +91,7 @@ def test_a_rank_that_raised_with_nothing_to_go_on_had_yet_to_wait(events, ranks,
 @pytest.mark.parametrize(
     ("came", "missing", "known"), [(1, (0,), True), (0, (0,), False), (1, (1,), False)]
 )
-def test_a_rank_that_came_before_and_then_had_nan_is_told_so(came, missing, known):
+def test_a_rank_that_skips_a_collective_because_of_nan_is_reported(came, missing, known):
     failure = Failure("deadlock", Diagnosis("deadlock-rank-missing", missing, "rank 0 is missing"))
     seen = observed([started(call=call) for call in range(came)], failure)
 
@@ -113,7 +113,7 @@ STEP_FIRST, RIGHT = ["step", "finish"], ["finish", "step"]
         ([[RIGHT, ["step"]], [RIGHT, ["step"]]], (0, 1), "called without finish()"),
     ],
 )
-def test_a_step_that_comes_before_finish_explains_wrong_weights(calls, ranks, said):
+def test_a_step_before_finish_explains_wrong_weights(calls, ranks, said):
     diagnosis = stepped_too_early(calls, GUIDE)(observed([]), [1.0, 1.0])
 
     assert (diagnosis.code, diagnosis.ranks) == ("no-rank-waits", ranks)
@@ -121,5 +121,5 @@ def test_a_step_that_comes_before_finish_explains_wrong_weights(calls, ranks, sa
 
 
 @pytest.mark.parametrize("order", [RIGHT, ["finish"], [], ["finish", "step", "finish", "step"]])
-def test_a_step_after_finish_or_none_that_was_noted_explains_nothing(order):
+def test_a_step_after_finish_explains_nothing(order):
     assert stepped_too_early([[order]] * 2, GUIDE)(observed([]), [1.0, 1.0]) is None

@@ -7,7 +7,7 @@ from gradsync.probes import Info, raised
 from gradsync.probes.sampling import random_states
 
 
-def test_probes_travel_with_the_run_and_are_not_found_on_a_rank_beforehand():
+def test_probes_are_sent_with_the_run_and_are_not_importable_before():
     def function(rank):
         known = [name for name in sys.modules if name.startswith("gradsync.probes")]
         return [Info(rank, 2).rank, len(random_states()), known]
@@ -17,7 +17,7 @@ def test_probes_travel_with_the_run_and_are_not_found_on_a_rank_beforehand():
     assert list(seen) == [[0, 3, []], [1, 3, []]]
 
 
-def test_an_exercise_that_is_still_to_be_written_is_no_refusal():
+def test_not_implemented_is_raised_and_not_returned():
     def unwritten():
         raise NotImplementedError("phase1/train")
 
@@ -25,6 +25,6 @@ def test_an_exercise_that_is_still_to_be_written_is_no_refusal():
         raised(unwritten)
 
 
-def test_what_a_call_ends_in_is_taken_home():
+def test_the_exception_of_a_call_is_returned():
     assert isinstance(raised(lambda: int("one")), ValueError)
     assert raised(list) is None

@@ -20,7 +20,7 @@ def on_a_rank(tmp_path, monkeypatch):
     return lambda probe: run_ranks(probe, 1, process_group=False)[0]
 
 
-def test_what_is_done_to_a_file_is_noted_and_no_more(on_a_rank):
+def test_changes_of_files_are_recorded(on_a_rank):
     def probe():
         Path("there").write_text("former")
         changes = file_changes()
@@ -47,7 +47,7 @@ def test_what_is_done_to_a_file_is_noted_and_no_more(on_a_rank):
     ]
 
 
-def test_a_disk_that_was_full_can_be_written_again(on_a_rank):
+def test_the_write_limit_can_be_lifted(on_a_rank):
     def probe():
         limit_writes(10)
         with pytest.raises(OSError, match="too large"):
@@ -59,7 +59,7 @@ def test_a_disk_that_was_full_can_be_written_again(on_a_rank):
 
 
 @pytest.mark.parametrize("address", ["127.0.0.2", "127.0.0.1"])
-def test_a_connection_is_seen_from_the_side_that_made_it(address):
+def test_a_connection_is_listed_for_the_side_that_opened_it(address):
     with socket.create_server((address, 0)) as server:
         port = server.getsockname()[1]
         assert connected_to(port) == []
@@ -95,7 +95,7 @@ def setup_distributed(info):
 
 
 @pytest.mark.parametrize("body", GPU_SETUPS)
-def test_what_is_taken_among_gpus_is_told(on_a_rank, body):
+def test_the_gpu_and_the_backend_of_a_setup_are_reported(on_a_rank, body):
     def probe():
         Path("learner.py").write_text(LEARNER.format(body=body))
         sys.path.insert(0, str(Path.cwd()))

@@ -41,7 +41,7 @@ GUIDE = "Checkpoints"
 
 
 @exercise("phase1/save_checkpoint", points=1.5)
-def test_rank_0_alone_writes(ranks):
+def test_only_rank_0_writes(ranks):
     """Only rank 0 writes to the disk."""
 
     def probe(rank, trainer):
@@ -60,7 +60,7 @@ def test_rank_0_alone_writes(ranks):
 
 
 @exercise("phase1/save_checkpoint", points=1.5)
-def test_when_it_returns_the_file_is_there_for_every_rank(ranks):
+def test_the_file_exists_on_every_rank_when_save_checkpoint_returns(ranks):
     """When save_checkpoint returns, the new file is there on every rank, even if rank 0 is late."""
 
     def probe(rank, trainer):
@@ -126,7 +126,7 @@ def probe_crashes(trainer):
 
 
 @exercise("phase1/save_checkpoint", points=2)
-def test_a_crash_midway_leaves_the_former_file(ranks):
+def test_a_crash_during_a_save_keeps_the_former_file(ranks):
     """If the disk is full in the middle of a save, the former checkpoint is still complete."""
     [told] = ranks(probe_crashes, 1)
 
@@ -156,7 +156,7 @@ def test_a_crash_midway_leaves_the_former_file(ranks):
 
 
 @exercise("phase1/load_checkpoint", points=1.5)
-def test_everything_comes_back(ranks):
+def test_loading_restores_everything_that_was_saved(ranks):
     """Loading restores the parameters, the buffers, the optimizer's state and the epoch."""
 
     def probe(rank, trainer):
@@ -226,7 +226,7 @@ def written(ranks, epoch=7):
 
 
 @exercise("phase1/load_checkpoint", points=0.5)
-def test_each_rank_reads_for_itself(ranks, rng):
+def test_loading_works_on_a_single_rank(ranks, rng):
     """Loading works on a single rank, without a process group."""
 
     def read(rank, trainer, content):
@@ -255,7 +255,7 @@ def test_each_rank_reads_for_itself(ranks, rng):
 
 
 @exercise("phase1/load_checkpoint", points=1)
-def test_code_in_the_file_is_not_run(ranks):
+def test_code_in_a_checkpoint_is_not_run(ranks):
     """Loading a checkpoint that contains code raises an error and does not run the code."""
 
     def probe(trainer, files, good):

@@ -144,7 +144,7 @@ def test_the_length_is_the_number_of_indices(ranks, rng):
 
 
 @exercise("phase1/PaddedDistributedSampler", points=2)
-def test_every_process_works_out_the_same_permutation(ranks, rng):
+def test_every_process_has_the_same_permutation(ranks, rng):
     """The permutation depends only on (seed, epoch), not on the process or its random state."""
 
     def probe(rank, data_loader, seed):
@@ -165,7 +165,7 @@ def test_every_process_works_out_the_same_permutation(ranks, rng):
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1.5)
-def test_every_epoch_has_an_order_of_its_own(ranks, rng):
+def test_every_epoch_has_its_own_order(ranks, rng):
     """Each epoch has its own permutation, the same every time; a new sampler is at epoch 0."""
 
     def probe(data_loader, seed):
@@ -179,7 +179,7 @@ def test_every_epoch_has_an_order_of_its_own(ranks, rng):
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
-def test_every_seed_has_an_order_of_its_own(ranks, rng):
+def test_every_seed_has_its_own_order(ranks, rng):
     """Each seed has its own permutation, and the default seed is 0."""
 
     def probe(data_loader, seeds):
@@ -197,7 +197,7 @@ def test_every_seed_has_an_order_of_its_own(ranks, rng):
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1.5)
-def test_the_global_random_state_is_left_alone(ranks):
+def test_the_global_random_state_is_not_changed(ranks):
     """A pass over the sampler does not change any global random state."""
 
     def probe(data_loader):
@@ -213,7 +213,7 @@ def test_the_global_random_state_is_left_alone(ranks):
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
-def test_the_file_shows_the_shares_of_ten_samples(ranks):
+def test_the_file_prints_the_shares_of_ten_samples(ranks):
     """Run as a program, the file prints four ranks' shares and whether they are right."""
 
     def probe(data_loader):
@@ -227,7 +227,7 @@ def test_the_file_shows_the_shares_of_ten_samples(ranks):
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
-def test_bad_arguments_are_refused_by_name(ranks):
+def test_bad_arguments_raise_an_error_with_the_name(ranks):
     """An impossible number of ranks, rank or dataset raises a ValueError that names it."""
 
     def probe(data_loader):

@@ -104,7 +104,7 @@ def batch_losses(shares, batch_size, lr=0.3):
 
 
 @exercise("phase1/train_epoch", points=1.5)
-def test_the_sampler_is_told_the_epoch(ranks, rng):
+def test_the_epoch_of_the_sampler_is_set(ranks, rng):
     """train_epoch sets the sampler's epoch before the pass, also for epoch 0."""
 
     def probe(rank, trainer, shares):
@@ -149,7 +149,7 @@ def hold_heard(seen, epoch):
 
 
 @exercise("phase1/train_epoch", points=2.5)
-def test_the_epochs_loss_weighs_every_sample_alike(ranks, rng):
+def test_the_loss_is_the_mean_over_all_samples(ranks, rng):
     """The returned loss is the mean over all ranks' samples, so a smaller batch counts less."""
     [data] = draw(rng, [26])
     orders = padded_chunks(26, 3)
@@ -275,7 +275,7 @@ def epoch_loss_mistakes(losses, sizes, count):
 
 
 @exercise("phase1/train_epoch", points=1)
-def test_it_trains_in_training_mode(ranks, rng):
+def test_the_model_is_trained_in_training_mode(ranks, rng):
     """A model in evaluation mode is switched to training mode before training."""
     [data] = draw(rng, [16])
 
@@ -306,7 +306,7 @@ def test_it_trains_in_training_mode(ranks, rng):
 
 
 @exercise("phase1/train_epoch", points=1)
-def test_a_plain_loader_will_do(ranks, rng):
+def test_a_sampler_without_set_epoch_works(ranks, rng):
     """A sampler without `set_epoch` works, and the loader is gone through only once."""
 
     def probe(trainer, data):

@@ -79,7 +79,7 @@ def metrics(rows):
 
 
 @exercise("phase1/evaluate", points=2.5)
-def test_ranks_and_batches_weigh_by_their_samples(ranks, rng):
+def test_every_sample_of_every_rank_counts_the_same(ranks, rng):
     """Every sample of every rank counts the same, also in unequal shares and small batches."""
     shares = draw(rng, [11, 2, 5, 6])
 
@@ -91,7 +91,7 @@ def test_ranks_and_batches_weigh_by_their_samples(ranks, rng):
 
 
 @exercise("phase1/evaluate", points=1)
-def test_a_rank_may_have_nothing(ranks, rng):
+def test_a_rank_may_have_no_samples(ranks, rng):
     """A rank without any samples returns the same numbers as the other ranks."""
     shares = draw(rng, [3, 0, 9])
 
@@ -215,7 +215,7 @@ def means_of_batches(rows):
 
 
 @exercise("phase1/evaluate", points=1.5)
-def test_nothing_is_learned_from_it(ranks, rng):
+def test_the_evaluation_does_not_change_the_model(ranks, rng):
     """evaluate uses evaluation mode, tracks no gradients, and leaves existing gradients alone."""
     seen = ranks(probe_evaluate, 2, shares=by_rank(draw(rng, [5, 3])))
 
@@ -224,7 +224,7 @@ def test_nothing_is_learned_from_it(ranks, rng):
 
 
 @exercise("phase1/evaluate", points=2)
-def test_the_former_mode_is_put_back(ranks, rng):
+def test_the_former_mode_is_restored(ranks, rng):
     """Afterwards the model is in the mode that it had before, training or evaluation."""
     seen = ranks(probe_evaluate, 2, shares=by_rank(draw(rng, [5, 3])))
 

@@ -77,7 +77,7 @@ def listen(port):
 
 @pytest.mark.parametrize("world_size", [1, 3])
 @exercise("phase1/setup_distributed", points=2)
-def test_the_group_is_up_on_every_rank(ranks, world_size):
+def test_the_group_has_every_rank(ranks, world_size):
     """After setup_distributed, the default group has all ranks, and uses gloo without a GPU."""
     seen = ranks(
         probe_group,
@@ -120,7 +120,7 @@ def test_the_group_is_up_on_every_rank(ranks, world_size):
 
 
 @exercise("phase1/setup_distributed", points=1)
-def test_it_returns_only_when_every_rank_is_up(ranks):
+def test_setup_waits_for_every_rank(ranks):
     """setup_distributed waits for a late rank, even with a backend that connects lazily."""
 
     def probe(rank, world_size, trainer, port):
@@ -155,7 +155,7 @@ def test_it_returns_only_when_every_rank_is_up(ranks):
 
 
 @exercise("phase1/setup_distributed", points=1)
-def test_the_timeout_holds(ranks):
+def test_backend_and_timeout_are_used(ranks):
     """`backend` and `timeout` are used, the default timeout is 60 s, and GPUs are used if any."""
 
     def probe(rank, world_size, trainer, ports):
@@ -210,7 +210,7 @@ def hold_wait(seconds, wanted, asked):
 
 
 @exercise("phase1/cleanup_distributed", points=1)
-def test_the_group_is_gone_afterwards(ranks):
+def test_cleanup_destroys_the_group(ranks):
     """After cleanup_distributed, no rank has a default process group."""
 
     def probe(rank, trainer):
@@ -238,7 +238,7 @@ def test_the_group_is_gone_afterwards(ranks):
 
 
 @exercise("phase1/cleanup_distributed", points=1)
-def test_cleanup_without_a_group_is_harmless(ranks):
+def test_cleanup_without_a_group_does_nothing(ranks):
     """cleanup_distributed may be called twice, and without a process group."""
 
     def probe(trainer):

@@ -107,7 +107,7 @@ def told(answer):
 
 
 @exercise("phase1/read_rank_info", points=1.5)
-def test_torchrun_variables_win(ranks):
+def test_torchrun_variables_have_priority(ranks):
     """torchrun's variables are read, even if Slurm's are set, and the others have defaults."""
     few = {"RANK": "1", "WORLD_SIZE": "2"}
     environs = [TORCHRUN, {**SLURM, **TORCHRUN}, few]
@@ -160,7 +160,7 @@ def test_the_master_is_the_first_host_of_the_node_list(ranks, rng):
 
 
 @exercise("phase1/read_rank_info", points=0.5)
-def test_without_a_launcher_it_is_a_single_process(ranks):
+def test_without_a_launcher_there_is_a_single_process(ranks):
     """Without a launcher's variables, the process is rank 0 of 1."""
     allocated = {"SLURM_JOB_NODELIST": SLURM["SLURM_JOB_NODELIST"]}
     lone = [{name: TORCHRUN[name]} for name in ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")]
@@ -189,7 +189,7 @@ def test_without_a_launcher_it_is_a_single_process(ranks):
 
 
 @exercise("phase1/read_rank_info", points=0.5)
-def test_it_reads_only_what_it_is_given(ranks):
+def test_only_the_argument_is_read(ranks):
     """read_rank_info only reads its argument: it neither reads nor changes os.environ."""
 
     def probe(trainer, given):
@@ -246,7 +246,7 @@ def same(answer, other):
 
 
 @exercise("phase1/read_rank_info", points=1)
-def test_bad_environments_are_refused_by_name(ranks):
+def test_bad_environments_raise_an_error_with_the_name(ranks):
     """A missing partner variable, a non-integer and an impossible rank raise a ValueError."""
     cases = [
         ({"RANK": "0"}, ("WORLD_SIZE", "RANK")),

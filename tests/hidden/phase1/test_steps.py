@@ -279,7 +279,7 @@ def test_the_batch_is_moved_to_the_model(ranks, rng):
 
 
 @exercise("phase1/train_step", points=1)
-def test_gradients_from_before_do_not_count(ranks, rng):
+def test_gradients_from_before_the_step_are_cleared(ranks, rng):
     """Gradients that exist before a step are cleared and do not change it."""
     inputs, targets = draw_batches(rng, 1, 2, 6, soft=True)
 

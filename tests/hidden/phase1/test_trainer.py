@@ -104,7 +104,7 @@ def test_parameters_and_buffers_stay_the_same_objects(ranks):
 
 
 @exercise("phase1/broadcast_model", points=1.5)
-def test_gradients_and_frozen_flags_are_untouched(ranks):
+def test_gradients_and_frozen_flags_are_not_changed(ranks):
     """A broadcast does not change `grad` or `requires_grad` of any parameter."""
 
     def probe(rank, trainer):
@@ -293,7 +293,7 @@ def test_a_missing_gradient_counts_as_zero(ranks, rng):
 
 
 @exercise("phase1/average_gradients", points=1.5)
-def test_frozen_parameters_are_left_alone(ranks, rng):
+def test_frozen_parameters_are_not_changed(ranks, rng):
     """The gradient of a frozen parameter stays as it is, and a missing one stays missing."""
     stale = rng.standard_normal((2, 3, 2))  # (rank, out, in)
     around = ("0.weight", "2.weight")  # a frozen layer

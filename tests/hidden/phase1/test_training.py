@@ -63,7 +63,7 @@ def train_in_turn(ranks, world_size, *calls):
 
 
 @exercise("phase1/train", points=2)
-def test_every_epoch_goes_its_own_way_over_the_ranks_shares(ranks, rng):
+def test_each_rank_trains_on_its_share_in_the_order_of_the_epoch(ranks, rng):
     """Each rank trains on its share, in an order that depends on the epoch and the seed."""
     data = draw_samples(rng, 41), draw_samples(rng, 4)
     options = {"data": data, "seeds": [1, 1], "batch_size": 4}
@@ -80,7 +80,7 @@ def test_every_epoch_goes_its_own_way_over_the_ranks_shares(ranks, rng):
 
 
 @exercise("phase1/train", points=2)
-def test_ranks_that_start_apart_end_as_one_process(ranks, rng):
+def test_the_weights_equal_those_of_one_process(ranks, rng):
     """From rank 0's weights, the ranks end with the weights of one process with all samples."""
     data, seeds = (draw_samples(rng, 12), draw_samples(rng, 6)), [11, 5, 6]
 
@@ -131,7 +131,7 @@ def test_the_history_has_the_numbers_of_each_epoch(ranks, rng):
 
 
 @exercise("phase1/train", points=1)
-def test_rank_0_alone_prints(ranks, rng):
+def test_only_rank_0_prints(ranks, rng):
     """Rank 0 prints a line for each epoch, and the other ranks print nothing."""
     data = draw_samples(rng, 8), draw_samples(rng, 6)
 

@@ -41,7 +41,7 @@ def probe_digits(rank, world_size, trainer, known, unseen, batch_size, plan):
 
 @early
 @exercise("phase1/train", points=5)
-def test_it_learns_to_read_handwritten_digits(ranks):
+def test_the_model_learns_to_read_handwritten_digits(ranks):
     """The small CNN, trained on 2 gloo ranks, classifies enough of the held-out digits."""
     data = digits()
     known, unseen = data.train.first(SAMPLES), data.test

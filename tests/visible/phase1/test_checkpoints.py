@@ -65,7 +65,7 @@ class PowerCut:
 
 
 @exercise("phase1/save_checkpoint", points=1)
-def test_the_former_checkpoint_survives_a_power_cut(ranks):
+def test_the_former_checkpoint_survives_a_failed_save(ranks):
     """If the second save fails halfway, the file of the first one is still there and complete."""
 
     def probe(trainer):
@@ -89,7 +89,7 @@ def test_the_former_checkpoint_survives_a_power_cut(ranks):
 
 
 @exercise("phase1/load_checkpoint", points=1)
-def test_what_was_saved_comes_back(ranks):
+def test_loading_restores_what_was_saved(ranks):
     """Weight 7, learning rate 0.5 and epoch 3 are saved, then loaded into weight 0 and rate 0.1."""
 
     def probe(trainer):
@@ -119,7 +119,7 @@ class Trap:
 
 
 @exercise("phase1/load_checkpoint", points=1)
-def test_code_in_a_file_is_not_run(ranks):
+def test_code_in_a_checkpoint_is_not_run(ranks):
     """Loading a checkpoint that contains code does not run the code."""
 
     def probe(trainer):

@@ -27,7 +27,7 @@ def assert_shares(shares, wanted):
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
-def test_every_rank_gets_a_chunk_of_neighbours(ranks):
+def test_every_rank_gets_a_contiguous_chunk(ranks):
     """6 samples on 2 ranks: rank 0 gets the first three, rank 1 gets the other three."""
 
     def probe(rank, world_size, data_loader):
@@ -40,7 +40,7 @@ def test_every_rank_gets_a_chunk_of_neighbours(ranks):
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
-def test_the_beginning_fills_up_the_last_chunk(ranks):
+def test_the_last_chunk_is_padded_with_the_beginning(ranks):
     """5 samples on 3 ranks: each rank gets 2, so sample 0 is repeated at the end."""
 
     def probe(rank, world_size, data_loader):
@@ -60,7 +60,7 @@ def test_the_beginning_fills_up_the_last_chunk(ranks):
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
-def test_every_epoch_has_an_order_that_all_ranks_know(ranks):
+def test_all_ranks_use_the_same_order_in_each_epoch(ranks):
     """20 samples on 2 ranks, shuffled: each comes once an epoch, in a new order each epoch."""
 
     def probe(rank, world_size, data_loader):

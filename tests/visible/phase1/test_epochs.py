@@ -29,7 +29,7 @@ class EpochSampler(SequentialSampler):
 
 
 @exercise("phase1/train_epoch", points=1)
-def test_the_sampler_is_told_the_epoch(ranks):
+def test_the_epoch_of_the_sampler_is_set(ranks):
     """In epoch 3, train_epoch sets the epoch of the loader's sampler to 3."""
 
     def probe(trainer):
@@ -52,7 +52,7 @@ def test_the_sampler_is_told_the_epoch(ranks):
 
 
 @exercise("phase1/train_epoch", points=1)
-def test_a_smaller_batch_weighs_less(ranks):
+def test_a_smaller_batch_counts_less(ranks):
     """Batches of losses 1, 1 | 4 on rank 0 and 4, 4 | 16 on rank 1 have the mean 30 / 6 = 5."""
 
     def probe(rank, trainer):
@@ -96,7 +96,7 @@ def scores_as_they_come():
 
 
 @exercise("phase1/evaluate", points=1)
-def test_every_sample_weighs_alike(ranks):
+def test_every_sample_counts_the_same(ranks):
     """Rank 0 has 3 samples of loss 1, rank 1 has one of loss 5: the mean is 2, not 3."""
 
     def probe(rank, trainer):
@@ -137,7 +137,7 @@ def test_every_sample_weighs_alike(ranks):
 
 
 @exercise("phase1/evaluate", points=1)
-def test_it_only_looks(ranks):
+def test_the_evaluation_uses_evaluation_mode(ranks):
     """evaluate runs the model in evaluation mode, and restores training mode afterwards."""
 
     def probe(trainer):

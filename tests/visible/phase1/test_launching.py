@@ -44,7 +44,7 @@ def who_am_i(trainer, environ):
     ],
 )
 @exercise("phase1/read_rank_info", points=1)
-def test_every_process_learns_who_it_is(ranks, environ, wanted):
+def test_the_rank_is_read_from_the_environment(ranks, environ, wanted):
     """The launcher's variables give the rank; without them, the process is rank 0 of 1."""
     [seen] = ranks(who_am_i, world_size=1, process_group=False, environ=environ)
 
@@ -60,7 +60,7 @@ def test_every_process_learns_who_it_is(ranks, environ, wanted):
 
 
 @exercise("phase1/read_rank_info", points=1)
-def test_half_a_set_is_refused(ranks):
+def test_a_rank_without_a_world_size_raises_an_error(ranks):
     """A rank without a world size raises a ValueError that names the variable."""
     [seen] = ranks(who_am_i, world_size=1, process_group=False, environ={"RANK": "0"})
 
@@ -76,7 +76,7 @@ def test_half_a_set_is_refused(ranks):
 
 
 @exercise("phase1/setup_distributed", points=1)
-def test_two_ranks_meet(ranks):
+def test_two_ranks_form_a_group(ranks):
     """After setup_distributed, two ranks can sum a number: 1 on each rank gives 2."""
 
     def probe(rank, world_size, trainer, port):
@@ -106,7 +106,7 @@ def test_two_ranks_meet(ranks):
 
 
 @exercise("phase1/cleanup_distributed", points=1)
-def test_the_group_is_ended(ranks):
+def test_cleanup_destroys_the_group(ranks):
     """After cleanup_distributed, there is no process group."""
 
     def probe(trainer):
@@ -124,7 +124,7 @@ def test_the_group_is_ended(ranks):
 
 
 @exercise("phase1/cleanup_distributed", points=1)
-def test_it_is_harmless_where_there_is_no_group(ranks):
+def test_cleanup_without_a_group_does_nothing(ranks):
     """cleanup_distributed does nothing if no process group was started."""
 
     def probe(trainer):

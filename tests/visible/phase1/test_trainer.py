@@ -58,7 +58,7 @@ def test_every_rank_ends_with_the_model_of_rank_0(ranks):
 
 
 @exercise("phase1/broadcast_model", points=1)
-def test_an_optimizer_from_before_still_trains_the_model(ranks):
+def test_an_earlier_optimizer_still_trains_the_model(ranks):
     """The weight becomes 5 on both ranks, and then an optimizer step changes it to 4."""
 
     def probe(rank, trainer):

@@ -88,7 +88,7 @@ def test_the_model_learns(ranks):
 
 
 @exercise("phase1/train", points=1)
-def test_both_ranks_end_with_one_model_after_half_of_the_work_each(ranks):
+def test_both_ranks_do_half_of_the_work_and_end_with_one_model(ranks):
     """The ranks start with other weights, use 100 of 200 points each, and end with the same."""
     seen = ranks(train_a_little, world_size=2)
 
@@ -123,7 +123,7 @@ def test_both_ranks_end_with_one_model_after_half_of_the_work_each(ranks):
 
 
 @exercise("phase1/train", points=1)
-def test_rank_0_speaks_for_all(ranks):
+def test_only_rank_0_prints(ranks):
     """Rank 0 prints a line for each epoch, and rank 1 prints nothing."""
     seen = ranks(train_a_little, world_size=2)
 
