@@ -87,7 +87,7 @@ def hold(diagnosis: Diagnosis | None) -> None:
 
 
 def hold_together(run: Callable[[], object]) -> None:
-    """Hold a run of ranks to leave none of them waiting in vain; one may well raise.
+    """Check that no rank of a run waits for ranks that never come; a rank may raise.
 
     Raises:
         RankFailure: of a deadlock.

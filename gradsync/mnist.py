@@ -68,7 +68,7 @@ def download_mnist(target: Path) -> str | None:
         try:
             if holds_mnist(target):
                 return None
-            if waited:  # and in vain: N ranks shall not run out of patience one after the other
+            if waited:  # without success: N ranks must not each wait for the whole time limit
                 return "another process has just tried"
             _fetch(target)
         finally:

@@ -1,4 +1,4 @@
-"""What accumulated steps are tried with: a model, its optimizer, and batches for each rank."""
+"""Inputs for tests of accumulated steps: a model, its optimizer, and batches for each rank."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def mean_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean loss of samples, whose targets are classes, or numbers to come close to."""
+    """Return the mean loss of samples whose targets are classes, or numbers."""
     if targets.dim() == outputs.dim():
         return functional.mse_loss(outputs, targets)
     return functional.cross_entropy(outputs, targets)
@@ -49,9 +49,9 @@ def mean_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 def draw(
     rng: np.random.Generator, steps: int, sizes: Sequence[Sequence[int]], numbers: bool = False
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return inputs (step, rank, sample, 5) and targets, whose losses vary a lot.
+    """Return inputs (step, rank, sample, 5) and targets with very different losses.
 
-    Targets are classes, (step, rank, sample), or `numbers` so large that gradients are too.
+    Targets are classes (step, rank, sample), or `numbers` that are large, like their gradients.
     """
     shape = (steps, len(sizes), sum(sizes[0]))
     inputs = rng.standard_normal((*shape, 5)) * 3

@@ -1,4 +1,4 @@
-"""A model with parameters to leave out, tie, freeze or mix, and what its ranks make alone."""
+"""A model whose parameters can be unused, tied, frozen or of mixed dtypes, and its gradients."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from gradsync.probes.seeding import seed_weights
 
-Order = Sequence[int]  # of the branches in a pass
+Order = Sequence[int]  # the branches that a pass uses, in order
 ALL = (0, 1, 2)
-WIDE = 32  # its square, the elements of what is tied, are most of that model's
+WIDE = 32  # the tied weight has WIDE * WIDE elements, most of that model's
 SMALL = 2.3e-4  # MiB, 30 numbers of float64: two to four of the parameters below
 
 
 class Scale(nn.Module):
-    """A factor that is learned, a number without a dimension; of float64."""
+    """Multiplies by a trainable factor: a tensor without dimensions, of float64."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Scale(nn.Module):
 
 
 class Net(nn.Module):
-    """Branches that a pass takes in any order, or leaves out, and a head; of float64."""
+    """Branches that a pass uses in any order, or not at all, and a head; of float64."""
 
     def __init__(self, extra: str = "") -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Net(nn.Module):
         hidden = inputs
         for number in order:
             hidden = hidden + self.branches[number](hidden)
-        # What is of float32 has no part in the gradients of float64.
+        # The float32 layers do not influence the float64 gradients.
         layers = [*self.between, *self.last]
         narrow = [layer(inputs.float()).double() for layer in layers]
         return torch.cat([self.head(self.more(hidden)), *narrow], dim=-1)
@@ -69,7 +69,7 @@ def draw(rng: np.random.Generator, passes: int, world_size: int) -> NDArray[Any]
 
 
 def backward(model: nn.Module, inputs: NDArray[Any], order: Order = ALL) -> None:
-    """Take one pass, forward and backward."""
+    """Run one pass, forward and backward."""
     loss = model(torch.from_numpy(inputs), order).square().sum()
     loss.backward()
 
@@ -86,7 +86,7 @@ def zero_for_none(grad: Tensor | None, like: Tensor) -> Tensor:
 def own_gradients(
     inputs: NDArray[Any], orders: Sequence[Order] = (ALL,) * 4, extra: str = ""
 ) -> list[dict[str, Tensor]]:
-    """Return, by rank, the sum of the gradients that it makes alone in these passes."""
+    """Return, by rank, the sum of its own gradients over these passes."""
     found = []
     for rank in range(inputs.shape[1]):
         model = Net(extra)

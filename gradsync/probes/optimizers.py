@@ -1,4 +1,4 @@
-"""Optimizers whose state is found however a submission wraps them, and their parameters."""
+"""Optimizers whose state can be counted, however a submission wraps them, and parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def watched(kind: type[torch.optim.Optimizer]) -> tuple[type[torch.optim.Optimizer], list[Any]]:
-    """Return an optimizer class like `kind`, and a list of all that are made of it from now on."""
+    """Return a subclass of the optimizer class `kind`, and a list that gets all its instances."""
     made: list[Any] = []
 
     class Watched(kind):  # type: ignore[misc, valid-type]
@@ -22,16 +22,16 @@ def watched(kind: type[torch.optim.Optimizer]) -> tuple[type[torch.optim.Optimiz
 
 
 def elements(states: Iterable[Mapping[Any, Mapping[str, Any]]]) -> int:
-    """Count the numbers of these states, once where several optimizers share a tensor."""
+    """Return how many elements these states have; a tensor in several states counts once."""
     tensors = {id(t): t for state in states for kept in state.values() for t in kept.values()}
     kept = [t for t in tensors.values() if isinstance(t, Tensor) and t.dim() > 0]
     return sum(t.numel() for t in kept if t.is_floating_point())
 
 
 def parameters(values: Sequence[Tensor], rank: int) -> list[nn.Parameter]:
-    """Return parameters of these values, which lie in memory in another order on the next rank.
+    """Return parameters with these values, created in reversed order on every second rank.
 
-    Who goes by their addresses, as a set does, goes another way on each rank.
+    So their addresses are in a different order, and so is a set of them.
     """
     order = range(len(values))
     made = {

@@ -1,4 +1,4 @@
-"""A model in stages, watched while it is trained, and what the unsplit one makes of the same."""
+"""A model in stages that is observed during training, and the same training without stages."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from torch import Tensor, nn
 from gradsync.probes.models import tensors_of
 from gradsync.probes.seeding import seed_weights
 
-Kind = Literal["vectors", "wide", "words"]  # what a model is fed with
+Kind = Literal["vectors", "wide", "words"]  # the kind of inputs
 Microbatches = Sequence[tuple[Tensor, Tensor]]  # inputs (sample, feature) and targets (sample,)
 Named = dict[str, Any]  # by the parameter's name in the whole model
 
 LEARNING_RATE, MOMENTUM = 0.3, 0.9
 BLOCKS, CLASSES = 4, 3
 WIDE = 2048  # features of an input that is much larger than any activation
-WORDS = 16_500  # in a sample; what becomes of them has a side that no 16 bits can count
+WORDS = 16_500  # per sample; their activations have a dimension that is larger than 16 bits
 
 
 class Turn(nn.Module):
-    """Swap the last two dimensions: what comes out is not contiguous."""
+    """Swap the last two dimensions, which makes the output non-contiguous."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         return inputs.transpose(1, 2)
 
 
 class Watched(nn.Module):
-    """A stage that notes when it runs forward, in which mode, and when backward comes to it."""
+    """A stage that records when it runs forward, in which mode, and when backward reaches it."""
 
     def __init__(self, stage: nn.Module) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def cuts(world_size: int) -> list[tuple[int, int]]:
 
 
 def by_stage(values: Named, world_size: int) -> list[Named]:
-    """Share out what the unsplit model has by name, as its blocks are."""
+    """Split values of the unsplit model, by name, like its blocks."""
     return [
         {name: value for name, value in values.items() if first <= int(name[0]) < end}
         for first, end in cuts(world_size)
@@ -65,7 +65,7 @@ def by_stage(values: Named, world_size: int) -> list[Named]:
 
 
 def stage_of(kind: Kind, first: int, end: int, frozen: Sequence[int] = ()) -> nn.Module:
-    """Return some blocks as one module, under the names that they have in the whole model."""
+    """Return some blocks as one module, with the same names as in the whole model."""
     blocks = _blocks_of(kind)
     for block in frozen:
         blocks[block].requires_grad_(False)
@@ -73,7 +73,7 @@ def stage_of(kind: Kind, first: int, end: int, frozen: Sequence[int] = ()) -> nn
 
 
 def _blocks_of(kind: Kind) -> list[nn.Sequential]:
-    """Return the blocks that a model is cut between, the same whenever they are made."""
+    """Return the blocks of a model, with the same weights in every call."""
     seed_weights(11)
     first: nn.Module
     width = WORDS if kind == "words" else 5
@@ -95,7 +95,7 @@ def _blocks_of(kind: Kind) -> list[nn.Sequential]:
 
 
 def optimizer_for(model: nn.Module) -> torch.optim.Optimizer:
-    """Return an optimizer of two groups, the weights' and the biases'."""
+    """Return an optimizer with two groups: the weights and the biases."""
     params = list(model.parameters())
     groups = [
         {"params": [p for p in params if p.dim() > 1], "lr": LEARNING_RATE},
@@ -111,7 +111,7 @@ def gradients_of(model: nn.Module) -> Named:
 def draw_microbatches(
     rng: np.random.Generator, sizes: Sequence[int], kind: Kind = "vectors"
 ) -> Microbatches:
-    """Return microbatches of these sizes; the last class is no sample's."""
+    """Return microbatches of these sizes; no sample has the last class."""
     features = {"vectors": 6, "wide": WIDE, "words": WORDS}[kind]
     microbatches = []
     for size in sizes:
@@ -130,10 +130,10 @@ def unsplit(
     weigh: Literal["samples", "equally", "summed", "last"] = "samples",
     zeroed: int = 2,
 ) -> dict[str, Any]:
-    """Train the unsplit model, as it should be or as a mistake would have it.
+    """Train the unsplit model, correctly or with a mistake.
 
-    A mistake may `weigh` microbatches in another way, or have the gradients of fewer groups of
-    parameters `zeroed` than the optimizer has.
+    A mistake may `weigh` the microbatches in a wrong way, or clear the gradients of only the first
+    `zeroed` parameter groups.
 
     Returns:
         `gradients` of the last step and `weights` after it, by name, and the `losses` by step.
@@ -162,7 +162,7 @@ def unsplit(
 
 
 def mispaired(microbatches: Microbatches, hop: int) -> Named:
-    """Return the gradients where those that cross into block `hop` come back in reversed order."""
+    """Return the gradients if those sent back from block `hop` arrive in reversed order."""
     before, after = stage_of("vectors", 0, hop), stage_of("vectors", hop, BLOCKS)
     kept = [before(inputs) for inputs, _ in microbatches]
     arrived = [outputs.detach().requires_grad_() for outputs in kept]
@@ -171,5 +171,5 @@ def mispaired(microbatches: Microbatches, hop: int) -> Named:
         share = nn.functional.cross_entropy(after(outputs), targets) * len(targets) / samples
         share.backward()  # type: ignore[no-untyped-call]
     for outputs, other in zip(kept, reversed(arrived), strict=True):
-        (outputs * other.grad).sum().backward()  # a given gradient would import all of sympy
+        (outputs * other.grad).sum().backward()  # backward(gradient) would import sympy
     return {**gradients_of(before), **gradients_of(after)}

@@ -86,10 +86,10 @@ class Grace:
 
 
 class Helpers:
-    """What the processes that ranks started ran, those that are gone among them.
+    """The CPU time of processes that ranks started, including those that have ended.
 
-    Who has the kernel forget its children as they end is never told what these ran. So they are
-    looked at while they are there; what is over between two looks goes unseen.
+    If a process ignores SIGCHLD, the CPU time of its children is lost when they end. So it is read
+    while they run; what a child uses after the last reading is not counted.
     """
 
     def __init__(self) -> None:

@@ -57,7 +57,7 @@ class Standoff:
             self._calls[rank, event.call] = call
             self._open[rank] += 1
             if call.meeting.conflict is not None:
-                waiting[event.thread] = call  # it is held back, or comes to no good
+                waiting[event.thread] = call  # it blocks or fails
                 if call.meeting not in self._conflicts:
                     self._conflicts.append(call.meeting)
             return call.meeting.conflict is None

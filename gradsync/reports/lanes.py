@@ -103,7 +103,7 @@ def meetings(found: Sequence[Bar]) -> list[list[Bar]]:
 
 
 def gaps(found: Sequence[Bar]) -> list[Gap]:
-    """For each rank that others wait for in vain, the first place where it is missed."""
+    """Return the first missing call of each rank that others wait for and that never comes."""
     first: dict[int, Gap] = {}
     for together in meetings(found):
         waiting = [bar for bar in together if bar.end is None]

@@ -33,7 +33,7 @@ def printable(text: str) -> str:
 
 
 def finite(number: float) -> float:
-    """`number` with two decimals; what is no number counts as nothing."""
+    """Return `number` with two decimals; a NaN or an infinity becomes 0."""
     return round(number, 2) + 0.0 if math.isfinite(number) else 0.0
 
 

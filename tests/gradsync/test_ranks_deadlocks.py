@@ -1,4 +1,4 @@
-"""Ranks that wait for each other in vain: proved from what they enter, not waited for."""
+"""Deadlocks are proved from the calls that ranks enter, without waiting for a time limit."""
 
 import re
 import time

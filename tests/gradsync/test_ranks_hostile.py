@@ -44,7 +44,7 @@ def enter(call, op="barrier", peer=None):
 
 
 def hostile(attack):
-    """Let rank 1 attack while rank 0 waits in vain."""
+    """Let rank 1 attack while rank 0 waits for it."""
 
     def run(rank):
         if rank == 1:

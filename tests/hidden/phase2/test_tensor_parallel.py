@@ -60,7 +60,7 @@ def whole_layer(drawn, bias=True):
     """Return the outputs of the full layer, and the gradients of its inputs and parameters."""
     leaves = {name: drawn[name].clone().requires_grad_() for name in ("inputs", "weight", "bias")}
     outputs = F.linear(leaves["inputs"], leaves["weight"], leaves["bias"] if bias else None)
-    (outputs * drawn["upstream"]).sum().backward()  # a given gradient would import all of sympy
+    (outputs * drawn["upstream"]).sum().backward()  # backward(gradient) would import sympy
     return {"outputs": outputs.detach(), **{name: leaf.grad for name, leaf in leaves.items()}}
 
 

@@ -1,4 +1,4 @@
-"""What `gradsync check` tries on train_step_accumulated: one weight and three samples a rank."""
+"""Visible tests of train_step_accumulated: one weight, and three samples on each rank."""
 
 import torch
 import torch.distributed as dist
@@ -11,9 +11,10 @@ GUIDE = "Gradient accumulation"
 
 
 def take_a_step(rank, trainer, sizes, width=1):
-    """Fit `weight * 1 = target` from weight 0, with rate 0.1; the targets are 1, 2 and 6.
+    """Fit `weight * 1 = target` from weight 0 with learning rate 0.1; the targets are 1, 2 and 6.
 
-    On rank 1 they are 2 more. Mark 1 comes before, mark 2 in the loss of the last microbatch.
+    On rank 1 they are larger by 2. Mark 1 is made before the step, mark 2 in the loss of its last
+    microbatch.
     """
     group = dist.new_group()
     model = nn.Linear(width, 1, bias=False)
@@ -37,7 +38,8 @@ def take_a_step(rank, trainer, sizes, width=1):
 
 
 def hold_weight(seen, expected, mistakes=(), alone=()):
-    text = f"the weights are {alone}: each rank stepped with the gradient of its own samples"
+    text = f"The weights are {alone} by rank, but should be {expected} on both. Each rank stepped "
+    text += "with the gradient of only its own samples."
     own = would_be(alone, "gradients-not-synchronised", text, GUIDE)
     assert_on_every_rank(
         each(seen, lambda value: value["weight"]),
@@ -50,36 +52,48 @@ def hold_weight(seen, expected, mistakes=(), alone=()):
 
 @exercise("phase2/train_step_accumulated", points=1)
 def test_microbatches_weigh_by_their_samples(ranks):
-    """Targets 1, 2 and 6 come as two and one: their mean is 3, so that the weight becomes 0.6."""
+    """Targets 1, 2 and 6, in microbatches of two and one, have mean 3: the weight becomes 0.6."""
     seen = ranks(take_a_step, world_size=1, sizes=[2, 1])
 
-    unweighted = "each microbatch weighs the same, though the first has two samples and the second "
-    lost = "the weight is that of the last microbatch alone: the first one was lost"
+    unweighted = "The weight is 0.75, not 0.6. Both microbatches have the same weight, but the "
+    unweighted += "first has two samples and the second one. Weight them by their samples."
+    added = "The weight is 1.5, not 0.6. The mean losses of the microbatches are added up without "
+    added += "weights. Weight them by their share of the samples."
+    lost = "Only the last microbatch counts. The first one is lost."
     hold_weight(
         seen,
         0.6,
         [
-            (0.75, "microbatch-mean-unweighted", f"{unweighted}one: weight 0.75 instead of 0.6"),
-            (1.5, "microbatch-mean-unweighted", "the microbatches' mean losses are added up as "
-             "they are, which makes the weight 1.5 instead of 0.6"),
+            (0.75, "microbatch-mean-unweighted", unweighted),
+            (1.5, "microbatch-mean-unweighted", added),
             (1.2, "accumulation-lost", lost),
             (0.4, "accumulation-lost", lost),
-            (0.0, "does-not-learn", "the weight is still 0: did the optimizer step?"),
+            (0.0, "does-not-learn", "The weight is still 0. Call optimizer.step()."),
         ],
-    )  # fmt: skip
+    )
 
 
 @exercise("phase2/train_step_accumulated", points=1)
 def test_two_ranks_step_as_one(ranks):
-    """On rank 1 the targets are 2 more: the mean of all six is 4, and the weight becomes 0.8."""
+    """On rank 1, the targets are larger by 2: all six have mean 4, and the weight becomes 0.8."""
     seen = ranks(take_a_step, world_size=2, sizes=[1, 2])
 
     hold_weight(
         seen,
         0.8,
         [
-            (1.6, "sum-not-mean", "the weight is 1.6, not 0.8: gradients were added up over ranks"),
-            (0.4, "divided-twice", "the weight is 0.4, not 0.8: the averager divides already"),
+            (
+                1.6,
+                "sum-not-mean",
+                "The weight is 1.6, not 0.8: the gradients are the sum over the ranks, not the "
+                "mean.",
+            ),
+            (
+                0.4,
+                "divided-twice",
+                "The weight is 0.4, not 0.8. The averager already divides by the number of ranks: "
+                "do not divide again.",
+            ),
         ],
         alone=[0.6, 1.0],
     )
@@ -91,11 +105,12 @@ def test_the_loss_is_the_mean_over_the_samples(ranks):
     seen = ranks(take_a_step, world_size=2, sizes=[2, 1])
 
     losses = each(seen, lambda value: value["loss"])
-    local = "each rank returns the mean of its own squares, 41 / 3 and 89 / 3: the mean over all "
+    local = "Each rank returns the mean of its own squares, 41 / 3 and 89 / 3. Return the mean of "
+    local += "all six on both ranks."
     assert_on_every_rank(
         losses,
         130 / 6,
-        mistakes=[would_be([41 / 3, 89 / 3], "loss-is-local", f"{local}six is wanted", GUIDE)],
+        mistakes=[would_be([41 / 3, 89 / 3], "loss-is-local", local, GUIDE)],
         otherwise="the squares are 1, 4, 36 on rank 0 and 9, 16, 64 on rank 1, and their mean is "
         f"130 / 6 = 21.67, but train_step_accumulated returns {list(losses)} by rank",
     )
@@ -103,14 +118,14 @@ def test_the_loss_is_the_mean_over_the_samples(ranks):
 
 @exercise("phase2/train_step_accumulated", points=1)
 def test_only_the_last_microbatch_sends(ranks):
-    """Of three microbatches, the first two enter no collective for their gradients."""
+    """Of three microbatches, the first two call no collective with their gradients."""
     seen = ranks(take_a_step, world_size=2, sizes=[1, 1, 1], width=50)
 
     early = lanes(between(seen, 0, (1, 2)))
     check(
         not early,
         "synchronised-too-often",
-        "gradients are sent before the last of three microbatches has come to its loss: what is "
-        "there until then is only part of the sum, so keep it with no_sync()",
+        "Gradients are sent before the loss of the last of three microbatches is computed. Until "
+        "then they are only a part of the sum: run the first two backward passes under no_sync().",
         guide=GUIDE,
     )

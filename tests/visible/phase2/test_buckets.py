@@ -1,4 +1,4 @@
-"""What `gradsync check` tries on BucketedGradientAverager: gradients that are small numbers."""
+"""Visible tests of BucketedGradientAverager: gradients that are small numbers."""
 
 import threading
 import time
@@ -18,13 +18,14 @@ from gradsync.diagnose.names import order_depends_on_names
 from gradsync.probes.marks import mark
 from gradsync.probes.names import PARTS, first_numbers, model_named, name_sets
 from gradsync.testing import assert_on_every_rank, check, exercise, hold, seen_of, would_be
+from gradsync.text import counted, listed
 
 GUIDE = "Buckets and overlap"
-CAP = 3000 / 2**20  # MiB: 3000 bytes, less than two of the layers below, more than one
+CAP = 3000 / 2**20  # MiB: 3000 bytes, which is more than one of the layers below, less than two
 
 
 class Layers(nn.Module):
-    """Four weights of 512 floats; the gradient of each is the input, one number."""
+    """Four weights of 512 floats; each element's gradient is the input, a single number."""
 
     def __init__(self):
         super().__init__()
@@ -53,9 +54,9 @@ def same(number):
 
 @exercise("phase2/BucketedGradientAverager", points=1)
 def test_gradients_are_the_mean_after_finish(ranks):
-    """In two steps the gradients are 2 and 6 by rank, then 4 and 10: the means are 4 and 7.
+    """In two steps, the gradients are 2 and 6 by rank, then 4 and 10: the means are 4 and 7.
 
-    The order of the parameters is the model's: their names may differ from rank to rank.
+    The order of the parameters is the model's, because their names may differ between ranks.
     """
 
     def probe(rank, trainer):
@@ -78,8 +79,8 @@ def test_gradients_are_the_mean_after_finish(ranks):
         seen,
         both(4, 7),
         mistakes=averaging_mistakes([both(2, 4), both(6, 10)]),
-        otherwise="the gradients are 2 and 6 by rank in step 0, and 4 and 10 in step 1, and should "
-        f"become 4 and then 7. By rank they become {list(seen)}",
+        otherwise="the gradients are 2 and 6 by rank in step 0, and 4 and 10 in step 1. They "
+        f"should become 4 and then 7 on both ranks, but by rank they become {list(seen)}",
     )
 
     def probe_names(rank, trainer, names):
@@ -96,7 +97,7 @@ def test_gradients_are_the_mean_after_finish(ranks):
 
 @exercise("phase2/BucketedGradientAverager", points=1)
 def test_a_layer_that_one_rank_does_not_use(ranks):
-    """Rank 1 leaves out layer 2: its gradient is 6 and nothing, so that 3 is the mean."""
+    """Rank 1 does not use layer 2: the gradient is 6 on rank 0 and None on rank 1, the mean 3."""
 
     def probe(rank, trainer, cap):
         model = Layers()
@@ -115,20 +116,20 @@ def test_a_layer_that_one_rank_does_not_use(ranks):
             would_be(
                 [expected, {**expected, "2": None}],
                 "none-gradient-skipped",
-                "rank 1 does not use layer 2 and has no gradient for it: it counts as zero there, "
-                "so that the mean is 3 on both ranks",
+                "Rank 1 does not use layer 2, and its gradient is still None there. It counts as "
+                "zero, so the mean is 3 on both ranks.",
                 GUIDE,
             )
         ],
-        otherwise="every gradient is 6, but rank 1 does not use layer 2, whose mean is 3. By rank "
-        f"they become {list(seen)}, where they should become {expected}: a parameter that a rank "
-        "does not use counts as zero there",
+        otherwise="every gradient is 6, but rank 1 does not use layer 2, which counts as zero "
+        f"there. The gradients should become {expected} on both ranks, but by rank they become "
+        f"{list(seen)}",
     )
 
 
 @exercise("phase2/BucketedGradientAverager", points=1)
 def test_no_sync_only_accumulates(ranks):
-    """Backward with 1 under no_sync and with 2 after it make 3, on rank 1 ten times as much."""
+    """Gradients of 1 under no_sync() and 2 after it add up to 3; rank 1 has 10 + 20 = 30."""
 
     def probe(rank, trainer):
         group = dist.new_group()
@@ -148,10 +149,12 @@ def test_no_sync_only_accumulates(ranks):
     check(
         not calls,
         "synchronised-too-often",
-        f"backward under no_sync() enters {', '.join(c.op for c in calls)}: it is to send nothing",
+        f"Backward under no_sync() calls {listed(c.op for c in calls) if calls else ''}. It must "
+        "only accumulate.",
         guide=GUIDE,
     )
-    lost = "the gradients are 11, the mean of 2 and 20: what came under no_sync() is lost"
+    lost = "The gradients are 11, the mean of 2 and 20. The gradients of the backward under "
+    lost += "no_sync() are lost: average the accumulated `grad`."
     assert_on_every_rank(
         seen,
         same(16.5),
@@ -160,14 +163,14 @@ def test_no_sync_only_accumulates(ranks):
             *averaging_mistakes([same(3), same(30)]),
         ],
         otherwise="the gradients 1 + 2 on rank 0 and 10 + 20 on rank 1 should become 16.5 on both, "
-        f"but they become {list(seen)}: what came under no_sync() counts",
+        f"but by rank they become {list(seen)}",
     )
 
 
 def probe_buckets(rank, trainer, cap):
-    """Average once, with mark 1 before backward, 2 in its midst on rank 0, and 3 at the end.
+    """Average once, with mark 1 before backward, 2 in the middle of rank 0's, and 3 at the end.
 
-    Rank 1 begins its backward when rank 0 has come to its last layer: it can't have waited.
+    Rank 1 begins its backward when rank 0's reaches its last layer, so rank 0 can't wait for it.
     """
     group = dist.new_group()
     model = Layers()
@@ -175,7 +178,7 @@ def probe_buckets(rank, trainer, cap):
     averager = trainer.BucketedGradientAverager(model, **options)
 
     def in_between(_grad):
-        if threading.active_count() > 1:  # a helper may be about to start what it was given
+        if threading.active_count() > 1:  # a helper thread may be about to send a bucket
             time.sleep(0.3)
         mark(group, 2)
 
@@ -189,7 +192,7 @@ def probe_buckets(rank, trainer, cap):
 
 @exercise("phase2/BucketedGradientAverager", points=1)
 def test_layers_share_a_bucket_within_the_cap(ranks):
-    """Four weights of 2048 bytes: a cap of 25 MiB makes one bucket, a cap of 3000 bytes four."""
+    """Four weights of 2048 bytes: a cap of 25 MiB makes one bucket, one of 3000 bytes four."""
     for cap, wanted in ((None, 1), (CAP, 4)):
         seen = ranks(probe_buckets, world_size=2, cap=cap, mistakes=[waits_in_backward])
 
@@ -198,21 +201,22 @@ def test_layers_share_a_bucket_within_the_cap(ranks):
         check(
             len(sizes) == wanted,
             "not-in-buckets",
-            f"four weights of 512 floats, 2048 bytes each, and a cap of {name}: gradients travel "
-            f"in {len(sizes)} messages of {sizes} floats, but should in {wanted}",
+            f"Four weights of 512 floats (2048 bytes each) and a cap of {name}: the gradients are "
+            f"sent in {counted(len(sizes), 'bucket')} of {sizes} floats, but should be sent in "
+            f"{wanted}.",
             guide=GUIDE,
         )
 
 
 @exercise("phase2/BucketedGradientAverager", points=1)
-def test_the_first_bucket_leaves_early(ranks):
-    """When three of four layers have their gradients, some bucket is on its way."""
+def test_the_first_bucket_is_sent_early(ranks):
+    """When three of four layers have their gradients, at least one bucket has been sent."""
     seen = ranks(probe_buckets, world_size=2, cap=CAP, mistakes=[waits_in_backward])
 
     check(
         bool(lanes(between(seen, 0, (1, 2)))),
         "no-overlap",
-        "backward has come to its last layer, and no bucket is on its way, though each of the "
-        "three layers that are done has one of its own: do not wait for the end of backward",
+        "Backward has reached its last layer, and no bucket has been sent, although three layers "
+        "are done and each has its own bucket. Do not wait for the end of backward.",
         guide=GUIDE,
     )

@@ -1,4 +1,4 @@
-"""What `gradsync check` tries on template_data_loader.py: few samples, to follow on paper."""
+"""Visible tests of template_data_loader.py: few samples, so that you can follow on paper."""
 
 import random
 
@@ -13,7 +13,7 @@ MICROBATCHES = "Microbatches"
 
 
 def assert_shares(shares, wanted, *, samples, **options):
-    """Hold the ranks' indices, a list a rank, against those of the contract."""
+    """Compare the ranks' indices, one list per rank, with those of the contract."""
     mistake = diagnose_strides(shares, range(samples), **options)
     after = f", resumed after {options['seen']}" if "seen" in options else ""
     cut = ", with drop_last" if "drop_last" in options else ""
@@ -21,7 +21,7 @@ def assert_shares(shares, wanted, *, samples, **options):
         shares == wanted,
         mistake.code if mistake else "not-strided",
         f"{samples} samples on {len(wanted)} ranks, not shuffled{cut}{after}: your ranks get "
-        f"{shares}, but should get {wanted}",
+        f"{shares}, but should get {wanted}.",
         ranks=[rank for rank, share in enumerate(shares) if share != wanted[rank]],
         guide=RESUMABLE,
     )
@@ -31,15 +31,15 @@ def assert_lengths(lengths, wanted, case):
     check(
         lengths == wanted,
         "wrong-length",
-        f"{case}: `len(sampler)` is {lengths} by rank, but should be {wanted}, what the next pass "
-        "yields",
+        f"{case}: `len(sampler)` is {lengths} by rank, but should be {wanted}, the number of "
+        "indices that the next pass yields.",
         guide=RESUMABLE,
     )
 
 
 @exercise("phase2/ResumableDistributedSampler", points=1)
 def test_every_rank_takes_every_nth_sample(ranks):
-    """6 samples on 2 ranks: rank 0 takes 0, 2 and 4, rank 1 the others."""
+    """6 samples on 2 ranks: rank 0 gets 0, 2 and 4, and rank 1 gets 1, 3 and 5."""
 
     def probe(rank, world_size, data_loader):
         sampler = data_loader.ResumableDistributedSampler(range(6), world_size, rank, shuffle=False)
@@ -52,7 +52,7 @@ def test_every_rank_takes_every_nth_sample(ranks):
 
 @exercise("phase2/ResumableDistributedSampler", points=1)
 def test_the_last_row_is_filled_or_cut(ranks):
-    """5 samples on 3 ranks: sample 0 fills the second row, or `drop_last` cuts that row."""
+    """5 samples on 3 ranks: sample 0 fills the second row; `drop_last` cuts that row instead."""
 
     def probe(rank, world_size, data_loader):
         made = [
@@ -74,14 +74,14 @@ def test_the_last_row_is_filled_or_cut(ranks):
 
 @exercise("phase2/ResumableDistributedSampler", points=1)
 def test_shuffled_epochs_are_the_same_on_all_ranks(ranks):
-    """20 samples on 2 ranks, shuffled: every sample comes once an epoch, in another order.
+    """20 samples on 2 ranks, shuffled: each epoch uses every sample once, in a different order.
 
-    Of 5 samples `drop_last` leaves out one, but not the same one in each of 30 epochs.
+    With `drop_last`, 5 samples leave one out, but not the same one in each of 30 epochs.
     """
 
     def probe(rank, world_size, data_loader):
         for set_seed in (random.seed, np.random.seed, torch.manual_seed):
-            set_seed(rank)  # as in real life: each rank's global random state is its own
+            set_seed(rank)  # as in real trainings, the ranks' global random states differ
         sampler = data_loader.ResumableDistributedSampler(range(20), world_size, rank)
         epochs = []
         for epoch in (0, 1):
@@ -103,33 +103,33 @@ def test_shuffled_epochs_are_the_same_on_all_ranks(ranks):
         (
             not missing,
             "same-shard-on-every-rank" if seen[0] == seen[1] else "shuffle-differs-across-ranks",
-            f"in epoch 0 the two ranks together leave out {missing} of 20 samples. Both take their "
-            "shares from one and the same permutation, though their global random states differ",
+            f"In epoch 0, the two ranks together leave out {missing} of 20 samples. Both must take "
+            "their shares from the same permutation, although their global random states differ.",
         ),
         (
             seen[0][0] != sorted(seen[0][0]),
             "not-shuffled",
-            "with `shuffle` on, as it is unless somebody turns it off, the samples come in order",
+            "The samples come in order, although `shuffle` is True, which is the default.",
         ),
         (
             first != second,
             "epoch-ignored",
-            "after set_epoch(1) the samples come in the order of epoch 0: every epoch needs a "
-            "permutation of its own",
+            "After set_epoch(1), the samples come in the order of epoch 0. Every epoch needs a "
+            "different permutation.",
         ),
         (
             not never,
             "samples-missing",
-            f"of 5 samples on 2 ranks, with drop_last, {never} never come in 30 epochs: first all "
-            "samples are shuffled, and then the end of that order is cut",
+            f"With 5 samples on 2 ranks and drop_last, {never} never come in 30 epochs. Shuffle all "
+            "samples first, and then cut the end of that order.",
         ),
     ):
-        check(holds, code, f"{text}", ranks=(0, 1), guide=RESUMABLE)
+        check(holds, code, text, ranks=(0, 1), guide=RESUMABLE)
 
 
 @exercise("phase2/ResumableDistributedSampler", points=1)
-def test_four_ranks_go_on_where_two_stopped(ranks):
-    """10 samples, 4 of them seen by 2 ranks: 4 ranks share the other 6, then comes all again."""
+def test_four_ranks_continue_where_two_stopped(ranks):
+    """10 samples, of which 2 ranks have seen 4: 4 ranks share the other 6; then all 10 again."""
 
     def probe(rank, world_size, data_loader):
         sampler = data_loader.ResumableDistributedSampler(
@@ -152,7 +152,7 @@ def test_four_ranks_go_on_where_two_stopped(ranks):
 
 @exercise("phase2/shard_without_padding", points=1)
 def test_ten_samples_are_shared_by_four_ranks(ranks):
-    """10 samples on 4 ranks: 3, 3, 2 and 2 neighbours. 1 sample on 2 ranks: one has none."""
+    """10 samples on 4 ranks: chunks of 3, 3, 2 and 2. 1 sample on 2 ranks: rank 1 gets none."""
 
     def probe(rank, data_loader):
         shares = [data_loader.shard_without_padding(10, 4, rank)]
@@ -170,14 +170,14 @@ def test_ten_samples_are_shared_by_four_ranks(ranks):
         check(
             shares == wanted,
             "samples-missing" if missing else "unequal-shards",
-            f"{case}: your ranks get {shares}, but should get {wanted}",
+            f"{case}: your ranks get {shares}, but should get {wanted}.",
             guide=SHARDS,
         )
 
 
 @exercise("phase2/split_microbatches", points=1)
 def test_seven_samples_make_three_microbatches(ranks):
-    """7 samples in 3 parts: 3, 2 and 2, as views of the batch. 8 parts are a ValueError."""
+    """7 samples in 3 parts: 3, 2 and 2, as views of the batch. 8 parts raise a ValueError."""
 
     def probe(data_loader):
         inputs, targets = torch.arange(14).view(7, 2), torch.arange(7) * 10
@@ -199,19 +199,21 @@ def test_seven_samples_make_three_microbatches(ranks):
         (
             targets == [[0, 10, 20], [30, 40], [50, 60]],
             "unequal-shards",
-            f"the targets come as {targets}, but should as [[0, 10, 20], [30, 40], [50, 60]]",
+            f"in 3 parts, the targets are {targets}, but should be [[0, 10, 20], [30, 40], "
+            "[50, 60]].",
         ),
         (
             inputs == targets,
             "microbatch-order",
-            "the inputs in a part are not those of its targets",
+            "in 3 parts, the inputs in a part do not belong to its targets. Split both at the same "
+            "positions.",
         ),
         (
             changed == [-1, -1],
             "tensors-replaced",
-            "a change to a part does not reach the batch: parts are views of it, not copies",
+            "in 3 parts, a change to a part does not reach the batch. The parts must be views of "
+            "the batch, not copies.",
         ),
-        (refused, "bad-arguments-accepted", "8 parts are no ValueError"),
+        (refused, "bad-arguments-accepted", "8 parts must raise a ValueError."),
     ):
-        case = f"a batch of 7 samples in 3 parts: {text}"
-        check(holds, code, f"{case}", guide=MICROBATCHES)
+        check(holds, code, f"A batch of 7 samples: {text}", guide=MICROBATCHES)

@@ -1,4 +1,4 @@
-"""What `gradsync check` tries of the parallel layers: small numbers, on 2 ranks."""
+"""Visible tests of the parallel layers: small numbers, on 2 ranks."""
 
 import torch
 
@@ -18,18 +18,20 @@ from gradsync.testing import (
     hold,
     would_be,
 )
+from gradsync.text import counted, listed
 
 LAYERS = "Tensor parallelism"
 
 
 def fill(layer, weight, bias):
-    """Copy a rank's parts into its layer's parameters, known by their sizes."""
+    """Copy a rank's parts into its layer's parameters, which are recognised by their sizes."""
     parts = {len(part): torch.tensor(part) for part in (weight, bias)}
     params = {param.numel(): param for param in layer.parameters()}
     if not {len(weight)} <= params.keys() <= parts.keys():
         raise ValueError(
-            f"a rank's part has {len(weight)} weights and {len(bias)} bias here, but the layer's "
-            f"parameters have the shapes {[tuple(param.shape) for param in layer.parameters()]}"
+            f"A rank's part has {counted(len(weight), 'weight')} and {len(bias)} bias here, but "
+            "the layer's parameters have the shapes "
+            f"{listed(tuple(param.shape) for param in layer.parameters())}."
         )
     for size, param in params.items():
         param.data.copy_(parts[size].reshape(param.shape))
@@ -48,10 +50,10 @@ def forward_and_backward(layer, weight, bias, inputs):
 
 
 def hold_layer(seen, mistakes, **wanted):
-    """Hold outputs and gradients, by rank, against the contract's."""
+    """Compare outputs and gradients, by rank, with those of the contract."""
     for name, values in wanted.items():
         by_rank = [torch.tensor(value) for value in values]
-        rules = [unlike_linear("the output")]
+        rules = [unlike_linear("The layer's output")]
         if name != "outputs":
             rules = layer_gradient_mistakes(name, by_rank)
         assert_rank_by_rank(
@@ -62,7 +64,7 @@ def hold_layer(seen, mistakes, **wanted):
 
 
 @exercise("phase2/ColumnParallelLinear", points=1)
-def test_each_rank_makes_its_part_of_the_outputs(ranks):
+def test_each_rank_computes_its_part_of_the_outputs(ranks):
     """Rank 0 has the weight's row [1, 2] and bias 5, rank 1 has [3, 4] and 6; the input is [1, 10].
 
     The outputs are 1 + 20 + 5 = 26 and 3 + 40 + 6 = 49. The gradient of their sum with respect to
@@ -88,7 +90,7 @@ def test_each_rank_makes_its_part_of_the_outputs(ranks):
 
 @exercise("phase2/ColumnParallelLinear", points=1)
 def test_gathered_outputs_are_on_every_rank(ranks):
-    """With gather_output both ranks have both outputs, 26 and 49, and the same gradients."""
+    """With gather_output=True, both ranks have both outputs, 26 and 49, and the same gradients."""
 
     def probe(rank, model_parallel):
         layer = model_parallel.ColumnParallelLinear(2, 2, gather_output=True)
@@ -98,7 +100,7 @@ def test_gathered_outputs_are_on_every_rank(ranks):
     seen = ranks(probe, world_size=2)
 
     parts = [torch.tensor([[26.0]]), torch.tensor([[49.0]])]
-    text = "with gather_output each rank still returns its own part of the outputs alone"
+    text = "With gather_output=True, each rank returns only its own part. Gather all outputs."
     hold_layer(
         seen,
         {"outputs": [would_be(parts, "parameters-not-gathered", text, LAYERS)]},
@@ -143,7 +145,7 @@ def test_the_products_are_summed_and_the_bias_is_added_once(ranks):
 
 @exercise("phase2/RowParallelLinear", points=1)
 def test_a_whole_input_is_split_by_the_layer(ranks):
-    """With input_is_parallel=False both ranks get all 4 inputs, and both have their gradient."""
+    """With input_is_parallel=False, both ranks get all 4 inputs, and have the gradient of all."""
     seen = ranks(probe_row, world_size=2, parallel=False)
 
     hold_layer(
@@ -156,8 +158,8 @@ def test_a_whole_input_is_split_by_the_layer(ranks):
 
 
 @exercise("phase2/ColumnParallelLinear", points=1)
-def test_outputs_that_do_not_divide_are_refused(ranks):
-    """2 ranks can't share 3 outputs evenly: a ValueError. 3 inputs are fine."""
+def test_outputs_that_cannot_be_split_evenly_are_refused(ranks):
+    """3 outputs can't be split over 2 ranks and raise a ValueError. 3 inputs are allowed."""
 
     def probe(model_parallel):
         return refusals(model_parallel.ColumnParallelLinear, [(2, 3), (3, 2)])
@@ -166,8 +168,8 @@ def test_outputs_that_do_not_divide_are_refused(ranks):
 
 
 @exercise("phase2/RowParallelLinear", points=1)
-def test_inputs_that_do_not_divide_are_refused(ranks):
-    """2 ranks can't share 3 inputs evenly: a ValueError. 3 outputs are fine."""
+def test_inputs_that_cannot_be_split_evenly_are_refused(ranks):
+    """3 inputs can't be split over 2 ranks and raise a ValueError. 3 outputs are allowed."""
 
     def probe(model_parallel):
         return refusals(model_parallel.RowParallelLinear, [(3, 2), (2, 3)])
@@ -176,23 +178,23 @@ def test_inputs_that_do_not_divide_are_refused(ranks):
 
 
 def refusals(layer_class, cases):
-    """Return the error that making each layer ends in, None where one is made."""
-    told = []
+    """Return the error raised by the constructor of each layer, or None."""
+    errors = []
     for sizes in cases:
         try:
             layer_class(*sizes)
-            told.append(None)
+            errors.append(None)
         except ValueError as error:
-            told.append(f"ValueError: {error}")
-    return told
+            errors.append(f"ValueError: {error}")
+    return errors
 
 
 @exercise("phase2/load_full_linear", points=1)
 def test_each_rank_loads_its_part(ranks):
-    """Two full layers of given weights, in parts on 2 ranks, map [1, 1] to 3 + 14 + 1 = 18.
+    """Two full layers, loaded in parts on 2 ranks, map [1, 1] to 3 + 14 + 1 = 18.
 
     The first has the rows [1, 2] and [3, 4] and the biases 0 and 7, the second the row [1, 1] and
-    the bias 1. An optimizer that was made before still trains the layers.
+    the bias 1. An optimizer created before still trains the layers.
     """
 
     def probe(model_parallel):
@@ -209,12 +211,12 @@ def test_each_rank_loads_its_part(ranks):
     seen = ranks(probe, world_size=2)
 
     outputs = each(seen, lambda kept: kept["outputs"])
-    rule = unlike_linear("what a column layer and a row layer compute once they are loaded")
+    rule = unlike_linear("The output of a column layer and a row layer after loading")
     assert_on_every_rank(outputs, torch.tensor([[18.0]]), mistakes=[rule])
     check(
         all(kept["same"] for kept in seen),
         "tensors-replaced",
-        "after load_full_linear the layer has other parameter objects than before: an optimizer "
-        "made earlier would go on training the old ones",
+        "load_full_linear replaced the layer's parameters by other objects. An optimizer created "
+        "earlier would train the old ones. Copy into the existing parameters.",
         guide=LAYERS,
     )

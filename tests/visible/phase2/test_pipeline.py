@@ -1,4 +1,4 @@
-"""What `gradsync check` tries of the pipeline: two stages of one weight each."""
+"""Visible tests of the pipeline: two stages with one weight each."""
 
 import torch
 from torch import nn
@@ -17,17 +17,18 @@ from gradsync.testing import (
     hold,
     would_be,
 )
+from gradsync.text import listed
 
 GUIDE = "Pipelines"
 
 
 class Times(nn.Module):
-    """Multiplies by one weight, and notes when it runs forward and backward."""
+    """Multiplies by one weight, and records when it runs forward and backward."""
 
     def __init__(self, weight, shape):
         super().__init__()
         self.weight = nn.Parameter(torch.tensor(weight))
-        self.shape = shape  # of what a sample becomes
+        self.shape = shape  # of a sample's output
         self.order = []
 
     def forward(self, inputs):
@@ -39,7 +40,7 @@ class Times(nn.Module):
 
 
 def probe_step(rank, world_size, model_parallel):
-    """Take a step of a model of two stages: times 2, as (sample, 1, 1, 1), and times 3."""
+    """Take a step with two stages: times 2, with outputs (sample, 1, 1, 1), and times 3."""
     stage = Times(2.0, (1, 1, 1)) if rank == 0 else Times(3.0, ())
     inputs = [torch.tensor([[1.0], [1.0]]), torch.tensor([[2.0]])]
     targets = [torch.tensor([5.0, 5.0]), torch.tensor([10.0])]
@@ -59,7 +60,7 @@ def probe_step(rank, world_size, model_parallel):
 
 @exercise("phase2/pipeline_train_step", points=1)
 def test_the_stages_have_the_whole_batchs_gradients(ranks):
-    """Stages times 2 and times 3; inputs 1 and 1, then 2; targets 5 and 5, then 10.
+    """The stages multiply by 2 and 3; inputs are 1 and 1, then 2; targets 5 and 5, then 10.
 
     The outputs are 6, 6 and 12, off by 1, 1 and 2. The gradient of the mean squared error is 12
     for the first stage's weight and 8 for the second's.
@@ -80,7 +81,7 @@ def test_the_stages_have_the_whole_batchs_gradients(ranks):
 
 @exercise("phase2/pipeline_train_step", points=1)
 def test_each_stage_takes_a_step(ranks):
-    """A step of length 1/8 takes the weight 2 to 0.5, where its gradient is 12, and 3 to 2."""
+    """A step with learning rate 1/8 changes the weights from 2 to 0.5 and from 3 to 2."""
     seen = ranks(probe_step, world_size=2)
 
     weights = each(seen, lambda kept: kept["weight"])
@@ -91,17 +92,17 @@ def test_each_stage_takes_a_step(ranks):
             would_be(
                 [2.0, 3.0],
                 "does-not-learn",
-                "the weights are those from before: the optimizer has taken no step",
+                "The weights did not change: the optimizer took no step. Call optimizer.step().",
                 GUIDE,
             ),
-            differs_from_one_process(GUIDE, f"the weights become {list(weights)}: the stages"),
+            differs_from_one_process(GUIDE, f"they become {listed(weights)} by rank"),
         ],
     )
 
 
 @exercise("phase2/pipeline_train_step", points=1)
 def test_every_rank_returns_the_loss(ranks):
-    """The squared errors are 1 and 1, then 4: their mean, 2, is returned on both ranks."""
+    """The squared errors are 1 and 1, then 4: both ranks return their mean, 2."""
     seen = ranks(probe_step, world_size=2)
 
     losses = each(seen, lambda kept: kept["loss"])
@@ -110,7 +111,7 @@ def test_every_rank_returns_the_loss(ranks):
 
 @exercise("phase2/pipeline_train_step", points=1)
 def test_all_forwards_come_before_all_backwards(ranks):
-    """Both stages run forward for both microbatches, and only then backward."""
+    """Both stages run forward for both microbatches before they run backward."""
     seen = ranks(probe_step, world_size=2)
 
     hold(diagnose_order([kept["order"] for kept in seen], 2))

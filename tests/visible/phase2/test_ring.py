@@ -1,10 +1,11 @@
-"""What `gradsync check` tries on ring_all_reduce: numbers to follow on paper."""
+"""Visible tests of ring_all_reduce: numbers that you can follow on paper."""
 
 import math
 
 import torch
 
 from gradsync.testing import assert_on_every_rank, check, exercise, would_be
+from gradsync.text import listed
 
 GUIDE = "The ring"
 
@@ -27,26 +28,27 @@ def hold_sum(seen, size):
             would_be(
                 own,
                 "gradients-not-synchronised",
-                f"every rank still has its own numbers: `tensor` itself is to become {expected}",
+                f"Every rank's `tensor` is unchanged, but should become {expected}. Write the sum "
+                "into `tensor` itself.",
                 GUIDE,
             ),
         ],
-        otherwise=f"rank r has 10^r times 1 to {size}, so that the sum is {expected}, but by rank "
-        f"it becomes {list(seen)}. Which chunk went astray, and in which of the two passes?",
+        otherwise=f"rank r has 10^r times 1 to {size}, so the sum is {expected}, but by rank "
+        f"`tensor` becomes {list(seen)}. Find out which chunk is wrong, and in which pass",
     )
 
 
 @exercise("phase2/ring_all_reduce", points=1)
 def test_three_ranks_sum_six_elements(ranks):
-    """Rank 0 has 1 to 6, rank 1 ten times, rank 2 a hundred times as much: 111 to 666."""
+    """Rank 0 has 1 to 6, rank 1 has 10 to 60, rank 2 has 100 to 600: the sums are 111 to 666."""
     seen = ranks(probe_sum, world_size=3, size=6)
 
     hold_sum(seen, 6)
 
 
 @exercise("phase2/ring_all_reduce", points=1)
-def test_elements_need_not_divide(ranks):
-    """Four ranks sum 6 elements: two chunks have two elements, the others one."""
+def test_the_size_need_not_be_a_multiple_of_the_ranks(ranks):
+    """Four ranks sum 6 elements: two chunks have two elements, the others have one."""
     seen = ranks(probe_sum, world_size=4, size=6)
 
     hold_sum(seen, 6)
@@ -61,8 +63,8 @@ def test_a_single_element(ranks):
 
 
 @exercise("phase2/ring_all_reduce", points=1)
-def test_one_rank_has_the_sum_already(ranks):
-    """Alone, a rank keeps what it has, and waits for nobody."""
+def test_a_single_rank_already_has_the_sum(ranks):
+    """A single rank keeps its numbers, and does not wait."""
     seen = ranks(probe_sum, world_size=1, size=4)
 
     hold_sum(seen, 4)
@@ -70,7 +72,7 @@ def test_one_rank_has_the_sum_already(ranks):
 
 @exercise("phase2/ring_all_reduce", points=1)
 def test_a_column_of_a_matrix(ranks):
-    """The second column is summed where it lies, and the first stays as it was."""
+    """The second column of a matrix is summed in place."""
 
     def probe(rank, trainer):
         matrix = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]) * 10**rank
@@ -82,15 +84,15 @@ def test_a_column_of_a_matrix(ranks):
     assert_on_every_rank(
         seen,
         [22.0, 44.0, 66.0],
-        otherwise="the second column of [[1, 2], [3, 4], [5, 6]], and of ten times as much on rank "
-        f"1, should become [22, 44, 66] on both, but becomes {list(seen)}. A column is not one "
-        "piece of memory: what you sum may be a copy of it",
+        otherwise="the matrix is [[1, 2], [3, 4], [5, 6]] on rank 0 and ten times that on rank 1. "
+        f"Its second column should become [22, 44, 66] on both, but by rank becomes {list(seen)}. "
+        "A column is not contiguous: you may have summed a copy of it",
     )
 
 
 @exercise("phase2/ring_all_reduce", points=1)
 def test_each_rank_sends_four_chunks(ranks):
-    """On 3 ranks, 6 elements are 3 chunks of 2, and each rank sends 2(N-1) = 4 chunks: 8."""
+    """On 3 ranks, 6 elements are 3 chunks of 2, and each rank sends 4 chunks: 8 elements."""
     seen = ranks(probe_sum, world_size=3, size=6)
 
     calls = [seen.collectives(rank) for rank in range(3)]
@@ -98,15 +100,17 @@ def test_each_rank_sends_four_chunks(ranks):
     check(
         not others,
         "forbidden-shortcut",
-        f"ring_all_reduce calls {', '.join(others)}: sends and receives alone are to make the sum",
+        f"ring_all_reduce calls {listed(others) if others else ''}. In this exercise, build the "
+        "sum from only sends and receives.",
         guide=GUIDE,
     )
     sent = [sum(math.prod(s) for c in mine if c.op == "send" for s in c.shapes) for mine in calls]
     check(
         max(sent) <= 8,
         "too-many-bytes",
-        f"to sum 6 elements, the ranks send {sent} elements, by rank. 6 elements are 3 chunks of "
-        "2, and a ring sends 2 chunks in the first pass and 2 in the second: 8 elements",
+        f"To sum 6 elements, the ranks send {listed(sent)} elements. 6 elements are 3 chunks of "
+        "2, and in a ring each rank sends 2 chunks in the first pass and 2 in the second: 8 "
+        "elements.",
         ranks=[rank for rank in range(3) if sent[rank] > 8],
         guide=GUIDE,
     )

@@ -1,4 +1,4 @@
-"""What `gradsync check` tries on the sharded optimizer: two ranks, two parameters, few numbers."""
+"""Visible tests of the sharded optimizer: two ranks, two parameters, few numbers."""
 
 import torch
 from torch import nn
@@ -14,8 +14,8 @@ def make_params():
 
 
 @exercise("phase2/ShardedOptimizer", points=1)
-def test_every_rank_has_what_the_others_stepped(ranks):
-    """Two parameters of 5s, gradients of 1 and 2: a step of length 1 makes them 4 and 3."""
+def test_every_rank_gets_the_parameters_of_the_others(ranks):
+    """Two parameters of 5, with gradients 1 and 2: a step with learning rate 1 gives 4 and 3."""
 
     def probe(trainer):
         params = make_params()
@@ -31,8 +31,8 @@ def test_every_rank_has_what_the_others_stepped(ranks):
         would_be(
             wrong,
             "parameters-not-gathered",
-            f"after a step the parameters are {wrong[0]} on rank 0 and {wrong[1]} on rank 1: each "
-            "rank has stepped its own, but not got the other's",
+            f"After a step, the parameters are {wrong[0]} on rank 0 and {wrong[1]} on rank 1. Each "
+            "rank stepped its own parameter, but did not receive the other rank's.",
             GUIDE,
         )
         for wrong in ([[4.0, 5.0], [5.0, 3.0]], [[5.0, 3.0], [4.0, 5.0]])
@@ -41,14 +41,14 @@ def test_every_rank_has_what_the_others_stepped(ranks):
         seen,
         [4.0, 3.0],
         mistakes=unshared,
-        otherwise=f"after a step the parameters are {list(seen)} by rank, but should be [4, 3] on "
+        otherwise=f"after a step, the parameters are {list(seen)} by rank, but should be [4, 3] on "
         "both",
     )
 
 
 @exercise("phase2/ShardedOptimizer", points=1)
 def test_each_rank_keeps_the_state_of_one_parameter(ranks):
-    """Adam keeps two numbers for each of 8 elements: 16 on one rank, 8 on each of two."""
+    """Adam keeps two numbers for each of 8 elements: with two ranks, each keeps 8 of the 16."""
 
     def probe(trainer):
         params = make_params()
@@ -65,7 +65,7 @@ def test_each_rank_keeps_the_state_of_one_parameter(ranks):
         list(seen) == [8, 8],
         "state-not-sharded",
         f"`.state` has {seen[0]} numbers on rank 0 and {seen[1]} on rank 1, but should have 8 on "
-        "both: each rank keeps those of its own parameter",
+        "both. Each rank must keep the state of only its own parameter.",
         ranks=range(2),
         guide=GUIDE,
     )
@@ -73,7 +73,7 @@ def test_each_rank_keeps_the_state_of_one_parameter(ranks):
 
 @exercise("phase2/ShardedOptimizer", points=1)
 def test_groups_schedulers_and_closures_work(ranks):
-    """At rates of 1 and 2, halved after a step, gradients of 1 lead from 5 to 3.5 and to 2."""
+    """With learning rates 1 and 2, halved after a step, gradients of 1 lead from 5 to 3.5 and 2."""
 
     def probe(trainer):
         params = make_params()
@@ -98,7 +98,8 @@ def test_groups_schedulers_and_closures_work(ranks):
 
     assert_on_every_rank(
         seen,
-        {"parameters": [3.5, 2.0], "losses": [40.0, 28.0]},  # 8 of 5; 4 of 4 and 4 of 3
-        otherwise=f"two steps at rates of 1 and 2, then 0.5 and 1, lead to {seen[0]} on rank 0; "
-        "the parameters should be 3.5 and 2, the losses that the closure returned 40 and 28",
+        {"parameters": [3.5, 2.0], "losses": [40.0, 28.0]},  # 8 times 5; 4 times 4 and 4 times 3
+        otherwise="two steps with learning rates of 1 and 2, then 0.5 and 1, lead to "
+        f"{seen[0]} on rank 0. The parameters should be 3.5 and 2, and the losses returned by the "
+        "closure 40 and 28",
     )

@@ -1,4 +1,4 @@
-"""What `gradsync check` tries on evaluation and training: few samples, and an interruption."""
+"""Visible tests of evaluation and training: few samples, and an interruption."""
 
 import contextlib
 from pathlib import Path
@@ -13,6 +13,7 @@ from gradsync.probes import Info
 from gradsync.probes.evaluation import numbers
 from gradsync.probes.printing import printed
 from gradsync.testing import assert_on_every_rank, check, exercise, would_be
+from gradsync.text import counted
 
 GUIDE, EVALUATION = "Resuming", "Evaluation without padding"
 COUNT, EPOCHS = 12, 3
@@ -31,7 +32,7 @@ class Same(nn.Module):
 
 @exercise("phase2/evaluate", points=1)
 def test_five_samples_on_two_ranks(ranks):
-    """Outputs 0 to 4 for targets 0 have the mean 2, over 5 samples, on both ranks."""
+    """5 samples with the losses 0 to 4 have the mean loss 2 on both ranks."""
 
     def probe(trainer):
         outputs = torch.arange(5.0)
@@ -48,7 +49,8 @@ def test_five_samples_on_two_ranks(ranks):
         would_be(
             [{"loss": 10 / 6, "accuracy": 1.0, "samples": 6}] * 2,
             "samples-repeated",
-            "6 samples count, where the dataset has 5: the first one counts twice, as padding",
+            "evaluate counts 6 samples, but the dataset has 5: the first one counts twice, as "
+            "padding. Each sample must count once.",
             EVALUATION,
         ),
     ]
@@ -56,18 +58,18 @@ def test_five_samples_on_two_ranks(ranks):
         seen,
         {"loss": 2.0, "accuracy": 1.0, "samples": 5},
         mistakes=mistakes,
-        otherwise=f"evaluate returns {list(seen)} by rank, but on both the loss should be 2, the "
-        "accuracy 1, the samples 5",
+        otherwise=f"evaluate returns {list(seen)} by rank, but should return loss 2, accuracy 1 "
+        "and samples 5 on both",
     )
 
 
 class Line(nn.Linear):
-    """Parts a line into two classes; the plug is pulled before the sample of that number."""
+    """A classifier of points on a line, interrupted before the sample with number `stop_at`."""
 
     def __init__(self, stop_at=None):
         super().__init__(1, 2)
-        self.trained, self.stop_at = 0, stop_at  # samples
-        self.largest = 0  # batch that it is trained on at once
+        self.trained, self.stop_at = 0, stop_at  # numbers of samples
+        self.largest = 0  # the size of the largest batch in training
 
     def forward(self, places):
         if self.training:
@@ -78,8 +80,8 @@ class Line(nn.Linear):
         return super().forward(places)
 
 
-def go(trainer, info, seed, stop_at=None, **options):
-    """Call `train` with a model of its own; say what came of it."""
+def run_training(trainer, info, seed, stop_at=None, **options):
+    """Call `train` with a new model; return a description of the training."""
     torch.manual_seed(seed)
     places = torch.linspace(-1, 1, COUNT)[:, None]  # (point, 1)
     data = TensorDataset(places, (places[:, 0] > 0).long())
@@ -95,12 +97,12 @@ def go(trainer, info, seed, stop_at=None, **options):
 
 @exercise("phase2/train", points=1)
 def test_two_ranks_train_one_model(ranks):
-    """From different weights both ranks come to the same, in microbatches too; rank 0 prints."""
+    """The ranks end with equal weights, also with microbatches, and only rank 0 prints."""
 
     def probe(rank, world_size, trainer):
         info = Info(rank, world_size)
-        whole = go(trainer, info, rank, batch_size=4)
-        return [whole, go(trainer, info, rank, batch_size=4, accumulation_steps=3)]
+        whole = run_training(trainer, info, rank, batch_size=4)
+        return [whole, run_training(trainer, info, rank, batch_size=4, accumulation_steps=3)]
 
     seen = ranks(probe, world_size=2)
 
@@ -108,8 +110,8 @@ def test_two_ranks_train_one_model(ranks):
     check(
         all(close(run["weights"], whole["weights"]) for run in seen[1][:1]),
         "models-differ",
-        "after training the ranks have different weights: they have to start from rank 0's, and "
-        "to take the same steps",
+        "After training, the ranks have different weights. They must start with rank 0's weights, "
+        "and take the same steps.",
         ranks=range(2),
         guide=GUIDE,
     )
@@ -123,7 +125,8 @@ def test_two_ranks_train_one_model(ranks):
     check(
         close(parts["weights"], whole["weights"]),
         "differs-from-single-process",
-        "with batches taken in 3 microbatches training ends with other weights than without",
+        "If each batch is split into 3 microbatches, training ends with different weights than "
+        "without them. Weight each microbatch by its samples.",
         ranks=range(2),
         guide="Gradient accumulation",
     )
@@ -131,46 +134,46 @@ def test_two_ranks_train_one_model(ranks):
     check(
         lines[0] >= EPOCHS and lines[1] == 0,
         "every-rank-prints",
-        f"during {EPOCHS} epochs rank 0 printed {lines[0]} lines and rank 1 {lines[1]}: rank 0 "
-        "alone prints, at least a line for each epoch",
+        f"In {EPOCHS} epochs, rank 0 printed {counted(lines[0], 'line')} and rank 1 {lines[1]}. "
+        "Only rank 0 must print, at least one line for each epoch.",
         guide=GUIDE,
     )
 
 
 @exercise("phase2/train", points=1)
-def test_an_interrupted_training_goes_on(ranks):
-    """Interrupted in the second of 3 epochs and called again, it ends with the same weights."""
+def test_an_interrupted_training_resumes(ranks):
+    """A training interrupted in the second of 3 epochs and called again ends with equal weights."""
 
     def probe(rank, world_size, trainer):
         info, path = Info(rank, world_size), Path("progress.pt")
-        whole = go(trainer, info, 1, batch_size=2)
-        go(trainer, info, 1, stop_at=8, batch_size=2, resume_from=path)
-        there = path.exists()
-        return [whole, there, go(trainer, info, 2, batch_size=2, resume_from=path)]
+        whole = run_training(trainer, info, 1, batch_size=2)
+        run_training(trainer, info, 1, stop_at=8, batch_size=2, resume_from=path)
+        exists = path.exists()
+        return [whole, exists, run_training(trainer, info, 2, batch_size=2, resume_from=path)]
 
     seen = ranks(probe, world_size=2)
 
-    whole, there, second = seen[0]
+    whole, exists, second = seen[0]
     check(
-        there,
+        exists,
         "resume-lost",
-        "a training was interrupted in its second epoch and has left no file at the path of "
-        "`resume_from`",
+        "A training was interrupted in its second epoch, and there is no file at the path of "
+        "`resume_from`. Save the training there at least once in each epoch.",
         guide=GUIDE,
     )
     check(
         second["epochs"] == [1, 2],
         "resume-lost",
-        f"a training that was interrupted in epoch 1 of {EPOCHS} goes on, and returns a history of "
-        f"the epochs {second['epochs']}, but should have ended 1 and 2",
+        f"A training was interrupted in epoch 1 (counted from 0) of {EPOCHS}. When it resumes, it "
+        f"returns a history of the epochs {second['epochs']}, but should return [1, 2].",
         guide=GUIDE,
     )
     check(
         close(second["weights"], whole["weights"]),
         "state-lost",
-        "a training that was interrupted, and went on, ends with other weights than one that was "
-        f"not: of {whole['trained']} samples a rank it took {second['trained']} after the "
-        "interruption",
+        "A training that was interrupted and resumed ends with different weights than one without "
+        f"interruption. A rank uses {whole['trained']} samples in all, and used "
+        f"{second['trained']} after the interruption. Save everything that the next steps need.",
         ranks=range(2),
         guide=GUIDE,
     )

@@ -1,4 +1,4 @@
-"""What `gradsync check` tries on a training that loses a rank."""
+"""Visible tests of a training that loses a rank."""
 
 import os
 import re
@@ -14,8 +14,8 @@ from gradsync.probes.printing import printed
 from gradsync.testing import check, exercise
 
 GUIDE = "When a rank dies"
-EPOCHS, STEPS = 2, 4  # steps of an epoch
-LIMIT = 65  # seconds: the other ranks have to end within 60
+EPOCHS, STEPS = 2, 4  # steps per epoch
+LIMIT = 65  # seconds: the other ranks must end within 60
 
 
 class Mortal(nn.Module):
@@ -36,12 +36,12 @@ class Mortal(nn.Module):
 
 @exercise("phase2/train", points=1)
 def test_a_rank_is_killed_in_the_second_epoch(ranks):
-    """Rank 1 of 2 is killed: rank 0 ends with an error that says so, and leaves its file."""
+    """If rank 1 of 2 is killed, rank 0 ends with an error that names it, and leaves a file."""
 
     def probe(rank, world_size, trainer):
         places = torch.linspace(-1, 1, 2 * STEPS)[:, None]  # (point, 1)
         data = TensorDataset(places, (places[:, 0] > 0).long())
-        model, said = Mortal(dies_at=STEPS + 2 if rank == 1 else None), None
+        model, message = Mortal(dies_at=STEPS + 2 if rank == 1 else None), None
         options = {"epochs": EPOCHS, "batch_size": 1, "lr": 0.1, "resume_from": "progress.pt"}
         try:
             with printed():
@@ -49,31 +49,31 @@ def test_a_rank_is_killed_in_the_second_epoch(ranks):
         except NotImplementedError:
             raise
         except Exception as error:  # noqa: BLE001 - the checks below judge it
-            said = str(error)
-        return {"said": said, "there": Path("progress.pt").exists()}
+            message = str(error)
+        return {"message": message, "exists": Path("progress.pt").exists()}
 
     seen = ranks(probe, world_size=2, casualties=[1], timeout=LIMIT)
 
     check(
-        seen[0]["said"] is not None,
+        seen[0]["message"] is not None,
         "error-swallowed",
-        "rank 1 was killed in the middle of training, and on rank 0 train returned as if all were "
-        "well: it should end with an error",
+        "Rank 1 was killed in the middle of training, but train returned normally on rank 0. It "
+        "must end with an error.",
         ranks=[0],
         guide=GUIDE,
     )
     check(
-        seen[0]["there"],
+        seen[0]["exists"],
         "resume-lost",
-        "rank 1 was killed in the second epoch, and there is no file at the path of "
-        "`resume_from` to go on from",
+        "Rank 1 was killed in the second epoch, and there is no file at the path of "
+        "`resume_from`. Save the training there at least once in each epoch.",
         guide=GUIDE,
     )
     check(
-        re.search(r"rank(s|\(s\))?\W{0,4}1\b", seen[0]["said"].lower()) is not None,
+        re.search(r"rank(s|\(s\))?\W{0,4}1\b", seen[0]["message"].lower()) is not None,
         "rank-not-named",
-        f'rank 1 was killed, and rank 0 ends with "{seen[0]["said"][-200:]}": the error should say '
-        f'"rank 1", so that its reader knows where to look',
+        f'Rank 1 was killed, and the error of rank 0 is "{seen[0]["message"][-200:]}". The error '
+        'must contain "rank 1", so that its readers know where to look.',
         ranks=[0],
         guide=GUIDE,
     )
