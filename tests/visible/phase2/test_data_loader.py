@@ -120,8 +120,8 @@ def test_shuffled_epochs_are_the_same_on_all_ranks(ranks):
         (
             not never,
             "samples-missing",
-            f"With 5 samples on 2 ranks and drop_last, {never} never come in 30 epochs. Shuffle all "
-            "samples first, and then cut the end of that order.",
+            f"With 5 samples on 2 ranks and drop_last, {never} never come in 30 epochs. Shuffle "
+            "all samples first, and then cut the end of that order.",
         ),
     ):
         check(holds, code, text, ranks=(0, 1), guide=RESUMABLE)
