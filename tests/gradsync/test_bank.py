@@ -151,7 +151,7 @@ def test_every_patch_leaves_files_that_python_reads(phase):
 def test_a_patch_that_does_not_fit_the_solution_is_refused():
     stray = replace(WRONG["phase1/forgets-to-divide"], patches=(("no such text", ""),))
 
-    with pytest.raises(CourseError, match="stands 0 times"):
+    with pytest.raises(CourseError, match="occurs 0 times"):
         stray.submission(COURSE)
 
 
