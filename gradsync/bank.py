@@ -1,10 +1,9 @@
-"""Submissions of known truth: wrong ones, with one mistake each, and right ones, written otherwise.
+"""Known submissions: wrong ones with one mistake each, and right ones written in another way.
 
 A wrong one is the solution with a small patch, an entry of `tests/wrong/PHASE/FILE.toml`. A right
-one is the solution with some of its functions written again: what stands in
-`tests/right/PHASE/FILE/NAME.py` is added at the end of that file, where a later definition of a
-name wins. `tests/right/PHASE/whole/NAME` has a phase's files, written from guide and templates
-alone.
+one is the solution with some functions replaced: `tests/right/PHASE/FILE/NAME.py` is appended to
+the file, so its definitions override earlier ones. `tests/right/PHASE/whole/NAME` has all files of
+a phase, written from the guide and the templates alone.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """One mistake that a person would really make, and the diagnosis that it must get."""
+    """A realistic mistake, and the diagnosis that it must get."""
 
     name: str
     exercise: str  # "phase1/average_gradients"
@@ -41,10 +40,10 @@ class Wrong:
         return self.exercise.partition("/")[0]
 
     def submission(self, course: Course) -> Submission:
-        """Return the solution with this mistake in it.
+        """Return the solution with this mistake.
 
         Raises:
-            CourseError: the patch does not fit the solution.
+            CourseError: the patch does not apply to the solution.
         """
         files = dict(reference(course).files)
         source = files[self.file].decode()
@@ -60,11 +59,11 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """The solution with some of its functions written in earnest in another way."""
+    """The solution with some functions written correctly in another way."""
 
     name: str
-    additions: Mapping[str, str]  # by file, "phase1/template_trainer.py"
-    whole: bool = False  # these are whole files, written without a look at the solution
+    additions: Mapping[str, str]  # "phase1/template_trainer.py" -> Python source
+    whole: bool = False  # the sources are whole files, written without the solution
 
     @property
     def phase(self) -> str:
@@ -81,7 +80,7 @@ class Right:
         )
 
     def submission(self, course: Course) -> Submission:
-        """Return the solution with these functions instead of its own."""
+        """Return the solution with these functions replaced."""
         files = dict(reference(course).files)
         for path, text in self.additions.items():
             files[path] = text.encode() if self.whole else files[path] + f"\n\n{text}".encode()
@@ -112,11 +111,11 @@ def _wrong_ones(path: Path, course: Course, phase: str) -> tuple[Wrong, ...]:
             for row in rows
         )
     except (OSError, KeyError, TypeError, ValueError) as problem:
-        raise CourseError(f"{path} can't be read as a list of mistakes: {problem}") from None
+        raise CourseError(f"{path} can't be read as a list of mistakes: {problem}.") from None
 
 
 def right_submissions(course: Course, phase: str) -> tuple[Right, ...]:
-    """Return the other ways to write a phase, from `tests/right/PHASE`, by name."""
+    """Return the correct answers of a phase, from `tests/right/PHASE`, sorted by name."""
     additions: dict[str, dict[str, str]] = {}
     for file in course.files(phase):
         folder = course.root / "tests" / "right" / phase / Path(file).stem
@@ -146,7 +145,7 @@ def reference(course: Course) -> Submission:
 
 
 def untouched(course: Course) -> Submission:
-    """Return the templates as a learner gets them, as a submission."""
+    """Return the unchanged templates as a submission."""
     return Submission(
         "untouched-template", {path: text.encode() for path, text in templates(course)}
     )
@@ -160,4 +159,4 @@ def _read(course: Course, paths: list[str]) -> Mapping[str, bytes]:
     try:
         return {path: (course.root / "solutions" / path).read_bytes() for path in paths}
     except OSError as problem:
-        raise CourseError(f"this copy of the course has no solutions: {problem}") from None
+        raise CourseError(f"This copy of the course has no solutions: {problem}.") from None

@@ -1,7 +1,7 @@
-"""Handwritten digits as normalised tensors in memory: MNIST, or else scikit-learn's.
+"""Load handwritten digits as normalised tensors in memory: MNIST, or else scikit-learn's.
 
-`digits()` takes MNIST from the folder it is given, from `$GRADSYNC_DATA`, from the user's
-cache, or from a download into that cache.
+`digits()` reads MNIST from the given folder, from `$GRADSYNC_DATA` or from the user's cache, or
+downloads it into that cache.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class InMemoryDigits(Dataset[tuple[torch.Tensor, int]]):
 
     def __init__(self, images: torch.Tensor, labels: torch.Tensor) -> None:
         if len(images) != len(labels):
-            raise ValueError(f"{len(labels)} labels for {len(images)} images: each needs one")
+            raise ValueError(
+                f"{len(labels)} labels for {len(images)} images: each image needs one label"
+            )
         self.images = images
         self.labels = labels
 
@@ -52,45 +54,45 @@ class InMemoryDigits(Dataset[tuple[torch.Tensor, int]]):
         return self._samples[index]
 
     def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, int]]:
-        """Return the samples of a batch: a DataLoader asks so, once a batch."""
+        """Return the samples of a batch; a DataLoader calls this once for each batch."""
         samples = self._samples
         return [samples[index] for index in indices]
 
     @cached_property
     def _samples(self) -> list[tuple[torch.Tensor, int]]:
-        # Made once: a view made for each sample costs as much as stacking the batch.
+        # Computed once: creating a view for each sample costs as much as stacking the batch.
         return list(zip(self.images.unbind(), self.labels.tolist(), strict=True))
 
     def __reduce__(self) -> tuple[type[InMemoryDigits], tuple[torch.Tensor, torch.Tensor]]:
-        """Travel as two tensors: pickled one by one, 60,000 views would be as many files."""
+        """Pickle the two tensors instead of 60,000 views, which would be as many files."""
         return InMemoryDigits, (self.images, self.labels)
 
     def first(self, count: int) -> InMemoryDigits:
-        """Return the first `count` samples, or all where there are fewer; copies no pixel."""
+        """Return the first `count` samples, or all if there are fewer, without copying pixels."""
         if count < 1:
-            raise ValueError(f"count is {count}: ask for at least 1 sample")
+            raise ValueError(f"count must be at least 1, got {count}")
         return InMemoryDigits(self.images[:count], self.labels[:count])
 
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """A training and a test set, and where they come from."""
+    """A training set, a test set, and their source."""
 
     train: InMemoryDigits
     test: InMemoryDigits
-    source: str  # a line for people
+    source: str  # a description in one line
     is_mnist: bool
 
 
 def digits(root: Path | str | None = None, *, download: bool = True) -> Digits:
-    """Return MNIST; where it can't be had, scikit-learn's digits and a line on stderr.
+    """Return MNIST, or else scikit-learn's digits, with a message on stderr.
 
     Args:
-        root: the folder that holds `MNIST/raw`; else `$GRADSYNC_DATA`, else the user's cache.
-        download: whether to fetch MNIST into the cache where it is in none of these.
+        root: the folder with `MNIST/raw`; by default `$GRADSYNC_DATA` or the user's cache.
+        download: whether to download MNIST into the cache if it is in none of these.
 
     Raises:
-        DataError: `root` or `$GRADSYNC_DATA` holds no MNIST, or a file of MNIST is damaged.
+        DataError: MNIST is not in `root` or `$GRADSYNC_DATA`, or one of its files is damaged.
     """
     folder = mnist_root(root)
     if folder is not None:
@@ -100,10 +102,10 @@ def digits(root: Path | str | None = None, *, download: bool = True) -> Digits:
 
 
 def mnist_root(root: Path | str | None = None) -> Path | None:
-    """Return the folder whose MNIST `digits(root)` reads; None where it is in none yet.
+    """Return the folder from which `digits(root)` reads MNIST, or None if it must be downloaded.
 
     Raises:
-        DataError: `root` or `$GRADSYNC_DATA` holds no MNIST.
+        DataError: MNIST is not in `root` or `$GRADSYNC_DATA`.
     """
     asked = root if root is not None else os.environ.get("GRADSYNC_DATA")
     if not asked:
@@ -111,10 +113,12 @@ def mnist_root(root: Path | str | None = None) -> Path | None:
     folder = Path(asked).expanduser()
     if holds_mnist(folder):
         return folder
-    name = "the folder given" if root is not None else "GRADSYNC_DATA"
+    name = "the given folder" if root is not None else "GRADSYNC_DATA"
     meant = [parent for parent in folder.absolute().parents[:2] if holds_mnist(parent)]
-    advice = f"Give {meant[0]} instead" if meant else _advice(folder)
-    raise DataError(f"no MNIST in {name}, {folder}: {RAW / FILES[0]} is missing there. {advice}.")
+    advice = f"Use {meant[0]} instead" if meant else _advice(folder)
+    raise DataError(
+        f"There is no MNIST in {name}, {folder}: {RAW / FILES[0]} is missing. {advice}."
+    )
 
 
 def _cache_folder() -> Path:
@@ -123,10 +127,10 @@ def _cache_folder() -> Path:
 
 def _advice(root: Path) -> str:
     if root == _cache_folder():
-        return f"Delete {root / 'MNIST'} and run again: MNIST is then downloaded afresh"
+        return f"Delete {root / 'MNIST'} and run this again to download MNIST"
     return (
-        "Put a whole copy of MNIST there, as torchvision.datasets.MNIST writes it, or give no "
-        "folder and unset GRADSYNC_DATA: MNIST is then downloaded"
+        "Put a complete copy of MNIST there, as torchvision.datasets.MNIST writes it. To download "
+        "it instead, pass no folder and unset GRADSYNC_DATA"
     )
 
 
@@ -139,7 +143,7 @@ def _mnist(root: Path) -> Digits:
 
 
 def _normalised(arrays: Arrays) -> InMemoryDigits:
-    """What ToTensor and Normalize make of each sample, for all samples at once."""
+    """Apply ToTensor and Normalize to all samples at once."""
     images, labels = arrays
     pixels = images[:, None].to(torch.float32).div_(255)  # (M, 1, 28, 28)
     return InMemoryDigits(pixels.sub_(MEAN).div_(STD), labels)
@@ -150,14 +154,14 @@ def _builtin_digits(obstacle: str) -> Digits:
     from sklearn.model_selection import train_test_split
 
     source = (
-        "scikit-learn's built-in digits (8x8, brought to 28x28): MNIST is neither in "
-        f"{_cache_folder()} nor to be downloaded ({obstacle}). Set GRADSYNC_DATA to a folder "
-        "that holds MNIST/raw to have it"
+        "scikit-learn's built-in digits (8x8, enlarged to 28x28), since MNIST is not in "
+        f"{_cache_folder()} and could not be downloaded ({obstacle}). To use MNIST, set "
+        "GRADSYNC_DATA to a folder with MNIST/raw"
     )
     _say_once(source)
     bunch = load_digits()
     small = torch.from_numpy(bunch.images).to(torch.float32)[:, None]  # (M, 1, 8, 8)
-    # As in MNIST: the digit fills 20x20, with a margin of 4 around it.
+    # As in MNIST, the digit fills 20x20 pixels, with a margin of 4.
     pixels = F.pad(F.interpolate(small, size=(20, 20), mode="bilinear"), (4, 4, 4, 4))
     labels = torch.from_numpy(bunch.target).to(torch.int64)
     train, test = train_test_split(
@@ -170,6 +174,6 @@ def _builtin_digits(obstacle: str) -> Digits:
 
 @cache
 def _say_once(source: str) -> None:
-    # Every rank comes here; the first one speaks for all.
+    # Every rank runs this, but only rank 0 prints.
     if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0":
-        print(f"gradsync: using {source}.", file=sys.stderr)
+        print(f"gradsync: Using {source}.", file=sys.stderr)

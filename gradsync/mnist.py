@@ -1,6 +1,7 @@
-"""MNIST on disk: found, downloaded by torchvision whole or not at all, checked and read.
+"""Find, download, check and read MNIST on disk.
 
-A root is a folder that holds `MNIST/raw`, as `torchvision.datasets.MNIST` lays it out.
+A root is a folder with `MNIST/raw`, in the layout of `torchvision.datasets.MNIST`. A download is
+complete, or leaves nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
-PATIENCE = 15.0  # seconds without a byte, and a download is given up
+PATIENCE = 15.0  # seconds without new data after which a download is given up
 RAW = Path("MNIST", "raw")
 IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
 FILES = [f"{split}-{kind}" for split in ("train", "t10k") for kind in (IMAGES, LABELS)]
@@ -34,11 +35,11 @@ Arrays = tuple[torch.Tensor, torch.Tensor]  # images (M, 28, 28) uint8, labels (
 
 
 class DataError(Exception):
-    """MNIST is not where it should be, or is damaged. Names the file, and what to do."""
+    """MNIST is missing or damaged; the message names the file."""
 
 
 def holds_mnist(root: Path) -> bool:
-    """Whether any of MNIST's files is in `root`, as it is or gzipped."""
+    """Tell whether any of MNIST's files is in `root`, gzipped or not."""
     ends = ("", ".gz")
     return any(os.access(root / RAW / (name + end), os.R_OK) for name in FILES for end in ends)
 
@@ -47,19 +48,19 @@ def read_mnist(root: Path) -> tuple[Arrays, Arrays]:
     """Return the training and the test set in `root`.
 
     Raises:
-        DataError: a file is missing, unreadable, damaged or not MNIST's.
+        DataError: a file is missing, unreadable, damaged or not from MNIST.
     """
     try:
         return _read(root, "train"), _read(root, "t10k")
     except OSError as problem:
         where, what = problem.filename or root, problem.strerror or problem
-        raise DataError(f"{where} cannot be read: {what}") from None
+        raise DataError(f"{where} can't be read: {what}") from None
 
 
 def download_mnist(target: Path) -> str | None:
-    """Fetch MNIST into the root `target`, one process at a time, with a progress bar.
+    """Download MNIST into the root `target`, one process at a time, with a progress bar.
 
-    Returns None when MNIST is there, or else a line that says what was in the way.
+    Returns None on success, or else the reason for the failure, in one line.
     """
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -68,8 +69,8 @@ def download_mnist(target: Path) -> str | None:
         try:
             if holds_mnist(target):
                 return None
-            if waited:  # without success: N ranks must not each wait for the whole time limit
-                return "another process has just tried"
+            if waited:  # it failed, and N ranks should not each wait for the same failure
+                return "another process has just failed to download it"
             _fetch(target)
         finally:
             lock.release()
@@ -79,35 +80,35 @@ def download_mnist(target: Path) -> str | None:
 
 
 def import_torchvision() -> Any:
-    """Return torchvision, also where its compiled operators don't fit this torch.
+    """Return torchvision, even if its compiled operators don't match this torch.
 
-    Beside a CPU build of torch, PyPI's torchvision stops at "operator torchvision::nms does
-    not exist". Datasets and transforms need neither of the two operators, only their schemas.
+    With a CPU build of torch, the import of PyPI's torchvision fails with "operator
+    torchvision::nms does not exist". Datasets and transforms need only the operators' schemas.
     """
     if "torchvision" in sys.modules:
         return sys.modules["torchvision"]
     try:
-        return _import_afresh()
+        return _import_again()
     except RuntimeError as problem:
         if "torchvision::nms" not in str(problem):
             raise
-    # Not before the first attempt: there they would clash with operators that do load.
+    # Only after the first attempt failed: they would clash with operators that do load.
     for name in ("nms", "qnms"):
         if not hasattr(torch.ops.torchvision, name):
             schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
             torch.library.define(f"torchvision::{name}", schema)
-    return _import_afresh()
+    return _import_again()
 
 
-def _import_afresh() -> Any:
-    # An import that failed leaves submodules behind, and the next one trips over them.
+def _import_again() -> Any:
+    # An import that failed leaves submodules behind, which make the next one fail.
     for name in [name for name in sys.modules if name.startswith("torchvision.")]:
         del sys.modules[name]
     return importlib.import_module("torchvision")
 
 
 def _find(root: Path, name: str) -> Path:
-    """Return where a file of MNIST lies, as it is or gzipped."""
+    """Return the path of a file of MNIST, gzipped or not."""
     plain = root / RAW / name
     for path in (plain, plain.with_name(f"{name}.gz")):
         if path.is_file():
@@ -121,49 +122,49 @@ def _read(root: Path, split: str) -> Arrays:
     images, labels = _values(images_path, dims=3), _values(labels_path, dims=1)
     if images.shape[1:] != (28, 28) or not len(images):
         what = f"{len(images)} images of {images.shape[1]}x{images.shape[2]} pixels"
-        raise DataError(f"{images_path} is not MNIST's: it has {what}, not of 28x28")
+        raise DataError(f"{images_path} is not from MNIST: it has {what} instead of 28x28")
     if len(images) != len(labels):
         what = f"{len(labels):,} labels for the {len(images):,} images of {images_path.name}"
-        raise DataError(f"{labels_path} belongs to other images: it has {what}")
+        raise DataError(f"{labels_path} does not match the images: it has {what}")
     if labels.max() > 9:
-        what = f"it has the label {labels.max()}, and digits end at 9"
+        what = f"it has the label {labels.max()}, but the largest digit is 9"
         raise DataError(f"{labels_path} is damaged: {what}")
     return images, labels.to(torch.int64)
 
 
 def _values(path: Path, *, dims: int) -> torch.Tensor:
-    """Return the bytes of an idx file in their shape, once it is sure that all of them are there.
+    """Return the values of an idx file as a tensor, after checking that the file is complete.
 
-    The format: a magic number, `dims` sizes of 4 bytes, then a byte for each value.
+    The format is a magic number, `dims` sizes of 4 bytes, then one byte for each value.
     """
     content, begin = _content(path), 4 + 4 * dims
     magic = bytes([0, 0, 8, dims])
     if len(content) < begin:
-        raise DataError(f"{path} is only part of a file: it ends after {len(content)} bytes")
+        raise DataError(f"{path} is incomplete: it ends after {len(content)} bytes")
     if content[:4] != magic:
         start = bytes(content[:4])
-        raise DataError(f"{path} is not MNIST's: it begins with {start!r}, not {magic!r}")
+        raise DataError(f"{path} is not from MNIST: it begins with {start!r}, not {magic!r}")
     shape = struct.unpack_from(f">{dims}I", content, offset=4)
     promised = begin + math.prod(shape)
     if len(content) != promised:
-        what = f"it has {len(content):,} bytes where its header promises {promised:,}"
-        raise DataError(f"{path} is damaged, or only part of a file: {what}")
+        what = f"it has {len(content):,} bytes, but its header announces {promised:,}"
+        raise DataError(f"{path} is damaged or incomplete: {what}")
     return torch.from_numpy(np.frombuffer(content, np.uint8, offset=begin).reshape(shape))
 
 
 def _content(path: Path) -> bytearray:
-    """Return what is in a file, gzipped or not."""
+    """Return the content of a file, gzipped or not."""
     packed = path.read_bytes()
     if path.suffix != ".gz":
         return bytearray(packed)
     try:
         return bytearray(gzip.decompress(packed))
     except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
-        raise DataError(f"{path} is damaged, or only part of a file: {problem}") from None
+        raise DataError(f"{path} is damaged or incomplete: {problem}") from None
 
 
 def _acquire(lock: FileLock) -> bool:
-    """Take the lock; return whether another process had it."""
+    """Acquire the lock; return whether another process held it."""
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -173,23 +174,25 @@ def _acquire(lock: FileLock) -> bool:
 
 
 def _fetch(target: Path) -> None:
-    for leftover in target.glob("unfinished-*"):  # of a process that was killed: we hold the lock
+    for leftover in target.glob(
+        "unfinished-*"
+    ):  # from a process that was killed; this process has the lock
         shutil.rmtree(leftover, ignore_errors=True)
     dataset = import_torchvision().datasets.MNIST
     with TemporaryDirectory(prefix="unfinished-", dir=target, ignore_cleanup_errors=True) as folder:
         _while_it_grows(Path(folder), lambda: dataset(folder, download=True))
         (target / "MNIST").mkdir(exist_ok=True)
-        (Path(folder) / RAW).rename(target / RAW)  # whole or not at all
+        (Path(folder) / RAW).rename(target / RAW)  # only after the download is complete
 
 
 def _while_it_grows(folder: Path, fill: Callable[[], object]) -> None:
-    """Call `fill`, and give up once `folder` stops growing: urllib itself would wait for ever."""
+    """Call `fill`, and give up if `folder` stops growing: urllib itself has no time limit."""
     problems: list[Exception] = []
 
     def work() -> None:
         try:
             fill()
-        except Exception as problem:  # noqa: BLE001 - raised again, in the caller's thread
+        except Exception as problem:  # noqa: BLE001 - raised again in the caller's thread
             problems.append(problem)
 
     worker = threading.Thread(target=work, daemon=True)
@@ -201,6 +204,6 @@ def _while_it_grows(folder: Path, fill: Callable[[], object]) -> None:
         if size != before:
             since = time.monotonic()
         elif time.monotonic() - since > PATIENCE:
-            raise TimeoutError(f"not a byte came in {PATIENCE:g} s")
+            raise TimeoutError(f"no data arrived for {PATIENCE:g} s")
     if problems:
         raise problems[0]

@@ -1,6 +1,6 @@
-"""Templates from solutions: the marked parts of a solution are what a learner writes.
+"""Generate templates from solutions by removing the marked parts, which a learner writes.
 
-The markers are nbgrader's, so that one source serves files and notebooks.
+The markers are nbgrader's, so that files and notebooks have the same source.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ END = "### END SOLUTION"
 def make_template(solution: str, phase: str) -> str:
     """Return the template of a solution's source text.
 
-    A marked part within a function becomes a TODO, its size, and `raise NotImplementedError` with
-    the exercise's id; one between functions (a helper that the learner may or may not want) goes.
+    A marked part inside a function becomes a TODO with its size, and a `raise NotImplementedError`
+    with the exercise's id. A marked part between functions is a helper and is removed.
 
     Raises:
-        CourseError: a marker without its partner.
+        CourseError: a marker has no counterpart.
     """
     _check_markers(solution)
     owners = _owners(solution)
@@ -35,7 +35,7 @@ def make_template(solution: str, phase: str) -> str:
         elif marker == END and removed is not None:
             indent = len(line) - len(line.lstrip())
             owner, margin = owners.get(number, ("", indent))
-            if indent > margin:  # in the function; what stands beside it is a helper
+            if indent > margin:  # inside the function; otherwise it is a helper
                 lines += _stub(owner, phase, " " * indent, removed)
             removed = None
         elif removed is None:
@@ -46,7 +46,7 @@ def make_template(solution: str, phase: str) -> str:
 
 
 def templates(course: Course) -> Iterator[tuple[str, str]]:
-    """Yield (path within the course, text) of every template that the solutions give."""
+    """Yield (path within the course, text) of every template."""
     for phase in course.phases:
         for file in course.files(phase):
             source = course.root / "solutions" / phase / file
@@ -59,9 +59,9 @@ def _check_markers(source: str) -> None:
     ]
     for (number, marker), wanted in zip(markers, itertools.cycle([BEGIN, END]), strict=False):
         if marker != wanted:
-            raise CourseError(f"line {number}: {marker!r} where {wanted!r} was to come")
+            raise CourseError(f"Line {number} has {marker!r} where {wanted!r} was expected.")
     if len(markers) % 2:
-        raise CourseError(f"line {markers[-1][0]}: {BEGIN!r} is never closed")
+        raise CourseError(f"Line {markers[-1][0]} has {BEGIN!r}, which is never closed.")
 
 
 def _is_marker(line: str) -> bool:
@@ -69,9 +69,9 @@ def _is_marker(line: str) -> bool:
 
 
 def _owners(source: str) -> dict[int, tuple[str, int]]:
-    """Return, for each line of a function, the exercise and where the function's `def` begins.
+    """Return, for each line of a function, the exercise and the column of the function's `def`.
 
-    The exercise is the class's name or the function's.
+    The exercise is the name of the class or the function.
     """
     owners: dict[int, tuple[str, int]] = {}
     for node in ast.parse(source).body:
@@ -86,13 +86,15 @@ def _owners(source: str) -> dict[int, tuple[str, int]]:
 
 def _lines(node: ast.FunctionDef) -> range:
     last = node.end_lineno or node.lineno
-    return range(node.lineno, last + 2)  # its closing marker is a comment after the last statement
+    return range(node.lineno, last + 2)  # the closing marker is a comment after the last statement
 
 
 def _stub(owner: str, phase: str, indent: str, removed: list[str]) -> list[str]:
     size = sum(1 for line in removed if line.strip())
     about = f"about {size} line{'s' * (size != 1)}"
-    asked = owner if phase == "phase1" else f"{phase}/{owner}"  # later phases use names again
+    asked = (
+        owner if phase == "phase1" else f"{phase}/{owner}"
+    )  # a name without a phase means phase 1
     return [
         f"{indent}# TODO: {about}; `gradsync hint {asked}` if you are stuck",
         f'{indent}raise NotImplementedError("{phase}/{owner}")',
@@ -100,7 +102,7 @@ def _stub(owner: str, phase: str, indent: str, removed: list[str]) -> list[str]:
 
 
 def _tidied(lines: list[str]) -> str:
-    """Close the gaps that removed helpers leave: at most two empty lines in a row."""
+    """Keep at most two empty lines in a row where helpers were removed."""
     kept: list[str] = []
     for line in lines:
         if line.strip() or len(kept) < 2 or kept[-1].strip() or kept[-2].strip():

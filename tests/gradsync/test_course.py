@@ -151,7 +151,7 @@ class PaddedDistributedSampler(DistributedSampler):
 
 
 def test_markers_without_a_partner_are_refused():
-    with pytest.raises(CourseError, match="line 2"):
+    with pytest.raises(CourseError, match="Line 2"):
         make_template("def f():\n    ### END SOLUTION\n", "phase1")
 
 

@@ -86,7 +86,9 @@ def test_the_builtin_digits_are_announced_in_one_line(cache, no_network, capsys)
     digits()
 
     said = capsys.readouterr().err
-    assert said.startswith("gradsync: using scikit-learn's built-in digits (8x8, brought to 28x28)")
+    assert said.startswith(
+        "gradsync: Using scikit-learn's built-in digits (8x8, enlarged to 28x28)"
+    )
     assert said.count("\n") == 1
 
 
@@ -104,7 +106,7 @@ def test_no_download_is_tried_unless_wanted(cache):
 
 
 def test_a_folder_without_mnist_is_refused(tmp_path):
-    with pytest.raises(DataError, match="no MNIST in the folder given"):
+    with pytest.raises(DataError, match="no MNIST in the given folder"):
         digits(tmp_path)
 
 
@@ -118,21 +120,21 @@ def test_a_variable_without_mnist_is_refused(tmp_path, monkeypatch):
 def test_who_names_the_inner_folder_is_told_the_outer_one(tmp_path):
     root = write(tmp_path, mnist_files())
 
-    with pytest.raises(DataError, match=f"Give {root} instead"):
+    with pytest.raises(DataError, match=f"Use {root} instead"):
         digits(root / RAW)
 
 
 def test_damage_in_the_cache_tells_what_to_delete(cache):
     write(cache, mnist_files() | {f"train-{LABELS}": b"half"})
 
-    with pytest.raises(DataError, match=f"Delete {cache / 'MNIST'} and run again"):
+    with pytest.raises(DataError, match=f"Delete {cache / 'MNIST'} and run this again"):
         digits()
 
 
 def test_damage_elsewhere_tells_where_a_whole_copy_goes(tmp_path):
     root = write(tmp_path, mnist_files() | {f"train-{LABELS}": b"half"})
 
-    with pytest.raises(DataError, match="Put a whole copy of MNIST there"):
+    with pytest.raises(DataError, match="Put a complete copy of MNIST there"):
         digits(root)
 
 

@@ -256,7 +256,7 @@ def test_one_grader_at_a_time_writes_to_a_folder(klass):
     first = klass.outcomes()
     next(first)
 
-    with pytest.raises(FolderInUse, match="another grader"):
+    with pytest.raises(FolderInUse, match="Another grader"):
         next(klass.outcomes())
     first.close()
     assert len(klass.grade()) == 2

@@ -94,7 +94,7 @@ def test_a_truncated_gzip_is_named(tmp_path):
     name = f"{TRAIN_IMAGES}.gz"
     root = write(tmp_path, packed | {name: packed[name][:5000]})
 
-    with pytest.raises(DataError, match=f"{name} is damaged, or only part of a file"):
+    with pytest.raises(DataError, match=f"{name} is damaged or incomplete"):
         read_mnist(root)
 
 
@@ -152,7 +152,7 @@ def test_a_server_that_never_answers_is_given_up(tmp_path, mnist_class, monkeypa
     with mirror(mnist_class, monkeypatch, "silent"):
         obstacle = download_mnist(tmp_path)
 
-    assert obstacle == "not a byte came in 0.3 s"
+    assert obstacle == "no data arrived for 0.3 s"
 
 
 def test_ranks_do_not_wait_for_a_silent_server_one_after_the_other(

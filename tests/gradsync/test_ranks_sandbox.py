@@ -227,7 +227,7 @@ def test_an_ordinary_user_has_the_same_sandbox():
 
 
 def test_a_course_in_sight_of_the_ranks_is_refused():
-    with pytest.raises(SandboxError, match="move the course"):
+    with pytest.raises(SandboxError, match="Move the course"):
         sandbox.check(secret=Path(sys.prefix) / "course")
 
 
