@@ -1,4 +1,4 @@
-"""The grader's own pytest plugin: which tests run, how many at a time, and what they came to."""
+"""The grader's own pytest plugin: selects the tests, runs them, and records their verdicts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from gradsync.time_budget import KEPT, TimeBudget
 from gradsync.verdicts import REFUSED, exercise_of
 from gradsync.workers import Turns, side_by_side
 
-OnTest = Callable[[str, int, int], None]  # the exercise, tests begun before this one, all tests
-# What keeps a test from being judged. The last three no answer can cause: such a test is broken.
+OnTest = Callable[[str, int, int], None]  # the exercise, number of tests begun before, all tests
+# Errors of the grader, not of the submission. The last three mean that the test is broken: a
+# submission can't cause them in the grader's process.
 NOT_THE_SUBMISSIONS = (LauncherError, NameError, ImportError, SyntaxError)
 
 
 class Collector:
-    """Picks the tests of the exercise asked for, if one is, and takes down their verdicts."""
+    """Selects the tests of an exercise, or all tests, and records their verdicts."""
 
     def __init__(
         self,
@@ -37,8 +38,8 @@ class Collector:
         on_test: OnTest = lambda *_: None,
     ) -> None:
         self.exercise = exercise
-        self.refused = refused or {}  # files of the submission that don't count, and why
-        self.lost: Exception | None = None  # what kept a test from being judged at all
+        self.refused = refused or {}  # files of the submission that do not count, and why
+        self.lost: Exception | None = None  # the error because of which a test has no verdict
         self.interrupted = False  # by Ctrl-C
         self._launcher = launcher
         self._on_test = on_test
@@ -62,17 +63,17 @@ class Collector:
         items[:] = [item for item in items if self._is_wanted(item)]
         self._verdicts = dict.fromkeys(item.nodeid for item in items)
         self._exercises = {item.nodeid: exercise_of(item) for item in items}
-        if self.exercise is None:  # what they load, they may load while the ranks' process starts
+        if self.exercise is None:  # early tests load modules while the ranks' process starts
             items.sort(key=lambda item: item.get_closest_marker("early") is None)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        if torch := sys.modules.get("torch"):  # a suite's own sums are small, and ranks want cores
+        if torch := sys.modules.get("torch"):  # a suite computes little, and ranks need the cores
             torch.set_num_threads(1)
             symbolic.put_off()
-        gc.freeze()  # what there is by now is none of the garbage that a test leaves
+        gc.freeze()  # existing objects are not garbage: later collections skip them
         count = min(self._workers, len(session.items))
         if count < 2 or session.testsfailed or not isinstance(self._launcher, ForkLauncher):
-            return None  # pytest's own loop, which begins nothing where a file can't be imported
+            return None  # use pytest's own loop, which also handles files that can't be imported
         with contextlib.closing(Turns(len(session.items))) as turns:
             work = functools.partial(self._work, session, turns)
             try:
@@ -97,11 +98,11 @@ class Collector:
                 self._budget.note(verdict.exercise, verdict.seconds)
 
     def pytest_exception_interact(self, node: pytest.Item, call: pytest.CallInfo[None]) -> None:
-        self._left_garbage = True  # the frames hold what ranks returned, and each other
+        self._left_garbage = True  # the traceback's frames refer to values and to each other
         error = call.excinfo.value if call.excinfo else None
         if isinstance(error, NOT_THE_SUBMISSIONS):
             self.lost = error
-            node.session.shouldfail = "a test could not be judged"
+            node.session.shouldfail = "A test could not be judged."
 
     def pytest_runtest_logfinish(self) -> None:
         if self._left_garbage:
@@ -109,11 +110,11 @@ class Collector:
         self._left_garbage = False
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        # Of another type when pytest itself gives up, say on a suite that can't be imported.
+        # pytest also calls this when it gives up, for example if a suite can't be imported.
         self.interrupted = excinfo.type is KeyboardInterrupt
 
     def _run(self, session: pytest.Session, turns: Turns) -> None:
-        """Run tests as pytest does, those that nobody else has begun."""
+        """Run the tests that no other worker has begun, as pytest does."""
         for index in turns:
             item = session.items[index]
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
@@ -124,7 +125,7 @@ class Collector:
     def _work(
         self, session: pytest.Session, turns: Turns
     ) -> tuple[dict[str, Verdict | None], Exception | None]:
-        """Do as `_run` does, in a process beside the one that asked for it."""
+        """Run tests in another worker process, and return their verdicts."""
         with contextlib.suppress(session.Failed):
             self._run(session, turns)
         return self._verdicts, self.lost

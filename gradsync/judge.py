@@ -1,7 +1,7 @@
-"""What tests say of values: assertions whose failure is told to a learner, not to us.
+"""Assertions on the values that ranks return, whose messages are written for learners.
 
-They compare on the trusted side, and show what the submission did, never what was expected of it
-unless the contract says it anyway. A rule (see `gradsync.diagnose`) may name the mistake.
+They compare in the grader's process. A message shows what the submission did, and the expected
+value only if the contract states it. A rule (see `gradsync.diagnose`) may name the mistake.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from gradsync.records import Diagnosis, Observation
 from gradsync.text import ranks_text
 
 
-class Mistake(AssertionError):  # noqa: N818 - the learner's, found; not an error
-    """A promise of the contract does not hold; the text is what a learner reads."""
+class Mistake(AssertionError):  # noqa: N818 - a mistake of the learner, not an error of ours
+    """The submission breaks the contract; the text is the message for the learner."""
 
     def __init__(self, message: str, diagnosis: Diagnosis | None = None) -> None:
         super().__init__(message)
@@ -32,17 +32,17 @@ def assert_on_every_rank(
     expected: Any,
     *,
     mistakes: Sequence[Rule] = (),
-    otherwise: str = "what the ranks ended with is not what it should be",
+    otherwise: str = "the returned values are not the expected ones",
     roundings: float = ROUNDINGS,
 ) -> None:
-    """Hold every rank's value against `expected`, to the rounding of its own dtype.
+    """Check that every rank's value equals `expected`, up to rounding in its own dtype.
 
     Args:
-        seen: what the ranks returned: numbers, arrays, tensors, and lists and dicts of them.
-        expected: the value of each rank, all alike.
-        mistakes: rules asked in turn for the mistake that the values show.
-        otherwise: what is said, with the ranks, where no rule knows.
-        roundings: how many roundings the value may be off by, of its largest element.
+        seen: the ranks' values: numbers, arrays, tensors, and lists and dicts of them.
+        expected: the value that all ranks should have.
+        mistakes: rules to try in turn, which may recognise the mistake.
+        otherwise: the message if no rule does, to follow "Wrong result on rank 1: ".
+        roundings: how many roundings of its largest element a value may be off by.
 
     Raises:
         Mistake: a rank's value differs.
@@ -57,40 +57,28 @@ def assert_rank_by_rank(
     expected: Sequence[Any],
     *,
     mistakes: Sequence[Rule] = (),
-    otherwise: str = "what the ranks ended with is not what it should be",
+    otherwise: str = "the returned values are not the expected ones",
     roundings: float = ROUNDINGS,
 ) -> None:
-    """Hold each rank's value against that rank's own expected value; see above."""
+    """Check that each rank's value equals that rank's own expected value; see above."""
     wrong = differing_ranks(seen, expected, roundings)
     if wrong:
-        otherwise += told_difference(list(seen), expected, roundings)
-        blame(seen, expected, mistakes, otherwise, wrong)
-
-
-def blame(
-    seen: Observation,
-    expected: Any,
-    mistakes: Sequence[Rule],
-    otherwise: str,
-    ranks: Sequence[int] = (),
-) -> None:
-    """Raise the mistake that the first rule recognises, or say `otherwise`."""
-    hold(first_diagnosis(seen, expected, mistakes))
-    who = f"{ranks_text(ranks)}: " if ranks else ""
-    raise Mistake(who + otherwise)
+        hold(first_diagnosis(seen, expected, mistakes))
+        difference = told_difference(list(seen), expected, roundings)
+        raise Mistake(f"Wrong result on {ranks_text(wrong)}: {otherwise}{difference}.")
 
 
 def hold(diagnosis: Diagnosis | None) -> None:
-    """Raise the mistake that was found, if one was."""
+    """Raise the diagnosed mistake, if there is one."""
     if diagnosis is not None:
         raise Mistake(diagnosis.explanation, diagnosis)
 
 
 def hold_together(run: Callable[[], object]) -> None:
-    """Check that no rank of a run waits for ranks that never come; a rank may raise.
+    """Check that a run of ranks does not deadlock; its ranks may raise.
 
     Raises:
-        RankFailure: of a deadlock.
+        RankFailure: the run deadlocks.
     """
     try:
         run()
@@ -100,7 +88,7 @@ def hold_together(run: Callable[[], object]) -> None:
 
 
 def seen_of(run: Callable[[], Observation]) -> Observation:
-    """Return what was observed of a run of ranks, also of one that failed."""
+    """Return the observation of a run of ranks, also if the run fails."""
     try:
         return run()
     except RankFailure as failure:
@@ -108,18 +96,18 @@ def seen_of(run: Callable[[], Observation]) -> Observation:
 
 
 def each(seen: Observation, pick: Callable[[Any], Any]) -> Observation:
-    """Return the observation with what `pick` takes of every rank's value in its place."""
+    """Return the observation with `pick(value)` instead of every rank's value."""
     return replace(seen, values=tuple(pick(value) for value in seen))
 
 
 def case_by_case(seen: Observation, count: int) -> list[Observation]:
-    """Return what was seen of each of so many cases, of which every rank returned a list."""
+    """Return the observation of each case, if every rank returned a list with `count` cases."""
     return [each(seen, itemgetter(case)) for case in range(count)]
 
 
 def check(
     holds: bool, code: str, explanation: str, ranks: Sequence[int] = (), guide: str | None = None
 ) -> None:
-    """Raise the mistake with that code and text unless the condition holds."""
+    """Raise a mistake with this code and explanation unless the condition `holds`."""
     if not holds:
         hold(Diagnosis(code, tuple(ranks), explanation, guide=guide))

@@ -1,4 +1,4 @@
-"""What the tests of a suite are written with."""
+"""The functions and markers that the tests of a suite use."""
 
 import socket
 from contextlib import suppress
@@ -12,7 +12,6 @@ from gradsync.judge import (
     Mistake,
     assert_on_every_rank,
     assert_rank_by_rank,
-    blame,
     case_by_case,
     check,
     each,
@@ -27,7 +26,6 @@ __all__ = [
     "Mistake",
     "assert_on_every_rank",
     "assert_rank_by_rank",
-    "blame",
     "by_rank",
     "case_by_case",
     "check",
@@ -47,16 +45,16 @@ early = pytest.mark.early
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on: never a fixed one, so that runs never meet.
+    """Return a random port on which no program listens, so that parallel runs never share one.
 
-    It is none of those that a system gives to programs that ask for any, as gloo does for each
-    connection: one of them could have it before the ranks do.
+    It is outside of the range from which the system gives a port to a program that asks for any,
+    as gloo does for each connection. So no such program can take it before the ranks do.
 
     Raises:
-        OSError: no port could be had.
+        OSError: no free port was found.
     """
     for port in SystemRandom().sample(range(10_000, 29_000), k=100):
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("", port))
             return port
-    raise OSError("none of 100 ports between 10000 and 29000 is free")
+    raise OSError("None of 100 random ports between 10000 and 29000 is free.")

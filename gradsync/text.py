@@ -14,8 +14,8 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def listed(items: Iterable[object], last: str = "and") -> str:
-    """Return "a", "a and b" or "a, b and c"; `last` is the word before the last item."""
-    *before, end = map(str, items)
+    """Return "a", "a and b", "a, b and c" or "none"; `last` is the word before the last item."""
+    *before, end = [*map(str, items)] or ["none"]
     return f"{', '.join(before)} {last} {end}" if before else end
 
 

@@ -1,8 +1,9 @@
-"""How long the tests of one submission may run into their time limits, all together.
+"""Limit the time that a submission's timeouts take in total.
 
-An endless loop ends a test only at its limit, and most tests of a suite run it. So the first test
-that meets it has all of its time; later ones of the same exercise, and of what builds on it, have
-a part, and then none. A grade's workers share what is known, as forks of one process.
+An endless loop ends a test only at its time limit, and most tests of a suite may run that loop. So
+the first test has its full limit; later tests of the same exercise, and of exercises that need it,
+have a part of their limits, and then are not run. The workers of a grade are forks of one process
+and share the counts.
 """
 
 from __future__ import annotations
@@ -12,35 +13,35 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-SECONDS = 40.0  # for all timeouts of a submission; each test has a part of its limit after that
-PART = 0.1  # of its limit: ten times what a correct answer needs
-ALLOWED = 2  # timeouts of an exercise, before its other tests are not run
+SECONDS = 40.0  # total of all timeouts of a submission, after which each limit is reduced
+PART = 0.1  # the reduced part of a limit: still ten times what a correct answer needs
+ALLOWED = 2  # timeouts of an exercise, after which its other tests are not run
 
 
 class NotRun(Exception):  # noqa: N818 - nothing failed here
-    """A test is not run, since others of its exercise have used up the time for it."""
+    """A test is not run, because other tests of its exercise have used up its time."""
 
 
 class TimeBudget:
     """Counts the timeouts of each exercise."""
 
     def __init__(self, needs: Mapping[str, Sequence[str]]) -> None:
-        """Begin with no timeout; `needs` has, by exercise, those that it builds on."""
+        """Start without timeouts; `needs` maps each exercise to those that it builds on."""
         self._needs = needs
         self._places = {exercise: place for place, exercise in enumerate(needs, 1)}
-        # A page that forks share: the seconds of all timeouts, then how many each exercise had.
+        # Memory that forks share: the seconds of all timeouts, then the count of each exercise.
         self._numbers = memoryview(mmap.mmap(-1, 8 * (len(needs) + 1))).cast("d")
 
     def note(self, exercise: str, seconds: float) -> None:
-        """Count a timeout of a test that took so many seconds."""
+        """Count a timeout of a test that took `seconds`."""
         self._numbers[0] += seconds
         self._numbers[self._places[exercise]] += 1
 
     def limit(self, exercise: str, seconds: float) -> float:
-        """Return the seconds that a test with this limit may take now.
+        """Return the current limit, in seconds, of a test whose full limit is `seconds`.
 
         Raises:
-            NotRun: none.
+            NotRun: the test must not run.
         """
         own, below = self._timeouts(exercise), any(map(self._timeouts, self._below(exercise)))
         spent = self._numbers[0] >= SECONDS

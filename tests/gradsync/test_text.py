@@ -38,7 +38,8 @@ def test_a_verb_agrees_with_its_subjects():
 
 
 @pytest.mark.parametrize(
-    ("items", "text"), [([1], "1"), (["a", "b"], "a and b"), ("abc", "a, b and c")]
+    ("items", "text"),
+    [([], "none"), ([1], "1"), (["a", "b"], "a and b"), ("abc", "a, b and c")],
 )
 def test_a_list_has_one_and(items, text):
     assert listed(items) == text

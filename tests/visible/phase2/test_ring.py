@@ -100,7 +100,7 @@ def test_each_rank_sends_four_chunks(ranks):
     check(
         not others,
         "forbidden-shortcut",
-        f"ring_all_reduce calls {listed(others) if others else ''}. In this exercise, build the "
+        f"ring_all_reduce calls {listed(others)}. In this exercise, build the "
         "sum from only sends and receives.",
         guide=GUIDE,
     )
