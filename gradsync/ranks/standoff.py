@@ -1,9 +1,9 @@
-"""Trusted, pure: who waits for whom. Proves a deadlock or a mismatch from the streamed events.
+"""Trusted, pure: prove deadlocks and mismatches from the events that ranks report.
 
-Each process group counts its own collectives on each rank; the k-th of one rank meets the k-th of
-the others, a send its recv. A rank is blocked while every thread of it that could act waits. It
-can go on if all it waits for have come, or are able to come; what is left after that is stuck,
-whatever time passes, and no time limit is needed to say so.
+Each process group counts its collectives on each rank. The k-th collective of one rank belongs to
+the k-th of the others, and a send to its recv; such calls are a meeting. A rank is blocked while
+all its threads that could act are waiting. It can continue if every rank it waits for has arrived,
+or can arrive. All other blocked ranks are stuck, so no time limit is needed to find a deadlock.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 
 from gradsync.records import Collective, Event
 
-# A rank may leave these although some member never came: nothing it needs passes through that one.
+# A rank may complete these before all members have arrived, if it needs no data from them.
 LOOSE_OPS = {"broadcast", "reduce", "gather", "scatter"}
-# Ranks may put tensors of unlike sizes into these.
+# The ranks' tensors may have different sizes in these.
 UNEVEN_OPS = {"all_to_all", "all_to_all_single", "barrier", "monitored_barrier"}
-# These wait for nobody when there is nothing to exchange.
+# These do not wait if the tensors are empty.
 SKIPPED_WHEN_EMPTY = {
     "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_into_tensor",
     "all_gather_coalesced", "all_gather_into_tensor_coalesced", "reduce_scatter",
@@ -29,60 +29,60 @@ ITEM_BYTES = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "float16": 2, "bfloat16": 2,
     "int64": 8, "float64": 8, "complex64": 8, "complex128": 16,
 }  # fmt: skip
-MAX_THREADS = 1024  # of a rank that are kept track of
+MAX_THREADS = 1024  # of a rank whose waits are stored
 
-Mail = tuple[str, int, int, int]  # a group, from, to, tag
+Mail = tuple[str, int, int, int]  # group, sender, receiver, tag
 
 
 @dataclass(eq=False, slots=True)
 class Meeting:
-    """Calls of different ranks that belong together."""
+    """The calls of different ranks that belong to one collective or message."""
 
-    position: int  # among those of its group, or of its sender and receiver, from 0
+    position: int  # in its group, or between its sender and receiver, from 0
     calls: dict[int, Call] = field(default_factory=dict)  # by rank
-    conflict: str | None = None  # what the calls disagree in
+    conflict: str | None = None  # what differs between the calls
 
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """One collective as one rank entered it."""
+    """The call of a collective by one rank."""
 
     rank: int
     collective: Collective
-    expected: frozenset[int]  # the ranks that meet in it
+    expected: frozenset[int]  # the ranks that take part
     meeting: Meeting
-    mail: Mail | None = None  # of a send or recv
+    mail: Mail | None = None  # for a send or recv
     from_anyone: bool = False
 
     @property
     def elsewhere(self) -> set[int]:
-        """The ranks that have yet to come."""
+        """The ranks that have not arrived yet."""
         return set(self.expected.difference(self.meeting.calls))
 
 
-Stuck = dict[int, list[Call]]  # by rank, the calls that its threads wait in
+Stuck = dict[int, list[Call]]  # rank -> the calls in which its threads wait
 
 
 class Standoff:
-    """The state of all ranks, event by event."""
+    """The state of all ranks, updated with each event."""
 
     def __init__(self, world_size: int) -> None:
-        self.over: set[int] = set()  # ranks that will enter nothing any more
-        self.idle: set[int] = set()  # of these, those that were never asked to: they run no cell
+        self.over: set[int] = set()  # ranks that will enter no more collectives
+        self.idle: set[int] = set()  # those of them that do not run the current cell
         self._everyone = frozenset(range(world_size))
-        self._calls: dict[tuple[int, int], Call] = {}  # (rank, number) -> not yet left
-        self._open: Counter[int] = Counter()  # how many these are, by rank
+        self._calls: dict[tuple[int, int], Call] = {}  # (rank, number) -> call that is not complete
+        self._open: Counter[int] = Counter()  # rank -> number of these
         self._waiting: dict[int, dict[int, Call]] = defaultdict(dict)  # rank -> thread -> call
         self._others: Counter[int] = Counter()
         self._positions: Counter[tuple[object, ...]] = Counter()
-        self._meetings: dict[tuple[str, int], Meeting] = {}  # not yet complete
-        self._mail: dict[Mail, deque[Meeting]] = defaultdict(deque)  # one side posted
-        self._posted: Counter[int] = Counter()  # how many these are, by who posted them
-        self._from_anyone: set[tuple[str, int, int]] = set()  # a group, to, tag
+        self._meetings: dict[tuple[str, int], Meeting] = {}  # incomplete ones
+        self._mail: dict[Mail, deque[Meeting]] = defaultdict(deque)  # only one side has posted
+        self._posted: Counter[int] = Counter()  # rank that posted -> number of these
+        self._from_anyone: set[tuple[str, int, int]] = set()  # group, receiver, tag
         self._conflicts: list[Meeting] = []
 
     def feed(self, event: Event) -> bool:
-        """Take one event; False if the rank may not start what it enters: it does not fit."""
+        """Process an event; return False if the rank may not start this call, as it mismatches."""
         rank = event.rank
         self._others[rank] = event.others
         waiting = self._waiting[rank]
@@ -91,7 +91,7 @@ class Standoff:
             self._calls[rank, event.call] = call
             self._open[rank] += 1
             if call.meeting.conflict is not None:
-                waiting[event.thread] = call  # it is held back, or comes to no good
+                waiting[event.thread] = call  # it blocks or fails
                 if call.meeting not in self._conflicts:
                     self._conflicts.append(call.meeting)
             return call.meeting.conflict is None
@@ -111,31 +111,31 @@ class Standoff:
         return True
 
     def renumber(self) -> None:
-        """Count collectives from 1 again, unless one is still under way."""
+        """Count collectives from 1 again, unless one is incomplete."""
         if not self._calls and not self._meetings and not self._mail:
             self._positions.clear()
 
     def count_open(self, rank: int) -> int:
-        """Return how many collectives a rank has entered and not yet left."""
+        """Return how many collectives of a rank are incomplete."""
         return self._open[rank]
 
     def count_posted(self, rank: int) -> int:
-        """Return how many messages a rank has sent, or asked for, that the other has yet to."""
+        """Return how many sends and receives of a rank have no counterpart yet."""
         return self._posted[rank]
 
     def proved(self) -> Stuck:
-        """Return the ranks that can never go on."""
+        """Return the ranks that can never continue."""
         return self._stuck(self._blocked(), sure=True)
 
     def likely(self) -> Stuck:
-        """Return the ranks that can't go on, unless what they need is already on its way."""
+        """Return the ranks that can't continue, unless the data they need is on its way."""
         return self._stuck(self._blocked(), sure=False)
 
     def at_last(self) -> Stuck:
-        """Return the ranks that look stuck when the time is up.
+        """Return the ranks that look stuck when the time limit is reached.
 
-        Those too that poll for what a rank that returned never entered, and those with a thread
-        that waits whatever their other threads are at.
+        These include ranks that poll for a call that a returned rank never made, and ranks with a
+        waiting thread, whatever their other threads do.
         """
         held = {rank: list(threads.values()) for rank, threads in self._waiting.items() if threads}
         for (rank, _), call in self._calls.items():
@@ -145,7 +145,7 @@ class Standoff:
         return self._stuck(live, sure=False)
 
     def waits(self) -> dict[int, Call]:
-        """Return the ranks that wait for others now, and in what."""
+        """Return the ranks that wait for others now, with their calls."""
         blocked = self._blocked().items()
         return {
             rank: calls[0]
@@ -154,14 +154,14 @@ class Standoff:
         }
 
     def missing(self, call: Call) -> set[int]:
-        """Return the ranks that have yet to come for this call to complete."""
+        """Return the ranks that must still arrive for this call to complete."""
         if call.from_anyone or call.mail is None or call.collective.op == "recv":
             return call.elsewhere
         group, _, target, tag = call.mail
         return set() if (group, target, tag) in self._from_anyone else call.elsewhere
 
     def conflicts(self) -> list[Meeting]:
-        """Return the meetings whose calls do not fit each other, in the order of their groups."""
+        """Return the meetings whose calls do not match, in the order of their groups."""
         return sorted(self._conflicts, key=lambda meeting: meeting.position)
 
     def blocked(self) -> set[int]:
@@ -201,7 +201,7 @@ class Standoff:
         return missing <= able
 
     def _has_mail(self, call: Call) -> bool:
-        """Tell whether a send is posted that a recv from anyone would take."""
+        """Tell whether a send is posted that a recv from any rank would receive."""
         group, tag = call.collective.group, call.collective.tag
         posted = ((peer, self._mail.get((group, peer, call.rank, tag))) for peer in self._everyone)
         return any(meetings and peer in meetings[0].calls for peer, meetings in posted)
@@ -245,7 +245,7 @@ class Standoff:
             del self._mail[mail]
         call = Call(rank, collective, frozenset(ends), meeting, mail)
         meeting.calls[rank] = call
-        if (group, ends[1], tag) not in self._from_anyone:  # who knows then which meets which
+        if (group, ends[1], tag) not in self._from_anyone:  # otherwise the pairs are unknown
             meeting.conflict = disagreement([c.collective for c in meeting.calls.values()])
         return call
 
@@ -256,7 +256,7 @@ class Standoff:
 
 
 def disagreement(views: Sequence[Collective]) -> str | None:
-    """Return what the ranks' views of one meeting disagree in."""
+    """Return what differs between the ranks' calls of one meeting, or None."""
     first = views[0]
     if first.op in ("send", "recv"):
         return None if _fits(views) else "shapes"
@@ -272,7 +272,7 @@ def disagreement(views: Sequence[Collective]) -> str | None:
 
 
 def _fits(ends: Sequence[Collective]) -> bool:
-    """Tell whether a message fits its receiver: a longer one aborts it, a shorter one is fine."""
+    """Tell whether a message fits its receiver: a longer one makes it abort, a shorter one fits."""
     send = next((end for end in ends if end.op == "send"), None)
     recv = next((end for end in ends if end.op == "recv"), None)
     if send is None or recv is None:
@@ -283,7 +283,7 @@ def _fits(ends: Sequence[Collective]) -> bool:
 
 
 def _indispensable(call: Call, missing: Set[int]) -> set[int]:
-    """Return those of the missing that a rank can't leave a loose collective without."""
+    """Return the missing ranks without which a rank can't complete a loose collective."""
     root = call.collective.root
     if call.collective.op in ("reduce", "gather"):
         return set(missing) if root == call.rank else set()
@@ -295,5 +295,5 @@ def _numel(collective: Collective) -> int:
 
 
 def bytes_of(collective: Collective) -> int:
-    """Return the bytes of the tensors that a rank put into a collective."""
+    """Return the size in bytes of the tensors that a rank passes to a collective."""
     return _numel(collective) * ITEM_BYTES.get(collective.dtype or "", 4)
