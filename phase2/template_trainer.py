@@ -63,8 +63,7 @@ class BucketedGradientAverager:
 
     `finish()` also works on a rank that had no backward, or only backward passes under `no_sync()`.
     Between two calls of `finish()` there is at most one backward outside of `no_sync()`; more
-    passes under `no_sync()` may come before or after it. All ranks enter these blocks, but a rank
-    may have no backward in one.
+    passes under `no_sync()` may come before or after it.
 
     Args:
         model: the model, the same on every rank.
@@ -160,7 +159,7 @@ def evaluate(
 
     Each sample counts exactly once for any N, also if some ranks have fewer samples or none. The
     accuracy is between 0 and 1. The dict may have more keys. The model is evaluated in evaluation
-    mode and without gradients. Then each module's former mode is restored.
+    mode and without gradients, and its former mode is restored.
 
     Args:
         model: the model, the same on every rank.

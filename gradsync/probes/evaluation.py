@@ -24,16 +24,12 @@ class Call(NamedTuple):
 
 
 class Spy(nn.Module):
-    """A linear classifier of float64, always with the same weights, that records its calls.
-
-    Its module `frozen` has its own mode, like a frozen BatchNorm.
-    """
+    """A linear classifier of float64, always with the same weights, that records its calls."""
 
     def __init__(self) -> None:
         super().__init__()
         seed_weights(3)
         self.layer = nn.Linear(4, 3).double()
-        self.frozen = nn.Identity()
         self.calls: Notes[Call] = Notes()
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -82,7 +78,7 @@ def modes_of(model: nn.Module) -> dict[str, bool]:
 def spied_evaluation(rank: int, evaluate: Callable[[nn.Module, nn.Module], Any]) -> dict[str, Any]:
     """Evaluate a spy that has a gradient and a frozen bias, by cross-entropy.
 
-    On rank 1 the spy is in evaluation mode, on other ranks only its module `frozen` is.
+    On rank 1 the spy is in evaluation mode.
 
     Returns:
         `result`, the returned value; `calls` of the model; `switched`, the names of the modules
@@ -91,7 +87,6 @@ def spied_evaluation(rank: int, evaluate: Callable[[nn.Module, nn.Module], Any])
         whether gradients are still tracked; the `reduction` of the loss function afterwards.
     """
     model, loss_fn = Spy().train(rank != 1), nn.CrossEntropyLoss()
-    model.frozen.eval()
     modes = modes_of(model)
     model.layer.weight.grad = torch.full((3, 4), 2.0).double()
     model.layer.bias.requires_grad_(False)

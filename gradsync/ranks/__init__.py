@@ -1,13 +1,13 @@
-"""Run a function on N ranks and see what each did.
+"""Run a function on N ranks and observe what each of them does.
 
-Trusted, in the caller's process: `run` (the way in), `task`, `supervise` (the loop) with a `member`
-a rank, `crew` with its launchers `fork` (and the `warm` process it forks from) and `spawn`,
-`sandbox` (and the kernel's `namespaces` and `seccomp`) for other people's code, `stacks`, and,
-pure, `standoff` (proves deadlocks) and `lenient` (does not), `wording`, `failures`, `events`,
-`values`, `wire`, `places`, `inputs`.
+Trusted, in the caller's process: `run` (the entry point), `task`, `supervise` (the main loop) with
+a `member` for each rank, `crew` with its launchers `fork` (which forks from the `warm` process) and
+`spawn`, `sandbox` (with `namespaces` and `seccomp`), and `stacks`. These are pure: `standoff`
+(proves deadlocks) and `lenient` (does not), `wording`, `failures`, `events`, `values`, `wire`,
+`places` and `inputs`.
 Untrusted, in the ranks: `worker`, `watch`, `handles`, `recorder`, `frames`.
-On both sides: `dynamo` and `symbolic` put off what torch imports to no avail, each by a `deferral`,
-and `late` is what comes all the same.
+On both sides: `dynamo` and `symbolic` defer imports that torch rarely needs, using `deferral`;
+`late` imports in the warm process what ranks needed after all.
 """
 
 from gradsync.ranks.crew import LauncherError

@@ -1,8 +1,8 @@
-"""Trusted: a control group, with which the kernel itself limits what all ranks take together.
+"""Trusted: a control group, through which the kernel limits the resources of all ranks together.
 
-There is one where this process may make one: for root on most systems, and for anybody to whom a
-branch is delegated. Both versions of the kernel's interface are known: one tree with all
-controllers, and the older one with a tree each.
+It is available if this process may create one: for root on most systems, and for users with a
+delegated branch. Both versions of the kernel's interface are supported: one tree with all
+controllers, and the older one with a separate tree for each.
 
 Sources: cgroups(7); cgroup-v2, cgroup-v1/memory and cgroup-v1/pids of the kernel's admin guide.
 """
@@ -20,63 +20,63 @@ TREES = Path("/proc/self/mountinfo")
 OURS = Path("/proc/self/cgroup")
 NAME = "gradsync-{process}-{number}"
 CONTROLLERS = {"memory", "pids"}
-OUT_OF_MEMORY = ("memory.events", "memory.oom_control")  # of the newer tree, and of the older one
+OUT_OF_MEMORY = ("memory.events", "memory.oom_control")  # in the newer tree, and in the older ones
 
 _numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """How often the kernel said no to the processes of a group."""
+    """How often the kernel has refused something to the processes of a group."""
 
-    memory: int = 0  # and ended one of them
+    memory: int = 0  # each time it ended a process
     tasks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ControlGroup:
-    """The folders of one group, which are the same where one tree has all controllers."""
+    """The folders of one group; they are the same if one tree has all controllers."""
 
     memory: Path
     tasks: Path
 
     def join(self) -> None:
-        """Put this process in, and all that it starts from now on."""
+        """Move this process into the group; the processes it starts later are in it, too."""
         for folder in {self.memory, self.tasks}:
             (folder / "cgroup.procs").write_text("0")
 
     def folders(self) -> dict[str, str]:
-        """Return the folders as text, for the process that is to join."""
+        """Return the folders as text, for another process that will join."""
         return {"memory": str(self.memory), "tasks": str(self.tasks)}
 
     def refusals(self) -> Refusals:
-        """Return what was refused since the group was made."""
+        """Return the refusals since the group was created."""
         [events] = [path for name in OUT_OF_MEMORY if (path := self.memory / name).exists()]
         return Refusals(_field(events, "oom_kill"), _field(self.tasks / "pids.events", "max"))
 
     def close(self) -> None:
-        """Remove it, once all in it have ended."""
+        """Remove the group, once all its processes have ended."""
         for folder in {self.memory, self.tasks}:
-            with suppress(OSError):  # whoever is still in it has to end first
+            with suppress(OSError):  # processes in it must end first
                 folder.rmdir()
 
 
 def joined(folders: dict[str, str]) -> ControlGroup | None:
-    """Join the group with these folders; None where this process may not.
+    """Join the group with these folders; return None if this process may not.
 
-    All that is forked from now on is in it as well.
+    Processes that are forked later are in the group, too.
     """
     group = ControlGroup(Path(folders["memory"]), Path(folders["tasks"]))
     try:
         group.join()
-    except OSError:  # another's, as seen from this user's namespace
+    except OSError:  # belongs to another user, as seen from this user namespace
         return None
     return group
 
 
 def make(memory: int, tasks: int) -> ControlGroup | None:
-    """Return a new group for so many bytes and so many processes and threads, if one can be had."""
-    with suppress(OSError):  # a system that has no such trees
+    """Create a group limited to so many bytes and so many processes and threads, if possible."""
+    with suppress(OSError):  # a system without such trees
         for places in _places():
             folders: list[Path] = []
             try:
@@ -93,7 +93,7 @@ def make(memory: int, tasks: int) -> ControlGroup | None:
 
 
 def _limit(group: ControlGroup, memory: int, tasks: int) -> None:
-    """Set the limits, each by the name that it has here; memory on a disk counts as well."""
+    """Set the limits, by the names of this system; swapped memory counts, too."""
     limits = {
         group.memory / "memory.max": memory,
         group.memory / "memory.swap.max": 0,
@@ -107,10 +107,10 @@ def _limit(group: ControlGroup, memory: int, tasks: int) -> None:
 
 
 def _make_folder(place: Path) -> Path:
-    """Make a folder of this process's; those that killed graders have left there go."""
+    """Create a folder for this process, and remove those that killed graders have left."""
     for other in place.glob(NAME.format(process="*", number="*")):
         if not Path("/proc", other.name.split("-")[1]).exists():
-            with suppress(OSError):  # somebody is in it after all
+            with suppress(OSError):  # it still contains processes
                 other.rmdir()
     folder = place / NAME.format(process=os.getpid(), number=next(_numbers))
     folder.mkdir()
@@ -118,12 +118,12 @@ def _make_folder(place: Path) -> Path:
 
 
 def _places() -> Iterator[Sequence[Path]]:
-    """Yield where a group may be made: one folder for all controllers, or one for each."""
+    """Yield places for a group: one folder for all controllers, or one for each."""
     ours = dict(_our_groups())
     trees = dict(_mounted_trees())
     if "" in trees and "" in ours:
         own = _inside(trees[""], ours[""])
-        # In the newer tree a group with processes in it has no groups with limits below itself.
+        # In the newer tree, a group that contains processes can't have subgroups with limits.
         for place in (own.parent, own) if ours[""] != "/" else (own,):
             with suppress(OSError):
                 if set((place / "cgroup.subtree_control").read_text().split()) >= CONTROLLERS:
@@ -133,7 +133,7 @@ def _places() -> Iterator[Sequence[Path]]:
 
 
 def _our_groups() -> Iterator[tuple[str, str]]:
-    """Yield the group that this process is in, by controller; "" stands for the newer tree."""
+    """Yield pairs of a controller and this process's group; "" stands for the newer tree."""
     for line in OURS.read_text().splitlines():
         _, names, path = line.split(":", 2)
         for name in names.split(","):
@@ -141,7 +141,7 @@ def _our_groups() -> Iterator[tuple[str, str]]:
 
 
 def _mounted_trees() -> Iterator[tuple[str, Path]]:
-    """Yield where the trees can be seen, by controller; "" stands for the newer one."""
+    """Yield pairs of a controller and its mount point; "" stands for the newer tree."""
     for line in TREES.read_text().splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
@@ -158,5 +158,5 @@ def _inside(tree: Path, path: str) -> Path:
 
 
 def _field(file: Path, field: str) -> int:
-    """Return the number that stands behind its name."""
+    """Return the number after a field's name."""
     return int(dict(line.split() for line in file.read_text().splitlines())[field])

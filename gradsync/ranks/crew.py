@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-KEPT = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ")  # of a bare environment
+KEPT = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ")  # in a bare environment
 MAX_MESSAGE = 4096  # bytes of a packet between the fork launcher and its warm process
 
 
 class LauncherError(Exception):
-    """The launcher itself failed: no rank is to blame."""
+    """The launcher itself failed; no rank caused it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The trusted ends of the three sockets that join it to one rank."""
+    """The trusted ends of the three sockets that connect to one rank."""
 
     channel: socket.socket  # frames, both ways
     output: socket.socket  # the rank's stdout and stderr
-    stacks: socket.socket  # where its threads stand, when asked or when it crashes
+    stacks: socket.socket  # the stacks of its threads, on request or when it crashes
 
     def all(self) -> tuple[socket.socket, socket.socket, socket.socket]:
         return self.channel, self.output, self.stacks
@@ -36,24 +36,24 @@ class Lines:
 
 
 class Crew(Protocol):
-    """N started ranks, waiting for their task."""
+    """N started ranks that wait for their task."""
 
     lines: list[Lines]
 
     def exit_codes(self) -> dict[int, int]:
-        """Return the codes of the ranks that have ended, as `subprocess` writes them."""
+        """Return the exit codes of the ranks that have ended, as `subprocess` defines them."""
 
     def excess(self) -> tuple[str, str] | None:
-        """Look whether ranks take, or wanted, too much; return the diagnosis, and its words."""
+        """Return the code and a description of a limit that the ranks exceed, or None."""
 
     def starved(self) -> float:
         """Return for how many seconds, since it started, the worst-off rank waited for a core."""
 
     def ran(self) -> dict[int, float]:
-        """Return for how many seconds each rank that is there has run on a core."""
+        """Return for how many seconds each running rank has used a core."""
 
     def ask_stacks(self, rank: int) -> None:
-        """Have a rank write where its threads stand to its `stacks` line."""
+        """Ask a rank to write the stacks of its threads to its `stacks` socket."""
 
     def replace(self, rank: int) -> None:
         """End a rank if it still runs, and start a new one in its place, with new `lines`."""
@@ -61,25 +61,25 @@ class Crew(Protocol):
 
 class Launcher(Protocol):
     def warm_up(self, also: Sequence[str] = ()) -> None:
-        """Begin what takes long now, in the background, for a run that comes later.
+        """Start slow preparations for a later run in the background.
 
         Args:
-            also: further modules that ranks will use.
+            also: further modules that ranks will import.
         """
 
     def crew(
         self, world_size: int, directory: str, readable: Sequence[Path]
     ) -> AbstractContextManager[Crew]:
-        """Start N ranks; on leaving, end them and all that they started.
+        """Start N ranks; on exit, end them and all processes that they started.
 
-        `directory` is the run's own temporary folder, which goes with it; `readable` has the
-        folders that ranks in a sandbox need besides.
+        `directory` is the run's temporary folder, which is removed with it. `readable` has further
+        folders that ranks in a sandbox can read.
         """
 
 
 @contextmanager
 def lines_for(world_size: int) -> Iterator[tuple[list[Lines], list[Lines]]]:
-    """Open the sockets of N ranks: the trusted ends, and the ranks' ends to hand over."""
+    """Open the sockets of N ranks; yield the trusted ends and the ranks' ends."""
     ours: list[Lines] = []
     theirs: list[Lines] = []
     try:
@@ -94,15 +94,15 @@ def lines_for(world_size: int) -> Iterator[tuple[list[Lines], list[Lines]]]:
 
 
 def open_lines() -> tuple[Lines, Lines]:
-    """Open the sockets of one rank: the trusted ends, and the rank's."""
+    """Open the sockets of one rank; return the trusted ends and the rank's ends."""
     pairs = [socket.socketpair() for _ in range(3)]
     return Lines(*(pair[0] for pair in pairs)), Lines(*(pair[1] for pair in pairs))
 
 
 def rank_environ(*, bare: bool = False) -> dict[str, str]:
-    """Return this process's environment, fit for a rank: one thread each, gloo on the loopback.
+    """Return this process's environment for a rank: with one thread, and gloo on the loopback.
 
-    A bare one has only what does not depend on whose machine it is, and holds no secret.
+    A bare environment contains no secrets and nothing that depends on the user.
     """
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if Path("/sys/class/net/lo").exists() else {}
     one_thread = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -111,10 +111,10 @@ def rank_environ(*, bare: bool = False) -> dict[str, str]:
 
 
 def command(module: str, *numbers: int) -> list[str]:
-    """Return the command that calls `start` of a module of ours in a fresh interpreter.
+    """Return a command that calls `start` of one of our modules in a new interpreter.
 
-    It imports from where this process does, but for the current folder: there may lie a
-    learner's `random.py`.
+    It has this process's import path, without the current folder, which may contain a learner's
+    `random.py`.
     """
     here = Path.cwd()
     path = [entry for entry in sys.path if Path(entry).is_absolute() and Path(entry) != here]

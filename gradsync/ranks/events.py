@@ -1,7 +1,7 @@
-"""What a rank reports, written by it and read as hostile input: exact types and sane sizes.
+"""Write the events of a rank, and read them as hostile input: types and sizes are checked.
 
-An event is a row of numbers, and of the collective that is entered. A training loop enters the same
-ones thousands of times, so whatever was told in full once goes by its number from then on.
+An event is a row of numbers, with the collective that is entered. A training loop enters the same
+collectives thousands of times, so a collective is sent in full once and then by its number.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ MAX_RANKS = 64
 MAX_TEXT = 200  # characters of a name; longer ones are cut
 MAX_SIDES = 64
 MAX_TENSORS = 4096
-MAX_CALLERS = 8  # functions of the user's that are named, the innermost ones
+MAX_CALLERS = 8  # of the user's functions that are named, the innermost ones
 MAX_BATCH = 4096  # events in one frame
-SHAPE_ITEMS = 5  # numbers that take as much memory as a tuple does, beside its own
-MAX_KNOWN = 2048  # collectives of a rank that have a number
-MAX_KNOWN_WEIGHT = 8  # of each
+SHAPE_ITEMS = 5  # numbers that take as much memory as an empty tuple
+MAX_KNOWN = 2048  # collectives of a rank that are sent by number
+MAX_KNOWN_WEIGHT = 8  # of each of them
 FIELDS = (
     *("op", "group", "members", "shapes", "dtype", "reduce", "root", "peer", "tag"),
     *("label", "where", "callers", "by_test"),
@@ -31,17 +31,17 @@ FIELDS = (
 
 
 class Writer:
-    """A rank's end of the stream of its events."""
+    """Writes the stream of a rank's events."""
 
     def __init__(self) -> None:
         self._numbers: dict[Collective, int] = {}
 
     def row(self, event: Event) -> list[Any]:
-        """Return the next event as a `Reader` takes it."""
+        """Return the next event as a row for a `Reader`."""
         plain = [event.kind, event.call, event.seconds, event.thread, event.others, event.touched]
-        return [*plain, None if event.collective is None else self._told(event.collective)]
+        return [*plain, None if event.collective is None else self._shortened(event.collective)]
 
-    def _told(self, collective: Collective) -> int | list[Any]:
+    def _shortened(self, collective: Collective) -> int | list[Any]:
         number = self._numbers.get(collective)
         if number is not None:
             return number
@@ -52,7 +52,7 @@ class Writer:
 
 
 class Reader:
-    """The trusted end of one rank's stream."""
+    """Reads the stream of one rank's events, on the trusted side."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -62,7 +62,7 @@ class Reader:
         """Return the events of the next frame.
 
         Raises:
-            WireError: something is missing, or of another type than a `Writer` writes.
+            WireError: something is missing, or of the wrong type.
         """
         try:
             return [
@@ -72,7 +72,7 @@ class Reader:
             raise WireError(f"it sent an invalid event ({problem})") from None
 
     def _event(
-        self, kind: Any, call: Any, seconds: Any, thread: Any, others: Any, touched: Any, told: Any
+        self, kind: Any, call: Any, seconds: Any, thread: Any, others: Any, touched: Any, sent: Any
     ) -> Event:
         if kind not in KINDS:
             raise TypeError("unknown kind")
@@ -83,18 +83,18 @@ class Reader:
             seconds=_number(seconds),
             thread=_integer(thread),
             others=_integer(others),
-            collective=self._collective(told) if kind == "enter" else None,
+            collective=self._collective(sent) if kind == "enter" else None,
             touched=touched is True,
         )
 
-    def _collective(self, told: Any) -> Collective:
-        if type(told) is int:
-            if not 0 <= told < len(self._known):
+    def _collective(self, sent: Any) -> Collective:
+        if type(sent) is int:
+            if not 0 <= sent < len(self._known):
                 raise TypeError("no collective has this number")
-            return self._known[told]
-        fields = _items(told, 1 + len(FIELDS))
+            return self._known[sent]
+        fields = _items(sent, 1 + len(FIELDS))
         collective = _collective(*fields[1:])
-        if fields[0] is True:  # it is to be kept
+        if fields[0] is True:  # it has a number from now on
             if len(self._known) >= MAX_KNOWN or _weight(collective) > MAX_KNOWN_WEIGHT:
                 raise TypeError("the event is too large")
             self._known.append(collective)
@@ -102,19 +102,19 @@ class Reader:
 
 
 def text(value: Any, limit: int = MAX_TEXT) -> str:
-    """Return a text that came from a rank, cut to `limit` and fit to be written anywhere."""
+    """Return a text from a rank, cut to `limit`, as valid Unicode."""
     if type(value) is not str:
         raise TypeError("expected a string")
-    return value[:limit].encode(errors="replace").decode()  # no half of a surrogate pair
+    return value[:limit].encode(errors="replace").decode()  # removes lone surrogates
 
 
 def weight(event: Event) -> int:
-    """Return how much memory an event takes: 1 for what honest ranks report, of a kilobyte."""
+    """Return how much memory an event takes: 1 is a usual event, of about a kilobyte."""
     return 1 if event.collective is None else _weight(event.collective)
 
 
 def light(event: Event) -> Event:
-    """Return the event without its tensors' shapes: as if all were one, of as many elements."""
+    """Return the event with one shape of as many elements instead of all shapes."""
     if event.collective is None:
         return event
     elements = sum(map(math.prod, event.collective.shapes))
@@ -122,7 +122,7 @@ def light(event: Event) -> Event:
 
 
 def last(events: Sequence[Event], most: int) -> tuple[Event, ...]:
-    """Return the last of the events, of the weight `most` together at the most."""
+    """Return the last events, with a total weight of at most `most`."""
     held = 0
     for count, event in enumerate(reversed(events)):
         held += weight(event)

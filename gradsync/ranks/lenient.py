@@ -1,8 +1,7 @@
 """Trusted, pure: the standoff of a run in which ranks may be lost.
 
-A collective that fails on one rank may have succeeded on another. From then on nobody knows which
-of their calls belong together: gloo tells the survivors what it notices, and the time limit ends
-the rest.
+A collective that fails on one rank may succeed on another. From then on it is unknown which calls
+belong together. gloo raises errors on the ranks that notice, and the time limit ends the others.
 """
 
 from __future__ import annotations
@@ -13,23 +12,23 @@ from gradsync.records import Event
 
 
 class LenientStandoff(Standoff):
-    """Holds no rank back and proves nothing; it knows who waits in what."""
+    """Blocks no rank and proves no deadlock, but records the calls in which ranks wait."""
 
     def feed(self, event: Event) -> bool:
-        """Take one event; whatever a rank enters, it may start."""
+        """Process an event; a rank may start any call."""
         super().feed(event)
         return True
 
     def proved(self) -> Stuck:
-        """Return none: gloo may let any rank go on, with an error."""
+        """Return none: gloo may let any rank continue, with an error."""
         return {}
 
     likely = at_last = proved
 
     def waits(self) -> dict[int, Call]:
-        """Return the ranks that wait now, and in what, whoever may have come there."""
+        """Return the ranks that wait now, with their calls, whether others have arrived or not."""
         return {rank: calls[0] for rank, calls in self._blocked().items()}
 
     def conflicts(self) -> list[Meeting]:
-        """Return none: calls that do not fit may belong to other ones."""
+        """Return none: calls that do not match may belong to different meetings."""
         return []

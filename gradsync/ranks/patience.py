@@ -1,4 +1,4 @@
-"""Trusted: time limits that do not run while other work keeps the ranks from the cores."""
+"""Trusted: time limits that do not count time in which the ranks had no core to run on."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-LOOK_SECONDS = 0.25  # between two looks at what ranks have run
-WAITING_SECONDS = 1.0  # of all ranks for each other, where one of them is gone
-MOST = 10  # times the seconds of a limit, whatever the machine is at
+LOOK_SECONDS = 0.25  # between two measurements of processor time
+WAITING_SECONDS = 1.0  # while all remaining ranks wait for each other and one has failed
+MOST = 10  # times the limit, however busy the machine is
 
 
 class Starving(Protocol):
     def starved(self) -> float:
-        """Return for how many seconds, since it started, others kept the worst-off rank waiting."""
+        """Return how long the worst-off rank has waited for a core since it started."""
 
 
 class Patience:
-    """A wait that began at `now`; time in which the ranks could not run does not count."""
+    """A time limit that starts at `now`; time in which the ranks could not run does not count."""
 
     def __init__(self, crew: Starving, now: float) -> None:
         self._crew = crew
         self._began = now
         self._starved_before = crew.starved()
-        self._lost = 0.0  # seconds that do not count, as far as it has mattered yet
+        self._lost = 0.0  # seconds that do not count; measured only when needed
 
     def over(self, seconds: float, now: float) -> bool:
-        """Tell whether it has lasted for more than so many seconds."""
+        """Tell whether more than so many seconds have passed."""
         if now <= self._end(seconds):
             return False
         self._lost = self._crew.starved() - self._starved_before
@@ -41,11 +41,11 @@ class Patience:
 
 class Working(Protocol):
     def ran(self) -> dict[int, float]:
-        """Return for how many seconds each rank has run on a core, as far as it is known."""
+        """Return for how many seconds each rank has used a core, as far as known."""
 
 
 class ProcessorTime:
-    """The processor time that each rank may use, from now on."""
+    """A limit on the processor time of each rank, from now on."""
 
     def __init__(self, crew: Working, seconds: float) -> None:
         self.seconds = seconds
@@ -54,11 +54,11 @@ class ProcessorTime:
         self._looked = 0.0
 
     def used(self) -> dict[int, float]:
-        """Return how many seconds of it each rank has used."""
+        """Return how many seconds each rank has used."""
         return {rank: ran - self._before.get(rank, 0.0) for rank, ran in self._crew.ran().items()}
 
     def over(self, now: float) -> bool:
-        """Tell, every now and then, whether some rank has used more."""
+        """Tell whether some rank has used more; it is measured every `LOOK_SECONDS`."""
         if self.seconds == math.inf or now - self._looked < LOOK_SECONDS:
             return False
         self._looked = now
@@ -66,10 +66,10 @@ class ProcessorTime:
 
 
 class Grace:
-    """What the other ranks may still do once a rank has failed.
+    """A time limit for the other ranks once a rank has failed.
 
-    They may compute for some time. Where all of them wait, it is for a moment alone: gloo does not
-    always tell those that a dead rank has left behind.
+    They may compute for a while. If all of them wait, the limit is short: gloo does not always
+    raise an error on ranks that wait for a dead one.
     """
 
     def __init__(self, crew: Starving, now: float, seconds: float) -> None:
@@ -79,7 +79,7 @@ class Grace:
         self._waiting: Patience | None = None
 
     def over(self, now: float, *, all_wait: bool) -> bool:
-        """Tell whether they have had enough time."""
+        """Tell whether the limit is reached."""
         self._waiting = (self._waiting or Patience(self._crew, now)) if all_wait else None
         waited = self._waiting is not None and self._waiting.over(WAITING_SECONDS, now)
         return waited or self._since.over(self._seconds, now)
@@ -96,27 +96,27 @@ class Helpers:
         self._ran: dict[int, float] = {}  # process id -> seconds
 
     def look(self, helpers: Iterable[int]) -> None:
-        """Note what these processes, which are there now, have run."""
+        """Record the processor time of these running processes."""
         for pid in helpers:
             self._ran[pid] = max(self._ran.get(pid, 0.0), sum(runs for runs, _ in _threads(pid)))
 
     def ran(self) -> float:
-        """Return for how many seconds they all ran, as far as it was seen."""
+        """Return the seconds that all of them have run, as far as recorded."""
         return sum(self._ran.values())
 
 
 def starved(ranks: Iterable[int], helpers: Iterable[int] = (), seen: float = 0.0) -> float:
-    """Return for how many seconds the worst-off thread of these ranks wanted a core and had none.
+    """Return how many seconds the worst-off thread of these ranks has waited for a core.
 
-    What the ranks' further threads, and the processes that they started, ran meanwhile does not
-    count: with these a rank would keep itself from running for as long as it likes. 0 where the
-    system does not say. The source is `/proc/PID/task/TID/schedstat`, the nanoseconds that a thread
-    ran and those that it waited on a run queue (Documentation/scheduler/sched-stats.rst).
+    The time that the ranks' other threads and child processes ran is subtracted, as otherwise a
+    rank could extend its own time limit. The result is 0 if the system does not report the times.
+    The source is `/proc/PID/task/TID/schedstat`: the nanoseconds that a thread ran, and those that
+    it waited on a run queue (Documentation/scheduler/sched-stats.rst).
 
     Args:
-        ranks: their process ids.
-        helpers: those of what they started, as far as it is there.
-        seen: the seconds that all they started was seen to run, gone or not: see `Helpers`.
+        ranks: the ranks' process ids.
+        helpers: the ids of running processes that the ranks started.
+        seen: the recorded seconds of all processes that the ranks started: see `Helpers`.
     """
     waited, threads, started = 0.0, 0.0, sum(sum(ran(pid)) for pid in helpers)
     for pid in ranks:
@@ -129,7 +129,7 @@ def starved(ranks: Iterable[int], helpers: Iterable[int] = (), seen: float = 0.0
 
 
 def _threads(pid: int) -> Iterator[tuple[float, float]]:
-    """Yield how many seconds each thread of a process ran, and waited for a core."""
+    """Yield how many seconds each thread of a process has run, and waited for a core."""
     with suppress(OSError):  # it has ended
         for task in Path(f"/proc/{pid}/task").iterdir():
             with suppress(OSError, ValueError, IndexError):
@@ -138,7 +138,7 @@ def _threads(pid: int) -> Iterator[tuple[float, float]]:
 
 
 def ran(pid: int) -> tuple[float, float]:
-    """Return the seconds that a process ran, and its children that ended and it was told of."""
+    """Return the seconds of a process, and of its children that it has waited for."""
     with suppress(OSError, ValueError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         ticks = os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""Trusted: where a rank's threads stand, as it writes when asked, or when it crashes."""
+"""Trusted: read the stacks of a rank's threads, written on request or in a crash."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from gradsync.ranks.crew import Crew
 from gradsync.ranks.places import place
 
 ANSWER_SECONDS = 0.4  # for ranks to write their stacks
-QUIET_SECONDS = 0.1  # after which that was all
+QUIET_SECONDS = 0.1  # without new data after which a dump is complete
 MAX_STACK = 256 * 2**10  # bytes
 FRAME = re.compile(r'File "([^"]{1,4096})", line (\d{1,9}) in (\S{1,512})')
 THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
-DEEP = 20  # times on a stack, of which a dump has 100 frames, that no program needs by chance
-MAX_NAME = 80  # characters of a function's
-WAITING = ("/gradsync/ranks/watch.py", "wrapper")  # a frame of a thread that waits in a collective
+DEEP = 20  # of the 100 frames in a dump; so many of one function mean a recursion
+MAX_NAME = 80  # characters of a function's name
+WAITING = (
+    "/gradsync/ranks/watch.py",
+    "wrapper",
+)  # the frame of a thread that waits in a collective
 
 
 def now(crew: Crew, ranks: Collection[int], shows: Callable[[str], bool]) -> dict[int, str | None]:
-    """Ask ranks that still run for the user's line that each is at."""
+    """Return the line in the user's files that each running rank is at, or None."""
     texts = {rank: bytearray() for rank in ranks}
     until = time.monotonic() + ANSWER_SECONDS
     with selectors.PollSelector() as selector:
@@ -41,9 +44,9 @@ def now(crew: Crew, ranks: Collection[int], shows: Callable[[str], bool]) -> dic
 
 
 def user_line(text: str, shows: Callable[[str], bool]) -> str | None:
-    """Return the innermost line of the user's that the dump of all threads' stacks names.
+    """Return the innermost line in the user's files, from a dump of all threads' stacks.
 
-    Of the thread that was started first, of those that do not wait in a collective.
+    It belongs to the thread that started first, of those that do not wait in a collective.
     """
     for file, number, _ in _user_frames(text, shows):
         return place(file, int(number))
@@ -51,7 +54,7 @@ def user_line(text: str, shows: Callable[[str], bool]) -> str | None:
 
 
 def endless_call(text: str, shows: Callable[[str], bool]) -> str | None:
-    """Return the user's function that calls itself, again and again, on that thread."""
+    """Return the user's function that keeps calling itself on that thread, or None."""
     counts = Counter((file, name) for file, _, name in _user_frames(text, shows))
     for (_, name), count in counts.most_common(1):
         return name[:MAX_NAME] if count >= DEEP else None
@@ -59,7 +62,7 @@ def endless_call(text: str, shows: Callable[[str], bool]) -> str | None:
 
 
 def _user_frames(text: str, shows: Callable[[str], bool]) -> list[tuple[str, str, str]]:
-    """Return the frames that a dump shows of the user's, innermost first, of one thread."""
+    """Return the frames of the user's files on one thread, innermost first."""
     threads = [FRAME.findall(part) for part in reversed(THREAD.split(text))]
     busy = [frames for frames in threads if not any(map(_waits, frames))]
     for frames in (*busy, *threads):

@@ -1,9 +1,9 @@
-"""Trusted, pure: who waits for whom. Proves a deadlock or a mismatch from the streamed events.
+"""Trusted, pure: prove deadlocks and mismatches from the events that ranks report.
 
-Each process group counts its own collectives on each rank; the k-th of one rank meets the k-th of
-the others, a send its recv. A rank is blocked while every thread of it that could act waits. It
-can go on if all it waits for have come, or are able to come; what is left after that is stuck,
-whatever time passes, and no time limit is needed to say so.
+Each process group counts its collectives on each rank. The k-th collective of one rank belongs to
+the k-th of the others, and a send to its recv; such calls are a meeting. A rank is blocked while
+all its threads that could act are waiting. It can continue if every rank it waits for has arrived,
+or can arrive. All other blocked ranks are stuck, so no time limit is needed to find a deadlock.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ from collections.abc import Set
 from gradsync.ranks.calls import Call, Mail, Meeting, disagreement, numel
 from gradsync.records import Collective, Event
 
-# A rank may leave these although some member never came: nothing it needs passes through that one.
+# A rank may complete these before all members have arrived, if it needs no data from them.
 LOOSE_OPS = {"broadcast", "reduce", "gather", "scatter"}
-# These wait for nobody when there is nothing to exchange.
+# These do not wait if the tensors are empty.
 SKIPPED_WHEN_EMPTY = {
     "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_into_tensor",
     "all_gather_coalesced", "all_gather_into_tensor_coalesced", "reduce_scatter",
     "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced",
 }  # fmt: skip
-ENDS_GROUPS = "destroy_process_group"  # waits for all that its rank has started
-MAX_THREADS = 1024  # of a rank that are kept track of
+ENDS_GROUPS = "destroy_process_group"  # waits for all collectives that its rank has started
+MAX_THREADS = 1024  # of a rank whose waits are stored
 
-Stuck = dict[int, list[Call]]  # by rank, the calls that its threads wait in
+Stuck = dict[int, list[Call]]  # rank -> the calls in which its threads wait
 
 
 class Standoff:
-    """The state of all ranks, event by event."""
+    """The state of all ranks, updated with each event."""
 
     def __init__(self, world_size: int) -> None:
-        self.over: set[int] = set()  # ranks that will enter nothing any more
-        self.idle: set[int] = set()  # of these, those that were never asked to: they run no cell
+        self.over: set[int] = set()  # ranks that will enter no more collectives
+        self.idle: set[int] = set()  # those of them that do not run the current cell
         self._everyone = frozenset(range(world_size))
-        self._calls: dict[tuple[int, int], Call] = {}  # (rank, number) -> not yet left
-        self._open: Counter[int] = Counter()  # how many these are, by rank
+        self._calls: dict[tuple[int, int], Call] = {}  # (rank, number) -> call that is not complete
+        self._open: Counter[int] = Counter()  # rank -> number of these
         self._waiting: dict[int, dict[int, Call]] = defaultdict(dict)  # rank -> thread -> call
         self._others: Counter[int] = Counter()
         self._positions: Counter[tuple[object, ...]] = Counter()
-        self._numbers: Counter[tuple[object, ...]] = Counter()  # the same, of this cell alone
-        self._meetings: dict[tuple[str, int], Meeting] = {}  # not yet complete
-        self._mail: dict[Mail, deque[Meeting]] = defaultdict(deque)  # one side posted
-        self._posted: Counter[int] = Counter()  # how many these are, by who posted them
-        self._from_anyone: set[tuple[str, int, int]] = set()  # a group, to, tag
+        self._numbers: Counter[tuple[object, ...]] = Counter()  # the same, only of this cell
+        self._meetings: dict[tuple[str, int], Meeting] = {}  # incomplete ones
+        self._mail: dict[Mail, deque[Meeting]] = defaultdict(deque)  # only one side has posted
+        self._posted: Counter[int] = Counter()  # rank that posted -> number of these
+        self._from_anyone: set[tuple[str, int, int]] = set()  # group, receiver, tag
         self._conflicts: list[Meeting] = []
 
     def feed(self, event: Event) -> bool:
-        """Take one event; False if the rank may not start what it enters: it does not fit."""
+        """Process an event; return False if the rank may not start this call, as it mismatches."""
         rank = event.rank
         self._others[rank] = event.others
         waiting = self._waiting[rank]
@@ -78,7 +78,7 @@ class Standoff:
         return True
 
     def renumber(self) -> None:
-        """Count collectives from 1 again: a cell begins. What is under way is of an earlier one."""
+        """Count collectives from 1 again for a new cell; incomplete ones belong to an older one."""
         self._numbers.clear()
         for call in self._calls.values():
             call.number = 0
@@ -86,33 +86,33 @@ class Standoff:
         self._from_anyone = {_address(call) for call in anyone}
         for mail, meetings in list(self._mail.items()):
             taken = [m for m in meetings if all(call.left for call in m.calls.values())]
-            for meeting in taken:  # by a recv from anyone
+            for meeting in taken:  # by a recv from any rank
                 meetings.remove(meeting)
                 self._posted.subtract(list(meeting.calls))
             if not meetings:
                 del self._mail[mail]
 
     def count_open(self, rank: int) -> int:
-        """Return how many collectives a rank has entered and not yet left."""
+        """Return how many collectives of a rank are incomplete."""
         return self._open[rank]
 
     def count_posted(self, rank: int) -> int:
-        """Return how many messages a rank has sent, or asked for, that the other has yet to."""
+        """Return how many sends and receives of a rank have no counterpart yet."""
         return self._posted[rank]
 
     def proved(self) -> Stuck:
-        """Return the ranks that can never go on."""
+        """Return the ranks that can never continue."""
         return self._stuck(self._blocked(), sure=True)
 
     def likely(self) -> Stuck:
-        """Return the ranks that can't go on, unless what they need is already on its way."""
+        """Return the ranks that can't continue, unless the data they need is on its way."""
         return self._stuck(self._blocked(), sure=False)
 
     def at_last(self) -> Stuck:
-        """Return the ranks that look stuck when the time is up.
+        """Return the ranks that look stuck when the time limit is reached.
 
-        Those too that poll for what a rank that returned never entered, and those with a thread
-        that waits whatever their other threads are at.
+        These include ranks that poll for a call that a returned rank never made, and ranks with a
+        waiting thread, whatever their other threads do.
         """
         held = {rank: list(threads.values()) for rank, threads in self._waiting.items() if threads}
         for (rank, _), call in self._calls.items():
@@ -122,7 +122,7 @@ class Standoff:
         return self._stuck(live, sure=False)
 
     def waits(self) -> dict[int, Call]:
-        """Return the ranks that wait for others now, and in what."""
+        """Return the ranks that wait for others now, with their calls."""
         blocked = self._blocked().items()
         return {
             rank: calls[0]
@@ -131,7 +131,7 @@ class Standoff:
         }
 
     def missing(self, call: Call) -> set[int]:
-        """Return the ranks that have yet to come for this call to complete."""
+        """Return the ranks that must still arrive for this call to complete."""
         if call.pending:
             return set().union(*map(self.missing, call.pending))
         if call.from_anyone or call.mail is None or call.collective.op == "recv":
@@ -145,7 +145,7 @@ class Standoff:
         return [call for call in threads if call.from_anyone]
 
     def conflicts(self) -> list[Meeting]:
-        """Return the meetings whose calls do not fit each other, in the order of their groups."""
+        """Return the meetings whose calls do not match, in the order of their groups."""
         return sorted(self._conflicts, key=lambda meeting: meeting.position)
 
     def blocked(self) -> set[int]:
@@ -187,9 +187,9 @@ class Standoff:
         return missing <= able
 
     def _has_mail(self, call: Call, *, sure: bool) -> bool:
-        """Tell whether a send is posted that a recv from anyone would take.
+        """Tell whether a send is posted that a recv from any rank would receive.
 
-        One that is complete was taken: by an earlier recv, unless that of this call is on its way.
+        A complete send was received: by an earlier recv, unless this call's is in progress.
         """
         group, tag = call.collective.group, call.collective.tag
         posted = (
@@ -245,7 +245,7 @@ class Standoff:
             del self._mail[mail]
         call = Call(rank, collective, frozenset(ends), meeting, number, mail)
         meeting.calls[rank] = call
-        if (group, ends[1], tag) not in self._from_anyone:  # who knows then which meets which
+        if (group, ends[1], tag) not in self._from_anyone:  # otherwise the pairs are unknown
             meeting.conflict = disagreement([c.collective for c in meeting.calls.values()])
         return call
 
@@ -258,12 +258,12 @@ class Standoff:
 
 
 def _address(call: Call) -> tuple[str, int, int]:
-    """Return where a recv from anyone looks for a message: a group, its rank, a tag."""
+    """Return where a recv from any rank looks for a message: a group, its rank, a tag."""
     return call.collective.group, call.rank, call.collective.tag
 
 
 def _indispensable(call: Call, missing: Set[int]) -> set[int]:
-    """Return those of the missing that a rank can't leave a loose collective without."""
+    """Return the missing ranks without which a rank can't complete a loose collective."""
     root = call.collective.root
     if call.collective.op in ("reduce", "gather"):
         return set(missing) if root == call.rank else set()

@@ -243,7 +243,7 @@ def evaluate(model: nn.Module, loader: DataLoader, loss_fn: LossFunction) -> dic
 
     Each sample has the same weight, even if ranks or batches differ in size. A rank may have no
     samples. The accuracy is between 0 and 1. The dict may have more keys. The model is evaluated
-    in evaluation mode and without gradients. Then each module's former mode is restored.
+    in evaluation mode and without gradients, and its former mode is restored.
     """
     ### BEGIN SOLUTION
     device = _device_of(model)

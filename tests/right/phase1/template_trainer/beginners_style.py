@@ -90,9 +90,7 @@ def train_epoch(model, loader, loss_fn, optimizer, epoch):
 
 
 def evaluate(model, loader, loss_fn):
-    modes = []
-    for module in model.modules():
-        modes.append(module.training)
+    was_training = model.training
     model.eval()
     for p in model.parameters():
         dev = p.device
@@ -108,8 +106,8 @@ def evaluate(model, loader, loss_fn):
         right = right + (out.argmax(1) == y).sum().item()
         n = n + len(y)
     torch.set_grad_enabled(True)
-    for module, mode in zip(model.modules(), modes):
-        module.training = mode
+    if was_training:
+        model.train()
     a = torch.tensor(float(loss_sum), dtype=torch.float64)
     b = torch.tensor(float(right))
     c = torch.tensor(float(n))

@@ -27,6 +27,7 @@ class BucketedGradientAverager:
 
     def made(self, param):
         if self.quiet:
+            self.again |= any(self.ready)
             return
         self.ready[self.bucket_of[param]] += 1
         while len(self.sums) < len(self.buckets) and self.ready[len(self.sums)] >= len(
@@ -45,7 +46,6 @@ class BucketedGradientAverager:
     @contextmanager
     def no_sync(self):
         before, self.quiet = self.quiet, True
-        self.again |= any(self.ready)  # on every rank, also where nothing is made in this block
         try:
             yield
         finally:

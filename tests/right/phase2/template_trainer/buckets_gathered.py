@@ -27,6 +27,7 @@ class BucketedGradientAverager:
 
     def take(self, p):
         if self.silent:
+            self.more |= any(self.seen)
             return
         self.seen[self.number[p]] = True
         while len(self.futures) + 1 < len(self.stops) and all(self.seen[self.bounds()]):
@@ -47,7 +48,6 @@ class BucketedGradientAverager:
     @contextmanager
     def no_sync(self):
         self.silent = True
-        self.more |= any(self.seen)  # on every rank, also where nothing is made in this block
         try:
             yield
         finally:

@@ -42,6 +42,7 @@ class BucketedGradientAverager:
 
     def _on_gradient(self, param):
         if self._holding:
+            self._again = self._again or bool(self._here)
             return
         self._here.add(param)
         while self._next < len(self._buckets) and self._here.issuperset(self._buckets[self._next]):
@@ -58,7 +59,6 @@ class BucketedGradientAverager:
     @contextlib.contextmanager
     def no_sync(self):
         self._holding = True
-        self._again = self._again or bool(self._here)  # also if nothing is made in this block
         try:
             yield
         finally:

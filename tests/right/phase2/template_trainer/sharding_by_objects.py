@@ -51,7 +51,7 @@ class ShardedOptimizer(Optimizer):
 
 def evaluate(model, dataset, loss_fn, batch_size):
     rank, size = dist.get_rank(), dist.get_world_size()
-    in_training = [module for module in model.modules() if module.training]
+    was_training = model.training
     model.eval()
     seen = []
     indices = list(range(rank, len(dataset), size))
@@ -63,8 +63,7 @@ def evaluate(model, dataset, loss_fn, batch_size):
             outputs = model(inputs)
             hits = int((outputs.argmax(-1) == targets).sum())
             seen.append((float(loss_fn(outputs, targets)), hits, len(samples)))
-    for module in in_training:
-        module.training = True
+    model.train(was_training)
     everyone = [None] * size
     dist.all_gather_object(everyone, seen)
     rows = [row for rows in everyone for row in rows]

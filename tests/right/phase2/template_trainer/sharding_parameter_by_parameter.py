@@ -57,7 +57,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 def evaluate(model, dataset, loss_fn, batch_size):
     """Strided shares, a collective a number."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    modes = {name: module.training for name, module in model.named_modules()}
+    mode = model.training
     model.eval()
     loss = correct = count = 0.0
     loader = DataLoader(Subset(dataset, range(rank, len(dataset), size)), batch_size)
@@ -67,8 +67,7 @@ def evaluate(model, dataset, loss_fn, batch_size):
             loss += loss_fn(outputs, targets).item() * targets.numel()
             correct += (outputs.argmax(1) == targets).sum().item()
             count += targets.numel()
-    for name, mode in modes.items():
-        model.get_submodule(name).training = mode
+    model.train(mode)
 
     def over_all_ranks(number):
         number = torch.tensor(number, dtype=torch.float64)
