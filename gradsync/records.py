@@ -54,7 +54,7 @@ class Event:
     thread: int
     others: int = 0  # further threads of this rank that could still enter a collective
     collective: Collective | None = None  # with `enter` only
-    touched: bool = False  # with `exit`: the rank changed what it had put in before it was complete
+    touched: bool = False  # with `exit`: the rank changed the input before completion
 
 
 @dataclass(frozen=True, slots=True)

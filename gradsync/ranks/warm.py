@@ -53,7 +53,7 @@ PACK_AFTER = 10  # runs; for fewer it is not worth the time
 def start(descriptor: int, sandboxed: int) -> NoReturn:
     """Serve the launcher at the other end of this socket until it ends."""
     if sandboxed:
-        namespaces.mount_proc()  # bubblewrap covers parts of its /proc, which prevents mounting another
+        namespaces.mount_proc()  # bubblewrap's /proc prevents mounting another
     dynamo.put_off()
     symbolic.put_off()
     _import_what_ranks_use()
