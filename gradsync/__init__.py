@@ -1,7 +1,7 @@
-"""Learn distributed data-parallel training, and be told which mistake it is.
+"""Learn distributed data-parallel training, and find out which mistake you made.
 
-`run_ranks` runs a function on N ranks from a script, a notebook or a test; everything
-else is reached through the command line (`gradsync --help`) and pytest (the `ranks` fixture).
+`run_ranks` runs a function on N ranks from a script, a notebook or a test. All other features are
+available from the command line (`gradsync --help`) and in pytest (the `ranks` fixture).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Import the engine when it is first asked for: `import gradsync` stays instant."""
+    """Import the engine when it is first used, so that `import gradsync` is instant."""
     if name in {"run_ranks", "RankFailure"}:
         from gradsync import ranks
 
@@ -27,7 +27,7 @@ def __getattr__(name: str) -> Any:
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """Bring `%%ranks` and `%ranks` to a notebook: `%load_ext gradsync`."""
+    """Define `%%ranks` and `%ranks` in a notebook: `%load_ext gradsync` calls this."""
     from gradsync.notebook.ranks_magic.magics import load
 
     load(shell)

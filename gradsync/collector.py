@@ -86,7 +86,7 @@ class Collector:
         return True
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        if os.getpid() == self._process:  # not in a worker, which shares the terminal
+        if os.getpid() == self._process:  # only here: workers share the terminal
             begun = list(self._verdicts).index(nodeid)
             self._on_test(self._exercises[nodeid], begun, len(self._verdicts))
 

@@ -1,4 +1,4 @@
-"""The small CNN that the course trains: quick on one core, the same on one rank or many."""
+"""The small CNN that the course trains: fast on one core, with the same result on N ranks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import nn
 class SmallCNN(nn.Module):
     """Two convolutions and two linear layers for 28x28 greyscale images of ten classes.
 
-    Each sample is computed by itself: no batch statistics and no randomness, in training
-    as in evaluation. That is what makes N ranks of B samples equal one process with N*B.
+    Samples are independent: there are no batch statistics and no randomness, in training or in
+    evaluation. So N ranks with B samples each equal one process with N*B samples.
     40,394 parameters; one pass over 10,000 samples takes about 0.1 s on one core.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        # What is normalised next needs no bias.
+        # A layer before a normalisation needs no bias.
         self.conv1 = nn.Conv2d(1, 16, kernel_size=6, stride=3, bias=False)
         self.conv2 = nn.Conv2d(16, 16, kernel_size=3, bias=False)
         self.fc1 = nn.Linear(16 * 6 * 6, 64, bias=False)
@@ -33,5 +33,5 @@ class SmallCNN(nn.Module):
 
 
 def _normalised(features: torch.Tensor) -> torch.Tensor:
-    """Normalise each sample by itself: plain SGD needs half the steps then."""
+    """Normalise each sample separately, with which plain SGD needs half the steps."""
     return F.layer_norm(features, features.shape[1:])

@@ -1,4 +1,4 @@
-"""What a report is made from, as digests by which a later run knows whether it still holds."""
+"""Digests of what a report is made from, which show a later run whether it is still valid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parent
 
 
 def course_digest(course: Course, phases: Sequence[str], audience: Audience = "hidden") -> str:
-    """Return the digest of all that grades these phases: suites, exercises, and what runs them.
+    """Return the digest of everything that grades these phases: suites, exercises and software.
 
     Raises:
         CourseError: a phase has no such suite.
@@ -29,13 +29,13 @@ def course_digest(course: Course, phases: Sequence[str], audience: Audience = "h
 
 
 def submission_digest(submission: Submission) -> str:
-    """Return the digest of a submission: its name, its files, and what was noted of them."""
+    """Return the digest of a submission: its name, files and notes."""
     files = {path: hashlib.sha256(data).hexdigest() for path, data in submission.files.items()}
     return _digest([submission.name, files, submission.notes])
 
 
 def _files(folder: Path) -> dict[str, str]:
-    """Return the digest of each file in a folder, but of what Python leaves there."""
+    """Return the digest of each file in a folder, except Python's caches."""
     paths = (p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
     return {path.relative_to(folder).as_posix(): _sha256(path) for path in paths}
 

@@ -1,4 +1,4 @@
-"""From what ranks printed to what a report shows of it: the last lines, ranks that agree once."""
+"""Select the output of ranks for a report: the last lines, with equal outputs merged."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from gradsync.records import Printed
 from gradsync.reports.text import printable
 
-MAX_LINES = 20  # of a rank, the last ones
+MAX_LINES = 20  # of a rank: the last ones
 MAX_LINE = 200  # characters
-MAX_BLOCKS = 8  # ranks, or groups of them that printed the same
-NOISE = re.compile(r"\[Gloo\] Rank \d+ is connected to ")  # what gloo itself prints at its start
+MAX_BLOCKS = 8  # ranks, or groups of ranks with the same output
+NOISE = re.compile(r"\[Gloo\] Rank \d+ is connected to ")  # gloo prints this when it starts
 
 
 def last_lines(texts: Sequence[str], folder: str = "") -> tuple[Printed, ...]:
-    """Return what is shown of what each rank printed.
+    """Return the parts of the ranks' output to show.
 
     Args:
-        texts: by rank, stdout and stderr as they came.
-        folder: where the files under test lie, which is another place each time.
+        texts: by rank, stdout and stderr in order.
+        folder: the folder of the files under test, which differs each time; it is removed.
     """
     groups: dict[tuple[tuple[str, ...], int], list[int]] = {}
     for rank, text in enumerate(texts):

@@ -1,9 +1,8 @@
-"""What is known about a run, a test and a submission: frozen, plain data.
+"""Frozen, plain data on runs, tests and submissions.
 
-Everything else in the package either makes these records or reads them:
-ranks make an `Observation` out of `Event`s, `gradsync.diagnose` turns it into a
-`Diagnosis`, the pytest plugin into a `Verdict`, grading into a `Report`, whose line in the
-gradebook is a `Grade`.
+All other parts of the package create or read these records: ranks make an `Observation` from
+`Event`s, `gradsync.diagnose` makes a `Diagnosis` from it, the pytest plugin a `Verdict`, and
+grading a `Report`, whose line in the gradebook is a `Grade`.
 """
 
 from __future__ import annotations
@@ -22,29 +21,29 @@ GradeStatus = Literal["graded", "unreadable", "grader-failed"]
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """What one rank asked of `torch.distributed`: the arguments that must agree, and from where."""
+    """A rank's call of `torch.distributed`: the arguments that must agree, and the place."""
 
     op: str  # "all_reduce", "broadcast", "send", ...
     group: str  # the process group's name; each group counts its own collectives
     members: tuple[int, ...]  # global ranks of the group, in group order
-    shapes: tuple[tuple[int, ...], ...] = ()  # of the tensors this rank put in
+    shapes: tuple[tuple[int, ...], ...] = ()  # of this rank's input tensors
     dtype: str | None = None  # "float32"
     reduce: str | None = None  # "SUM"
-    root: int | None = None  # global rank that a broadcast, reduce, gather or scatter turns on
+    root: int | None = None  # global rank: the src or dst of a broadcast, reduce, gather or scatter
     peer: int | None = None  # global rank of the other end of a send or recv; None is any
     tag: int = 0
-    label: str | None = None  # "fc2.bias.grad", where the tensor is a model's
+    label: str | None = None  # "fc2.bias.grad", if the tensor belongs to a model
     where: str | None = None  # "template_trainer.py:91"
     callers: tuple[str, ...] = ()  # the user's functions that led there: "train", "evaluate"
-    by_test: bool = False  # the function that runs on the ranks made it, not the file under test
+    by_test: bool = False  # the test's function calls it, not the file under test
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     """One step of a collective on one rank, as the rank itself reported it.
 
-    `enter` comes before the call, `wait` when a thread begins to block on it, `go_on` when that
-    thread gave up before the call was complete, `exit` when it is complete for this rank.
+    `enter` is sent before the call, `wait` when a thread begins to block on it, `go_on` when that
+    thread stops waiting before the call is complete, `exit` when it is complete for this rank.
     `call` counts the rank's collectives from 0.
     """
 
@@ -55,29 +54,29 @@ class Event:
     thread: int
     others: int = 0  # further threads of this rank that could still enter a collective
     collective: Collective | None = None  # with `enter` only
-    touched: bool = False  # with `exit`: the rank changed what it had put in before it was complete
+    touched: bool = False  # with `exit`: the rank changed the input before completion
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """A known mistake: its code from the contract's list, whose it is, and what shows it."""
+    """A known mistake: its code from the contract's list, its ranks, and an explanation."""
 
     code: str
     ranks: tuple[int, ...]
     explanation: str
     where: str | None = None  # "template_trainer.py:91"
     guide: str | None = None  # a heading of GUIDELINES.md
-    whole_file: bool = False  # it can't be imported, whatever a test needs of it
+    whole_file: bool = False  # the file can't be imported, which fails all its tests
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a run of ranks did not come to its end, told once, at its root."""
+    """Why a run of ranks failed: the root cause only."""
 
     status: Status
     diagnosis: Diagnosis
-    exception: str | None = None  # the type's name, where a rank raised
-    detail: str | None = None  # the exception's own words
+    exception: str | None = None  # the name of its type, if a rank raised
+    detail: str | None = None  # the exception's message
     traceback: str = ""  # the frames of the user's own files, innermost last
     collective: Collective | None = None  # the one that the others wait in
     waiting: tuple[int, ...] = ()  # the ranks that wait there
@@ -86,12 +85,12 @@ class Failure:
 
 @dataclass(frozen=True)
 class Observation(Sequence[Any]):
-    """What one run of N ranks showed. As a sequence it is the values the ranks returned."""
+    """The observation of one run of N ranks. As a sequence, it has the ranks' return values."""
 
     world_size: int
-    values: tuple[Any, ...]  # by rank; None for a rank that did not answer
+    values: tuple[Any, ...]  # by rank; None for a rank without an answer
     events: tuple[Event, ...]
-    output: tuple[str, ...]  # by rank: stdout and stderr as they came
+    output: tuple[str, ...]  # by rank: stdout and stderr in order
     seconds: float
     failure: Failure | None = None
     answered: tuple[int, ...] = ()  # ranks whose value arrived
@@ -112,53 +111,53 @@ class Observation(Sequence[Any]):
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """The last lines that some ranks printed, all of them the same."""
+    """The last lines of output of some ranks, which all printed the same."""
 
     ranks: tuple[int, ...]
     lines: tuple[str, ...]
-    omitted: int = 0  # lines that came before these
+    omitted: int = 0  # number of earlier lines
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one test of a suite says of a submission."""
+    """The result of one test on a submission."""
 
     id: str  # "phase1/trainer::test_every_rank_ends_with_the_mean"
     exercise: str  # "phase1/average_gradients"
-    file: str  # "phase1/template_trainer.py", where the learner writes it
+    file: str  # "phase1/template_trainer.py"
     points: float
     max_points: float
     status: Status
-    message: str  # what a learner reads; "" when passed
+    message: str  # for the learner; "" if passed
     diagnosis: Diagnosis | None = None
     seconds: float = 0.0
-    title: str = ""  # the test's own sentence
-    guide: str = ""  # the heading of GUIDELINES.md that the exercise is about
-    world_size: int = 0  # of the run that `events` come from; 0 without one
+    title: str = ""  # the test's docstring
+    guide: str = ""  # the heading of GUIDELINES.md on the exercise
+    world_size: int = 0  # of the run with `events`; 0 without a run
     events: tuple[Event, ...] = ()
-    output: tuple[Printed, ...] = ()  # of the same run, where the test failed
+    output: tuple[Printed, ...] = ()  # of the same run, if the test failed
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a report was made from, as digests: the same with the same seed gives the same grade."""
+    """Digests of what a report was made from: with the same seed, they give the same grade."""
 
-    submission: str  # of its name, its files, and what was noted of them
-    course: str  # of the suites and exercises, and of the package and the torch that ran them
-    sandboxed: bool  # whether the ranks were kept apart from the machine
+    submission: str  # of its name, files and notes
+    course: str  # of suites, exercises, the package, and the versions of Python and torch
+    sandboxed: bool  # whether the ranks ran in a sandbox
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a whole suite says of a submission."""
+    """The results of all tests on a submission."""
 
     submission: str
     seed: int
     seconds: float
     verdicts: tuple[Verdict, ...]
-    notes: tuple[str, ...] = ()  # what was refused, ignored or missing, a line each
-    command: str = "gradsync grade"  # with the seed behind it, it gives the same report again
-    origin: Origin | None = None  # None: a report that is shown, and not kept
+    notes: tuple[str, ...] = ()  # on refused, ignored and missing files, one line each
+    command: str = "gradsync grade"  # followed by the seed, it repeats the report
+    origin: Origin | None = None  # None: a report that is shown but not stored
 
     @property
     def score(self) -> float:
@@ -175,7 +174,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """A submission's line in the gradebook. Where the grader failed there are no numbers."""
+    """A submission's line in the gradebook, without numbers if the grader failed."""
 
     submission: str
     status: GradeStatus

@@ -1,4 +1,4 @@
-"""Pytest on a course's suites, in this process, where nothing else has a say."""
+"""Run pytest on a course's suites in this process, isolated from the user's settings."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-# Only our own plugin, no configuration and no cache. Two of pytest's own plugins only wait for the
-# garbage collector at the end, one keeps log records.
+# Only our plugin, no configuration and no cache. Of the disabled plugins, two run the garbage
+# collector at the end, and one keeps log records.
 ISOLATED = (
     *("--disable-plugin-autoload", "-p", "gradsync.plugin", "-p", "no:cacheprovider"),
     *("-p", "no:unraisableexception", "-p", "no:threadexception", "-p", "no:logging"),
     *("-c", os.devnull, "--import-mode=importlib", "-q"),
 )
-SHOWN = 4000  # characters of pytest's output
-SWEPT_AFTER = 16  # suites, each of which leaves half a MiB
+SHOWN = 4000  # characters of pytest's output that are kept
+SWEPT_AFTER = 16  # suites; each leaves half a MiB of garbage
 _SUITES = itertools.count(1)
 
 
@@ -32,8 +32,8 @@ def run_pytest(
 
     Args:
         suites: folders of tests.
-        root: the course, to which test ids are relative.
-        options: pytest's own, and those of `gradsync.plugin`.
+        root: the folder of the course; test ids are relative to it.
+        options: options of pytest and of `gradsync.plugin`.
         plugin: an object with pytest's hooks.
     """
     said = io.StringIO()
@@ -50,10 +50,10 @@ def run_pytest(
 
 @contextlib.contextmanager
 def _forgetting(suites: Sequence[Path], root: Path) -> Iterator[None]:
-    """Drop the suites' modules afterwards.
+    """Remove the suites' modules from `sys.modules` afterwards.
 
-    pytest names a module by its path in the course and imports no name twice: the next grade in
-    this process would run the tests of another course, or those from before an edit.
+    pytest names a module by its path in the course and does not import a name twice. So the next
+    grade in this process could run tests of another course, or from before an edit.
     """
     prefixes = tuple(".".join([*suite.relative_to(root).parts, ""]) for suite in suites)
     try:
@@ -65,9 +65,9 @@ def _forgetting(suites: Sequence[Path], root: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_collecting() -> Iterator[None]:
-    """Look for no garbage unasked: a suite leaves little, and torch would be gone through.
+    """Disable garbage collection, which would search all of torch; a suite leaves little garbage.
 
-    That of many suites is looked for at once: what was frozen, Python would not come to by itself.
+    After several suites it runs once, since Python does not collect frozen objects on its own.
     """
     enabled = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""A few steps of a learner's `train` on N ranks, to be looked at: its `Observation`."""
+"""Observe a few steps of a learner's `train` on N ranks."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from gradsync.records import Observation
 from gradsync.submission import Submission
 from gradsync.workplace import unpacked
 
-STEPS, BATCH = 4, 50  # of each rank: enough to see what repeats, few enough to see each
+STEPS, BATCH = 4, 50  # on each rank: enough to show a pattern, few enough to be readable
 SECONDS = 120.0
 
 
 def trace(submission: Submission, course: Course, phase: str, world_size: int) -> Observation:
-    """Train the small CNN for some steps by the submission's `train`, on handwritten digits.
+    """Train the small CNN for some steps with the submission's `train`, on handwritten digits.
 
     Returns:
-        What was observed, also where the ranks failed: what led to that is the more worth a look.
+        The observation, also if the ranks failed.
 
     Raises:
         MissingFile: the submission has no trainer for this phase.
@@ -51,7 +51,7 @@ def trace(submission: Submission, course: Course, phase: str, world_size: int) -
 
 
 def train_a_little(rank: int, world_size: int, trainer: Any, images: Any, labels: Any) -> None:
-    """Run one epoch of few steps; this is what each rank does."""
+    """Run one short epoch; each rank calls this."""
     import torch
     from torch.utils.data import Subset, TensorDataset
 

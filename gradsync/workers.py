@@ -1,8 +1,8 @@
-"""Trusted: the tests of one suite, several at a time.
+"""Trusted: run several tests of one suite at a time.
 
-Ranks wait for each other, and the grader for the ranks: with one test at a time the cores rest for
-a third of it. So the grader forks itself when all is imported, and each takes the next test that
-nobody has begun.
+Ranks wait for each other, and the grader waits for the ranks: with one test at a time, the cores
+are idle a third of the time. So the grader forks itself when all modules are imported, and each
+process takes the next test that has not begun.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from gradsync.ranks import LauncherError
 from gradsync.ranks.fork import ForkLauncher
 from gradsync.ranks.namespaces import end_with
 
-MOST = 2  # with up to four ranks each; what a grade may take is for all of them
+MOST = 2  # tests with up to four ranks each; the memory limit of a grade covers all of them
 INDEX = 2  # bytes of a test's number
 
 
 def count_workers() -> int:
     """Return how many tests this process can run at a time.
 
-    One with further threads, such as a notebook's, may hold their locks for ever in its forks.
+    A process with several threads, such as a notebook's, must not fork: its children could inherit
+    locks that are never released.
     """
     if sys.platform != "linux" or threading.active_count() > 1:
         return 1
@@ -36,10 +37,10 @@ def count_workers() -> int:
 
 
 class Turns:
-    """Hands out the numbers from 0 to `count`, of 30,000 at most, each to one process."""
+    """Hands out the numbers below `count` (at most 30,000), each to one process."""
 
     def __init__(self, count: int) -> None:
-        self._next, numbers = os.pipe()  # whose reader takes a number as a whole, or none
+        self._next, numbers = os.pipe()  # a read takes a whole number, or none
         with os.fdopen(numbers, "wb") as pipe:
             pipe.write(b"".join(number.to_bytes(INDEX, "big") for number in range(count)))
 
@@ -48,7 +49,7 @@ class Turns:
             yield int.from_bytes(taken, "big")
 
     def end(self) -> None:
-        """Leave no number for anybody."""
+        """Take all remaining numbers, so that no process begins another test."""
         for _ in self:
             pass
 
@@ -57,7 +58,7 @@ class Turns:
 
 
 class Worker:
-    """A fork of this process that runs `work`, with ranks of its own, and hands back its result."""
+    """A fork of this process that runs `work` with its own ranks, and returns the result."""
 
     def __init__(self, launcher: ForkLauncher, work: Callable[[], Any]) -> None:
         fork = multiprocessing.get_context("fork")
@@ -68,10 +69,10 @@ class Worker:
             self._process.start()
 
     def result(self) -> Any:
-        """Wait for what `work` returned.
+        """Wait for the return value of `work`.
 
         Raises:
-            LauncherError: the process ended without it.
+            LauncherError: the process ended without a result.
         """
         try:
             return self._result.recv()
@@ -82,7 +83,7 @@ class Worker:
 
     def close(self) -> None:
         self._result.close()
-        self._process.kill()  # it has nothing left to do
+        self._process.kill()  # it has finished
         self._process.join()
         self._process.close()
 
@@ -91,7 +92,7 @@ class Worker:
 def side_by_side(
     count: int, launcher: ForkLauncher, work: Callable[[], Any]
 ) -> Iterator[list[Worker]]:
-    """Have `work` done by so many more processes while the block runs."""
+    """Run `work` in `count` further processes while the block runs."""
     started: list[Worker] = []
     try:
         for _ in range(count):

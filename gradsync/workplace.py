@@ -1,7 +1,7 @@
-"""Temporary folders that go with their owner, or, where it was killed, with the next grade.
+"""Temporary folders that are removed by their owner, or, if it was killed, by the next grade.
 
-A grader that is killed can't clear up. So each holds a lock on its folders, which the system
-releases however it ends, and each clears up the folders whose lock nobody holds.
+A killed grader can't remove its folders. So each grader locks its folders, and the system releases
+the locks when the process ends. Each grader removes the folders that are not locked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PREFIX = "gradsync-owned-"
 
 @contextmanager
 def unpacked(files: Mapping[str, bytes]) -> Iterator[Path]:
-    """Write a submission's files to a private folder, for ranks to import, while the block runs."""
+    """Write a submission's files to a private folder for the ranks, while the block runs."""
     _remove_abandoned()
     try:
         with own_folder() as folder:
@@ -29,12 +29,12 @@ def unpacked(files: Mapping[str, bytes]) -> Iterator[Path]:
                 target.write_bytes(source)
             yield folder
     finally:
-        _remove_abandoned()  # by a worker of this grade that was killed before it knew its ranks
+        _remove_abandoned()  # of a worker of this grade that was killed
 
 
 @contextmanager
 def own_folder() -> Iterator[Path]:
-    """Make a private temporary folder, which is there while the block runs."""
+    """Create a private temporary folder that exists while the block runs."""
     folder, lock = _locked_folder()
     try:
         yield folder
@@ -44,7 +44,7 @@ def own_folder() -> Iterator[Path]:
 
 
 def _locked_folder() -> tuple[Path, int]:
-    """Make a folder and lock it; another grader may just have taken it for an abandoned one."""
+    """Create a folder and lock it; retry if another grader took it for an abandoned one."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         lock = _lock(folder)
@@ -69,7 +69,7 @@ def _remove_if_abandoned(folder: Path) -> None:
 
 
 def _lock(folder: Path) -> int | None:
-    """Return a descriptor that holds the folder's lock; None where it can't be had."""
+    """Lock a folder; return the descriptor that holds the lock, or None if it is locked."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:

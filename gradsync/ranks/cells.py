@@ -1,4 +1,4 @@
-"""Untrusted side: a rank that runs one cell of a notebook after the other, in one namespace."""
+"""Untrusted side: a rank that runs the cells of a notebook, one by one, in one namespace."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gradsync.ranks.store import start_group
 
 
 class CellRecorder(Recorder):
-    """Reports a rank's events for as long as its process group lives."""
+    """Reports a rank's events until its process group ends."""
 
     def __init__(self, channel: socket.socket, rank: int, began: float, inbox: Inbox) -> None:
         super().__init__(channel, rank, began)
@@ -35,7 +35,7 @@ class CellRecorder(Recorder):
         self._inbox.await_go()
 
     def end(self) -> None:
-        """Report no more events: nobody waits for those of a group that is gone."""
+        """Report no more events: the process group has ended."""
         self._over = True
 
     def _flush(self, *, asks: bool = False) -> None:
@@ -45,7 +45,7 @@ class CellRecorder(Recorder):
 
 
 class Cells:
-    """One rank of a notebook: its namespace, and what it can be asked to do."""
+    """One rank of a notebook: its namespace, and the commands that it answers."""
 
     def __init__(self, channel: socket.socket, place: dict[str, Any]) -> None:
         self._rank, self._world_size = place["rank"], place["world_size"]
@@ -81,12 +81,12 @@ class Cells:
         return CellRecorder(self._channel, self._rank, began, self._inbox)
 
     def _meet(self, frame: wire.Frame) -> None:
-        """Start a new process group; that of a cell that was ended is of no use any more."""
+        """Start a new process group, which replaces that of a cell that was ended."""
         watch.install().end()
         self._recorder.end()
         if dist.is_initialized():
             dist.destroy_process_group()
-        # Groups meet under their number, and a start that was interrupted has counted as one.
+        # Ranks identify groups by their number, which an interrupted start has increased.
         distributed_c10d._world.group_count = 0
         self._inbox.begin_group()
         self._recorder = self._new_recorder(frame.header["began"])
@@ -126,7 +126,7 @@ class Cells:
         self._namespace |= inputs
 
     def _pull(self, frame: wire.Frame) -> dict[str, Any]:
-        """Return the value under its name; nothing where there is none."""
+        """Return a dict with the variable's value, or an empty one."""
         name = frame.header["name"]
         return {name: self._namespace[name]} if name in self._namespace else {}
 
@@ -152,12 +152,12 @@ def _no_input(_prompt: object = "") -> NoReturn:
 
 
 def serve(channel: socket.socket, place: dict[str, Any]) -> NoReturn:
-    """Be a rank of a notebook for as long as that lives."""
+    """Be a rank of a notebook until the notebook ends it."""
     Cells(channel, place).serve()
 
 
 def _outcome(answer: Callable[[wire.Frame], Any], frame: wire.Frame) -> tuple[bytes, bytes]:
-    """Return the frame, its head and its body, that answers a command."""
+    """Return the head and the body of the frame that answers a command."""
     try:
         tree, body = values.encode(answer(frame))
         return wire.head("answer", {"value": tree, "nonce": frame.header["nonce"]}, len(body)), body
@@ -168,8 +168,7 @@ def _outcome(answer: Callable[[wire.Frame], Any], frame: wire.Frame) -> tuple[by
 def _compiled(source: str, name: str) -> tuple[CodeType, CodeType | None]:
     """Return a cell's statements, and its last expression unless a semicolon follows it.
 
-    Their frames are named after a cell: those of a module would be taken for a file's that can't
-    be loaded.
+    Their frames are named "<cell>": the name "<module>" would mean a file that can't be imported.
     """
     tree = ast.parse(source, name)
     last = tree.body[-1] if tree.body else None

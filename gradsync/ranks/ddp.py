@@ -1,7 +1,7 @@
-"""Untrusted side: DistributedDataParallel, with its collectives started where they are seen.
+"""Untrusted side: start the collectives of DistributedDataParallel where they can be reported.
 
-DDP starts them from C++. Here its buckets are averaged by a communication hook, which does with
-plain calls what DDP does without a hook, and waits at the end of backward, where DDP does.
+DDP starts them in C++. Here a communication hook averages the buckets with plain calls, as DDP does
+without a hook, and waits at the end of backward, where DDP waits.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Hook = Callable[[Any, Any], Future]
 
 
 class _Buckets:
-    """Averages the buckets of one DDP, or has the hook do it that the program registered."""
+    """Averages the buckets of one DDP, or calls the hook that the program registered."""
 
     def __init__(self, owner: DistributedDataParallel) -> None:
         self._owner = weakref.ref(owner)
         self.group: Any = owner.process_group
         self._registered: tuple[Hook, Any] | None = None
-        self.next_forward_meets = False  # it broadcasts the order in which gradients came
+        self.next_forward_meets = False  # it broadcasts the order in which gradients were ready
 
     def register(self, state: Any, hook: Hook) -> None:
         if self._registered is not None:
@@ -42,7 +42,7 @@ class _Buckets:
         self.register(self.group, hook)
 
     def reduce(self, bucket: Any) -> Future:
-        """Start to average a bucket; the future has its gradients."""
+        """Start to average a bucket; return a future of its gradients."""
         owner: Any = self._owner()
         self.next_forward_meets = not (
             owner._has_rebuilt_buckets or (owner.find_unused_parameters and not owner.static_graph)
@@ -53,10 +53,12 @@ class _Buckets:
         buffer = bucket.buffer()
         count = float(self.group.size())
         if not getattr(owner, "_divide_by_initial_world_size", True):  # an option of torch's Join
-            at_work = torch.tensor(float(_at_the_end_of_backward(lambda: None)))  # 0: has joined
+            at_work = torch.tensor(
+                float(_at_the_end_of_backward(lambda: None))
+            )  # 0: this rank has joined
             dist.all_reduce(at_work, group=self.group)
             count = at_work.item()
-        buffer.mul_(1 / count)  # as DDP does; a division may differ in the last bit
+        buffer.mul_(1 / count)  # as in DDP; a division may differ in the last bit
         work: Any = dist.all_reduce(buffer, group=self.group, async_op=True)
         _at_the_end_of_backward(work.wait)
         future: Future = work.get_future().then(lambda done: done.value()[0])
@@ -64,7 +66,7 @@ class _Buckets:
 
 
 def _at_the_end_of_backward(call: Callable[[], Any]) -> bool:
-    """Have the backward that runs make a call at its end; return whether one runs."""
+    """Make the running backward call a function at its end; return whether one is running."""
     try:
         torch.autograd.Variable._execution_engine.queue_callback(call)
     except RuntimeError:
@@ -73,7 +75,7 @@ def _at_the_end_of_backward(call: Callable[[], Any]) -> bool:
 
 
 def install(watch: Watch) -> None:
-    """Wrap what DDP calls."""
+    """Wrap the functions that DDP calls."""
     known: weakref.WeakKeyDictionary[Any, _Buckets] = weakref.WeakKeyDictionary()  # by reducer
     _wrap_start(watch, known)
     _wrap_registration(known, "_register_comm_hook", _Buckets.register)
@@ -84,7 +86,7 @@ def install(watch: Watch) -> None:
 
 
 def _wrap_start(watch: Watch, known: weakref.WeakKeyDictionary[Any, _Buckets]) -> None:
-    """Wrap what makes the reducer of a DDP, of one that was unpickled too."""
+    """Wrap the method that creates a DDP's reducer, also when it is unpickled."""
     owner, native = cast("Any", DistributedDataParallel), cast("Any", dist)
     original, register = owner._ddp_init_helper, native._register_comm_hook
 
@@ -115,7 +117,7 @@ def _wrap_registration(
 
 
 def _wrap_rebuilding(watch: Watch, known: weakref.WeakKeyDictionary[Any, _Buckets]) -> None:
-    """Wrap what a forward pass calls: after the first backward, ranks agree on new buckets."""
+    """Wrap a method of the forward pass, in which ranks agree on new buckets once."""
     native = cast("Any", dist).Reducer
     original = native._rebuild_buckets
 
@@ -134,7 +136,7 @@ def _wrap_rebuilding(watch: Watch, known: weakref.WeakKeyDictionary[Any, _Bucket
 
 
 def _wrap_blocking(watch: Watch, name: str, describe: Callable[..., dict[str, Any]]) -> None:
-    """Wrap a function of C++ that returns when its collectives are complete."""
+    """Wrap a C++ function that blocks until its collectives are complete."""
     original = getattr(dist, name)
 
     @functools.wraps(original)
@@ -142,8 +144,8 @@ def _wrap_blocking(watch: Watch, name: str, describe: Callable[..., dict[str, An
         members = watch.members(group)
         if members is None:
             return original(group, *args)
-        told = describe(members, *args)
-        with watch.blocking(watch.describe(group=group.group_name, members=members, **told)):
+        details = describe(members, *args)
+        with watch.blocking(watch.describe(group=group.group_name, members=members, **details)):
             return original(group, *args)
 
     setattr(dist, name, wrapper)

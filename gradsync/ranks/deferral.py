@@ -1,7 +1,7 @@
-"""A module that is put off: in `sys.modules` before it has run (see `importlib.util.LazyLoader`).
+"""Defer a module: it is in `sys.modules` before it runs (see `importlib.util.LazyLoader`).
 
-From the start it has the functions that are called where nothing more of it is needed. It runs when
-anything else of it is first used or imported.
+Until then it has stand-ins for the few functions that are called without needing the rest of it. It
+runs when anything else of it is first used or imported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 
 class Deferral(MetaPathFinder):
-    """Has a module run in its place, once something asks for more than stands in for it."""
+    """Runs a module when something other than its stand-ins is first used."""
 
     def __init__(self, spec: ModuleSpec, stopgaps: Mapping[str, Any]) -> None:
         self.module = module_from_spec(spec)
@@ -30,11 +30,11 @@ class Deferral(MetaPathFinder):
         vars(self.module).update(self._stopgaps)
 
     def begin(self) -> None:
-        """Put the module where every import finds it."""
+        """Put the module into `sys.modules`, where every import finds it."""
         sys.modules[self._name] = self.module
         sys.meta_path.insert(0, self)
         package, _, own = self._name.rpartition(".")
-        if package in sys.modules:  # else whoever imports that asks there for it
+        if package in sys.modules:  # otherwise the package sets the attribute when it is imported
             setattr(sys.modules[package], own, self.module)
 
     def find_spec(
@@ -43,25 +43,25 @@ class Deferral(MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """Have a package run before a module of it is imported, as any import would."""
+        """Run the package before one of its modules is imported, as an ordinary import does."""
         if self._begun or not fullname.startswith(f"{self._name}."):
             return None
         self.run()
         return spec_from_loader(fullname, _Loaded(importlib.import_module(fullname)))
 
     def run(self) -> None:
-        """Do what the import put off; at once where it is done, or this thread is about it."""
+        """Run the module; return immediately if it has run, or this thread is running it."""
         with self._lock:
             if self._begun:
                 return
             self._begun = True
             for name in self._stopgaps:
-                if name != "__getattr__":  # for which other threads wait
+                if name != "__getattr__":  # other threads wait in it
                     delattr(self.module, name)
             self.execute()
             if vars(self.module).get("__getattr__") == self._lacking:
                 del self.module.__getattr__
-            with suppress(ValueError):  # somebody else has put it back to what it was
+            with suppress(ValueError):  # other code has restored sys.meta_path
                 sys.meta_path.remove(self)
 
     def execute(self) -> None:
@@ -80,7 +80,7 @@ class Deferral(MetaPathFinder):
 
 
 class _Loaded(Loader):
-    """Hands to an import what another has just loaded."""
+    """Gives an import a module that is already loaded."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module

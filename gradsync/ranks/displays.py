@@ -1,4 +1,4 @@
-"""Untrusted side: how the values of a notebook's cell are shown, in each form a notebook takes."""
+"""Untrusted side: format the values that a notebook's cell displays, for each MIME type."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import base64
 from collections.abc import Callable
 from typing import Any
 
-Bundle = dict[str, str]  # MIME type -> text; binary forms in base64, as notebooks have them
+Bundle = dict[str, str]  # MIME type -> text; binary data in base64, as in notebooks
 
 
 class Displays:
-    """Collects what one cell shows on one rank: its last expression, and calls of `display`."""
+    """Collects the values that a cell displays on a rank: its last expression, and `display`."""
 
     def __init__(self) -> None:
         self.bundles: list[Bundle] = []
         self._format = _formatter()
 
     def show(self, *values: Any) -> None:
-        """Show values below what the rank prints: `display` in a rank's namespace."""
+        """Display values below the printed output: `display` in a rank's namespace."""
         self.bundles += [self._format(value) for value in values]
 
     def take(self) -> list[Bundle]:
-        """Return what has been shown since it was last asked for."""
+        """Return the values displayed since the last call."""
         bundles, self.bundles = self.bundles, []
         return bundles
 
@@ -30,7 +30,7 @@ def _formatter() -> Callable[[Any], Bundle]:
     try:
         from IPython.core.formatters import DisplayFormatter
         from IPython.core.pylabtools import print_figure
-    except ImportError:  # without IPython there is no notebook, but a test may do without
+    except ImportError:  # tests may run without IPython; a notebook can't
         return lambda value: {"text/plain": repr(value)}
     formatter = DisplayFormatter()
     formatter.formatters["image/png"].for_type_by_name(

@@ -1,9 +1,8 @@
-"""torch's compiler, put off until something asks for it.
+"""Defer torch's compiler until something uses it.
 
-Every optimizer imports `torch._dynamo`, and every process group has it forget a cache, though
-nothing is compiled: it takes as long to import as all the rest of torch, and what it leaves in
-memory makes every fork dearer. Whoever wants any more of it, `torch.compile` or DDP, makes it run
-and finds all of it.
+Every optimizer imports `torch._dynamo`, and every process group clears one of its caches, though
+nothing is compiled. Its import takes as long as the rest of torch, and its memory makes each fork
+slower. It runs, and is then complete, when `torch.compile` or DDP first uses more of it.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from gradsync.ranks.deferral import Deferral
 from gradsync.workplace import own_folder
 
 NAME = "torch._dynamo"
-RULES = "trace_rules"  # a module of it
+RULES = "trace_rules"  # one of its modules
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
-DISABLED = "__dynamo_disable"  # where `torch._compile` keeps what `disable` made of a function
+DISABLED = "__dynamo_disable"  # where `torch._compile` caches the result of `disable`
 
 
 def put_off() -> None:
-    """Keep torch._dynamo from running until it is needed, unless it has run."""
+    """Defer torch._dynamo until it is needed, unless it has run."""
     torch = find_spec("torch")
     if NAME in sys.modules or torch is None:
         return
@@ -38,8 +37,8 @@ def put_off() -> None:
 
 
 def forget() -> None:
-    """Empty the cache that each start of a group would empty, at some cost, if it was not."""
-    with suppress(KeyError, AttributeError):  # a torch without it
+    """Empty a cache now, which each start of a process group would otherwise have to empty."""
+    with suppress(KeyError, AttributeError):  # this torch has no such cache
         sys.modules[NAME].trace_rules.clear_lru_cache()
 
 
@@ -54,7 +53,7 @@ class _Compiler(Deferral):
         super().__init__(spec, stopgaps)
 
     def execute(self) -> None:
-        """Run it, which makes the folder of its cache: that one is gone at once."""
+        """Run it with a temporary cache folder, which it creates when it is imported."""
         former = os.environ.get(CACHE)
         with own_folder() as folder:
             os.environ[CACHE] = str(folder)
@@ -64,12 +63,12 @@ class _Compiler(Deferral):
                 del os.environ[CACHE]
                 if former is not None:
                     os.environ[CACHE] = former
-        for function in self._disabled:  # by the real one, when they are next called
+        for function in self._disabled:  # `torch._compile` calls the real `disable` next time
             vars(function).pop(DISABLED, None)
 
     def _disable(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Return a function as it is, if torch asks for one of its own: nothing compiles it."""
-        if options != {"wrapping": False}:  # somebody else asks, who compiles
+        """Return torch's own functions unchanged: nothing compiles them."""
+        if options != {"wrapping": False}:  # another caller, which may compile
             self.run()
             return self.module.disable(function, *arguments, **options)
         self._disabled.append(function)
@@ -77,7 +76,7 @@ class _Compiler(Deferral):
 
 
 class _Rules(ModuleType):
-    """Has nothing to forget; is the real one for whoever asks for more."""
+    """Stands in for the module of rules; loads the real one if more of it is used."""
 
     def clear_lru_cache(self) -> None:
         """Do nothing."""

@@ -1,4 +1,4 @@
-"""Untrusted side: which line of the user's own code is on the stack, and which tensor it holds."""
+"""Untrusted side: find the line of the user's code on the stack, and the name of its tensor."""
 
 from __future__ import annotations
 
@@ -24,19 +24,22 @@ from torch import nn
 from gradsync.ranks import events
 from gradsync.ranks.places import is_users, place
 
-MODULE_FRAMES = 6  # how far above the call a local variable may hold the model
+MODULE_FRAMES = 6  # above the call that are searched for a local variable with the model
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-MAX_FRAMES = 20  # of a traceback that are told, innermost last
+MAX_FRAMES = 20  # of a traceback that are reported, innermost last
 MAX_MESSAGE = 10_000  # characters
-MAX_NAMES = 200  # that a module defines
-# Where a collective is started on a rank's behalf.
+MAX_NAMES = 200  # of a module's definitions that are reported
+# The files that start a collective for a rank.
 OURS = tuple(str(Path(__file__).with_name(name)) for name in ("watch.py", "store.py"))
 Named = list[tuple[str, torch.Tensor]]
-# Of each module its tensors, and the lines that once sent others: asked for at each collective.
+# Module -> its tensors, and the lines that passed other tensors; looked up at each collective.
 NAMES: WeakKeyDictionary[nn.Module, tuple[Named, set[str]]] = WeakKeyDictionary()
 HERE = Path(__file__).parent
-CALLED = (f"{HERE}{os.sep}", f"{Path(dist.__file__).parent}{os.sep}")  # what starts a collective
-PROBES = f"{HERE.with_name('probes')}{os.sep}"  # what tests call on the ranks
+CALLED = (
+    f"{HERE}{os.sep}",
+    f"{Path(dist.__file__).parent}{os.sep}",
+)  # files between the caller and the collective
+PROBES = f"{HERE.with_name('probes')}{os.sep}"  # helpers of tests on the ranks
 NO_FUNCTIONS = ("<module>", "<cell>")
 HELD_BY_ITS_FRAME = 3  # references: the frame's, the local variable's, and that of the count
 STARTERS = ("wrapper", "start_group")
@@ -44,16 +47,16 @@ STARTERS = ("wrapper", "start_group")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Where a collective is called, and on which tensor."""
+    """The place of a call of a collective, and the name of its tensor."""
 
     where: str | None = None  # "template_trainer.py:91"
     names: tuple[str, ...] = ()  # the user's functions on the stack, innermost last
     label: str | None = None  # "fc2.bias.grad"
-    by_test: bool = False  # it is not called by the user's files, but by the function for the ranks
+    by_test: bool = False  # the test itself calls it, not the user's files
 
 
 def caller(roots: tuple[str, ...], tensor: torch.Tensor | None) -> Caller:
-    """Return who makes the current call."""
+    """Return the caller of the current call."""
     stack = list(_stack())
     if roots and _is_test(stack, roots):
         return Caller(by_test=True)
@@ -65,7 +68,7 @@ def caller(roots: tuple[str, ...], tensor: torch.Tensor | None) -> Caller:
     if tensor is None or tensor.numel() == 0:
         return Caller(where, names)
     with suppress(RuntimeError, ValueError, TypeError, AttributeError):
-        # a name is a courtesy: no odd tensor that a program holds may make it fail
+        # a name is optional: an unusual tensor must not make the call fail
         for module in _modules(frames[:MODULE_FRAMES]):
             if label := _label(module, tensor, where):
                 return Caller(where, names, label)
@@ -73,7 +76,7 @@ def caller(roots: tuple[str, ...], tensor: torch.Tensor | None) -> Caller:
 
 
 def _is_test(stack: Sequence[FrameType], roots: tuple[str, ...]) -> bool:
-    """Tell whether a test's own code calls `torch.distributed`, whoever called that."""
+    """Tell whether the test's code, not the user's, calls `torch.distributed`."""
     for frame in stack:
         file = frame.f_code.co_filename
         if not file.startswith(CALLED):
@@ -84,7 +87,7 @@ def _is_test(stack: Sequence[FrameType], roots: tuple[str, ...]) -> bool:
 
 
 def _names(frames: Sequence[FrameType]) -> tuple[str, ...]:
-    """Return the functions of these frames, innermost last, one that calls itself once."""
+    """Return the functions of these frames, innermost last, without direct repetitions."""
     names = [frame.f_code.co_name for frame in frames]
     names = [name for name in names if name not in NO_FUNCTIONS]
     once = [name for name, _ in groupby(names)]
@@ -92,7 +95,7 @@ def _names(frames: Sequence[FrameType]) -> tuple[str, ...]:
 
 
 def describe_exception(error: BaseException, roots: tuple[str, ...]) -> dict[str, Any]:
-    """Return what the trusted side wants to know of an exception, as plain data."""
+    """Return an exception as plain data for the trusted side."""
     summary = traceback.extract_tb(error.__traceback__)
     users = [f for f in summary if is_users(f.filename, roots)]
     lines = [(f.filename, f.lineno or 0, f.name) for f in users]
@@ -119,32 +122,32 @@ def describe_exception(error: BaseException, roots: tuple[str, ...]) -> dict[str
 def _text(thing: object) -> str:
     try:
         return str(thing)[:MAX_MESSAGE]
-    except Exception as error:  # noqa: BLE001 - a __str__ of the user's own
-        return f"(its text can't be had: {type(error).__name__})"
+    except Exception as error:  # noqa: BLE001 - the user's own __str__ may raise anything
+        return f"(str() of the exception raised {type(error).__name__})"
 
 
 def _without(roots: tuple[str, ...], text: str) -> str:
-    """Leave out where files and objects happen to lie, which is another place in each grade."""
+    """Remove folders and memory addresses, which differ from grade to grade."""
     for root in roots:
         text = text.replace(root + os.sep, "")
     return ADDRESS.sub("", text)
 
 
 def _source_line(filename: str, line: int) -> str:
-    with suppress(LookupError):  # the file names an encoding that is none
+    with suppress(LookupError):  # the file declares an unknown encoding
         return linecache.getline(filename, line)
     return ""
 
 
 def _missing_name(error: BaseException) -> str | None:
-    """Return the name that a module was asked for and does not define."""
+    """Return the name of an attribute that a module does not define, or None."""
     if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
         return error.name
     return None
 
 
 def _module(error: BaseException) -> dict[str, Any]:
-    """Return the file that was asked for a name it does not define, and what it does define."""
+    """Return the file that lacks a name, and the names that it defines."""
     if _missing_name(error) is None:
         return {}
     module = error.obj  # type: ignore[attr-defined]
@@ -156,7 +159,7 @@ def _module(error: BaseException) -> dict[str, Any]:
 
 
 def _marked(error: BaseException) -> list[Any] | None:
-    """Return the line of a syntax error and the column in it, from 1 on."""
+    """Return the source line of a syntax error, and the column, counted from 1."""
     if isinstance(error, SyntaxError) and error.text:
         return [_text(error.text), error.offset or 1]
     return None
@@ -170,7 +173,7 @@ def _stack() -> Iterator[FrameType]:
 
 
 def _modules(frames: list[FrameType]) -> Iterator[nn.Module]:
-    """Yield the modules that these frames hold, each once: a trainer hands on the one it has."""
+    """Yield the modules in local variables of these frames, each once."""
     seen = set()
     for frame in frames:
         for value in _variables(frame):
@@ -194,11 +197,11 @@ def _variables(frame: FrameType) -> list[Any]:
 
 
 def _label(module: nn.Module, tensor: torch.Tensor, where: str) -> str | None:
-    """Return the name of the parameter, gradient or buffer of `module` that a tensor is."""
+    """Return the name of a tensor that is a parameter, gradient or buffer of `module`."""
     memory, size = tensor.data_ptr(), tensor.numel()
     named, strange = NAMES.get(module, ([], set()))
     label = _name_of(named, memory, size)
-    if label is None and where not in strange:  # it may have got other tensors meanwhile
+    if label is None and where not in strange:  # the module's tensors may have been replaced
         named = [*module.named_parameters(), *module.named_buffers()]
         NAMES[module] = named, strange
         label = _name_of(named, memory, size)

@@ -1,7 +1,7 @@
-"""Untrusted side: functional collectives, sent through `torch.distributed`, where they are seen.
+"""Untrusted side: redirect functional collectives to `torch.distributed`, to report them.
 
-torch starts `_functional_collectives`, and DTensor with them, from C++. Here the same operators are
-made of the plain calls, for tensors on a CPU; who waits for the result waits for the plain call.
+torch starts `_functional_collectives` (which DTensor uses) in C++. Here the same operators use the
+plain calls, for tensors on a CPU; waiting for a result waits for the plain call.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-Group = Any  # or its name, in older versions of torch
+Group = Any  # in older versions of torch, its name
 
 
-@functools.cache  # which keeps it, and does it once; ranks that are forked have it from the start
+@functools.cache  # once per process, and keeps the library; forked ranks inherit it
 def install() -> torch.library.Library | None:
-    """Put the operators in place, for as long as the library is kept; None in an older torch."""
+    """Register the operators; they last as long as the returned library. None in older torch."""
     if not hasattr(torch._C._distributed_c10d, "PythonCallbackWork"):
         return None
     library = torch.library.Library("_c10d_functional", "IMPL")  # type: ignore[no-untyped-call]
@@ -74,7 +74,7 @@ def all_to_all_single(
     )
 
 
-# gloo has no faster way for several tensors at once than one after the other.
+# For several tensors, gloo has no faster way than one call after the other.
 
 
 def all_reduce_coalesced(tensors: list[Tensor], reduction: str, group: Group) -> list[Tensor]:
@@ -98,7 +98,7 @@ def reduce_scatter_tensor_coalesced(
 
 
 def _start(collective: Callable[..., Any], result: Tensor, group: Group, **options: Any) -> Tensor:
-    """Start the collective, and have torch wait for it when it waits for `result`."""
+    """Start the collective; torch waits for it when it waits for `result`."""
     if isinstance(group, str):
         group = torch._C._distributed_c10d._resolve_process_group(group)  # type: ignore[arg-type]
     work = collective(result, group=group, async_op=True, **options)
@@ -112,7 +112,7 @@ def _start(collective: Callable[..., Any], result: Tensor, group: Group, **optio
 
 
 def _newest(name: str, former: str) -> Any:
-    """Return a collective by its latest name, where it has that yet: by the former one it warns."""
+    """Return a collective by its newer name if there is one, since the older one warns."""
     return getattr(dist, name, None) or getattr(dist, former)
 
 

@@ -1,4 +1,4 @@
-"""Untrusted side: the works and futures by which a program learns that a collective is complete."""
+"""Untrusted side: track the works and futures of collectives that are not complete."""
 
 from __future__ import annotations
 
@@ -13,40 +13,44 @@ import torch.distributed as dist
 
 from gradsync.ranks.recorder import Recorder
 
-MANY = 64  # calls that nobody waited for, before those that are complete are let go
+MANY = 64  # open calls from which complete ones are searched for and dropped
 WORK_DONE = dist.Work.is_completed
 FUTURE_DONE = torch._C.Future.done
 WORK_WAIT = dist.Work.wait
 FUTURE_WAIT = torch._C.Future.wait
-CALLBACK_SECONDS = 1.0  # for one that has begun to return
+CALLBACK_SECONDS = 1.0  # for a running callback to return
 
 
 class Handles:
-    """Which handle stands for which calls, for as long as these are not known to be complete."""
+    """Maps handles to the calls that they wait for, until these are known to be complete."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self._calls: dict[int, dict[int, None]] = {}  # id of a handle -> calls, in order
-        self._handles: dict[int, list[Any]] = {}  # call -> its handles: keeps their ids taken
-        self._callbacks: Counter[int] = Counter()  # of a call, that have yet to run to their end
-        self._running: Counter[int] = Counter()  # of these, the ones that run now
-        self._versions: dict[int, list[tuple[torch.Tensor, int]]] = {}  # call -> as it started
+        self._handles: dict[
+            int, list[Any]
+        ] = {}  # call -> its handles; keeps handles alive so that ids are not reused
+        self._callbacks: Counter[int] = Counter()  # call -> callbacks that have not finished
+        self._running: Counter[int] = Counter()  # call -> callbacks that are running
+        self._versions: dict[
+            int, list[tuple[torch.Tensor, int]]
+        ] = {}  # call -> versions at its start
         self._many = MANY
 
     def calls_of(self, handle: Any) -> tuple[int, ...]:
-        """Return the calls that are complete when the handle is, and not yet known to be."""
+        """Return the open calls that are complete when the handle is."""
         return tuple(self._calls.get(id(handle), ()))
 
     def begin(self, handle: Any, call: int, tensors: Iterable[torch.Tensor] = ()) -> None:
         """Remember the first handle of a call.
 
         Args:
-            handle: its work.
-            call: the call.
-            tensors: those whose version tells whether this rank changes them meanwhile.
+            handle: the work of the call.
+            call: the number of the call.
+            tensors: tensors whose version shows whether this rank changes them in the meantime.
         """
         if len(self._handles) >= self._many:
-            self._let_go()
+            self._drop_complete()
         if versions := [(tensor, tensor._version) for tensor in tensors]:
             self._versions[call] = versions
         self._handles[call] = []
@@ -55,7 +59,7 @@ class Handles:
     def add(self, handle: Any, calls: Iterable[int]) -> None:
         """Remember that this work or future is complete only when all these calls are."""
         for call in calls:
-            if call in self._handles:  # else it has become known to be complete
+            if call in self._handles:  # otherwise it is already known to be complete
                 self._calls.setdefault(id(handle), {})[call] = None
                 self._handles[call].append(handle)
 
@@ -69,11 +73,11 @@ class Handles:
 
     def wait(self, handle: Any, calls: Sequence[int]) -> None:
         """Report that this thread blocks on the handle, which needs all these calls."""
-        for call in calls[:-1]:  # a thread is known to wait for one call at a time
+        for call in calls[:-1]:  # a thread can be reported as waiting for one call only
             first = self._handles.get(call, [handle])[0]
             if not is_done(first):
                 self.recorder.wait(call)
-                with suppress(Exception):  # the program gets it from the handle that it waits for
+                with suppress(Exception):  # the program gets the error from its own handle
                     (FUTURE_WAIT if isinstance(first, torch._C.Future) else WORK_WAIT)(first)
         self.recorder.wait(calls[-1])
 
@@ -84,9 +88,11 @@ class Handles:
     def done(
         self, calls: Iterable[int], *, at_once: bool = False, touched: Collection[int] = ()
     ) -> None:
-        """Report the end of calls, the first time that it shows."""
+        """Report that calls are complete, when this is first known."""
         for call in calls:
-            if call in self._callbacks and not at_once:  # these may enter collectives of their own
+            if (
+                call in self._callbacks and not at_once
+            ):  # the callbacks may enter further collectives
                 continue
             handles = self._handles.pop(call, None)
             self._versions.pop(call, None)
@@ -96,7 +102,7 @@ class Handles:
                 self.recorder.leave(call, at_once=at_once, touched=call in touched)
 
     def watched(self, calls: Sequence[int], callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return a callback that runs when the calls are complete, on a thread yet to come."""
+        """Wrap a callback that runs on a new thread when the calls are complete."""
         for call in calls:
             self._callbacks[call] += 1
             self.recorder.expect(call)
@@ -116,10 +122,10 @@ class Handles:
         return run
 
     def settle(self) -> None:
-        """Give callbacks that run now the time to end: the program may have waited for their word.
+        """Wait for running callbacks to end.
 
-        It can go on as soon as a callback has put a value into a queue, for one, and then answer
-        before that callback has returned.
+        The program may continue, and return, as soon as a callback has put a value into a queue,
+        which is before the callback itself returns.
         """
         until = time.monotonic() + CALLBACK_SECONDS
         while any(self._running.values()) and time.monotonic() < until:
@@ -131,7 +137,7 @@ class Handles:
         if not calls:
             del self._calls[id(handle)]
 
-    def _let_go(self) -> None:
+    def _drop_complete(self) -> None:
         for call, handles in list(self._handles.items()):
             if is_done(handles[0]):
                 self.done([call])

@@ -1,7 +1,7 @@
-"""Untrusted side: what comes to a rank that runs one cell after the other, and how one is ended.
+"""Untrusted side: receive the messages for a notebook's rank, and end a running cell.
 
-A thread of its own reads the channel: the rank's other threads may wait for the trusted side's go
-while the main thread waits for the next cell, or does not listen at all.
+A separate thread reads the channel, since other threads may wait for permission to start a
+collective while the main thread waits for the next cell, or is busy.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ MESSAGE_SECONDS = 0.2  # for a message to come and be taken
 
 
 class CellEnded(KeyboardInterrupt):
-    """The cell that runs is to end: it can't go on, or its notebook was told to stop."""
+    """The running cell must end: it can't continue, or the user stopped it."""
 
 
 class Inbox:
-    """Commands for the main thread, leave to start collectives for any, and the end of a cell."""
+    """Receives commands for the main thread, permissions for collectives, and the end of a cell."""
 
     def __init__(self, channel: socket.socket) -> None:
         self.commands: queue.SimpleQueue[wire.Frame] = queue.SimpleQueue()
         self._channel = channel
         self._changed = threading.Condition()
-        self._go = 0  # how many collectives may start that nobody has started yet
-        self._ended = False  # the cell, and with it all that waits on this process group
+        self._go = 0  # permissions for collectives that are not used yet
+        self._ended = False  # the cell, and all calls on this process group
         self._running = False
         self._sent: list[Any] = []  # keeps what was sent until the next group
         signal.signal(signal.SIGINT, self._interrupt)
         threading.Thread(target=self._listen, daemon=True).start()
 
     def run(self) -> None:
-        """Let the main thread be interrupted from now on, until `rest`.
+        """Allow the main thread to be interrupted from now on, until `rest`.
 
         Raises:
-            CellEnded: its end has come already.
+            CellEnded: the cell has already been ended.
         """
         self._running = True
         if self._ended:
@@ -65,7 +65,7 @@ class Inbox:
         """Block until the trusted side lets a collective start.
 
         Raises:
-            CellEnded: it never will.
+            CellEnded: the cell has been ended.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._go or self._ended)
@@ -75,11 +75,11 @@ class Inbox:
 
     @property
     def ended(self) -> bool:
-        """Tell whether a cell was ended since the last process group was made."""
+        """Tell whether a cell was ended since the last process group was started."""
         return self._ended
 
     def begin_group(self) -> None:
-        """Let collectives start again: on a new process group."""
+        """Allow collectives again, on a new process group."""
         self._go, self._ended = 0, False
         self._sent.clear()
 
@@ -89,7 +89,7 @@ class Inbox:
 
     def _listen(self) -> None:
         while first := self._channel.recv(1):
-            if first == wire.GO:  # no frame begins with it: none is as long
+            if first == wire.GO:  # no frame begins with it: it would be too long
                 with self._changed:
                     self._go += 1
                     self._changed.notify()
@@ -104,7 +104,7 @@ class Inbox:
                 self._send(frame.header["messages"])
             else:
                 self.commands.put(frame)
-        os._exit(0)  # the notebook is gone, or has no more use for this rank
+        os._exit(0)  # the notebook has ended, or replaces this rank
 
     def _end(self, header: dict[str, Any]) -> None:
         """Wake every thread: those that wait for leave, in gloo, and at last the main thread."""
@@ -146,12 +146,12 @@ def send_nothing(name: str, to: int, tag: int) -> Any:
 
 
 def close_connections() -> None:
-    """Cut this process's TCP connections: whatever waits in gloo, on any thread, raises.
+    """Cut this process's TCP connections, so that all threads that wait in gloo raise.
 
-    Those that listen stay as they are: gloo ends a process whose listening socket fails.
+    Listening sockets stay open: gloo ends a process whose listening socket fails.
     """
     for entry in list(Path("/dev/fd").iterdir()):
-        with suppress(OSError):  # closed meanwhile, or no connection
+        with suppress(OSError):  # closed in the meantime, or not a connection
             descriptor = int(entry.name)
             if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                 continue

@@ -1,6 +1,6 @@
-"""Trusted: inputs of which each rank is given its own alone.
+"""Trusted: inputs of which each rank receives only its own part.
 
-A rank that has what the others have could work out their answer with no word to them.
+A rank with the inputs of all ranks could compute the result without communication.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _packing: ContextVar[Packing] = ContextVar("packing")
 
 
 class Packing:
-    """For which rank inputs are being pickled, and whether that makes a difference."""
+    """The rank for which inputs are being pickled, and whether they differ between ranks."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -22,7 +22,7 @@ class Packing:
 
 
 class OfRanks:
-    """An item for each rank; on a rank it is a dict with its own under its number, and no other."""
+    """One item for each rank; on a rank it becomes a dict with only that rank's item."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         self._items = items
@@ -34,7 +34,7 @@ class OfRanks:
 
 
 def by_rank(items: Any, depth: int = 0) -> Any:
-    """Return inputs of which a rank gets `items[rank]` alone; below `depth` outer axes, if any."""
+    """Return inputs of which each rank receives only `items[rank]`, below `depth` outer axes."""
     if depth:
         return [by_rank(item, depth - 1) for item in items]
     return OfRanks(items)
@@ -42,7 +42,7 @@ def by_rank(items: Any, depth: int = 0) -> Any:
 
 @contextmanager
 def packing_for(rank: int) -> Iterator[Packing]:
-    """Pickle inputs in this block as that rank is to have them."""
+    """Pickle inputs for this rank while the block runs."""
     packing = Packing(rank)
     token = _packing.set(packing)
     try:

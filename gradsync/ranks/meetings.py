@@ -15,7 +15,7 @@ from gradsync.ranks.reporting import Watch
 
 
 def install(watch: Watch) -> None:
-    """Wrap them."""
+    """Wrap these functions."""
     _wrap(watch, "init_process_group", _world)
     _wrap(watch, "new_group", _founders)
     _wrap(watch, "destroy_process_group", _leavers)
@@ -41,14 +41,14 @@ def _wrap(
 
 
 def _world(watch: Watch, arguments: dict[str, Any]) -> tuple[int, ...] | None:
-    """Return who meets in `init_process_group`; None for another world than this run's."""
+    """Return the ranks that meet in `init_process_group`, or None for a different world size."""
     size = arguments.get("world_size", -1)
-    told = str(size) if type(size) is int and size > 0 else os.environ.get("WORLD_SIZE", "")
-    return watch.everyone if told in ("", str(watch.world_size)) else None
+    given = str(size) if type(size) is int and size > 0 else os.environ.get("WORLD_SIZE", "")
+    return watch.everyone if given in ("", str(watch.world_size)) else None
 
 
 def _founders(watch: Watch, arguments: dict[str, Any]) -> tuple[int, ...] | None:
-    """Return who meets in `new_group`: everyone, members or not, unless they agreed otherwise."""
+    """Return the ranks that meet in `new_group`: all, unless it synchronises locally."""
     if not watch.sees():
         return None
     ranks = arguments.get("ranks")
@@ -70,5 +70,5 @@ def _by_name(
 ) -> dict[str, Any]:
     try:
         return signature.bind(*args, **kwargs).arguments
-    except TypeError:  # the call itself will say so
+    except TypeError:  # the call itself will raise
         return {}

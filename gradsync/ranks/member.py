@@ -1,4 +1,4 @@
-"""Trusted: one rank of a run, what came over its lines and what is known of it so far."""
+"""Trusted: the state of one rank of a run, and the data that it has sent."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gradsync.ranks.exceptions import Raised
 from gradsync.records import Failure
 from gradsync.text import size_text
 
-MAX_STACKS = 256 * 2**10  # bytes kept of what it writes of its threads
+MAX_STACKS = 256 * 2**10  # bytes kept of the stacks that it writes
 MAX_OUTPUT = 256 * 2**10  # bytes kept of a rank's stdout and stderr
-IN_FLIGHT = 8  # pieces of output that a socket may still hold
+IN_FLIGHT = 8  # reads that empty a socket
 
 
 class Member:
@@ -23,7 +23,7 @@ class Member:
         self.rank = rank
         self.lines = lines
         self.may_be_lost = may_be_lost
-        self.ready = False  # it has the task, and the group
+        self.ready = False  # it has its task and its process group
         self.answered = False
         self.value: Any = None
         self.raised: Raised | None = None
@@ -37,7 +37,7 @@ class Member:
 
     @property
     def lost(self) -> bool:
-        """It died, as it was allowed to."""
+        """Whether it died, and was allowed to."""
         silent = self.closed and not self.answered and self.raised is None and self.broken is None
         return silent and self.ready and self.may_be_lost
 
@@ -51,7 +51,7 @@ class Member:
         return self.answered or self.failed or self.lost
 
     def tell(self, kind: str, header: dict[str, Any], body: bytes, seconds: float) -> None:
-        """Send a frame; what becomes of a rank that does not take it shows later."""
+        """Send a frame; a rank that does not receive it fails later."""
         channel = self.lines.channel
         channel.settimeout(seconds)
         try:
@@ -62,9 +62,9 @@ class Member:
         channel.setblocking(False)
 
     def hear(self) -> Iterator[wire.Frame]:
-        """Yield the frames that have come, up to its last word."""
+        """Yield the frames that have arrived, up to the rank's final one."""
         try:
-            data = self.lines.channel.recv(2**16)  # more would be mapped and unmapped by malloc
+            data = self.lines.channel.recv(2**16)  # malloc would map and unmap larger buffers
         except BlockingIOError:
             return
         except OSError:
@@ -82,11 +82,11 @@ class Member:
                 return
 
     def breaks(self, problem: str) -> None:
-        """Hold against it that it sent what no honest rank sends."""
+        """Record that it sent data which an unmodified rank never sends."""
         self.broken = failures.protocol(self.rank, problem)
 
     def go(self) -> None:
-        """Let it start: its function, or the collective that it has entered."""
+        """Let it start its function, or the collective that it has entered."""
         try:
             self.lines.channel.send(wire.GO)
         except BlockingIOError:
@@ -95,12 +95,12 @@ class Member:
             self.closed = True
 
     def dismiss(self) -> None:
-        """Let its process end: until then it keeps its connections to the other ranks open."""
+        """Let its process exit, which closes its connections to the other ranks."""
         with suppress(OSError):
             self.lines.channel.shutdown(socket.SHUT_WR)
 
     def hear_output(self) -> bool:
-        """Take what it printed; False when nothing more can come."""
+        """Read its output; return False when no more can arrive."""
         try:
             data = self.lines.output.recv(2**16, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -111,10 +111,10 @@ class Member:
         return bool(data)
 
     def hear_stacks(self) -> bool:
-        """Take what it wrote of its threads; a crash of it ends only when all of that is written.
+        """Read its stacks; a crashing rank ends only after it has written all of them.
 
         Returns:
-            False when nothing more can come.
+            False when no more can arrive.
         """
         try:
             data = self.lines.stacks.recv(2**16, socket.MSG_DONTWAIT)
@@ -126,37 +126,37 @@ class Member:
         return bool(data)
 
     def hear_last_stacks(self) -> str:
-        """Return all that it wrote of its threads, with what is still on its way."""
+        """Return all stacks that it has written, including data on its way."""
         for _ in range(IN_FLIGHT):
             self.hear_stacks()
         return bytes(self.stacks).decode(errors="replace")
 
     def hear_last_output(self) -> str:
-        """Return all that it printed, with what is still on its way."""
+        """Return all its output, including data on its way."""
         for _ in range(IN_FLIGHT):
             self.hear_output()
         return bytes(self.output).decode(errors="replace")
 
 
 class Resident(Member):
-    """A rank that lives from one cell of a notebook to the next."""
+    """A rank that persists from one cell of a notebook to the next."""
 
     def __init__(self, rank: int, lines: Lines) -> None:
         super().__init__(rank, lines)
         self.ready = True
 
     def begin(self, *, asked: bool) -> None:
-        """Expect an answer to the next question, unless only other ranks are asked."""
+        """Expect an answer to the next request, unless only other ranks are asked."""
         self.answered = not asked
         self.value = self.raised = self.broken = None
         self.output.clear()
 
     def printed(self) -> str:
-        """Return what it has printed since `begin`, as far as it is kept."""
+        """Return its output since `begin`, as far as it is kept."""
         text = self.output.decode(errors="replace")
         if len(self.output) < MAX_OUTPUT:
             return text
         return f"{text}\n... (a rank may print at most {size_text(MAX_OUTPUT)} in a cell)\n"
 
     def _frames(self, data: bytes) -> Iterator[wire.Frame]:
-        return self._decoder.feed(data)  # its threads may go on when it has answered
+        return self._decoder.feed(data)  # its threads may continue after it has answered

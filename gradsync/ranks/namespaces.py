@@ -1,4 +1,4 @@
-"""Calls of the kernel that Python itself has not, or not before 3.12: what a sandbox is made of.
+"""System calls for a sandbox that Python lacks, or lacks before 3.12.
 
 Sources: setns(2), pidfd_open(2), mount(2), tmpfs(5), prctl(2), capget(2), capabilities(7),
 seccomp(2).
@@ -14,8 +14,8 @@ from pathlib import Path
 
 NEW_MOUNTS, NEW_CGROUP, NEW_UTS, NEW_IPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 NEW_USER, NEW_PID, NEW_NET = 0x10000000, 0x20000000, 0x40000000
-NOSUID, NODEV, NOEXEC, REMOUNT = 2, 4, 8, 32  # of a mount
-SET_DUMPABLE, SET_SECCOMP, DROP_FROM_BOUNDING_SET, NO_NEW_PRIVS = 4, 22, 24, 38  # of prctl
+NOSUID, NODEV, NOEXEC, REMOUNT = 2, 4, 8, 32  # flags of mount
+SET_DUMPABLE, SET_SECCOMP, DROP_FROM_BOUNDING_SET, NO_NEW_PRIVS = 4, 22, 24, 38  # options of prctl
 SET_PARENT_DEATH_SIGNAL = 1
 SECCOMP_FILTER = 2
 CAPABILITIES_VERSION = 0x20080522
@@ -26,40 +26,42 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def end_with(parent: int) -> None:
-    """Have the kernel end this process, a fork of `parent`, when that one ends."""
+    """Ask the kernel to end this process, a fork of `parent`, when `parent` ends."""
     _call("prctl", SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before it could be watched
+    if os.getppid() != parent:  # it ended before the call
         os._exit(1)
 
 
 def mount_proc() -> None:
-    """Show in /proc the processes of this namespace, and no others."""
+    """Mount a /proc that shows the processes of this namespace only."""
     _call("mount", b"proc", b"/proc", b"proc", ctypes.c_ulong(NOSUID | NODEV | NOEXEC), None)
 
 
 def limit_files(tmpfs: str, count: int) -> None:
-    """Have a tmpfs take so many files and folders; each costs the kernel memory of its own."""
+    """Limit the number of files and folders in a tmpfs; each takes kernel memory."""
     flags = ctypes.c_ulong(REMOUNT | NOSUID | NODEV)
     _call("mount", b"none", tmpfs.encode(), None, flags, f"nr_inodes={count}".encode())
 
 
 def enter(process: int, kinds: int) -> None:
-    """Enter namespaces of the process behind a pidfd; that of pids is for children to come."""
+    """Enter namespaces of the process of a pidfd; a pid namespace applies to new children."""
     _call("setns", process, kinds)
 
 
 def drop_privileges() -> None:
-    """Give up every capability for good, and whatever a set-user-id program would give."""
+    """Drop all capabilities permanently, including those of set-user-id programs."""
     for capability in range(int(LAST_CAPABILITY.read_text()) + 1):
         _call("prctl", DROP_FROM_BOUNDING_SET, capability, 0, 0, 0)
     _call("prctl", NO_NEW_PRIVS, 1, 0, 0, 0)
     header = (ctypes.c_uint32 * 2)(CAPABILITIES_VERSION, 0)
     _call("capset", header, (ctypes.c_uint32 * 6)())  # effective, permitted, inheritable, twice
-    _call("prctl", SET_DUMPABLE, 0, 0, 0, 0)  # no other rank reads its memory, or takes its sockets
+    _call(
+        "prctl", SET_DUMPABLE, 0, 0, 0, 0
+    )  # other ranks can't read its memory or take its sockets
 
 
 def refuse_calls(program: bytes) -> None:
-    """Have a filter, of one instruction in 8 bytes, decide on all calls of this thread to come."""
+    """Install a seccomp filter for this thread; each instruction has 8 bytes."""
     instructions = ctypes.create_string_buffer(program, len(program))
     _call("prctl", SET_SECCOMP, SECCOMP_FILTER, ctypes.byref(_Filter(instructions)), 0, 0)
 
@@ -78,10 +80,10 @@ def _call(name: str, *arguments: object) -> None:
 
 
 def fork() -> int:
-    """Fork; where memory is short, wait until the kernel has back what earlier ranks had.
+    """Fork; if memory is short, wait until the kernel has freed that of earlier ranks.
 
     Raises:
-        OSError: it is still short after `FORK_SECONDS`.
+        OSError: memory is still short after `FORK_SECONDS`.
     """
     until = time.monotonic() + FORK_SECONDS
     while True:

@@ -1,4 +1,4 @@
-"""Trusted: one task from the start of its ranks to what was observed of them."""
+"""Trusted: run a task on its ranks, and return the observation."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gradsync.workplace import own_folder
 
 
 def observe(task: Task, launcher: Launcher) -> Observation:
-    """Run the task on its ranks and return what was seen; nothing of it stays behind.
+    """Run the task on its ranks and return the observation; leave no processes or files.
 
     Raises:
-        LauncherError: the ranks could not be started, or not be watched to their end.
+        LauncherError: the ranks could not be started, or were lost.
         TypeError: the function or an input can't be sent to a rank.
     """
     with (
-        own_folder() as folder,  # a killed grader's goes with its warm process, or the next grade
+        own_folder() as folder,  # after a kill, the warm process or the next grade removes it
         launcher.crew(task.world_size, str(folder), (*task.roots, *task.readable)) as crew,
     ):
         standoff = (LenientStandoff if task.casualties else Standoff)(task.world_size)
@@ -41,7 +41,7 @@ def observe(task: Task, launcher: Launcher) -> Observation:
 
 
 def _hand_out(task: Task, run: Run, members: list[Member], directory: str) -> None:
-    """Tell the ranks who they are, and pickle what they are to do while they meet."""
+    """Send each rank its place, then the task, which is pickled while the ranks meet."""
     for member in members:
         header = task.header(member.rank, directory, run.began, run.nonce)
         member.tell("place", header, b"", START_SECONDS)

@@ -1,4 +1,4 @@
-"""A function and its inputs as bytes, and the memory of tensors in them: what ranks unpickle."""
+"""Pickle a function and its inputs for the ranks, including the memory of tensors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _at_work = threading.Lock()  # cloudpickle has one registry for all threads
 
 
 def pack(function: Callable[..., Any], inputs: dict[str, Any]) -> bytes:
-    """Pickle both, with what stands in the function's own module.
+    """Pickle both, with the helpers in the function's module.
 
     Raises:
         TypeError, ValueError, AttributeError, pickle.PicklingError: something can't be pickled.
@@ -38,7 +38,7 @@ def pack(function: Callable[..., Any], inputs: dict[str, Any]) -> bytes:
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # it has no types
-    """cloudpickle's; but torch's own way of pickling a tensor takes a rank milliseconds to read."""
+    """cloudpickle's pickler, with a faster format for tensors than torch's."""
 
     def __init__(self, file: io.BytesIO) -> None:
         if torch := sys.modules.get("torch"):
@@ -51,7 +51,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # it has no types
 
 
 def _reduce_storage(storage: TypedStorage) -> Any:
-    memory = storage._untyped_storage  # the public way to it warns of what torch itself still does
+    memory = (
+        storage._untyped_storage
+    )  # the public attribute warns about a use that torch itself has
     if memory.device.type != "cpu":
         return storage.__reduce__()  # type: ignore[no-untyped-call]
     return restore_storage, (memory, storage.dtype)
@@ -66,7 +68,7 @@ def _reduce_memory(memory: torch.UntypedStorage) -> Any:
 
 
 def restore_storage(memory: torch.UntypedStorage, dtype: torch.dtype) -> TypedStorage:
-    """Return what torch rebuilds a tensor of this type from."""
+    """Return the storage from which torch rebuilds a tensor of this type."""
     from torch.storage import TypedStorage
 
     return TypedStorage(  # type: ignore[no-untyped-call]
@@ -75,7 +77,7 @@ def restore_storage(memory: torch.UntypedStorage, dtype: torch.dtype) -> TypedSt
 
 
 def restore_memory(data: bytes) -> torch.UntypedStorage:
-    """Return memory of its own that holds these bytes."""
+    """Return new memory with these bytes."""
     import torch
 
     if not data:
@@ -84,7 +86,7 @@ def restore_memory(data: bytes) -> torch.UntypedStorage:
 
 
 def _home(function: Any) -> ModuleType | None:
-    """Return the module of the user's own that a function stands in."""
+    """Return the user's module that defines a function, or None."""
     while isinstance(function, functools.partial):
         function = function.func
     module = sys.modules.get(getattr(function, "__module__", None) or "")
@@ -94,12 +96,12 @@ def _home(function: Any) -> ModuleType | None:
 
 @contextmanager
 def _by_value(module: ModuleType | None) -> Iterator[None]:
-    """Have helpers that stand in the function's own module travel with it.
+    """Pickle the functions of the function's module by value.
 
-    The ranks can't import a test module, nor a notebook: it may not be on their path at all.
+    The ranks can't import a test module or a notebook, which may not be on their path.
     """
     known = module is None or module.__name__ in (
-        "__main__",  # always taken along
+        "__main__",  # always pickled by value
         *cloudpickle.list_registry_pickle_by_value(),
     )
     if not known:
@@ -113,13 +115,13 @@ def _by_value(module: ModuleType | None) -> Iterator[None]:
 
 @contextmanager
 def _quick_finder() -> Iterator[None]:
-    """Have cloudpickle go through sys.modules once for a function, not each time it is pickled.
+    """Make cloudpickle search sys.modules once per function, not each time it is pickled.
 
-    It looks for submodules that the function uses, among the thousands that torch has.
+    It looks for submodules that the function uses, among the thousands of torch.
     """
     library = cloudpickle.cloudpickle
     slow: Finder | None = getattr(library, "_find_imported_submodules", None)
-    if slow is None:  # another release, with another way
+    if slow is None:  # this release works differently
         yield
         return
     library._find_imported_submodules = functools.partial(_find_once, slow)
@@ -138,4 +140,4 @@ def _find_once(slow: Finder, code: CodeType, values: Iterable[Any]) -> list[Modu
 def _find(
     slow: Finder, code: CodeType, modules: tuple[ModuleType, ...], _count: int
 ) -> list[ModuleType]:
-    return slow(code, modules)  # asked anew when more has been imported
+    return slow(code, modules)  # the number of modules is part of the cache key

@@ -1,4 +1,4 @@
-"""Pure: which files are the user's own, and how a line of one is named."""
+"""Pure: tell which files are the user's, and name a line in a file."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 _FOLDERS = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 _FOLDERS.add(str(Path(__file__).parent.parent))  # gradsync itself
 LIBRARIES = tuple(folder + os.sep for folder in sorted(_FOLDERS))
-PACKAGES = ("site-packages", "dist-packages")  # of whichever environment
+PACKAGES = ("site-packages", "dist-packages")  # of any environment
 
 
-@functools.lru_cache(maxsize=4096)  # asked for every frame of every collective
+@functools.lru_cache(maxsize=4096)  # called for every frame of every collective
 def is_users(filename: str, roots: tuple[str, ...]) -> bool:
-    """Tell whether a file is the user's own: under `roots`, or, without roots, in no library."""
+    """Tell whether a file is the user's: under `roots`, or, without roots, not in a library."""
     if roots:
         return any(filename == root or filename.startswith(root + os.sep) for root in roots)
     if filename.startswith(("<frozen", "<__array", *LIBRARIES)):

@@ -1,4 +1,4 @@
-"""Untrusted side: tells the trusted side what this rank enters, waits for and leaves."""
+"""Untrusted side: report which collectives this rank enters, waits for and leaves."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from gradsync.ranks import events, wire
 from gradsync.ranks.standoff import LOOSE_OPS
 from gradsync.records import Collective, Event, EventKind
 
-# Threads that PyTorch, multiprocessing and a rank itself keep: they never enter a collective.
+# Threads of PyTorch, multiprocessing and the rank itself, which never enter a collective.
 BYSTANDERS = ("torch.utils.data", "multiprocessing", "gradsync.ranks")
-MANY = events.MAX_BATCH // 2  # reports that wait for the next one
+MANY = events.MAX_BATCH // 2  # events that may wait to be sent with the next one
 
 
 class Recorder:
     """Sends this rank's events, each collective's before it starts.
 
-    The first of its kind starts when the trusted side says go. The next ones start at once: a
-    training loop makes the same calls thousands of times, and each question costs it two switches
-    of processes. Should ranks differ in one of those, its events are on their way and tell it.
+    The first collective of a kind starts when the trusted side permits it. Later ones start at
+    once: a training loop makes the same calls thousands of times, and each question costs two
+    context switches. If the ranks then differ, the events that were sent show it.
 
-    What the trusted side needs at once, it is told at once: that a collective is entered, or that
-    a thread waits. That one is left goes along with the next report, since the trusted side knows
-    that it can be left as soon as all ranks are in it.
+    Entering a collective and waiting are reported immediately. Leaving one is reported with the
+    next event, since the trusted side knows that it completes once all ranks have entered it.
     """
 
     def __init__(self, channel: socket.socket, rank: int, began: float) -> None:
@@ -38,16 +37,16 @@ class Recorder:
         self._calls = 0
         self._writer = events.Writer()
         self._backlog: list[list[Any]] = []
-        self._waits: dict[int, int] = {}  # thread, or below 0 one to come -> the call it waits for
-        self._known: set[tuple[Any, ...]] = set()  # kinds that have been let go
-        self._urgent: set[int] = set()  # calls that may be left while some rank has yet to come
-        self._asleep: set[int] = set()  # threads that can't act before another one has ended
+        self._waits: dict[int, int] = {}  # thread (negative: a future one) -> the call it waits for
+        self._known: set[tuple[Any, ...]] = set()  # kinds of which one was permitted to start
+        self._urgent: set[int] = set()  # calls that may complete before all ranks have arrived
+        self._asleep: set[int] = set()  # threads that can't act until another one ends
         self._lock = threading.Lock()
 
     def enter(self, collective: Collective, *, waits: bool) -> int:
         """Report the collective, block until it may start, and return its number on this rank.
 
-        With `waits` the thread does nothing more until it is complete.
+        With `waits`, the thread blocks until the collective is complete.
         """
         with self._lock:
             call = self._calls
@@ -66,8 +65,8 @@ class Recorder:
         return call
 
     def await_go(self) -> None:
-        """Block until the trusted side lets this rank go on."""
-        if not self._channel.recv(1):  # it is gone: nobody listens
+        """Block until the trusted side lets this rank continue."""
+        if not self._channel.recv(1):  # the trusted side has ended
             os._exit(1)
 
     def wait(self, call: int) -> None:
@@ -85,15 +84,15 @@ class Recorder:
             self._flush()
 
     def expect(self, call: int) -> None:
-        """Report that a thread will come and act when the call is complete."""
+        """Report that a new thread will act when the call is complete."""
         with self._lock:
             self._waits[-1 - call] = call
             self._add("wait", call, thread=-1 - call)
 
     def leave(self, call: int, *, at_once: bool = False, touched: bool = False) -> None:
-        """Report that the call is complete; `at_once` where it need not be, as after an error.
+        """Report that the call is over; `at_once` if it may not be complete, as after an error.
 
-        It was `touched` if this rank changed what it had put in before it knew.
+        `touched` means that this rank changed the input before it knew that the call was complete.
         """
         with self._lock:
             self._waits = {thread: c for thread, c in self._waits.items() if c != call}
@@ -104,22 +103,22 @@ class Recorder:
 
     @contextmanager
     def asleep(self) -> Iterator[None]:
-        """Mark this thread as one that waits for another of this process."""
+        """Mark this thread as waiting for another thread of this process."""
         thread = threading.get_ident()
-        self._tell_waits(self._asleep.add, thread)
+        self._report_waits(self._asleep.add, thread)
         try:
             yield
         finally:
-            self._tell_waits(self._asleep.discard, thread)
+            self._report_waits(self._asleep.discard, thread)
 
     def say(self, *parts: bytes) -> None:
-        """Send a frame that is no event."""
+        """Send a frame other than an event."""
         with self._lock:
             self._flush()
             for part in parts:
                 self._channel.sendall(part)
 
-    def _tell_waits(self, change: Any, thread: int) -> None:
+    def _report_waits(self, change: Any, thread: int) -> None:
         with self._lock:
             change(thread)
             for waiting, call in self._waits.items():
@@ -159,7 +158,7 @@ class Recorder:
             self._backlog.clear()
 
     def _others(self, thread: int) -> int:
-        """Count the threads besides this one that could still enter a collective."""
+        """Count the other threads that could still enter a collective."""
         to_come = sum(other < 0 and other != thread for other in self._waits)
         here = sum(
             self._could_act(other) for other in threading.enumerate() if other.ident != thread
@@ -167,12 +166,12 @@ class Recorder:
         return to_come + here
 
     def _could_act(self, thread: threading.Thread) -> bool:
-        target = getattr(thread, "_target", None)  # what it runs, while it runs
+        target = getattr(thread, "_target", None)  # the function that it is running
         module = str(getattr(target, "__module__", ""))
         return thread.ident not in self._asleep and not module.startswith(BYSTANDERS)
 
 
 def _kind(call: Collective) -> tuple[Any, ...]:
-    """Return all in which it must agree with the other ranks' calls."""
+    """Return all properties in which it must agree with the other ranks' calls."""
     place = (call.op, call.group, call.root, call.peer, call.tag)
     return (*place, call.shapes, call.dtype, call.reduce)

@@ -1,4 +1,4 @@
-"""Untrusted side: what all wrappers of this process need to report what they see."""
+"""Untrusted side: the state that all wrappers of this process share."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gradsync.records import Collective
 
 
 class Watch:
-    """What the wrappers of one process share; until it begins they let everything pass."""
+    """The shared state of the wrappers of one process; they do nothing before `begin`."""
 
     recorder: Recorder
     handles: Handles
     world_size = 0
 
     def begin(self, recorder: Recorder, world_size: int, roots: tuple[str, ...]) -> None:
-        """Report from now on; call it before a learner's module is imported."""
+        """Start to report; call this before a learner's module is imported."""
         self.recorder = recorder
         self.handles = Handles(recorder)
         self.world_size = world_size
@@ -32,7 +32,7 @@ class Watch:
         self._roots = roots
 
     def end(self) -> None:
-        """Report nothing more: the group is about to be replaced."""
+        """Stop reporting: the process group is about to be replaced."""
         self.world_size = 0
 
     @property
@@ -43,7 +43,7 @@ class Watch:
         return self.handles.calls_of(handle) if self.began else ()
 
     def sees(self) -> bool:
-        """Tell whether the default group is this run's world, its ranks numbered alike."""
+        """Tell whether the default group has the ranks of this run, with the same numbers."""
         return (
             self.began
             and dist.is_initialized()
@@ -52,7 +52,7 @@ class Watch:
         )
 
     def members(self, group: Any) -> tuple[int, ...] | None:
-        """Return the ranks of a group, in its order; None for one that can't be followed."""
+        """Return the ranks of a group, in its order, or None if they are unknown."""
         ranks = distributed_c10d._world.pg_group_ranks.get(group)
         return tuple(ranks) if ranks and self.sees() else None
 
@@ -73,7 +73,7 @@ class Watch:
 
     @contextmanager
     def blocking(self, collective: Collective) -> Iterator[None]:
-        """Report a call that returns when it is complete."""
+        """Report a collective that blocks until it is complete."""
         call = self.recorder.enter(collective, waits=True)
         try:
             yield

@@ -1,4 +1,4 @@
-"""`run_ranks`: a function on N ranks, from a script, a notebook or a test."""
+"""`run_ranks`: run a function on N ranks from a script, a notebook or a test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LauncherName = Literal["fork", "spawn", "sandbox"]
 
 
 class RankFailure(Exception):  # noqa: N818 - it is about a rank's failure, not an error of ours
-    """A run of ranks did not come to its end; `observation` has all that was seen of it."""
+    """A run of ranks failed; `observation` has all that was observed."""
 
     def __init__(self, observation: Observation) -> None:
         super().__init__(observation)
@@ -47,26 +47,26 @@ def run_ranks(
 ) -> Observation:
     """Run `function` on `world_size` ranks, each a process with a gloo group around it.
 
-    Its parameters are filled by name: `rank`, `world_size`, and whatever is given as `inputs`
-    (arrays, tensors, anything that cloudpickle takes). It may be a closure, a lambda or a
-    function from a notebook. What the ranks print appears here, a rank's name before each line.
-    Their temporary files go with them.
+    Its parameters are filled by name: `rank`, `world_size` and the `inputs` (arrays, tensors,
+    anything that cloudpickle can pickle). It may be a closure, a lambda or a function from a
+    notebook. The ranks' output is printed here, with the rank before each line. Their temporary
+    files are removed.
 
     Args:
-        function: what each rank runs; it returns numbers, strings, tensors, arrays, or lists,
-            tuples, sets and dicts of them.
+        function: the function that each rank runs; it returns numbers, strings, tensors, arrays,
+            or lists, tuples, sets and dicts of them.
         world_size: the number of ranks, 1 to 64.
-        timeout: seconds after which ranks that still run are ended; a deadlock is told at once.
+        timeout: seconds after which ranks that still run are ended; a deadlock is found at once.
         process_group: start the default group before the function is called.
         launcher: "fork" (Linux, fast), "spawn" (anywhere, slow) or "sandbox" (with bubblewrap).
-        casualties: ranks that may die or be late; the others go on, and no deadlock is proved.
+        casualties: ranks that may die or be late; the others continue, and no deadlock is proved.
         **inputs: the function's other arguments, the same for every rank.
 
     Returns:
-        What was observed; as a sequence, the ranks' return values: `run_ranks(f, 4)[2]`.
+        The observation; as a sequence, it has the ranks' return values: `run_ranks(f, 4)[2]`.
 
     Raises:
-        RankFailure: a rank raised, died, deadlocked or ran out of time; it says which and where.
+        RankFailure: a rank raised, died, deadlocked or timed out; the message says which and where.
         LauncherError: the ranks could not be started, or were lost.
     """
     task = Task(
@@ -94,13 +94,13 @@ def _print_output(observation: Observation) -> None:
 
 
 def get_launcher(name: LauncherName | None = None) -> Launcher:
-    """Return the launcher of that name, or the fastest that this system has."""
+    """Return the launcher with that name, or the fastest one of this system."""
     if name is None:
         name = "fork" if sys.platform == "linux" else "spawn"
     if name not in get_args(LauncherName):
         raise ValueError(f"launcher must be 'fork', 'spawn' or 'sandbox', got {name!r}")
     if name != "spawn" and sys.platform != "linux":
-        raise ValueError(f"the {name} launcher needs Linux: take launcher='spawn'")
+        raise ValueError(f"the {name} launcher needs Linux: use launcher='spawn'")
     return _launchers(name)
 
 

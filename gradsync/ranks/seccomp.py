@@ -1,10 +1,10 @@
-"""The kernel's calls that a rank in a sandbox can do without, and is refused.
+"""A seccomp filter that refuses system calls which a rank in a sandbox does not need.
 
-Some of them keep memory that belongs to no process, so that nobody could count it: files without
-a name, segments and queues of System V, shared memory that no page table has any more, sockets
-that hold megabytes each. Some reach into other processes, or use up what the kernel grants to all
-processes of a user together. A lease on a file holds up whoever opens it, outside of the sandbox
-too. The others are large and have had holes: a training never makes them.
+Some of these calls allocate memory that belongs to no process and so can't be counted: files
+without a name, System V segments and queues, unmapped shared memory, sockets with buffers of
+megabytes. Some access other processes, or use up what the kernel grants to a user's processes
+together. A file lease blocks anyone who opens the file, even outside the sandbox. The others are
+complex and have had vulnerabilities, and no training uses them.
 
 Sources: seccomp(2), bpf(2), fcntl(2), linux/filter.h, linux/seccomp.h, asm/unistd.h.
 """
@@ -19,19 +19,19 @@ import socket
 import struct
 from mmap import MAP_ANONYMOUS, MAP_SHARED
 
-LOAD, AND, RETURN = 0x20, 0x54, 0x06  # a word of the call; with a constant
-EQUAL, NOT_BELOW = 0x15, 0x35  # jump over as many, if it is, and if it is not
+LOAD, AND, RETURN = 0x20, 0x54, 0x06  # operations on a word of the call, and a constant
+EQUAL, NOT_BELOW = 0x15, 0x35  # each has two jumps: if it holds, and if not
 ALLOW, KILL, REFUSE = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EPERM
-IGNORE = 0x00050000  # nothing is done, and the call succeeds
-NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16  # where they lie in what is loaded from
-X32 = 0x40000000  # a second set of numbers for the calls of x86_64
-# Time limits count no time without a core: that a rank sees to it itself has no effect.
+IGNORE = 0x00050000  # does nothing, and the call succeeds
+NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16  # offsets in the data of a call
+X32 = 0x40000000  # a second set of call numbers on x86_64
+# Time without a core does not count towards time limits: a rank must not be able to cause it.
 IGNORED = {
     *("sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler", "setpriority")
 }
 FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
 
-# The architecture's mark, then its numbers of the calls.
+# Machine -> the kernel's id of its architecture, and its call numbers.
 MACHINES: dict[str, tuple[int, dict[str, int]]] = {
     "x86_64": (
         0xC000003E,
@@ -105,15 +105,15 @@ MACHINES: dict[str, tuple[int, dict[str, int]]] = {
 }
 
 
-@functools.cache  # every run's sandbox has the same
+@functools.cache  # the same for every sandbox
 def program(machine: str | None = None) -> bytes:
-    """Return the filter as the kernel reads it; where a machine's calls aren't known, all pass."""
+    """Return the filter for the kernel; on machines with unknown calls, it allows all."""
     mark, calls = MACHINES.get(machine or platform.machine(), (0, {}))
     return b"".join(struct.pack("=HBBI", *line) for line in _lines(mark, calls))
 
 
 def _lines(mark: int, calls: dict[str, int]) -> list[tuple[int, int, int, int]]:
-    """Return instructions: what they do, lines to skip if so, and if not, and with what number."""
+    """Return instructions: operation, lines to skip if true and if false, constant."""
     if not calls:
         return [(RETURN, 0, 0, ALLOW)]
     shared = MAP_SHARED | MAP_ANONYMOUS

@@ -1,6 +1,6 @@
-"""Trusted: the launcher for systems without a safe fork; every rank imports torch anew.
+"""Trusted: the launcher for systems without a safe fork; every rank imports torch itself.
 
-What a rank starts in a session of its own outlives it here: only the fork launcher inherits that.
+Processes that a rank starts in a new session outlive it: only the fork launcher can end those.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gradsync.ranks.patience import ran, starved
 
 class SpawnLauncher:
     def warm_up(self, also: Sequence[str] = ()) -> None:
-        """Do nothing: what a rank imports, it imports alone."""
+        """Do nothing: each rank imports its modules itself."""
 
     @contextmanager
     def crew(
@@ -65,7 +65,7 @@ class SpawnedCrew:
         return {rank: code for rank, code in codes.items() if code is not None}
 
     def excess(self) -> None:
-        """Return None: nobody counts."""
+        """Return None: this launcher has no limits."""
 
     def starved(self) -> float:
         return starved(process.pid for process in self.processes)
@@ -77,12 +77,14 @@ class SpawnedCrew:
         self.processes[rank].send_signal(signal.SIGUSR1)
 
     def end(self) -> None:
-        """Kill the ranks, and what they started in their own sessions."""
+        """Kill the ranks, and the processes in their sessions."""
         for process in self.processes:
             _end(process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError, PermissionError):  # the latter: macOS, all zombies
+    with suppress(
+        ProcessLookupError, PermissionError
+    ):  # PermissionError: macOS, if all are zombies
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,8 +1,8 @@
-"""torch's symbolic shapes, put off until a shape is symbolic.
+"""Defer torch's symbolic shapes until a shape is symbolic.
 
-A `backward` with a gradient that is given compares two shapes with a function of theirs, and so
-imports sympy, a fifth of what importing torch takes. The shapes are plain numbers where nothing is
-compiled.
+A `backward` that is given a gradient compares two shapes with a function of this module, and so
+imports sympy, which takes a fifth of the time of importing torch. Shapes are plain numbers unless
+something is compiled.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 from gradsync.ranks.deferral import Deferral
 
-PACKAGE = "torch.fx.experimental"  # which torch imports with itself
+PACKAGE = "torch.fx.experimental"  # torch imports this package itself
 NAME = f"{PACKAGE}.symbolic_shapes"
 
 
 def put_off() -> None:
-    """Keep symbolic shapes from being imported until one is needed, where torch is imported."""
+    """Defer symbolic shapes until one is needed, if torch is imported."""
     if NAME in sys.modules or PACKAGE not in sys.modules:
         return
     spec = PathFinder.find_spec(NAME, sys.modules[PACKAGE].__path__)

@@ -1,4 +1,4 @@
-"""Untrusted side: the tensors of a collective's call."""
+"""Untrusted side: find the tensors in the arguments of a collective."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of an argument, those in lists of lists too."""
+    """Yield the tensors of an argument, including those in nested lists."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -18,10 +18,10 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def with_own_versions(value: Any) -> Any:
-    """Return an argument with tensors of the same memory whose versions are counted apart.
+    """Return an argument with tensors that share memory but have separate version counters.
 
     A backend may change a tensor in place, as gloo does to turn a sum into a mean. That must not
-    look like a change that the rank made.
+    look like a change by the rank.
     """
     if isinstance(value, torch.Tensor):
         return value.data if _can_be_watched(value) else value
@@ -34,8 +34,8 @@ def versioned(tensors: Any, others: Any) -> list[torch.Tensor]:
     """Return the tensors whose version changes only if the rank itself changes them.
 
     Args:
-        tensors: the argument with what is put in; the backend got it `with_own_versions`.
-        others: all other arguments, with the tensors that the backend fills.
+        tensors: the input argument, which the backend gets `with_own_versions`.
+        others: all other arguments, with the tensors that the backend writes.
     """
     written = {other.untyped_storage().data_ptr() for other in tensors_in(others) if _has(other)}
     return [
@@ -48,19 +48,19 @@ def versioned(tensors: Any, others: Any) -> list[torch.Tensor]:
 
 
 def _can_be_watched(tensor: torch.Tensor) -> bool:
-    """Tell whether the backend can work on another tensor of the same memory.
+    """Tell whether the backend can be given another tensor with the same memory.
 
-    Autograd must see the original where it records the call: it warns, or refuses.
+    If autograd records the call, it must see the original tensor, for which it warns or raises.
     """
     recorded = tensor.requires_grad and torch.is_grad_enabled()
     return _has(tensor) and not tensor.is_inference() and not recorded
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:
-    """Tell whether all of a tensor's memory is its own: parts of one memory change together."""
+    """Tell whether a tensor uses all of its storage: views of one storage share a version."""
     return tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
 
 
 def _has(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor has memory of the usual kind."""
+    """Tell whether a tensor has ordinary dense memory."""
     return tensor.layout == torch.strided

@@ -1,7 +1,7 @@
-"""Values as frames carry them: plain data as JSON, tensors and arrays as raw bytes.
+"""Encode values for frames: plain data as JSON, tensors and arrays as raw bytes.
 
-`encode` runs on a rank, `decode` on the trusted side. Decoding knows a closed list of exact
-types and checks every shape against the bytes that came, so a value is safe to compare.
+`encode` runs on a rank, `decode` on the trusted side. Decoding accepts a closed list of exact
+types, and checks every shape against the bytes that arrived, so a value is safe to compare.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import torch
 
 MAX_DEPTH = 64
-MAX_ITEMS = 2**17  # of all containers: comparing them takes time that no limit of a run counts
+MAX_ITEMS = 2**17  # of all containers: comparing values is not covered by a time limit
 TOO_MANY = f"more than {MAX_ITEMS:,} items: return numbers as a tensor or an array"
-MAX_COLLISIONS = 64  # honest keys share a hash now and then; thousands that do are an attack
+MAX_COLLISIONS = 64  # ordinary keys rarely share a hash; thousands that do are an attack
 
 PLAIN = (type(None), bool, int, float, str)
 TENSOR_DTYPES = {
@@ -44,8 +44,8 @@ def encode(value: Any) -> tuple[Any, bytes]:
     """Return `value` as a JSON tree and the bytes of its tensors.
 
     Raises:
-        TypeError: it holds something that is not plain data, or too many items; the message says
-            where.
+        TypeError: it contains something that is not plain data, or too many items; the message
+            names the place.
     """
     blobs = _Blobs()
     tree = _encode(value, blobs, "the returned value", MAX_DEPTH)
@@ -53,7 +53,7 @@ def encode(value: Any) -> tuple[Any, bytes]:
 
 
 class _Blobs(list[bytes]):
-    """The bytes of tensors, and how many items the containers have by now."""
+    """The bytes of tensors, and the number of items in containers so far."""
 
     items = 0
 
@@ -76,7 +76,7 @@ def _encode(value: Any, blobs: _Blobs, path: str, depth: int) -> Any:
                 f"{path} is nested too deeply: a rank can return at most {MAX_DEPTH} levels"
             )
         return _encode_container(value, blobs, path, depth - 1)
-    for plain in PLAIN[1:]:  # a subclass travels as what it is underneath
+    for plain in PLAIN[1:]:  # a subclass is sent as its base type
         if isinstance(value, plain):
             return plain(value)
     raise TypeError(
@@ -114,7 +114,7 @@ def _encode_tensor(tensor: torch.Tensor, blobs: _Blobs, path: str) -> Any:
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in TENSOR_DTYPES or tensor.layout != torch.strided:
         raise TypeError(f"{path} is a {tensor.layout} tensor of {dtype}, which a rank can't return")
-    # A copy: a tensor of one element is contiguous whatever its stride, and has no bytes to view.
+    # A copy: a one-element tensor counts as contiguous whatever its stride, and view() then fails.
     dense = tensor.cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     blobs.append(dense.reshape(-1).view(torch.uint8).numpy().tobytes())
     return {"tensor": dtype, "shape": list(tensor.shape)}
@@ -132,10 +132,10 @@ def _encode_array(array: np.ndarray[Any, Any], blobs: _Blobs, path: str, *, scal
 
 
 def decode(tree: Any, body: bytes) -> Any:
-    """Return the value that `encode` gave as `tree` and `body`.
+    """Return the value that `encode` turned into `tree` and `body`.
 
     Raises:
-        WireError: it is not what `encode` writes.
+        WireError: it is not an output of `encode`.
     """
     reader = _Reader(memoryview(body))
     value = _decode(tree, reader, MAX_DEPTH)
@@ -191,13 +191,13 @@ def _decode_container(kind: str, content: list[Any], reader: _Reader, depth: int
         if kind in ("set", "frozenset"):
             _refuse_collisions(items)
         return CONTAINERS[kind](items)
-    except (KeyError, TypeError, ValueError):  # no such kind, no pair, an unhashable key
+    except (KeyError, TypeError, ValueError):  # an unknown kind, not a pair, an unhashable key
         raise WireError("its answer is not plain data") from None
 
 
 def _refuse_collisions(keys: Iterable[Any]) -> None:
     """Refuse keys made to have the same hash: a dict of them would take hours to build."""
-    seen = Counter(str(hash(key)) for key in keys)  # the hash of a text can't be foreseen
+    seen = Counter(str(hash(key)) for key in keys)  # the hash of a string can't be predicted
     if seen and max(seen.values()) > MAX_COLLISIONS:
         raise WireError("its answer contains keys with colliding hashes")
 
@@ -215,7 +215,7 @@ def _decode_tensor(dtype: Any, shape: list[int], reader: _Reader) -> torch.Tenso
         if not data:
             return torch.empty(shape, dtype=kind)
         return torch.frombuffer(data, dtype=kind).reshape(shape)
-    except RuntimeError:  # sides that overflow, one of them 0
+    except RuntimeError:  # sides that overflow, one of which is 0
         raise WireError("its answer contains a tensor with an impossible shape") from None
 
 
@@ -228,7 +228,7 @@ def _decode_array(dtype: Any, shape: list[int], reader: _Reader) -> np.ndarray[A
         _check_bools(data)
     try:
         return np.frombuffer(data, dtype=kind).reshape(shape)
-    except ValueError:  # more sides than NumPy has, or sides that overflow, one of them 0
+    except ValueError:  # too many sides for NumPy, or sides that overflow, one of which is 0
         raise WireError("its answer contains an array with an impossible shape") from None
 
 

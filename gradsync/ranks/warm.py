@@ -1,15 +1,15 @@
-"""The warm process: imports torch once, runs nothing, and forks the ranks of every run.
+"""The warm process: imports torch once, and forks the ranks of every run.
 
-Trusted: it never runs a line of a learner's, only its children do. It talks with `ForkLauncher`
-over one socket, a JSON message a packet, and ends with it. As the subreaper of all it started it
-inherits what a rank leaves behind, daemons too, and ends that with the run.
+Trusted: a learner's code runs only in its children. It exchanges messages with `ForkLauncher` over
+one socket, one JSON message per packet, and ends with it. It is the subreaper of all its
+descendants, so it inherits the processes that a rank leaves behind, and ends them with the run.
 """
 
 from __future__ import annotations
 
 import gc
 
-gc.disable()  # until all is imported: none of it is garbage, and to look for some takes long
+gc.disable()  # until all is imported: searching for garbage takes long, and there is none
 
 import ctypes
 import importlib
@@ -35,7 +35,7 @@ from gradsync.ranks.late import LateImports
 from gradsync.ranks.patience import Helpers, ran, starved
 from gradsync.ranks.sandbox import Sandbox
 
-# What ranks use is imported here, so that every fork has it at once.
+# Modules that ranks use, imported here so that every fork has them.
 WANTED_SOON = (
     "gradsync.ranks.pickles",
     "numpy.random",
@@ -43,21 +43,21 @@ WANTED_SOON = (
     "torch.profiler._cupti_monitor",
     "torch.utils.data",
 )
-# torch.manual_seed formats the stack of each call, and reads the lines of these for that.
+# torch.manual_seed formats the stack of each call, for which it reads the source of these.
 READ_SOON = ("torch.random", "torch.cuda", "torch.cuda.random", "torch.xpu", "torch.xpu.random")
-LOOK_SECONDS = 0.05  # between two looks at what the ranks in a sandbox take
+LOOK_SECONDS = 0.05  # between two checks of the limits of ranks in a sandbox
 PR_SET_CHILD_SUBREAPER = 36
-PACK_AFTER = 10  # runs: fewer would not save what it takes
+PACK_AFTER = 10  # runs; for fewer it is not worth the time
 
 
 def start(descriptor: int, sandboxed: int) -> NoReturn:
-    """Serve the launcher at the other end of this socket for as long as it is there."""
+    """Serve the launcher at the other end of this socket until it ends."""
     if sandboxed:
-        namespaces.mount_proc()  # bubblewrap's has parts covered, and lets nobody mount one in it
+        namespaces.mount_proc()  # bubblewrap's /proc prevents mounting another
     dynamo.put_off()
     symbolic.put_off()
     _import_what_ranks_use()
-    gc.freeze()  # the pages of all that is imported stay shared with every rank
+    gc.freeze()  # keeps the pages of all modules shared with every rank
     gc.enable()
     worker.keep_memory()
     WarmProcess(socket.socket(fileno=descriptor)).serve()
@@ -74,9 +74,9 @@ class WarmProcess:
         self._sandbox: Sandbox | None = None
         self._helpers = Helpers()
         self._group = group
-        self._twins: set[int] = set()  # warm processes like this one, which end by themselves
-        self._guests: set[int] = set()  # those of them that may outlive this one
-        self._looked = 0.0  # at what the ranks in it take
+        self._twins: set[int] = set()  # warm processes like this one, which end on their own
+        self._guests: set[int] = set()  # twins that may outlive this process
+        self._looked = 0.0  # when the limits were last checked
         self._runs = 0
 
     def serve(self) -> None:
@@ -135,7 +135,7 @@ class WarmProcess:
         self._send(joined=self._group is not None)
 
     def _twin(self, fds: list[int], outlives: bool, group: dict[str, str] | None) -> None:
-        """Fork a process that serves the other end of this socket as this one does its own."""
+        """Fork a second warm process, which serves the other end of this socket."""
         [descriptor] = fds
         pid = os.fork()
         if pid == 0:
@@ -153,7 +153,7 @@ class WarmProcess:
         self._send(ended=True)
 
     def _import(self, name: str) -> None:
-        with suppress(ImportError):  # ranks then have it for themselves, or lack it
+        with suppress(ImportError):  # ranks then import it themselves, or fail to
             importlib.import_module(name)
             gc.freeze()
 
@@ -172,7 +172,7 @@ class WarmProcess:
             os.close(fd)
 
     def _kill(self, rank: int) -> None:
-        """End one rank, and what it started in its own session; the others go on."""
+        """End one rank, and the processes in its session; the other ranks continue."""
         for pid in [pid for pid, its_rank in self._ranks.items() if its_rank == rank]:
             with suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
@@ -211,7 +211,7 @@ class WarmProcess:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.setsid()
-            if self._sandbox:  # which ends with us
+            if self._sandbox:  # it ends with this process
                 self._sandbox.enter()
             else:
                 namespaces.end_with(parent)
@@ -220,23 +220,23 @@ class WarmProcess:
                 os.dup2(output, standard)
             for entry in list(Path("/proc/self/fd").iterdir()):
                 if int(entry.name) > 2 and int(entry.name) not in (channel, stacks):
-                    with suppress(OSError):  # the listing's own descriptor
+                    with suppress(OSError):  # the descriptor of the listing itself
                         os.close(int(entry.name))
-            telling, showing = socket.socket(fileno=channel), socket.socket(fileno=stacks)
-            worker.main(telling, showing, before_leaving=self._late.tell)
-        except BaseException:  # noqa: BLE001 - whatever it is, a rank must not become a second server
+            channel_end, stacks_end = socket.socket(fileno=channel), socket.socket(fileno=stacks)
+            worker.main(channel_end, stacks_end, before_leaving=self._late.tell)
+        except BaseException:  # noqa: BLE001 - after any error, a rank must not become a second server
             traceback.print_exc()
         finally:
             os._exit(1)
 
     def _look_at(self, sandbox: Sandbox) -> None:
-        """End ranks that take too much."""
+        """End the ranks if they exceed a limit."""
         self._looked = time.monotonic()
         members = sandbox.members()
         self._helpers.look(members - self._ranks.keys())
         had_enough = not sandbox.runs_low
         excess = sandbox.excess(members)
-        if sandbox.runs_low and had_enough:  # soon there may be nobody to ask any more
+        if sandbox.runs_low and had_enough:  # soon the ranks may be killed
             for rank in list(self._ranks.values()):
                 self._stacks(rank)
         if excess:
@@ -258,7 +258,7 @@ class WarmProcess:
                 self._send(rank=rank, exit_code=os.waitstatus_to_exitcode(status))
 
     def _end_all(self) -> None:
-        """Kill and reap every descendant: whatever loses its parent becomes a child of ours."""
+        """Kill and reap all descendants: orphans become children of this process."""
         self._ranks.clear()
         while children := _children() - self._twins - self._guests:
             for pid in children:
@@ -269,16 +269,16 @@ class WarmProcess:
                     os.waitpid(pid, 0)
 
     def _end_twins(self) -> None:
-        """Wait until they have ended: whoever had them has."""
+        """Wait until the twins have ended; the processes that adopted them have ended already."""
         while self._twins:
             os.waitpid(self._twins.pop(), 0)
 
     def _catch_up(self) -> None:
-        """Have for all ranks to come what those of this run imported each for itself."""
+        """Import, for all later ranks, what the ranks of this run imported themselves."""
         if self._late.catch_up():
             dynamo.forget()
             gc.freeze()
-        self._late = LateImports()  # those of the next run learn nothing from this one's
+        self._late = LateImports()  # ranks of the next run must not read reports of this run
 
     def _send(self, **message: Any) -> None:
         self._control.send(json.dumps(message).encode())
@@ -286,7 +286,9 @@ class WarmProcess:
 
 def _import_what_ranks_use() -> None:
     for name in WANTED_SOON:
-        with suppress(ImportError):  # some are private parts of torch, which another may not have
+        with suppress(
+            ImportError
+        ):  # some are private modules, which other versions of torch may lack
             importlib.import_module(name)
     watch.install()
     for name in READ_SOON:

@@ -1,9 +1,9 @@
 """Untrusted side: report every collective of this rank to the trusted side, before it starts.
 
-Every function of `torch.distributed`, whatever it is called through (a name imported early, an
-object collective, a hook, a helper thread), ends in a method of `ProcessGroup`, and every wait in
-`Work.wait`. Those are wrapped, nothing above them. Functional collectives, and so DTensor's, are
-led there too, and those of DistributedDataParallel, which C++ starts.
+Every function of `torch.distributed` ends in a method of `ProcessGroup`, however it is called (by a
+name imported early, in an object collective, from a hook or a helper thread), and every wait ends
+in `Work.wait`. Only these methods are wrapped. Functional collectives (and with them DTensor's) and
+those of DistributedDataParallel start in C++, and are redirected to these methods.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gradsync.ranks.handles import is_done
 from gradsync.ranks.reporting import Watch
 from gradsync.ranks.tensors import versioned, with_own_versions
 
-# ProcessGroup's method -> (the name in torch.distributed, which argument holds what a rank puts in)
+# ProcessGroup's method -> (the name in torch.distributed, the position of the input tensors)
 COLLECTIVES: dict[str, tuple[str, int | None]] = {
     "allreduce": ("all_reduce", 0),
     "allreduce_coalesced": ("all_reduce_coalesced", 0),
@@ -49,26 +49,26 @@ COLLECTIVES: dict[str, tuple[str, int | None]] = {
     "recv": ("recv", 0),
     "recv_anysource": ("recv", 0),
 }
-BLOCKS = {"monitored_barrier"}  # in the call itself: it returns no handle to wait for
+BLOCKS = {"monitored_barrier"}  # the call itself blocks, and returns no handle
 REDUCTIONS = {
     getattr(dist.ReduceOp, name): name
     for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 }
 
 
-@functools.cache  # once in a process: ranks that are forked have it from the start
+@functools.cache  # once per process; forked ranks inherit it
 def install() -> Watch:
-    """Wrap the methods."""
+    """Wrap the methods, and return the object that all wrappers share."""
     watch = Watch()
     functional.install()
     for name, (op, position) in COLLECTIVES.items():
-        if hasattr(dist.ProcessGroup, name):  # an older or newer torch has another set of methods
+        if hasattr(dist.ProcessGroup, name):  # other versions of torch have other methods
             _wrap_collective(watch, name, op, position)
-    for owner in (dist.Work, torch._C.Future, torch._C):  # the last is what torch.jit.wait calls
+    for owner in (dist.Work, torch._C.Future, torch._C):  # torch.jit.wait calls the last one
         _wrap_wait(watch, owner)
     _wrap_look(watch, dist.Work, "is_completed", bool)
     _wrap_look(watch, torch._C.Future, "done", bool)
-    _wrap_look(watch, dist.Work, "result", _always)  # these two raise while it is under way
+    _wrap_look(watch, dist.Work, "result", _always)  # these two raise while the call is incomplete
     _wrap_look(watch, torch._C.Future, "value", _always)
     _wrap_future(watch)
     _wrap_collection(watch)
@@ -110,7 +110,7 @@ def _wrap_collective(watch: Watch, name: str, op: str, position: int | None) -> 
 
 
 def _details(op: str, members: tuple[int, ...], args: tuple[Any, ...]) -> dict[str, Any]:
-    """Return what else must agree: the root, the reduction, the peer and tag."""
+    """Return further arguments that must agree: root, reduction, peer and tag."""
     details: dict[str, Any] = {}
     if op in ("send", "recv"):
         if len(args) == 3:
@@ -138,7 +138,7 @@ def _wrap_wait(watch: Watch, owner: Any) -> None:
         try:
             result = original(handle, *args, **kwargs)
         except BaseException as error:
-            if isinstance(error, Exception) and not is_done(handle):  # its time was up
+            if isinstance(error, Exception) and not is_done(handle):  # it timed out
                 watch.recorder.go_on(calls[-1])
             else:
                 watch.handles.done(calls, at_once=True)
@@ -150,7 +150,7 @@ def _wrap_wait(watch: Watch, owner: Any) -> None:
 
 
 def _wrap_look(watch: Watch, owner: Any, name: str, shows_end: Callable[[Any], bool]) -> None:
-    """Wrap a method that blocks for nothing, and whose answer may show that a call is complete."""
+    """Wrap a method that does not block, and whose result may show that a call is complete."""
     original = getattr(owner, name)
 
     def wrapper(handle: Any) -> Any:
@@ -180,7 +180,7 @@ def _wrap_future(watch: Watch) -> None:
 
 
 def _wrap_collection(watch: Watch) -> None:
-    """Wrap what `torch.futures.collect_all` and `wait_all` call."""
+    """Wrap the function that `torch.futures.collect_all` and `wait_all` call."""
     original = torch._C._collect_all
 
     def wrapper(futures: Any) -> Any:
@@ -208,7 +208,7 @@ def _wrap_callback(watch: Watch, name: str) -> None:
 
 
 def _wrap_join(watch: Watch) -> None:
-    """Wrap `Thread.join`: whoever is in there can't enter a collective before the other ends."""
+    """Wrap `Thread.join`: a thread in it can't enter a collective until the other thread ends."""
     original = threading.Thread.join
 
     def join(thread: threading.Thread, timeout: float | None = None) -> None:

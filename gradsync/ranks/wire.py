@@ -1,8 +1,8 @@
 """Frames between the trusted side and a rank: a JSON header, then raw bytes.
 
-A frame is `header length, body length` (two 32-bit big-endian integers), the header as JSON
-with its `kind`, and the body. Nothing that comes back from a rank is ever unpickled, and a
-frame over the limits ends the conversation before it is read into memory.
+A frame consists of the lengths of header and body (two 32-bit big-endian integers), the header as
+JSON with its `kind`, and the body. Data from a rank is never unpickled. A frame over the limits is
+refused before it is read into memory.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 
 PREFIX = struct.Struct("!II")
 MAX_HEADER = 16 * 2**20  # bytes
-MAX_ANSWER = 256 * 2**20  # bytes of tensors that come back from a rank
-MAX_TASK = 2**31  # bytes of the function and its inputs, which the trusted side sends itself
-GO = b"+"  # the one word that the trusted side says after the task: your collective may start
+MAX_ANSWER = 256 * 2**20  # bytes of tensors in a rank's answer
+MAX_TASK = 2**31  # bytes of the function and its inputs, which the trusted side sends
+GO = b"+"  # from the trusted side: the collective may start
 
 
 class WireError(Exception):
-    """The other side broke the protocol: what it sent can't be read as a frame."""
+    """The other side broke the protocol; the message continues a sentence: "it sent ..."."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def pack(
 
 
 def head(kind: str, header: dict[str, Any], size: int, limit: int = MAX_ANSWER) -> bytes:
-    """Return a frame's bytes up to its body of `size` bytes, which need not be copied then."""
+    """Return a frame's bytes before its body of `size` bytes, which is not copied."""
     data = json.dumps({**header, "kind": kind}).encode()
     if len(data) > MAX_HEADER or size > limit:
         raise WireError(
@@ -51,11 +51,11 @@ def head(kind: str, header: dict[str, Any], size: int, limit: int = MAX_ANSWER) 
 
 
 def receive(channel: socket.socket, begun: bytes = b"") -> Frame | None:
-    """Block for the next frame, on a rank; None when the trusted side has closed.
+    """Wait for the next frame, on a rank; return None if the trusted side has closed.
 
     Args:
-        channel: where it comes from.
-        begun: the frame's first bytes, where these have been read.
+        channel: the socket to read from.
+        begun: the frame's first bytes, if they have already been read.
     """
     rest = _receive_exactly(channel, PREFIX.size - len(begun))
     if rest is None:
@@ -68,7 +68,7 @@ def receive(channel: socket.socket, begun: bytes = b"") -> Frame | None:
 
 
 class Decoder:
-    """Turns the bytes of one channel, in whatever pieces they arrive, into frames."""
+    """Turns the bytes of one channel into frames, in whatever pieces they arrive."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -77,7 +77,7 @@ class Decoder:
         """Take more bytes and yield the frames they complete.
 
         Raises:
-            WireError: the bytes are no frame, or one over the limits.
+            WireError: the bytes are not a frame, or the frame is over the limits.
         """
         self._buffer += data
         while len(self._buffer) >= PREFIX.size:

@@ -30,17 +30,17 @@ from gradsync.ranks.places import PACKAGES
 from gradsync.ranks.recorder import Recorder
 from gradsync.ranks.store import start_group
 
-MAX_TMPDIR = 70  # characters: the names of multiprocessing's sockets, 32 longer, have a limit
-STACK = 8 * 2**20  # bytes, as Linux has it
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-# The folder that gradsync was imported from. Unless it is one of installed packages it is a copy of
-# the course, and a submission's imports must not find what else lies there.
+MAX_TMPDIR = 70  # characters; multiprocessing's socket names are 32 longer, and limited
+STACK = 8 * 2**20  # bytes, the default of Linux
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
+# The folder that gradsync was imported from. Unless it has installed packages, it is a copy of the
+# course, and a submission must not import other files from it.
 HOME = Path(__file__).parents[2]
-PARENT_SECONDS = 1.0  # between two looks at whether the parent still lives
+PARENT_SECONDS = 1.0  # between two checks that the parent is still alive
 
 
 def start(channel: int, stacks: int) -> NoReturn:
-    """Be a rank in a process of its own, whose parent may be killed and can't end it then."""
+    """Run a rank in a new process; it ends itself if its parent is killed."""
     threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
     keep_memory()
     dynamo.put_off()
@@ -53,10 +53,10 @@ def main(
     stacks: socket.socket,
     before_leaving: Callable[[], None] = lambda: None,
 ) -> NoReturn:
-    """Run the one task that comes over `channel`, or the cells of a notebook; end this process.
+    """Run the task received over `channel`, or the cells of a notebook, and end this process.
 
-    A gloo group's destructor can hang or abort, now and then, so no rank ever returns into the
-    interpreter's own shutdown: it leaves at once when its answer is on its way.
+    The destructor of a gloo group sometimes hangs or aborts. So a rank never reaches the
+    interpreter's shutdown: it exits as soon as its answer is sent.
     """
     place = _receive(channel).header
     faulthandler.enable(stacks.fileno(), all_threads=False)
@@ -68,7 +68,7 @@ def main(
     process = os.getpid()
     recorder = Recorder(channel, place["rank"], place["began"])
     head, body = _outcome(channel, place, recorder)
-    if os.getpid() != process:  # a child that the function forked and let return
+    if os.getpid() != process:  # a child that the function forked, and that returned
         os._exit(0)
     before_leaving()
     for stream in (sys.stdout, sys.stderr):
@@ -82,7 +82,7 @@ def main(
 
 def _receive(channel: socket.socket) -> wire.Frame:
     frame = wire.receive(channel)
-    if frame is None:  # the trusted side is gone: nobody listens
+    if frame is None:  # the trusted side has ended
         os._exit(1)
     return frame
 
@@ -90,7 +90,7 @@ def _receive(channel: socket.socket) -> wire.Frame:
 def _outcome(
     channel: socket.socket, place: dict[str, Any], recorder: Recorder
 ) -> tuple[bytes, bytes]:
-    """Return the frame, its head and its body, that tells how the function ended."""
+    """Return the head and the body of the frame that reports how the function ended."""
     try:
         tree, body = values.encode(_run(channel, place, recorder))
         head = {"value": tree, "nonce": place["nonce"]}
@@ -118,47 +118,51 @@ def _run(channel: socket.socket, place: dict[str, Any], recorder: Recorder) -> A
 
 
 def _settle(place: dict[str, Any]) -> None:
-    """Make this process what a rank started by hand would be, whatever it was forked from."""
+    """Set up this process like a rank that was started by hand."""
     if place["environ"] is not None:
         _be_in(place["environ"])
     os.environ.setdefault("HOME", place["directory"])
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     if len(place["directory"]) <= MAX_TMPDIR:
-        os.environ["TMPDIR"] = place["directory"]  # what a rank leaves there goes with the run
+        os.environ["TMPDIR"] = place[
+            "directory"
+        ]  # files that a rank leaves there are removed with the run
         tempfile.tempdir = None
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # nor does it leave a core
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no core dumps
     _limit_stack()
     os.chdir(place["cwd"])
     left_out = [*place["path"], *([] if HOME.name in PACKAGES else [str(HOME)])]
     sys.path[:] = place["path"] + [p for p in sys.path if p not in left_out]
     torch.set_num_threads(1)
-    torch.default_generator.manual_seed(place["seed"])  # those of GPUs are when one is first used
+    torch.default_generator.manual_seed(
+        place["seed"]
+    )  # generators of GPUs are seeded when one is first used
     random.seed(place["seed"])
     np.random.seed(place["seed"])
 
 
 def _limit_stack() -> None:
-    """End a recursion in C where it ends on most machines: without a limit it takes all memory."""
+    """Limit the stack: without a limit, a recursion in C takes all memory."""
     soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
     if soft == resource.RLIM_INFINITY or soft > STACK:
         resource.setrlimit(resource.RLIMIT_STACK, (STACK, hard))
 
 
 def _be_in(environ: dict[str, str]) -> None:
-    """Have these environment variables, and no others."""
+    """Set these environment variables, and remove all others."""
     for name in os.environ.keys() - environ.keys():
         del os.environ[name]
     for name, value in environ.items():
-        if os.environ.get(name) != value:  # each that is set takes new memory
+        if os.environ.get(name) != value:  # setting a variable allocates memory
             os.environ[name] = value
 
 
 def keep_memory() -> None:
-    """Have glibc reuse the memory of large tensors: else each training step maps it anew."""
+    """Make glibc reuse the memory of large tensors instead of mapping it in each training step."""
     with suppress(AttributeError):  # another C library
         libc = ctypes.CDLL(None)
         libc.mallopt(M_TRIM_THRESHOLD, 2**30)
-        libc.mallopt(M_MMAP_THRESHOLD, 2**25)  # the most that it takes
+        libc.mallopt(M_MMAP_THRESHOLD, 2**25)  # the largest value allowed
 
 
 def _arguments(
@@ -168,10 +172,10 @@ def _arguments(
     modules: dict[str, Path],
     inputs: dict[str, Any],
 ) -> dict[str, Any]:
-    """Fill the function's parameters by name; a learner's file is imported when it is asked for."""
+    """Fill the function's parameters by name; import a learner's file if one is needed."""
     try:
         wanted = set(inspect.signature(function).parameters)
-    except ValueError:  # a builtin that does not tell
+    except ValueError:  # a builtin without a signature
         wanted = set()
     known: dict[str, Any] = {"rank": rank, "world_size": world_size}
     given = {name: value for name, value in known.items() if name in wanted}
