@@ -12,12 +12,12 @@ from gradsync.diagnose.samplers import (
     BAD_ARGUMENTS,
     epoch_ignored,
     few_samples,
+    order_depends_on_world_size,
     other_seed_by_default,
     process_has_a_say,
     random_state_touched,
     refused_wrongly,
     seed_ignored,
-    world_size_has_a_say,
 )
 from gradsync.probes.sampling import (
     be_another_process,
@@ -197,9 +197,9 @@ def test_an_error_on_good_arguments_is_raised():
 
 
 def test_an_order_that_depends_on_the_number_of_ranks_is_reported():
-    assert world_size_has_a_say({3: [1, 0, 2], 2: [1, 0, 2]}, GUIDE) is None
+    assert order_depends_on_world_size({3: [1, 0, 2], 2: [1, 0, 2]}, GUIDE) is None
 
-    found = world_size_has_a_say({3: [1, 0, 2], 2: [2, 0, 1]}, GUIDE)
+    found = order_depends_on_world_size({3: [1, 0, 2], 2: [2, 0, 1]}, GUIDE)
 
     assert found.code == "shuffle-differs-across-ranks"
     assert "the order is 1, 0, 2 on 3 ranks and 2, 0, 1 on 2 ranks" in found.explanation
