@@ -1,4 +1,4 @@
-"""Mistakes with checkpoints, known by what was done to files and by what a load leaves."""
+"""Mistakes with checkpoints, recognised by changes of files and by the state after a load."""
 
 import pytest
 
@@ -23,7 +23,7 @@ GUIDE = "Checkpoints"
 
 
 def told(**values):
-    """Return two ranks that tell the same, of a load with nothing wrong but `values`."""
+    """Return the same values of two ranks after a load that is right apart from `values`."""
     fine = {"loaded": [1.0], "after": [2.0], "trainable": [True, False], "kind": None}
     return Observation(2, ({**fine, **values},) * 2, (), ("", ""), 0.1)
 

@@ -1,4 +1,4 @@
-"""Mistakes in setting up a group, known by where a rank went."""
+"""Mistakes in setting up a process group, recognised by how the run ends."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ LINE = "template_trainer.py:114"
 
 
 def seen(status, calls, answered=(), detail=None):
-    """A run that failed; `calls` are what the ranks entered and did not leave, in turn."""
+    """Return a failed run; `calls` are what the ranks entered and did not leave, in order."""
     events = tuple(
         Event(rank, "enter", 0, 0.0, 0, collective=Collective(op, "0", (0, 1), where=where))
         for rank, op, where in calls

@@ -1,4 +1,4 @@
-"""Mistakes with the two loaders, known by whose samples they give and how many."""
+"""Mistakes with the two loaders, recognised by the samples that they yield."""
 
 import pytest
 

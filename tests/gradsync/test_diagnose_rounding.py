@@ -1,4 +1,4 @@
-"""Values that a coarser dtype has rounded, told from values that are wrong."""
+"""Values that were rounded to a coarser dtype, as opposed to other wrong values."""
 
 import numpy as np
 import pytest

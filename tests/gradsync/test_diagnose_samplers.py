@@ -1,4 +1,4 @@
-"""What is wrong with a sampler's epochs, seeds, random states and refusals."""
+"""Mistakes of a sampler: its epochs, seeds, random states and refusals."""
 
 import builtins
 import random
@@ -32,7 +32,7 @@ GUIDE = "Data distribution"
 
 
 class Fickle:
-    """A sampler of five samples, whose order depends on the epoch in one way or another."""
+    """A sampler of five samples with any order that depends on the epoch."""
 
     def __init__(self, order_of, epoch=0):
         self.order_of, self.epoch = order_of, epoch
@@ -59,7 +59,7 @@ def counted_once_set():
 
 
 class Shared(Fickle):
-    """Samplers that have one epoch between them."""
+    """Samplers that share one epoch."""
 
     def __init__(self):
         super().__init__(rotated)
@@ -71,7 +71,7 @@ class Shared(Fickle):
 
 
 class Exhausted(Fickle):
-    """A sampler that has one pass an epoch."""
+    """A sampler that allows only one pass in each epoch."""
 
     def set_epoch(self, epoch):
         super().set_epoch(epoch)
@@ -136,7 +136,7 @@ def drawing():
     yield from range(3)
 
 
-def drawing_and_putting_back_at_the_end():
+def drawing_and_restoring_at_the_end():
     before = random.getstate()
     yield from drawing()
     random.setstate(before)
@@ -146,7 +146,7 @@ def drawing_and_putting_back_at_the_end():
     ("indices", "said"),
     [
         (drawing, "A pass changes the global random state of random"),
-        (drawing_and_putting_back_at_the_end, "state of random is changed during a pass"),
+        (drawing_and_restoring_at_the_end, "state of random is changed during a pass"),
     ],
 )
 def test_the_library_whose_random_state_changes_is_named(indices, said):

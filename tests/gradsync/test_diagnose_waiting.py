@@ -1,4 +1,4 @@
-"""From the handles that ranks waited for, and the meetings they came to, to the mistake."""
+"""Mistakes in waiting for collectives, recognised by the events of a run."""
 
 import pytest
 

@@ -101,7 +101,7 @@ def test_the_group_has_every_rank(ranks, world_size):
     check(
         {value[3] for value in seen} == {"device"},
         "wrong-signature",
-        f"setup_distributed returns a {seen[0][3]}. It must return a torch.device.",
+        f"setup_distributed returns an object of type {seen[0][3]}. It must return a torch.device.",
         ranks=every,
         guide=GUIDE,
     )
