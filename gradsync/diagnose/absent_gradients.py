@@ -77,8 +77,8 @@ def _skipped(seen: Observation, without: Sequence[int], name: str) -> bool:
     having = [collective for rank, collective in last.items() if rank not in without]
     if not having or not all(_may_be_on(collective, name) for collective in having):
         return False
-    told = seen.failure.diagnosis if seen.failure else None
-    if told and told.code == "deadlock-rank-missing" and set(told.ranks) == set(without):
+    known = seen.failure.diagnosis if seen.failure else None
+    if known and known.code == "deadlock-rank-missing" and set(known.ranks) == set(without):
         return True
     brought = {last[rank].shapes for rank in without if rank in last}
     wanted = {collective.shapes for collective in having}

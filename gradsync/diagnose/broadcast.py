@@ -21,7 +21,7 @@ def broadcast_mistakes(before: Sequence[State], src: int, buffers: Sequence[str]
     """Return the rules, given each rank's tensors before the call and the names of the buffers."""
     return [
         wrong_source(before, src),
-        another_mixed_in(before, src),
+        other_ranks_mixed_in(before, src),
         sent_as_float32,
         buffers_left_out(buffers),
         models_differ,
@@ -51,7 +51,7 @@ def wrong_source(before: Sequence[State], src: int) -> Rule:
     return rule
 
 
-def another_mixed_in(before: Sequence[State], src: int) -> Rule:
+def other_ranks_mixed_in(before: Sequence[State], src: int) -> Rule:
     """Recognise a NaN of another rank in the source's own model: something was summed."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:

@@ -36,7 +36,7 @@ def writes_too(guide: str) -> Rule:
     return rule
 
 
-def written_beside(names: Sequence[Sequence[str]], guide: str) -> Diagnosis | None:
+def other_ranks_write(names: Sequence[Sequence[str]], guide: str) -> Diagnosis | None:
     """Judge the names of the files that each rank created in the folder of the checkpoint."""
     wrong = [rank for rank, made in enumerate(names) if rank != 0 and made]
     if not wrong:
@@ -49,7 +49,7 @@ def written_beside(names: Sequence[Sequence[str]], guide: str) -> Diagnosis | No
     return Diagnosis("every-rank-writes", tuple(wrong), text, guide=guide)
 
 
-def former_file_stays(replaced: bool, guide: str) -> Diagnosis | None:
+def former_file_not_replaced(replaced: bool, guide: str) -> Diagnosis | None:
     """Judge whether a save of another state replaced the file at the same path."""
     if replaced:
         return None
@@ -61,7 +61,7 @@ def former_file_stays(replaced: bool, guide: str) -> Diagnosis | None:
     return Diagnosis("state-lost", (0,), text, guide=guide)
 
 
-def not_there(found: Sequence[bool], guide: str) -> Diagnosis | None:
+def file_missing(found: Sequence[bool], guide: str) -> Diagnosis | None:
     """Judge whether each rank found a file at the path when save_checkpoint returned."""
     absent = tuple(rank for rank, is_there in enumerate(found) if not is_there)
     if not absent:
@@ -107,7 +107,7 @@ def former_file_seen(contents: Sequence[Sequence[bytes]], guide: str) -> Diagnos
     return Diagnosis("others-do-not-wait", tuple(early), text, guide=guide)
 
 
-def former_file_away(harm: Sequence[str], guide: str) -> Diagnosis | None:
+def former_file_harmed(harm: Sequence[str], guide: str) -> Diagnosis | None:
     """Judge what a save did to the former file before the new one was in its place.
 
     Args:
@@ -125,7 +125,7 @@ def former_file_away(harm: Sequence[str], guide: str) -> Diagnosis | None:
     return Diagnosis("not-atomic", (0,), text, guide=guide)
 
 
-def brought_from_elsewhere(brought: bool, guide: str) -> Diagnosis | None:
+def written_in_another_folder(brought: bool, guide: str) -> Diagnosis | None:
     """Judge whether the new file was written in another folder and then moved to its path."""
     if not brought:
         return None
@@ -138,7 +138,7 @@ def brought_from_elsewhere(brought: bool, guide: str) -> Diagnosis | None:
     return Diagnosis("not-atomic", (0,), text, guide=guide)
 
 
-def stumbles_over_the_rest(again: str | None, renewed: bool, guide: str) -> Diagnosis | None:
+def next_save_fails(again: str | None, renewed: bool, guide: str) -> Diagnosis | None:
     """Judge the save after an interrupted one: the error it raised, whether the file is new."""
     if again is None and renewed:
         return None
@@ -150,7 +150,7 @@ def stumbles_over_the_rest(again: str | None, renewed: bool, guide: str) -> Diag
     return Diagnosis("not-atomic", (0,), text, guide=guide)
 
 
-def read_by_nobody(refused: str | None, guide: str) -> Diagnosis | None:
+def unsafe_content(refused: str | None, guide: str) -> Diagnosis | None:
     """Judge the class for which torch refuses to load what was saved, if there is one."""
     if refused is None:
         return None
@@ -158,7 +158,7 @@ def read_by_nobody(refused: str | None, guide: str) -> Diagnosis | None:
     return Diagnosis("unsafe-load", (0,), text, guide=guide)
 
 
-def more_than_values(guide: str) -> Rule:
+def unsafe_file_refused(guide: str) -> Rule:
     """Return the rule for a load that torch rightly refused because of what the file contains."""
 
     def rule(seen: Observation, _expected: Any) -> Diagnosis | None:
@@ -193,7 +193,7 @@ def _content(refused: str | None) -> str:
     )
 
 
-def set_free(trainable: Sequence[bool], guide: str) -> Rule:
+def trainable_changed(trainable: Sequence[bool], guide: str) -> Rule:
     """Return the rule for a load that changes which parameters are `trainable`."""
 
     def rule(seen: Observation, _expected: Any) -> Diagnosis | None:
@@ -207,7 +207,7 @@ def set_free(trainable: Sequence[bool], guide: str) -> Rule:
     return rule
 
 
-def no_whole_number(guide: str) -> Rule:
+def epoch_not_an_int(guide: str) -> Rule:
     """Return the rule for an epoch that is not an int but of another `kind`."""
 
     def rule(seen: Observation, _expected: Any) -> Diagnosis | None:
@@ -221,7 +221,7 @@ def no_whole_number(guide: str) -> Rule:
     return rule
 
 
-def goes_on_otherwise(after: Any, guide: str) -> Rule:
+def step_after_load_differs(after: Any, guide: str) -> Rule:
     """Return the rule for weights that an optimizer step after loading does not bring to `after`.
 
     Each rank reports the weights as `loaded`, and as they are `after` the step.

@@ -22,7 +22,7 @@ MEETING = "init_process_group"  # its name in a rank's events
 TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
 
 
-def text_for_a_number(given: str, answer: Sequence[Any] | None) -> Diagnosis | None:
+def string_for_a_number(given: str, answer: Sequence[Any] | None) -> Diagnosis | None:
     """Judge the fields of a RankInfo, if there is one: all but the master's address are ints."""
     names = ("rank", "world_size", "local_rank", "master_addr", "master_port")
     texts = {
@@ -34,8 +34,8 @@ def text_for_a_number(given: str, answer: Sequence[Any] | None) -> Diagnosis | N
         return None
     name, value = next(iter(texts.items()))
     text = (
-        f"With {given}, read_rank_info gives the {name} {value!r}, a str. It must be an int. The "
-        "values of environment variables are always strings, so convert them."
+        f"With {given}, read_rank_info returns the {name} {value!r} as a str. It must be an int. "
+        "The values of environment variables are always strings, so convert them."
     )
     return Diagnosis("wrong-signature", (), text, guide=GUIDE)
 
@@ -76,7 +76,7 @@ def address_taken(seen: Observation, _expected: Any) -> Diagnosis | None:
     return _found("wrong-master", seen, text)
 
 
-def never_met(seen: Observation, _expected: Any) -> Diagnosis | None:
+def never_connected(seen: Observation, _expected: Any) -> Diagnosis | None:
     """Recognise ranks that wait for each other until the time limit or their own timeout."""
     failure = seen.failure
     if failure is None or seen.answered:
@@ -95,7 +95,7 @@ def never_met(seen: Observation, _expected: Any) -> Diagnosis | None:
     return Diagnosis("wrong-master", tuple(range(seen.world_size)), text, known.where, GUIDE)
 
 
-def left_alone(seen: Observation, _expected: Any) -> Diagnosis | None:
+def left_waiting(seen: Observation, _expected: Any) -> Diagnosis | None:
     """Recognise ranks that wait in setup_distributed for ranks that have returned from it."""
     failure = seen.failure
     if failure is None or failure.status not in ("deadlock", "timeout"):
@@ -117,7 +117,7 @@ def left_alone(seen: Observation, _expected: Any) -> Diagnosis | None:
     return Diagnosis("deadlock-rank-missing", tuple(gone), text, where, GUIDE)
 
 
-def met_elsewhere(addresses: Sequence[Sequence[str]], wanted: str) -> Diagnosis | None:
+def wrong_address(addresses: Sequence[Sequence[str]], wanted: str) -> Diagnosis | None:
     """Judge the addresses to which each rank connected at the master's port."""
     wrong = [rank for rank, found in enumerate(addresses) if set(found) - {wanted}]
     if not wrong:
@@ -148,6 +148,6 @@ def _found(code: str, seen: Observation, text: str, guide: str = GUIDE) -> Diagn
     if seen.failure is None:
         return None
     known = seen.failure.diagnosis
-    at = f", at {known.where}" if known.where else ""
+    at = f" at {known.where}" if known.where else ""
     said = f"{full_stop(text)} It raised {seen.failure.exception}{at}."
     return Diagnosis(code, known.ranks, said, known.where, guide)

@@ -31,7 +31,9 @@ def other_dataset(train: Shares, val: Shares, first_val: int) -> Diagnosis | Non
     return None
 
 
-def share_of_another(case: str, given: int, own: int, other: int, rank: int) -> Diagnosis | None:
+def share_of_other_dataset(
+    case: str, given: int, own: int, other: int, rank: int
+) -> Diagnosis | None:
     """Judge whether a loader yields as many samples as the rank's share of the other dataset."""
     if given == own or given != other:
         return None
@@ -42,7 +44,7 @@ def share_of_another(case: str, given: int, own: int, other: int, rank: int) -> 
     return _found("samples-missing", [rank], text)
 
 
-def past_the_end(seen: Observation, _expected: Any) -> Diagnosis | None:
+def index_past_the_end(seen: Observation, _expected: Any) -> Diagnosis | None:
     """Recognise an index past a dataset's end that no line of the user's code asks for."""
     failure = seen.failure
     if failure is None or failure.exception != "IndexError" or failure.diagnosis.where:
@@ -54,14 +56,14 @@ def past_the_end(seen: Observation, _expected: Any) -> Diagnosis | None:
     return _found("exception", failure.diagnosis.ranks, text)
 
 
-def environment_has_a_say(
-    plain: Sequence[Shares], told: Sequence[Shares], environ: str
+def shares_depend_on_environment(
+    plain: Sequence[Shares], changed: Sequence[Shares], environ: str
 ) -> Diagnosis | None:
     """Judge the ranks' shares, train and val, without and with environment variables.
 
     The variables give the same rank and world size to all ranks.
     """
-    for name, before, under in zip(("train", "val"), plain, told, strict=True):
+    for name, before, under in zip(("train", "val"), plain, changed, strict=True):
         if before == under:
             continue
         alike = all(share == under[0] for share in under)

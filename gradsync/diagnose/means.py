@@ -32,17 +32,17 @@ def other_means(
     """
     for epoch, wanted in enumerate(right):
         for name, values in wanted["samples"].items():
-            told = [value["history"][epoch][name] for value in seen]
-            if all(close(number, wanted[name]) for number in told):
+            reported = [value["history"][epoch][name] for value in seen]
+            if all(close(number, wanted[name]) for number in reported):
                 continue
             trains = name == "train_loss"
             known = (
                 _own_steps(values, len(seen)) if trains else _shared(values, len(seen), batch_size)
             )
             for means, code, what in known:
-                if close(told, list(means)):
+                if close(reported, list(means)):
                     heading = guide if trains else evaluation
-                    text = f"By rank, `{name}` of epoch {epoch} is {told}: {what}"
+                    text = f"By rank, `{name}` of epoch {epoch} is {reported}: {what}"
                     return Diagnosis(code, tuple(range(len(seen))), text, guide=heading)
     return None
 

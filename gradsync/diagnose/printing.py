@@ -23,20 +23,20 @@ def other_lines(seen: Run, errors: Sequence[str], epochs: int, guide: str) -> Di
         guide: the heading of GUIDELINES.md on the training.
     """
     histories = [value["history"][:epochs] for value in seen]  # any more are wrong
-    told = [
-        [line for line in text.splitlines() if _tells_of_an_epoch(line, rows)]
+    on_stderr = [
+        [line for line in text.splitlines() if _shows_an_epoch(line, rows)]
         for rows, text in zip(histories, errors, strict=True)
     ]
     printed = [value["lines"] for value in seen]
-    loud = [rank for rank in range(1, len(seen)) if printed[rank] or told[rank]]
-    if loud:
+    printing = [rank for rank in range(1, len(seen)) if printed[rank] or on_stderr[rank]]
+    if printing:
+        line = (printed[max(printing)] or on_stderr[max(printing)])[0]
         text = (
-            f"{ranks_text(loud).capitalize()} printed during training, for example "
-            f"{(printed[max(loud)] or told[max(loud)])[0]!r}. With hundreds of ranks, such output "
-            "is unreadable. Print only on rank 0."
+            f"{ranks_text(printing).capitalize()} printed during training, for example "
+            f"{line!r}. With hundreds of ranks, such output is unreadable. Print only on rank 0."
         )
-        return _found(text, guide, loud)
-    lines = len(printed[0] or told[0])
+        return _found(text, guide, printing)
+    lines = len(printed[0] or on_stderr[0])
     if lines < epochs:
         text = (
             f"Rank 0 printed {counted(lines, 'line')} during {counted(epochs, 'epoch')}. Print at "
@@ -46,7 +46,7 @@ def other_lines(seen: Run, errors: Sequence[str], epochs: int, guide: str) -> Di
     return None
 
 
-def _tells_of_an_epoch(line: str, history: Sequence[Row]) -> bool:
+def _shows_an_epoch(line: str, history: Sequence[Row]) -> bool:
     """Tell whether a line contains an epoch, or a number of the history, rounded as printed.
 
     torch's warnings contain neither.

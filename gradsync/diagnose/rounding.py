@@ -38,7 +38,7 @@ def rounded(what: str, guide: str) -> Rule:
     return rule
 
 
-def cut_short(function: str, guide: str) -> Rule:
+def rounded_loss(function: str, guide: str) -> Rule:
     """Return the rule for a mean loss that was rounded to a few digits, or to an integer."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:

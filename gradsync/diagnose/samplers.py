@@ -40,7 +40,9 @@ def process_has_a_say(seen: Sequence[Any], guide: str) -> Diagnosis | None:
     return _found("shuffle-differs-across-ranks", text, guide, differing)
 
 
-def world_size_has_a_say(orders: Mapping[int, Sequence[int]], guide: str) -> Diagnosis | None:
+def order_depends_on_world_size(
+    orders: Mapping[int, Sequence[int]], guide: str
+) -> Diagnosis | None:
     """Recognise a permutation that depends on the number of ranks.
 
     Args:

@@ -55,7 +55,7 @@ def _unwaited(
     return Diagnosis("no-rank-waits", ranks, told, first.where, guide)
 
 
-def raised_before_it_waited(rank: int, what: str, guide: str) -> Rule:
+def raised_before_waiting(rank: int, what: str, guide: str) -> Rule:
     """Return the rule for a rank that raised before it waited for a collective that it started.
 
     Use it only for a rank without data: any other may have raised for an unrelated reason.
@@ -144,7 +144,7 @@ def stepped_too_often(calls: Sequence[Sequence[Sequence[str]]], guide: str) -> R
     return rule
 
 
-def stayed_away_with_nan(rank: int, what: str, guide: str) -> Rule:
+def skipped_because_of_nan(rank: int, what: str, guide: str) -> Rule:
     """Return the rule for a rank that skipped a collective because only it had a NaN.
 
     Args:

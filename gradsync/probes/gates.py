@@ -28,8 +28,8 @@ def wait_for(gate: Path | str, rank: int) -> int | None:
     place = Path(f"{gate}-{rank}")
     until = time.monotonic() + COMING
     while time.monotonic() < until:
-        if place.exists() and (told := place.read_text()):
-            return int(told)
+        if place.exists() and (content := place.read_text()):
+            return int(content)
         time.sleep(STEP)
     return None
 

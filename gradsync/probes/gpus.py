@@ -107,8 +107,8 @@ def taken_among_gpus(trainer: ModuleType, *place: Any) -> dict[str, Any]:
     gpus, returned = Gpus(), None
     gpus.install()
     with contextlib.suppress(Exception, SystemExit):
-        anew = imported_anew(trainer)
-        device = anew.setup_distributed(anew.RankInfo(*place))
+        imported = imported_anew(trainer)
+        device = imported.setup_distributed(imported.RankInfo(*place))
         known = isinstance(device, (str, torch.device)) and not gpus.tried
         returned = [str(device)] if known else None
     if os.environ.get("CUDA_VISIBLE_DEVICES") != visible:

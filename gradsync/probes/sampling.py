@@ -87,8 +87,8 @@ def refusals(sampler_class: Callable[..., Any], cases: Sequence[Case]) -> list[A
     for _, samples, num_replicas, rank, shuffle in cases:
         call = partial(_go_through, sampler_class, samples, num_replicas, rank, shuffle=shuffle)
         error = raised(call)
-        told = [isinstance(error, ValueError), type(error).__name__, str(error)]
-        answers.append(told if error else None)
+        answer = [isinstance(error, ValueError), type(error).__name__, str(error)]
+        answers.append(answer if error else None)
     return answers
 
 

@@ -1,4 +1,4 @@
-"""Mistakes in broadcasting a model that the bits of what arrived show."""
+"""Mistakes in broadcasting a model that show only in the bits of the tensors."""
 
 import pytest
 import torch

@@ -1,21 +1,21 @@
-"""Mistakes with checkpoints, known by what was done to files and by what a load leaves."""
+"""Mistakes with checkpoints, recognised by changes of files and by the state after a load."""
 
 import pytest
 
 from gradsync.diagnose.checkpoints import (
-    brought_from_elsewhere,
-    former_file_away,
+    epoch_not_an_int,
+    file_missing,
+    former_file_harmed,
+    former_file_not_replaced,
     former_file_seen,
-    former_file_stays,
-    goes_on_otherwise,
-    more_than_values,
-    no_whole_number,
-    not_there,
-    read_by_nobody,
-    set_free,
-    stumbles_over_the_rest,
+    next_save_fails,
+    other_ranks_write,
+    step_after_load_differs,
     too_small,
-    written_beside,
+    trainable_changed,
+    unsafe_content,
+    unsafe_file_refused,
+    written_in_another_folder,
 )
 from gradsync.records import Diagnosis, Failure, Observation
 
@@ -23,46 +23,50 @@ GUIDE = "Checkpoints"
 
 
 def told(**values):
-    """Return two ranks that tell the same, of a load with nothing wrong but `values`."""
+    """Return the same values of two ranks after a load that is right apart from `values`."""
     fine = {"loaded": [1.0], "after": [2.0], "trainable": [True, False], "kind": None}
     return Observation(2, ({**fine, **values},) * 2, (), ("", ""), 0.1)
 
 
 def test_a_right_checkpoint_gets_no_diagnosis():
     seen = told()
-    rules = [set_free([True, False], GUIDE), no_whole_number(GUIDE), goes_on_otherwise([2], GUIDE)]
+    rules = [
+        trainable_changed([True, False], GUIDE),
+        epoch_not_an_int(GUIDE),
+        step_after_load_differs([2], GUIDE),
+    ]
 
     assert [rule(seen, None) for rule in rules] == [None] * 3
-    assert written_beside([["there.pt"], [], []], GUIDE) is None
-    assert former_file_away([], GUIDE) is None
-    assert brought_from_elsewhere(False, GUIDE) is None
-    assert former_file_stays(True, GUIDE) is None
-    assert stumbles_over_the_rest(None, renewed=True, guide=GUIDE) is None
+    assert other_ranks_write([["there.pt"], [], []], GUIDE) is None
+    assert former_file_harmed([], GUIDE) is None
+    assert written_in_another_folder(False, GUIDE) is None
+    assert former_file_not_replaced(True, GUIDE) is None
+    assert next_save_fails(None, renewed=True, guide=GUIDE) is None
 
 
 def test_files_of_other_ranks_are_named():
-    found = written_beside([["there.pt"], [], ["mark-2"]], GUIDE)
+    found = other_ranks_write([["there.pt"], [], ["mark-2"]], GUIDE)
 
     assert (found.code, found.ranks) == ("every-rank-writes", (2,))
     assert "Rank 2 created files beside the checkpoint: mark-2" in found.explanation
 
 
 def test_what_happened_to_the_former_file_is_reported():
-    found = former_file_away(["renamed", "emptied"], GUIDE)
+    found = former_file_harmed(["renamed", "emptied"], GUIDE)
 
     assert found.code == "not-atomic"
     assert "former checkpoint was renamed" in found.explanation
 
 
 def test_a_file_moved_from_another_folder_is_reported():
-    found = brought_from_elsewhere(True, GUIDE)
+    found = written_in_another_folder(True, GUIDE)
 
     assert (found.code, found.ranks) == ("not-atomic", (0,))
     assert "wrote the new file in another folder" in found.explanation
 
 
 def test_a_file_that_no_later_save_replaces_is_reported():
-    found = former_file_stays(False, GUIDE)
+    found = former_file_not_replaced(False, GUIDE)
 
     assert (found.code, found.ranks) == ("state-lost", (0,))
     assert "left the first file as it was" in found.explanation
@@ -73,20 +77,20 @@ def test_a_file_that_no_later_save_replaces_is_reported():
     [("OSError: no", True, "fails with OSError: no"), (None, False, "leaves the old file")],
 )
 def test_a_save_that_fails_after_a_crash_is_reported(again, renewed, said):
-    found = stumbles_over_the_rest(again, renewed, GUIDE)
+    found = next_save_fails(again, renewed, GUIDE)
 
     assert found.code == "not-atomic"
     assert said in found.explanation
 
 
 def test_changed_trainable_parameters_are_reported():
-    found = set_free([True, False], GUIDE)(told(trainable=[True, True]), None)
+    found = trainable_changed([True, False], GUIDE)(told(trainable=[True, True]), None)
 
     assert (found.code, found.ranks) == ("frozen-touched", (0, 1))
 
 
 def test_the_type_of_a_wrong_epoch_is_named():
-    found = no_whole_number(GUIDE)(told(kind="Tensor"), None)
+    found = epoch_not_an_int(GUIDE)(told(kind="Tensor"), None)
 
     assert found.code == "wrong-signature"
     assert "as a Tensor" in found.explanation
@@ -94,7 +98,7 @@ def test_the_type_of_a_wrong_epoch_is_named():
 
 @pytest.mark.parametrize(("after", "code"), [([1.0], "tensors-replaced"), ([1.5], "state-lost")])
 def test_a_step_after_loading_distinguishes_new_parameters_from_lost_state(after, code):
-    found = goes_on_otherwise([2.0], GUIDE)(told(after=after), None)
+    found = step_after_load_differs([2.0], GUIDE)(told(after=after), None)
 
     assert found.code == code
 
@@ -105,11 +109,11 @@ def test_a_file_with_more_than_values_is_reported_for_saving_and_loading():
 
     def found(detail):
         failure = Failure("error", Diagnosis("exception", (1,), "", None), "Any", detail)
-        return more_than_values(GUIDE)(
+        return unsafe_file_refused(GUIDE)(
             Observation(2, (None,) * 2, (), ("", ""), 0.1, failure), None
         )
 
-    for diagnosis in (found(said), read_by_nobody(refused, GUIDE)):
+    for diagnosis in (found(said), unsafe_content(refused, GUIDE)):
         assert diagnosis.code == "unsafe-load"
         assert f"an object of {refused}" in diagnosis.explanation
     newer = found("Weights only load failed. WeightsUnpickler error: Unsupported operand 149")
@@ -117,7 +121,7 @@ def test_a_file_with_more_than_values_is_reported_for_saving_and_loading():
     assert "`pickle_protocol`" in newer.explanation
     assert found("Weights only load failed. Invalid load key") is None
     assert found(None) is None
-    assert read_by_nobody(None, GUIDE) is None
+    assert unsafe_content(None, GUIDE) is None
 
 
 def test_ranks_that_still_find_the_former_file_did_not_wait():
@@ -129,8 +133,8 @@ def test_ranks_that_still_find_the_former_file_did_not_wait():
 
 
 def test_a_missing_file_on_rank_0_is_distinguished_from_not_waiting():
-    assert not_there([True, True], GUIDE) is None
-    late, nowhere = not_there([True, False, False], GUIDE), not_there([False, False], GUIDE)
+    assert file_missing([True, True], GUIDE) is None
+    late, nowhere = file_missing([True, False, False], GUIDE), file_missing([False, False], GUIDE)
 
     assert (late.code, late.ranks) == ("others-do-not-wait", (1, 2))
     assert (nowhere.code, nowhere.ranks) == ("state-lost", (0,))

@@ -1,4 +1,4 @@
-"""What is told of values that are wrong in no known way."""
+"""How values differ, where no rule recognises the mistake."""
 
 import numpy as np
 import pytest

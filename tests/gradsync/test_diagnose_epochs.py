@@ -1,4 +1,4 @@
-"""What is wrong with the samples that a training went over, by rank and epoch."""
+"""Mistakes in the samples that ranks train on, by rank and epoch."""
 
 import sys
 from types import SimpleNamespace

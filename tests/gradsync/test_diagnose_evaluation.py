@@ -1,4 +1,4 @@
-"""What is wrong with an evaluation, whatever the samples were."""
+"""Mistakes in an evaluation, whatever its samples are."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Mistakes in what a rank takes, and leaves, where there are GPUs."""
+"""Mistakes in the devices that a rank uses on a machine with GPUs."""
 
 from gradsync.diagnose.gpus import another_gpu, batch_not_moved, idle_gpus
 

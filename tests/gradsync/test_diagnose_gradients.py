@@ -1,4 +1,4 @@
-"""From the gradients that ranks ended with to the mistake they show."""
+"""Mistakes in averaging gradients, recognised by the ranks' gradients after the call."""
 
 import numpy as np
 import pytest
@@ -197,8 +197,8 @@ SKIPPED = none_gradient_skipped(WITHOUT, "bias")
     "biases",
     [
         [MEAN["bias"], None, None, MEAN["bias"]],
-        [2 * MEAN["bias"]] * 4,  # divided by the two that had one
-        [MEAN["bias"] + 1] * 4,  # the two that had none brought something
+        [2 * MEAN["bias"]] * 4,  # divided by the number of ranks that had one
+        [MEAN["bias"] + 1] * 4,  # the other two contributed values
         [np.full(3, np.nan)] * 4,
     ],
 )
@@ -215,7 +215,7 @@ def test_a_parameter_that_no_rank_averages_is_another_mistake():
 
 
 def deadlock(last):
-    """A run that stopped, where each rank entered one last collective, of that shape."""
+    """Return a deadlock in which these ranks entered a last collective with these shapes."""
     events = [
         Event(rank, "enter", 0, 0.0, 1, collective=Collective("all_reduce", "w", (), (shape,)))
         for rank, shape in last.items()

@@ -1,13 +1,13 @@
-"""Mistakes in setting up a group, known by where a rank went."""
+"""Mistakes in setting up a process group, recognised by how the run ends."""
 
 from dataclasses import replace
 
 from gradsync.diagnose.launching import (
-    left_alone,
-    met_elsewhere,
-    never_met,
+    left_waiting,
+    never_connected,
     none_started,
-    text_for_a_number,
+    string_for_a_number,
+    wrong_address,
 )
 from gradsync.records import Collective, Diagnosis, Event, Failure, Observation
 
@@ -15,7 +15,7 @@ LINE = "template_trainer.py:114"
 
 
 def seen(status, calls, answered=(), detail=None):
-    """A run that failed; `calls` are what the ranks entered and did not leave, in turn."""
+    """Return a failed run; `calls` are what the ranks entered and did not leave, in order."""
     events = tuple(
         Event(rank, "enter", 0, 0.0, 0, collective=Collective(op, "0", (0, 1), where=where))
         for rank, op, where in calls
@@ -28,56 +28,56 @@ MEETING = [(rank, "init_process_group", LINE) for rank in (0, 1)]
 
 
 def test_ranks_with_another_address_are_named():
-    found = met_elsewhere([[], ["10.0.0.2"], ["127.0.0.1"]], "10.0.0.2")
+    found = wrong_address([[], ["10.0.0.2"], ["127.0.0.1"]], "10.0.0.2")
 
     assert (found.code, found.ranks) == ("wrong-master", (2,))
     assert "rank 2 connected to 127.0.0.1" in found.explanation
 
 
 def test_connections_to_the_master_or_to_no_address_are_right():
-    assert met_elsewhere([[], ["10.0.0.2"], []], "10.0.0.2") is None
+    assert wrong_address([[], ["10.0.0.2"], []], "10.0.0.2") is None
 
 
 def test_ranks_that_never_connect_are_reported():
     for calls in (MEETING, []):
-        found = never_met(seen("timeout", calls), None)
+        found = never_connected(seen("timeout", calls), None)
         assert (found.code, found.ranks, found.where) == ("wrong-master", (0, 1), LINE)
         assert "can't find each other" in found.explanation
 
-    found = never_met(seen("error", MEETING, detail="1/2 clients joined."), None)
+    found = never_connected(seen("error", MEETING, detail="1/2 clients joined."), None)
     assert found.code == "wrong-master"
 
 
 def test_ranks_past_the_setup_did_connect():
     further = [*MEETING, (1, "barrier", LINE)]
 
-    assert never_met(seen("timeout", further), None) is None
-    assert never_met(seen("timeout", MEETING, answered=(1,)), None) is None
-    assert never_met(seen("error", MEETING, detail="no such thing"), None) is None
+    assert never_connected(seen("timeout", further), None) is None
+    assert never_connected(seen("timeout", MEETING, answered=(1,)), None) is None
+    assert never_connected(seen("error", MEETING, detail="no such thing"), None) is None
 
 
 def test_a_waiting_rank_is_reported_with_the_ranks_that_returned():
     beside = [(0, "barrier", LINE), (1, "all_reduce", None)]
 
     for run in (seen("deadlock", beside), seen("timeout", MEETING, answered=(1,))):
-        found = left_alone(run, None)
+        found = left_waiting(run, None)
         assert (found.code, found.ranks) == ("deadlock-rank-missing", (1,))
         assert f"Rank 0 waits in setup_distributed, at {LINE}" in found.explanation
 
 
 def test_ranks_that_are_all_inside_or_all_outside_are_not_reported():
-    assert left_alone(seen("timeout", MEETING), None) is None
-    assert left_alone(seen("deadlock", [(0, "barrier", None), (1, "send", None)]), None) is None
-    assert left_alone(seen("error", MEETING, answered=(1,)), None) is None
+    assert left_waiting(seen("timeout", MEETING), None) is None
+    assert left_waiting(seen("deadlock", [(0, "barrier", None), (1, "send", None)]), None) is None
+    assert left_waiting(seen("error", MEETING, answered=(1,)), None) is None
 
 
 def test_a_number_that_is_still_a_string_is_reported():
-    found = text_for_a_number("RANK=1", [1, 2, 0, "10.0.0.7", "29500"])
+    found = string_for_a_number("RANK=1", [1, 2, 0, "10.0.0.7", "29500"])
 
     assert found.code == "wrong-signature"
-    assert "the master_port '29500', a str" in found.explanation
-    assert text_for_a_number("RANK=1", [1, 2, 0, "10.0.0.7", 29500]) is None
-    assert text_for_a_number("RANK=1", None) is None
+    assert "the master_port '29500' as a str" in found.explanation
+    assert string_for_a_number("RANK=1", [1, 2, 0, "10.0.0.7", 29500]) is None
+    assert string_for_a_number("RANK=1", None) is None
 
 
 def test_a_setup_without_a_group_is_distinguished_from_an_early_collective():

@@ -1,12 +1,12 @@
-"""Mistakes with the two loaders, known by whose samples they give and how many."""
+"""Mistakes with the two loaders, recognised by the samples that they yield."""
 
 import pytest
 
 from gradsync.diagnose.loaders import (
-    environment_has_a_say,
+    index_past_the_end,
     other_dataset,
-    past_the_end,
-    share_of_another,
+    share_of_other_dataset,
+    shares_depend_on_environment,
 )
 from gradsync.records import Diagnosis, Failure, Observation
 
@@ -32,7 +32,7 @@ def test_each_loader_with_samples_of_its_own_dataset_is_right():
 
 
 def test_a_share_as_large_as_that_of_the_other_dataset_is_reported():
-    found = share_of_another("the train loader", 9, own=17, other=9, rank=2)
+    found = share_of_other_dataset("the train loader", 9, own=17, other=9, rank=2)
 
     assert (found.code, found.ranks) == ("samples-missing", (2,))
     assert "the train loader yields 9 samples" in found.explanation
@@ -40,7 +40,7 @@ def test_a_share_as_large_as_that_of_the_other_dataset_is_reported():
 
 @pytest.mark.parametrize("given", [17, 16, 50])
 def test_any_other_count_is_not_explained_by_the_other_dataset(given):
-    assert share_of_another("the train loader", given, own=17, other=9, rank=0) is None
+    assert share_of_other_dataset("the train loader", given, own=17, other=9, rank=0) is None
 
 
 def failed(exception, where=None):
@@ -50,21 +50,24 @@ def failed(exception, where=None):
 
 
 def test_an_index_past_the_end_is_explained():
-    found = past_the_end(failed("IndexError"), None)
+    found = index_past_the_end(failed("IndexError"), None)
 
     assert (found.code, found.ranks) == ("exception", (1,))
     assert "a sample past its end (index 31 is too large)" in found.explanation
 
 
 def test_index_errors_in_the_users_code_and_other_errors_are_kept():
-    assert past_the_end(failed("IndexError", "template_data_loader.py:130"), None) is None
-    assert past_the_end(failed("TypeError"), None) is None
+    assert index_past_the_end(failed("IndexError", "template_data_loader.py:130"), None) is None
+    assert index_past_the_end(failed("TypeError"), None) is None
 
 
 def test_shares_that_depend_on_the_environment_are_reported():
-    found = environment_has_a_say((TRAIN, VAL), ([[5], [5]], VAL), "RANK=2")
+    found = shares_depend_on_environment((TRAIN, VAL), ([[5], [5]], VAL), "RANK=2")
     assert (found.code, found.ranks) == ("same-shard-on-every-rank", (0, 1))
     assert "With RANK=2 in os.environ, rank 0's train loader yields 5" in found.explanation
 
-    assert environment_has_a_say((TRAIN, VAL), (TRAIN, [[1], [2]]), "").code == "samples-missing"
-    assert environment_has_a_say((TRAIN, VAL), (TRAIN, VAL), "RANK=2") is None
+    assert (
+        shares_depend_on_environment((TRAIN, VAL), (TRAIN, [[1], [2]]), "").code
+        == "samples-missing"
+    )
+    assert shares_depend_on_environment((TRAIN, VAL), (TRAIN, VAL), "RANK=2") is None

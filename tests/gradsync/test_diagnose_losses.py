@@ -1,4 +1,4 @@
-"""From the losses that ranks return after a step to the mistake that they show."""
+"""Mistakes in the loss of a step, recognised by the losses that the ranks return."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Numbers of a history that are means over other samples than all."""
+"""Numbers of a history that are means over only some samples."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,10 @@ import pytest
 from gradsync.diagnose.means import other_means
 
 VAL = np.array([1.0, 2.0, 4.0, 8.0, 3.0])
-STEPS = [np.array([1.0, 2.0, 5.0, 9.0]), np.array([4.0, 7.0])]  # of 2 ranks, one after the other
+STEPS = [
+    np.array([1.0, 2.0, 5.0, 9.0]),
+    np.array([4.0, 7.0]),
+]  # the samples of rank 0, then of rank 1
 RIGHT = {
     "val_loss": VAL.mean(),
     "train_loss": np.concatenate(STEPS).mean(),

@@ -1,4 +1,4 @@
-"""An order of calls that depends on names, told by ranks whose parameters are named otherwise."""
+"""An order of calls that depends on the parameters' names."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def found(observation):
 
 def test_ranks_that_agree_on_the_order_are_right():
     assert found(seen(WANTED, WANTED)) is None
-    assert found(seen([5.000001, 6.0], WANTED)) is None  # divided before it was summed up
+    assert found(seen([5.000001, 6.0], WANTED)) is None  # divided before the sum
 
 
 @pytest.mark.parametrize(

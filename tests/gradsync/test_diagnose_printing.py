@@ -1,4 +1,4 @@
-"""Who printed during a training, on stdout and on stderr."""
+"""Which ranks printed during a training, to stdout and to stderr."""
 
 import pytest
 

@@ -1,11 +1,11 @@
-"""Values that a coarser dtype has rounded, told from values that are wrong."""
+"""Values that were rounded to a coarser dtype, as opposed to other wrong values."""
 
 import numpy as np
 import pytest
 import torch
 
 from gradsync.diagnose import first_diagnosis
-from gradsync.diagnose.rounding import OF_FLOAT64, cut_short, rounded
+from gradsync.diagnose.rounding import OF_FLOAT64, rounded, rounded_loss
 from gradsync.diagnose.values import close
 from gradsync.records import Observation
 
@@ -52,6 +52,6 @@ def test_float64_is_finer_than_float32_and_coarser_than_its_own_roundings():
 def test_a_loss_with_few_digits_is_recognised(losses, known):
     seen = Observation(2, losses, (), (), 0.0)
 
-    diagnosis = first_diagnosis(seen, [2.28712345] * 2, [cut_short("train_step", "The step")])
+    diagnosis = first_diagnosis(seen, [2.28712345] * 2, [rounded_loss("train_step", "The step")])
 
     assert (diagnosis is not None) == known

@@ -1,4 +1,4 @@
-"""What is wrong with a sampler's epochs, seeds, random states and refusals."""
+"""Mistakes of a sampler: its epochs, seeds, random states and refusals."""
 
 import builtins
 import random
@@ -12,12 +12,12 @@ from gradsync.diagnose.samplers import (
     BAD_ARGUMENTS,
     epoch_ignored,
     few_samples,
+    order_depends_on_world_size,
     other_seed_by_default,
     process_has_a_say,
     random_state_touched,
     refused_wrongly,
     seed_ignored,
-    world_size_has_a_say,
 )
 from gradsync.probes.sampling import (
     be_another_process,
@@ -32,7 +32,7 @@ GUIDE = "Data distribution"
 
 
 class Fickle:
-    """A sampler of five samples, whose order depends on the epoch in one way or another."""
+    """A sampler of five samples with any order that depends on the epoch."""
 
     def __init__(self, order_of, epoch=0):
         self.order_of, self.epoch = order_of, epoch
@@ -59,7 +59,7 @@ def counted_once_set():
 
 
 class Shared(Fickle):
-    """Samplers that have one epoch between them."""
+    """Samplers that share one epoch."""
 
     def __init__(self):
         super().__init__(rotated)
@@ -71,7 +71,7 @@ class Shared(Fickle):
 
 
 class Exhausted(Fickle):
-    """A sampler that has one pass an epoch."""
+    """A sampler that allows only one pass in each epoch."""
 
     def set_epoch(self, epoch):
         super().set_epoch(epoch)
@@ -136,7 +136,7 @@ def drawing():
     yield from range(3)
 
 
-def drawing_and_putting_back_at_the_end():
+def drawing_and_restoring_at_the_end():
     before = random.getstate()
     yield from drawing()
     random.setstate(before)
@@ -146,7 +146,7 @@ def drawing_and_putting_back_at_the_end():
     ("indices", "said"),
     [
         (drawing, "A pass changes the global random state of random"),
-        (drawing_and_putting_back_at_the_end, "state of random is changed during a pass"),
+        (drawing_and_restoring_at_the_end, "state of random is changed during a pass"),
     ],
 )
 def test_the_library_whose_random_state_changes_is_named(indices, said):
@@ -197,9 +197,9 @@ def test_an_error_on_good_arguments_is_raised():
 
 
 def test_an_order_that_depends_on_the_number_of_ranks_is_reported():
-    assert world_size_has_a_say({3: [1, 0, 2], 2: [1, 0, 2]}, GUIDE) is None
+    assert order_depends_on_world_size({3: [1, 0, 2], 2: [1, 0, 2]}, GUIDE) is None
 
-    found = world_size_has_a_say({3: [1, 0, 2], 2: [2, 0, 1]}, GUIDE)
+    found = order_depends_on_world_size({3: [1, 0, 2], 2: [2, 0, 1]}, GUIDE)
 
     assert found.code == "shuffle-differs-across-ranks"
     assert "the order is 1, 0, 2 on 3 ranks and 2, 0, 1 on 2 ranks" in found.explanation

@@ -1,4 +1,4 @@
-"""From the ranks' shares of a dataset to the mistake they show."""
+"""Mistakes in the ranks' shares of a dataset."""
 
 import math
 
@@ -14,14 +14,14 @@ RANDOM = st.randoms(use_true_random=False)
 
 
 def padded_chunks(order, world_size):
-    """The contract, word by word: pad with the own beginning, take the r-th contiguous chunk."""
+    """Share out by the contract: pad with the order's beginning, take the r-th chunk."""
     size = math.ceil(len(order) / world_size)
     ring = list(order) * world_size * 2
     return [ring[rank * size : (rank + 1) * size] for rank in range(world_size)]
 
 
 def is_right(shares, num_samples, shuffle):
-    """Tell by brute force whether some order that is allowed gives just these shares."""
+    """Tell by brute force whether an allowed order gives exactly these shares."""
     order = [index for share in shares for index in share][:num_samples]
     allowed = sorted(order) == list(range(num_samples))
     return (
@@ -123,7 +123,7 @@ def test_each_mistake_without_shuffling_has_its_code(shares, num_samples, code):
 @pytest.mark.parametrize(
     "shares",
     [
-        [[3, 0, 1], [4, 0, 5]],  # two permutations: 2 is nobody's, 0 is both's
+        [[3, 0, 1], [4, 0, 5]],  # two permutations: 2 is in no share, 0 is in both
         [[2, 0, 1], [4, 3, 0]],  # cut first, then shuffled
     ],
 )

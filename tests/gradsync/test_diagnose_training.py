@@ -1,4 +1,4 @@
-"""What is wrong with a training, by its samples, weights, history and lines."""
+"""Mistakes in a training, recognised by its samples, weights, history and output."""
 
 from functools import partial
 
@@ -33,7 +33,7 @@ from gradsync.records import Observation
 GUIDE = "Training"
 RNG = np.random.default_rng(7)
 DATA = draw_samples(RNG, 8), draw_samples(RNG, 6)
-WHOLE = [range(8)]  # an epoch of one step
+WHOLE = [range(8)]  # one step in the epoch
 
 
 def all_of(dataset):
@@ -42,7 +42,7 @@ def all_of(dataset):
 
 
 def train(info, model, train_set, val_set, *, lr, epochs=1, momentum=0.0):
-    """Train in one process: a step an epoch, on all samples in their order."""
+    """Train in one process: one step in each epoch, on all samples in order."""
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
     inputs, targets = all_of(train_set)
     val_inputs, val_targets = all_of(val_set)
@@ -66,7 +66,7 @@ def seen_of(**options):
 
 
 def numbers_of(seen):
-    """Say what is wrong with the numbers of these epochs."""
+    """Return the diagnosis of the numbers of these epochs."""
     right = one_process(DATA, [WHOLE] * len(seen[0]["history"]), 0)
     headings = {"guide": GUIDE, "evaluation": "Val"}
     return other_numbers(seen, *right[1:], **headings)

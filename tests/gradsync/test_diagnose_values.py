@@ -1,4 +1,4 @@
-"""Values held against each other, and mistakes known by the value that they make."""
+"""Comparing values, and mistakes recognised by the values that they lead to."""
 
 import numpy as np
 import pytest

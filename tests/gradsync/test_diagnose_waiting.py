@@ -1,11 +1,11 @@
-"""From the handles that ranks waited for, and the meetings they came to, to the mistake."""
+"""Mistakes in waiting for collectives, recognised by the events of a run."""
 
 import pytest
 
 from gradsync.diagnose.waiting import (
     nobody_waited,
-    raised_before_it_waited,
-    stayed_away_with_nan,
+    raised_before_waiting,
+    skipped_because_of_nan,
     stepped_too_early,
 )
 from gradsync.records import Collective, Diagnosis, Event, Failure, Observation
@@ -80,7 +80,7 @@ def waits(rank=0, call=0):
 def test_an_exception_before_waiting_is_explained(events, ranks, known):
     failure = Failure("error", Diagnosis("exception", ranks, "Rank 0 raised ZeroDivisionError."))
 
-    diagnosis = raised_before_it_waited(0, "no sample", GUIDE)(observed(events, failure), None)
+    diagnosis = raised_before_waiting(0, "no sample", GUIDE)(observed(events, failure), None)
 
     assert (diagnosis is not None) == known
     if known:
@@ -95,7 +95,7 @@ def test_a_rank_that_skips_a_collective_because_of_nan_is_reported(came, missing
     failure = Failure("deadlock", Diagnosis("deadlock-rank-missing", missing, "rank 0 is missing"))
     seen = observed([started(call=call) for call in range(came)], failure)
 
-    diagnosis = stayed_away_with_nan(0, "a loss", GUIDE)(seen, None)
+    diagnosis = skipped_because_of_nan(0, "a loss", GUIDE)(seen, None)
 
     assert (diagnosis is not None) == known
     if known:

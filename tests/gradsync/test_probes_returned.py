@@ -1,4 +1,4 @@
-"""What a submission returns is used where it can be, and named by its type where it can't."""
+"""Values that a submission returns: usable ones are converted, others are named by type."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What probes see of files, connections and GPUs, on a rank of their own."""
+"""What the probes report of files, connections and GPUs on a rank."""
 
 import importlib
 import socket
@@ -15,7 +15,7 @@ from gradsync.ranks import run_ranks
 
 @pytest.fixture
 def on_a_rank(tmp_path, monkeypatch):
-    """Call it with a function for what a rank returns that runs it in a folder of its own."""
+    """Return a function that runs a probe on a rank, in an empty folder, and returns its value."""
     monkeypatch.chdir(tmp_path)
     return lambda probe: run_ranks(probe, 1, process_group=False)[0]
 
@@ -67,7 +67,7 @@ def test_a_connection_is_listed_for_the_side_that_opened_it(address):
             assert connected_to(port) == [address]
 
 
-GPU_SETUPS = {  # what a learner may write, and what comes of it
+GPU_SETUPS = {  # a learner's code -> [pinned, backends, returned]
     "return torch.device('cuda', torch.cuda.current_device())": [[], [], ["cuda:0"]],
     "torch.cuda.set_device(device=2); return torch.device('cuda')": [["cuda:2"], [], ["cuda"]],
     "torch.cuda.set_device('cuda:5'); torch.zeros(1, device='cuda')": [["cuda:5"], [], None],

@@ -5,20 +5,20 @@ from numbers import Integral
 from pathlib import Path
 
 from gradsync.diagnose.checkpoints import (
-    brought_from_elsewhere,
-    former_file_away,
+    epoch_not_an_int,
+    file_missing,
+    former_file_harmed,
+    former_file_not_replaced,
     former_file_seen,
-    former_file_stays,
-    goes_on_otherwise,
-    more_than_values,
-    no_whole_number,
-    not_there,
-    read_by_nobody,
-    set_free,
-    stumbles_over_the_rest,
+    next_save_fails,
+    other_ranks_write,
+    step_after_load_differs,
     too_small,
+    trainable_changed,
+    unsafe_content,
+    unsafe_file_refused,
     writes_too,
-    written_beside,
+    written_in_another_folder,
 )
 from gradsync.diagnose.launching import without_a_group
 from gradsync.diagnose.values import close
@@ -55,7 +55,7 @@ def test_only_rank_0_writes(ranks):
 
     seen = ranks(probe, 3, mistakes=[writes_too(GUIDE)])
 
-    hold(not_there([size >= 0 for size in seen], GUIDE))
+    hold(file_missing([size >= 0 for size in seen], GUIDE))
     hold(too_small(seen[0], 4 * 200 * 200, GUIDE))
 
 
@@ -90,11 +90,11 @@ def test_the_file_exists_on_every_rank_when_save_checkpoint_returns(ranks):
         "another rank wrote it. Only rank 0 may write.",
         guide=GUIDE,
     )
-    hold(not_there([value[1] for value in seen], GUIDE))
+    hold(file_missing([value[1] for value in seen], GUIDE))
     hold(former_file_seen([value[4] for value in seen], GUIDE))
     hold(too_small(len(seen[0][4][1]), 4 * 8 * 8, GUIDE))
-    hold(written_beside([value[2] for value in seen], GUIDE))
-    hold(read_by_nobody(seen[0][3], GUIDE))
+    hold(other_ranks_write([value[2] for value in seen], GUIDE))
+    hold(unsafe_content(seen[0][3], GUIDE))
 
 
 def probe_crashes(trainer):
@@ -128,12 +128,12 @@ def probe_crashes(trainer):
 @exercise("phase1/save_checkpoint", points=2)
 def test_a_crash_during_a_save_keeps_the_former_file(ranks):
     """If the disk is full in the middle of a save, the former checkpoint is still complete."""
-    [told] = ranks(probe_crashes, 1)
+    [outcome] = ranks(probe_crashes, 1)
 
-    hold(not_there([told is not None], GUIDE))
-    replaced, ended, same, harm, brought, again, renewed = told
+    hold(file_missing([outcome is not None], GUIDE))
+    replaced, ended, same, harm, brought, again, renewed = outcome
 
-    hold(former_file_stays(replaced, GUIDE))
+    hold(former_file_not_replaced(replaced, GUIDE))
     check(
         same,
         "not-atomic",
@@ -150,9 +150,9 @@ def test_a_crash_during_a_save_keeps_the_former_file(ranks):
         ranks=[0],
         guide=GUIDE,
     )
-    hold(former_file_away(harm, GUIDE))
-    hold(brought_from_elsewhere(brought, GUIDE))
-    hold(stumbles_over_the_rest(again, renewed, GUIDE))
+    hold(former_file_harmed(harm, GUIDE))
+    hold(written_in_another_folder(brought, GUIDE))
+    hold(next_save_fails(again, renewed, GUIDE))
 
 
 @exercise("phase1/load_checkpoint", points=1.5)
@@ -170,10 +170,10 @@ def test_loading_restores_everything_that_was_saved(ranks):
         more = {"loaded": state[0], "after": after, "trainable": trainable, "kind": kind}
         return [number(epoch), *state, more]
 
-    seen = ranks(probe, 2, mistakes=[more_than_values(GUIDE)])
+    seen = ranks(probe, 2, mistakes=[unsafe_file_refused(GUIDE)])
 
     extras = each(seen, lambda value: value[-1])
-    hold(no_whole_number(GUIDE)(extras, None))
+    hold(epoch_not_an_int(GUIDE)(extras, None))
     names = (
         "the epoch",
         "the model",
@@ -192,7 +192,7 @@ def test_loading_restores_everything_that_was_saved(ranks):
             ranks=wrong,
             guide=GUIDE,
         )
-    for rule in (set_free(trainable, GUIDE), goes_on_otherwise(after, GUIDE)):
+    for rule in (trainable_changed(trainable, GUIDE), step_after_load_differs(after, GUIDE)):
         hold(rule(extras, None))
 
 
@@ -242,7 +242,7 @@ def test_loading_works_on_a_single_rank(ranks, rng):
         "without a process group and without the other ranks.",
         GUIDE,
     )
-    held = more_than_values(GUIDE)
+    held = unsafe_file_refused(GUIDE)
     alone = ranks(read, 1, process_group=False, mistakes=[no_group, held], content=content)
     beside = ranks(read, 2, content=content)
 
@@ -269,7 +269,7 @@ def test_code_in_a_checkpoint_is_not_run(ranks):
 
     files = files_with_code({"model": {}, "optimizer": {}, "epoch": 1})
     good = written(ranks)
-    held = more_than_values(GUIDE)
+    held = unsafe_file_refused(GUIDE)
     [[ran, refused]] = ranks(probe, 1, process_group=False, mistakes=[held], files=files, good=good)
 
     check(

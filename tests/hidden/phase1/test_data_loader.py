@@ -9,12 +9,12 @@ from gradsync.diagnose.samplers import (
     epoch_ignored,
     few_samples,
     not_shuffled,
+    order_depends_on_world_size,
     other_seed_by_default,
     process_has_a_say,
     random_state_touched,
     refused_wrongly,
     seed_ignored,
-    world_size_has_a_say,
 )
 from gradsync.diagnose.scripts import prints_no_shares, prints_no_verdict, raises
 from gradsync.diagnose.shares import GUIDE, diagnose_shares
@@ -161,7 +161,7 @@ def test_every_process_has_the_same_permutation(ranks, rng):
     hold(process_has_a_say(by_world_size[0], GUIDE))
     if not any(diagnose_shares(shares[0], 50, shuffle=True) for shares in by_world_size):
         orders = {len(shares[0]): joined(shares[0])[:50] for shares in by_world_size}
-        hold(world_size_has_a_say(orders, GUIDE))
+        hold(order_depends_on_world_size(orders, GUIDE))
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1.5)

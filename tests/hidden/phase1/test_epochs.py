@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 
-from gradsync.diagnose.rounding import cut_short
+from gradsync.diagnose.rounding import rounded_loss
 from gradsync.diagnose.waiting import nobody_waited
 from gradsync.probes.evaluation import Spy
 from gradsync.testing import assert_on_every_rank, by_rank, check, each, exercise, hold, would_be
@@ -25,7 +25,7 @@ class CountedSampler(SequentialSampler):
         return super().__iter__()
 
 
-class EarSampler(SequentialSampler):
+class EpochSampler(SequentialSampler):
     """Yields the samples in order, and records the epoch that is set when a pass begins."""
 
     def __init__(self, dataset):
@@ -109,33 +109,34 @@ def test_the_epoch_of_the_sampler_is_set(ranks, rng):
 
     def probe(rank, trainer, shares):
         data = tensors(shares[rank])
-        loader = DataLoader(data, batch_size=4, sampler=EarSampler(data))
+        loader = DataLoader(data, batch_size=4, sampler=EpochSampler(data))
         model = Spy()
-        heard = []
+        recorded = []
         for epoch in EPOCHS:
             loader.sampler.passes.clear()
             loader.sampler.epoch = None
             trainer.train_epoch(model, loader, nn.CrossEntropyLoss(), sgd(model), epoch)
-            heard.append([[*loader.sampler.passes], loader.sampler.epoch])
-        return heard
+            recorded.append([[*loader.sampler.passes], loader.sampler.epoch])
+        return recorded
 
     seen = ranks(probe, 2, shares=by_rank(draw(rng, [8, 8])))
 
     for number, epoch in enumerate(EPOCHS):
-        hold_heard(each(seen, lambda value, number=number: value[number]), epoch)
+        hold_epoch_set(each(seen, lambda value, number=number: value[number]), epoch)
 
 
-def hold_heard(seen, epoch):
+def hold_epoch_set(seen, epoch):
     """Check that the samplers' epoch was set before their only pass."""
-    unheard = [rank for rank in range(2) if any(heard != epoch for heard in seen[rank][0])]
-    passes, told = seen[unheard[0]] if unheard else ([epoch], epoch)
-    heard = "not set" if told is None else f"set to {told}" + " after the pass" * (None in passes)
+    wrong = [rank for rank in range(2) if any(own != epoch for own in seen[rank][0])]
+    passes, epoch_set = seen[wrong[0]] if wrong else ([epoch], epoch)
+    state = "not set" if epoch_set is None else f"set to {epoch_set}"
+    state += " after the pass" * (epoch_set is not None and None in passes)
     check(
-        not unheard,
+        not wrong,
         "epoch-not-set",
-        f"In train_epoch for epoch {epoch}, the epoch of the loader's sampler is {heard}. Set it "
+        f"In train_epoch for epoch {epoch}, the epoch of the loader's sampler is {state}. Set it "
         f"to {epoch} before the pass, or the samples come in the order of another epoch.",
-        ranks=unheard,
+        ranks=wrong,
         guide=GUIDE,
     )
     idle = [rank for rank in range(2) if not seen[rank][0]]
@@ -186,7 +187,7 @@ def test_the_loss_is_the_mean_over_all_samples(ranks, rng):
             first_batch_again(shares, len(sizes)),
             never_updated(shares, sizes),
             *each_on_its_own(shares),
-            cut_short("train_epoch", GUIDE),
+            rounded_loss("train_epoch", GUIDE),
         ],
         otherwise=f"by rank, train_epoch returns {list(seen)}. It should return the mean over all "
         "samples of all ranks, each before the step of its batch",

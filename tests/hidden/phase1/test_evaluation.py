@@ -16,7 +16,7 @@ from gradsync.diagnose.evaluation import (
     predicts_otherwise,
     told,
 )
-from gradsync.diagnose.waiting import nobody_waited, raised_before_it_waited
+from gradsync.diagnose.waiting import nobody_waited, raised_before_waiting
 from gradsync.probes.evaluation import Spy, numbers, spied_evaluation, tells_predictions_apart
 from gradsync.testing import assert_on_every_rank, by_rank, each, exercise, hold, would_be
 from gradsync.text import listed
@@ -95,7 +95,7 @@ def test_a_rank_may_have_no_samples(ranks, rng):
     """A rank without any samples returns the same numbers as the other ranks."""
     shares = draw(rng, [3, 0, 9])
 
-    early = raised_before_it_waited(1, "no sample", GUIDE)
+    early = raised_before_waiting(1, "no sample", GUIDE)
     seen = ranks(probe_evaluate, 3, mistakes=[early], shares=by_rank(shares))
 
     hold_results(seen, evaluated(shares))

@@ -12,12 +12,12 @@ import torch.distributed as dist
 from gradsync.diagnose.gpus import idle_gpus
 from gradsync.diagnose.launching import (
     address_taken,
-    left_alone,
-    met_elsewhere,
-    never_met,
+    left_waiting,
+    never_connected,
     none_started,
     variable_not_set,
     without_a_group,
+    wrong_address,
 )
 from gradsync.probes.gates import pass_gate, wait_for
 from gradsync.probes.gpus import taken_among_gpus
@@ -84,7 +84,7 @@ def test_the_group_has_every_rank(ranks, world_size):
         world_size,
         process_group=False,
         timeout=PATIENCE,
-        mistakes=[variable_not_set, none_started, address_taken, never_met, left_alone],
+        mistakes=[variable_not_set, none_started, address_taken, never_connected, left_waiting],
         port=free_port(),
     )
 
@@ -97,11 +97,11 @@ def test_the_group_has_every_rank(ranks, world_size):
         ranks=every,
         guide=GUIDE,
     )
-    hold(met_elsewhere([value[1] for value in seen], MASTER))
+    hold(wrong_address([value[1] for value in seen], MASTER))
     check(
         {value[3] for value in seen} == {"device"},
         "wrong-signature",
-        f"setup_distributed returns a {seen[0][3]}. It must return a torch.device.",
+        f"setup_distributed returns an object of type {seen[0][3]}. It must return a torch.device.",
         ranks=every,
         guide=GUIDE,
     )
@@ -138,7 +138,7 @@ def test_setup_waits_for_every_rank(ranks):
         3,
         process_group=False,
         timeout=PATIENCE,
-        mistakes=[address_taken, never_met, left_alone],
+        mistakes=[address_taken, never_connected, left_waiting],
         port=free_port(),
     )
 
@@ -159,10 +159,10 @@ def test_backend_and_timeout_are_used(ranks):
     """`backend` and `timeout` are used, the default timeout is 60 s, and GPUs are used if any."""
 
     def probe(rank, world_size, trainer, ports):
-        told = []
+        timeouts = []
 
         def create(*place):
-            told.append(place[-1].total_seconds())
+            timeouts.append(place[-1].total_seconds())
             return LazyGroup(*place)
 
         dist.Backend.register_backend("lazy", create, devices=["cpu"])
@@ -171,8 +171,8 @@ def test_backend_and_timeout_are_used(ranks):
             info = info_of(trainer, rank, world_size, port)
             trainer.setup_distributed(info, backend="lazy", **options)
             backends.append(dist.get_backend())
-            waits.append(told[0] if told else None)
-            told.clear()
+            waits.append(timeouts[0] if timeouts else None)
+            timeouts.clear()
             dist.destroy_process_group()
         return [waits, backends, taken_among_gpus(trainer, 0, 1, 3, "127.0.0.1", ports[-1])]
 
@@ -181,7 +181,7 @@ def test_backend_and_timeout_are_used(ranks):
         1,
         process_group=False,
         timeout=PATIENCE,
-        mistakes=[none_started, never_met],
+        mistakes=[none_started, never_connected],
         ports=[free_port() for _ in range(3)],
     )
 

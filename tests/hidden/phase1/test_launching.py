@@ -2,7 +2,7 @@
 
 import os
 
-from gradsync.diagnose.launching import text_for_a_number
+from gradsync.diagnose.launching import string_for_a_number
 from gradsync.probes.rank_infos import answer_to, probe_rank_info
 from gradsync.testing import check, exercise, hold
 from gradsync.text import listed
@@ -63,7 +63,7 @@ def hold_rank_info(environ, answer):
     check(
         not (isinstance(answer, dict) and "strange" in answer),
         "wrong-signature",
-        f"With {shown(environ)}, read_rank_info gives {told(answer)}. It must return an object of "
+        f"With {shown(environ)}, read_rank_info {outcome(answer)}. It must return an object of "
         "the class RankInfo, which is defined at the top of the file, with its five fields.",
         guide=GUIDE,
     )
@@ -74,11 +74,11 @@ def hold_given(environ, answer, wanted):
     check(
         not isinstance(answer, dict),
         "launcher-not-read",
-        f"With {shown(environ)}, read_rank_info gives {told(answer)}. This environment is valid: "
+        f"With {shown(environ)}, read_rank_info {outcome(answer)}. This environment is valid: "
         "variables that are not set have a default.",
         guide=GUIDE,
     )
-    hold(text_for_a_number(shown(environ), answer))
+    hold(string_for_a_number(shown(environ), answer))
     code, what = "launcher-not-read", "the rank, world size and local rank that the launcher gives"
     if {"RANK", "SLURM_PROCID"} <= set(environ):
         what += " (torchrun's variables have priority)"
@@ -89,21 +89,23 @@ def hold_given(environ, answer, wanted):
     check(
         answer == wanted,
         code,
-        f"With {shown(environ)}, read_rank_info gives {told(answer)}. It must give {what}.",
+        f"With {shown(environ)}, read_rank_info {outcome(answer)}. It must return {what}.",
         guide=GUIDE,
     )
 
 
-def told(answer):
-    """Describe the answer to an environment."""
+def outcome(answer):
+    """Describe the answer to an environment, as the end of "read_rank_info ..."."""
     if not answer:
-        return f"{answer} instead of a RankInfo"
+        return f"returns {answer} instead of a RankInfo"
     if isinstance(answer, dict):
         if "strange" in answer:
-            return f"a {answer['strange']} instead of a RankInfo"
-        return f"{answer['error']}: {answer['text']} (at {answer['where']})"
+            return f"returns a {answer['strange']} instead of a RankInfo"
+        return f"raises {answer['error']}: {answer['text']} (at {answer['where']})"
     rank, world_size, local_rank, address, port = answer
-    return f"rank {rank} of {world_size}, local rank {local_rank}, master {address!r}:{port!r}"
+    return (
+        f"returns rank {rank} of {world_size}, local rank {local_rank}, master {address!r}:{port!r}"
+    )
 
 
 @exercise("phase1/read_rank_info", points=1.5)
@@ -173,7 +175,7 @@ def test_without_a_launcher_there_is_a_single_process(ranks):
     check(
         any(other != answer for other in others[:2]),
         "launcher-not-read",
-        f"read_rank_info gives {told(answer)} with no variables set, and the same under torchrun "
+        f"read_rank_info {outcome(answer)} with no variables set, and the same under torchrun "
         "and under Slurm. It does not read its argument.",
         guide=GUIDE,
     )
@@ -181,7 +183,7 @@ def test_without_a_launcher_there_is_a_single_process(ranks):
         check(
             isinstance(other, list) and other[:2] == [0, 1],
             "launcher-not-read",
-            f"With {shown(environ)} and no other variable, read_rank_info gives {told(other)}. It "
+            f"With {shown(environ)} and no other variable, read_rank_info {outcome(other)}. It "
             "must be rank 0 of 1: only RANK or WORLD_SIZE show that torchrun started the process, "
             "and only SLURM_PROCID or SLURM_NTASKS show that Slurm did.",
             guide=GUIDE,
@@ -214,8 +216,8 @@ def test_only_the_argument_is_read(ranks):
     check(
         first != second and (isinstance(first, list) or isinstance(second, list)),
         "launcher-not-read",
-        f"With {shown(few)}, read_rank_info gives {told(first)}, and with {shown(SLURM)} it gives "
-        f"{told(second)}. It does not read its argument.",
+        f"With {shown(few)}, read_rank_info {outcome(first)}, and with {shown(SLURM)} it "
+        f"{outcome(second)}. It does not read its argument.",
         guide=GUIDE,
     )
     for environ, (runs, written) in zip(given, seen, strict=True):
@@ -223,8 +225,8 @@ def test_only_the_argument_is_read(ranks):
         check(
             same(answer, clean),
             "launcher-not-read",
-            f"With {shown(environ)}, read_rank_info gives {told(clean)}, but with other variables "
-            f"in os.environ it gives {told(answer)}. It must read only its argument.",
+            f"With {shown(environ)}, read_rank_info {outcome(clean)}, but with other variables "
+            f"in os.environ it {outcome(answer)}. It must read only its argument.",
             guide=GUIDE,
         )
         changes = {"its argument": written, "os.environ": outside or outside_too}
@@ -232,7 +234,7 @@ def test_only_the_argument_is_read(ranks):
             check(
                 not names,
                 "launcher-not-read",
-                f"read_rank_info changes {listed(names)} in {place}. It must not change any "
+                f"read_rank_info changes {', '.join(names)} in {place}. It must not change any "
                 "variables.",
                 guide=GUIDE,
             )
@@ -275,7 +277,7 @@ def test_bad_environments_raise_an_error_with_the_name(ranks):
     check(
         isinstance(good, list),
         "launcher-not-read",
-        f"With {shown(TORCHRUN)}, which is valid, read_rank_info gives {told(good)}.",
+        f"With {shown(TORCHRUN)}, which is valid, read_rank_info {outcome(good)}.",
         guide=GUIDE,
     )
     for (environ, names), answer in zip(cases, answers, strict=True):
@@ -283,7 +285,7 @@ def test_bad_environments_raise_an_error_with_the_name(ranks):
         check(
             refused and any(name in answer["text"] for name in names),
             "bad-environment-accepted",
-            f"With {shown(environ)}, read_rank_info gives {told(answer)}. It must raise a "
+            f"With {shown(environ)}, read_rank_info {outcome(answer)}. It must raise a "
             f"ValueError that names {listed(names, 'or')}.",
             guide=GUIDE,
         )

@@ -9,10 +9,10 @@ from torch.utils.data import DistributedSampler, TensorDataset
 
 from gradsync.diagnose.loaders import (
     GUIDE,
-    environment_has_a_say,
+    index_past_the_end,
     other_dataset,
-    past_the_end,
-    share_of_another,
+    share_of_other_dataset,
+    shares_depend_on_environment,
 )
 from gradsync.diagnose.shares import diagnose_shares, some
 from gradsync.probes.returned import WrongReturn, described
@@ -163,7 +163,7 @@ def test_the_batch_size_is_per_rank_and_nothing_is_dropped(ranks):
 
     sizes = (1, 2, 3)
     [[seen, settings]] = ranks(
-        probe, 1, process_group=False, mistakes=[past_the_end], world_sizes=sizes
+        probe, 1, process_group=False, mistakes=[index_past_the_end], world_sizes=sizes
     )
 
     hold_settings(settings)
@@ -190,7 +190,9 @@ def test_the_batch_size_is_per_rank_and_nothing_is_dropped(ranks):
                     ranks=[rank],
                     guide=GUIDE,
                 )
-                hold(share_of_another(f"{case} of rank {rank}", sum(sizes), share, other, rank))
+                hold(
+                    share_of_other_dataset(f"{case} of rank {rank}", sum(sizes), share, other, rank)
+                )
                 check(
                     sum(sizes) == share and set(sizes[:-1]) <= {4},
                     "samples-dropped",
@@ -236,7 +238,7 @@ def test_every_rank_loads_its_own_share(ranks, rng):
 
     seed = int(rng.integers(1000))
     seeds = [seed, seed, seed + 1]
-    [seen] = ranks(probe, 1, process_group=False, mistakes=[past_the_end], seeds=seeds)
+    [seen] = ranks(probe, 1, process_group=False, mistakes=[index_past_the_end], seeds=seeds)
 
     *made, shortcuts = seen
     (train, val), (again, _), (other, _), under = map(hold_own, made)
@@ -265,7 +267,7 @@ def test_every_rank_loads_its_own_share(ranks, rng):
         guide=GUIDE,
     )
     said = " and ".join(f"{name}={value}" for name, value in ANOTHER_RANK.items())
-    hold(environment_has_a_say((train, val), under, said))
+    hold(shares_depend_on_environment((train, val), under, said))
     hold_in_order(val)
 
 

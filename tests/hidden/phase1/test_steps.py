@@ -8,8 +8,8 @@ from torch import nn
 from gradsync.diagnose.gpus import batch_not_moved
 from gradsync.diagnose.losses import loss_mistakes
 from gradsync.diagnose.names import order_depends_on_names
-from gradsync.diagnose.rounding import cut_short
-from gradsync.diagnose.waiting import nobody_waited, stayed_away_with_nan
+from gradsync.diagnose.rounding import rounded_loss
+from gradsync.diagnose.waiting import nobody_waited, skipped_because_of_nan
 from gradsync.probes.elsewhere import devices_met
 from gradsync.probes.models import placed
 from gradsync.probes.names import PARTS, first_numbers, model_named, name_sets
@@ -248,7 +248,7 @@ def test_the_returned_loss_is_the_mean_over_ranks(ranks, rng):
         float(np.mean(own)),
         mistakes=[
             *loss_mistakes(own, loss_after(inputs, targets), GUIDE),
-            cut_short("train_step", GUIDE),
+            rounded_loss("train_step", GUIDE),
         ],
         otherwise=f"by rank, train_step returns {list(losses)}. It should return the mean of the "
         "ranks' losses before the step on every rank",
@@ -310,7 +310,7 @@ def test_gradients_from_before_the_step_are_cleared(ranks, rng):
         seen, expected, mistakes=[cleared, *step_mistakes(inputs, targets, pick=used)]
     )
     data["inputs"] = by_rank(np.where(np.arange(2)[:, None, None] == 0, np.nan, inputs), 1)
-    apart = stayed_away_with_nan(0, "a loss", GUIDE)
+    apart = skipped_because_of_nan(0, "a loss", GUIDE)
     hold_together(lambda: ranks(probe, 2, mistakes=[apart], **data))
 
 

@@ -18,7 +18,7 @@ from gradsync.diagnose.gradients import (
     only_some_parameters,
 )
 from gradsync.diagnose.names import order_depends_on_names
-from gradsync.diagnose.waiting import nobody_waited, stayed_away_with_nan
+from gradsync.diagnose.waiting import nobody_waited, skipped_because_of_nan
 from gradsync.probes.memory import spoil_new_memory
 from gradsync.probes.models import BUFFERS, motley_model, placed, tensors_of
 from gradsync.probes.names import PARTS, first_numbers, model_named, name_sets
@@ -288,7 +288,7 @@ def test_a_missing_gradient_counts_as_zero(ranks, rng):
     )
     for name, part in (("grads", grads), ("biases", biases)):
         inputs[name] = by_rank(np.stack([np.full_like(part[0], np.nan), part[1]]))
-    apart = stayed_away_with_nan(0, "a gradient", GRADIENTS)
+    apart = skipped_because_of_nan(0, "a gradient", GRADIENTS)
     hold_together(lambda: ranks(probe, 2, mistakes=[apart], **inputs))
 
 

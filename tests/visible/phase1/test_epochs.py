@@ -22,10 +22,10 @@ class EpochSampler(SequentialSampler):
 
     def __init__(self, dataset):
         super().__init__(dataset)
-        self.told = []
+        self.epochs = []
 
     def set_epoch(self, epoch):
-        self.told.append(epoch)
+        self.epochs.append(epoch)
 
 
 @exercise("phase1/train_epoch", points=1)
@@ -38,14 +38,14 @@ def test_the_epoch_of_the_sampler_is_set(ranks):
         model = one_weight(0.0)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         trainer.train_epoch(model, loader, nn.MSELoss(), optimizer, epoch=3)
-        return loader.sampler.told
+        return loader.sampler.epochs
 
-    [told] = ranks(probe, world_size=1)
+    [epochs] = ranks(probe, world_size=1)
 
     check(
-        3 in told,
+        3 in epochs,
         "epoch-not-set",
-        f"train_epoch for epoch 3 set the sampler's epoch to {told or 'nothing'}. Without "
+        f"train_epoch for epoch 3 set the sampler's epoch to {epochs or 'nothing'}. Without "
         "`set_epoch(3)`, the sampler repeats the same order in every epoch.",
         guide=GUIDE,
     )
