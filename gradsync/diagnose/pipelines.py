@@ -25,8 +25,8 @@ GRADIENTS = {
     ),
     "summed": (
         "microbatch-mean-unweighted",
-        "The gradients are those of the sum of the microbatches' mean losses. They must be those "
-        "of the mean over the whole batch, which is smaller. Weight each loss by the "
+        "The gradients are those of the sum of the microbatches' mean losses. The loss of the "
+        "batch is the mean over all its samples, which is smaller. Weight each loss by the "
         "microbatch's share of the samples.",
     ),
     "last": (
