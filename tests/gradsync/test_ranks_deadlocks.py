@@ -2,6 +2,7 @@
 
 import re
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -31,6 +32,23 @@ def test_a_rank_that_skips_an_all_reduce_is_named(failure_of, here, launcher):
     assert "Rank 1 returned without calling all_reduce #4 (1.bias.grad, 1 x float32)." in str(
         failure
     )
+
+
+def test_the_guide_shows_the_text_of_a_deadlock(failure_of):
+    guide = Path(__file__).parents[2] / "phase1" / "GUIDELINES.md"
+
+    def skip(rank):
+        layers = {"conv1": nn.Linear(2, 2), "conv2": nn.Linear(2, 2), "fc2": nn.Linear(2, 10)}
+        model = nn.ModuleDict({"conv0": nn.Linear(2, 2, bias=False), **layers})
+        for name, parameter in model.named_parameters():
+            parameter.grad = torch.zeros_like(parameter)
+            if rank != 1 or name != "fc2.bias":
+                dist.all_reduce(parameter.grad)
+
+    text = failure_of(skip, 4).diagnosis.explanation
+
+    shown = re.sub(r"test_ranks_deadlocks\.py:\d+", "template_trainer.py:91", text)
+    assert shown in " ".join(guide.read_text().split())
 
 
 def test_who_waits_is_told(failure_of):

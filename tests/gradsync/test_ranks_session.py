@@ -178,9 +178,9 @@ def test_an_end_of_the_group_that_waits_for_a_collective_ends_the_cell(run):
     diagnosis = outcome.observation.failure.diagnosis
     assert (diagnosis.code, diagnosis.ranks) == ("deadlock-rank-missing", (0,))
     assert diagnosis.explanation == (
-        "rank 0 never entered all_reduce #1 (2 floats): it has already returned; ranks 1, 2 wait "
-        "in destroy_process_group since In [2]:4: it returns only when all collectives that the "
-        "rank has started are complete"
+        "Rank 0 returned without calling all_reduce #1 (2 x float32). Ranks 1 and 2 are waiting in "
+        "destroy_process_group, at In [2]:4. It returns only when all collectives that the rank "
+        "has started are complete."
     )
     assert seconds < 2
     assert outcome.lost == ()
