@@ -60,7 +60,7 @@ class Call:
         return set(self.expected.difference(self.meeting.calls))
 
 
-Stuck = dict[int, list[Call]]  # rank -> the calls in which its threads wait
+Stuck = dict[int, list[Call]]  # by rank, the calls that its threads wait in
 
 
 class Standoff:
