@@ -1,4 +1,4 @@
-"""The grader's own pytest plugin: which tests run, how many at a time, and what they came to."""
+"""The grader's pytest plugin: selects tests, runs several at a time, collects verdicts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from gradsync.time_budget import KEPT, TimeBudget
 from gradsync.verdicts import REFUSED, exercise_of
 from gradsync.workers import Turns, side_by_side
 
-OnTest = Callable[[str, int, int], None]  # the exercise, tests begun before this one, all tests
-# What keeps a test from being judged. The last three no answer can cause: such a test is broken.
+OnTest = Callable[[str, int, int], None]  # the exercise, the tests begun before, all tests
+# Errors that prevent a verdict. The last three mean that the test itself is broken.
 NOT_THE_SUBMISSIONS = (LauncherError, NameError, ImportError, SyntaxError)
 
 
 class Collector:
-    """Picks the tests of the exercise asked for, if one is, and takes down their verdicts."""
+    """Selects the tests of one exercise, or all, and collects their verdicts."""
 
     def __init__(
         self,
@@ -37,8 +37,8 @@ class Collector:
         on_test: OnTest = lambda *_: None,
     ) -> None:
         self.exercise = exercise
-        self.refused = refused or {}  # files of the submission that don't count, and why
-        self.lost: Exception | None = None  # what kept a test from being judged at all
+        self.refused = refused or {}  # refused files of the submission, and why
+        self.lost: Exception | None = None  # an error that prevented a verdict
         self.interrupted = False  # by Ctrl-C
         self._launcher = launcher
         self._on_test = on_test
@@ -62,17 +62,19 @@ class Collector:
         items[:] = [item for item in items if self._is_wanted(item)]
         self._verdicts = dict.fromkeys(item.nodeid for item in items)
         self._exercises = {item.nodeid: exercise_of(item) for item in items}
-        if self.exercise is None:  # what they load, they may load while the ranks' process starts
+        if self.exercise is None:  # their imports overlap with the start of the warm process
             items.sort(key=lambda item: item.get_closest_marker("early") is None)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        if torch := sys.modules.get("torch"):  # a suite's own sums are small, and ranks want cores
+        if torch := sys.modules.get(
+            "torch"
+        ):  # a suite's own computations are small, and ranks need the cores
             torch.set_num_threads(1)
             symbolic.put_off()
-        gc.freeze()  # what there is by now is none of the garbage that a test leaves
+        gc.freeze()  # objects created so far are not garbage of a test
         count = min(self._workers, len(session.items))
         if count < 2 or session.testsfailed or not isinstance(self._launcher, ForkLauncher):
-            return None  # pytest's own loop, which begins nothing where a file can't be imported
+            return None  # pytest's own loop runs no tests if a file can't be imported
         with contextlib.closing(Turns(len(session.items))) as turns:
             work = functools.partial(self._work, session, turns)
             try:
@@ -85,7 +87,7 @@ class Collector:
         return True
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        if os.getpid() == self._process:  # not in a worker, which shares the terminal
+        if os.getpid() == self._process:  # only here: workers share the terminal
             begun = list(self._verdicts).index(nodeid)
             self._on_test(self._exercises[nodeid], begun, len(self._verdicts))
 
@@ -97,7 +99,7 @@ class Collector:
                 self._budget.note(verdict.exercise, verdict.seconds)
 
     def pytest_exception_interact(self, node: pytest.Item, call: pytest.CallInfo[None]) -> None:
-        self._left_garbage = True  # the frames hold what ranks returned, and each other
+        self._left_garbage = True  # the frames refer to the ranks' values, and to each other
         error = call.excinfo.value if call.excinfo else None
         if isinstance(error, NOT_THE_SUBMISSIONS):
             self.lost = error
@@ -109,11 +111,11 @@ class Collector:
         self._left_garbage = False
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        # Of another type when pytest itself gives up, say on a suite that can't be imported.
+        # It has another type if pytest itself gives up, such as on a suite that can't be imported.
         self.interrupted = excinfo.type is KeyboardInterrupt
 
     def _run(self, session: pytest.Session, turns: Turns) -> None:
-        """Run tests as pytest does, those that nobody else has begun."""
+        """Run tests as pytest does, taking the next one that no other process has begun."""
         for index in turns:
             item = session.items[index]
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
@@ -124,7 +126,7 @@ class Collector:
     def _work(
         self, session: pytest.Session, turns: Turns
     ) -> tuple[dict[str, Verdict | None], Exception | None]:
-        """Do as `_run` does, in a process beside the one that asked for it."""
+        """Do the same as `_run` in a worker process; return its verdicts and errors."""
         with contextlib.suppress(session.Failed):
             self._run(session, turns)
         return self._verdicts, self.lost

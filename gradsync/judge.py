@@ -1,7 +1,7 @@
-"""What tests say of values: assertions whose failure is told to a learner, not to us.
+"""Assertions for tests of submissions; their messages are written for learners.
 
-They compare on the trusted side, and show what the submission did, never what was expected of it
-unless the contract says it anyway. A rule (see `gradsync.diagnose`) may name the mistake.
+They compare values on the trusted side. Messages describe what the submission did, but reveal
+expected values only if the contract does. A rule (see `gradsync.diagnose`) may name the mistake.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from gradsync.records import Diagnosis, Observation
 from gradsync.text import ranks_text
 
 
-class Mistake(AssertionError):  # noqa: N818 - the learner's, found; not an error
-    """A promise of the contract does not hold; the text is what a learner reads."""
+class Mistake(AssertionError):  # noqa: N818 - a mistake of the learner, not an error
+    """A submission breaks a promise of the contract; the message is for the learner."""
 
     def __init__(self, message: str, diagnosis: Diagnosis | None = None) -> None:
         super().__init__(message)
@@ -35,14 +35,14 @@ def assert_on_every_rank(
     otherwise: str = "what the ranks ended with is not what it should be",
     roundings: float = ROUNDINGS,
 ) -> None:
-    """Hold every rank's value against `expected`, to the rounding of its own dtype.
+    """Check that every rank's value equals `expected`, up to rounding in its dtype.
 
     Args:
-        seen: what the ranks returned: numbers, arrays, tensors, and lists and dicts of them.
-        expected: the value of each rank, all alike.
-        mistakes: rules asked in turn for the mistake that the values show.
-        otherwise: what is said, with the ranks, where no rule knows.
-        roundings: how many roundings the value may be off by, of its largest element.
+        seen: the ranks' return values: numbers, arrays, tensors, and lists and dicts of them.
+        expected: the expected value, the same on every rank.
+        mistakes: rules that are asked, in order, which mistake the values show.
+        otherwise: the message if no rule applies; the ranks are added.
+        roundings: the allowed error, in roundings of the largest element.
 
     Raises:
         Mistake: a rank's value differs.
@@ -60,7 +60,7 @@ def assert_rank_by_rank(
     otherwise: str = "what the ranks ended with is not what it should be",
     roundings: float = ROUNDINGS,
 ) -> None:
-    """Hold each rank's value against that rank's own expected value; see above."""
+    """Check that each rank's value equals that rank's expected value; see above."""
     wrong = differing_ranks(seen, expected, roundings)
     if wrong:
         otherwise += told_difference(list(seen), expected, roundings)
@@ -74,23 +74,23 @@ def blame(
     otherwise: str,
     ranks: Sequence[int] = (),
 ) -> None:
-    """Raise the mistake that the first rule recognises, or say `otherwise`."""
+    """Raise the mistake that the first matching rule finds, or one with the text `otherwise`."""
     hold(first_diagnosis(seen, expected, mistakes))
-    who = f"{ranks_text(ranks)}: " if ranks else ""
+    who = f"{ranks_text(ranks).capitalize()}: " if ranks else ""
     raise Mistake(who + otherwise)
 
 
 def hold(diagnosis: Diagnosis | None) -> None:
-    """Raise the mistake that was found, if one was."""
+    """Raise the mistake, if there is one."""
     if diagnosis is not None:
         raise Mistake(diagnosis.explanation, diagnosis)
 
 
 def hold_together(run: Callable[[], object]) -> None:
-    """Hold a run of ranks to leave none of them waiting in vain; one may well raise.
+    """Check that a run of ranks does not deadlock; ranks may raise exceptions.
 
     Raises:
-        RankFailure: of a deadlock.
+        RankFailure: the ranks are in a deadlock.
     """
     try:
         run()
@@ -100,7 +100,7 @@ def hold_together(run: Callable[[], object]) -> None:
 
 
 def seen_of(run: Callable[[], Observation]) -> Observation:
-    """Return what was observed of a run of ranks, also of one that failed."""
+    """Return the observation of a run of ranks, even if the run failed."""
     try:
         return run()
     except RankFailure as failure:
@@ -108,12 +108,12 @@ def seen_of(run: Callable[[], Observation]) -> Observation:
 
 
 def each(seen: Observation, pick: Callable[[Any], Any]) -> Observation:
-    """Return the observation with what `pick` takes of every rank's value in its place."""
+    """Return the observation with each rank's value replaced by `pick(value)`."""
     return replace(seen, values=tuple(pick(value) for value in seen))
 
 
 def case_by_case(seen: Observation, count: int) -> list[Observation]:
-    """Return what was seen of each of so many cases, of which every rank returned a list."""
+    """Split an observation of lists with one item per case into one observation per case."""
     return [each(seen, itemgetter(case)) for case in range(count)]
 
 

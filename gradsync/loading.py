@@ -1,9 +1,9 @@
-"""A learner's files, compiled and imported once before any test of them runs.
+"""Compile and import a learner's files once, before the first test uses them.
 
-To compile `template_trainer.py` takes longer than the rest of its import, and every rank of every
-test imports it: ranks to come find it compiled. A file that can't be imported fails every test in
-the same way: it is diagnosed once, and its tests need no ranks. All of it happens on a rank: some
-sources crash the compiler.
+Compiling `template_trainer.py` takes longer than the rest of its import, and every rank of every
+test imports it, so later ranks use the compiled file. A file that can't be imported fails all tests
+in the same way, so it is diagnosed once, and its tests start no ranks. All this runs on a rank,
+since some sources crash the compiler.
 """
 
 from __future__ import annotations
@@ -22,30 +22,32 @@ from gradsync.ranks.observe import observe
 from gradsync.ranks.task import Task
 from gradsync.records import Failure, Observation
 
-PATIENCE = 10.0  # seconds; torch itself is imported already
+PATIENCE = 10.0  # seconds; torch itself is already imported
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What became of the files of a folder."""
+    """The result of loading the files of a folder."""
 
-    failures: Mapping[str, Failure] = field(default_factory=dict)  # by file
+    failures: Mapping[str, Failure] = field(
+        default_factory=dict
+    )  # file -> why it can't be imported
     stubs: frozenset[str] = frozenset()  # names of functions and classes without a body
 
 
 class Loader:
-    """Loads the files of each folder once, and keeps what became of them."""
+    """Loads the files of each folder once, and stores the results."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], Loaded] = {}
 
     def load(self, task: Task, paths: Sequence[Path], launcher: Launcher) -> Loaded:
-        """Compile and import files on a rank, unless that has been done.
+        """Compile and import files on a rank, unless this has been done.
 
         Args:
-            task: the run of a test, in whose environment the files are imported.
-            paths: the files, those that others import first.
-            launcher: starts the rank.
+            task: the task of a test, which has the environment for the import.
+            paths: the files; a file comes before those that import it.
+            launcher: the launcher that starts the rank.
 
         Raises:
             LauncherError: the rank could not be started.
@@ -77,7 +79,7 @@ def _observe(task: Task, paths: Sequence[Path], launcher: Launcher) -> Observati
         world_size=1,
         inputs={"paths": [str(path) for path in paths]},
         roots=task.roots,
-        path=(*task.path[:1], str(paths[0].parent.parent), *task.path[1:]),  # as tests do
+        path=(*task.path[:1], str(paths[0].parent.parent), *task.path[1:]),  # as in tests
         readable=task.readable,
         environ=task.environ,
         timeout=PATIENCE,
@@ -86,7 +88,7 @@ def _observe(task: Task, paths: Sequence[Path], launcher: Launcher) -> Observati
 
 
 def _read(answer: Any, paths: Sequence[Path]) -> frozenset[str]:
-    """Keep the compiled files that the rank returned, believing nothing of it; return the stubs."""
+    """Store the compiled files from the rank's untrusted answer; return the stubs."""
     stubs: set[str] = set()
     for path, found in zip(paths, answer if isinstance(answer, list) else [], strict=False):
         code, names = found if isinstance(found, tuple) and len(found) == 2 else (None, None)
@@ -98,9 +100,9 @@ def _read(answer: Any, paths: Sequence[Path]) -> frozenset[str]:
 
 
 def _keep(path: Path, code: bytes) -> None:
-    """Put a file's compiled code where Python looks for it."""
+    """Write a file's compiled code to the place where Python looks for it."""
     cache = Path(cache_from_source(path))
     cache.parent.mkdir(exist_ok=True)
     part = cache.with_suffix(f".{os.getpid()}")
     part.write_bytes(code)
-    part.replace(cache)  # ranks of another test may be importing it by now
+    part.replace(cache)  # ranks of another test may be importing it

@@ -78,8 +78,8 @@ class Failure:
     exception: str | None = None  # the name of its type, if a rank raised
     detail: str | None = None  # the exception's message
     traceback: str = ""  # the frames of the user's own files, innermost last
-    collective: Collective | None = None  # the one that the others wait in
-    waiting: tuple[int, ...] = ()  # the ranks that wait there
+    collective: Collective | None = None  # the collective in which the other ranks wait
+    waiting: tuple[int, ...] = ()  # the ranks that wait in it
 
 
 @dataclass(frozen=True)

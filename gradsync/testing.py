@@ -1,4 +1,4 @@
-"""What the tests of a suite are written with."""
+"""The names that tests of a suite import."""
 
 import socket
 from contextlib import suppress
@@ -47,13 +47,13 @@ early = pytest.mark.early
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on: never a fixed one, so that runs never meet.
+    """Return a random free port, so that runs side by side use different ports.
 
-    It is none of those that a system gives to programs that ask for any, as gloo does for each
-    connection: one of them could have it before the ranks do.
+    It is outside the range from which the system assigns ports on request, as gloo does for each
+    connection. Otherwise a connection could take the port before the ranks use it.
 
     Raises:
-        OSError: no port could be had.
+        OSError: no free port was found.
     """
     for port in SystemRandom().sample(range(10_000, 29_000), k=100):
         with socket.socket() as probe, suppress(OSError):

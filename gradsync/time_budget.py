@@ -1,8 +1,9 @@
-"""How long the tests of one submission may run into their time limits, all together.
+"""Limit the total time that the tests of one submission spend on timeouts.
 
-An endless loop ends a test only at its limit, and most tests of a suite run it. So the first test
-that meets it has all of its time; later ones of the same exercise, and of what builds on it, have
-a part, and then none. A grade's workers share what is known, as forks of one process.
+A test with an endless loop ends only at its time limit, and most tests of a suite may run the same
+loop. So the first such test has its full time. Later tests of the same exercise, and of exercises
+that build on it, have a part of it, and then none. A grade's workers, forks of one process, share
+the counts.
 """
 
 from __future__ import annotations
@@ -12,23 +13,23 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-SECONDS = 40.0  # for all timeouts of a submission; each test has a part of its limit after that
-PART = 0.1  # of its limit: ten times what a correct answer needs
-ALLOWED = 2  # timeouts of an exercise, before its other tests are not run
+SECONDS = 40.0  # for all timeouts of a submission; after that, tests have a part of their limit
+PART = 0.1  # of a test's limit: still ten times what a correct answer needs
+ALLOWED = 2  # timeouts of an exercise; then its other tests are not run
 
 
 class NotRun(Exception):  # noqa: N818 - nothing failed here
-    """A test is not run, since others of its exercise have used up the time for it."""
+    """A test is not run, since other tests of its exercise have used up its time."""
 
 
 class TimeBudget:
     """Counts the timeouts of each exercise."""
 
     def __init__(self, needs: Mapping[str, Sequence[str]]) -> None:
-        """Begin with no timeout; `needs` has, by exercise, those that it builds on."""
+        """Start without timeouts; `needs` maps each exercise to those that it builds on."""
         self._needs = needs
         self._places = {exercise: place for place, exercise in enumerate(needs, 1)}
-        # A page that forks share: the seconds of all timeouts, then how many each exercise had.
+        # Memory that forks share: the seconds of all timeouts, then the timeouts of each exercise.
         self._numbers = memoryview(mmap.mmap(-1, 8 * (len(needs) + 1))).cast("d")
 
     def note(self, exercise: str, seconds: float) -> None:
@@ -37,10 +38,10 @@ class TimeBudget:
         self._numbers[self._places[exercise]] += 1
 
     def limit(self, exercise: str, seconds: float) -> float:
-        """Return the seconds that a test with this limit may take now.
+        """Return how many seconds a test with this limit may take now.
 
         Raises:
-            NotRun: none.
+            NotRun: the test has no time left.
         """
         own, below = self._timeouts(exercise), any(map(self._timeouts, self._below(exercise)))
         spent = self._numbers[0] >= SECONDS

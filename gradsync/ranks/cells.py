@@ -52,7 +52,7 @@ class Cells:
         self._inbox = Inbox(channel)
         self._recorder = self._new_recorder(place["began"])
         self._displays = Displays()
-        module = ModuleType("__main__")  # where pickle looks for what a cell defines
+        module = ModuleType("__main__")  # pickle looks up a cell's definitions there
         sys.modules["__main__"] = module
         self._namespace = vars(module)
         self._namespace |= {
@@ -96,7 +96,7 @@ class Cells:
         watch.install().begin(self._recorder, self._world_size, ())
 
     def _run(self, frame: wire.Frame) -> list[dict[str, str]]:
-        """Run a cell as a notebook does; return what it shows beside what it prints."""
+        """Run a cell as a notebook does; return the values that it displays."""
         source, name = frame.header["source"], frame.header["name"]
         lines = source.splitlines(keepends=True)
         linecache.cache[name] = (len(source), None, lines, name)  # for tracebacks
@@ -125,7 +125,7 @@ class Cells:
         return {name: self._namespace[name]} if name in self._namespace else {}
 
     def _status(self, _: wire.Frame) -> dict[str, Any]:
-        """Return this process's id, and the names of the variables that cells made."""
+        """Return this process's id, and the names of the variables that cells have defined."""
         names = [
             name
             for name, value in self._namespace.items()

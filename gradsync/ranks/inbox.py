@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gradsync.ranks import wire
 
-SIGNAL_SECONDS = 0.05  # between two signals to a main thread that goes on
+SIGNAL_SECONDS = 0.05  # between two signals to a main thread that does not stop
 
 
 class CellEnded(KeyboardInterrupt):
@@ -92,13 +92,13 @@ class Inbox:
         os._exit(0)  # the notebook has ended, or replaces this rank
 
     def _end(self) -> None:
-        """Wake every thread: those that wait for leave, in gloo, and at last the main thread."""
+        """Wake all threads: those that wait for permission, those in gloo, then the main thread."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
         close_connections()
         waiting = threading.Event()
-        while self._running:  # a program may catch what it is interrupted with, and go on
+        while self._running:  # a program may catch the interruption and continue
             waiting.wait(SIGNAL_SECONDS / 10)
             if self._running:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Untrusted side: the functions in which ranks meet over the store, reported like collectives."""
+"""Untrusted side: report the functions in which ranks meet over the store as collectives."""
 
 from __future__ import annotations
 

@@ -86,10 +86,10 @@ class Grace:
 
 
 class Helpers:
-    """What the processes that ranks started ran, those that are gone among them.
+    """The processor time of the processes that ranks started, including ended ones.
 
-    Who has the kernel forget its children as they end is never told what these ran. So they are
-    looked at while they are there; what is over between two looks goes unseen.
+    If a process ignores SIGCHLD, the CPU time of its children is lost when they end. So running
+    children are measured regularly; a child that starts and ends between two looks is missed.
     """
 
     def __init__(self) -> None:

@@ -17,9 +17,9 @@ from gradsync.records import Collective, Event
 
 # A rank may complete these before all members have arrived, if it needs no data from them.
 LOOSE_OPS = {"broadcast", "reduce", "gather", "scatter"}
-# Ranks may put tensors of unlike sizes into these.
+# The ranks' tensors may have different sizes in these.
 UNEVEN_OPS = {"all_to_all", "all_to_all_single", "barrier", "monitored_barrier"}
-# These wait for nobody when there is nothing to exchange.
+# These do not wait if the tensors are empty.
 SKIPPED_WHEN_EMPTY = {
     "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_into_tensor",
     "all_gather_coalesced", "all_gather_into_tensor_coalesced", "reduce_scatter",
@@ -29,38 +29,38 @@ ITEM_BYTES = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "float16": 2, "bfloat16": 2,
     "int64": 8, "float64": 8, "complex64": 8, "complex128": 16,
 }  # fmt: skip
-MAX_THREADS = 1024  # of a rank that are kept track of
+MAX_THREADS = 1024  # of a rank whose waits are stored
 
-Mail = tuple[str, int, int, int]  # a group, from, to, tag
+Mail = tuple[str, int, int, int]  # group, sender, receiver, tag
 
 
 @dataclass(eq=False, slots=True)
 class Meeting:
-    """Calls of different ranks that belong together."""
+    """The calls of different ranks that belong to one collective or message."""
 
-    position: int  # among those of its group, or of its sender and receiver, from 0
+    position: int  # in its group, or between its sender and receiver, from 0
     calls: dict[int, Call] = field(default_factory=dict)  # by rank
-    conflict: str | None = None  # what the calls disagree in
+    conflict: str | None = None  # what differs between the calls
 
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """One collective as one rank entered it."""
+    """The call of a collective by one rank."""
 
     rank: int
     collective: Collective
-    expected: frozenset[int]  # the ranks that meet in it
+    expected: frozenset[int]  # the ranks that take part
     meeting: Meeting
-    mail: Mail | None = None  # of a send or recv
+    mail: Mail | None = None  # for a send or recv
     from_anyone: bool = False
 
     @property
     def elsewhere(self) -> set[int]:
-        """The ranks that have yet to come."""
+        """The ranks that have not arrived yet."""
         return set(self.expected.difference(self.meeting.calls))
 
 
-Stuck = dict[int, list[Call]]  # by rank, the calls that its threads wait in
+Stuck = dict[int, list[Call]]  # rank -> the calls in which its threads wait
 
 
 class Standoff:
@@ -75,10 +75,10 @@ class Standoff:
         self._waiting: dict[int, dict[int, Call]] = defaultdict(dict)  # rank -> thread -> call
         self._others: Counter[int] = Counter()
         self._positions: Counter[tuple[object, ...]] = Counter()
-        self._meetings: dict[tuple[str, int], Meeting] = {}  # not yet complete
-        self._mail: dict[Mail, deque[Meeting]] = defaultdict(deque)  # one side posted
-        self._posted: Counter[int] = Counter()  # how many these are, by who posted them
-        self._from_anyone: set[tuple[str, int, int]] = set()  # a group, to, tag
+        self._meetings: dict[tuple[str, int], Meeting] = {}  # incomplete ones
+        self._mail: dict[Mail, deque[Meeting]] = defaultdict(deque)  # only one side has posted
+        self._posted: Counter[int] = Counter()  # rank that posted -> number of these
+        self._from_anyone: set[tuple[str, int, int]] = set()  # group, receiver, tag
         self._conflicts: list[Meeting] = []
 
     def feed(self, event: Event) -> bool:
@@ -91,7 +91,7 @@ class Standoff:
             self._calls[rank, event.call] = call
             self._open[rank] += 1
             if call.meeting.conflict is not None:
-                waiting[event.thread] = call  # it is held back, or comes to no good
+                waiting[event.thread] = call  # it blocks or fails
                 if call.meeting not in self._conflicts:
                     self._conflicts.append(call.meeting)
             return call.meeting.conflict is None
@@ -111,7 +111,7 @@ class Standoff:
         return True
 
     def renumber(self) -> None:
-        """Count collectives from 1 again, unless one is still under way."""
+        """Count collectives from 1 again, unless one is incomplete."""
         if not self._calls and not self._meetings and not self._mail:
             self._positions.clear()
 
@@ -154,7 +154,7 @@ class Standoff:
         }
 
     def missing(self, call: Call) -> set[int]:
-        """Return the ranks that have yet to come for this call to complete."""
+        """Return the ranks that must still arrive for this call to complete."""
         if call.from_anyone or call.mail is None or call.collective.op == "recv":
             return call.elsewhere
         group, _, target, tag = call.mail
@@ -201,7 +201,7 @@ class Standoff:
         return missing <= able
 
     def _has_mail(self, call: Call) -> bool:
-        """Tell whether a send is posted that a recv from anyone would take."""
+        """Tell whether a send is posted that a recv from any rank would receive."""
         group, tag = call.collective.group, call.collective.tag
         posted = ((peer, self._mail.get((group, peer, call.rank, tag))) for peer in self._everyone)
         return any(meetings and peer in meetings[0].calls for peer, meetings in posted)
@@ -256,7 +256,7 @@ class Standoff:
 
 
 def disagreement(views: Sequence[Collective]) -> str | None:
-    """Return what the ranks' views of one meeting disagree in."""
+    """Return what differs between the ranks' calls of one meeting, or None."""
     first = views[0]
     if first.op in ("send", "recv"):
         return None if _fits(views) else "shapes"
@@ -272,7 +272,7 @@ def disagreement(views: Sequence[Collective]) -> str | None:
 
 
 def _fits(ends: Sequence[Collective]) -> bool:
-    """Tell whether a message fits its receiver: a longer one aborts it, a shorter one is fine."""
+    """Tell whether a message fits its receiver: a longer one makes it abort, a shorter one fits."""
     send = next((end for end in ends if end.op == "send"), None)
     recv = next((end for end in ends if end.op == "recv"), None)
     if send is None or recv is None:
@@ -295,5 +295,5 @@ def _numel(collective: Collective) -> int:
 
 
 def bytes_of(collective: Collective) -> int:
-    """Return the bytes of the tensors that a rank put into a collective."""
+    """Return the size in bytes of the tensors that a rank passes to a collective."""
     return _numel(collective) * ITEM_BYTES.get(collective.dtype or "", 4)
