@@ -1,7 +1,7 @@
-"""A report in a notebook: a fragment of HTML, below the cell that asked for it.
+"""Render a report as a fragment of HTML for a notebook.
 
-It may stand beside others, in a light or a dark theme: its styles hold within `.gs-cell`, and its
-colours follow from that of the text around it.
+A page may have several fragments, in a light or a dark theme: the styles apply only within
+`.gs-cell`, and the colours depend on the text colour of the page.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gradsync.reports.templating import template
 
 
 def render(report: Report) -> str:
-    """The report as a fragment."""
+    """Return the report as a fragment of HTML."""
     return _FRAGMENT.render(
         report=report,
         exercises=summary.exercises(report),

@@ -1,8 +1,8 @@
-"""A run as a trace that Perfetto (https://ui.perfetto.dev) and chrome://tracing open.
+"""Write a run as a trace for Perfetto (https://ui.perfetto.dev) or chrome://tracing.
 
 The format is the Trace Event Format: complete events ("ph": "X") of a process and a thread, times
-in microseconds. A rank is a process here, with a thread for what it computes and others for its
-collectives, which may overlap.
+in microseconds. A rank is a process in the trace, with one thread for its computation and others
+for its collectives, which may overlap.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from gradsync.reports import captions, lanes, spans
 from gradsync.reports.lanes import Bar
 from gradsync.reports.spans import Span
 
-_COMPUTE, _COLLECTIVES = 0, 1  # threads; each row of collectives that overlap is one more
+_COMPUTE, _COLLECTIVES = (
+    0,
+    1,
+)  # thread ids; each further row of overlapping collectives is another thread
 _MICRO = 1e6
 
 
 def render(events: Sequence[Event], world_size: int) -> str:
-    """The trace of a run of `world_size` ranks, as JSON."""
+    """Return the trace of a run of `world_size` ranks as JSON."""
     bars, end = lanes.bars(events, world_size), spans.period(events)[1]
     shown = [
         row

@@ -1,7 +1,7 @@
-"""report.html: one file that a learner opens, with everything in it and nothing to load.
+"""Render report.html, a single file without external resources.
 
-The words in it come from a learner's program. The templates escape all of them, and a content
-security policy sees to it that a page that someone tampered with can't call out either.
+Its texts may come from a learner's program. The templates escape all of them, and a content
+security policy prevents network access even if a page is tampered with.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gradsync.reports.templating import template
 
 
 def render(report: Report) -> str:
-    """The report as a page."""
+    """Return the report as an HTML page."""
     exercises, problems = summary.exercises(report), summary.problems(report)
     share = report.score / report.max_score if report.max_score > 0 else 0.0
     return _PAGE.render(
@@ -30,7 +30,7 @@ def render(report: Report) -> str:
 
 
 def _anchors(problems: list[summary.Problem]) -> dict[str, str]:
-    """By exercise, the id of the first problem that touches it."""
+    """Return, for each exercise, the anchor of its first problem."""
     anchors: dict[str, str] = {}
     for number, problem in enumerate(problems, start=1):
         for exercise in problem.exercises:

@@ -1,7 +1,7 @@
-"""Events in, bars out: who entered which collective when, who waits for ever, and who never came.
+"""Turn events into bars for collectives, and gaps for calls that a rank never made.
 
-Nothing here knows pixels. Events come from a learner's process: a missing enter, a second exit or
-an absurd time costs a bar its meaning, never the report its picture.
+This module does not deal with pixels. Events come from a learner's process, so a missing enter, a
+second exit or an absurd time may distort a bar, but must not prevent the drawing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from gradsync.records import Collective, Event
 
 MAX_RANKS = 64
-KEPT = 40  # collectives of each rank: the last ones, for a run breaks at its end
+KEPT = 40  # of each rank: the last collectives, since a run fails at its end
 
-_LATEST = 1e7  # seconds; a later time is no time
-_BRIEFEST = 1e-6  # seconds; so that what took no time has two ends all the same
+_LATEST = 1e7  # seconds; later times are cut
+_BRIEFEST = 1e-6  # seconds, the minimum duration
 _OTHER_END = {"send": "recv", "recv": "send"}
-# In these, every rank must bring as many elements of the same type as the others.
+# In these, all ranks must pass the same dtype and number of elements.
 _ALIKE = ("all_reduce", "broadcast", "reduce")
 
 
@@ -30,25 +30,25 @@ class Bar:
     rank: int
     call: int
     start: float
-    end: float | None  # None: it never came back
+    end: float | None  # None: it never completed
     collective: Collective
-    meeting: Hashable  # the same for the calls of all ranks that belong together
-    number: int  # which of the group's collectives it is for this rank, from 1
+    meeting: Hashable  # the same for all calls of one collective or message
+    number: int  # of the collective in its group on this rank, from 1
     expected: frozenset[int]  # the ranks that take part
 
     @property
     def name(self) -> str:
-        """What the explanations call it: "all_reduce #4"."""
+        """Its name in explanations: "all_reduce #4"."""
         return f"{self.collective.op} #{self.number}"
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A place that was kept for a rank that never came."""
+    """The place of a call that a rank never made."""
 
     rank: int
     start: float
-    missed: Bar  # of the first who waits there
+    missed: Bar  # of the first rank that waits in the call
 
     @property
     def number(self) -> int:
@@ -56,13 +56,13 @@ class Gap:
 
     @property
     def name(self) -> str:
-        """What the rank should have entered: the other end, where a message was awaited."""
+        """The call that the rank should have made; for a message, the other end."""
         op = self.missed.collective.op
         return f"{_OTHER_END.get(op, op)} #{self.number}"
 
 
 def bars(events: Sequence[Event], world_size: int) -> list[Bar]:
-    """The collectives of all ranks, by rank, each rank's in its own order."""
+    """Return the collectives of all ranks, by rank, in each rank's order."""
     entered: dict[tuple[int, int], tuple[float, Collective]] = {}
     exited: dict[tuple[int, int], float] = {}
     for event in events:
@@ -87,7 +87,7 @@ def bars(events: Sequence[Event], world_size: int) -> list[Bar]:
 
 
 def last_of_each_rank(found: Sequence[Bar]) -> list[Bar]:
-    """Without what lies further back than the last `KEPT` of its rank."""
+    """Return the last `KEPT` bars of each rank."""
     by_rank: dict[int, list[Bar]] = {}
     for bar in found:
         by_rank.setdefault(bar.rank, []).append(bar)
@@ -95,7 +95,7 @@ def last_of_each_rank(found: Sequence[Bar]) -> list[Bar]:
 
 
 def meetings(found: Sequence[Bar]) -> list[list[Bar]]:
-    """The bars that belong together, each time by rank."""
+    """Return the bars of each collective or message, sorted by rank."""
     together: dict[Hashable, list[Bar]] = {}
     for bar in found:
         together.setdefault(bar.meeting, []).append(bar)
@@ -119,7 +119,7 @@ def gaps(found: Sequence[Bar]) -> list[Gap]:
 
 
 def disagree(together: Sequence[Bar]) -> bool:
-    """Whether ranks met with calls that do not fit each other."""
+    """Tell whether the calls of a meeting do not match."""
     calls = [bar.collective for bar in together]
     if any(call.op in _OTHER_END for call in calls):
         return False
@@ -129,9 +129,9 @@ def disagree(together: Sequence[Bar]) -> bool:
 
 
 def _line(rank: int, collective: Collective) -> Hashable:
-    """What the call queues up in: its group's collectives, or the messages of two ranks."""
+    """Return the sequence of the call: its group's collectives, or the messages of two ranks."""
     if collective.op in _OTHER_END:
-        if collective.peer is None:  # from anyone: nobody can say whose message it takes
+        if collective.peer is None:  # from any rank: the sender is unknown
             return collective.group, rank, collective.op, collective.tag
         ends = (rank, collective.peer)
         return collective.group, ends if collective.op == "send" else ends[::-1], collective.tag

@@ -1,4 +1,4 @@
-"""report.json: what course staff's other tools read, and what a later run takes a grade from."""
+"""Render report.json for other tools, and read a grade from it in a later run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradsync.reports.text import carriable, finite
 
 
 def render(report: Report) -> str:
-    """The report as JSON, the contract's keys first."""
+    """Return the report as JSON, with the contract's keys first."""
     grade = summary.grade(report)
     content = {
         "submission": carriable(grade.submission),
@@ -30,7 +30,7 @@ def render(report: Report) -> str:
 
 
 def read(text: str, origin: Origin, seed: int) -> Grade | None:
-    """Return the grade that a report.json holds, if it is whole and was made from this."""
+    """Return the grade in a report.json, if it is complete and has this origin and seed."""
     try:
         content = json.loads(text)
         if (content["made_from"], content["seed"]) != (asdict(origin), seed):
@@ -46,7 +46,7 @@ def read(text: str, origin: Origin, seed: int) -> Grade | None:
             phases={str(phase): finite(points) for phase, points in content["phases"].items()},
         )
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
-        return None  # torn, or no report of ours
+        return None  # damaged, or not one of our reports
 
 
 def _test(verdict: Verdict) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Compute and collectives of a run, rank by rank, on one even axis of time, as an SVG.
+"""Draw compute and collectives of a run, rank by rank, on a linear time axis, as an SVG.
 
-What lies above each other happened at the same time: where a collective runs below compute, its
-cost is hidden; where the main thread waits, it is not.
+Items above each other happened at the same time. If a collective is drawn below compute, its cost
+is hidden; if the main thread waits, it is not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WIDTH, _GUTTER, _MARGIN = 1100.0, 62.0, 12.0
 _MAIN, _ROW, _LANE_GAP = 20.0, 9.0, 16.0
 _TOP, _AXIS, _LEGEND = 8.0, 22.0, 22.0
 _BASELINE = 14.0
-_THINNEST = 0.6  # of what took no time
+_THINNEST = 0.6  # minimum width
 _TICKS = 8
 _STYLE = """
 .gs-timeline text{fill:currentColor;font:10.5px ui-monospace,Menlo,Consolas,monospace}
@@ -31,18 +31,18 @@ _STYLE = """
 .gs-timeline .waits{fill:none;stroke:var(--rank);stroke-dasharray:3 2}
 .gs-timeline .bar{fill:var(--rank);fill-opacity:.3}
 """
-_LEGENDS = (("compute", "computes"), ("waits", "waits"), ("bar", "a collective is on its way"))
+_LEGENDS = (("compute", "computes"), ("waits", "waits"), ("bar", "collective in progress"))
 
 
 @dataclass(frozen=True, slots=True)
 class _Lane:
-    """One rank's place in the picture, and what it did."""
+    """The lane of one rank, with its spans."""
 
     rank: int
     top: float
     computing: list[Span]
     blocked: list[Span]
-    collectives: list[tuple[Bar, Span, int]]  # with the row of each
+    collectives: list[tuple[Bar, Span, int]]  # each with its row
 
     @property
     def bottom(self) -> float:
@@ -51,7 +51,7 @@ class _Lane:
 
 
 class _Axis:
-    """Where a moment lies, in pixels from the left."""
+    """Maps a time to pixels from the left."""
 
     def __init__(self, period: Span) -> None:
         self.start, self.end = period
@@ -62,7 +62,7 @@ class _Axis:
 
 
 def render(events: Sequence[Event], world_size: int) -> str:
-    """The picture of a run of `world_size` ranks; "" if no rank entered anything."""
+    """Return the drawing of a run of `world_size` ranks, or "" without collectives."""
     bars = lanes.bars(events, world_size)
     if not bars:
         return ""

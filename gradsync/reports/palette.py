@@ -1,9 +1,9 @@
-"""One colour per rank, the same wherever a rank is shown."""
+"""One colour per rank, used wherever a rank is shown."""
 
 from __future__ import annotations
 
-# Blue, orange, green, purple, then teal, rose, olive, slate: of middle lightness, so that a line
-# or a tint of each is seen on a light and on a dark ground alike.
+# Blue, orange, green, purple, teal, rose, olive, slate: of medium lightness, so that lines and
+# tints are visible on light and dark backgrounds.
 _COLOURS = (
     "#3f7fd9",
     "#dd7a1b",
@@ -17,5 +17,5 @@ _COLOURS = (
 
 
 def rank_colour(rank: int) -> str:
-    """The colour of `rank` as "#rrggbb"; from the ninth rank on they come again."""
+    """Return the colour of `rank` as "#rrggbb"; from the ninth rank on, colours repeat."""
     return _COLOURS[rank % len(_COLOURS)]

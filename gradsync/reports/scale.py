@@ -1,7 +1,7 @@
-"""Where on the page a moment lies: a time axis that stays legible.
+"""A readable time axis, which maps times to positions.
 
-A run is mostly pauses, with collectives of microseconds between them. So the axis keeps the order
-of all moments, shortens pauses that would take it over, and gives each bar a least width.
+A run consists mostly of pauses, with collectives of microseconds between them. So the axis keeps
+the order of all times, but shortens long pauses, and gives each bar a minimum width.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from itertools import pairwise
 from gradsync.reports.lanes import Bar, Gap
 
 _SHARE = 0.2  # of the axis that one pause may take
-_EVEN = 0.33  # of the width goes by the clock; the rest to what would be too narrow
-_ROUNDS = 20  # of shortening: each lets the next pause stand out less
+_EVEN = 0.33  # share of the width that is linear; the rest widens narrow parts
+_ROUNDS = 20  # of shortening pauses
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The moments at which something began or ended, and their places from the left."""
+    """The times at which bars begin or end, and their positions from the left."""
 
     moments: list[float]
     places: list[float]
     breaks: list[float]  # where a pause was shortened
-    edge: float  # where that which never ends is cut off
+    edge: float  # where bars that never end are cut off
 
     def span(self, item: Bar | Gap) -> tuple[float, float]:
-        """Where a bar or a gap begins and ends."""
+        """Return the positions where a bar or gap begins and ends."""
         begin = self.place(item.start)
         if isinstance(item, Gap) or item.end is None:
             return begin, self.edge
@@ -39,13 +39,13 @@ class Scale:
 
 
 def fit(bars: Sequence[Bar], *, width: float, narrowest: float, tail: float) -> Scale:
-    """A scale for `bars`, at least `width` wide; what never ends gets a `tail` of its own."""
+    """Return a scale for `bars`, at least `width` wide, with a `tail` for bars that never end."""
     ends = {bar.end for bar in bars if bar.end is not None}
     moments = sorted({bar.start for bar in bars} | ends)
     pauses = [later - earlier for earlier, later in pairwise(moments)]
     shortened = _shorten(pauses)
     total = sum(shortened) or 1.0
-    begins: dict[float, float] = {}  # by end, the latest begin of the bars that end there
+    begins: dict[float, float] = {}  # end -> the latest begin of bars with this end
     for bar in bars:
         if bar.end is not None:
             begins[bar.end] = max(bar.start, begins.get(bar.end, bar.start))
@@ -66,8 +66,8 @@ def fit(bars: Sequence[Bar], *, width: float, narrowest: float, tail: float) -> 
 
 
 def rows(spans: Sequence[tuple[float, float]]) -> list[int]:
-    """For each span the topmost row in which it covers no earlier one."""
-    free: list[float] = []  # by row, where its last span ends
+    """Return, for each span, the first row in which it overlaps no earlier one."""
+    free: list[float] = []  # row -> the end of its last span
     placed = {}
     for index in sorted(range(len(spans)), key=lambda index: spans[index]):
         begin, end = spans[index]

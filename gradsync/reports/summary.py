@@ -1,4 +1,4 @@
-"""A report put in order: by file, by exercise, by problem. What every way of showing it needs."""
+"""Arrange a report by file, exercise and problem, for all renderers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gradsync.records import Grade, Printed, Report, Status, Verdict
 from gradsync.reports.text import finite, printable
 from gradsync.text import counted, ranks_text
 
-_NAMED = 3  # exercises that one problem touches; more are only counted
+_NAMED = 3  # exercises of a problem that are named; more are only counted
 
 
 @dataclass(frozen=True, slots=True)
 class Exercise:
-    """One exercise and all that the suite says of it."""
+    """One exercise and its verdicts."""
 
     id: str  # "phase1/average_gradients"
     verdicts: tuple[Verdict, ...]
@@ -27,7 +27,7 @@ class Exercise:
 
     @property
     def file(self) -> str:
-        """The learner's file that it is written in."""
+        """The learner's file that contains it."""
         return self.verdicts[0].file
 
     @property
@@ -44,7 +44,7 @@ class Exercise:
 
     @property
     def status(self) -> Status:
-        """What to say of the whole: a mistake before a gap, a gap before what passed."""
+        """The status of the whole exercise: mistakes first, then unfinished parts."""
         statuses = [verdict.status for verdict in self.verdicts]
         mistakes = [status for status in statuses if status not in ("passed", "unfinished")]
         if mistakes:
@@ -54,7 +54,7 @@ class Exercise:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake, and the tests that stumble over it: the first is the one to read."""
+    """One mistake, and the tests that fail because of it; the first one is shown."""
 
     verdicts: tuple[Verdict, ...]
 
@@ -68,23 +68,23 @@ class Problem:
 
     @property
     def exercises(self) -> tuple[str, ...]:
-        """The ids of the exercises it touches, in order."""
+        """The ids of the exercises with this mistake, in order."""
         return tuple(dict.fromkeys(verdict.exercise for verdict in self.verdicts))
 
     @property
     def title(self) -> str:
-        """The names of the exercises, or how many they are."""
+        """The names of the exercises, or their number."""
         names = [exercise.rpartition("/")[2] for exercise in self.exercises]
         return ", ".join(names) if len(names) <= _NAMED else counted(len(names), "exercise")
 
     @property
     def of_whole_file(self) -> bool:
-        """Whether a file was of no use, whatever the tests wanted of it."""
+        """Whether a file is missing or can't be imported, which fails all its tests."""
         return self.first.status == "missing" or _is_of_whole_file(self.first)
 
     @property
     def sentence(self) -> str:
-        """What the first test wanted; nothing where a file was of no use: no test is about that."""
+        """The first test's sentence, or "" if the problem is that of a whole file."""
         return "" if self.of_whole_file else sentence(self.first)
 
     @property
@@ -98,26 +98,26 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """Where to read on."""
+    """A section of the guide."""
 
     path: str  # "phase1/GUIDELINES.md"
     heading: str  # "Gradient aggregation"
 
     @property
     def link(self) -> str:
-        """The path with the heading's anchor, as GitHub and most editors make it."""
+        """The path with the heading's anchor, as in GitHub and most editors."""
         slug = re.sub(r"[^\w\- ]", "", self.heading.strip().lower()).replace(" ", "-")
         return f"{self.path}#{slug}"
 
 
 def exercises(report: Report) -> list[Exercise]:
-    """The exercises in the order in which the suite comes to them."""
+    """Return the exercises in the order of the suite."""
     groups = _group(report.verdicts, lambda verdict: verdict.exercise)
     return [Exercise(verdicts[0].exercise, verdicts) for verdicts in groups]
 
 
 def by_file(report: Report) -> dict[str, list[Exercise]]:
-    """The exercises under the learner's file they belong to."""
+    """Return the exercises of each of the learner's files."""
     files: dict[str, list[Exercise]] = {}
     for exercise in exercises(report):
         files.setdefault(exercise.file, []).append(exercise)
@@ -125,25 +125,25 @@ def by_file(report: Report) -> dict[str, list[Exercise]]:
 
 
 def unfinished(report: Report) -> list[Exercise]:
-    """The exercises in which a TODO is left, in order."""
+    """Return the exercises with an unfinished part, in order."""
     return [e for e in exercises(report) if any(v.status == "unfinished" for v in e.verdicts)]
 
 
 def problems(report: Report) -> list[Problem]:
-    """What went wrong, each mistake once, in the order of the exercises; gaps are no mistakes."""
+    """Return each mistake once, in the order of the exercises; unfinished parts do not count."""
     wrong = (v for e in exercises(report) for v in e.verdicts)
     groups = _group((v for v in wrong if v.status not in ("passed", "unfinished")), _mistake)
     return [Problem(verdicts) for verdicts in groups]
 
 
 def is_unreadable(report: Report) -> bool:
-    """Whether nothing of the submission could be read, so that nothing was graded."""
+    """Tell whether no file of the submission could be read, so that nothing was graded."""
     nothing_there = all(verdict.status == "missing" for verdict in report.verdicts)
     return nothing_there and any(note.startswith("unreadable:") for note in report.notes)
 
 
 def grade(report: Report) -> Grade:
-    """The report's line in the gradebook, its numbers as they are written."""
+    """Return the report's line in the gradebook, with rounded numbers."""
     phases = dict.fromkeys(v.exercise.partition("/")[0] for v in report.verdicts)
     return Grade(
         submission=report.submission,
@@ -155,7 +155,7 @@ def grade(report: Report) -> Grade:
 
 
 def standing(report: Report) -> str:
-    """How far the submission has come, in one sentence."""
+    """Return a sentence on the state of the submission."""
     if is_unreadable(report):
         return "Nothing could be read, so nothing was graded."
     every = exercises(report)
@@ -164,7 +164,7 @@ def standing(report: Report) -> str:
 
 
 def visible_standing(report: Report) -> str:
-    """How far a learner has come by the visible tests, which see less than a grade does."""
+    """Return a sentence on the results of the visible tests, which check less than a grade."""
     every = exercises(report)
     done = sum(exercise.status == "passed" for exercise in every)
     if done == len(every):
@@ -186,7 +186,7 @@ def _listed(parts: list[str]) -> str:
 
 
 def sentence(verdict: Verdict) -> str:
-    """The test's own sentence, with the parameters that tell it from its sisters."""
+    """Return the test's docstring, with its parameters."""
     path, bracket, parameters = verdict.id.partition("[")
     name = path.rpartition("::")[2].removeprefix("test_").replace("_", " ")
     words = " ".join(verdict.title.split()) or name
@@ -194,7 +194,7 @@ def sentence(verdict: Verdict) -> str:
 
 
 def paragraphs(verdict: Verdict) -> list[str]:
-    """The message and the diagnosis in words, without saying the same twice."""
+    """Return the message and the explanation, without repetition."""
     message, explanation = verdict.message.strip(), ""
     if verdict.diagnosis is not None:
         explanation = verdict.diagnosis.explanation.strip()
@@ -204,13 +204,13 @@ def paragraphs(verdict: Verdict) -> list[str]:
 
 
 def printed_by(block: Printed) -> str:
-    """Return who printed some lines, and how much of it is not shown."""
+    """Return which ranks printed some lines, and how many earlier lines are omitted."""
     before = f", after {counted(block.omitted, 'more line')}" if block.omitted else ""
     return f"printed by {ranks_text(block.ranks)}{before}"
 
 
 def guide(verdict: Verdict) -> Guide | None:
-    """The section of the course's text that explains the mistake."""
+    """Return the section of the guide that explains the mistake."""
     section = (verdict.diagnosis and verdict.diagnosis.guide) or verdict.guide
     if not section:
         return None
@@ -218,20 +218,20 @@ def guide(verdict: Verdict) -> Guide | None:
 
 
 def short_name(exercise: Exercise) -> str:
-    """What a learner types for an exercise; both phases have a `train`, a bare one is phase 1's."""
+    """Return the name of an exercise for a command: a name without a phase means phase 1."""
     name = exercise.name if exercise.id.startswith("phase1/") else exercise.id
     return shlex.quote(printable(name))
 
 
 def hint_command(exercise: Exercise) -> str:
-    """What a learner types for help."""
+    """Return the command that shows a hint."""
     return f"gradsync hint {short_name(exercise)}"
 
 
 def repeat_command(report: Report) -> str:
-    """What gives the same grade again: the same inputs are drawn from the same seed."""
+    """Return the command that repeats the grade, with the same seed."""
     command = printable(report.command)
-    if command.endswith(", "):  # a call in a notebook, to which an argument is missing
+    if command.endswith(", "):  # a call in a notebook, to be completed by an argument
         return f"{command}seed={report.seed})"
     return f"{command} --seed {report.seed}"
 
@@ -241,7 +241,7 @@ def _is_of_whole_file(verdict: Verdict) -> bool:
 
 
 def _mistake(verdict: Verdict) -> Hashable:
-    if verdict.status == "missing":  # one missing file, told once for all its exercises
+    if verdict.status == "missing":  # one missing file is one mistake
         return verdict.status, verdict.message
     if verdict.diagnosis is None:
         return verdict.exercise, verdict.status, verdict.message

@@ -1,4 +1,4 @@
-"""The few shapes that a timeline is drawn with. ElementTree writes them, so all text is escaped."""
+"""The shapes of a timeline. ElementTree writes them, so all text is escaped."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from xml.etree.ElementTree import Element, SubElement
 
 from gradsync.reports.text import printable
 
-_CHARACTER = 6.4  # of the labels' font at 10.5 pixels; a little more than most fonts need
+_CHARACTER = 6.4  # width in the labels' font at 10.5 pixels; slightly more than in most fonts
 
 
 def canvas(width: float, height: float, label: str) -> Element:
-    """An empty drawing; `label` is what a screen reader says."""
+    """Return an empty drawing; `label` is for screen readers."""
     size = {"width": f"{width:.0f}", "height": f"{height:.0f}"}
     view = f"0 0 {width:.0f} {height:.0f}"
     kind = {"xmlns": "http://www.w3.org/2000/svg", "class": "gs-timeline", "role": "img"}
@@ -19,7 +19,7 @@ def canvas(width: float, height: float, label: str) -> Element:
 
 
 def group(parent: Element, *, tooltip: str = "", color: str = "") -> Element:
-    """A group whose shapes show `tooltip` and may use `color` as `var(--rank)`."""
+    """Add a group whose shapes show `tooltip` and may use `color` as `var(--rank)`."""
     made = SubElement(parent, "g", {"style": f"--rank:{color}"} if color else {})
     if tooltip:
         SubElement(made, "title").text = printable(tooltip)
@@ -27,13 +27,13 @@ def group(parent: Element, *, tooltip: str = "", color: str = "") -> Element:
 
 
 def rect(parent: Element, kind: str, x: float, y: float, width: float, height: float) -> None:
-    """A rectangle with slightly rounded corners."""
+    """Add a rectangle with slightly rounded corners."""
     place = {"x": f"{x:.1f}", "y": f"{y:.1f}", "width": f"{width:.1f}", "height": f"{height:.1f}"}
     SubElement(parent, "rect", {"class": kind, **place, "rx": "3"})
 
 
 def text(parent: Element, kind: str, x: float, y: float, content: str) -> None:
-    """One line of text that begins at `x`; `y` is its baseline."""
+    """Add a line of text that begins at `x`; `y` is its baseline."""
     place = {"class": kind, "x": f"{x:.1f}", "y": f"{y:.1f}"}
     SubElement(parent, "text", place).text = printable(content)
 
@@ -41,14 +41,14 @@ def text(parent: Element, kind: str, x: float, y: float, content: str) -> None:
 def path(
     parent: Element, kind: str, *strokes: list[tuple[float, float]], closed: bool = False
 ) -> None:
-    """Lines through the points of each stroke, or the shape they enclose."""
+    """Add lines through the points of each stroke, or the shape they enclose."""
     ends = "Z" if closed else ""
     drawn = ("M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in points) + ends for points in strokes)
     SubElement(parent, "path", {"class": kind, "d": "".join(drawn)})
 
 
 def hatch(parent: Element, kind: str, x: float, y: float, width: float, height: float) -> None:
-    """Slanted lines in a rectangle. A pattern would need an id, unique in the page around it."""
+    """Add slanted lines in a rectangle. A pattern would need an id that is unique in the page."""
     strokes = []
     offset = -height + 4.0
     while offset < width:
@@ -60,6 +60,6 @@ def hatch(parent: Element, kind: str, x: float, y: float, width: float, height: 
 
 
 def text_width(content: str) -> float:
-    """About how wide a label is; Chinese or Japanese characters take two places."""
+    """Return the approximate width of a label; Chinese and Japanese characters count twice."""
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in content)
     return (len(content) + wide) * _CHARACTER

@@ -1,7 +1,8 @@
-"""Untrusted text made safe to carry and to show, and numbers short enough to read.
+"""Make untrusted text safe to store and to show, and format numbers.
 
-Messages, labels and names of submissions come from learners' programs. Escaping for HTML, SVG,
-JSON and CSV is left to the libraries that write them; here is what no escaping repairs.
+Messages, labels and names of submissions come from learners' programs. The libraries that write
+HTML, SVG, JSON and CSV escape them; this module handles characters that escaping does not make
+safe.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from textwrap import dedent
 
 _UNCARRIABLE = re.compile("[\x00\ud800-\udfff]")
 _ANSI = re.compile("\x1b\\[[0-9;?]*[ -/]*[@-~]")
-# Controls could drive the terminal that shows them, bidirectional overrides turn a line around,
-# and XML, which an SVG is, knows no U+FFFE.
+# Control characters could control a terminal, bidirectional overrides reorder a line, and XML (so
+# SVG) does not allow U+FFFE.
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
 
 
 def carriable(text: str) -> str:
-    """`text` as a UTF-8 file can hold it: all of it but lone surrogates and NUL."""
+    """Return `text` without lone surrogates and NUL, for a UTF-8 file."""
     return _UNCARRIABLE.sub("\ufffd", text)
 
 
 def printable(text: str) -> str:
-    """`text` as it may be shown: no escape sequences, no control characters but tab and newline."""
+    """Return `text` without escape sequences and control characters other than tab and newline."""
     text = _ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
     return _UNPRINTABLE.sub("\ufffd", text)
 
@@ -38,20 +39,20 @@ def finite(number: float) -> float:
 
 
 def amount(number: float) -> str:
-    """Points or seconds without idle zeros: "5", "2.5", "0.33"."""
+    """Return points or seconds without trailing zeros: "5", "2.5", "0.33"."""
     return f"{finite(number):.2f}".rstrip("0").rstrip(".")
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some lines of a message: prose to wrap, or lines that stood indented, to keep as they are."""
+    """Some lines of a message: prose to wrap, or indented lines to keep unchanged."""
 
     is_code: bool
     text: str
 
 
 def blocks(message: str) -> list[Block]:
-    """`message` cut at blank lines, and where it changes between prose and indented lines."""
+    """Split `message` at blank lines, and between prose and indented lines."""
     lines = [line.expandtabs(4).rstrip() for line in printable(message).split("\n")]
     runs = groupby(lines, key=lambda line: line[:1].isspace() if line else None)
     return [Block(is_code, dedent("\n".join(run))) for is_code, run in runs if is_code is not None]

@@ -1,4 +1,4 @@
-"""The collectives of one run, rank by rank, as an SVG that can stand alone or in a page."""
+"""Draw the collectives of a run, rank by rank, as an SVG that works alone or in a page."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from gradsync.reports.lanes import Bar, Gap
 from gradsync.reports.palette import rank_colour
 from gradsync.reports.scale import Scale
 
-_WIDTH = 720.0  # of the lanes; many collectives take more
-_LEAST_BARS = 0.66  # of the width, for bars at their least; the rest is for how long they took
-_NARROWEST, _WIDEST = 36.0, 118.0  # of the least width that a bar gets
-_TAIL = 184.0  # for what never ends
+_WIDTH = 720.0  # of the lanes; many collectives need more
+_LEAST_BARS = 0.66  # share of the width for the bars' minimum; the rest shows their duration
+_NARROWEST, _WIDEST = 36.0, 118.0  # limits of a bar's minimum width
+_TAIL = 184.0  # width for bars that never end
 _GUTTER, _MARGIN, _INSET = 54.0, 8.0, 5.0
 _ROW, _ROW_GAP, _LANE_GAP = 22.0, 3.0, 12.0
 _TOP, _AXIS, _LEGEND = 6.0, 20.0, 24.0
 _BASELINE = 15.0  # of a label in its row
 
-# The text's colour is the page's, so that it is right on a light and on a dark ground.
+# The text has the page's colour, so it is readable on light and dark backgrounds.
 _STYLE = """
 .gs-timeline text{fill:currentColor;color:inherit;font:10.5px ui-monospace,Menlo,Consolas,monospace}
 .gs-timeline .quiet{fill-opacity:.65}
@@ -40,7 +40,7 @@ _STYLE = """
 
 @dataclass(frozen=True, slots=True)
 class _Box:
-    """A bar or gap with its place on the page."""
+    """A bar or gap with its position in the drawing."""
 
     item: Bar | Gap
     left: float
@@ -58,10 +58,10 @@ class _Box:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Where everything goes."""
+    """The layout of the drawing."""
 
     boxes: list[_Box]
-    tops: list[float]  # of the ranks' lanes, and the end of the last one
+    tops: list[float]  # of the ranks' lanes, and the bottom of the last one
     axis: Scale
 
     @property
@@ -70,12 +70,12 @@ class _Plan:
 
     @property
     def last_screen(self) -> float:
-        """From where on the drawing is seen if it is scrolled to its end."""
+        """The left edge of the visible part if the drawing is scrolled to its end."""
         return max(_GUTTER, self.right - _WIDTH)
 
 
 def render(events: Sequence[Event], world_size: int) -> str:
-    """The timeline of a run of `world_size` ranks; "" if no rank entered anything."""
+    """Return the timeline of a run of `world_size` ranks, or "" without collectives."""
     world_size = min(world_size, lanes.MAX_RANKS)
     found = lanes.bars(events, world_size)
     if not found:
@@ -106,7 +106,7 @@ def _plan(items: Sequence[Bar | Gap], bars: Sequence[Bar], world_size: int) -> _
     boxes, tops = [], [_TOP]
     for mine in by_rank:
         spans = [axis.span(item) for item in mine]
-        # Neighbours in time must not share an edge, nor what took no time be invisible.
+        # Consecutive bars must not touch, and bars without duration must be visible.
         spans = [(left, max(right - 2.0, left + _NARROWEST - 2.0)) for left, right in spans]
         rows = scale.rows(spans)
         for item, (left, right), row in zip(mine, spans, rows, strict=True):
@@ -117,7 +117,7 @@ def _plan(items: Sequence[Bar | Gap], bars: Sequence[Bar], world_size: int) -> _
 
 
 def _draw_meetings(drawing: Element, plan: _Plan) -> None:
-    """A light band from rank to rank through all that belongs to one collective."""
+    """Draw a light band from rank to rank for each collective."""
     places = {id(box.item): box for box in plan.boxes}
     for together in lanes.meetings([b.item for b in plan.boxes if isinstance(b.item, Bar)]):
         kind = "differs" if lanes.disagree(together) else "meeting"
@@ -132,7 +132,7 @@ def _draw_meetings(drawing: Element, plan: _Plan) -> None:
 
 
 def _draw_lanes(drawing: Element, plan: _Plan) -> None:
-    """The names of the ranks, at both ends where one of them is likely out of sight."""
+    """Draw the names of the ranks, at both ends if the drawing may be scrolled."""
     for rank, top in enumerate(plan.tops[:-1]):
         lane = svg.group(drawing, color=rank_colour(rank))
         svg.text(lane, "name", 0, top + _BASELINE, f"rank {rank}")
@@ -155,7 +155,7 @@ def _draw_box(drawing: Element, box: _Box) -> None:
 
 
 def _draw_axis(drawing: Element, plan: _Plan) -> None:
-    """The moments themselves, where there is room: the way between them is not even."""
+    """Draw the times where there is room; the axis is not linear."""
     top, axis = plan.tops[-1], plan.axis
     svg.text(drawing, "quiet", 0, top + _BASELINE, "ms")
     svg.path(drawing, "line", [(_GUTTER, top), (plan.right, top)])

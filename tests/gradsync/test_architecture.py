@@ -72,7 +72,7 @@ def test_imports_point_downwards(module):
 
 
 @pytest.mark.parametrize("module", sorted(m for m in MODULES if m.startswith("gradsync.reports")))
-def test_reports_know_records_alone(module):
+def test_reports_import_only_records_and_text(module):
     rooms = {room_of(other) for other in imports_of(module)}
 
     below = {"gradsync.records", "gradsync.errors", "gradsync.text"}
@@ -91,7 +91,7 @@ def test_there_is_no_import_cycle():
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))
-def test_no_room_is_too_large(module):
+def test_no_module_or_function_is_too_long(module):
     source = MODULES[module].read_text()
     functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)]
 
@@ -109,7 +109,7 @@ def test_importing_it_imports_no_torch(statement):
 
 
 @pytest.mark.parametrize("module", ["file", "locations"])
-def test_what_reads_a_notebook_imports_nothing_that_runs_one(module):
+def test_notebook_definitions_import_no_heavy_packages(module):
     code = (
         f"import sys, gradsync.notebook.definitions.{module}; "
         "sys.exit(bool({'torch', 'IPython', 'nbgrader', 'pytest'} & set(sys.modules)))"
@@ -124,7 +124,7 @@ NBGRADER = {
 }
 
 
-def test_nbgrader_is_imported_by_what_it_calls_and_what_calls_it_alone():
+def test_only_modules_that_use_nbgrader_import_it():
     found = {
         module
         for module, path in MODULES.items()

@@ -45,7 +45,7 @@ def report_of(out, name):
     return json.loads((out / name / "report.json").read_text())
 
 
-def test_a_class_is_graded_whatever_is_in_it(graded_class):
+def test_a_class_is_graded_even_with_unreadable_submissions(graded_class):
     done, out = graded_class
 
     assert done.returncode == 0, done.stderr
@@ -59,7 +59,7 @@ def test_a_class_is_graded_whatever_is_in_it(graded_class):
     assert rows["dan"]["status"] == "unreadable"
 
 
-def test_a_report_has_what_the_contract_says(graded_class):
+def test_a_report_has_the_keys_of_the_contract(graded_class):
     _, out = graded_class
     report = report_of(out, "bob")
 
@@ -98,7 +98,7 @@ def test_every_submission_has_a_page(graded_class):
     assert all((out / name / "report.html").stat().st_size > 5000 for name in ("ada", "bob", "dan"))
 
 
-def test_a_trainer_without_its_loader_file_is_judged_all_the_same(tmp_path):
+def test_a_trainer_without_its_loader_file_is_graded(tmp_path):
     (tmp_path / "eve").mkdir()
     shutil.copy(SOLUTIONS / TRAINER, tmp_path / "eve")
     done = gradsync("grade", tmp_path / "eve", "--phase", 1, "--out", tmp_path / "out", UNSAFE)
@@ -111,14 +111,14 @@ def test_a_trainer_without_its_loader_file_is_judged_all_the_same(tmp_path):
     }
 
 
-def test_a_report_says_in_what_it_ran(graded_class):
+def test_a_report_says_whether_it_ran_in_a_sandbox(graded_class):
     _, out = graded_class
 
     assert report_of(out, "ada")["made_from"]["sandboxed"] is True
     assert "in a sandbox" in (out / "ada" / "report.html").read_text()
 
 
-def test_without_bubblewrap_nothing_is_graded_unless_asked_for(tmp_path, monkeypatch):
+def test_without_bubblewrap_grading_needs_an_option(tmp_path, monkeypatch):
     shutil.copytree(SOLUTIONS, tmp_path / "eve")
     monkeypatch.setenv("PATH", str(tmp_path))
     done = gradsync("grade", tmp_path / "eve", "--out", tmp_path / "out")
@@ -129,14 +129,14 @@ def test_without_bubblewrap_nothing_is_graded_unless_asked_for(tmp_path, monkeyp
     assert not (tmp_path / "out").exists()
 
 
-def test_the_doctor_says_what_holds(needs_sandbox):
+def test_the_doctor_reports_what_works(needs_sandbox):
     done = gradsync("doctor")
 
     assert done.returncode == 0, done.stdout
     assert "bubblewrap works" in done.stdout
 
 
-def test_the_doctor_says_what_is_amiss(tmp_path, monkeypatch):
+def test_the_doctor_reports_what_does_not_work(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     done = gradsync("doctor")
 
@@ -184,11 +184,11 @@ def test_unusable_arguments_get_one_clear_line_and_status_2(arguments, said):
     assert "Traceback" not in done.stderr
 
 
-def test_a_folder_outside_any_course_falls_back_on_the_packages_own(tmp_path):
+def test_outside_a_course_the_packages_course_is_used(tmp_path):
     assert gradsync("hint", "train", cwd=tmp_path).returncode == 0
 
 
-def test_a_hint_is_gentle_first(tmp_path):
+def test_the_first_hint_is_the_smallest(tmp_path):
     first = gradsync("hint", "average_gradients").stdout
     second = gradsync("hint", "average_gradients", "-n", 2).stdout
 
@@ -197,7 +197,7 @@ def test_a_hint_is_gentle_first(tmp_path):
     assert "GUIDELINES.md" in first
 
 
-def test_check_says_how_far_a_learner_is_and_what_is_next(tmp_path):
+def test_check_shows_the_progress_and_the_next_step(tmp_path):
     for part in ("phase1", "tests/visible"):
         shutil.copytree(ROOT / part, tmp_path / part)
     shutil.copy(SOLUTIONS / "phase1/template_data_loader.py", tmp_path / "phase1")
@@ -210,7 +210,7 @@ def test_check_says_how_far_a_learner_is_and_what_is_next(tmp_path):
     )
 
 
-def test_check_of_one_exercise_shows_every_detail(tmp_path):
+def test_check_of_one_exercise_shows_all_details(tmp_path):
     for part in ("phase1", "tests/visible"):
         shutil.copytree(ROOT / part, tmp_path / part)
     done = gradsync("check", "average_gradients", cwd=tmp_path)
@@ -220,7 +220,7 @@ def test_check_of_one_exercise_shows_every_detail(tmp_path):
     assert "broadcast_model" not in done.stdout
 
 
-def test_the_demo_grades_right_untouched_and_wrong(tmp_path):
+def test_the_demo_grades_a_right_an_untouched_and_a_wrong_submission(tmp_path):
     done = gradsync("demo", "--out", tmp_path)
 
     assert done.returncode == 0, done.stderr
@@ -247,7 +247,7 @@ def test_a_trace_shows_every_rank_of_a_trainer(tmp_path, phase):
     assert (tmp_path / "seen.svg").read_text().startswith("<svg")
 
 
-def test_the_trace_of_a_trainer_that_breaks_says_why(tmp_path):
+def test_the_trace_of_a_failing_trainer_says_why(tmp_path):
     shutil.copytree(SOLUTIONS, tmp_path / "bob")
     source = (tmp_path / "bob" / TRAINER).read_text()
     broken = source.replace("        param.grad /= dist.get_world_size()", "        1 / 0")

@@ -51,7 +51,7 @@ def read_until(descriptor, sign, *, already=""):
     return text
 
 
-def test_it_checks_again_at_each_save_and_ctrl_c_ends_it_well(copy):
+def test_watching_checks_after_each_save_and_ends_with_ctrl_c(copy):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with start(copy, "--watch", **pipes) as process:
         out = process.stdout.fileno()
@@ -73,7 +73,7 @@ def test_it_checks_again_at_each_save_and_ctrl_c_ends_it_well(copy):
     assert b"Traceback" not in rest + errors
 
 
-def test_ctrl_c_in_the_middle_of_a_check_ends_watching_well(copy):
+def test_ctrl_c_during_a_check_ends_watching(copy):
     (copy / TRAINER).write_text("import time\n\ntime.sleep(60)\n")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with start(copy, "--watch", **pipes) as process:
@@ -86,7 +86,7 @@ def test_ctrl_c_in_the_middle_of_a_check_ends_watching_well(copy):
     assert b"Traceback" not in rest + errors
 
 
-def test_a_terminal_shows_which_test_runs_and_keeps_nothing_of_it(copy):
+def test_a_terminal_shows_the_running_test_and_then_removes_it(copy):
     ours, theirs = pty.openpty()
     with start(copy, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
@@ -99,7 +99,7 @@ def test_a_terminal_shows_which_test_runs_and_keeps_nothing_of_it(copy):
     assert seen.index("of 3: double ...") < seen.rindex("\x1b[2K") < seen.index("to write")
 
 
-def test_elsewhere_the_result_stands_alone_on_stdout(copy):
+def test_outside_a_terminal_stdout_has_only_the_result(copy):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with start(copy, **pipes) as process:
         out, errors = process.communicate(timeout=PATIENCE)
@@ -108,7 +108,7 @@ def test_elsewhere_the_result_stands_alone_on_stdout(copy):
     assert errors == "gradsync: checking phase1 ...\n"
 
 
-def test_a_reader_that_has_enough_gets_no_traceback(copy):
+def test_a_closed_pipe_causes_no_traceback(copy):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with start(copy, **pipes) as process:
         process.stdout.close()
@@ -129,7 +129,7 @@ def test_a_reader_that_has_enough_gets_no_traceback(copy):
         ("evaluate", "The exercises are double"),
     ],
 )
-def test_an_unknown_name_gets_the_one_that_was_meant(copy, name, said):
+def test_an_unknown_name_gets_a_suggestion(copy, name, said):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with start(copy, name, **pipes) as process:
         _, errors = process.communicate(timeout=PATIENCE)

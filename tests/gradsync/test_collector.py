@@ -8,7 +8,7 @@ from gradsync.collector import Collector
 pytest_plugins = "pytester"
 
 
-def test_early_tests_run_first_and_are_told_in_their_place(pytester):
+def test_early_tests_run_first_and_are_reported_in_order(pytester):
     pytester.makepyfile(
         """
         from gradsync.testing import early, exercise
@@ -33,7 +33,7 @@ def test_early_tests_run_first_and_are_told_in_their_place(pytester):
     ("exercise", "picked"),
     [("phase1/evaluate", ["test_two", "test_two_more"]), ("phase1/train", ["test_one"])],
 )
-def test_what_is_asked_for_is_picked(pytester, exercise, picked):
+def test_only_tests_of_the_requested_exercise_run(pytester, exercise, picked):
     pytester.makepyfile(
         test_suite="""
         from gradsync.testing import exercise
@@ -57,7 +57,7 @@ def test_what_is_asked_for_is_picked(pytester, exercise, picked):
     assert [verdict.id.split("::")[1] for verdict in collector.verdicts] == picked
 
 
-def test_a_suite_that_can_not_be_imported_is_no_ctrl_c(pytester):
+def test_a_suite_that_can_not_be_imported_is_not_an_interruption(pytester):
     pytester.makepyfile("import nothing_like_that")
     collector = Collector()
 
@@ -67,7 +67,7 @@ def test_a_suite_that_can_not_be_imported_is_no_ctrl_c(pytester):
     assert not collector.interrupted
 
 
-def test_ctrl_c_in_a_test_is_taken_down(pytester):
+def test_ctrl_c_in_a_test_is_recorded(pytester):
     pytester.makepyfile("def test_one(): raise KeyboardInterrupt")
     collector = Collector()
 
@@ -76,7 +76,7 @@ def test_ctrl_c_in_a_test_is_taken_down(pytester):
     assert collector.interrupted
 
 
-def test_a_suite_ends_where_its_ranks_are_lost(pytester):
+def test_a_suite_ends_when_its_ranks_are_lost(pytester):
     pytester.makepyfile(
         """
         from gradsync.ranks import LauncherError

@@ -17,7 +17,7 @@ TODO = re.compile(r"""raise NotImplementedError\(["'](phase\d/\w+)["']\)""")
 PHASES = COURSE.graded_phases("hidden")
 
 
-def test_the_committed_templates_are_what_the_solutions_give():
+def test_the_committed_templates_are_up_to_date():
     stale = [path for path, text in templates(COURSE) if (COURSE.root / path).read_text() != text]
 
     assert stale == [], "run `make templates`"
@@ -38,7 +38,7 @@ def test_every_todo_is_an_exercise_with_hints(phase):
 
 
 @pytest.mark.parametrize("path", [path for path, _ in templates(COURSE)])
-def test_a_template_keeps_nothing_of_its_solution(path):
+def test_a_template_contains_no_solution(path):
     text = (COURSE.root / path).read_text()
     stubs = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)]
     given = {"main"}
@@ -65,7 +65,7 @@ def test_a_template_imports_nothing_that_only_its_solution_needs(path):
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_every_exercise_points_at_a_heading_of_the_guide(phase):
+def test_every_exercise_names_a_heading_of_the_guide(phase):
     guide = (COURSE.root / phase / "GUIDELINES.md").read_text()
     headings = set(re.findall(r"^## (.+)$", guide, re.M))
 
@@ -103,7 +103,7 @@ def _anchors(guide):
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_every_picture_of_the_guide_is_there(phase):
+def test_every_picture_of_the_guide_exists(phase):
     folder = COURSE.root / phase
     shown = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (folder / "GUIDELINES.md").read_text())
 
@@ -150,12 +150,12 @@ class PaddedDistributedSampler(DistributedSampler):
 """
 
 
-def test_markers_without_a_partner_are_refused():
+def test_unpaired_markers_are_refused():
     with pytest.raises(CourseError, match="Line 2"):
         make_template("def f():\n    ### END SOLUTION\n", "phase1")
 
 
-def test_a_marked_part_that_defines_a_function_is_a_todo_all_the_same():
+def test_a_marked_part_that_defines_a_function_is_a_todo():
     solution = "def step():\n    ### BEGIN SOLUTION\n    def add(a, b):\n        return a + b\n"
     solution += "    return add\n    ### END SOLUTION\n"
 
@@ -165,7 +165,7 @@ def test_a_marked_part_that_defines_a_function_is_a_todo_all_the_same():
     assert template.endswith('raise NotImplementedError("phase1/step")\n')
 
 
-def test_a_marked_helper_beside_a_method_goes():
+def test_a_marked_helper_beside_a_method_is_removed():
     solution = "class Step:\n    def take(self):\n        return 1\n\n    ### BEGIN SOLUTION\n"
     solution += "    def _help(self):\n        return 2\n    ### END SOLUTION\n"
 

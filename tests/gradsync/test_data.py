@@ -48,7 +48,7 @@ def pipeline():
 # Where they come from
 
 
-def test_the_folder_given_wins(cache, tmp_path, monkeypatch):
+def test_the_given_folder_has_priority(cache, tmp_path, monkeypatch):
     monkeypatch.setenv("GRADSYNC_DATA", str(write(tmp_path / "variable", mnist_files(train=30))))
 
     found = digits(write(tmp_path / "given", mnist_files(train=50)))
@@ -56,14 +56,14 @@ def test_the_folder_given_wins(cache, tmp_path, monkeypatch):
     assert len(found.train) == 50
 
 
-def test_the_variable_wins_over_the_cache(cache, tmp_path, monkeypatch):
+def test_the_variable_has_priority_over_the_cache(cache, tmp_path, monkeypatch):
     write(cache, mnist_files(train=50))
     monkeypatch.setenv("GRADSYNC_DATA", str(write(tmp_path / "variable", mnist_files(train=30))))
 
     assert len(digits().train) == 30
 
 
-def test_the_cache_spares_the_download(cache, no_network):
+def test_mnist_in_the_cache_is_not_downloaded(cache, no_network):
     write(cache, mnist_files())
 
     assert digits().source == f"MNIST from {cache}"
@@ -77,7 +77,7 @@ def test_a_download_goes_into_the_cache(cache, monkeypatch):
     assert mnist_root() == cache
 
 
-def test_without_a_network_the_builtin_digits_serve(cache, no_network):
+def test_without_a_network_the_builtin_digits_are_used(cache, no_network):
     assert not digits().is_mnist
 
 
@@ -92,7 +92,7 @@ def test_the_builtin_digits_are_announced_in_one_line(cache, no_network, capsys)
     assert said.count("\n") == 1
 
 
-def test_one_rank_speaks_for_all(cache, no_network, monkeypatch, capsys):
+def test_only_rank_0_announces_the_builtin_digits(cache, no_network, monkeypatch, capsys):
     monkeypatch.setenv("RANK", "1")
 
     digits()
@@ -100,7 +100,7 @@ def test_one_rank_speaks_for_all(cache, no_network, monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_no_download_is_tried_unless_wanted(cache):
+def test_download_false_prevents_the_download(cache):
     assert "download=False" in digits(download=False).source
     assert not cache.exists()
 
@@ -117,21 +117,21 @@ def test_a_variable_without_mnist_is_refused(tmp_path, monkeypatch):
         digits()
 
 
-def test_who_names_the_inner_folder_is_told_the_outer_one(tmp_path):
+def test_for_an_inner_folder_the_outer_one_is_suggested(tmp_path):
     root = write(tmp_path, mnist_files())
 
     with pytest.raises(DataError, match=f"Use {root} instead"):
         digits(root / RAW)
 
 
-def test_damage_in_the_cache_tells_what_to_delete(cache):
+def test_a_damaged_cache_names_the_folder_to_delete(cache):
     write(cache, mnist_files() | {f"train-{LABELS}": b"half"})
 
     with pytest.raises(DataError, match=f"Delete {cache / 'MNIST'} and run this again"):
         digits()
 
 
-def test_damage_elsewhere_tells_where_a_whole_copy_goes(tmp_path):
+def test_other_damaged_files_name_the_place_for_a_complete_copy(tmp_path):
     root = write(tmp_path, mnist_files() | {f"train-{LABELS}": b"half"})
 
     with pytest.raises(DataError, match="Put a complete copy of MNIST there"):
@@ -141,7 +141,7 @@ def test_damage_elsewhere_tells_where_a_whole_copy_goes(tmp_path):
 # What they are
 
 
-def test_pixels_are_what_totensor_and_normalize_make_of_them(tmp_path, small):
+def test_pixels_equal_those_of_totensor_and_normalize(tmp_path, small):
     theirs = import_torchvision().datasets.MNIST(str(tmp_path / "small"), transform=pipeline())
 
     assert torch.equal(small.train.images, torch.stack([image for image, _ in theirs]))
@@ -154,7 +154,7 @@ def test_a_sample_is_an_image_and_an_int(small):
     assert label == 3
 
 
-def test_a_plain_loader_gives_batches_of_the_usual_kind(small):
+def test_a_plain_loader_gives_usual_batches(small):
     images, labels = next(iter(DataLoader(small.train, batch_size=8)))
 
     assert (images.shape, images.dtype) == ((8, 1, 28, 28), torch.float32)
@@ -170,29 +170,29 @@ def test_a_loader_gives_each_sample_once_with_its_own_label(small):
     assert torch.equal(labels, small.train.labels[places])
 
 
-def test_a_subset_serves_too(small):
+def test_a_subset_works(small):
     _, labels = next(iter(DataLoader(Subset(small.train, [4, 2]), batch_size=2)))
 
     assert labels.tolist() == [4, 2]
 
 
-def test_the_first_few_share_the_memory_of_all(small):
+def test_the_first_samples_share_memory_with_all(small):
     few = small.train.first(5)
 
     assert len(few) == 5
     assert few.images.data_ptr() == small.train.images.data_ptr()
 
 
-def test_the_first_of_fewer_are_all(small):
+def test_asking_for_too_many_samples_returns_all(small):
     assert len(small.test.first(1000)) == 20
 
 
-def test_the_first_none_are_refused(small):
+def test_asking_for_no_samples_is_refused(small):
     with pytest.raises(ValueError, match="count is 0"):
         small.test.first(0)
 
 
-def test_they_travel_to_another_process_as_two_tensors(small):
+def test_digits_are_pickled_as_two_tensors(small):
     packed = pickle.dumps(small.train)
 
     assert packed.count(b"_rebuild_tensor") == 1
@@ -206,7 +206,7 @@ def test_the_builtin_digits_are_split_for_training_and_testing(cache):
     assert builtin.train.images.shape == (1437, 1, 28, 28)
 
 
-def test_each_builtin_digit_has_its_share_in_the_test_set(cache):
+def test_each_builtin_digit_is_in_the_test_set(cache):
     counts = digits(download=False).test.labels.bincount()
 
     assert counts.min() >= 34
@@ -235,7 +235,7 @@ def mnist():
 
 
 @with_mnist
-def test_mnist_is_all_there(mnist):
+def test_mnist_is_complete(mnist):
     assert (len(mnist.train), len(mnist.test)) == (60_000, 10_000)
 
 

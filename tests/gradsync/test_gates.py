@@ -25,7 +25,7 @@ def after_the_gate(act):
     return run_ranks(probe, 2, process_group=False, launcher="fork")[0]
 
 
-def test_a_rank_that_is_kept_from_a_core_is_waited_for(tmp_path, monkeypatch):
+def test_the_gate_waits_for_a_rank_without_a_core(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def stopped():
@@ -39,7 +39,7 @@ def test_a_rank_that_is_kept_from_a_core_is_waited_for(tmp_path, monkeypatch):
     assert after_the_gate(stopped)
 
 
-def test_a_rank_that_works_is_waited_for(tmp_path, monkeypatch):
+def test_the_gate_waits_for_a_working_rank(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def busy():
@@ -50,7 +50,7 @@ def test_a_rank_that_works_is_waited_for(tmp_path, monkeypatch):
     assert after_the_gate(busy)
 
 
-def test_a_rank_that_waits_for_the_last_is_not(tmp_path, monkeypatch):
+def test_the_gate_does_not_wait_for_a_waiting_rank(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def waiting():
@@ -60,7 +60,7 @@ def test_a_rank_that_waits_for_the_last_is_not(tmp_path, monkeypatch):
     assert not after_the_gate(waiting)
 
 
-def test_a_rank_that_does_not_come_holds_nobody_up_for_good(tmp_path, monkeypatch):
+def test_a_missing_rank_does_not_block_the_gate_forever(tmp_path, monkeypatch):
     monkeypatch.setattr(gates, "COMING", 0.1)
 
     assert gates.wait_for(tmp_path / "gate", 1) is None

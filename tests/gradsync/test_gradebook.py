@@ -59,7 +59,7 @@ def klass(tmp_path, monkeypatch):
     return Class(tmp_path, monkeypatch)
 
 
-def test_what_was_finished_is_taken_over_with_the_very_gradebook(klass):
+def test_finished_grades_and_their_gradebook_are_kept(klass):
     first = klass.grade()
     book = (klass.out / "gradebook.csv").read_bytes()
     second = klass.grade()
@@ -69,14 +69,14 @@ def test_what_was_finished_is_taken_over_with_the_very_gradebook(klass):
     assert (klass.out / "gradebook.csv").read_bytes() == book
 
 
-def test_a_submission_that_changed_is_graded_anew(klass):
+def test_a_changed_submission_is_graded_again(klass):
     klass.grade()
     write_submission(klass.folder / "bob", WRONG)
 
     assert klass.grade() == ["bob"]
 
 
-def test_a_submission_that_was_added_takes_its_place_in_the_gradebook(klass):
+def test_an_added_submission_gets_a_line(klass):
     klass.grade()
     write_submission(klass.folder / "abe")
 
@@ -84,7 +84,7 @@ def test_a_submission_that_was_added_takes_its_place_in_the_gradebook(klass):
     assert list(klass.rows()) == ["abe", "ada", "bob", "cleo"]
 
 
-def test_what_is_unreadable_is_graded_anew_once_it_says_something_else(klass):
+def test_an_unreadable_submission_is_graded_again_when_its_note_changes(klass):
     (klass.folder / "dan.zip").write_bytes(b"no zip")
     klass.grade()
     (klass.folder / "dan.zip").write_bytes(b"")
@@ -97,7 +97,7 @@ def test_what_is_unreadable_is_graded_anew_once_it_says_something_else(klass):
 
 
 @pytest.mark.parametrize("file", ["tests/hidden/phase1/test_trainer.py", "phase1/exercises.toml"])
-def test_another_course_grades_all_anew(klass, file):
+def test_a_changed_course_grades_all_again(klass, file):
     klass.grade()
     path = klass.course.root / file
     path.write_text(path.read_text() + "\n# changed\n")
@@ -115,7 +115,7 @@ def test_the_seed_is_the_same_for_all_and_for_later_runs(klass):
     assert klass.seeds() == seeds
 
 
-def test_another_seed_grades_all_anew_and_is_kept(klass):
+def test_a_new_seed_grades_all_again_and_is_stored(klass):
     klass.grade(seed=1)
 
     assert klass.grade(seed=2) == ["ada", "bob", "cleo"]
@@ -123,7 +123,7 @@ def test_another_seed_grades_all_anew_and_is_kept(klass):
     assert klass.seeds() == {2}
 
 
-def test_fresh_grades_all_anew_from_another_seed(klass):
+def test_fresh_grades_all_again_with_a_new_seed(klass):
     klass.grade(seed=2**48)  # which is never drawn
 
     assert klass.grade(fresh=True) == ["ada", "bob", "cleo"]
@@ -131,7 +131,7 @@ def test_fresh_grades_all_anew_from_another_seed(klass):
 
 
 @pytest.mark.parametrize("torn", ["", "{", "[]", '{"seed": "5"}', '{"seed": true}'])
-def test_a_torn_note_of_the_seed_is_drawn_again(klass, torn):
+def test_a_damaged_seed_file_gets_a_new_seed(klass, torn):
     klass.grade()
     (klass.out / ".grading.json").write_text(torn)
 
@@ -161,7 +161,7 @@ def set_key(path, key, value):
         lambda path: path.with_name("report.html").unlink(),
     ],
 )
-def test_a_report_that_is_not_whole_is_graded_anew(klass, breaks):
+def test_an_incomplete_report_is_graded_again(klass, breaks):
     klass.grade()
     breaks(klass.out / "bob" / "report.json")
 
@@ -169,7 +169,7 @@ def test_a_report_that_is_not_whole_is_graded_anew(klass, breaks):
 
 
 @pytest.mark.parametrize("problem", [GraderError("pytest broke"), RuntimeError("unthought of")])
-def test_a_failure_of_the_grader_costs_no_points_and_no_neighbour(klass, problem):
+def test_a_failure_of_the_grader_affects_one_submission_only(klass, problem):
     klass.failing = {"bob": problem}
     lost = {o.grade.submission: o.problem for o in klass.outcomes() if o.problem}
 
@@ -178,7 +178,7 @@ def test_a_failure_of_the_grader_costs_no_points_and_no_neighbour(klass, problem
     assert klass.rows()["bob"]["score"] == ""
 
 
-def test_what_the_grader_failed_on_is_tried_again(klass):
+def test_a_submission_on_which_the_grader_failed_is_tried_again(klass):
     klass.failing = {"bob": GraderError()}
     klass.grade()
     klass.failing = {}
@@ -221,7 +221,7 @@ def test_grading_one_submission_keeps_the_lines_and_the_seed_of_the_class(klass,
     assert klass.grade() == ["cleo"]
 
 
-def test_another_seed_for_one_submission_is_not_kept_for_the_class(klass):
+def test_a_seed_for_one_submission_is_not_stored_for_the_class(klass):
     klass.grade()
     klass.grade(only="bob", seed=2**48)
 
@@ -229,7 +229,7 @@ def test_another_seed_for_one_submission_is_not_kept_for_the_class(klass):
     assert len(klass.seeds()) == 1
 
 
-def test_columns_and_marks_of_a_spreadsheet_do_no_harm_to_other_lines(klass):
+def test_changes_by_a_spreadsheet_do_not_affect_other_lines(klass):
     klass.grade()
     book = klass.out / "gradebook.csv"
     book.write_text("\ufeff" + book.read_text().replace("\n", ",\r\n").replace("0.333", "0.5"))
@@ -242,7 +242,7 @@ def test_columns_and_marks_of_a_spreadsheet_do_no_harm_to_other_lines(klass):
 
 
 @pytest.mark.parametrize("other", [b"name;points\nada;3\n", b"\xff\xfe\x00"])
-def test_a_file_that_is_no_gradebook_is_left_alone(klass, other):
+def test_a_file_that_is_not_a_gradebook_is_not_changed(klass, other):
     klass.out.mkdir()
     (klass.out / "gradebook.csv").write_bytes(other)
 
@@ -262,13 +262,13 @@ def test_one_grader_at_a_time_writes_to_a_folder(klass):
     assert len(klass.grade()) == 2
 
 
-def test_submissions_of_one_name_are_told_apart(klass):
+def test_submissions_with_the_same_name_are_numbered(klass):
     (klass.folder / "ada.zip").write_bytes(b"no zip")
 
     assert klass.grade() == ["ada", "ada-2", "bob", "cleo"]
 
 
-def test_the_folder_of_grades_is_no_submission_though_it_lies_in_the_class(klass):
+def test_the_folder_of_grades_in_a_class_is_not_a_submission(klass):
     klass.out = klass.folder / "grades"
     klass.grade()
 
@@ -276,14 +276,14 @@ def test_the_folder_of_grades_is_no_submission_though_it_lies_in_the_class(klass
     assert list(klass.rows()) == ["ada", "bob", "cleo"]
 
 
-def test_a_submission_can_be_called_as_the_gradebook_is(klass):
+def test_a_submission_can_have_the_gradebooks_name(klass):
     write_submission(klass.folder / "gradebook.csv")
 
     assert klass.grade() == ["ada", "bob", "cleo", "gradebook.csv"]
     assert list(klass.rows()) == ["ada", "bob", "cleo", "gradebook.csv"]
 
 
-def test_killed_at_any_step_it_is_finished_with_the_very_gradebook(klass):
+def test_a_run_killed_at_any_step_is_completed_with_the_same_gradebook(klass):
     program = [sys.executable, HERE / "mortal_grader.py", klass.course.root, klass.folder]
     said = subprocess.run(program, check=True, capture_output=True, text=True).stdout
 

@@ -66,7 +66,7 @@ def identity(path):
 
 
 @linux_only
-def test_a_killed_grader_leaves_nothing_and_is_taken_up_again(typed):
+def test_a_killed_grader_leaves_nothing_and_can_be_continued(typed):
     out = typed.root / "out"
     grader = typed("out", "--seed", 5)
     family = at_work_on_bob(grader, out)
@@ -86,7 +86,7 @@ def test_a_killed_grader_leaves_nothing_and_is_taken_up_again(typed):
 
 
 @linux_only
-def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(typed):
+def test_ctrl_c_keeps_finished_grades_and_says_how_to_continue(typed):
     out = typed.root / "out"
     grader = typed("out")
     at_work_on_bob(grader, out)
@@ -100,7 +100,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(typed):
 
 
 @linux_only
-def test_ranks_that_are_lost_are_no_fault_of_the_submission(typed):
+def test_lost_ranks_are_an_error_of_the_grader(typed):
     grader = typed("out")
     [warm, *_] = at_work_on_bob(grader, typed.root / "out")
     os.kill(warm, signal.SIGKILL)

@@ -54,7 +54,7 @@ def test_names_are_looked_up_at_once(ranks):
 """
 
 
-def test_a_graded_rank_waits_for_no_name_server(tmp_path):
+def test_a_graded_rank_does_not_wait_for_a_name_server(tmp_path):
     course = write_course(tmp_path, NAMES)
     submission = Submission("ada", {"phase1/template_trainer.py": b""})
 
@@ -63,7 +63,7 @@ def test_a_graded_rank_waits_for_no_name_server(tmp_path):
     assert [verdict.message for verdict in report.verdicts] == [""]
 
 
-def test_what_a_failed_test_saw_is_let_go(tmp_path):
+def test_values_of_a_failed_test_are_freed(tmp_path):
     course = write_course(tmp_path, WITNESSES)
     submission = Submission("ada", {"phase1/template_trainer.py": b""})
 
@@ -72,7 +72,7 @@ def test_what_a_failed_test_saw_is_let_go(tmp_path):
     assert [verdict.status for verdict in report.verdicts] == ["error", "error", "passed"]
 
 
-def test_what_many_suites_leave_is_swept_up(tmp_path):
+def test_garbage_of_many_suites_is_collected(tmp_path):
     course = write_course(tmp_path)
     submission = Submission("ada", {"phase1/template_trainer.py": RIGHT.encode()})
     objects = []
@@ -86,7 +86,7 @@ def test_what_many_suites_leave_is_swept_up(tmp_path):
     assert min(later) < 1.01 * min(settled)
 
 
-def test_each_grade_runs_the_tests_that_the_course_has_then(tmp_path):
+def test_each_grade_runs_the_current_tests_of_the_course(tmp_path):
     submission = Submission("ada", {"phase1/template_trainer.py": RIGHT.encode()})
 
     def points(folder, worth):

@@ -24,7 +24,7 @@ def test_a_report_is_written_as_json_and_html(tmp_path):
     assert "<html" in (folder / "report.html").read_text()
 
 
-def test_the_gradebook_has_a_line_a_submission(tmp_path):
+def test_the_gradebook_has_one_line_per_submission(tmp_path):
     path = update_gradebook([Grade("ada", "graded"), Grade("bob", "graded")], tmp_path)
 
     rows = list(csv.DictReader(path.read_text().splitlines()))
@@ -58,12 +58,12 @@ def test_two_names_never_share_a_folder(names):
     assert folder_name(one) != folder_name(other)
 
 
-def test_the_gradebooks_own_name_is_not_a_submissions(tmp_path):
+def test_no_submission_folder_has_the_gradebooks_name(tmp_path):
     assert folder_name("gradebook.csv") != "gradebook.csv"
     assert folder_name("gradebook.csv2") == "gradebook.csv2"
 
 
-def test_what_a_killed_grader_had_not_renamed_is_removed_and_nothing_else(tmp_path):
+def test_only_temporary_files_of_a_killed_grader_are_removed(tmp_path):
     folder = write_report(report(verdict()), tmp_path)
     kept = {*tmp_path.rglob("*"), tmp_path / ".grading.lock", folder / ".report.json.swp"}
     for path in (tmp_path / ".grading.lock", folder / ".report.json.swp"):

@@ -114,7 +114,7 @@ def test_each_exercise_is_asked_what_its_tests_run(tmp_path):
         pytest.param("class Counter:", "class Counter", [DOUBLED, COUNTED], id="no Python"),
     ],
 )
-def test_a_change_asks_for_the_exercises_that_run_it(old, new, wanted):
+def test_a_change_affects_the_exercises_that_run_it(old, new, wanted):
     assert SOLUTION.count(old) == 1
     solution = Submission("solution", {FILE: SOLUTION.encode()})
     changed = Submission("changed", {FILE: SOLUTION.replace(old, new).encode()})

@@ -29,7 +29,7 @@ def verdicts(course, source):
         ("from my_utils import x\n", "error", "A submission has the course's files only"),
     ],
 )
-def test_a_file_that_can_not_be_imported_is_one_message(course, source, status, said):
+def test_a_file_that_can_not_be_imported_gives_one_message(course, source, status, said):
     seen = verdicts(course, source)
 
     assert len({verdict.message for verdict in seen}) == 1
@@ -38,7 +38,7 @@ def test_a_file_that_can_not_be_imported_is_one_message(course, source, status, 
     assert said in seen[0].message
 
 
-def test_an_import_that_does_not_end_takes_its_time_once(course, monkeypatch):
+def test_an_endless_import_times_out_once(course, monkeypatch):
     monkeypatch.setattr("gradsync.loading.PATIENCE", 1.0)
 
     seen = verdicts(course, "while True:\n    pass\n")
@@ -59,7 +59,7 @@ def test_an_import_that_does_not_end_takes_its_time_once(course, monkeypatch):
         "return",
     ],
 )
-def test_a_stub_is_unfinished_where_it_fails_and_right_where_it_is_right(course, body):
+def test_a_stub_is_unfinished_if_its_test_fails(course, body):
     seen = verdicts(course, f"def double(number):\n    {body}\n")
 
     raises = body.startswith("raise")
@@ -71,7 +71,7 @@ def test_a_stub_is_unfinished_where_it_fails_and_right_where_it_is_right(course,
     assert seen[0].message == "phase1/double is not written yet."
 
 
-def test_a_function_that_does_something_is_no_stub(course):
+def test_a_function_with_a_body_is_not_a_stub(course):
     seen = verdicts(course, "def double(number):\n    return number\n")
 
     assert [verdict.status for verdict in seen] == ["failed", "failed", "passed"]
@@ -97,13 +97,13 @@ def works(x): x.clear()
     assert set(stubs(source.encode())) == {"empty", "Whole", "Derived", "later"}
 
 
-def test_a_folder_beside_the_package_is_not_handed_in_either(course):
+def test_a_folder_beside_the_package_can_not_be_imported(course):
     seen = verdicts(course, "import tests\n")
 
     assert "A submission has the course's files only" in seen[0].message
 
 
-def test_a_file_may_be_imported_by_its_phase(course):
+def test_a_file_can_be_imported_from_its_phase(course):
     source = (
         "from phase1 import template_trainer as me\n\n\ndef double(number):\n    return number\n"
     )

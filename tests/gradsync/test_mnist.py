@@ -28,13 +28,13 @@ def python(code, **environ):
     )
 
 
-def test_the_four_files_become_two_sets(tmp_path):
+def test_four_files_give_a_training_and_a_test_set(tmp_path):
     (images, _), (test_images, _) = read_mnist(write(tmp_path, mnist_files(train=40, test=20)))
 
     assert (images.shape, test_images.shape) == ((40, 28, 28), (20, 28, 28))
 
 
-def test_pixels_and_labels_are_those_of_the_files(tmp_path):
+def test_pixels_and_labels_equal_those_in_the_files(tmp_path):
     files = mnist_files()
 
     (images, labels), _ = read_mnist(write(tmp_path, files))
@@ -43,13 +43,13 @@ def test_pixels_and_labels_are_those_of_the_files(tmp_path):
     assert labels.to(torch.uint8).numpy().tobytes() == files[TRAIN_LABELS][8:]
 
 
-def test_gzipped_files_are_read_as_well(tmp_path):
+def test_gzipped_files_are_read(tmp_path):
     read = read_mnist(write(tmp_path / "zipped", zipped(mnist_files())))
 
     assert torch.equal(read[0][0], read_mnist(write(tmp_path / "plain", mnist_files()))[0][0])
 
 
-def test_reading_gzipped_files_leaves_the_folder_as_it_was(tmp_path):
+def test_reading_gzipped_files_does_not_change_the_folder(tmp_path):
     read_mnist(write(tmp_path, zipped(mnist_files())))
 
     assert {path.suffix for path in (tmp_path / RAW).iterdir()} == {".gz"}
@@ -105,14 +105,14 @@ def test_a_gzip_of_half_a_file_is_named(tmp_path):
         read_mnist(root)
 
 
-def test_a_download_arrives_whole(tmp_path, mnist_class, monkeypatch):
+def test_a_download_is_complete(tmp_path, mnist_class, monkeypatch):
     with mirror(mnist_class, monkeypatch):
         download_mnist(tmp_path)
 
     assert len(read_mnist(tmp_path)[0][1]) == 40
 
 
-def test_a_download_shows_how_far_it_is(tmp_path, mnist_class, monkeypatch, capsys):
+def test_a_download_shows_its_progress(tmp_path, mnist_class, monkeypatch, capsys):
     with mirror(mnist_class, monkeypatch):
         download_mnist(tmp_path)
 
@@ -128,9 +128,7 @@ def test_ranks_that_start_at_once_download_once(tmp_path, mnist_class, monkeypat
     assert server.asked.count(f"{TRAIN_IMAGES}.gz") == 2
 
 
-def test_a_connection_that_breaks_leaves_nothing_that_looks_like_mnist(
-    tmp_path, mnist_class, monkeypatch
-):
+def test_a_broken_connection_leaves_no_files_of_mnist(tmp_path, mnist_class, monkeypatch):
     with mirror(mnist_class, monkeypatch, "half"):
         obstacle = download_mnist(tmp_path)
 
@@ -138,7 +136,7 @@ def test_a_connection_that_breaks_leaves_nothing_that_looks_like_mnist(
     assert not mnist.holds_mnist(tmp_path)
 
 
-def test_other_bytes_than_mnist_are_not_kept(tmp_path, mnist_class, monkeypatch):
+def test_files_other_than_mnist_are_not_kept(tmp_path, mnist_class, monkeypatch):
     other = zipped(mnist_files(train=7))
     with mirror(mnist_class, monkeypatch, files=other):
         obstacle = download_mnist(tmp_path)
@@ -155,9 +153,7 @@ def test_a_server_that_never_answers_is_given_up(tmp_path, mnist_class, monkeypa
     assert obstacle == "no data arrived for 0.3 s"
 
 
-def test_ranks_do_not_wait_for_a_silent_server_one_after_the_other(
-    tmp_path, mnist_class, monkeypatch
-):
+def test_ranks_wait_for_a_silent_server_only_once(tmp_path, mnist_class, monkeypatch):
     monkeypatch.setattr(mnist, "PATIENCE", 0.3)
     with mirror(mnist_class, monkeypatch, "silent") as server, ThreadPoolExecutor(4) as ranks:
         list(ranks.map(download_mnist, [tmp_path] * 4))
@@ -165,7 +161,7 @@ def test_ranks_do_not_wait_for_a_silent_server_one_after_the_other(
     assert len(server.asked) == 1
 
 
-def test_what_a_killed_process_left_unfinished_is_cleared_away(tmp_path, mnist_class, monkeypatch):
+def test_unfinished_downloads_of_a_killed_process_are_removed(tmp_path, mnist_class, monkeypatch):
     write(tmp_path / "unfinished-abc", {TRAIN_IMAGES: b"half"})
 
     with mirror(mnist_class, monkeypatch):
@@ -174,7 +170,7 @@ def test_what_a_killed_process_left_unfinished_is_cleared_away(tmp_path, mnist_c
     assert sorted(path.name for path in tmp_path.iterdir()) == ["MNIST", "download.lock"]
 
 
-def test_a_cache_that_cannot_be_written_is_an_obstacle(tmp_path):
+def test_an_unwritable_cache_is_reported(tmp_path):
     (tmp_path / "file").touch()
 
     obstacle = download_mnist(tmp_path / "file" / "cache")
@@ -182,7 +178,7 @@ def test_a_cache_that_cannot_be_written_is_an_obstacle(tmp_path):
     assert "Not a directory" in obstacle
 
 
-def test_torchvision_imports_beside_any_build_of_torch():
+def test_torchvision_can_be_imported_with_any_build_of_torch():
     run = python(
         "from gradsync.data import import_torchvision\n"
         "assert import_torchvision() is import_torchvision()\n"
@@ -193,7 +189,7 @@ def test_torchvision_imports_beside_any_build_of_torch():
     assert run.returncode == 0, run.stderr
 
 
-def test_torchvision_imports_after_an_import_that_failed():
+def test_torchvision_can_be_imported_after_a_failed_import():
     run = python(
         "from gradsync.data import import_torchvision\n"
         "try:\n"
@@ -229,7 +225,7 @@ def test_a_torchvision_whose_operators_load_keeps_them(tmp_path):
     assert run.stdout == "2.0\n", run.stderr
 
 
-def test_another_failure_of_the_import_stays_as_it_is(tmp_path):
+def test_other_import_errors_are_raised(tmp_path):
     (tmp_path / "torchvision.py").write_text("raise RuntimeError('something else')")
     run = python(
         "import sys; sys.path.insert(0, '.')\n"

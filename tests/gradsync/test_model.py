@@ -49,11 +49,11 @@ def test_it_is_small(model):
     assert 10_000 <= sum(parameter.numel() for parameter in model.parameters()) <= 60_000
 
 
-def test_it_keeps_no_statistics_of_batches(model):
+def test_it_has_no_batch_statistics(model):
     assert list(model.buffers()) == []
 
 
-def test_an_image_is_read_the_same_whatever_is_beside_it(model):
+def test_the_output_for_an_image_does_not_depend_on_its_batch(model):
     images = torch.randn(8, 1, 28, 28)
 
     torch.testing.assert_close(model(images)[2:3], model(images[2:3]))
@@ -65,7 +65,7 @@ def test_training_and_evaluation_compute_the_same(model):
     assert torch.equal(model.train()(images), model.eval()(images))
 
 
-def test_gradients_of_two_halves_average_to_those_of_the_whole(model):
+def test_gradients_of_two_halves_average_to_the_whole_gradient(model):
     images, labels = torch.randn(8, 1, 28, 28), torch.arange(8)
     halves = [gradients(model, images[part], labels[part]) for part in (slice(4), slice(4, 8))]
 

@@ -118,7 +118,7 @@ def test_functions_that_do_nothing_earn_nothing(phase):
 
 
 @pytest.mark.parametrize("phase", COURSE.graded_phases("hidden"))
-def test_a_file_that_defines_nothing_is_told_so_in_every_test(phase):
+def test_an_empty_file_is_reported_in_every_test(phase):
     empty = Submission("empty", dict.fromkeys(untouched(COURSE).files, b""))
 
     report = grade(empty, COURSE, phases=[phase], seed=1)
@@ -129,7 +129,7 @@ def test_a_file_that_defines_nothing_is_told_so_in_every_test(phase):
 
 
 @pytest.mark.parametrize("exercise", WITH_EMPTY_ANSWERS)
-def test_the_emptiest_answer_of_the_right_type_earns_nothing(exercise):
+def test_an_empty_answer_of_the_right_type_earns_nothing(exercise):
     stub = with_bodies(lambda node: f"return {EMPTIEST.get(ast.unparse(node.returns))}")
 
     passed, count = earned(stub, exercise.partition("/")[0], exercise=exercise)
@@ -149,7 +149,7 @@ def test_constants_of_the_right_type_earn_nothing(exercise):
 
 
 @pytest.mark.parametrize("exercise", WITHOUT_END)
-def test_iterators_without_end_earn_nothing_and_do_not_hang(exercise):
+def test_endless_iterators_earn_nothing_and_do_not_hang(exercise):
     stub = with_bodies(lambda node: f"return {ENDLESS.get(ast.unparse(node.returns))}")
 
     report = grade(stub, COURSE, phases=[exercise.partition("/")[0]], seed=1, exercise=exercise)
@@ -159,7 +159,7 @@ def test_iterators_without_end_earn_nothing_and_do_not_hang(exercise):
 
 
 @pytest.mark.parametrize("exercise", THAT_REFUSE)
-def test_refusing_whatever_comes_earns_nothing(exercise):
+def test_raising_on_all_arguments_earns_nothing(exercise):
     stub = with_bodies(lambda _: f"raise ValueError({NAMES!r})")
 
     passed, count = earned(stub, exercise.partition("/")[0], exercise=exercise)

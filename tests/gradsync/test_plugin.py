@@ -3,7 +3,7 @@
 pytest_plugins = "pytester"
 
 
-def test_a_points_worth_is_shared_among_parameter_sets(pytester):
+def test_points_are_divided_among_parameter_sets(pytester):
     pytester.makepyfile(
         """
         import pytest
@@ -20,7 +20,7 @@ def test_a_points_worth_is_shared_among_parameter_sets(pytester):
     pytester.runpytest_subprocess().assert_outcomes(passed=2)
 
 
-def test_what_the_ranks_returned_is_let_go_when_a_test_is_judged(pytester):
+def test_the_ranks_values_are_freed_after_a_test(pytester):
     pytester.makepyfile(
         """
         import weakref
@@ -42,7 +42,7 @@ def test_what_the_ranks_returned_is_let_go_when_a_test_is_judged(pytester):
     pytester.runpytest_subprocess().assert_outcomes(passed=2)
 
 
-def test_what_ranks_draw_follows_from_the_seed(pytester):
+def test_random_numbers_on_ranks_depend_on_the_seed(pytester):
     pytester.makepyfile(
         """
         import random

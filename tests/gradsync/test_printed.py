@@ -15,28 +15,28 @@ from gradsync.submission import read_submission
 HOSTILE = f"{SCRIPT}\x1b[2J\x1b]0;title\x07\u202egnp\x00 [bold]"
 
 
-def test_ranks_that_printed_the_same_are_shown_once():
+def test_equal_outputs_of_ranks_are_shown_once():
     assert last_lines(["a\nb\n", "a\nc", "a\nb", ""]) == (
         Printed((0, 2), ("a", "b")),
         Printed((1,), ("a", "c")),
     )
 
 
-def test_the_last_lines_are_shown_and_the_others_counted():
+def test_the_last_lines_are_shown_and_earlier_ones_counted():
     [block] = last_lines(["\n".join(map(str, range(100)))])
 
     assert block.lines == tuple(str(number) for number in range(100 - MAX_LINES, 100))
     assert block.omitted == 100 - MAX_LINES
 
 
-def test_neither_many_nor_long_lines_fill_a_report():
+def test_the_number_and_length_of_lines_are_limited():
     blocks = last_lines([f"{rank}" + "x" * 10**6 + "\n" for rank in range(64)])
 
     assert len(blocks) == MAX_BLOCKS
     assert {len(line) for block in blocks for line in block.lines} == {MAX_LINE}
 
 
-def test_what_gloo_prints_and_where_files_lie_are_left_out():
+def test_messages_of_gloo_and_folders_are_removed():
     noise = "[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks\n"
 
     assert last_lines([noise, noise]) == ()
@@ -45,7 +45,7 @@ def test_what_gloo_prints_and_where_files_lie_are_left_out():
     )
 
 
-def test_control_characters_and_escapes_do_nothing():
+def test_control_characters_and_escape_sequences_are_removed():
     [block] = last_lines([f"50%\r100%\r\n{HOSTILE}\n\x1b[31mred\x1b[0m\n"])
 
     assert block.lines[:2] == ("50%", "100%")
@@ -58,7 +58,7 @@ def shown(render):
     return render(report(verdict(status="failed", output=blocks)))
 
 
-def test_a_terminal_shows_it_rank_by_rank():
+def test_a_terminal_shows_the_output_rank_by_rank():
     text = shown(terminal.render)
 
     assert "printed by ranks 0, 1 and 2, after 7 more lines:" in text
@@ -67,7 +67,7 @@ def test_a_terminal_shows_it_rank_by_rank():
     assert not {"\x1b", "\x07", "\x00", "\u202e"} & set(text)
 
 
-def test_a_page_shows_it_escaped():
+def test_a_page_shows_the_output_escaped():
     page = shown(html.render)
 
     assert "Printed by ranks 0, 1 and 2, after 7 more lines:" in page
@@ -77,7 +77,7 @@ def test_a_page_shows_it_escaped():
     assert not {"\x1b", "\x07", "\x00", "\u202e"} & set(page)
 
 
-def test_json_has_it():
+def test_json_has_the_output():
     [test] = json.loads(shown(machine.render))["tests"]
 
     assert test["output"][1] == {"ranks": [3], "lines": ["alone"], "omitted": 0}
@@ -95,7 +95,7 @@ def double(number):
 
 
 @pytest.mark.parametrize(("off", "blocks"), [("1", 1), ("number", 0)])
-def test_what_is_printed_changes_no_points_and_is_shown_where_they_are_lost(tmp_path, off, blocks):
+def test_output_is_shown_for_failed_tests_and_changes_no_points(tmp_path, off, blocks):
     course = write_course(tmp_path / "course")
     folder = write_submission(tmp_path / "ada" / "phase1", PRINTS.format(off=off)).parent
     own = read_submission(folder, course, "ada")

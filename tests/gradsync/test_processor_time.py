@@ -32,7 +32,7 @@ def test_a_loop_ends_when_its_processor_time_is_used_up():
 
 
 @pytest.mark.parametrize("launcher", ["fork", "spawn"])
-def test_a_sleep_is_no_loop(launcher):
+def test_a_sleep_is_not_reported_as_a_loop(launcher):
     with pytest.raises(RankFailure) as caught:
         run_ranks(lambda: time.sleep(60), 2, timeout=1.5, launcher=launcher)
 
@@ -41,7 +41,7 @@ def test_a_sleep_is_no_loop(launcher):
     assert text.endswith("no processor time. Look for a sleep, or for a call that waits.")
 
 
-def test_a_sleep_uses_nothing_up():
+def test_a_sleep_uses_no_processor_time():
     def rest():
         time.sleep(1.5)
 
@@ -58,7 +58,7 @@ class Crew:
         return dict(enumerate(self.seconds))
 
 
-def test_what_a_rank_ran_before_counts_for_nothing():
+def test_earlier_processor_time_does_not_count():
     crew = Crew(100.0, 3.0)
     budget = ProcessorTime(crew, 5.0)
     crew.seconds = [104.0, 7.0]
@@ -67,7 +67,7 @@ def test_what_a_rank_ran_before_counts_for_nothing():
     assert budget.used() == {0: 4.0, 1: 4.0}
 
 
-def test_one_rank_that_uses_too_much_is_enough_though_others_are_gone():
+def test_one_rank_over_the_limit_is_enough():
     crew = Crew(0.0, 0.0)
     budget = ProcessorTime(crew, 5.0)
     crew.seconds = [5.1]
@@ -76,7 +76,7 @@ def test_one_rank_that_uses_too_much_is_enough_though_others_are_gone():
 
 
 @pytest.mark.parametrize(("audience", "limited"), [("visible", True), ("hidden", False)])
-def test_a_check_ends_a_loop_soon(tmp_path, monkeypatch, audience, limited):
+def test_a_check_ends_an_endless_loop_soon(tmp_path, monkeypatch, audience, limited):
     monkeypatch.setattr("gradsync.plugin.PROCESSOR_SECONDS", 0.5)
     suite = SUITE.replace("[10, 100]", "[10]").replace(
         "ranks(probe, 1,", "ranks(probe, 1, timeout=3,"

@@ -58,7 +58,7 @@ def _train(rank, world_size, solutions, data):
 
 
 @pytest.mark.parametrize("way", ["ddp", "zero", "fsdp", "pipeline"])
-def test_each_way_learns_what_the_exercises_learn(production, way):
+def test_each_production_version_learns_like_the_exercises(production, way):
     losses, weights = production("--with", way)
 
     assert len(losses) == EPOCHS

@@ -68,7 +68,7 @@ def pids_in(folder):
 
 @linux_only
 @pytest.mark.parametrize("launcher", ["fork", "spawn"])
-def test_ranks_end_with_a_caller_that_is_killed(script, folder, launcher):
+def test_ranks_end_if_their_caller_is_killed(script, folder, launcher):
     process = script(f"run_ranks(never_end, 2, launcher={launcher!r})")
     ranks = pids_in(folder)
     family = {*ranks, *descendants_of(process.pid)}
@@ -117,7 +117,7 @@ def test_ctrl_c_ends_all_ranks_and_leaves_the_launcher_usable(script, folder):
 
 
 @linux_only
-def test_losing_the_warm_process_is_told_and_mended(script, folder):
+def test_a_lost_warm_process_is_reported_and_replaced(script, folder):
     process = script(
         """
         tell(*run_ranks(lambda rank: rank, 2))
@@ -144,7 +144,7 @@ def test_losing_the_warm_process_is_told_and_mended(script, folder):
 
 
 @linux_only
-def test_a_fork_of_the_caller_has_a_launcher_of_its_own(script):
+def test_a_fork_of_the_caller_has_its_own_launcher(script):
     process = script(
         """
         run_ranks(lambda rank: rank, 1)

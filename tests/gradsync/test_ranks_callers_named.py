@@ -53,7 +53,7 @@ def run(tmp_path):
     return run
 
 
-def test_the_functions_that_lead_to_a_deadlock_are_told(run):
+def test_a_deadlock_names_the_functions_that_lead_to_it(run):
     def probe(rank, trainer):
         trainer.train(rank == 1)
 
@@ -64,7 +64,7 @@ def test_the_functions_that_lead_to_a_deadlock_are_told(run):
     assert diagnosis.where == f"template_trainer.py:{LINE}"
 
 
-def test_calls_that_do_not_fit_are_told_with_the_functions_that_lead_there(run):
+def test_mismatched_calls_name_the_functions_that_lead_to_them(run):
     def disagree(rank, trainer):
         trainer.call(dist.barrier) if rank else trainer.train()
 
@@ -74,7 +74,7 @@ def test_calls_that_do_not_fit_are_told_with_the_functions_that_lead_there(run):
     assert "Rank 1 calls barrier #1, at template_trainer.py" in failure.diagnosis.explanation
 
 
-def test_a_collective_of_the_tests_is_told_as_such(run):
+def test_a_collective_of_the_test_is_named_as_such(run):
     def probe(rank, trainer):
         trainer.train()
         if rank:
@@ -90,7 +90,7 @@ def test_a_collective_of_the_tests_is_told_as_such(run):
 
 
 @pytest.mark.parametrize("own", [mark, None], ids=["of the probes' folder", "of the test's file"])
-def test_what_a_test_has_the_users_code_call_is_the_tests(run, own):
+def test_a_callback_of_the_test_belongs_to_the_test(run, own):
     def probe(trainer, own):
         group = dist.new_group()
         trainer.call(lambda: own(group, 1) if own else dist.all_reduce(torch.ones(1)))
@@ -100,7 +100,7 @@ def test_what_a_test_has_the_users_code_call_is_the_tests(run, own):
     assert (last.op, last.by_test, last.where, last.callers) == ("all_reduce", True, None, ())
 
 
-def test_what_the_users_code_has_torch_call_is_not_the_tests(run):
+def test_a_hook_of_the_user_does_not_belong_to_the_test(run):
     def probe(trainer):
         weight = torch.ones(1, requires_grad=True)
         trainer.hook(weight)
@@ -124,7 +124,7 @@ def test_a_deadlock_between_the_test_and_the_user_names_the_users_line(run):
     assert diagnosis.where == f"template_trainer.py:{LINE}"
 
 
-def test_without_files_under_test_all_code_is_the_users():
+def test_without_files_under_test_all_code_belongs_to_the_user():
     def function(rank):
         def inner():
             dist.barrier()
@@ -138,7 +138,7 @@ def test_without_files_under_test_all_code_is_the_users():
         run_ranks(function, 2)
 
 
-def test_ranks_that_wait_at_a_line_by_different_ways_are_told_apart():
+def test_ranks_with_different_callers_of_a_line_are_listed_separately():
     story = Story(3)
     story.waits_in(0, where="a.py:1", callers=("train", "evaluate"))
     story.waits_in(1, where="a.py:1", callers=("main", "evaluate"))

@@ -28,7 +28,7 @@ def sum_up():
 
 
 @both_launchers
-def test_the_others_go_on_when_a_rank_is_killed(launcher):
+def test_the_others_continue_when_a_rank_is_killed(launcher):
     def function(rank):
         first = sum_up()
         if rank == 1:
@@ -43,7 +43,7 @@ def test_the_others_go_on_when_a_rank_is_killed(launcher):
     assert all("peer" in seen[rank][1] for rank in (0, 2))
 
 
-def test_a_rank_with_no_connection_to_the_lost_one_hears_of_it_too():
+def test_a_rank_without_a_connection_to_the_lost_one_notices_the_loss():
     def function(rank):
         if rank == 1:
             die()
@@ -61,7 +61,7 @@ def test_a_rank_that_may_be_lost_need_not_be():
     assert list(seen) == ["done"] * 3
 
 
-def test_a_rank_that_is_late_finds_the_others_gone(tmp_path):
+def test_a_late_rank_finds_that_the_others_have_ended(tmp_path):
     def function(rank):
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1))
         while rank == 1 and len(list(tmp_path.iterdir())) < 2:
@@ -77,7 +77,7 @@ def test_a_rank_that_is_late_finds_the_others_gone(tmp_path):
     assert any("Timed out" in seen[rank] for rank in (0, 2))
 
 
-def test_collectives_that_do_not_fit_any_more_are_not_held_back():
+def test_mismatched_collectives_are_not_blocked():
     def function(rank):
         if rank == 1:
             die()
@@ -94,7 +94,7 @@ def test_collectives_that_do_not_fit_any_more_are_not_held_back():
     assert seen.answered == (0, 2)
 
 
-def test_what_a_survivor_raises_is_told(failure_of):
+def test_an_exception_of_a_survivor_is_reported(failure_of):
     def function(rank):
         if rank == 1:
             die()
@@ -106,7 +106,7 @@ def test_what_a_survivor_raises_is_told(failure_of):
     assert failure.diagnosis.ranks == (0, 2)
 
 
-def test_what_a_rank_raises_that_may_be_lost_is_told(failure_of):
+def test_an_exception_of_a_rank_that_may_be_lost_is_reported(failure_of):
     def function(rank):
         if rank == 1:
             raise ValueError("its own")
@@ -128,7 +128,7 @@ def test_the_death_of_another_rank_is_a_failure(failure_of):
     assert (failure.diagnosis.code, failure.diagnosis.ranks) == ("rank-crashed", (2,))
 
 
-def test_a_survivor_that_hangs_is_told_with_its_line_and_who_died(failure_of, here):
+def test_a_hanging_survivor_is_reported_with_its_line_and_the_dead_rank(failure_of, here):
     def function(rank):
         if rank == 1:
             die()
@@ -145,11 +145,11 @@ def test_a_survivor_that_hangs_is_told_with_its_line_and_who_died(failure_of, he
 
 
 @pytest.mark.parametrize("casualties", [[2], [0, 1], [-1], ["0"]])
-def test_casualties_are_some_of_the_ranks(casualties):
+def test_casualties_must_be_some_of_the_ranks(casualties):
     with pytest.raises(ValueError, match="casualties"):
         run_ranks(sum_up, 2, casualties=casualties)
 
 
-def test_without_leave_to_die_the_run_fails():
+def test_a_death_fails_the_run_unless_it_is_allowed():
     with pytest.raises(RankFailure, match="Rank 1 was killed by SIGKILL"):
         run_ranks(lambda rank: die() if rank == 1 else sum_up(), 2)

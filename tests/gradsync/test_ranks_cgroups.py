@@ -56,21 +56,21 @@ def test_processes_and_threads_beyond_its_limit_are_refused(group):
     assert group.refusals() == Refusals(memory=0, tasks=1)
 
 
-def test_memory_that_no_process_has_is_limited_too(group):
+def test_memory_without_a_process_is_limited_too(group):
     done = run_in(group, FILL_SOCKETS)
 
     assert done.returncode == -9
     assert group.refusals().memory >= 1
 
 
-def test_what_stays_within_its_limits_is_not_refused(group):
+def test_use_within_the_limits_is_not_refused(group):
     done = run_in(group, "print(len(bytearray(2**20)))")
 
     assert done.stdout == f"{MIB}\n"
     assert group.refusals() == Refusals()
 
 
-def test_it_is_gone_when_it_is_closed(group):
+def test_a_closed_group_is_removed(group):
     run_in(group, "")
 
     group.close()
@@ -79,7 +79,7 @@ def test_it_is_gone_when_it_is_closed(group):
     assert not group.tasks.exists()
 
 
-def test_one_that_a_killed_grader_left_goes_with_the_next(group):
+def test_a_group_of_a_killed_grader_is_removed_by_the_next(group):
     ended = subprocess.Popen(["true"])
     ended.wait()
     left = group.tasks.with_name(f"gradsync-{ended.pid}-0")
@@ -113,7 +113,7 @@ def tree(tmp_path, monkeypatch):
     return Tree(tmp_path, monkeypatch)
 
 
-def test_in_the_newer_tree_it_stands_beside_this_processs_own(tree):
+def test_in_the_newer_tree_a_group_is_a_sibling_of_this_processs_group(tree):
     tree.write("user.slice/app.slice", "cpu memory pids\n")
     tree.write("user.slice/app.slice/shell.scope", "\n")
 
@@ -124,14 +124,14 @@ def test_in_the_newer_tree_it_stands_beside_this_processs_own(tree):
     assert made.memory.name.startswith(f"gradsync-{os.getpid()}-")
 
 
-def test_where_nothing_is_limited_there_is_none_to_be_had(tree):
+def test_without_controllers_no_group_is_created(tree):
     tree.write("user.slice/app.slice", "cpu\n")
     tree.write("user.slice/app.slice/shell.scope", "\n")
 
     assert cgroups.make(memory=MIB, tasks=9) is None
 
 
-def test_a_system_without_control_groups_has_none(monkeypatch):
+def test_without_control_groups_no_group_is_created(monkeypatch):
     monkeypatch.setattr(cgroups, "TREES", Path("/nowhere"))
 
     assert cgroups.make(memory=MIB, tasks=9) is None

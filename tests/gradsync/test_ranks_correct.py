@@ -19,7 +19,7 @@ def test_a_correct_program_passes(program, world_size):
 
 
 @pytest.mark.parametrize("program", [starts_over, keeps_a_world_of_its_own])
-def test_a_program_may_start_groups_anew(program):
+def test_a_program_may_restart_groups(program):
     run_ranks(program, 2, timeout=20)
 
 
@@ -32,7 +32,7 @@ def test_thousands_of_handles_may_be_open():
     run_ranks(pile_up, 1, timeout=20)
 
 
-def test_thousands_of_tensors_may_go_in_one_collective():
+def test_one_collective_may_have_thousands_of_tensors():
     def coalesce():
         dist.all_gather([torch.ones(1)], torch.ones(1))
         dist.reduce_scatter(torch.ones((1,) * 70), [torch.ones((1,) * 70)])
@@ -59,7 +59,7 @@ def test_many_small_collectives_with_random_pauses_pass():
 
 
 @pytest.mark.parametrize("collective", [dist.broadcast, dist.reduce])
-def test_ranks_that_come_late_are_waited_for(collective):
+def test_late_ranks_are_waited_for(collective):
     def lag(rank):
         time.sleep(1.2 * (rank % 2))
         collective(torch.ones(2), 0)
@@ -92,7 +92,7 @@ def test_two_ranks_may_wait_for_a_third_in_different_ways():
     run_ranks(lean_on_rank_2, 3, timeout=20)
 
 
-def test_functional_collectives_do_what_the_plain_ones_do():
+def test_functional_collectives_give_the_results_of_plain_ones():
     def use_all(rank):
         world, own = dist.group.WORLD, torch.arange(4.0).reshape(2, 2) + 10 * rank
         made = [

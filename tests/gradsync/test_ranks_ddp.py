@@ -34,7 +34,7 @@ def failure_of(function, world_size=4, **inputs):
     ],
     ids=str,
 )
-def test_gradients_are_those_that_ddp_computes_unwatched(options):
+def test_gradients_equal_those_of_ddp_without_reporting(options):
     def train(rank, world_size, options, watched):
         if not watched:
             watch.install().end()
@@ -58,7 +58,7 @@ def test_gradients_are_those_that_ddp_computes_unwatched(options):
         torch.testing.assert_close(watched[rank], plain[rank], rtol=1e-6, atol=1e-6)
 
 
-def test_each_bucket_is_an_all_reduce_of_the_line_that_runs_backward():
+def test_each_bucket_is_an_all_reduce_at_the_line_of_backward():
     def train():
         ddp = DistributedDataParallel(
             nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), bucket_cap_mb=0.00001
@@ -98,7 +98,7 @@ def test_a_rank_that_is_late_by_a_step_is_named_after_the_buckets_were_rebuilt()
     assert "returned without calling all_reduce" in failure.diagnosis.explanation
 
 
-def test_a_rank_that_makes_no_ddp_is_named():
+def test_a_rank_that_creates_no_ddp_is_named():
     def make(rank):
         if rank != 2:
             DistributedDataParallel(nn.Linear(3, 2))
@@ -109,7 +109,7 @@ def test_a_rank_that_makes_no_ddp_is_named():
     assert f"returned without calling {DDP}" in failure.diagnosis.explanation
 
 
-def test_a_hook_of_the_programs_own_replaces_ours():
+def test_a_hook_of_the_program_replaces_ours():
     def train():
         ddp = DistributedDataParallel(nn.Linear(3, 2))
         sizes = []
@@ -132,7 +132,7 @@ def test_a_hook_of_the_programs_own_replaces_ours():
         assert "only be registered once" in error
 
 
-def test_a_builtin_hook_is_kept_to():
+def test_a_builtin_hook_is_used():
     def train(rank):
         ddp = DistributedDataParallel(nn.Linear(1, 1, bias=False))
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
@@ -143,7 +143,7 @@ def test_a_builtin_hook_is_kept_to():
 
 
 @pytest.mark.parametrize(("by_all", "wanted"), [(True, 0.75), (False, 1.5)])
-def test_in_a_join_ranks_without_samples_count_as_the_program_says(by_all, wanted):
+def test_in_a_join_ranks_without_samples_count_as_configured(by_all, wanted):
     def train(rank, by_all):
         ddp = DistributedDataParallel(nn.Linear(1, 1, bias=False))
         last = None
@@ -157,7 +157,7 @@ def test_in_a_join_ranks_without_samples_count_as_the_program_says(by_all, wante
     assert run_ranks(train, 4, by_all=by_all)[0] == wanted
 
 
-def test_a_rank_that_dies_ends_the_others_wait():
+def test_the_death_of_a_rank_ends_the_others_wait():
     def train(rank):
         ddp = DistributedDataParallel(nn.Linear(3, 2))
         if rank == 1:

@@ -66,7 +66,7 @@ def test_who_waits_is_told(failure_of):
     )
 
 
-def test_other_collectives_at_the_same_point_are_told(failure_of, here):
+def test_different_collectives_at_the_same_point_are_reported(failure_of, here):
     def disagree(rank):
         if rank == 1:
             dist.barrier()  # here
@@ -79,7 +79,7 @@ def test_other_collectives_at_the_same_point_are_told(failure_of, here):
     assert failure.diagnosis.where == here(disagree)
 
 
-def test_the_odd_one_out_is_named_whoever_comes_first(failure_of):
+def test_the_deviating_rank_is_named_whichever_arrives_first(failure_of):
     def disagree(rank):
         time.sleep(0.1 * (3 - rank))
         if rank == 2:
@@ -92,7 +92,7 @@ def test_the_odd_one_out_is_named_whoever_comes_first(failure_of):
     assert failure.diagnosis.ranks == (2,)
 
 
-def test_parameters_in_another_order_are_told_as_that(failure_of):
+def test_parameters_in_a_different_order_are_reported_as_such(failure_of):
     def reverse(rank):
         model = gradients()
         for parameter in list(model.parameters())[:: -1 if rank == 1 else 1]:
@@ -123,7 +123,7 @@ def test_parameters_in_another_order_are_told_as_that(failure_of):
     ],
     ids=["sizes", "broadcast sizes", "dtypes", "reductions", "sources", "targets"],
 )
-def test_arguments_that_do_not_fit_are_told(failure_of, collective, code):
+def test_mismatched_arguments_are_reported(failure_of, collective, code):
     failure = failure_of(collective, 2)
 
     assert (failure.status, failure.diagnosis.code) == ("deadlock", code)
@@ -148,7 +148,7 @@ def test_both_shapes_are_shown(failure_of):
     ],
     ids=["broadcast", "reduce", "all_gather", "all_gather_object", "broadcast_object_list"],
 )
-def test_whoever_leaves_a_collective_out_is_named(failure_of, collective, absent):
+def test_a_rank_that_omits_a_collective_is_named(failure_of, collective, absent):
     def skip(rank):
         if rank != absent:
             collective()
@@ -172,7 +172,7 @@ def test_a_rank_that_skips_a_subgroups_collective_is_named(failure_of):
     assert failure.diagnosis.ranks == (0,)
 
 
-def test_a_group_that_one_rank_does_not_found_is_told(failure_of):
+def test_a_rank_that_does_not_create_a_group_is_named(failure_of):
     def skip(rank):
         if rank != 1:
             dist.new_group([0, 2])
@@ -184,7 +184,7 @@ def test_a_group_that_one_rank_does_not_found_is_told(failure_of):
     assert "new_group" in failure.diagnosis.explanation
 
 
-def test_a_default_group_that_one_rank_never_starts_is_told(failure_of, here, tmp_path):
+def test_a_rank_that_never_starts_the_default_group_is_named(failure_of, here, tmp_path):
     def forget(rank, path):
         if rank != 1:
             dist.init_process_group(  # here
@@ -198,7 +198,7 @@ def test_a_default_group_that_one_rank_never_starts_is_told(failure_of, here, tm
     assert failure.diagnosis.where == here(forget)
 
 
-def test_the_ranks_that_failed_only_because_another_did_are_not_blamed(failure_of):
+def test_ranks_that_failed_because_of_another_are_not_named(failure_of):
     def fail(rank):
         dist.all_reduce(torch.ones(2))
         if rank == 1:

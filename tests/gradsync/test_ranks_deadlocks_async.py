@@ -12,7 +12,7 @@ from torch import nn
 from gradsync import RankFailure, run_ranks
 
 
-def test_a_handle_that_is_waited_for_in_vain_is_told(failure_of, here):
+def test_waiting_for_a_handle_that_never_completes_is_reported(failure_of, here):
     def skip(rank):
         if rank == 0:
             handle = dist.all_reduce(torch.ones(2), async_op=True)  # here
@@ -28,7 +28,9 @@ def test_a_handle_that_is_waited_for_in_vain_is_told(failure_of, here):
 @pytest.mark.parametrize(
     "use", [functional.wait_tensor, lambda tensor: tensor + 1], ids=["wait", "use"]
 )
-def test_a_functional_collective_that_is_waited_for_in_vain_is_told(failure_of, here, use):
+def test_waiting_for_a_functional_collective_that_never_completes_is_reported(
+    failure_of, here, use
+):
     def skip(rank):
         if rank == 0:
             made = functional.all_reduce(torch.ones(2), "sum", dist.group.WORLD)  # here
@@ -46,7 +48,7 @@ def test_a_functional_collective_that_is_waited_for_in_vain_is_told(failure_of, 
     [lambda future: future.wait(), lambda future: future.then(lambda f: f.value()).wait()],
     ids=["future", "chained"],
 )
-def test_a_future_that_is_waited_for_in_vain_is_told(failure_of, wait):
+def test_waiting_for_a_future_that_never_completes_is_reported(failure_of, wait):
     def skip(rank):
         if rank == 0:
             wait(dist.all_reduce(torch.ones(2), async_op=True).get_future())
@@ -56,7 +58,7 @@ def test_a_future_that_is_waited_for_in_vain_is_told(failure_of, wait):
     assert failure.diagnosis.ranks == (1,)
 
 
-def test_a_handle_waited_for_after_its_future_was_taken_is_told(failure_of):
+def test_waiting_for_a_handle_whose_future_was_taken_is_reported(failure_of):
     def skip(rank):
         if rank == 0:
             handle = dist.all_reduce(torch.ones(2), async_op=True)
@@ -68,7 +70,7 @@ def test_a_handle_waited_for_after_its_future_was_taken_is_told(failure_of):
     assert failure.diagnosis.ranks == (1,)
 
 
-def test_a_deadlock_inside_backward_hooks_is_told(failure_of):
+def test_a_deadlock_inside_backward_hooks_is_reported(failure_of):
     def hooked(rank):
         layer = nn.Linear(2, 1)
         layer.weight.register_hook(dist.all_reduce)
@@ -82,7 +84,7 @@ def test_a_deadlock_inside_backward_hooks_is_told(failure_of):
     assert failure.diagnosis.ranks == (1,)
 
 
-def test_a_deadlock_in_a_helper_thread_that_the_main_thread_joins_is_told(failure_of):
+def test_a_deadlock_in_a_joined_helper_thread_is_reported(failure_of):
     def skip(rank):
         if rank == 0:
             helper = threading.Thread(target=dist.all_reduce, args=[torch.ones(2)])
@@ -95,7 +97,7 @@ def test_a_deadlock_in_a_helper_thread_that_the_main_thread_joins_is_told(failur
     assert failure.diagnosis.ranks == (1,)
 
 
-def test_a_deadlock_beside_an_idle_thread_is_told_when_the_time_is_up():
+def test_a_deadlock_beside_an_idle_thread_is_reported_at_the_time_limit():
     def skip(rank):
         if rank == 0:
             threading.Thread(target=threading.Event().wait, daemon=True).start()
@@ -110,7 +112,7 @@ def test_a_deadlock_beside_an_idle_thread_is_told_when_the_time_is_up():
     assert "did not finish within 0.5 s" in failure.diagnosis.explanation
 
 
-def test_polling_in_vain_is_told_when_the_time_is_up(here):
+def test_endless_polling_is_reported_at_the_time_limit(here):
     def poll(rank):
         if rank == 0:
             handle = dist.all_reduce(torch.ones(2), async_op=True)  # here

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 
-def test_everyone_sending_first_is_told(failure_of, here):
+def test_a_circle_of_sends_is_reported(failure_of, here):
     def ring(rank):
         dist.send(torch.ones(3), (rank + 1) % 3)  # here
         dist.recv(torch.ones(3), (rank - 1) % 3)
@@ -20,7 +20,7 @@ def test_everyone_sending_first_is_told(failure_of, here):
     assert "Rank 2 is waiting in send #1 to rank 0 (3 x float32)" in failure.diagnosis.explanation
 
 
-def test_a_recv_that_nobody_sends_for_is_told(failure_of):
+def test_a_recv_without_a_send_is_reported(failure_of):
     def forget(rank):
         if rank == 1:
             dist.recv(torch.ones(3), 0)
@@ -35,7 +35,7 @@ def test_a_recv_that_nobody_sends_for_is_told(failure_of):
     )
 
 
-def test_a_send_that_nobody_receives_is_told(failure_of):
+def test_a_send_without_a_recv_is_reported(failure_of):
     def forget(rank):
         if rank == 1:
             dist.send(torch.ones(3), 0)
@@ -49,7 +49,7 @@ def test_a_send_that_nobody_receives_is_told(failure_of):
     )
 
 
-def test_a_recv_from_anyone_when_all_have_returned_is_told(failure_of):
+def test_a_recv_from_any_rank_after_all_have_returned_is_reported(failure_of):
     def forget(rank):
         if rank == 0:
             dist.recv(torch.ones(3))
@@ -59,7 +59,7 @@ def test_a_recv_from_anyone_when_all_have_returned_is_told(failure_of):
     assert failure.diagnosis.ranks == (1, 2)
 
 
-def test_another_tag_is_another_message(failure_of):
+def test_messages_with_different_tags_do_not_match(failure_of):
     def mistag(rank):
         if rank == 0:
             dist.send(torch.ones(3), 1, tag=1)
@@ -72,7 +72,7 @@ def test_another_tag_is_another_message(failure_of):
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_a_message_too_long_for_its_receiver_is_told(failure_of, first):
+def test_a_message_too_long_for_its_receiver_is_reported(failure_of, first):
     def overflow(rank):
         time.sleep(0.1 * (rank != first))
         if rank == 0:
@@ -86,7 +86,7 @@ def test_a_message_too_long_for_its_receiver_is_told(failure_of, first):
     assert failure.diagnosis.ranks == (0, 1)
 
 
-def test_a_message_of_another_dtype_is_told(failure_of):
+def test_a_message_with_the_wrong_dtype_is_reported(failure_of):
     def mistype(rank):
         if rank == 0:
             dist.send(torch.ones(3), 1)
@@ -98,7 +98,7 @@ def test_a_message_of_another_dtype_is_told(failure_of):
     assert failure.diagnosis.code == "shape-mismatch"
 
 
-def test_an_isend_and_irecv_that_cross_wrongly_are_told(failure_of):
+def test_isends_after_irecvs_on_both_ranks_are_reported(failure_of):
     def exchange(rank):
         other = 1 - rank
         handles = dist.batch_isend_irecv([dist.P2POp(dist.irecv, torch.ones(2), other)])

@@ -57,7 +57,7 @@ def test_it_compiles_what_it_is_given():
     assert same
 
 
-def test_what_was_not_disabled_for_it_is_disabled_once_it_has_run():
+def test_functions_are_disabled_once_it_has_run():
     def function():
         train_a_step()
         compiler = sys.modules["torch._dynamo"]
@@ -72,7 +72,7 @@ def test_what_was_not_disabled_for_it_is_disabled_once_it_has_run():
     assert run_ranks(function, 1)[0] == [True, True]
 
 
-def test_a_part_of_it_is_imported_once_and_one_that_is_not_there_is_missing():
+def test_a_submodule_is_imported_once_and_an_unknown_one_is_missing():
     def function():
         from torch._dynamo.utils import is_compile_supported
 
@@ -99,7 +99,7 @@ def test_a_part_of_it_is_imported_once_and_one_that_is_not_there_is_missing():
     assert not has_it
 
 
-def test_threads_that_ask_for_it_at_once_all_get_it():
+def test_threads_that_import_it_at_the_same_time_all_get_it():
     def function():
         found = []
         threads = [
@@ -116,7 +116,7 @@ def test_threads_that_ask_for_it_at_once_all_get_it():
 
 
 @pytest.mark.parametrize("name", [PART, "torch.distributed.optim"])
-def test_what_ranks_of_one_run_import_those_of_the_next_have(name):
+def test_imports_of_one_run_are_available_in_the_next(name):
     def function(asks):
         began_with = name in sys.modules
         if asks:
@@ -144,7 +144,7 @@ def test_ddp_trains():
     assert torch.equal(one, other)
 
 
-def test_a_spawned_rank_puts_it_off_too():
+def test_a_spawned_rank_defers_it_too():
     def function():
         train_a_step()
         return has_run()
@@ -152,7 +152,7 @@ def test_a_spawned_rank_puts_it_off_too():
     assert list(run_ranks(function, 1, launcher="spawn")) == [False]
 
 
-def test_a_process_that_has_it_keeps_it():
+def test_a_process_that_has_imported_it_keeps_it():
     code = (
         "import sys, torch._dynamo; from gradsync.ranks import dynamo; former = torch._dynamo;"
         "sys.exit(dynamo.put_off() is not None or sys.modules['torch._dynamo'] is not former)"

@@ -58,14 +58,14 @@ def entering(**values):
 
 
 @given(st.lists(enters, max_size=5))
-def test_events_return_as_they_were(sent):
+def test_events_are_read_as_they_were_written(sent):
     writer, reader = events.Writer(), events.Reader(rank=3)
 
     for _ in range(2):  # the second time by number
         assert through_json([writer.row(event) for event in sent], reader) == sent
 
 
-def test_a_collective_is_told_in_full_once():
+def test_a_collective_is_sent_in_full_once():
     writer, reader = events.Writer(), events.Reader(rank=3)
 
     rows = [writer.row(Event(3, "enter", call, 0.5, 1, 0, BARRIER)) for call in range(3)]
@@ -74,7 +74,7 @@ def test_a_collective_is_told_in_full_once():
     assert [event.collective for event in through_json(rows, reader)] == [BARRIER] * 3
 
 
-def test_heavy_collectives_and_the_last_of_very_many_get_no_number():
+def test_large_or_too_many_collectives_are_always_sent_in_full():
     writer, reader = events.Writer(), events.Reader(rank=3)
     many = [entered(tag=tag) for tag in range(events.MAX_KNOWN + 1)]
     heavy = entered(shapes=((),) * events.MAX_TENSORS)
@@ -96,7 +96,7 @@ def test_only_entering_carries_a_collective(kind):
     assert through_json([events.Writer().row(event)]) == [event]
 
 
-def test_the_rank_is_the_one_whose_channel_it_is():
+def test_an_event_belongs_to_the_rank_of_the_channel():
     assert through_json([events.Writer().row(Event(9, "exit", 1, 0.5, 7))])[0].rank == 3
 
 
@@ -105,7 +105,7 @@ def test_the_rank_is_the_one_whose_channel_it_is():
     [None, {}, "enter", [None], ["enter"], [[]], [{}], [EVENT[:-1]], [[*EVENT, 0]], [EVENT] * 5000],
     ids=lambda rows: str(rows)[:20],
 )
-def test_what_is_no_list_of_events_is_refused(rows):
+def test_anything_but_a_list_of_events_is_refused(rows):
     with pytest.raises(WireError):
         through_json(rows)
 
@@ -133,7 +133,7 @@ def test_what_is_no_list_of_events_is_refused(rows):
     ],
     ids=str,
 )
-def test_a_field_of_another_type_is_refused(lie):
+def test_a_field_of_the_wrong_type_is_refused(lie):
     with pytest.raises(WireError):
         through_json([changed(EVENT, NAMES, **lie)])
 
@@ -157,12 +157,12 @@ def test_a_field_of_another_type_is_refused(lie):
     ],
     ids=lambda lie: str(lie)[:20],
 )
-def test_a_collective_of_other_types_is_refused(lie):
+def test_a_collective_with_wrong_types_is_refused(lie):
     with pytest.raises(WireError):
         through_json([entering(**lie)])
 
 
-def test_more_than_a_rank_may_have_numbered_is_refused():
+def test_too_many_numbered_collectives_are_refused():
     with pytest.raises(WireError):
         through_json([entering(shapes=[[]] * events.MAX_TENSORS)])
     with pytest.raises(WireError):
@@ -175,7 +175,7 @@ def test_a_long_name_is_cut():
     assert event.collective.op == "x" * events.MAX_TEXT
 
 
-def test_half_a_character_is_made_fit_to_be_written():
+def test_lone_surrogates_are_replaced():
     assert events.text("\ud800!").encode() == b"?!"
 
 
@@ -184,7 +184,7 @@ def entered(**fields):
     return Event(0, "enter", 0, 0.5, 1, 0, Collective(**fields))
 
 
-def test_an_honest_event_weighs_next_to_nothing():
+def test_a_usual_event_has_the_weight_1():
     assert events.weight(Event(0, "exit", 0, 0.5, 1)) == 1
     assert events.weight(entered(shapes=((64, 32),), where="template_trainer.py:91")) <= 2
 
@@ -200,11 +200,11 @@ def test_an_honest_event_weighs_next_to_nothing():
     ],
     ids=lambda much: next(iter(much)),
 )
-def test_an_event_that_says_much_weighs_more(much):
+def test_a_large_event_weighs_more(much):
     assert events.weight(entered(**much)) > events.weight(entered())
 
 
-def test_an_event_made_light_is_of_as_many_elements():
+def test_a_light_event_keeps_the_number_of_elements():
     heavy = entered(shapes=((2, 3),) * 1000, dtype="float32", label="weight")
 
     assert events.light(heavy) == entered(shapes=((6000,),), dtype="float32", label="weight")
@@ -212,7 +212,7 @@ def test_an_event_made_light_is_of_as_many_elements():
     assert events.light(Event(0, "exit", 0, 0.5, 1)) == Event(0, "exit", 0, 0.5, 1)
 
 
-def test_the_last_events_are_kept_as_far_as_they_are_light():
+def test_the_last_events_are_kept_up_to_a_total_weight():
     light, heavy = Event(0, "exit", 0, 0.5, 1), entered(shapes=((),) * 4096)
 
     assert events.last([heavy, light, light], 5) == (light, light)

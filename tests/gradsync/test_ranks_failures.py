@@ -17,7 +17,7 @@ both_launchers = pytest.mark.parametrize("launcher", ["fork", "spawn"])
 
 
 @both_launchers
-def test_an_exception_is_told_with_its_line_while_the_others_wait(failure_of, here, launcher):
+def test_an_exception_is_reported_with_its_line_while_others_wait(failure_of, here, launcher):
     def fail(rank):
         if rank == 1:
             raise ValueError("no such thing")  # here
@@ -31,7 +31,7 @@ def test_an_exception_is_told_with_its_line_while_the_others_wait(failure_of, he
     assert failure.diagnosis.where == here(fail)
 
 
-def test_an_exception_of_all_ranks_is_told_of_all(failure_of):
+def test_an_exception_on_all_ranks_names_all(failure_of):
     def fail():
         return {}["missing"]
 
@@ -40,7 +40,7 @@ def test_an_exception_of_all_ranks_is_told_of_all(failure_of):
     assert failure.diagnosis.ranks == (0, 1, 2)
 
 
-def test_an_exception_is_told_though_another_rank_computes_on(failure_of):
+def test_an_exception_is_reported_while_another_rank_computes(failure_of):
     def fail(rank):
         if rank == 1:
             raise ValueError
@@ -51,7 +51,7 @@ def test_an_exception_is_told_though_another_rank_computes_on(failure_of):
     assert failure.diagnosis.ranks == (1,)
 
 
-def test_ranks_that_raise_later_are_told_too(failure_of):
+def test_ranks_that_raise_later_are_named_too(failure_of):
     def fail(rank):
         time.sleep(0.3 * rank)
         raise ValueError
@@ -61,7 +61,7 @@ def test_ranks_that_raise_later_are_told_too(failure_of):
     assert failure.diagnosis.ranks == (0, 1, 2)
 
 
-def test_a_traceback_has_the_users_lines_alone(failure_of):
+def test_a_traceback_has_only_the_users_lines(failure_of):
     def inner(tensor):
         return tensor.view(7)
 
@@ -84,7 +84,7 @@ def test_a_function_called_wrapper_is_not_taken_for_ours(failure_of):
     assert failure.detail == "my own"
 
 
-def test_an_exception_whose_text_cannot_be_had_is_told(failure_of):
+def test_an_exception_with_a_broken_str_is_reported(failure_of):
     class OddError(Exception):
         def __str__(self):
             raise RuntimeError
@@ -97,7 +97,7 @@ def test_an_exception_whose_text_cannot_be_had_is_told(failure_of):
     assert failure.exception == "OddError"
 
 
-def test_an_endless_recursion_is_told(failure_of):
+def test_an_endless_recursion_is_reported(failure_of):
     def fall():
         return fall()
 
@@ -106,7 +106,7 @@ def test_an_endless_recursion_is_told(failure_of):
     assert failure.exception == "RecursionError"
 
 
-def test_an_exception_with_megabytes_of_text_is_told(failure_of):
+def test_an_exception_with_megabytes_of_text_is_reported(failure_of):
     def fail():
         raise ValueError("x" * 40_000_000)
 
@@ -163,7 +163,7 @@ def test_a_silent_exit_is_a_crash(failure_of):
 
 
 @both_launchers
-def test_a_killed_rank_is_told_with_the_signal(failure_of, launcher):
+def test_a_killed_rank_is_reported_with_the_signal(failure_of, launcher):
     def die(rank):
         if rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -177,7 +177,7 @@ def test_a_killed_rank_is_told_with_the_signal(failure_of, launcher):
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE])
-def test_a_crash_is_told_with_its_line(failure_of, here, number):
+def test_a_crash_is_reported_with_its_line(failure_of, here, number):
     def die(rank):
         if rank == 1:
             os.kill(os.getpid(), number)  # here
@@ -189,7 +189,7 @@ def test_a_crash_is_told_with_its_line(failure_of, here, number):
     assert failure.diagnosis.where == here(die)
 
 
-def test_a_death_is_seen_though_a_child_holds_the_ranks_files_open(failure_of):
+def test_a_death_is_noticed_though_a_child_keeps_the_ranks_files_open(failure_of):
     def leave_a_child(rank):
         if rank == 1:
             if os.fork() == 0:
@@ -207,14 +207,14 @@ def test_a_death_is_seen_though_a_child_holds_the_ranks_files_open(failure_of):
     [lambda: bytearray(2**60), lambda: torch.empty(2**50)],
     ids=["python", "torch"],
 )
-def test_running_out_of_memory_is_told_as_that(failure_of, allocate):
+def test_running_out_of_memory_is_reported_as_such(failure_of, allocate):
     failure = failure_of(allocate, 1)
 
     assert (failure.status, failure.diagnosis.code) == ("crashed", "out-of-memory")
 
 
 @both_launchers
-def test_an_endless_loop_is_told_with_the_line_that_it_is_at(here, launcher):
+def test_an_endless_loop_is_reported_with_its_line(here, launcher):
     def loop(rank):
         while rank == 1:
             sum(range(100))  # here
@@ -230,7 +230,7 @@ def test_an_endless_loop_is_told_with_the_line_that_it_is_at(here, launcher):
     assert re.search(r"Rank 0 is waiting in barrier #1, at \S+:\d+", failure.diagnosis.explanation)
 
 
-def test_the_line_is_told_of_a_rank_that_hangs_inside_a_library(here):
+def test_a_rank_that_hangs_in_a_library_is_reported_with_the_users_line(here):
     def hang():
         time.sleep(60)  # here
 
@@ -240,7 +240,7 @@ def test_the_line_is_told_of_a_rank_that_hangs_inside_a_library(here):
     assert caught.value.observation.failure.diagnosis.where == here(hang)
 
 
-def test_a_rank_that_prints_without_end_is_ended():
+def test_a_rank_that_prints_endlessly_is_ended():
     def babble():
         while True:
             print("and another thing")
@@ -251,7 +251,7 @@ def test_a_rank_that_prints_without_end_is_ended():
     assert caught.value.observation.failure.diagnosis.code == "too-slow"
 
 
-def test_a_collective_without_a_group_is_told(failure_of, here):
+def test_a_collective_without_a_group_is_reported(failure_of, here):
     def forget():
         dist.all_reduce(torch.ones(2))  # here
 
@@ -266,7 +266,7 @@ def test_a_collective_without_a_group_is_told(failure_of, here):
     ("message", "hint"),
     [("'NoneType' object", "every path"), ("non-iterator", "`__iter__`"), ("index 5", "")],
 )
-def test_of_what_came_back_and_is_no_use_no_more_is_said_than_is_known(message, hint):
+def test_an_unusable_return_value_gets_a_hint_only_if_known(message, hint):
     error = exceptions.Raised.read({"type": "TypeError", "message": message})
 
     text = exceptions.raised(error, (0,)).diagnosis.explanation
@@ -274,7 +274,7 @@ def test_of_what_came_back_and_is_no_use_no_more_is_said_than_is_known(message, 
     assert hint in text if hint else text.endswith(f"can't be used (TypeError: {message}).")
 
 
-def test_a_stub_is_told_as_unfinished(failure_of):
+def test_a_stub_is_reported_as_unfinished(failure_of):
     def stub():
         raise NotImplementedError("phase1/train_step")
 
@@ -283,7 +283,7 @@ def test_a_stub_is_told_as_unfinished(failure_of):
     assert (failure.status, failure.diagnosis.code) == ("unfinished", "unfinished")
 
 
-def test_a_failure_is_worth_reading():
+def test_a_failure_has_a_readable_text():
     def fail(rank):
         raise ValueError(f"rank {rank} is unwell")
 
@@ -297,7 +297,7 @@ def test_a_failure_is_worth_reading():
     )
 
 
-def test_what_was_seen_until_the_failure_is_kept():
+def test_the_observation_until_the_failure_is_kept():
     def fail(rank):
         dist.all_reduce(torch.ones(2))
         print("so far, so good")

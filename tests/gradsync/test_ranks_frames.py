@@ -88,7 +88,7 @@ def test_an_empty_tensor_has_no_name():
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules:UserWarning")
-def test_odd_tensors_in_a_model_do_no_harm():
+def test_unusual_tensors_in_a_model_do_no_harm():
     model = nn.Module()
     model.embedding = nn.Embedding(3, 2, sparse=True)
     model.embedding(torch.tensor([1])).sum().backward()
@@ -111,7 +111,7 @@ def test_an_exception_is_plain_data():
     assert told["frames"][-1][1] == "fail"
 
 
-def test_where_the_files_lie_is_not_told():
+def test_folders_are_removed_from_messages():
     with pytest.raises(ImportError) as caught:
         raise ImportError("cannot import name 'a' from 'b' (/tmp/once/phase1/b.py)")
 
@@ -119,14 +119,14 @@ def test_where_the_files_lie_is_not_told():
     assert told["message"] == "cannot import name 'a' from 'b' (phase1/b.py)"
 
 
-def test_where_an_object_lies_is_not_told():
+def test_memory_addresses_are_removed_from_messages():
     with pytest.raises(TypeError) as caught:
         raise TypeError(f"can't send {object()}")
 
     assert frames.describe_exception(caught.value, ())["message"] == "can't send <object object>"
 
 
-def test_a_syntax_error_is_told_with_its_line():
+def test_a_syntax_error_is_reported_with_its_line():
     with pytest.raises(SyntaxError) as caught:
         compile("def f(:", "/submission/template_trainer.py", "exec")
 
@@ -134,7 +134,7 @@ def test_a_syntax_error_is_told_with_its_line():
     assert told["frames"] == [["template_trainer.py:1", "<module>", ""]]
 
 
-def test_a_name_that_a_file_lacks_is_told():
+def test_a_name_that_a_file_lacks_is_reported():
     with pytest.raises(AttributeError) as caught:
         inspect.no_such_name  # noqa: B018
 

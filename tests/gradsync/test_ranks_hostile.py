@@ -130,7 +130,7 @@ def sends_bytes_without_end():
         "endless",
     ],
 )
-def test_what_no_honest_rank_sends_is_tampering(failure_of, attack):
+def test_data_that_no_unmodified_rank_sends_is_tampering(failure_of, attack):
     failure = failure_of(hostile(attack))
 
     assert (failure.status, failure.diagnosis.code) == ("crashed", "tampering")
@@ -146,7 +146,7 @@ def shuts_down():
 
 
 @pytest.mark.parametrize("attack", [closes, shuts_down])
-def test_a_rank_that_closes_its_line_but_lives_on_is_stopped(failure_of, attack):
+def test_a_rank_that_closes_its_connection_but_runs_on_is_stopped(failure_of, attack):
     failure = failure_of(hostile(attack))
 
     assert (failure.status, failure.diagnosis.code) == ("crashed", "rank-crashed")
@@ -189,7 +189,7 @@ def hides_where_it_is():
 @pytest.mark.parametrize(
     "attack", [stalls_midway, floods_with_waiting, floods_its_stacks, hides_where_it_is]
 )
-def test_whatever_a_rank_does_the_time_limit_holds(attack):
+def test_no_rank_can_evade_the_time_limit(attack):
     with pytest.raises(RankFailure) as caught:
         run_ranks(hostile(attack), 2, timeout=0.5)
 
@@ -210,14 +210,14 @@ def test_a_forged_answer_does_not_stop_the_clock():
     assert caught.value.observation.failure.diagnosis.ranks == (1,)
 
 
-def test_what_comes_after_the_answer_is_not_heard():
+def test_data_after_the_answer_is_ignored():
     def prattle(rank):
         channel().sendall(answer(rank) + b"garbage" * 1000)
 
     assert list(run_ranks(prattle, 2)) == [0, 1]
 
 
-def test_a_deep_exception_frame_is_no_exception_here(failure_of):
+def test_a_deeply_nested_frame_raises_nothing_on_the_trusted_side(failure_of):
     deep = json.dumps({"kind": "raised", "code": 0}).replace("0", "[" * 500 + "]" * 500).encode()
 
     failure = failure_of(hostile(says(PREFIX.pack(len(deep), 0) + deep)))

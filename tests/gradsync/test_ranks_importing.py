@@ -15,7 +15,7 @@ def outside(line, source, file="template_trainer.py"):
     return [f"{file}:{line}", "<module>", source]
 
 
-def test_a_syntax_error_has_line_and_words_and_the_place_is_marked():
+def test_a_syntax_error_has_its_line_a_text_and_a_mark():
     failure = told(
         "SyntaxError", "'(' was never closed", outside(9, "x = ("), marked=["x = (1,\n", 5]
     )
@@ -28,7 +28,7 @@ def test_a_syntax_error_has_line_and_words_and_the_place_is_marked():
     assert failure.diagnosis.whole_file
 
 
-def test_the_mark_stays_below_its_character_however_long_the_line():
+def test_the_mark_is_below_its_character_in_long_lines():
     line = " " * 40 + "a" * 100 + "?" + "b" * 100
 
     shown, mark = importing.marked_line(line, 141).split("\n")
@@ -49,20 +49,20 @@ def test_an_exception_outside_functions_is_an_import_that_failed():
     assert 'if __name__ == "__main__":' in failure.diagnosis.explanation
 
 
-def test_a_definition_that_fails_is_not_to_be_moved():
+def test_a_failing_definition_gets_no_advice_to_move_it():
     failure = told("NameError", "name 'nn' is not defined", outside(5, "class Net(nn.Module):"))
 
     assert "line 5 raises NameError" in failure.diagnosis.explanation
     assert "__main__" not in failure.diagnosis.explanation
 
 
-def test_a_cell_of_a_notebook_is_no_file():
+def test_a_cell_of_a_notebook_is_not_a_file():
     failure = told("ValueError", "no", ["In [3]:1", "<module>", "int('x')"])
 
     assert failure.diagnosis.explanation == "Ranks 0 and 1 raised ValueError at In [3]:1: no."
 
 
-def test_a_loop_on_import_is_told_as_that():
+def test_an_endless_import_is_reported_as_such():
     loop = Failure(
         "timeout", Diagnosis("too-slow", (0,), "It did not finish.", "template_trainer.py:3")
     )
@@ -83,7 +83,7 @@ def test_a_loop_on_import_is_told_as_that():
         ("my_utils.shapes", "move what you need from it into template_trainer.py"),
     ],
 )
-def test_a_module_that_is_not_there_is_misspelt_or_a_helper(module, said):
+def test_a_missing_module_is_misspelt_or_a_helper(module, said):
     message = f"No module named '{module}'"
     on_import = told("ModuleNotFoundError", message, outside(2, f"import {module}"))
     later = told("ModuleNotFoundError", message, ["template_trainer.py:8", "train", "import"])
@@ -107,7 +107,7 @@ def test_a_misspelt_function_is_suggested():
     )
 
 
-def test_an_error_of_ones_own_for_what_is_not_written_is_a_gap():
+def test_a_learners_not_implemented_error_is_unfinished():
     row = ["template_trainer.py:8", "evaluate", "raise NotImplementedError"]
 
     assert told("NotImplementedError", "", row, by_user=True).status == "unfinished"
@@ -128,7 +128,7 @@ def test_an_error_of_ones_own_for_what_is_not_written_is_a_gap():
         ),
     ],
 )
-def test_an_everyday_slip_gets_a_hint_after_its_line(type_, message, said):
+def test_a_common_error_gets_a_hint_after_its_line(type_, message, said):
     seen = told(type_, message, ["template_trainer.py:8", "train", "x"]).diagnosis.explanation
 
     assert said in seen.partition(" at template_trainer.py:8")[2]
@@ -145,5 +145,5 @@ def test_an_everyday_slip_gets_a_hint_after_its_line(type_, message, said):
         ),
     ],
 )
-def test_arguments_that_do_not_fit_have_a_likely_cause(message, said):
+def test_mismatched_arguments_name_a_likely_cause(message, said):
     assert said in told("TypeError", message).diagnosis.explanation

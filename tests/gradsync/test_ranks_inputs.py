@@ -7,7 +7,7 @@ from gradsync import RankFailure, run_ranks
 from gradsync.ranks.inputs import by_rank
 
 
-def test_each_rank_gets_its_own():
+def test_each_rank_gets_its_own_input():
     grads = np.arange(12.0).reshape(3, 4)  # (rank, element)
 
     seen = run_ranks(lambda rank, grads: grads[rank], 3, grads=by_rank(grads))
@@ -15,7 +15,7 @@ def test_each_rank_gets_its_own():
     assert np.array_equal(np.stack(list(seen)), grads)
 
 
-def test_another_ranks_is_not_there():
+def test_the_input_of_another_rank_is_missing():
     with pytest.raises(RankFailure, match="KeyError"):
         run_ranks(lambda rank, grads: grads[1 - rank], 2, grads=by_rank([1.0, 2.0]))
 
@@ -28,7 +28,7 @@ def test_ranks_may_be_an_inner_axis():
     assert np.array_equal(np.stack([np.stack(own) for own in seen], axis=1), steps)
 
 
-def test_inputs_of_both_kinds_go_together():
+def test_inputs_of_both_kinds_can_be_combined():
     def give(rank, same, own):
         return same, own[rank]
 

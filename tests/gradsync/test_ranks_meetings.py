@@ -20,7 +20,7 @@ def test_two_sends_pass_each_other():
     assert story.proved == {0, 1}
 
 
-def test_messages_meet_in_their_order():
+def test_messages_match_in_order():
     story = Story(2)
     story.enters(0, "send", peer=1)
     story.enters(0, "send", peer=1)
@@ -34,7 +34,7 @@ def test_messages_meet_in_their_order():
     assert story.proved == {1}
 
 
-def test_a_recv_from_anyone_takes_what_was_sent_before():
+def test_a_recv_from_any_rank_receives_an_earlier_send():
     story = Story(3)
     story.enters(1, "send", peer=0)
     story.returns(1)
@@ -44,7 +44,7 @@ def test_a_recv_from_anyone_takes_what_was_sent_before():
     assert not story.likely
 
 
-def test_a_recv_from_anyone_is_stuck_when_nobody_is_left():
+def test_a_recv_from_any_rank_is_stuck_when_all_others_have_returned():
     story = Story(3)
     story.waits_in(0, "recv", peer=None)
     story.returns(1)
@@ -54,7 +54,7 @@ def test_a_recv_from_anyone_is_stuck_when_nobody_is_left():
     assert story.proved == {0}
 
 
-def test_a_recv_from_anyone_may_take_any_send():
+def test_a_recv_from_any_rank_can_receive_any_send():
     story = Story(2)
     story.enters(0, "recv", peer=None)
     story.waits_in(1, "send", peer=0)
@@ -78,7 +78,7 @@ def test_a_recv_from_anyone_may_take_any_send():
     ],
     ids=["op", "shape", "dtype", "reduction", "root", "parameter"],
 )
-def test_what_does_not_fit_may_not_start(one, other, code):
+def test_mismatched_calls_may_not_start(one, other, code):
     story = Story(2)
 
     assert story.enters(0, **one)
@@ -89,14 +89,14 @@ def test_what_does_not_fit_may_not_start(one, other, code):
     assert story.told().code == code
 
 
-def test_shapes_of_one_size_fit():
+def test_shapes_of_the_same_size_match():
     story = Story(2)
 
     assert story.enters(0, shapes=((2, 3),))
     assert story.enters(1, shapes=((6,),))
 
 
-def test_parts_of_unlike_sizes_may_be_exchanged():
+def test_parts_of_different_sizes_may_be_exchanged():
     story = Story(2)
 
     assert story.enters(0, "all_to_all_single", shapes=((2,),))
@@ -120,7 +120,7 @@ def test_a_message_must_fit_its_receiver(sent, received, fits):
     assert story.enters(1, "recv", peer=0, shapes=(received[0],), dtype=received[1]) == fits
 
 
-def test_each_group_counts_for_itself():
+def test_each_group_has_its_own_count():
     story = Story(2)
     story.enters(0, "barrier", group="a")
     story.enters(0, "all_reduce", group="b")
@@ -129,7 +129,7 @@ def test_each_group_counts_for_itself():
     assert story.enters(1, "barrier", group="a")
 
 
-def test_the_odd_one_out_is_named():
+def test_the_deviating_rank_is_named():
     story = Story(4)
     for rank in (3, 0, 1, 2):
         story.waits_in(rank, "barrier" if rank == 3 else "all_reduce")
@@ -147,7 +147,7 @@ def test_a_rank_that_returned_is_named_before_those_that_wait_elsewhere():
     assert (story.told().code, story.told().ranks) == ("deadlock-rank-missing", (1,))
 
 
-def test_what_most_wait_in_is_told_first():
+def test_the_call_in_which_most_ranks_wait_is_named_first():
     story = Story(4)
     story.waits_in(3, "recv", peer=0)
     for rank in (0, 1, 2):

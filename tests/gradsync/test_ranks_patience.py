@@ -19,7 +19,7 @@ class Crew:
         return self.waited
 
 
-def test_on_an_idle_machine_the_time_is_up_when_it_is():
+def test_on_an_idle_machine_the_limit_is_not_extended():
     patience = Patience(Crew(), now=100.0)
 
     assert [patience.over(20.0, now) for now in (100.0, 119.9, 120.1)] == [False, False, True]
@@ -35,7 +35,7 @@ def test_time_in_which_ranks_could_not_run_does_not_count():
     assert patience.over(20.0, 35.1)
 
 
-def test_no_limit_is_moved_for_ever():
+def test_a_limit_is_not_extended_endlessly():
     crew = Crew()
     patience = Patience(crew, now=0.0)
     crew.waited = 1e6
@@ -44,7 +44,7 @@ def test_no_limit_is_moved_for_ever():
     assert patience.over(20.0, MOST * 20.0 + 1)
 
 
-def test_one_wait_serves_a_short_limit_and_a_long_one():
+def test_one_wait_can_have_a_short_and_a_long_limit():
     crew = Crew()
     patience = Patience(crew, now=0.0)
     crew.waited = 15.0
@@ -53,7 +53,7 @@ def test_one_wait_serves_a_short_limit_and_a_long_one():
     assert [patience.over(50.0, now) for now in (35.1, 64.9, 65.1)] == [False, False, True]
 
 
-def test_a_process_that_has_ended_waits_no_more():
+def test_an_ended_process_does_not_wait():
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
 
@@ -61,7 +61,7 @@ def test_a_process_that_has_ended_waits_no_more():
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this system does not say")
-def test_a_process_that_others_keep_from_its_core_is_starved():
+def test_a_process_without_a_core_is_starved():
     spin = [sys.executable, "-c", "import os; os.sched_setaffinity(0, {0})\nwhile True: pass"]
     rivals = [subprocess.Popen(spin) for _ in range(3)]
     try:
@@ -80,7 +80,7 @@ def test_a_process_that_others_keep_from_its_core_is_starved():
 
 
 @pytest.mark.parametrize("launcher", ["fork", "spawn"])
-def test_a_rank_that_is_kept_from_running_gets_its_time(launcher):
+def test_a_starved_rank_gets_its_full_time(launcher):
     def compute(rank):
         os.sched_setaffinity(0, {0})  # all on one core
         until = time.process_time() + 0.8
@@ -92,7 +92,7 @@ def test_a_rank_that_is_kept_from_running_gets_its_time(launcher):
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this system does not say")
-def test_what_processes_ran_counts_when_they_are_gone():
+def test_the_time_of_ended_processes_counts():
     spin = [sys.executable, "-c", "import os; os.sched_setaffinity(0, {0})\nwhile True: pass"]
     rank, *rivals = [subprocess.Popen(spin) for _ in range(3)]
     helpers = Helpers()

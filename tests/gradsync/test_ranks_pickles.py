@@ -33,7 +33,7 @@ def roundtrip(inputs):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(), (0,), (3, 2)])
-def test_tensors_arrive_as_they_are(dtype, shape):
+def test_tensors_arrive_unchanged(dtype, shape):
     tensor = torch.arange(6).to(dtype)[: torch.Size(shape).numel()].reshape(shape)
 
     arrived = roundtrip({"tensor": tensor})["tensor"]
@@ -58,7 +58,7 @@ def test_memory_of_a_tensor_can_grow():
     assert arrived.resize_(1000).numel() == 1000
 
 
-def test_tensors_of_one_memory_have_one():
+def test_tensors_that_share_memory_still_share_it():
     tensor = torch.zeros(4)
 
     arrived = roundtrip({"whole": tensor, "part": tensor[1:]})
@@ -80,7 +80,7 @@ def test_a_model_keeps_its_tied_parameters():
     assert torch.equal(arrived[1].bias, model[1].bias)
 
 
-def test_tensors_without_memory_of_their_own_go_as_torch_sends_them():
+def test_tensors_without_ordinary_memory_are_pickled_by_torch():
     arrived = roundtrip({"meta": torch.empty(3, device="meta"), "sparse": torch.eye(3).to_sparse()})
 
     assert arrived["meta"].device.type == "meta"
@@ -88,7 +88,7 @@ def test_tensors_without_memory_of_their_own_go_as_torch_sends_them():
 
 
 @pytest.mark.parametrize("function", [probe, functools.partial(probe), lambda: probe() + ""])
-def test_helpers_of_its_module_come_along(function):
+def test_helpers_of_the_functions_module_are_pickled(function):
     data = pack(function, {})
 
     assert b"helped" in data  # the code itself, and no name of a module to import
@@ -101,7 +101,7 @@ def test_nothing_stays_registered():
     assert __name__ not in cloudpickle.list_registry_pickle_by_value()
 
 
-def test_cloudpickle_is_as_it_was_also_after_an_error():
+def test_cloudpickle_is_restored_even_after_an_error():
     finder = cloudpickle.cloudpickle._find_imported_submodules
 
     with pytest.raises(TypeError):
@@ -110,7 +110,7 @@ def test_cloudpickle_is_as_it_was_also_after_an_error():
     assert cloudpickle.cloudpickle._find_imported_submodules is finder
 
 
-def test_a_cloudpickle_that_has_no_such_finder_will_do(monkeypatch):
+def test_a_cloudpickle_without_the_finder_works(monkeypatch):
     monkeypatch.delattr(cloudpickle.cloudpickle, "_find_imported_submodules")
 
     assert pickle.loads(pack(len, {"number": 1})) == (len, {"number": 1})

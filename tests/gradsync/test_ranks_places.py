@@ -21,22 +21,22 @@ from gradsync.ranks.places import is_users, place
         "<frozen importlib._bootstrap>",
     ],
 )
-def test_a_library_is_not_the_users(filename):
+def test_a_library_does_not_belong_to_the_user(filename):
     assert not is_users(filename, ())
 
 
 @pytest.mark.parametrize(
     "filename", [__file__, "/home/ada/trainer.py", "/tmp/ipykernel_7/12.py", "<stdin>", "<string>"]
 )
-def test_all_else_is(filename):
+def test_all_other_files_belong_to_the_user(filename):
     assert is_users(filename, ())
 
 
-def test_a_folder_named_like_a_library_and_more_is_the_users():
+def test_a_folder_with_a_similar_name_belongs_to_the_user():
     assert is_users(sysconfig.get_path("stdlib") + "-mine/x.py", ())
 
 
-def test_with_roots_only_what_is_under_them_is():
+def test_with_roots_only_files_under_them_belong_to_the_user():
     roots = ("/class/ada", "/class/bob/trainer.py")
 
     assert is_users("/class/ada/phase1/trainer.py", roots)

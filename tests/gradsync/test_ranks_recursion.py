@@ -60,7 +60,7 @@ def fails(function, **options):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_an_error_of_recursion_names_the_function(function, names):
+def test_a_recursion_error_names_the_function(function, names):
     failure = fails(function)
 
     assert (failure.status, failure.diagnosis.code) == ("error", "exception")
@@ -71,7 +71,7 @@ def test_an_error_of_recursion_names_the_function(function, names):
     assert failure.diagnosis.where.startswith("test_ranks_recursion.py:")
 
 
-def test_a_traceback_shows_a_call_within_itself_once():
+def test_a_traceback_shows_repeated_frames_once():
     lines = fails(in_python).traceback.splitlines()
 
     assert len(lines) == 2
@@ -80,7 +80,7 @@ def test_a_traceback_shows_a_call_within_itself_once():
 
 
 @linux_only
-def test_a_stack_that_overflows_is_told_and_blocks_nothing():
+def test_a_stack_overflow_is_reported_and_blocks_nothing():
     def overflow():
         sys.setrecursionlimit(10**6)
         in_a_module()
@@ -94,7 +94,7 @@ def test_a_stack_that_overflows_is_told_and_blocks_nothing():
 
 
 @linux_only
-def test_a_stack_has_a_limit_though_the_user_may_have_none():
+def test_a_stack_is_limited_even_if_the_users_is_not():
     before = resource.getrlimit(resource.RLIMIT_STACK)
     resource.setrlimit(resource.RLIMIT_STACK, (before[1], before[1]))
     try:
@@ -106,7 +106,7 @@ def test_a_stack_has_a_limit_though_the_user_may_have_none():
 
 
 @linux_only
-def test_a_recursion_that_takes_all_memory_is_none_of_large_tensors(needs_sandbox):
+def test_a_recursion_that_takes_all_memory_is_reported_as_a_recursion(needs_sandbox):
     def descend_for_ever():
         sys.setrecursionlimit(10**9)
         in_python()
@@ -118,7 +118,7 @@ def test_a_recursion_that_takes_all_memory_is_none_of_large_tensors(needs_sandbo
     assert "descend calls itself in an endless recursion" in failure.diagnosis.explanation
 
 
-def test_what_a_rank_writes_of_its_threads_has_an_end(folder):
+def test_the_stacks_that_a_rank_writes_are_limited(folder):
     def flood():
         import os
         import stat

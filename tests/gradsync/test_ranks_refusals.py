@@ -22,7 +22,7 @@ def test_an_unusable_timeout_is_refused(timeout):
         run_ranks(lambda: None, 1, timeout=timeout)
 
 
-def test_what_is_no_function_is_refused():
+def test_an_object_that_is_not_callable_is_refused():
     with pytest.raises(TypeError, match="function must be callable, got 3"):
         run_ranks(3, 1)
 
@@ -50,7 +50,7 @@ def test_a_parameter_without_an_input_is_refused():
         run_ranks(lambda rank, scale: rank * scale, 1)
 
 
-def test_an_input_that_cannot_travel_is_refused():
+def test_an_input_that_can_not_be_pickled_is_refused():
     with pytest.raises(TypeError, match="can't be sent to other processes"):
         run_ranks(lambda lock: lock.locked(), 1, lock=threading.Lock())
 
@@ -62,7 +62,7 @@ def test_inputs_beyond_the_limit_are_refused(monkeypatch):
         run_ranks(lambda data: data[:1], 1, data=bytes(2000))
 
 
-def test_an_answer_beyond_the_limit_is_told(failure_of):
+def test_an_answer_beyond_the_limit_is_reported(failure_of):
     failure = failure_of(lambda: bytes(2**28 + 1), 1, process_group=False)
 
     assert "is over the limit of 268,435,456 bytes" in failure.diagnosis.explanation
@@ -79,7 +79,7 @@ def test_an_answer_beyond_the_limit_is_told(failure_of):
     ],
     ids=["itself", "nested", "key", "array", "sparse"],
 )
-def test_a_value_that_is_no_plain_data_is_named(failure_of, value, where):
+def test_a_value_that_is_not_plain_data_is_named(failure_of, value, where):
     failure = failure_of(value, 1, process_group=False)
 
     assert re.search(where, failure.diagnosis.explanation)

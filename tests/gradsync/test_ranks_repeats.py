@@ -52,7 +52,7 @@ def the_error_is_swallowed(rank):
         (the_error_is_swallowed, "shape-mismatch", "all_reduce #21 (3 x float32, shape [3])"),
     ],
 )
-def test_a_mismatch_of_well_known_calls_is_told(failure_of, parting, code, names):
+def test_a_mismatch_of_repeated_calls_is_reported(failure_of, parting, code, names):
     def part(rank):
         steps(5)
         parting(rank)
@@ -72,7 +72,7 @@ def test_a_rank_that_leaves_after_many_steps_is_named(failure_of):
     assert (failure.diagnosis.code, failure.diagnosis.ranks) == ("deadlock-rank-missing", (2,))
 
 
-def test_who_raises_after_many_steps_is_blamed_for_it_alone(failure_of):
+def test_a_rank_that_raises_after_many_steps_is_the_only_one_named(failure_of):
     def fall(rank):
         steps(5)
         if rank == 2:

@@ -28,7 +28,7 @@ def sum_over_ranks(rank, scale=1):
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_values_come_by_rank(world_size):
+def test_values_are_in_the_order_of_ranks(world_size):
     seen = run_ranks(lambda rank, world_size: (rank, world_size), world_size)
 
     assert list(seen) == [(rank, world_size) for rank in range(world_size)]
@@ -58,7 +58,7 @@ def test_a_tensor_of_any_shape_returns_as_it_was(shape):
     assert torch.equal(seen[0], torch.ones(shape))
 
 
-def test_a_view_returns_as_what_it_shows():
+def test_a_view_returns_with_its_values():
     seen = run_ranks(lambda: torch.arange(6).reshape(2, 3).T[1:], 1, process_group=False)
 
     assert torch.equal(seen[0], torch.arange(6).reshape(2, 3).T[1:])
@@ -76,7 +76,7 @@ def test_an_array_returns_as_it_was():
     np.testing.assert_array_equal(seen[0], np.arange(6, dtype=">i2").reshape(2, 3), strict=True)
 
 
-def test_containers_nest():
+def test_containers_can_be_nested():
     value = {"a": [1, 2.5, None, True], (1, "b"): ({3}, frozenset({"x"})), 7: b"\x00bytes"}
 
     seen = run_ranks(lambda: value, 1, process_group=False)
@@ -92,7 +92,7 @@ def test_inputs_are_given_by_name():
     assert list(seen) == [1, 4]
 
 
-def test_an_input_of_megabytes_arrives_whole():
+def test_an_input_of_megabytes_arrives_complete():
     data = torch.arange(2_000_000)
 
     seen = run_ranks(lambda data: int(data.sum()), 2, process_group=False, data=data)
@@ -100,13 +100,13 @@ def test_an_input_of_megabytes_arrives_whole():
     assert list(seen) == [int(data.sum())] * 2
 
 
-def test_an_answer_of_megabytes_arrives_whole():
+def test_an_answer_of_megabytes_arrives_complete():
     seen = run_ranks(lambda rank: torch.full((2_000_000,), rank), 2, process_group=False)
 
     assert torch.equal(seen[1], torch.full((2_000_000,), 1))
 
 
-def test_a_closure_travels():
+def test_a_closure_can_be_sent():
     captured = [1, 2]
 
     seen = run_ranks(lambda rank: captured[rank], 2, process_group=False)
@@ -114,13 +114,13 @@ def test_a_closure_travels():
     assert list(seen) == captured
 
 
-def test_helpers_of_the_functions_module_travel():
+def test_helpers_of_the_functions_module_can_be_sent():
     seen = run_ranks(lambda rank: 10 * helper_of_this_module(rank), 2, process_group=False)
 
     assert list(seen) == [10, 20]
 
 
-def test_a_partial_travels_with_its_module():
+def test_a_partial_can_be_sent_with_its_module():
     seen = run_ranks(functools.partial(helper_of_this_module, number=4), 1, process_group=False)
 
     assert seen[0] == 5
@@ -132,7 +132,7 @@ def test_a_function_of_an_installed_library_is_imported_not_copied():
     assert list(seen) == [2, 2]
 
 
-def test_a_default_argument_may_stay_out():
+def test_a_default_argument_may_be_omitted():
     seen = run_ranks(lambda rank, scale=10: rank * scale, 2, process_group=False)
 
     assert list(seen) == [0, 10]
@@ -144,7 +144,7 @@ def test_no_group_is_started_unless_wanted():
     assert list(seen) == [False, False]
 
 
-def test_two_runs_know_nothing_of_each_other():
+def test_two_runs_do_not_interfere():
     def leave_a_trace():
         before = hasattr(torch, "a_trace")
         torch.a_trace = True
@@ -156,7 +156,7 @@ def test_two_runs_know_nothing_of_each_other():
     assert list(seen) == [False, False]
 
 
-def test_threads_may_run_ranks_at_once():
+def test_threads_may_run_ranks_at_the_same_time():
     found = {}
 
     def run(number):
@@ -182,7 +182,7 @@ def test_random_states_differ_from_rank_to_rank(launcher):
 
 
 @pytest.mark.parametrize("launcher", ["fork", "spawn"])
-def test_ranks_see_what_the_caller_sees(launcher, monkeypatch, tmp_path):
+def test_ranks_have_the_callers_folder_path_and_environment(launcher, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GRADSYNC_TEST", "now")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -195,7 +195,7 @@ def test_ranks_see_what_the_caller_sees(launcher, monkeypatch, tmp_path):
     assert seen[0] == (str(tmp_path), "now", str(tmp_path))
 
 
-def test_the_ranks_are_not_led_astray_by_a_file_named_like_a_module(monkeypatch, tmp_path):
+def test_a_file_named_like_a_module_is_not_imported(monkeypatch, tmp_path):
     (tmp_path / "random.py").write_text("raise SystemExit('the wrong one')")
     monkeypatch.chdir(tmp_path)
 
@@ -204,7 +204,7 @@ def test_the_ranks_are_not_led_astray_by_a_file_named_like_a_module(monkeypatch,
     assert list(seen) == [0]
 
 
-def test_what_ranks_print_is_shown_with_the_ranks_name(capsys):
+def test_output_is_shown_with_the_rank(capsys):
     def speak(rank):
         print(f"hello from {rank}")
         print("and more", file=sys.stderr)
@@ -215,7 +215,7 @@ def test_what_ranks_print_is_shown_with_the_ranks_name(capsys):
     assert "[rank 1] hello from 1\n[rank 1] and more\n" in capsys.readouterr().out
 
 
-def test_what_a_rank_printed_before_it_died_is_shown():
+def test_output_before_a_rank_died_is_shown():
     def speak():
         print("last words")
         os._exit(1)
@@ -242,7 +242,7 @@ def test_a_rank_may_close_its_own_output():
     assert list(seen) == [0]
 
 
-def test_temporary_files_of_a_rank_go_with_it():
+def test_temporary_files_of_a_rank_are_removed():
     seen = run_ranks(tempfile.mkdtemp, 1, process_group=False)
 
     assert not Path(seen[0]).exists()

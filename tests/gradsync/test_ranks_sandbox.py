@@ -32,7 +32,7 @@ def sandbox_fails(function, world_size=1, **options):
     return caught.value.observation.failure
 
 
-def test_ranks_meet_and_reduce_as_they_do_outside():
+def test_ranks_all_reduce_as_outside():
     def reduce(rank):
         tensor = torch.tensor([rank + 1.0])
         dist.all_reduce(tensor)
@@ -43,7 +43,7 @@ def test_ranks_meet_and_reduce_as_they_do_outside():
     assert [value.item() for value in seen] == [6.0] * 3
 
 
-def test_a_rank_sees_no_process_but_the_ranks():
+def test_a_rank_sees_only_processes_of_its_run():
     def look():
         return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
 
@@ -65,7 +65,7 @@ def test_a_rank_sees_neither_home_nor_course_nor_secrets(monkeypatch):
     assert not {"solutions", "tests"} & set(own)
 
 
-def test_a_rank_sees_no_part_of_the_package_that_knows_an_exercises_outcome():
+def test_a_rank_sees_no_part_of_the_package_that_reveals_solutions():
     def look(package):
         inside = {part: os.listdir(Path(package) / part) for part in ("diagnose", "standins")}
         try:
@@ -77,7 +77,7 @@ def test_a_rank_sees_no_part_of_the_package_that_knows_an_exercises_outcome():
     assert apart(look, package=str(PACKAGE))[0] == {"diagnose": [], "standins": []}
 
 
-def test_the_memory_of_the_process_that_it_comes_from_holds_no_secret(monkeypatch):
+def test_the_inherited_memory_has_no_secrets(monkeypatch):
     monkeypatch.setenv("SECRET_TOKEN", "xyzzy-in-memory")
 
     def look():
@@ -87,7 +87,7 @@ def test_the_memory_of_the_process_that_it_comes_from_holds_no_secret(monkeypatc
 
 
 @pytest.mark.parametrize("place", ["/usr/x", "/etc/x", "/x", "/dev/x", "/proc/sys/kernel/hostname"])
-def test_a_rank_writes_nowhere_but_in_its_own_tmp(place):
+def test_a_rank_can_write_only_to_its_own_tmp(place):
     def write(place):
         try:
             with Path(place).open("w") as file:
@@ -127,7 +127,7 @@ def test_a_rank_has_no_privileges_and_can_get_none():
     assert code != 0
 
 
-def test_what_a_run_leaves_the_next_one_does_not_find():
+def test_a_run_does_not_find_files_of_an_earlier_one():
     def leave():
         Path("/tmp/left").write_text("x")
         Path("/dev/shm/left").write_text("x")
@@ -158,7 +158,7 @@ def test_a_daemon_ends_with_its_run():
     assert not [command for command in commands if command == f"sleep\0{mark}\0".encode()]
 
 
-def test_ranks_that_take_too_much_memory_are_ended_and_told(monkeypatch):
+def test_ranks_that_use_too_much_memory_are_ended_and_reported(monkeypatch):
     def hog():
         kept = []
         while True:
@@ -172,7 +172,7 @@ def test_ranks_that_take_too_much_memory_are_ended_and_told(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["processes", "threads"])
-def test_ranks_that_start_too_many_are_ended_and_told(kind):
+def test_ranks_that_start_too_many_processes_are_ended_and_reported(kind):
     def bomb(kind):
         while True:
             if kind == "threads":
@@ -186,7 +186,7 @@ def test_ranks_that_start_too_many_are_ended_and_told(kind):
     assert "processes and threads" in failure.diagnosis.explanation
 
 
-def test_a_disk_hog_runs_into_the_end_of_its_own_disk():
+def test_the_disk_of_a_rank_is_limited():
     def hog():
         try:
             for number in range(100):
@@ -231,7 +231,7 @@ def test_a_course_in_sight_of_the_ranks_is_refused():
         sandbox.check(secret=Path(sys.prefix) / "course")
 
 
-def test_a_machine_without_bubblewrap_is_told_what_to_install(monkeypatch):
+def test_without_bubblewrap_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
 
     with pytest.raises(SandboxError, match="apt install bubblewrap"):

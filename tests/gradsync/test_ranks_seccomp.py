@@ -55,7 +55,7 @@ def verdict(machine, number, *arguments, mark=None):
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_calls_that_a_rank_can_do_without_are_refused(machine):
+def test_unneeded_calls_are_refused(machine):
     calls = MACHINES[machine][1].items()
 
     refused = {name for name, number in calls if verdict(machine, number) == REFUSE}
@@ -67,7 +67,7 @@ def test_calls_that_a_rank_can_do_without_are_refused(machine):
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_other_calls_pass(machine):
+def test_other_calls_are_allowed(machine):
     assert verdict(machine, READ[machine]) == ALLOW
 
 
@@ -76,7 +76,7 @@ def test_other_calls_pass(machine):
     ("command", "answer"),
     [(fcntl.F_GETFD, ALLOW), (fcntl.F_SETLK, ALLOW), (fcntl.F_SETLEASE, REFUSE)],
 )
-def test_of_fcntl_leases_alone_are_refused(machine, command, answer):
+def test_only_leases_of_fcntl_are_refused(machine, command, answer):
     assert verdict(machine, MACHINES[machine][1]["fcntl"], 3, command, 1) == answer
 
 
@@ -91,7 +91,7 @@ def test_of_fcntl_leases_alone_are_refused(machine, command, answer):
         (SHARED | NAMELESS | mmap.MAP_DENYWRITE, REFUSE),
     ],
 )
-def test_memory_that_is_shared_has_to_be_a_files(machine, flags, answer):
+def test_shared_memory_without_a_file_is_refused(machine, flags, answer):
     mapped = verdict(machine, MACHINES[machine][1]["mmap"], 0, 4096, 3, flags)
 
     assert mapped == answer
@@ -102,7 +102,7 @@ def test_memory_that_is_shared_has_to_be_a_files(machine, flags, answer):
     ("family", "answer"),
     [(socket.AF_UNIX, ALLOW), (socket.AF_INET6, ALLOW), (socket.AF_PACKET, REFUSE), (40, REFUSE)],
 )
-def test_sockets_are_of_known_families(machine, family, answer):
+def test_sockets_of_unknown_families_are_refused(machine, family, answer):
     assert verdict(machine, MACHINES[machine][1]["socket"], family) == answer
 
 
@@ -116,20 +116,20 @@ def test_sockets_are_of_known_families(machine, family, answer):
         (socket.IPPROTO_TCP, socket.SO_SNDBUF, ALLOW),  # a number that means another thing there
     ],
 )
-def test_sockets_keep_the_size_that_they_have(machine, level, option, answer):
+def test_changing_a_sockets_buffers_is_refused(machine, level, option, answer):
     assert verdict(machine, MACHINES[machine][1]["setsockopt"], 5, level, option) == answer
 
 
-def test_calls_by_another_table_of_numbers_do_not_pass():
+def test_calls_with_other_numbers_are_refused():
     assert verdict("x86_64", READ["x86_64"] | X32) == REFUSE
     assert verdict("x86_64", READ["x86_64"], mark=0x40000003) == KILL  # those of i386
 
 
-def test_a_machine_whose_calls_are_not_known_has_no_filter():
+def test_a_machine_with_unknown_calls_has_no_filter():
     assert list(struct.iter_unpack("=HBBI", program("riscv64"))) == [(0x06, 0, 0, ALLOW)]
 
 
-def test_ranks_in_a_sandbox_are_under_the_filter():
+def test_the_filter_applies_to_ranks_in_a_sandbox():
     def ask():
         try:
             os.close(os.memfd_create("x"))

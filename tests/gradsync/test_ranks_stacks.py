@@ -22,11 +22,11 @@ def shows(file):
     return file.startswith("/class/ada/")
 
 
-def test_the_innermost_line_of_the_users_is_told():
+def test_the_users_innermost_line_is_found():
     assert user_line(MAIN, shows) == "trainer.py:5"
 
 
-def test_the_thread_that_was_first_is_told():
+def test_the_first_thread_is_used():
     assert user_line(HELPER + MAIN, shows) == "trainer.py:5"
 
 
@@ -34,21 +34,21 @@ def test_a_thread_that_waits_in_a_collective_comes_last():
     assert user_line(HELPER + "\n" + WAITING, shows) == "helper.py:3"
 
 
-def test_a_waiting_thread_is_better_than_none():
+def test_a_waiting_thread_is_used_if_there_is_no_other():
     assert user_line(WAITING, shows) == "trainer.py:8"
 
 
-def test_last_words_of_a_crash_are_understood():
+def test_the_dump_of_a_crash_is_read():
     assert user_line("Fatal Python error: Aborted\n" + MAIN, shows) == "trainer.py:5"
 
 
-def test_nothing_is_made_up():
+def test_texts_without_frames_give_no_line():
     assert user_line(MAIN.replace("/class/ada", "/opt"), shows) is None
     assert user_line("", shows) is None
     assert user_line("Thread 0x\n" * 1000, shows) is None
 
 
-def test_a_line_of_6000_digits_is_nobodys():
+def test_a_line_number_of_6000_digits_is_ignored():
     forged = f'Thread 0x1\n  File "/class/ada/trainer.py", line {"9" * 6000} in train\n'
 
     assert user_line(forged + MAIN, shows) == "trainer.py:5"
@@ -59,15 +59,15 @@ def dump(*functions):
     return "Current thread 0x00007f03 (most recent call first):\n" + "\n".join(lines)
 
 
-def test_a_function_that_is_there_again_and_again_calls_itself():
+def test_a_repeated_function_is_a_recursion():
     assert endless_call(dump(*["call", "forward"] * 50, "main"), shows) in ("call", "forward")
     assert endless_call(dump("f", *["g"] * 40), shows) == "g"
 
 
-def test_a_few_calls_within_each_other_are_no_recursion():
+def test_a_few_nested_calls_are_not_a_recursion():
     assert endless_call(dump(*["walk"] * 10, "main"), shows) is None
     assert endless_call(dump(*["walk"] * 40).replace("/class/ada", "/opt"), shows) is None
 
 
-def test_a_name_without_an_end_is_cut():
+def test_a_long_name_is_cut():
     assert endless_call(dump(*["x" * 500] * 40), shows) == "x" * 80

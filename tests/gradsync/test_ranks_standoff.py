@@ -6,7 +6,7 @@ from standoff_story import Story
 from gradsync.ranks.standoff import LOOSE_OPS
 
 
-def test_a_rank_that_still_computes_may_yet_come():
+def test_a_computing_rank_may_still_arrive():
     story = Story(3)
     story.waits_in(0)
     story.waits_in(1)
@@ -14,7 +14,7 @@ def test_a_rank_that_still_computes_may_yet_come():
     assert not story.likely
 
 
-def test_a_rank_that_returned_never_comes():
+def test_a_returned_rank_never_arrives():
     story = Story(3)
     story.waits_in(0)
     story.waits_in(1)
@@ -23,7 +23,7 @@ def test_a_rank_that_returned_never_comes():
     assert story.proved == {0, 1}
 
 
-def test_a_collective_that_all_have_entered_goes_on():
+def test_a_collective_that_all_have_entered_completes():
     story = Story(2)
     story.waits_in(0)
     story.waits_in(1)
@@ -31,7 +31,7 @@ def test_a_collective_that_all_have_entered_goes_on():
     assert not story.likely
 
 
-def test_who_waits_for_one_that_can_go_on_is_not_stuck():
+def test_a_rank_that_waits_for_one_that_can_continue_is_not_stuck():
     story = Story(3)
     story.waits_in(0, group="a", members=(0, 1))
     story.waits_in(1, group="b", members=(1, 2))
@@ -49,7 +49,7 @@ def test_a_circle_is_stuck():
     assert story.proved == {0, 1, 2}
 
 
-def test_entering_without_waiting_is_not_being_blocked():
+def test_entering_without_waiting_does_not_block():
     story = Story(2)
     story.enters(0)
     story.returns(1)
@@ -66,7 +66,7 @@ def test_an_entered_collective_counts_after_its_rank_returned():
     assert not story.likely
 
 
-def test_a_second_thread_may_yet_act():
+def test_a_second_thread_may_still_act():
     story = Story(2)
     story.enters(0)
     story.waits(0, others=1)
@@ -86,7 +86,7 @@ def test_a_rank_is_stuck_when_all_its_threads_are():
     assert story.proved == {0}
 
 
-def test_a_wait_that_was_left_blocks_no_more():
+def test_a_finished_wait_no_longer_blocks():
     story = Story(2)
     story.waits_in(0)
     story.leaves(0)
@@ -106,7 +106,7 @@ def test_a_loose_collective_without_a_leaf_is_likely_but_not_proved(op):
 
 
 @pytest.mark.parametrize("op", ["broadcast", "scatter"])
-def test_nobody_leaves_without_the_source(op):
+def test_no_rank_completes_without_the_source(op):
     story = Story(3)
     story.waits_in(1, op, root=0)
     story.returns(0)
@@ -115,7 +115,7 @@ def test_nobody_leaves_without_the_source(op):
 
 
 @pytest.mark.parametrize("op", ["reduce", "gather"])
-def test_the_target_leaves_without_nobody(op):
+def test_the_target_needs_all_ranks(op):
     story = Story(3)
     story.waits_in(0, op, root=0)
     story.returns(2)
@@ -123,7 +123,7 @@ def test_the_target_leaves_without_nobody(op):
     assert story.proved == {0}
 
 
-def test_who_waits_for_a_rank_that_may_leave_a_loose_collective_is_not_proved_stuck():
+def test_waiting_for_a_rank_in_a_loose_collective_proves_nothing():
     story = Story(3)
     story.waits_in(0, group="pair", members=(0, 1))
     story.waits_in(1, "reduce", root=2)
@@ -132,7 +132,7 @@ def test_who_waits_for_a_rank_that_may_leave_a_loose_collective_is_not_proved_st
     assert (story.proved, story.likely) == (set(), {0, 1})
 
 
-def test_nothing_to_exchange_waits_for_nobody():
+def test_empty_collectives_do_not_wait():
     story = Story(2)
     story.waits_in(0, shapes=((0, 3),))
     story.returns(1)
@@ -140,7 +140,7 @@ def test_nothing_to_exchange_waits_for_nobody():
     assert not story.likely
 
 
-def test_polling_counts_when_the_time_is_up():
+def test_polling_counts_at_the_time_limit():
     story = Story(2)
     story.enters(0)
     story.returns(1)
@@ -148,14 +148,14 @@ def test_polling_counts_when_the_time_is_up():
     assert set(story.standoff.at_last()) == {0}
 
 
-def test_polling_for_one_that_may_come_does_not():
+def test_polling_for_a_rank_that_may_arrive_does_not_count():
     story = Story(2)
     story.enters(0)
 
     assert not story.standoff.at_last()
 
 
-def test_idle_threads_do_not_count_when_the_time_is_up():
+def test_idle_threads_do_not_count_at_the_time_limit():
     story = Story(2)
     story.enters(0)
     story.waits(0, others=3)

@@ -23,7 +23,7 @@ def test_a_correct_program_is_never_stuck(program, seed, loose):
 
 
 @given(programs(), st.data(), st.integers())
-def test_a_program_that_lacks_one_call_always_is(program, data, seed):
+def test_a_program_without_one_call_is_always_stuck(program, data, seed):
     world_size, steps = program
     number = data.draw(st.integers(0, len(steps) - 1))
     rank = data.draw(st.sampled_from(sorted(steps[number])))
@@ -38,7 +38,7 @@ def test_a_program_that_lacks_one_call_always_is(program, data, seed):
 
 
 @given(programs(), st.data(), st.integers())
-def test_what_is_proved_stays_so(program, data, seed):
+def test_a_proved_deadlock_stays_proved(program, data, seed):
     world_size, steps = program
     number = data.draw(st.integers(0, len(steps) - 1))
     rank = data.draw(st.sampled_from(sorted(steps[number])))
@@ -56,7 +56,7 @@ def test_what_is_proved_stays_so(program, data, seed):
 
 
 @given(programs(), st.integers())
-def test_a_finished_program_leaves_nothing_to_remember(program, seed):
+def test_a_finished_program_leaves_no_state(program, seed):
     world = World(*program, seed)
 
     world.run()
@@ -96,7 +96,7 @@ lies = st.builds(
 
 
 @given(st.lists(lies, max_size=30), st.sets(st.integers(0, 2)))
-def test_no_lie_upsets_it(events, over):
+def test_false_events_raise_nothing(events, over):
     standoff = Standoff(3)
     for event in events:
         standoff.feed(event)

@@ -15,20 +15,20 @@ def path(tmp_path):
     return str(tmp_path / "store")
 
 
-def test_what_one_sets_another_gets(path):
+def test_a_value_set_by_one_rank_is_read_by_another(path):
     EagerFileStore(path, 2).set("address", "127.0.0.1")
 
     assert EagerFileStore(path, 2).get("address") == b"127.0.0.1"
 
 
-def test_a_key_is_waited_for(path):
+def test_get_waits_for_a_key(path):
     store = EagerFileStore(path, 2)
     threading.Timer(0.1, lambda: EagerFileStore(path, 2).set("late", "here")).start()
 
     assert store.get("late") == b"here"
 
 
-def test_a_key_that_never_comes_is_named_when_the_time_is_up(path):
+def test_a_missing_key_is_named_at_the_time_limit(path):
     store = EagerFileStore(path, 2)
     began = time.monotonic()
 
@@ -37,7 +37,7 @@ def test_a_key_that_never_comes_is_named_when_the_time_is_up(path):
     assert time.monotonic() - began >= 0.1
 
 
-def test_it_waits_as_long_as_the_group_was_told_to(path):
+def test_it_waits_for_the_groups_timeout(path):
     store = EagerFileStore(path, 2)
     store.set_timeout(timedelta(milliseconds=50))
 
@@ -45,7 +45,7 @@ def test_it_waits_as_long_as_the_group_was_told_to(path):
         store.get("never")
 
 
-def test_it_does_what_any_store_does(path):
+def test_it_has_the_methods_of_a_store(path):
     store = EagerFileStore(path, 2)
 
     assert (store.add("count", 2), store.add("count", 3)) == (2, 5)

@@ -19,7 +19,7 @@ def has_run():
 
 
 @pytest.mark.parametrize("launcher", ["fork", "spawn"])
-def test_a_gradient_that_is_given_does_not_import_them(launcher):
+def test_backward_with_a_given_gradient_does_not_import_them(launcher):
     def function():
         inputs = torch.ones(2, 3, requires_grad=True)
         (inputs * 2).backward(torch.full((2, 3), 5.0))
@@ -32,7 +32,7 @@ def test_a_gradient_that_is_given_does_not_import_them(launcher):
 
 
 @pytest.mark.parametrize("shape", [(3, 2), (2, 3, 1), (6,), ()])
-def test_a_gradient_of_another_shape_is_refused_as_torch_does(shape):
+def test_a_gradient_of_the_wrong_shape_raises_torchs_error(shape):
     def function(shape):
         try:
             torch.ones(2, 3, requires_grad=True).mul(2).backward(torch.ones(shape))
@@ -46,7 +46,7 @@ def test_a_gradient_of_another_shape_is_refused_as_torch_does(shape):
     assert told == str(refused.value)
 
 
-def test_shapes_that_are_symbolic_are_compared_by_the_real_ones():
+def test_symbolic_shapes_are_compared_by_the_real_module():
     def function():
         shapes = sys.modules[NAME]
         equal, expect = shapes.sym_eq, shapes.expect_true
@@ -69,7 +69,7 @@ def test_it_is_found_by_every_way_of_importing_it():
     assert run_ranks(function, 1)[0] == [True, False, "ShapeEnv", True]
 
 
-def test_what_ranks_of_one_run_import_those_of_the_next_have():
+def test_imports_of_one_run_are_available_in_the_next():
     def function(asks):
         began_with = has_run()
         if asks:

@@ -189,7 +189,7 @@ def reduce_several_at_once_again_and_again():
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_tensor_that_changes_before_its_end_is_known_is_told(function, told):
+def test_a_tensor_changed_before_completion_is_reported(function, told):
     for _ in range(5):
         seen = run_ranks(function, 2)
 

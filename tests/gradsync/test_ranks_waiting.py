@@ -327,7 +327,7 @@ def quietly(function):
 
 
 @pytest.mark.parametrize("function", WAITS, ids=lambda function: function.__name__)
-def test_who_learns_that_a_collective_is_complete_has_waited(function):
+def test_a_rank_that_learns_of_completion_has_waited(function):
     seen = run_ranks(quietly(function), 2)
 
     assert nobody_waited(seen, "Waiting") is None
@@ -335,7 +335,7 @@ def test_who_learns_that_a_collective_is_complete_has_waited(function):
 
 
 @pytest.mark.parametrize("function", DOES_NOT_WAIT, ids=lambda function: function.__name__)
-def test_who_does_not_learn_it_has_not_waited(function):
+def test_a_rank_that_does_not_learn_of_completion_has_not_waited(function):
     diagnosis = nobody_waited(run_ranks(quietly(function), 2), "Waiting")
 
     assert diagnosis is not None
@@ -343,7 +343,7 @@ def test_who_does_not_learn_it_has_not_waited(function):
     assert 0 in diagnosis.ranks
 
 
-def test_a_wait_for_several_futures_names_the_one_that_nobody_else_enters():
+def test_a_wait_for_several_futures_names_the_incomplete_one():
     def function(rank):
         works = [dist.all_reduce(torch.ones(size), async_op=True) for size in (2, 3)[: 2 - rank]]
         torch.futures.wait_all([work.get_future() for work in works])
@@ -357,7 +357,7 @@ def test_a_wait_for_several_futures_names_the_one_that_nobody_else_enters():
     assert "all_reduce #2 (3 x float32" in failure.diagnosis.explanation
 
 
-def test_who_gave_up_a_wait_may_still_come_elsewhere():
+def test_a_rank_that_gave_up_a_wait_may_enter_another_collective():
     def function(rank):
         other = dist.new_group([0, 1])  # gloo closes a connection on which a wait timed out
         if rank == 0:

@@ -15,7 +15,7 @@ headers = st.dictionaries(names.filter(lambda name: name != "kind"), st.integers
 
 
 @given(kind=names, header=headers, body=st.binary(), cuts=st.lists(st.integers(0, 200)))
-def test_frames_come_whole_in_whatever_pieces(kind, header, body, cuts):
+def test_frames_are_read_from_pieces_of_any_size(kind, header, body, cuts):
     data = 2 * pack(kind, header, body)
     ends = sorted({*(cut for cut in cuts if cut < len(data)), len(data)})
     decoder = Decoder()
@@ -30,7 +30,7 @@ def test_frames_come_whole_in_whatever_pieces(kind, header, body, cuts):
 
 
 @given(st.binary())
-def test_garbage_is_no_frame_and_no_other_error(data):
+def test_garbage_raises_only_wire_errors(data):
     try:
         frames = list(Decoder().feed(data))
     except WireError:
@@ -40,7 +40,7 @@ def test_garbage_is_no_frame_and_no_other_error(data):
 
 
 @given(st.binary(max_size=100))
-def test_a_header_of_garbage_is_no_frame_and_no_other_error(head):
+def test_a_header_of_garbage_raises_only_wire_errors(head):
     try:
         [frame] = Decoder().feed(wire.PREFIX.pack(len(head), 0) + head)
     except WireError:
@@ -54,7 +54,7 @@ def test_half_a_frame_waits_for_the_rest():
 
 
 @pytest.mark.parametrize("sizes", [(wire.MAX_HEADER + 1, 0), (2, wire.MAX_ANSWER + 1)])
-def test_a_frame_over_the_limit_is_refused_before_it_comes(sizes):
+def test_a_frame_over_the_limit_is_refused_before_it_arrives(sizes):
     with pytest.raises(WireError, match="over the limit"):
         next(Decoder().feed(wire.PREFIX.pack(*sizes)))
 
@@ -64,12 +64,12 @@ def test_a_frame_over_the_limit_is_refused_before_it_comes(sizes):
     [b"", b"[]", b"{}", b'{"kind": 3}', b"{", b"\xff\xfe", b"[" * 100_000, b"9" * 10_000],
     ids=["empty", "list", "no kind", "number", "torn", "bytes", "deep", "huge number"],
 )
-def test_a_header_that_is_none_is_refused(head):
+def test_an_invalid_header_is_refused(head):
     with pytest.raises(WireError):
         next(Decoder().feed(wire.PREFIX.pack(len(head), 0) + head))
 
 
-def test_what_is_over_the_limit_is_not_sent():
+def test_a_frame_over_the_limit_is_not_sent():
     with pytest.raises(WireError, match=r"'answer' frame of .* bytes is over the limit"):
         wire.head("answer", {}, wire.MAX_ANSWER + 1)
 
@@ -83,7 +83,7 @@ def test_a_rank_receives_its_task():
 
 
 @pytest.mark.parametrize("cut", [0, 3, 12, -1])
-def test_a_rank_sees_when_the_trusted_side_has_gone(cut):
+def test_a_rank_notices_when_the_trusted_side_has_closed(cut):
     ours, theirs = socket.socketpair()
     with theirs:
         with ours:
@@ -92,7 +92,7 @@ def test_a_rank_sees_when_the_trusted_side_has_gone(cut):
         assert wire.receive(theirs) is None
 
 
-def test_a_frame_before_garbage_is_had():
+def test_a_frame_before_garbage_is_read():
     assert next(Decoder().feed(pack("ready") + b"garbage" * 10)) == Frame("ready", {})
 
 

@@ -44,15 +44,13 @@ def test_an_exercise_belongs_to_the_file_that_its_tests_are_named_after():
         (("passed", "missing"), "missing"),
     ],
 )
-def test_a_mistake_says_more_of_an_exercise_than_a_gap_and_a_gap_more_than_what_passed(
-    statuses, expected
-):
+def test_an_exercises_status_is_its_mistake_before_unfinished_before_passed(statuses, expected):
     seen = summary.exercises(report(*(verdict(status=status) for status in statuses)))
 
     assert seen[0].status == expected
 
 
-def test_tests_that_stumble_over_the_same_mistake_are_one_problem():
+def test_tests_with_the_same_mistake_are_one_problem():
     same = verdict(status="failed", diagnosis=SUM_NOT_MEAN)
 
     assert len(summary.problems(report(same, same))) == 1
@@ -88,15 +86,15 @@ def test_a_file_that_can_not_be_loaded_is_one_problem_of_all_its_exercises():
     assert seen[0].sentence == ""
 
 
-def test_what_is_still_to_write_is_no_problem():
+def test_unfinished_exercises_are_not_problems():
     assert summary.problems(report(verdict(status="unfinished"))) == []
 
 
-def test_a_test_without_a_sentence_goes_by_its_name():
+def test_a_test_without_a_docstring_is_shown_by_name():
     assert summary.sentence(verdict(title="")) == "average gradients"
 
 
-def test_a_parameter_tells_a_test_from_its_sisters():
+def test_the_parameters_of_a_test_are_shown():
     one = verdict(id="phase1/trainer::test_mean[4 ranks]", title="The mean.")
 
     assert summary.sentence(one) == "The mean. [4 ranks]"
@@ -113,7 +111,7 @@ def test_a_parameter_tells_a_test_from_its_sisters():
         ("", "", []),
     ],
 )
-def test_message_and_explanation_do_not_say_the_same_twice(message, explanation, expected):
+def test_message_and_explanation_are_not_repeated(message, explanation, expected):
     known = replace(SUM_NOT_MEAN, explanation=explanation)
 
     assert summary.paragraphs(verdict(message=message, diagnosis=known)) == expected
@@ -129,7 +127,7 @@ def test_the_command_that_repeats_a_grade_names_the_seed():
     assert summary.repeat_command(report(command="gradsync check")) == "gradsync check --seed 7"
 
 
-def test_the_hint_of_the_second_phase_is_asked_for_by_its_whole_id():
+def test_the_hint_command_of_phase_2_has_the_whole_id():
     seen = summary.exercises(report(verdict(), verdict(exercise="phase2/train")))
 
     assert [summary.hint_command(exercise) for exercise in seen] == [
@@ -142,7 +140,7 @@ def test_the_hint_of_the_second_phase_is_asked_for_by_its_whole_id():
     ("number", "expected"),
     [(5.0, "5"), (2.5, "2.5"), (1 / 3, "0.33"), (100.0, "100"), (-0.0, "0"), (float("nan"), "0")],
 )
-def test_points_are_written_without_idle_zeros(number, expected):
+def test_points_are_written_without_trailing_zeros(number, expected):
     assert amount(number) == expected
 
 
@@ -157,11 +155,11 @@ def test_points_are_written_without_idle_zeros(number, expected):
         ("naïve 層\t✓", "naïve 層\t✓"),
     ],
 )
-def test_shown_text_can_not_drive_the_terminal_or_turn_itself_around(text, expected):
+def test_shown_text_has_no_control_or_bidirectional_characters(text, expected):
     assert printable(text) == expected
 
 
-def test_carried_text_loses_only_what_no_file_can_hold():
+def test_stored_text_loses_only_characters_invalid_in_a_file():
     assert carriable("\x1b\x00\udcff") == "\x1b\ufffd\ufffd"
 
 

@@ -72,7 +72,7 @@ def test_a_deadlock_shows_its_timeline():
     assert "never called all_reduce #4" in Fragment(report(stuck)).text
 
 
-def test_passed_tests_are_folded_away():
+def test_passed_tests_are_collapsed():
     seen = cell.render(report(verdict(title="It is the mean."), FAILED))
 
     folded = re.search("<details>.*?</details>", seen, re.DOTALL)
@@ -82,7 +82,7 @@ def test_passed_tests_are_folded_away():
     assert "1 test passed" in folded[0]
 
 
-def test_what_is_still_to_write_is_shown_once_with_a_hint():
+def test_an_unfinished_exercise_is_shown_once_with_a_hint():
     gap = verdict(status="unfinished", message="phase1/average_gradients is not written yet")
 
     seen = Fragment(report(gap, gap)).text
@@ -91,7 +91,7 @@ def test_what_is_still_to_write_is_shown_once_with_a_hint():
     assert "gradsync hint average_gradients" in seen
 
 
-def test_it_says_how_to_get_the_same_again():
+def test_it_says_how_to_repeat_the_check():
     seen = Fragment(report(command='gradsync.notebook.check("a", a, ')).text
 
     assert 'gradsync.notebook.check("a", a, seed=7)' in seen
@@ -101,7 +101,7 @@ def test_notes_are_shown():
     assert "x.py was refused" in Fragment(report(notes=("x.py was refused",))).text
 
 
-def test_no_style_reaches_the_notebook_around_it():
+def test_styles_do_not_affect_the_notebook():
     [style] = re.findall("<style>(.*?)</style>", cell.render(report(FAILED)), re.DOTALL)
     rules = re.findall(r"([^{}]+)\{[^{}]*\}", re.sub(r"/\*.*?\*/", "", style, flags=re.DOTALL))
     selectors = [part.strip() for rule in rules for part in rule.split(",")]
@@ -110,7 +110,7 @@ def test_no_style_reaches_the_notebook_around_it():
     assert all(re.match(r"\.gs(-cell)?( |$)", selector) for selector in selectors)
 
 
-def test_no_colour_takes_a_light_or_a_dark_theme_for_granted():
+def test_colours_work_in_light_and_dark_themes():
     [style] = re.findall("<style>(.*?)</style>", cell.render(report(FAILED)), re.DOTALL)
     colours = [line for line in style.splitlines() if re.search("#[0-9a-f]{3,6}", line)]
 
@@ -118,7 +118,7 @@ def test_no_colour_takes_a_light_or_a_dark_theme_for_granted():
 
 
 @pytest.mark.parametrize("hostile", [SCRIPT, '"><img src=x onerror=alert(1)>', "{{ 7 * 7 }}"])
-def test_no_word_of_a_learner_becomes_a_part_of_the_notebook(hostile):
+def test_texts_of_a_learner_are_escaped(hostile):
     known = Diagnosis(hostile, (0, -1, 10**9), hostile, hostile, hostile)
     bad = verdict(hostile, "failed", message=hostile, title=hostile, id=hostile, diagnosis=known)
     gap = verdict(hostile, "unfinished", message=hostile, id=hostile, title=hostile)
@@ -131,13 +131,13 @@ def test_no_word_of_a_learner_becomes_a_part_of_the_notebook(hostile):
     assert seen.text.count(hostile) >= 6
 
 
-def test_it_asks_for_nothing_from_outside():
+def test_it_loads_nothing_from_outside():
     seen = cell.render(report(FAILED, verdict(events=deadlock(), world_size=4)))
 
     assert not re.search(r"(?:src|href)=|url\(|@import", seen)
 
 
-def test_it_is_utf8_whatever_a_message_holds():
+def test_it_is_valid_utf8_for_any_message():
     seen = cell.render(report(verdict(status="failed", message="\ud800\x00\x1b[31mred")))
 
     assert "\ufffd\ufffdred" in seen.encode("utf-8").decode("utf-8")

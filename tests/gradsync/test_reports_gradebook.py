@@ -27,7 +27,7 @@ def test_gradebook_has_the_contracts_columns():
     assert gradebook.render([]) == "submission,score,max_score,phase1,phase2,status\n"
 
 
-def test_gradebook_leaves_a_phase_empty_that_was_not_graded():
+def test_gradebook_leaves_ungraded_phases_empty():
     row = rows(report(verdict(), verdict(status="failed")))[0]
 
     assert row == {
@@ -40,7 +40,7 @@ def test_gradebook_leaves_a_phase_empty_that_was_not_graded():
     }
 
 
-def test_gradebook_adds_up_each_phase_by_itself():
+def test_gradebook_sums_each_phase_separately():
     other = verdict(exercise="phase2/ring_all_reduce", points=0.5)
 
     row = rows(report(verdict(), other))[0]
@@ -51,16 +51,16 @@ def test_gradebook_adds_up_each_phase_by_itself():
 @pytest.mark.parametrize(
     "name", ["=1+1", "+1", "-1", "@sum(A1)", "\t=1", "\uff1d1", "\xa0=1", "\ufeff\u200b=1"]
 )
-def test_gradebook_disarms_a_name_that_a_spreadsheet_would_compute(name):
+def test_gradebook_escapes_a_name_that_a_spreadsheet_would_compute(name):
     assert rows(report(submission=name))[0]["submission"] == "'" + name
 
 
 @pytest.mark.parametrize("name", ["a,b", 'a"b', "ada=1", SCRIPT])
-def test_gradebook_keeps_any_other_name_as_it_is(name):
+def test_gradebook_does_not_change_other_names(name):
     assert rows(report(submission=name))[0]["submission"] == name
 
 
-def test_gradebook_keeps_no_character_that_drives_a_terminal():
+def test_gradebook_removes_control_characters():
     seen = gradebook.render([Grade("a\x1b[2J\x07\u202eb\x1b", "graded")])
 
     assert seen.endswith("\na\ufffd\ufffdb\ufffd,,,,,graded\n")
@@ -70,7 +70,7 @@ def test_gradebook_keeps_no_character_that_drives_a_terminal():
     ("name", "expected"),
     [("a\nb", "a b"), ("a\r\n=1", "a =1"), ("\r=1", "' =1"), ("\x1b[m=1", "'=1")],
 )
-def test_gradebook_keeps_to_one_line_for_each_submission(name, expected):
+def test_gradebook_has_one_line_for_a_name_with_line_breaks(name, expected):
     assert rows(report(submission=name))[0]["submission"] == expected
 
 
@@ -80,9 +80,9 @@ def test_gradebook_says_when_nothing_could_be_read():
     assert rows(unreadable)[0]["status"] == "unreadable"
 
 
-def test_gradebook_has_no_numbers_where_the_grader_failed():
+def test_gradebook_has_no_numbers_if_the_grader_failed():
     assert gradebook.render([Grade("ada", "grader-failed")]).endswith("\nada,,,,,grader-failed\n")
 
 
-def test_a_submission_without_any_file_is_graded_all_the_same():
+def test_a_submission_without_files_is_graded():
     assert rows(report(verdict(status="missing")))[0]["status"] == "graded"

@@ -51,7 +51,7 @@ class Page(HTMLParser):
 FAILED = verdict(status="failed", diagnosis=SUM_NOT_MEAN)
 
 
-def test_the_page_says_who_and_how_many_points():
+def test_the_page_shows_the_name_and_the_points():
     seen = Page(report(verdict(), verdict(points=0.5)))
 
     assert "ada: 1.5 of 2 points" in seen.text
@@ -94,7 +94,7 @@ def test_a_test_without_a_run_has_no_timeline():
     assert "figure" not in Page(report(FAILED)).tags
 
 
-def test_passed_tests_are_folded_away():
+def test_passed_tests_are_collapsed():
     seen = html.render(report(verdict(title="It is the mean.")))
 
     folded = re.search("<details.*?</details>", seen, re.DOTALL)
@@ -103,7 +103,7 @@ def test_passed_tests_are_folded_away():
     assert "It is the mean." in folded[0]
 
 
-def test_what_is_still_to_write_is_one_list_and_no_card():
+def test_unfinished_exercises_are_one_list_without_cards():
     seen = Page(report(verdict("b", "unfinished"), verdict("a", "unfinished")))
 
     assert "Begin with b : gradsync hint b Then: a." in seen.text
@@ -118,7 +118,7 @@ def test_notes_are_shown():
     assert "x.ipynb was ignored" in Page(report(notes=("x.ipynb was ignored",))).text
 
 
-def test_what_could_not_be_read_has_no_table():
+def test_an_unreadable_submission_has_no_table():
     seen = Page(report(verdict(status="missing"), notes=("unreadable: not a zip archive",)))
 
     assert "Nothing could be read, so nothing was graded." in seen.text
@@ -126,7 +126,7 @@ def test_what_could_not_be_read_has_no_table():
 
 
 @pytest.mark.parametrize("hostile", [SCRIPT, '"><img src=x onerror=alert(1)>', "{{ 7 * 7 }}"])
-def test_no_word_of_a_learner_becomes_a_part_of_the_page(hostile):
+def test_texts_of_a_learner_are_escaped(hostile):
     known = Diagnosis(hostile, (0, -1, 10**9), hostile, hostile, hostile)
     bad = verdict(hostile, "failed", message=hostile, title=hostile, id=hostile, diagnosis=known)
 
@@ -137,14 +137,14 @@ def test_no_word_of_a_learner_becomes_a_part_of_the_page(hostile):
     assert seen.text.count(hostile) >= 5
 
 
-def test_the_page_asks_for_nothing_from_outside():
+def test_the_page_loads_nothing_from_outside():
     seen = html.render(report(FAILED, verdict(events=deadlock(), world_size=4)))
 
     assert not re.search(r"(?:src|href)=\"(?!#)|url\(|@import", seen)
     assert "default-src 'none'" in seen
 
 
-def test_the_page_is_utf8_whatever_a_message_holds():
+def test_the_page_is_valid_utf8_for_any_message():
     seen = html.render(report(verdict(status="failed", message="\ud800\x00\x1b[31mred")))
 
     assert "\ufffd\ufffdred" in seen.encode("utf-8").decode("utf-8")
@@ -154,5 +154,5 @@ def test_the_same_report_gives_the_same_page():
     assert html.render(report(FAILED)) == html.render(report(FAILED))
 
 
-def test_a_report_without_points_is_a_page_too():
+def test_a_report_without_points_can_be_rendered():
     assert "0 of 0" in Page(report(seconds=float("nan"))).text

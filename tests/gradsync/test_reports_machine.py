@@ -69,11 +69,11 @@ def test_a_grade_is_read_back_as_it_was_written():
         (ORIGIN, 8),
     ],
 )
-def test_a_grade_made_from_something_else_is_not_read(origin, seed):
+def test_a_grade_with_another_origin_is_not_read(origin, seed):
     assert machine.read(machine.render(report(origin=ORIGIN)), origin, seed) is None
 
 
-def test_json_tells_the_diagnosis_with_line_and_guide():
+def test_json_has_the_diagnosis_with_line_and_guide():
     seen = loaded(report(verdict(status="failed", diagnosis=SUM_NOT_MEAN)))
 
     assert seen["tests"][0]["diagnosis"] == {
@@ -85,7 +85,7 @@ def test_json_tells_the_diagnosis_with_line_and_guide():
     }
 
 
-def test_json_leaves_out_a_line_and_a_guide_that_nobody_knows():
+def test_json_omits_an_unknown_line_and_guide():
     unknown = replace(SUM_NOT_MEAN, where=None, guide=None)
 
     seen = loaded(report(verdict(status="failed", diagnosis=unknown)))
@@ -100,13 +100,13 @@ def test_json_rounds_scores_to_two_decimals():
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
-def test_json_counts_what_is_no_number_as_nothing(number):
+def test_json_writes_nan_and_infinity_as_0(number):
     seen = loaded(report(verdict(points=number), seconds=number))
 
     assert (seen["score"], seen["seconds"], seen["tests"][0]["points"]) == (0.0, 0.0, 0.0)
 
 
-def test_json_is_utf8_whatever_a_message_holds():
+def test_json_is_valid_utf8_for_any_message():
     seen = loaded(report(verdict(status="failed", message="π \ud800 \x00 \x1b")))
 
     assert seen["tests"][0]["message"] == "π \ufffd \ufffd \x1b"

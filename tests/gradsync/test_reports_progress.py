@@ -28,7 +28,7 @@ def test_one_syntax_error_is_one_message():
     assert "Next: fix template_trainer.py:9" in seen
 
 
-def test_a_mistake_of_one_exercise_stands_beside_it():
+def test_a_mistake_is_shown_beside_its_exercise():
     seen = progress.render(report(verdict("train", "failed", message="it is wrong"), verdict()))
 
     assert "train             it is wrong" in seen
@@ -36,7 +36,7 @@ def test_a_mistake_of_one_exercise_stands_beside_it():
     assert "Next: gradsync check train shows the details" in seen
 
 
-def test_the_visible_tests_promise_no_points():
+def test_the_visible_tests_show_no_points():
     seen = progress.render(report(verdict("train"), verdict("evaluate")))
 
     assert "The visible tests pass. The hidden tests, which give the points, check more." in seen

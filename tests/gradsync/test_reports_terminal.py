@@ -41,7 +41,7 @@ def test_the_table_names_the_mistake_beside_the_points():
     ]
 
 
-def test_a_problem_says_what_where_who_and_where_to_read_on():
+def test_a_problem_shows_code_ranks_line_and_guide():
     seen = terminal.render(report(verdict(status="failed", diagnosis=SUM_NOT_MEAN)))
 
     assert seen.count("every rank has 4 times the mean") == 1
@@ -50,7 +50,7 @@ def test_a_problem_says_what_where_who_and_where_to_read_on():
     assert "read     phase1/GUIDELINES.md, “Gradient aggregation”" in seen
 
 
-def test_a_problem_of_several_tests_is_told_once():
+def test_a_problem_of_several_tests_is_shown_once():
     same = verdict(status="failed", message="it is wrong", diagnosis=SUM_NOT_MEAN)
 
     seen = terminal.render(report(same, same, same))
@@ -59,13 +59,13 @@ def test_a_problem_of_several_tests_is_told_once():
     assert "also     in 2 more tests" in seen
 
 
-def test_what_is_still_to_write_is_one_list_with_the_place_to_begin():
+def test_unfinished_exercises_are_one_list_with_the_first_to_write():
     seen = terminal.render(report(verdict("b", "unfinished"), verdict("a", "unfinished")))
 
     assert "2 still to write\n    b, a\n    Begin with b: gradsync hint b\n" in seen
 
 
-def test_full_marks_leave_nothing_to_complain_about():
+def test_full_marks_show_no_problems():
     seen = terminal.render(report(verdict()))
 
     assert "✗" not in seen
@@ -76,7 +76,7 @@ def test_notes_are_shown():
     assert "note: x.ipynb was ignored" in terminal.render(report(notes=("x.ipynb was ignored",)))
 
 
-def test_what_could_not_be_read_has_no_table():
+def test_an_unreadable_submission_has_no_table():
     unreadable = report(verdict(status="missing"), notes=("unreadable: not a zip archive",))
 
     seen = terminal.render(unreadable)
@@ -85,7 +85,7 @@ def test_what_could_not_be_read_has_no_table():
     assert "average_gradients" not in seen
 
 
-def test_a_long_message_is_cut_and_the_rest_counted():
+def test_a_long_message_is_cut_and_the_remaining_characters_counted():
     seen = terminal.render(report(verdict(status="error", message="x" * 5000)))
 
     assert seen.count("x") < 2000
@@ -116,7 +116,7 @@ def test_colour_changes_nothing_but_the_colour():
     assert Text.from_ansi(coloured).plain.split() == terminal.render(of).split()
 
 
-def test_a_message_can_not_drive_the_terminal():
+def test_control_characters_in_a_message_are_removed():
     hostile = verdict(status="failed", message="\x1b[2J\x1b]0;owned\x07", title="\x9b2J")
 
     assert "\x1b" not in terminal.render(report(hostile, submission="\x1b[2J", notes=("\x1b",)))

@@ -70,11 +70,11 @@ def test_each_rank_has_its_own_colour():
     assert len(set(styles)) == 4
 
 
-def test_a_bar_is_labelled_as_the_explanations_name_it():
+def test_a_bar_has_the_name_used_in_explanations():
     assert Picture(rounds(2), 2).labels() == ["all_reduce #1", "all_reduce #2"] * 2
 
 
-def test_a_label_names_the_tensor_where_there_is_room():
+def test_a_label_names_the_tensor_if_there_is_room():
     events = call(0, 0, 0.0, 0.1, collective(members=(0,), label="fc1.weight"))
 
     assert Picture(events, 1).labels() == ["all_reduce #1 fc1.weight"]
@@ -91,7 +91,7 @@ def test_each_group_counts_its_own_collectives():
     assert Picture(events, 2).labels() == ["all_reduce #1", "all_reduce #1", "all_reduce #2"]
 
 
-def test_a_tooltip_tells_all_that_is_known():
+def test_a_tooltip_has_all_details():
     what = collective("broadcast", members=(0,), label="fc1.weight", root=0, reduce=None)
 
     assert Picture(call(0, 0, 0.1, 0.102, what), 1).tooltips() == [
@@ -110,7 +110,7 @@ def test_a_tooltip_tells_all_that_is_known():
         ({"where": None, "by_test": True}, "in the test itself"),
     ],
 )
-def test_a_tooltip_tells_whose_call_it_is(more, line):
+def test_a_tooltip_names_the_caller(more, line):
     what = collective("broadcast", members=(0,), **more)
 
     [tip] = Picture(call(0, 0, 0.1, 0.102, what), 1).tooltips()
@@ -118,7 +118,7 @@ def test_a_tooltip_tells_whose_call_it_is(more, line):
     assert line in tip.splitlines()
 
 
-def test_who_never_comes_back_is_hatched_to_the_edge():
+def test_an_incomplete_collective_is_hatched_to_the_edge():
     seen = Picture(deadlock(missing=1), 4)
     rights = sorted(right for _, _, right in seen.bars())
 
@@ -127,26 +127,26 @@ def test_who_never_comes_back_is_hatched_to_the_edge():
     assert "still waiting" in seen.words()
 
 
-def test_who_never_came_leaves_a_marked_gap_in_its_lane():
+def test_a_call_that_was_never_made_is_a_marked_gap():
     seen = Picture(deadlock(missing=1), 4)
 
     assert "never called all_reduce #4" in seen.labels()
     assert any(tip.startswith("rank 1 never called all_reduce #4") for tip in seen.tooltips())
 
 
-def test_nobody_is_missed_where_nobody_waits():
+def test_there_is_no_gap_without_a_waiting_rank():
     events = [*rounds(2), *call(0, 2, 0.1, 0.2, collective(**BOTH))]
 
     assert not Picture(events, 2).of("rect", "gap")
 
 
-def test_a_rank_outside_a_group_is_not_missed_there():
+def test_a_rank_outside_a_group_has_no_gap():
     events = call(0, 0, 0.0, None, collective(members=(0, 2)))
 
     assert len(Picture(events, 3).of("rect", "gap")) == 1 + 1  # rank 2, and the legend
 
 
-def test_a_message_that_was_never_sent_is_missed_as_a_send():
+def test_a_missing_message_is_a_gap_for_a_send():
     events = call(1, 0, 0.0, None, collective("recv", peer=0))
 
     assert "never called send #1" in Picture(events, 2).labels()
@@ -165,7 +165,7 @@ def test_a_band_joins_the_same_collective_across_ranks():
     assert len(Picture(rounds(3), 2).of("path", "meeting")) == 3
 
 
-def test_ranks_that_meet_with_different_calls_are_joined_in_red():
+def test_different_calls_in_one_meeting_are_joined_in_red():
     events = [
         *call(0, 0, 0.0, None, collective(label="fc1.weight.grad", **BOTH)),
         *call(1, 0, 0.0, None, collective(label="fc1.bias.grad", **BOTH)),
@@ -184,7 +184,7 @@ def test_a_long_run_shows_its_end_and_says_so():
     assert "the last 40 collectives of each rank; 20 earlier ones are not drawn" in seen.words()
 
 
-def test_a_long_pause_does_not_take_the_axis_over():
+def test_a_long_pause_is_shortened():
     events = [*rounds(4), *call(0, 4, 60.0, 60.001, collective(**BOTH))]
     seen = Picture(events, 2)
     last = max(seen.bars(), key=lambda bar: bar[2])
@@ -202,7 +202,7 @@ def test_bars_of_one_lane_never_overlap_and_are_wide_enough_to_see(length):
     assert all(a[2] <= b[1] for lane in lanes.values() for a, b in pairwise(lane))
 
 
-def test_collectives_under_way_at_the_same_time_lie_one_below_the_other():
+def test_overlapping_collectives_are_drawn_in_different_rows():
     events = [
         event
         for number in range(3)
@@ -212,14 +212,14 @@ def test_collectives_under_way_at_the_same_time_lie_one_below_the_other():
     assert len({top for top, _, _ in Picture(events, 1).bars()}) == 3
 
 
-def test_times_are_told_apart_however_close_they_are():
+def test_close_times_have_different_labels():
     axis = [part.text for part in Picture(rounds(3, 1e-5, 1e-5), 2).of("text", "quiet")]
 
     assert axis[:2] == ["ms", "0.000"]
     assert len(set(axis)) == len(axis)
 
 
-def test_hostile_words_stay_words():
+def test_hostile_texts_are_escaped():
     what = Collective(SCRIPT, SCRIPT, (0,), label='"><img src=x>\x00\ud800', where=SCRIPT)
 
     seen = Picture(call(0, 0, 0.0, 1.0, what), 1)
@@ -229,7 +229,7 @@ def test_hostile_words_stay_words():
     assert SCRIPT in seen.tooltips()[0]
 
 
-def test_an_exit_without_an_enter_and_a_rank_outside_the_world_are_passed_over():
+def test_invalid_events_are_ignored():
     events = [Event(0, "exit", 5, 1.0, 1), *call(9, 0, 0.0, 1.0), *rounds(1)]
 
     assert len(Picture(events, 2).bars()) == 2
@@ -266,7 +266,7 @@ events_of_any_kind = st.builds(
 
 @settings(max_examples=150, deadline=None)
 @given(events=st.lists(events_of_any_kind, max_size=30), world_size=st.integers(-1, 5))
-def test_whatever_the_ranks_report_the_picture_is_well_formed(events, world_size):
+def test_the_drawing_is_well_formed_for_any_events(events, world_size):
     seen = timeline.render(events, world_size)
 
     assert seen == "" or ElementTree.fromstring(seen).tag == NAMESPACE + "svg"

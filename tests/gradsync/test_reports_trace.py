@@ -45,7 +45,7 @@ def test_another_threads_wait_does_not_stop_the_main_thread():
     assert spans.computing(events, 0) == [(1.0, 4.0)]
 
 
-def test_a_wait_without_an_end_lasts_to_the_end_of_the_run():
+def test_an_endless_wait_lasts_to_the_end_of_the_run():
     events = [event("enter", 0, 1.0), event("wait", 0, 2.0), event("exit", 9, 8.0, rank=1)]
 
     assert spans.blocked(events, 0) == [(2.0, 8.0)]
@@ -79,7 +79,7 @@ def test_perfetto_gets_microseconds_by_rank_and_row():
     assert names == {"rank 0", "rank 1"}
 
 
-def test_the_picture_has_all_that_happened_on_one_even_axis():
+def test_the_drawing_has_all_events_on_a_linear_axis():
     drawing = ElementTree.fromstring(overlap.render(EVENTS, 2))
 
     boxes = [e for e in drawing.iter() if e.tag.endswith("rect")]

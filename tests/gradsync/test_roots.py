@@ -25,7 +25,7 @@ def test_a_symptom_names_the_exercise_to_fix_first():
     assert said["p/step"].endswith("it differs")
 
 
-def test_a_long_chain_leads_to_its_root_alone():
+def test_a_long_chain_names_only_its_root():
     said = messages(verdict("average"), verdict("step"), verdict("epoch"), verdict("train"))
 
     assert said["p/train"].startswith("average is not right yet")
@@ -44,25 +44,25 @@ def test_two_roots_are_both_named():
     assert said["p/train"].startswith("average and broadcast are not right yet")
 
 
-def test_independent_mistakes_stay_as_they_are():
+def test_messages_of_independent_mistakes_are_not_changed():
     assert set(messages(verdict("average"), verdict("broadcast")).values()) == {"it differs"}
 
 
-def test_what_is_not_written_yet_is_a_root_and_no_symptom():
+def test_an_unfinished_exercise_is_a_root_and_not_a_symptom():
     said = messages(verdict("average", "unfinished"), verdict("step"), verdict("epoch", "missing"))
 
     assert said["p/step"].startswith("average is not written yet, which may be the cause. Write it")
     assert said["p/average"] == said["p/epoch"] == "it differs"
 
 
-def test_a_name_that_is_missing_is_a_root_and_a_missing_file_is_none():
+def test_a_missing_name_is_a_root_and_a_missing_file_is_not():
     ran = replace(verdict("average", "missing"), world_size=2)
 
     assert messages(ran, verdict("step"))["p/step"].startswith("average is not right yet")
     assert messages(verdict("average", "missing"), verdict("step"))["p/step"] == "it differs"
 
 
-def test_a_file_that_can_not_be_imported_is_nobodys_symptom():
+def test_a_file_that_can_not_be_imported_is_not_a_symptom():
     broken = Diagnosis("exception", (0,), "it can't be imported", whole_file=True)
     both = [replace(verdict(name), diagnosis=broken) for name in ("average", "step")]
 

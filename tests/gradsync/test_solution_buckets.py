@@ -68,7 +68,7 @@ def go_along(rank, seed, cap):
 
 @pytest.mark.parametrize("cap", [1e-4, 25.0])
 @pytest.mark.parametrize("seed", range(8))
-def test_gradients_are_the_mean_whatever_came_before(seed, cap):
+def test_gradients_are_the_mean_after_any_earlier_passes(seed, cap):
     seen = run_ranks(go_along, 2, seed=seed, cap=cap)
 
     assert max(seen) < 1e-9  # in doubles, of gradients below 1,000 in sums of a few dozen

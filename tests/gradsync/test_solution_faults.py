@@ -44,7 +44,7 @@ def test_every_survivor_names_the_rank_that_was_killed_and_no_other(world_size, 
 
 
 @pytest.mark.parametrize("patient", [None, 3])
-def test_every_rank_names_the_one_that_is_late_but_for_itself(tmp_path, patient):
+def test_every_other_rank_names_the_late_one(tmp_path, patient):
     """A patient rank hears of it from those that hang up, before its own limit has come."""
 
     def function(rank):
@@ -64,7 +64,7 @@ def test_every_rank_names_the_one_that_is_late_but_for_itself(tmp_path, patient)
     assert seen[1] != "all came"
 
 
-def test_an_error_of_another_kind_stays_as_it_is():
+def test_other_errors_are_not_changed():
     def function(rank):
         sys.path.insert(0, str(PHASE))
         import template_trainer

@@ -64,7 +64,7 @@ def torchs(m, n, drop_last=False):
 @both
 @MANY
 @given(m=M, n=N, order=ORDERS)
-def test_all_ranks_get_equally_many_as_their_length_says(sampler_class, m, n, order):
+def test_all_ranks_get_as_many_indices_as_their_length(sampler_class, m, n, order):
     made = samplers(sampler_class, m, n, *order)
 
     assert {len(sampler) for sampler in made} == {math.ceil(m / n)}
@@ -85,7 +85,7 @@ def test_the_ranks_share_one_order_padded_with_its_own_beginning(sampler_class, 
 @both
 @MANY
 @given(m=M, n=N, order=ORDERS)
-def test_the_order_depends_on_seed_and_epoch_alone(sampler_class, m, n, order):
+def test_the_order_depends_only_on_seed_and_epoch(sampler_class, m, n, order):
     [alone] = shares_of(sampler_class, m, 1, *order)
     together = as_dealt(sampler_class, shares_of(sampler_class, m, n, *order))
 
@@ -104,7 +104,7 @@ def test_another_seed_or_epoch_gives_another_order(sampler_class, m, seed, epoch
 
 @MANY
 @given(m=M, n=N)
-def test_phase_1_cuts_the_order_that_torch_deals(m, n):
+def test_phase_1_has_the_order_of_torch_in_chunks(m, n):
     shares = shares_of(Padded, m, n)
 
     assert joined(shares) == dealt(torchs(m, n))
@@ -112,13 +112,13 @@ def test_phase_1_cuts_the_order_that_torch_deals(m, n):
 
 @MANY
 @given(m=M, n=N, drop_last=st.booleans())
-def test_phase_2_deals_as_torch_does(m, n, drop_last):
+def test_phase_2_has_the_shares_of_torch(m, n, drop_last):
     assert shares_of(Resumable, m, n, drop_last=drop_last) == torchs(m, n, drop_last)
 
 
 @MANY
 @given(m=M, n=N, order=ORDERS, drop_last=st.booleans(), data=st.data())
-def test_phase_2_resumed_deals_the_rest_as_torch_does(m, n, order, drop_last, data):
+def test_phase_2_resumed_has_the_shares_of_torch_for_the_rest(m, n, order, drop_last, data):
     seen = data.draw(st.integers(0, m - 1))
     [alone] = shares_of(Resumable, m, 1, *order)
     rest = alone[seen:]
@@ -137,7 +137,7 @@ def test_phase_2_resumed_deals_the_rest_as_torch_does(m, n, order, drop_last, da
 
 
 @given(n=N, over=st.integers(0, 63))
-def test_phase_2_has_nothing_left_after_the_padding(n, over):
+def test_phase_2_has_no_samples_after_the_padding(n, over):
     """A trainer that counts the padding, too, has seen up to N-1 positions more than there are."""
     made = samplers(Resumable, 10, n)
     for sampler in made:

@@ -39,7 +39,7 @@ def train(rank, world_size, times, alike=True):
     return sum(len(p._post_accumulate_grad_hooks or ()) for p in model.parameters())
 
 
-def test_a_model_trained_again_sends_what_it_sent_the_first_time():
+def test_training_again_sends_the_same_messages():
     once, twice = (run_ranks(train, 2, times=times) for times in (1, 2))
 
     assert twice.collectives(0) == 2 * once.collectives(0)
@@ -49,5 +49,5 @@ def test_ranks_that_use_other_parameters_may_train_a_model_again():
     run_ranks(train, 2, times=2, alike=False)
 
 
-def test_no_hook_outlives_its_averager():
+def test_hooks_are_removed_with_their_averager():
     assert list(run_ranks(train, 2, times=2)) == [0, 0]

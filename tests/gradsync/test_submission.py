@@ -47,7 +47,7 @@ def as_tar(path, files):
 @pytest.mark.parametrize(
     ("name", "pack"), [("ada", as_folder), ("ada.zip", as_zip), ("ada.tar.gz", as_tar)]
 )
-def test_folders_and_archives_are_read_alike(tmp_path, name, pack):
+def test_folders_and_archives_give_the_same_files(tmp_path, name, pack):
     submission = read_submission(pack(tmp_path / name, FILES), COURSE, phases=["phase1"])
 
     assert submission.name == "ada"
@@ -101,14 +101,14 @@ def test_loose_files_are_those_of_the_phase_that_is_asked_for(tmp_path):
     assert set(asked.files) == {"phase2/template_trainer.py"}
 
 
-def test_nothing_but_the_contracts_files_counts(tmp_path):
+def test_only_the_contracts_files_count(tmp_path):
     more = {**FILES, "conftest.py": b"", "phase1/torch.py": b"", "phase1/pytest.ini": b""}
 
     assert read_submission(as_folder(tmp_path / "ada", more), COURSE).files == FILES
 
 
 @pytest.mark.parametrize("pack", [as_folder, as_zip, as_tar])
-def test_what_is_innocent_is_ignored_without_a_word(tmp_path, pack):
+def test_harmless_files_are_ignored_without_a_note(tmp_path, pack):
     innocent = ["README.md", "phase1/try.ipynb", "phase1/model.pt", ".git/config", ".DS_Store"]
     innocent += ["__MACOSX/phase1/._template_trainer.py", "phase1/.ipynb_checkpoints/a.py"]
     name = {as_folder: "ada", as_zip: "ada.zip", as_tar: "ada.tar.gz"}[pack]
@@ -120,7 +120,7 @@ def test_what_is_innocent_is_ignored_without_a_word(tmp_path, pack):
     assert submission.notes == ()
 
 
-def test_what_a_mac_adds_beside_the_folder_is_no_second_one(tmp_path):
+def test_files_of_macos_are_not_a_second_folder(tmp_path):
     wrapped = {f"ada/{name}": content for name, content in FILES.items()}
     more = {"__MACOSX/ada/phase1/._template_trainer.py": b"\0"}
 
@@ -136,7 +136,7 @@ def test_modules_and_settings_are_named_in_one_line(tmp_path):
     )
 
 
-def test_where_a_learner_works_settings_are_no_news():
+def test_in_a_learners_copy_settings_get_no_note():
     assert not any("ignored" in note for note in read_submission(COURSE.root, COURSE).notes)
 
 
@@ -150,7 +150,7 @@ def test_where_a_learner_works_settings_are_no_news():
     ],
     ids=["byte order mark", "latin-1", "gb18030"],
 )
-def test_a_source_comes_as_it_was_sent_in_whatever_encoding(tmp_path, pack, source):
+def test_a_source_is_not_changed_whatever_its_encoding(tmp_path, pack, source):
     name = {as_folder: "ada", as_zip: "ada.zip", as_tar: "ada.tar.gz"}[pack]
     path = pack(tmp_path / name, {**FILES, TRAINER: source})
 
@@ -165,7 +165,7 @@ def test_a_byte_order_mark_and_another_encoding_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "pack"), [("ADA.ZIP", as_zip), ("ADA.Tar.Gz", as_tar)])
-def test_an_ending_may_be_in_capitals(tmp_path, name, pack):
+def test_a_file_extension_may_be_in_capitals(tmp_path, name, pack):
     path = pack(tmp_path / name, FILES)
 
     assert find_submissions(tmp_path, COURSE) == [path]
@@ -173,7 +173,7 @@ def test_an_ending_may_be_in_capitals(tmp_path, name, pack):
     assert read_submission(path, COURSE).files == FILES
 
 
-def test_a_link_that_was_asked_for_is_followed(tmp_path):
+def test_a_link_given_as_argument_is_followed(tmp_path):
     folder = as_folder(tmp_path / "ada", FILES)
     (tmp_path / "latest").symlink_to(folder)
 
@@ -251,7 +251,7 @@ def test_a_file_of_another_kind_in_a_class_is_unreadable_with_its_reason(tmp_pat
     )
 
 
-def test_a_submission_is_no_class(tmp_path):
+def test_a_submission_is_not_a_class(tmp_path):
     folder = as_folder(tmp_path / "ada", {LOADER: b"x = 1\n"})
 
     assert find_submissions(folder, COURSE) == [folder]

@@ -12,7 +12,7 @@ UMLAUT = "# für alle\n"
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
-def test_wide_characters_are_named_and_how_to_save_instead(encoding):
+def test_utf_16_is_refused_with_advice(encoding):
     flaw = source_flaw((RIGHT + UMLAUT).encode(encoding))
 
     assert flaw.startswith("is saved as UTF-16")
@@ -27,16 +27,16 @@ def test_a_byte_of_another_encoding_is_shown_with_its_line():
 
 
 @pytest.mark.parametrize("source", [b"", b"\n\n", b" \t\r\n"])
-def test_an_empty_file_is_called_empty(source):
+def test_an_empty_file_is_refused(source):
     assert source_flaw(source).startswith("is empty")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
-def test_utf_8_is_right_with_a_byte_order_mark_or_without(encoding):
+def test_utf_8_is_accepted_with_or_without_a_byte_order_mark(encoding):
     assert source_flaw((RIGHT + UMLAUT).encode(encoding)) == ""
 
 
-def test_a_nul_byte_is_no_python():
+def test_a_nul_byte_is_refused():
     assert source_flaw(RIGHT.encode() + b"\0").startswith("contains NUL bytes")
 
 
@@ -71,7 +71,7 @@ def absent(path):
         (absent, f"{TRAINER} is not in the submission"),
     ],
 )
-def test_what_stands_in_a_files_place_is_named(tmp_path, put, said):
+def test_a_refused_entry_is_named(tmp_path, put, said):
     course = write_course(tmp_path / "course", PLAIN_SUITE)
     (tmp_path / "ada" / "phase1").mkdir(parents=True)
     put(tmp_path / "ada" / TRAINER)

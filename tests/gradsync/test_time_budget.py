@@ -19,11 +19,11 @@ def budget():
     return TimeBudget(NEEDS)
 
 
-def test_a_test_has_all_of_its_time_where_nothing_timed_out(budget):
+def test_without_timeouts_a_test_has_its_full_time(budget):
     assert [budget.limit(exercise, LIMIT) for exercise in NEEDS] == [LIMIT] * 4
 
 
-def test_after_a_timeout_its_exercise_and_what_builds_on_it_have_a_part(budget):
+def test_after_a_timeout_dependent_tests_have_a_part_of_their_time(budget):
     budget.note("p/average", LIMIT)
 
     assert budget.limit("p/average", LIMIT) == LIMIT * PART
@@ -31,7 +31,7 @@ def test_after_a_timeout_its_exercise_and_what_builds_on_it_have_a_part(budget):
     assert budget.limit("p/other", LIMIT) == LIMIT
 
 
-def test_an_exercise_that_timed_out_again_and_again_is_not_run(budget):
+def test_an_exercise_with_several_timeouts_is_not_run(budget):
     for _ in range(ALLOWED):
         budget.note("p/average", 1.0)
 
@@ -40,7 +40,7 @@ def test_an_exercise_that_timed_out_again_and_again_is_not_run(budget):
     assert budget.limit("p/step", LIMIT) == LIMIT * PART
 
 
-def test_one_timeout_is_enough_where_what_it_builds_on_timed_out_too(budget):
+def test_one_timeout_is_enough_after_a_timeout_of_a_dependency(budget):
     budget.note("p/average", 1.0)
     budget.note("p/step", 1.0)
 
@@ -48,7 +48,7 @@ def test_one_timeout_is_enough_where_what_it_builds_on_timed_out_too(budget):
         budget.limit("p/step", LIMIT)
 
 
-def test_once_all_time_is_spent_every_test_has_a_part_and_one_timeout(budget):
+def test_without_time_left_every_test_has_a_part_and_one_timeout(budget):
     budget.note("p/average", SECONDS)
 
     assert budget.limit("p/other", LIMIT) == LIMIT * PART
@@ -57,7 +57,7 @@ def test_once_all_time_is_spent_every_test_has_a_part_and_one_timeout(budget):
         budget.limit("p/other", LIMIT)
 
 
-def test_forks_share_what_is_known(budget):
+def test_forks_share_the_counts(budget):
     pid = os.fork()
     if pid == 0:
         budget.note("p/average", LIMIT)
@@ -93,7 +93,7 @@ def graded(tmp_path, source):
     return grade(submission, course, phases=["phase1"], seed=1, workers=1).verdicts
 
 
-def test_an_endless_loop_is_waited_for_twice_and_then_named_as_the_cause(tmp_path):
+def test_an_endless_loop_times_out_twice_and_is_then_named_as_the_cause(tmp_path):
     verdicts = graded(tmp_path, "def double(number):\n    while True:\n        pass\n")
     run = [verdict for verdict in verdicts if verdict.world_size]
     messages = {verdict.message for verdict in verdicts if not verdict.world_size}
@@ -107,14 +107,14 @@ def test_an_endless_loop_is_waited_for_twice_and_then_named_as_the_cause(tmp_pat
     }
 
 
-def test_an_endless_loop_in_one_case_costs_no_other_case_its_points(tmp_path):
+def test_an_endless_loop_in_one_case_does_not_affect_other_cases(tmp_path):
     source = "def double(number):\n    while number == 1:\n        pass\n    return 2 * number\n"
     points = [verdict.points for verdict in graded(tmp_path, source)]
 
     assert points == [1.0, 0.0, *[1.0] * 6]
 
 
-def test_what_was_run_is_left_as_it_is(tmp_path):
+def test_verdicts_of_tests_that_ran_are_not_changed(tmp_path):
     verdicts = graded(tmp_path, "def double(number):\n    return 2 * number\n")
 
     assert explain_not_run(verdicts) == verdicts

@@ -14,7 +14,7 @@ def run_of(events):
     return Observation(1, (None,), tuple(events), ("",), 0.1)
 
 
-def test_a_text_that_a_submission_made_long_is_cut_and_says_so():
+def test_a_long_text_is_cut_with_a_note():
     text = "x" * (MAX_TEXT + 1_234_567)
     seen = verdict(Mistake(text, Diagnosis("exception", (0,), text, where=text)))
 
@@ -23,7 +23,7 @@ def test_a_text_that_a_submission_made_long_is_cut_and_says_so():
         assert told.endswith("(1,234,567 more characters)")
 
 
-def test_any_other_text_stays_as_it_is():
+def test_other_texts_are_not_changed():
     text = "x" * MAX_TEXT
     diagnosis = Diagnosis("exception", (0,), text, where="f.py:1", guide="Training")
     seen = verdict(Mistake(text, diagnosis))

@@ -92,7 +92,7 @@ def graded(tmp_path):
 
 
 @pytest.mark.parametrize("launcher", ["fork", "sandbox"])
-def test_the_verdicts_are_those_of_one_test_at_a_time(graded, launcher, request):
+def test_the_verdicts_equal_those_of_one_test_at_a_time(graded, launcher, request):
     if launcher == "sandbox":
         request.getfixturevalue("needs_sandbox")
     squares = "def double(number):\n    return number * number\n"
@@ -110,25 +110,25 @@ def test_tests_run_at_the_same_time(graded):
     assert report.score == report.max_score == 8
 
 
-def test_the_first_failure_ends_all_where_that_is_asked_for(graded):
+def test_the_first_failure_ends_all_with_exitfirst(graded):
     report = graded(RIGHT, STOPPING, workers=2, pytest_options=["--exitfirst"])
 
     assert [v.status for v in report.verdicts].count("failed") == 1
     assert len(report.verdicts) < 6 + 30
 
 
-def test_ranks_that_are_lost_beside_the_grader_are_no_fault_of_the_submission(graded):
+def test_ranks_lost_by_a_worker_are_an_error_of_the_grader(graded):
     with pytest.raises(GraderError, match="no more processes"):
         graded("def double(number):\n    return 2 * number\n", LOST, workers=2)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_broken_test_is_no_fault_of_the_submission(graded, workers):
+def test_a_broken_test_is_an_error_of_the_grader(graded, workers):
     with pytest.raises(GraderError, match=r"A test of the course is broken .*chekc"):
         graded(RIGHT, BROKEN, workers=workers)
 
 
-def test_a_suite_of_which_a_part_can_not_be_imported_makes_no_grade(graded, tmp_path):
+def test_a_suite_that_can_not_be_imported_gives_no_grade(graded, tmp_path):
     (tmp_path / "tests/hidden/phase1").mkdir(parents=True)
     (tmp_path / "tests/hidden/phase1/test_broken.py").write_text("import nothing_like_that")
 
@@ -136,7 +136,7 @@ def test_a_suite_of_which_a_part_can_not_be_imported_makes_no_grade(graded, tmp_
         graded("def double(number):\n    return 2 * number\n", workers=2)
 
 
-def test_nothing_is_left_but_the_warm_process(graded):
+def test_only_the_warm_process_remains(graded):
     run_ranks(os.getpid, 1)
     before = list(descendants_of(os.getpid()))
 
@@ -166,7 +166,7 @@ def test_each_number_is_taken_once():
     assert Counter(number for own in taken for number in own) == Counter(range(5_000))
 
 
-def test_a_worker_that_ends_early_is_told():
+def test_a_worker_that_ends_early_is_reported():
     worker = Worker(get_launcher("fork"), lambda: os._exit(3))
 
     with pytest.raises(LauncherError, match=r"exit status 3\)"):
@@ -174,7 +174,7 @@ def test_a_worker_that_ends_early_is_told():
     worker.close()
 
 
-def test_a_worker_has_ranks_of_its_own():
+def test_a_worker_has_its_own_ranks():
     launcher = get_launcher("fork")
 
     with side_by_side(1, launcher, lambda: run_ranks(os.getppid, 1)[0]) as [other]:

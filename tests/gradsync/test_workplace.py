@@ -39,7 +39,7 @@ def leave_a_folder(temporary):
     subprocess.run([sys.executable, "-c", KILLED], env=environ, check=False)
 
 
-def test_the_files_lie_there_while_it_lasts(temporary):
+def test_the_files_exist_while_the_block_runs(temporary):
     with unpacked(FILES) as folder:
         seen = (folder / "phase1" / "template_trainer.py").read_bytes()
 
@@ -47,12 +47,12 @@ def test_the_files_lie_there_while_it_lasts(temporary):
     assert list(temporary.iterdir()) == []
 
 
-def test_no_other_user_can_look_in(temporary):
+def test_no_other_user_can_read_the_folder(temporary):
     with unpacked(FILES) as folder:
         assert folder.stat().st_mode & 0o077 == 0
 
 
-def test_what_a_killed_grader_left_goes_with_the_next_grade(abandoned, temporary):
+def test_folders_of_a_killed_grader_are_removed_by_the_next_grade(abandoned, temporary):
     with unpacked(FILES) as folder:
         seen = list(temporary.iterdir())
 
@@ -60,7 +60,7 @@ def test_what_a_killed_grader_left_goes_with_the_next_grade(abandoned, temporary
     assert folder != abandoned
 
 
-def test_what_is_left_during_a_grade_goes_at_its_end(temporary):
+def test_folders_left_during_a_grade_are_removed_at_its_end(temporary):
     with unpacked(FILES):
         leave_a_folder(temporary)
         assert len(list(temporary.iterdir())) == 2
@@ -68,13 +68,13 @@ def test_what_is_left_during_a_grade_goes_at_its_end(temporary):
     assert list(temporary.iterdir()) == []
 
 
-def test_graders_side_by_side_leave_each_other_alone(temporary):
+def test_parallel_graders_do_not_remove_each_others_folders(temporary):
     with unpacked(FILES) as one, unpacked(FILES) as other:
         assert one != other
         assert one.is_dir()
 
 
-def test_a_folder_that_another_takes_for_abandoned_is_made_again(temporary, monkeypatch):
+def test_a_folder_removed_by_another_grader_is_created_again(temporary, monkeypatch):
     made = []
 
     def make_and_lose_the_first(prefix):
