@@ -29,9 +29,8 @@ PATIENCE = 10.0  # seconds; torch itself is already imported
 class Loaded:
     """The result of importing the files of a folder."""
 
-    failures: Mapping[str, Failure] = field(
-        default_factory=dict
-    )  # file -> why it can't be imported
+    # File -> why it can't be imported.
+    failures: Mapping[str, Failure] = field(default_factory=dict)
     stubs: frozenset[str] = frozenset()  # names of functions and classes without a body
 
 

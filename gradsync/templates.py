@@ -92,9 +92,8 @@ def _lines(node: ast.FunctionDef) -> range:
 def _stub(owner: str, phase: str, indent: str, removed: list[str]) -> list[str]:
     size = sum(1 for line in removed if line.strip())
     about = f"about {size} line{'s' * (size != 1)}"
-    asked = (
-        owner if phase == "phase1" else f"{phase}/{owner}"
-    )  # a name without a phase means phase 1
+    # A name without a phase means phase 1.
+    asked = owner if phase == "phase1" else f"{phase}/{owner}"
     return [
         f"{indent}# TODO: {about}; `gradsync hint {asked}` if you are stuck",
         f'{indent}raise NotImplementedError("{phase}/{owner}")',

@@ -20,10 +20,8 @@ MAX_DRAWN = 5_000  # events; enough to draw the last collectives of each rank
 REFUSED = pytest.StashKey[
     Mapping[str, str]
 ]()  # in pytest's config: the files that are refused, and why
-SEEN_AT_WORK = (
-    "forbidden-shortcut",
-    "tampering",
-)  # mistakes that a function without a body can't make
+# Mistakes that a function without a body can't make.
+SEEN_AT_WORK = ("forbidden-shortcut", "tampering")
 
 
 class MissingFile(Exception):  # noqa: N818 - a learner's file is missing, nothing of ours failed

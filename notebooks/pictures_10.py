@@ -17,9 +17,8 @@ def same_losses(one: Sequence[float], others: Mapping[str, Sequence[float]]) -> 
     steps = range(1, len(one) + 1)
     axes.plot(steps, one, color="black", linewidth=1, label="one process")
     for number, (label, losses) in enumerate(others.items()):
-        chosen = slice(
-            2 * number, None, 2 * len(others)
-        )  # in turns, so that no mark covers another
+        # In turns, so that no mark covers another.
+        chosen = slice(2 * number, None, 2 * len(others))
         style = {"linestyle": "none", "markersize": 7, "markerfacecolor": "none"}
         axes.plot(
             steps[chosen],

@@ -18,9 +18,8 @@ UNSAFE = f"With {NO_SANDBOX}, submissions run without a sandbox, with your permi
 
 def main() -> None:
     """Run the command line, and exit with the status of its outcome."""
-    atexit.register(
-        gc.freeze
-    )  # otherwise Python searches all of torch for garbage, which takes a second
+    # Otherwise Python searches all of torch for garbage, which takes a second.
+    atexit.register(gc.freeze)
     try:
         app()
     except UnusableInput as problem:

@@ -53,9 +53,8 @@ class GradingFolder:
         drawn.write_text(json.dumps({"seed": draw_seed()}) + "\n", encoding="utf-8")
         try:
             with suppress(FileExistsError):
-                os.link(
-                    drawn, path
-                )  # the first process decides, as several may run at the same time
+                # The first process decides, as several may run at the same time.
+                os.link(drawn, path)
         finally:
             drawn.unlink()
         kept = _kept_seed(path)

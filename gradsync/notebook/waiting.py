@@ -25,9 +25,8 @@ class Waiting:
         # A terminal can't remove text, and another thread would slow down the grader.
         self._timer: threading.Timer | None = None
         if hasattr(running_shell(), "kernel"):
-            context = (
-                contextvars.copy_context()
-            )  # tells the kernel to which cell the output belongs
+            # Tells the kernel to which cell the output belongs.
+            context = contextvars.copy_context()
             self._timer = threading.Timer(FIRST_SECONDS, context.run, [self._show])
             self._timer.daemon = True
             self._timer.start()

@@ -53,9 +53,8 @@ class _Buckets:
         buffer = bucket.buffer()
         count = float(self.group.size())
         if not getattr(owner, "_divide_by_initial_world_size", True):  # an option of torch's Join
-            at_work = torch.tensor(
-                float(_at_the_end_of_backward(lambda: None))
-            )  # 0: this rank has joined
+            # 0: this rank has joined.
+            at_work = torch.tensor(float(_at_the_end_of_backward(lambda: None)))
             dist.all_reduce(at_work, group=self.group)
             count = at_work.item()
         buffer.mul_(1 / count)  # as in DDP; a division may differ in the last bit

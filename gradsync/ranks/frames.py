@@ -35,10 +35,8 @@ Named = list[tuple[str, torch.Tensor]]
 # Module -> its tensors, and the lines that passed other tensors; looked up at each collective.
 NAMES: WeakKeyDictionary[nn.Module, tuple[Named, set[str]]] = WeakKeyDictionary()
 HERE = Path(__file__).parent
-CALLED = (
-    f"{HERE}{os.sep}",
-    f"{Path(dist.__file__).parent}{os.sep}",
-)  # files between the caller and the collective
+# Files between the caller and the collective.
+CALLED = (f"{HERE}{os.sep}", f"{Path(dist.__file__).parent}{os.sep}")
 PROBES = f"{HERE.with_name('probes')}{os.sep}"  # helpers of tests on the ranks
 NO_FUNCTIONS = ("<module>", "<cell>")
 HELD_BY_ITS_FRAME = 3  # references: the frame's, the local variable's, and that of the count

@@ -55,9 +55,8 @@ def drop_privileges() -> None:
     _call("prctl", NO_NEW_PRIVS, 1, 0, 0, 0)
     header = (ctypes.c_uint32 * 2)(CAPABILITIES_VERSION, 0)
     _call("capset", header, (ctypes.c_uint32 * 6)())  # effective, permitted, inheritable, twice
-    _call(
-        "prctl", SET_DUMPABLE, 0, 0, 0, 0
-    )  # other ranks can't read its memory or take its sockets
+    # Other ranks can't read its memory or take its sockets.
+    _call("prctl", SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def refuse_calls(program: bytes) -> None:

@@ -51,9 +51,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # it has no types
 
 
 def _reduce_storage(storage: TypedStorage) -> Any:
-    memory = (
-        storage._untyped_storage
-    )  # the public attribute warns about a use that torch itself has
+    # The public attribute warns about a use that torch itself has.
+    memory = storage._untyped_storage
     if memory.device.type != "cpu":
         return storage.__reduce__()  # type: ignore[no-untyped-call]
     return restore_storage, (memory, storage.dtype)

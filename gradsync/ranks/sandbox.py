@@ -97,9 +97,8 @@ class Sandbox:
         self._process = os.pidfd_open(self._first)
         self._outside = os.pidfd_open(os.getpid())
         self._others = set(_processes())  # processes that are not ranks
-        self._shared, _ = _usage(
-            os.getpid()
-        )  # memory that each rank inherits, which does not count
+        # Memory that each rank inherits, which does not count.
+        self._shared, _ = _usage(os.getpid())
         self._directory = directory
         self.runs_low = False
         self._group = group
@@ -110,9 +109,8 @@ class Sandbox:
         """Enter the sandbox, on a newly forked rank, and drop all privileges."""
         if not os.read(self._ready, 1):
             raise SandboxError("bubblewrap could not create a sandbox.")
-        Path("/proc/self/oom_score_adj").write_text(
-            "1000"
-        )  # the kernel kills ranks first when memory runs out
+        # The kernel kills ranks first when memory runs out.
+        Path("/proc/self/oom_score_adj").write_text("1000")
         namespaces.enter(self._process, ALL_OF_A_RUN)
         for tmpfs in _tmpfs(self._directory):
             namespaces.limit_files(tmpfs, FILES)
@@ -209,11 +207,8 @@ def _inner(directory: str, readable: Sequence[str] = (), rules: int | None = Non
         else:
             command += ["--ro-bind-try", str(path), str(path)]
     command += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
-    command += [
-        "--dev-bind",
-        "/dev/null",
-        "/dev/zero",
-    ]  # a mapping of it is memory that is not counted
+    # A mapping of it is memory that is not counted.
+    command += ["--dev-bind", "/dev/null", "/dev/zero"]
     for tmpfs in _tmpfs(directory):
         command += ["--size", str(DISK), "--tmpfs", tmpfs]
     command += ["--remount-ro", "/dev"]

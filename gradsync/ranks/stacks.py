@@ -19,10 +19,8 @@ FRAME = re.compile(r'File "([^"]{1,4096})", line (\d{1,9}) in (\S{1,512})')
 THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
 DEEP = 20  # of the 100 frames in a dump; so many of one function mean a recursion
 MAX_NAME = 80  # characters of a function's name
-WAITING = (
-    "/gradsync/ranks/watch.py",
-    "wrapper",
-)  # the frame of a thread that waits in a collective
+# The frame of a thread that waits in a collective.
+WAITING = ("/gradsync/ranks/watch.py", "wrapper")
 
 
 def now(crew: Crew, ranks: Collection[int], shows: Callable[[str], bool]) -> dict[int, str | None]:

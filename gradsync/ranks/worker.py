@@ -124,9 +124,8 @@ def _settle(place: dict[str, Any]) -> None:
     os.environ.setdefault("HOME", place["directory"])
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     if len(place["directory"]) <= MAX_TMPDIR:
-        os.environ["TMPDIR"] = place[
-            "directory"
-        ]  # files that a rank leaves there are removed with the run
+        # Files that a rank leaves there are removed with the run.
+        os.environ["TMPDIR"] = place["directory"]
         tempfile.tempdir = None
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no core dumps
     _limit_stack()
@@ -134,9 +133,8 @@ def _settle(place: dict[str, Any]) -> None:
     left_out = [*place["path"], *([] if HOME.name in PACKAGES else [str(HOME)])]
     sys.path[:] = place["path"] + [p for p in sys.path if p not in left_out]
     torch.set_num_threads(1)
-    torch.default_generator.manual_seed(
-        place["seed"]
-    )  # generators of GPUs are seeded when one is first used
+    # Generators of GPUs are seeded when one is first used.
+    torch.default_generator.manual_seed(place["seed"])
     random.seed(place["seed"])
     np.random.seed(place["seed"])
 

@@ -16,10 +16,7 @@ from gradsync.reports import captions, lanes, spans
 from gradsync.reports.lanes import Bar
 from gradsync.reports.spans import Span
 
-_COMPUTE, _COLLECTIVES = (
-    0,
-    1,
-)  # thread ids; each further row of overlapping collectives is another thread
+_COMPUTE, _COLLECTIVES = 0, 1  # thread ids; further rows of collectives get higher ones
 _MICRO = 1e6
 
 

@@ -21,13 +21,8 @@ COLUMNS = ("submission", "score", "max_score", "phase1", "phase2", "status")
 # A spreadsheet takes a cell that begins with one of these for a formula, which could read other
 # cells or open connections. Some accept the full-width forms too, and skip invisible characters.
 _FORMULA = ("=", "+", "-", "@")
-_UNSEEN = (
-    "Cc",
-    "Cf",
-    "Zl",
-    "Zp",
-    "Zs",
-)  # Unicode categories of control, format and space characters
+# Unicode categories of control, format and space characters.
+_UNSEEN = ("Cc", "Cf", "Zl", "Zp", "Zs")
 _LINE_BREAK = re.compile(r"[\r\n]+")
 
 

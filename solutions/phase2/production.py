@@ -42,9 +42,8 @@ Context = Callable[[], AbstractContextManager[object]]
 class Way:
     """One way to train on many ranks."""
 
-    step: Callable[
-        [Tensor, Tensor], Tensor
-    ]  # takes an optimizer step; returns this rank's mean loss
+    # Takes an optimizer step; returns this rank's mean loss.
+    step: Callable[[Tensor, Tensor], Tensor]
     weights: Callable[[], dict[str, Tensor]]  # the whole model's; a collective
     loader: Callable[[int], Iterable[list[Tensor]]]  # this rank's batches of an epoch
     epoch: Context = nullcontext  # the context in which an epoch runs

@@ -6,10 +6,8 @@ import pytest
 from gradsync.diagnose.means import other_means
 
 VAL = np.array([1.0, 2.0, 4.0, 8.0, 3.0])
-STEPS = [
-    np.array([1.0, 2.0, 5.0, 9.0]),
-    np.array([4.0, 7.0]),
-]  # the samples of rank 0, then of rank 1
+# The samples of rank 0, then of rank 1.
+STEPS = [np.array([1.0, 2.0, 5.0, 9.0]), np.array([4.0, 7.0])]
 RIGHT = {
     "val_loss": VAL.mean(),
     "train_loss": np.concatenate(STEPS).mean(),

@@ -51,9 +51,8 @@ class Module:
     """The source of a file, and the origin of each line."""
 
     text: str
-    origins: tuple[
-        Origin | None, ...
-    ]  # for each line: cell and line in it; None for a generated line
+    # For each line: cell and line in it; None for a generated line.
+    origins: tuple[Origin | None, ...]
 
     @classmethod
     def of_text(cls, label: str, text: str) -> Module:

@@ -9,12 +9,8 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-NOT_PYTHON = (
-    SyntaxError,
-    ValueError,
-    RecursionError,
-    MemoryError,
-)  # the errors that the parser raises
+# The errors that the parser raises.
+NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 SIMPLE = (*DEFINITIONS, ast.Assign, ast.AnnAssign, ast.Import, ast.ImportFrom)
@@ -53,9 +49,8 @@ def read_program(source: str) -> Program | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the kernel shows them, too
-            symtable.symtable(
-                source, "cell", "exec"
-            )  # finds more errors than the parser, and is faster
+            # Finds more errors than the parser, and is faster.
+            symtable.symtable(source, "cell", "exec")
             nodes = ast.parse(source).body
             statements = tuple(_statements(nodes, source.split("\n")))
     except NOT_PYTHON:

@@ -258,9 +258,8 @@ def test_the_returned_loss_is_the_mean_over_ranks(ranks, rng):
 def loss_after(inputs, targets):
     """Return the mean loss on the step's batches with the weights after the step."""
     model = Net(inputs[0][0])
-    model.load_state_dict(
-        one_process(inputs, targets)["weights"], strict=False
-    )  # tied parameters have one name
+    # Tied parameters have one name.
+    model.load_state_dict(one_process(inputs, targets)["weights"], strict=False)
     samples, wanted = (torch.from_numpy(np.concatenate(part[0])) for part in (inputs, targets))
     return nn.functional.cross_entropy(model(samples), wanted).item()
 

@@ -166,12 +166,8 @@ def test_each_rank_keeps_a_share_of_the_state(ranks, rng):
     world_size = 4
     small = [(int(n),) for n in rng.integers(2, 5, 4 * world_size)]
     big = [(20, 10) if index % world_size == 0 else s for index, s in enumerate(small)]
-    shapes = [
-        *big,
-        (30, 10),
-        (8, 9),
-        (10, 30),
-    ]  # in a strided split, one rank would get all large parameters
+    # In a strided split, one rank would get all large parameters.
+    shapes = [*big, (30, 10), (8, 9), (10, 30)]
 
     seen = ranks(probe_state, world_size, shapes=shapes, first=len(big))
 
