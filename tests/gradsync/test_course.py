@@ -1,4 +1,4 @@
-"""The course checks itself: its templates, solutions, hints, points and guide fit together."""
+"""The course's templates, solutions, hints, points and guide are consistent."""
 
 import ast
 import re
@@ -126,7 +126,7 @@ def test_a_marked_helper_beside_a_method_is_removed():
     assert template == "class Step:\n    def take(self):\n        return 1\n"
 
 
-def test_an_unknown_exercise_is_refused_with_a_list():
+def test_an_unknown_exercise_is_refused_with_those_there_are():
     with pytest.raises(CourseError, match="average_gradients"):
         COURSE.find("averge_gradients")
 

@@ -1,4 +1,4 @@
-"""Which exercises `make truth` leaves out: those whose tests run nothing that a mistake changes."""
+"""`make truth` skips exercises whose tests run no code that a mistake changes."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -74,7 +74,7 @@ RAN = {
 }
 
 
-def test_the_functions_that_tests_run_are_recorded_by_exercise(tmp_path):
+def test_each_exercise_is_asked_what_its_tests_run(tmp_path):
     (tmp_path / "solutions/phase1").mkdir(parents=True)
     (tmp_path / "solutions" / FILE).write_text(SOLUTION)
     exercises = EXERCISES + EXERCISES.replace("double", "Counter")

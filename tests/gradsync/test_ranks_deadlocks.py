@@ -1,4 +1,4 @@
-"""Ranks that wait for each other in vain: proved from what they enter, not waited for."""
+"""Deadlocks of collectives, proved from the calls of the ranks without a time limit."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""Sends and receives that wait for each other in vain."""
+"""Deadlocks of sends and receives."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Ranks in a sandbox: what they see, what they can use, and that they can't get further."""
+"""Ranks in a sandbox: what they can see and use, and what they can't."""
 
 import os
 import socket
@@ -46,7 +46,7 @@ def test_a_rank_sees_only_processes_of_its_run():
     def look():
         return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
 
-    assert len(apart(look)[0]) == 2  # the first of the sandbox, and the rank
+    assert len(apart(look)[0]) == 2  # the first process of the sandbox, and the rank
 
 
 def test_a_rank_sees_neither_home_nor_course_nor_secrets(monkeypatch):
@@ -225,7 +225,7 @@ def test_an_ordinary_user_has_the_same_sandbox():
     assert done.stdout.strip() == "(2.0, False, 1000)", done.stderr
 
 
-def test_a_course_that_ranks_can_read_is_refused():
+def test_a_course_in_sight_of_the_ranks_is_refused():
     with pytest.raises(sandbox.SandboxError, match="Move the course"):
         sandbox.check(secret=Path(sys.prefix) / "course")
 
