@@ -19,7 +19,7 @@ from gradsync import RankFailure, run_ranks
 from gradsync.diagnose.waiting import nobody_waited
 
 LATE = 0.1  # seconds by which rank 1 is late, so that rank 0 can't succeed by chance
-KEPT = []  # a handle that the program does not use
+KEPT = []  # handles that the program keeps but does not use
 
 
 def start():

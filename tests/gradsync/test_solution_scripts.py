@@ -35,7 +35,7 @@ def phase(request, tmp_path):
 
 
 def _threads_of_gloo(folder):
-    """The process groups left at the end of each process of run.py: one may abort the process."""
+    """Return gloo's threads at the end of each process of run.py: one may abort the process."""
     all_left = [path.read_text().split() for path in folder.glob("threads-at-the-end.*")]
     return [[name for name in left if "gloo" in name] for left in all_left]
 
