@@ -126,7 +126,7 @@ def test_a_marked_helper_beside_a_method_is_removed():
     assert template == "class Step:\n    def take(self):\n        return 1\n"
 
 
-def test_an_unknown_exercise_is_refused_with_those_there_are():
+def test_an_unknown_exercise_is_refused_with_a_list():
     with pytest.raises(CourseError, match="average_gradients"):
         COURSE.find("averge_gradients")
 

@@ -74,7 +74,7 @@ RAN = {
 }
 
 
-def test_each_exercise_is_asked_what_its_tests_run(tmp_path):
+def test_the_functions_that_tests_run_are_recorded_by_exercise(tmp_path):
     (tmp_path / "solutions/phase1").mkdir(parents=True)
     (tmp_path / "solutions" / FILE).write_text(SOLUTION)
     exercises = EXERCISES + EXERCISES.replace("double", "Counter")

@@ -1,4 +1,4 @@
-"""Deadlocks of collectives, proved from the calls of the ranks without a time limit."""
+"""Ranks that wait for each other in vain: proved from what they enter, not waited for."""
 
 import re
 import time

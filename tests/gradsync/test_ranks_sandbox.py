@@ -225,7 +225,7 @@ def test_an_ordinary_user_has_the_same_sandbox():
     assert done.stdout.strip() == "(2.0, False, 1000)", done.stderr
 
 
-def test_a_course_in_sight_of_the_ranks_is_refused():
+def test_a_course_that_ranks_can_read_is_refused():
     with pytest.raises(sandbox.SandboxError, match="Move the course"):
         sandbox.check(secret=Path(sys.prefix) / "course")
 
