@@ -35,7 +35,7 @@ def check_command(
 ) -> None:
     """Run the visible tests on your files, and show your progress.
 
-    [dim]gradsync check[/]                      all exercises, one line each, and the next step
+    [dim]gradsync check[/]                      all exercises, and the next step
     [dim]gradsync check average_gradients[/]    one exercise, with all details
     [dim]gradsync check --watch[/]              check again each time you save a file
     """

@@ -45,8 +45,9 @@ def grade_command(
 ) -> None:
     """Grade submissions with the hidden tests.
 
-    Writes OUT/gradebook.csv, and OUT/NAME/report.html and report.json for each submission. If
-    you run it again, it keeps finished grades and grades only what has changed or is missing.
+    Writes OUT/gradebook.csv, and report.html and report.json in OUT/NAME for each
+    submission. A second run keeps finished grades. It grades only submissions
+    that have changed or are missing.
 
     [dim]gradsync grade ada.zip[/]                      one submission
     [dim]gradsync grade class/ --phase 1 --out week3[/]  a class

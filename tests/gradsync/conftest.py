@@ -1,4 +1,4 @@
-"""What the tests of the engine share."""
+"""Fixtures for the tests of the engine."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from sandboxed import needs_sandbox
 from gradsync.ranks import RankFailure, get_launcher, run_ranks
 from gradsync.records import Failure
 
-__all__ = ["needs_sandbox"]  # a fixture of both this folder's tests and those of hostile code
+__all__ = ["needs_sandbox"]  # a fixture for the tests in this folder and in tests/hostile
 
-# The same examples on every run, and no limit on how long one takes on a busy machine.
+# The same examples in every run, without a time limit, as the machine may be busy.
 hypothesis.settings.register_profile("gradsync", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("gradsync")
 
 
 @pytest.fixture
 def failure_of() -> Callable[..., Failure]:
-    """Run a function that must fail on its ranks, long before its time is up; returns why."""
+    """Run a function that must fail on its ranks, before its time limit; return the failure."""
 
     def run(function: Callable[..., Any], world_size: int = 2, **options: Any) -> Failure:
         with pytest.raises(RankFailure) as caught:
@@ -39,7 +39,7 @@ def failure_of() -> Callable[..., Failure]:
 
 @pytest.fixture
 def afresh() -> Iterator[None]:
-    """Give a test a process to fork from that has imported nothing for the ranks of another."""
+    """Start a new warm process, without imports of an earlier test's ranks."""
     get_launcher("fork").close()
     yield
     get_launcher("fork").close()
@@ -47,7 +47,7 @@ def afresh() -> Iterator[None]:
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """A folder for temporary files of this test alone, with a name of the usual length."""
+    """A folder for temporary files of this test only, with a name of the usual length."""
     monkeypatch.chdir(tmp_path)
     with tempfile.TemporaryDirectory() as name:
         monkeypatch.setattr(tempfile, "tempdir", name)
@@ -57,7 +57,7 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def here() -> Callable[[Callable[..., Any]], str]:
-    """Return where a function's line that says `# here` stands: "test_ranks_run.py:12"."""
+    """Return the place of a function's line with `# here`: "test_ranks_run.py:12"."""
 
     def find(function: Callable[..., Any]) -> str:
         lines, first = inspect.getsourcelines(function)

@@ -1,4 +1,4 @@
-"""Correct programs of every shape, each for a group of two ranks or more."""
+"""Correct programs of many kinds, each for two or more ranks."""
 
 import tempfile
 import threading
@@ -223,7 +223,7 @@ def uses_torchs_own_wrapper():
 def starts_over(rank):
     dist.barrier()
     dist.destroy_process_group()
-    store = dist.FileStore(f"{tempfile.gettempdir()}/another", 2)  # the run's own folder
+    store = dist.FileStore(f"{tempfile.gettempdir()}/another", 2)  # the folder of the run
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     dist.all_reduce(torch.ones(2))
 

@@ -1,4 +1,4 @@
-"""A file run by torchrun on 2 ranks of this machine, as a learner runs it."""
+"""Run a file with torchrun on 2 ranks of this machine, as a learner does."""
 
 import os
 import subprocess
@@ -8,13 +8,13 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 
 
 def output_of(command, folder):
-    """Run a command in a folder, on processors alone; it must end well. Returns what it prints."""
+    """Run a command in a folder without GPUs; it must succeed. Return its output."""
     environ = {
         **os.environ,
         "CUDA_VISIBLE_DEVICES": "",
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
-        "TMPDIR": str(folder),  # torchrun leaves its logs
+        "TMPDIR": str(folder),  # torchrun leaves its logs there
     }
     done = subprocess.run(
         command, cwd=folder, env=environ, check=False, capture_output=True, text=True, timeout=120

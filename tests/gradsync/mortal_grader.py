@@ -1,8 +1,8 @@
-"""Kill a grader at every step it takes on files, and run another one after each.
+"""Kill a grader at each of its steps on files, and run another one afterwards.
 
-A program of its own, for it forks: `python mortal_grader.py COURSE CLASS`. Prints the gradebook of
-an undisturbed run as a line of JSON, then a line for each moment of death: the gradebook, what had
-been finished, and what the second grader graded.
+This is a separate program, as it forks: `python mortal_grader.py COURSE CLASS`. It prints the
+gradebook of an undisturbed run as a line of JSON, then one line for each step: the gradebook, the
+submissions that were finished, and those that the second grader graded.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def grade_class(course: Course, folder: Path, out: Path) -> None:
 
 
 def die_at(moment: int, out: Path) -> None:
-    """Have this process killed before its step on files in `out` with that number."""
+    """Kill this process before step number `moment` on files in `out`."""
     steps = 0
 
     def count(event: str, arguments: tuple) -> None:

@@ -1,4 +1,4 @@
-"""Processes of this machine, as /proc shows them, for tests that wait for their end."""
+"""Find processes in /proc, for tests that wait until they have ended."""
 
 import sys
 import time

@@ -1,6 +1,6 @@
-"""Programs drawn at random, and a little world to run them in.
+"""Random programs, and a small simulation that runs them.
 
-What it knows of matching it knows by itself.
+The simulation has its own implementation of matching.
 """
 
 import random
@@ -17,7 +17,7 @@ COLLECTIVES = ("all_reduce", "barrier", "broadcast", "reduce")
 
 @st.composite
 def programs(draw):
-    """Draw what N ranks do, in an order that suits all."""
+    """Draw the calls of N ranks, in an order that works for all of them."""
     world_size = draw(st.integers(2, 4))
     ranks = st.integers(0, world_size - 1)
     steps = []
@@ -37,9 +37,9 @@ def programs(draw):
 
 
 class World:
-    """N ranks that take their steps in a random order; their reports are read in another.
+    """N ranks that run their steps in a random order; their events are read in another order.
 
-    If `loose`, a rank leaves a loose collective as soon as it has what it needs.
+    If `loose`, a rank completes a loose collective as soon as it has the data it needs.
     """
 
     def __init__(self, world_size, steps, seed, *, loose=False):
@@ -57,7 +57,7 @@ class World:
         self.backlog = [[] for _ in range(world_size)]
 
     def run(self, after_each_report=lambda: None):
-        """Go on until nothing more can happen."""
+        """Run until no rank can continue."""
         while choices := list(self._choices()):
             action, rank = self.random.choice(choices)
             action(rank)

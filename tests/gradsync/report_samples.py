@@ -1,4 +1,4 @@
-"""Small reports to render: what differs from a plain one is said where it is used."""
+"""Small sample reports to render; tests override single fields."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SUM_NOT_MEAN = Diagnosis(
 
 
 def verdict(name: str = "average_gradients", status: Any = "passed", **more: Any) -> Verdict:
-    """A verdict of one point on the exercise `name` of phase 1, lost unless passed."""
+    """Return a verdict on the exercise `name` of phase 1, with one point if passed."""
     fields = {
         "id": f"phase1/trainer::test_{name}",
         "exercise": f"phase1/{name}",
@@ -51,13 +51,13 @@ def collective(op: str = "all_reduce", **more: Any) -> Collective:
 def call(
     rank: int, number: int, start: float, end: float | None, what: Collective | None = None
 ) -> list[Event]:
-    """The events of one collective on one rank; without an end it never came back."""
+    """Return the events of one collective on one rank; without an `end` it never completes."""
     entered = Event(rank, "enter", number, start, 1, collective=what or collective())
     return [entered] if end is None else [entered, Event(rank, "exit", number, end, 1)]
 
 
 def deadlock(missing: int = 1) -> tuple[Event, ...]:
-    """Four ranks, three rounds; the fourth one rank misses and the others wait in for ever."""
+    """Return the events of four ranks: in the fourth round, one rank is missing and others wait."""
     events = []
     for round_ in range(3):
         start = 0.040 + 0.002 * round_

@@ -1,4 +1,4 @@
-"""What tests need that run ranks in a sandbox."""
+"""A fixture for tests that run ranks in a sandbox."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradsync.ranks import sandbox
 
 @pytest.fixture(scope="session")
 def needs_sandbox() -> None:
-    """Skip the test where this machine can't make a sandbox: a user's may lack bubblewrap."""
+    """Skip the test if this machine has no sandbox: a user's may lack bubblewrap."""
     try:
         sandbox.check()
     except SandboxError as problem:

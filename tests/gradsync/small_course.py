@@ -1,7 +1,7 @@
-"""A course of one exercise and two tests, whose grades cost next to nothing, and submissions to it.
+"""A course with one exercise and two tests, which takes little time to grade, with submissions.
 
-One with `# slow` in its source is not done with before there is a file `hurry` in the course; files
-`at-work-10` and `at-work-100` say that a rank of either test has begun with it.
+A submission with `# slow` in its source waits until the course has a file `hurry`. The files
+`at-work-10` and `at-work-100` show that a rank of one of the tests has begun with it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ SLOW = f"{RIGHT}# slow\n"
 
 
 def write_course(root: Path, source: str = SUITE, exercises: str = EXERCISES) -> Course:
-    """Write a course of one suite."""
+    """Write a course with one suite."""
     (root / "phase1").mkdir(parents=True, exist_ok=True)
     (root / "phase1" / "exercises.toml").write_text(exercises)
     suite = root / "tests" / "hidden" / "phase1"

@@ -1,4 +1,4 @@
-"""A few dozen random digits in the files of MNIST, and a server that offers them."""
+"""A few dozen random digits in the files of MNIST, and a server for them."""
 
 import gzip
 import hashlib
@@ -21,7 +21,7 @@ def idx(array):
 
 
 def mnist_files(train=40, test=20):
-    """Return the four files' names and contents; labels run 0, 1, ... 9, 0, ..."""
+    """Return the names and contents of the four files; labels are 0, 1, ... 9, 0, ..."""
     rng = np.random.default_rng(0)
     files = {}
     for split, count in (("train", train), ("t10k", test)):
@@ -36,7 +36,7 @@ def zipped(files):
 
 
 def write(root, files):
-    """Write `files` as MNIST's into `root`, and return it."""
+    """Write `files` into `root` in the layout of MNIST, and return `root`."""
     (root / RAW).mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         (root / RAW / name).write_bytes(content)
@@ -44,7 +44,7 @@ def write(root, files):
 
 
 class Mirror(ThreadingHTTPServer):
-    """Serves `files`: whole, only half of each ("half"), or nothing at all ("silent")."""
+    """Serves `files`: complete, half of each ("half"), or nothing ("silent")."""
 
     def __init__(self, files, manner):
         super().__init__(("127.0.0.1", 0), _Answer)
@@ -55,7 +55,7 @@ class Mirror(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_port}/"
 
     def handle_error(self, request, client_address):
-        """Nothing: clients go away in the middle here."""
+        """Ignore errors: some tests break connections."""
 
 
 class _Answer(BaseHTTPRequestHandler):
@@ -72,12 +72,12 @@ class _Answer(BaseHTTPRequestHandler):
         self.wfile.write(content[: len(content) // 2] if self.server.manner == "half" else content)
 
     def log_message(self, *words):
-        """Nothing: the tests read stderr."""
+        """Log nothing: the tests read stderr."""
 
 
 @contextmanager
 def mirror(mnist_class, monkeypatch, manner="whole", files=None):
-    """Let torchvision's `mnist_class` download from a server in this process."""
+    """Make torchvision's `mnist_class` download from a server in this process."""
     packed = zipped(mnist_files())
     server = Mirror(packed if files is None else files, manner)
     sums = [(name, hashlib.md5(content).hexdigest()) for name, content in packed.items()]

@@ -1,4 +1,4 @@
-"""What ranks do, told to a standoff in plain words."""
+"""Feed events of ranks to a standoff with short, readable calls."""
 
 from collections import Counter
 
@@ -8,7 +8,7 @@ from gradsync.records import Collective, Event
 
 
 class Story:
-    """Tells a standoff what ranks do, in plain words."""
+    """Feeds events of ranks to a standoff."""
 
     def __init__(self, world_size):
         self.standoff = Standoff(world_size)

@@ -1,4 +1,4 @@
-"""The arrows of the house: who may import whom, and how large a room may be."""
+"""The allowed imports between modules, and the sizes of modules and functions."""
 
 import ast
 import subprocess
@@ -22,7 +22,7 @@ UNTRUSTED = {
         *("frames", "cells", "displays", "inbox"),
     )
 }
-# Lower rooms know nothing of higher ones.
+# A layer may import only from its own and earlier layers.
 LAYERS = [
     {"gradsync.records", "gradsync.errors", "gradsync.text", "gradsync.workplace"},
     {"gradsync.ranks", "gradsync.diagnose", "gradsync.reports"},
@@ -38,7 +38,7 @@ LAYERS = [
 
 
 def imports_of(module: str) -> set[str]:
-    """Return the modules of ours that a module imports, wherever in it."""
+    """Return our modules that a module imports, anywhere in its code."""
     found = set()
     for node in ast.walk(ast.parse(MODULES[module].read_text())):
         if isinstance(node, ast.Import):

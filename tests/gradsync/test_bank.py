@@ -1,4 +1,4 @@
-"""The truth of a grade: every known mistake is named, every correct answer gets full marks.
+"""Every known mistake gets its code, and every correct answer gets full marks.
 
 Each mistake is graded by the tests of its own exercise, a correct answer by those of the exercises
 that it writes anew: the rest is left to `make truth`. So is the training of whole answers of

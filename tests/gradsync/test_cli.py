@@ -1,4 +1,4 @@
-"""The commands as they are typed: what they print, write, and exit with."""
+"""The commands: their output, files and exit status."""
 
 import csv
 import json
@@ -27,7 +27,7 @@ def gradsync(*arguments, cwd=ROOT):
 
 @pytest.fixture(scope="module")
 def graded_class(tmp_path_factory, needs_sandbox):
-    """Grade a class of four: one right, one wrong, one without a file, one that is no archive."""
+    """Grade a class of four: one right, one wrong, one without a file, one broken archive."""
     folder = tmp_path_factory.mktemp("class")
     shutil.copytree(SOLUTIONS, folder / "ada")
     shutil.copytree(SOLUTIONS, folder / "bob")
@@ -150,7 +150,7 @@ def test_the_doctor_reports_what_does_not_work(tmp_path, monkeypatch):
         ("def broken(:\n", "error"),
         ("import nothing_like_that\n", "error"),
         ("1 / 0\n", "error"),
-        ("\0", "missing"),  # it is no Python, and refused
+        ("\0", "missing"),  # refused: not Python
     ],
 )
 def test_a_file_that_does_not_import_is_graded(tmp_path, source, status):

@@ -1,4 +1,4 @@
-"""`gradsync check` as a learner meets it: what it does meanwhile, and again at each save."""
+"""`gradsync check` as a learner uses it: its activity line, and checks after each save."""
 
 import contextlib
 import functools
@@ -29,7 +29,7 @@ def copy(tmp_path):
 
 @contextlib.contextmanager
 def start(folder, *arguments, **streams):
-    """Run a check that Ctrl-C ends, though it were ignored where the tests run; kill it at last."""
+    """Run a check that Ctrl-C ends, even if the tests ignore it; kill it at the end."""
     command = [sys.executable, "-m", "gradsync", "check", *arguments]
     heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen(command, cwd=folder, preexec_fn=heed, **streams) as process:  # noqa: PLW1509
@@ -40,7 +40,7 @@ def start(folder, *arguments, **streams):
 
 
 def read_until(descriptor, sign, *, already=""):
-    """Return what comes until `sign` has come."""
+    """Return the output up to `sign`."""
     text, until = already, time.monotonic() + PATIENCE
     while sign not in text:
         ready, _, _ = select.select([descriptor], [], [], max(until - time.monotonic(), 0))
@@ -62,7 +62,9 @@ def test_watching_checks_after_each_save_and_ends_with_ctrl_c(copy):
         assert f"changed: {TRAINER}" in seen
         assert "syntax error in line 1" in seen
 
-        (copy / "new.py").write_text(RIGHT_OF_NONE)  # as editors do that write beside and rename
+        (copy / "new.py").write_text(
+            RIGHT_OF_NONE
+        )  # as in editors that write another file and rename it
         os.replace(copy / "new.py", copy / TRAINER)  # noqa: PTH105
         assert "The visible tests pass" in read_until(out, "Watching for changes")
 

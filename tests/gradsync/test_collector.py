@@ -1,4 +1,4 @@
-"""Which tests of a suite are run, and what is taken down of them."""
+"""Which tests of a suite run, and which verdicts are recorded."""
 
 import pytest
 import torch._dynamo  # noqa: F401 - pytester forgets what a run imports, and this comes but once

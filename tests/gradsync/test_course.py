@@ -1,4 +1,4 @@
-"""The course checks itself: its templates, solutions, hints, points and guide fit together."""
+"""The course's templates, solutions, hints, points and guide are consistent."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Digits in memory: where they come from, what they are, and how fast they leave."""
+"""Digits in memory: their source, their values, and loading them."""
 
 import os
 import pickle
@@ -19,7 +19,7 @@ with_mnist = pytest.mark.skipif(not (MNIST / RAW).is_dir(), reason="MNIST is not
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """The user's cache, empty; no folder is named, and nothing has been said yet."""
+    """An empty user's cache; no folder is set, and nothing has been printed."""
     folder = tmp_path / "cache"
     monkeypatch.delenv("GRADSYNC_DATA", raising=False)
     monkeypatch.setenv("RANK", "0")
@@ -45,7 +45,7 @@ def pipeline():
     return transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.1307,), (0.3081,))])
 
 
-# Where they come from
+# Sources
 
 
 def test_the_given_folder_has_priority(cache, tmp_path, monkeypatch):
@@ -138,7 +138,7 @@ def test_other_damaged_files_name_the_place_for_a_complete_copy(tmp_path):
         digits(root)
 
 
-# What they are
+# Values
 
 
 def test_pixels_equal_those_of_totensor_and_normalize(tmp_path, small):

@@ -1,4 +1,4 @@
-"""The gate that a late rank passes last: whoever does not wait for it has gone on by then."""
+"""Gates, which a late rank passes last: a rank that does not wait for it has continued."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from gradsync.ranks import run_ranks
 
 
 def after_the_gate(act):
-    """Have rank 1 pass a gate and act, rank 0 pass last; return what rank 0 then finds done."""
+    """Let rank 1 pass a gate and act, and rank 0 pass last; return what rank 0 finds done."""
 
     def probe(rank):
         pass_gate("gate", rank, 2, last=0)

@@ -1,4 +1,4 @@
-"""A class graded into a folder: what was finished there is kept, whatever ended the grader."""
+"""Grading a class into a folder: finished grades are kept, however the grader ended."""
 
 import csv
 import json
@@ -19,19 +19,19 @@ HERE = Path(__file__).parent
 
 
 class Class:
-    """Three submissions and the folder of their grades; a grade takes no ranks and no time."""
+    """Three submissions and the folder of their grades; grading is faked and takes no time."""
 
     def __init__(self, root, monkeypatch):
         self.course = write_course(root / "course")
         self.folder = root / "class"
         self.out = root / "out"
-        self.failing = {}  # by name, what the grader raises
+        self.failing = {}  # name -> the error that the grader raises
         for name in ("ada", "bob", "cleo"):
             write_submission(self.folder / name)
         monkeypatch.setattr(gradebook, "grade", self._fake_grade)
 
     def grade(self, **options):
-        """Grade the class; return the names of those that were not taken over."""
+        """Grade the class; return the names of those that were graded now."""
         return [o.grade.submission for o in self.outcomes(**options) if o.report or o.problem]
 
     def outcomes(self, only="", **options):
@@ -124,7 +124,7 @@ def test_a_new_seed_grades_all_again_and_is_stored(klass):
 
 
 def test_fresh_grades_all_again_with_a_new_seed(klass):
-    klass.grade(seed=2**48)  # which is never drawn
+    klass.grade(seed=2**48)  # this seed is never drawn
 
     assert klass.grade(fresh=True) == ["ada", "bob", "cleo"]
     assert klass.seeds() != {2**48}
@@ -209,7 +209,7 @@ def test_a_line_stays_until_its_submission_is_graded_again(klass):
 
 @pytest.mark.parametrize("fresh", [False, True])
 def test_grading_one_submission_keeps_the_lines_and_the_seed_of_the_class(klass, fresh):
-    klass.failing = {"cleo": GraderError()}  # whose line stands in no report
+    klass.failing = {"cleo": GraderError()}  # it has a line but no report
     klass.grade()
     rows, seeds = klass.rows(), klass.seeds()
     klass.failing = {}

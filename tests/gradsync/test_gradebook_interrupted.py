@@ -1,4 +1,4 @@
-"""`gradsync grade` on a class, as it is typed: killed, interrupted, without ranks, refused."""
+"""`gradsync grade` on a class: killed, interrupted, without ranks, refused."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture
 def typed(tmp_path):
-    """Start `gradsync grade class --out OUT` on a class of three, of which bob is the slow one."""
+    """Start `gradsync grade class --out OUT` on a class of three, of which bob is slow."""
     course = write_course(tmp_path / "course")
     for name, source in {"ada": WRONG, "bob": SLOW, "cleo": RIGHT}.items():
         write_submission(tmp_path / "class" / name, source)
@@ -27,11 +27,11 @@ def typed(tmp_path):
     with tempfile.TemporaryDirectory() as temporary:
 
         def start(out, *options):
-            # Who started the tests in the background had their Ctrl-C ignored, and ours with it.
+            # Tests that run in the background ignore Ctrl-C, and so would this process.
             code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
             code += "from gradsync.cli import main; main()"
             arguments = ["grade", tmp_path / "class", "--out", tmp_path / out, *options]
-            arguments += ["--unsafe-no-sandbox"]  # bob waits for a file that is outside
+            arguments += ["--unsafe-no-sandbox"]  # bob waits for a file outside the sandbox
             process = subprocess.Popen(
                 [sys.executable, "-c", code, *map(str, arguments)],
                 cwd=course.root,
@@ -54,7 +54,7 @@ def typed(tmp_path):
 
 
 def at_work_on_bob(grader, out):
-    """Wait until ada is done with and ranks run bob's; return the ids of all of the grader's."""
+    """Wait until ada is graded and ranks run bob; return the ids of the grader's processes."""
     assert eventually((out / "ada" / "report.json").exists)
     for number in (10, 100)[: len(os.sched_getaffinity(0))]:
         assert eventually((out.parent / "course" / f"at-work-{number}").exists)

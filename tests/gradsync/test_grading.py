@@ -1,4 +1,4 @@
-"""How a suite is run on a submission."""
+"""Running a suite on a submission."""
 
 import gc
 
@@ -82,7 +82,7 @@ def test_garbage_of_many_suites_is_collected(tmp_path):
         objects.append(len(gc.get_objects()))
 
     settled, later = objects[SWEPT_AFTER : 2 * SWEPT_AFTER], objects[2 * SWEPT_AFTER :]
-    assert max(settled) > 1.05 * min(settled)  # or there would be nothing to sweep
+    assert max(settled) > 1.05 * min(settled)  # otherwise there is nothing to collect
     assert min(later) < 1.01 * min(settled)
 
 

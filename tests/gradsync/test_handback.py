@@ -1,4 +1,4 @@
-"""Grades as files, whole or not at all."""
+"""Writing grades to files, atomically."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Which exercises `make truth` leaves out: those whose tests run nothing that a mistake changes."""
+"""`make truth` skips exercises whose tests run no code that a mistake changes."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,4 +1,4 @@
-"""A learner's file before its tests: what can't be imported, and what is not written yet."""
+"""Loading a learner's file before its tests: failed imports and stubs."""
 
 import pytest
 from small_course import PLAIN_SUITE, write_course
@@ -45,7 +45,7 @@ def test_an_endless_import_times_out_once(course, monkeypatch):
 
     assert {verdict.status for verdict in seen} == {"timeout"}
     assert "the import does not end and is at template_trainer.py:" in seen[0].message
-    assert min(verdict.seconds for verdict in seen) < 1.0  # the last waits for nothing
+    assert min(verdict.seconds for verdict in seen) < 1.0  # the last one does not wait
 
 
 @pytest.mark.parametrize(

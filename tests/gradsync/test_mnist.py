@@ -1,4 +1,4 @@
-"""MNIST's files: whole or refused, downloaded whole or not at all, read without an operator."""
+"""Reading, checking and downloading MNIST's files."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ def mnist_class():
 
 
 def python(code, **environ):
-    """Run `code` in a fresh interpreter."""
+    """Run `code` in a new interpreter."""
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, **environ
     )
@@ -123,7 +123,7 @@ def test_ranks_that_start_at_once_download_once(tmp_path, mnist_class, monkeypat
     with mirror(mnist_class, monkeypatch) as server, ThreadPoolExecutor(4) as ranks:
         obstacles = list(ranks.map(download_mnist, [tmp_path] * 4))
 
-    # torchvision asks twice for each file: where it is, then for its bytes.
+    # torchvision sends two requests for each file: one for its address, one for its content.
     assert obstacles == [None] * 4
     assert server.asked.count(f"{TRAIN_IMAGES}.gz") == 2
 

@@ -1,4 +1,4 @@
-"""The small CNN: each sample by itself, and quick to learn."""
+"""The small CNN: samples are independent, and it learns fast."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ MNIST = Path(os.environ.get("GRADSYNC_DATA") or BESIDE_THE_CHECKOUT)
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """A rank has one; and of several, each waits for the slowest at every small operation."""
+    """Use one thread, as a rank does; with several, small operations wait for the slowest."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -74,7 +74,7 @@ def test_gradients_of_two_halves_average_to_the_whole_gradient(model):
 
 
 def accuracy_after(model, train, test, *, epochs, batch, lr):
-    """Train with plain SGD, and return the share of the test set that is read right."""
+    """Train with plain SGD, and return the accuracy on the test set."""
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     for _ in range(epochs):
         for chosen in torch.randperm(len(train)).split(batch):

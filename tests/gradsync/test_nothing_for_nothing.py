@@ -1,4 +1,4 @@
-"""Whoever does nothing earns nothing: no test is passed by leaving all as it is."""
+"""No test passes for an answer that does nothing."""
 
 import ast
 from pathlib import Path
@@ -12,7 +12,7 @@ from gradsync.submission import Submission
 
 COURSE = find_course(Path(__file__).parent)
 NAMES = "dataset num_replicas rank RANK WORLD_SIZE LOCAL_RANK MASTER_PORT SLURM_PROCID SLURM_NTASKS"
-EMPTIEST = {  # by what a function says that it returns; anything else: None
+EMPTIEST = {  # annotated return type -> an empty answer; otherwise None
     "int": "0",
     "float": "0.0",
     "range": "range(0)",
@@ -22,7 +22,7 @@ EMPTIEST = {  # by what a function says that it returns; anything else: None
     "list[dict[str, Any]]": "[]",
     "list[tuple[Tensor, ...]]": "[]",
 }
-CONSTANTS = {  # the same, whatever is asked
+CONSTANTS = {  # a constant answer
     "int": "1",
     "float": "1.0",
     "range": "range(1)",
@@ -62,7 +62,7 @@ THAT_REFUSE = [
     "phase2/ColumnParallelLinear",
 ]
 SAMPLER = "phase1/PaddedDistributedSampler"
-LOOKALIKES = [  # the exercise, the function, and its only line
+LOOKALIKES = [  # the exercise, the function and its only line
     (SAMPLER, "__iter__", "return iter([0] * 9)"),
     (SAMPLER, "__iter__", "return iter(range(9))"),
     (SAMPLER, "__iter__", "while True: yield 0"),
@@ -83,11 +83,11 @@ LOOKALIKES = [  # the exercise, the function, and its only line
         "'val_loss': 1.0, 'val_accuracy': 0.5} for k in range(epochs)]",
     ),
 ]
-SLOW = "handwritten_digits"  # loads much, only to see an untrained model guess
+SLOW = "handwritten_digits"  # imports much, only to evaluate an untrained model
 
 
 def with_bodies(body_of):
-    """Return the templates with what `body_of` makes of a function in the place of its TODO."""
+    """Return the templates with each TODO replaced by `body_of(function)`."""
 
     def filled(source):
         lines = source.splitlines()
@@ -102,7 +102,7 @@ def with_bodies(body_of):
 
 
 def earned(submission, phase, **options):
-    """Return the tests that a submission passes, and how many it was held against."""
+    """Return the tests that a submission passes, and the number of all tests."""
     report = grade(submission, COURSE, phases=[phase], seed=1, **options)
     return [v.id for v in report.verdicts if v.points or v.status == "passed"], len(report.verdicts)
 

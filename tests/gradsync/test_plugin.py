@@ -1,4 +1,4 @@
-"""What the pytest plugin does to a suite."""
+"""The pytest plugin in a suite."""
 
 pytest_plugins = "pytester"
 

@@ -1,4 +1,4 @@
-"""What ranks printed, in reports of a test that failed."""
+"""The output of ranks in the report of a failed test."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A loop without an end, and a sleep without one: told apart, the loop soon."""
+"""An endless loop and an endless sleep are distinguished; the loop is reported soon."""
 
 import time
 

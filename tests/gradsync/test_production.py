@@ -1,4 +1,4 @@
-"""What production does: each way trains on 2 ranks, and ends where the course's `train` does."""
+"""Each version of production.py trains on 2 ranks, with the results of the course's `train`."""
 
 import re
 import sys
@@ -18,14 +18,14 @@ SAMPLES, BATCH, EPOCHS, LR = 64, 32, 4, 0.1
 
 @pytest.fixture(autouse=True)
 def builtin_digits(monkeypatch, tmp_path):
-    """Those that scikit-learn brings, as on a machine without MNIST and without a network."""
+    """Use scikit-learn's digits, as on a machine without MNIST and a network."""
     monkeypatch.delenv("GRADSYNC_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # empty
 
 
 @pytest.fixture
 def production(tmp_path):
-    """Run production.py on 2 ranks; returns the losses of its epochs, and its weights."""
+    """Run production.py on 2 ranks; return the losses of its epochs and its weights."""
     script = (
         "import runpy, sys, gradsync.data as data\n"
         "data.download_mnist = lambda _: 'no network in a test'\n"
@@ -63,10 +63,10 @@ def test_each_production_version_learns_like_the_exercises(production, way):
 
     assert len(losses) == EPOCHS
     assert losses[-1] < losses[0] - 0.2
-    data = digits(download=False).train.first(SAMPLES)  # a step takes them all, in any order
+    data = digits(download=False).train.first(SAMPLES)  # one step uses all samples, in any order
     expected = run_ranks(_train, 2, solutions=str(SOLUTIONS), data=data)[0]
     assert {name: w.shape for name, w in weights.items()} == {
         name: w.shape for name, w in expected.items()
     }
-    if way != "zero":  # which takes Adam
+    if way != "zero":  # it uses Adam
         torch.testing.assert_close(weights, expected, rtol=1e-3, atol=1e-5)

@@ -1,4 +1,4 @@
-"""A user's program: its ranks end with it, and outlast neither Ctrl-C nor the warm process."""
+"""Ranks end with the program that started them, on Ctrl-C and with the warm process."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from processes import descendants_of, eventually, is_alive, linux_only
 
 @pytest.fixture
 def script(folder, tmp_path):
-    """Run a program of the user's in a process of its own; its lines are read as they come."""
+    """Run a user's program in a new process, whose output is read line by line."""
     processes = []
 
     def start(code):
@@ -60,7 +60,7 @@ def never_end(rank):
 
 
 def pids_in(folder):
-    """Wait for both ranks of `never_end` to be at work, and return their ids."""
+    """Wait until both ranks of `never_end` run, and return their process ids."""
     paths = [folder / "pid-0", folder / "pid-1"]
     assert eventually(lambda: all(path.exists() for path in paths), seconds=60)
     return [int(path.read_text()) for path in paths]

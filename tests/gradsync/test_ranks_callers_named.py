@@ -1,4 +1,4 @@
-"""Whose call a collective is: of which of the user's functions, or of the test itself."""
+"""The caller of a collective: the user's functions, or the test itself."""
 
 import textwrap
 
@@ -41,7 +41,7 @@ LINE = 1 + TRAINER.strip().splitlines().index("            dist.all_reduce(torch
 
 @pytest.fixture
 def run(tmp_path):
-    """Return what is seen of a function that is given a learner's file, as a test's probe is."""
+    """Return the observation of a function that gets a learner's file, like a test's probe."""
     path = tmp_path / "template_trainer.py"
     path.write_text(textwrap.dedent(TRAINER).strip())
 

@@ -1,4 +1,4 @@
-"""Ranks that may be lost: the others go on, and learn of it from gloo, as they would without us."""
+"""Ranks that may be lost: the others continue, and notice it only through gloo."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ def die():
 
 
 def sum_up():
-    """Take part in a collective; return what became of it."""
+    """Call a collective; return its result or its error."""
     try:
         dist.all_reduce(torch.ones(3))
     except RuntimeError as error:

@@ -91,7 +91,7 @@ def test_a_group_of_a_killed_grader_is_removed_by_the_next(group):
 
 
 class Tree:
-    """A tree of control groups of the newer kind, as far as it takes to find a place in it."""
+    """A fake tree of control groups (version 2), with the files that are read."""
 
     def __init__(self, root, monkeypatch):
         self.root = root

@@ -1,4 +1,4 @@
-"""Nothing stays behind, however a run ends: no process, file or descriptor."""
+"""A run leaves no process, file or descriptor, however it ends."""
 
 import multiprocessing
 import os
@@ -23,7 +23,7 @@ def warm_process():
 
 
 def daemonise():
-    """Leave a process behind that has cut all ties, and return its id."""
+    """Start a detached process, and return its id."""
     read, write = os.pipe()
     if os.fork() == 0:
         os.setsid()

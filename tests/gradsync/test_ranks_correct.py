@@ -1,4 +1,4 @@
-"""Correct programs of every shape pass, however their ranks are delayed: no deadlock is made up."""
+"""Correct programs pass, however their ranks are delayed: no false deadlocks."""
 
 import random
 import time
@@ -102,8 +102,8 @@ def test_functional_collectives_give_the_results_of_plain_ones():
             functional.reduce_scatter_tensor(own, "sum", 0, world),
             functional.all_to_all_single(own, [1, 1], [1, 1], world),
         ]
-        functional.all_reduce(own, "sum", world)  # and nobody waits
-        assert own.sum() == 6 + 40 * rank  # what is put in stays as it was
+        functional.all_reduce(own, "sum", world)  # and no rank waits
+        assert own.sum() == 6 + 40 * rank  # the input is not changed
         return [functional.wait_tensor(one).tolist() for one in made]
 
     for rank, (summed, told, gathered, share, swapped) in enumerate(run_ranks(use_all, 2)):

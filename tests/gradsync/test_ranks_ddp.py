@@ -1,4 +1,4 @@
-"""torch's DistributedDataParallel on watched ranks: the same numbers, and deadlocks explained."""
+"""torch's DistributedDataParallel on ranks: the same results, and deadlocks are explained."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Deadlocks of asynchronous work: of handles, futures, hooks and helper threads."""
+"""Deadlocks of asynchronous work: handles, futures, hooks and helper threads."""
 
 import threading
 import time

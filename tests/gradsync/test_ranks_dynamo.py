@@ -1,4 +1,4 @@
-"""torch's compiler: not imported while nobody asks for it, and whole for whoever does."""
+"""torch's compiler is imported only when it is used, and is then complete."""
 
 import importlib
 import inspect
@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs the fork launcher"),
     pytest.mark.usefixtures("afresh"),
 ]
-PART = "torch._dynamo.eval_frame"  # a module that it imports when it runs
+PART = "torch._dynamo.eval_frame"  # a module that it imports
 
 
 def train_a_step():
@@ -35,7 +35,7 @@ def has_run():
 def test_training_does_not_import_it():
     def function():
         train_a_step()
-        inspect.getmodule(train_a_step)  # which looks through all modules
+        inspect.getmodule(train_a_step)  # it looks through all modules
         torch.manual_seed(1)
         return has_run()
 
@@ -47,7 +47,7 @@ def test_it_compiles_what_it_is_given():
         train_a_step()
         double = torch.compile(lambda x: x * 2, backend="eager")
         doubled = double(torch.ones(3))
-        train_a_step()  # with what the compiler makes of the optimizer's methods now
+        train_a_step()  # uses the compiler's version of the optimizer's methods
         return [doubled, has_run(), torch._dynamo is sys.modules["torch._dynamo"]]
 
     doubled, ran, same = run_ranks(function, 1)[0]

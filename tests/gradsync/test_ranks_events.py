@@ -1,4 +1,4 @@
-"""Events: what a rank writes is read, and nothing else is."""
+"""Events: valid ones are read, and all others are refused."""
 
 import json
 
@@ -48,12 +48,12 @@ def through_json(rows, reader=None):
 
 
 def changed(row, names, **values):
-    """Return the row with other values in these places."""
+    """Return the row with these values replaced."""
     return [values.get(name, value) for name, value in zip(names, row, strict=True)]
 
 
 def entering(**values):
-    """Return the row of a barrier that is to be numbered, but with other values."""
+    """Return the row of a numbered barrier, with these values replaced."""
     return [*EVENT[:-1], changed(EVENT[-1], ("kept", *events.FIELDS), **values)]
 
 

@@ -1,4 +1,4 @@
-"""A rank that raises, leaves, dies or never ends is reported as itself, at once."""
+"""A rank that raises, exits, dies or never ends is reported at once."""
 
 import os
 import re

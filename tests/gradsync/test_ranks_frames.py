@@ -1,4 +1,4 @@
-"""Where a call stands and whose tensor it holds, as a rank sees it."""
+"""The place of a call and the name of its tensor, as a rank finds them."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""Ranks that lie, flood or sulk: the run ends, they are named, and nobody else suffers."""
+"""Hostile ranks: the run ends, they are named, and other ranks are not affected."""
 
 import json
 import os
@@ -19,7 +19,7 @@ A_GIGABYTE_TO_COME = PREFIX.pack(20, 2**30)
 
 
 def found(name):
-    """Return what has this name in a frame below, as learner code could find it."""
+    """Return a variable of a calling frame by its name, as a learner's code could."""
     frame = sys._getframe()
     while name not in frame.f_locals:
         frame = frame.f_back
@@ -27,17 +27,17 @@ def found(name):
 
 
 def channel():
-    """Return the rank's own line to the trusted side."""
+    """Return the rank's channel to the trusted side."""
     return found("channel")
 
 
 def answer(value, body=b""):
-    """Return an answer to this run's question."""
+    """Return a valid answer for this run."""
     return pack("answer", {"value": value, "nonce": found("place")["nonce"]}, body)
 
 
 def enter(call, op="barrier", peer=None):
-    """Return the event of a collective that is told in full, and not to be kept for later."""
+    """Return the event of a collective that is sent in full and gets no number."""
     collective = Collective(op, "x", (0, 1), peer=peer)
     *plain, [_, *fields] = Writer().row(Event(0, "enter", call, 1.0, 1, collective=collective))
     return [*plain, [False, *fields]]

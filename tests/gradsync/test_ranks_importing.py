@@ -1,4 +1,4 @@
-"""What is said of a file that can't be imported: pure functions."""
+"""Messages on files that can't be imported: pure functions."""
 
 import pytest
 
@@ -112,7 +112,7 @@ def test_a_learners_not_implemented_error_is_unfinished():
 
     assert told("NotImplementedError", "", row, by_user=True).status == "unfinished"
     assert told("NotImplementedError", "later", row, by_user=True).detail == "evaluate"
-    assert told("NotImplementedError", "sparse", row).status == "error"  # torch's
+    assert told("NotImplementedError", "sparse", row).status == "error"  # raised by torch
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Inputs by rank: a rank finds its own, and nothing of the others'."""
+"""Inputs by rank: a rank gets its own input, and none of the others."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Which calls of different ranks meet, what may start, and who is named where they don't fit."""
+"""Which calls of ranks belong together, which may start, and which ranks a mismatch names."""
 
 import pytest
 from standoff_story import Story

@@ -1,4 +1,4 @@
-"""Time limits that a busy machine does not use up."""
+"""Time limits that do not count time in which other programs use the cores."""
 
 import os
 import signal

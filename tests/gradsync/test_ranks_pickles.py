@@ -1,4 +1,4 @@
-"""What a rank unpickles: a function with its module's helpers, and tensors."""
+"""Pickling a function, its module's helpers, and tensors for a rank."""
 
 import functools
 import pickle
@@ -91,7 +91,7 @@ def test_tensors_without_ordinary_memory_are_pickled_by_torch():
 def test_helpers_of_the_functions_module_are_pickled(function):
     data = pack(function, {})
 
-    assert b"helped" in data  # the code itself, and no name of a module to import
+    assert b"helped" in data  # the code itself, not a module's name
     assert pickle.loads(data)[0]() == "helped"
 
 

@@ -1,4 +1,4 @@
-"""Which files are the user's own."""
+"""Which files belong to the user."""
 
 import json
 import sysconfig

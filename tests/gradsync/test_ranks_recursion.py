@@ -1,4 +1,4 @@
-"""Functions that call themselves without an end: told as that, however the rank ends by it."""
+"""Endless recursions are reported as such, however the rank ends."""
 
 import resource
 import sys

@@ -1,4 +1,4 @@
-"""What can't be run on ranks, or brought back from them, is refused with a reason."""
+"""Functions, inputs and values that can't be used on ranks are refused with a reason."""
 
 import re
 import threading

@@ -1,4 +1,4 @@
-"""Ranks that part ways after many steps: their calls start unasked then, and are told as well."""
+"""Ranks that differ after many steps, when their calls start without permission."""
 
 import contextlib
 
@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 
 def steps(count):
-    """Make all calls of a training step, so that none is new any more."""
+    """Make all calls of a training step `count` times, so that they are known."""
     for _ in range(count):
         dist.all_reduce(torch.ones(3))
         dist.all_reduce(torch.ones(200_000))

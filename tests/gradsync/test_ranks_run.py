@@ -1,4 +1,4 @@
-"""A function on N ranks: what goes in, what comes back, what is printed."""
+"""A function on N ranks: inputs, return values and output."""
 
 import functools
 import os

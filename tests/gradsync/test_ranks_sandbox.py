@@ -1,4 +1,4 @@
-"""Ranks in a sandbox: what they see, what they can use, and that they can't get further."""
+"""Ranks in a sandbox: what they can see and use, and what they can't."""
 
 import os
 import socket
@@ -47,7 +47,7 @@ def test_a_rank_sees_only_processes_of_its_run():
     def look():
         return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
 
-    assert len(apart(look)[0]) == 2  # the first of the sandbox, and the rank
+    assert len(apart(look)[0]) == 2  # the first process of the sandbox, and the rank
 
 
 def test_a_rank_sees_neither_home_nor_course_nor_secrets(monkeypatch):

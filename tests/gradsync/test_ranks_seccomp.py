@@ -1,4 +1,4 @@
-"""The filter of a sandbox's calls, run as the kernel would run it, and on a rank."""
+"""The seccomp filter of a sandbox, run as the kernel would, and on a rank."""
 
 import ctypes
 import errno
@@ -35,7 +35,7 @@ NAMELESS = mmap.MAP_ANONYMOUS
 
 
 def verdict(machine, number, *arguments, mark=None):
-    """Return what the filter says of a call."""
+    """Return the filter's decision on a call."""
     known = {NUMBER: number, ARCHITECTURE: MACHINES[machine][0] if mark is None else mark}
     known |= {ARGUMENTS + 8 * i: value for i, value in enumerate(arguments)}
     word, at = 0, 0
@@ -63,7 +63,7 @@ def test_unneeded_calls_are_refused(machine):
 
     assert ignored == IGNORED
     assert refused | ignored == MACHINES[machine][1].keys() - {"fcntl", "mmap", "setsockopt"}
-    # of these some are allowed, and a socket of no family is not
+    # some of their uses are allowed; a socket of family 0 is not
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -113,7 +113,7 @@ def test_sockets_of_unknown_families_are_refused(machine, family, answer):
         (socket.SOL_SOCKET, socket.SO_SNDBUF, REFUSE),
         (socket.SOL_SOCKET, socket.SO_RCVBUF, REFUSE),
         (socket.SOL_SOCKET, socket.SO_REUSEADDR, ALLOW),
-        (socket.IPPROTO_TCP, socket.SO_SNDBUF, ALLOW),  # a number that means another thing there
+        (socket.IPPROTO_TCP, socket.SO_SNDBUF, ALLOW),  # a number with another meaning there
     ],
 )
 def test_changing_a_sockets_buffers_is_refused(machine, level, option, answer):
@@ -122,7 +122,7 @@ def test_changing_a_sockets_buffers_is_refused(machine, level, option, answer):
 
 def test_calls_with_other_numbers_are_refused():
     assert verdict("x86_64", READ["x86_64"] | X32) == REFUSE
-    assert verdict("x86_64", READ["x86_64"], mark=0x40000003) == KILL  # those of i386
+    assert verdict("x86_64", READ["x86_64"], mark=0x40000003) == KILL  # numbers of i386
 
 
 def test_a_machine_with_unknown_calls_has_no_filter():

@@ -1,4 +1,4 @@
-"""Ranks that live from cell to cell: whatever a cell does, the next one finds them usable."""
+"""Ranks that persist from cell to cell: they are usable after any cell."""
 
 import contextlib
 import os
@@ -60,7 +60,7 @@ def run(session):
 
 
 def shown(outcome):
-    """Return what the last expression of each rank looks like; None where there was none."""
+    """Return the text of each rank's last expression, or None."""
     assert outcome.observation.failure is None, outcome.observation.failure
     return [value[0]["text/plain"] if value else None for value in outcome.observation.values]
 

@@ -1,4 +1,4 @@
-"""The user's line in what a rank writes of its threads."""
+"""Finding the user's line in the stacks that a rank writes."""
 
 from gradsync.ranks.stacks import endless_call, user_line
 

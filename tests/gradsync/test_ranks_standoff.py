@@ -1,4 +1,4 @@
-"""Who waits for whom: events in, proofs out, no process far and wide."""
+"""Proofs of deadlocks from events, without processes."""
 
 import pytest
 from standoff_story import Story

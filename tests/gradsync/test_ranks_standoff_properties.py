@@ -1,4 +1,4 @@
-"""What a standoff says of any program, and of any lie."""
+"""Properties of a standoff for random programs and false events."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Where ranks find each other: a file that is looked at eagerly."""
+"""The store through which ranks find each other."""
 
 import threading
 import time

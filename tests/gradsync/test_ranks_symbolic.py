@@ -1,4 +1,4 @@
-"""torch's symbolic shapes: not imported for plain ones, and whole for whoever wants them."""
+"""torch's symbolic shapes are imported only when needed, and are then complete."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What a rank changes while it is on its way to the others, and what it changes in time."""
+"""Tensors that a rank changes while a collective is in progress, or before or after it."""
 
 import time
 
@@ -61,8 +61,8 @@ def change_what_is_gathered():
     work.wait()
 
 
-# What follows comes by a copy, which raises a tensor's version as a change of the rank's does, on a
-# thread of gloo's: long before anybody waits for it.
+# The result is copied into the tensor, which raises its version as a change by the rank does, on a
+# thread of gloo, long before the rank waits for it.
 
 
 def wait_late_for_several_at_once():
@@ -84,7 +84,7 @@ def wait_late_for_what_comes_into_the_place_of_its_own():
     work.wait()
 
 
-# gloo turns a sum into a mean in place, on a thread of its own.
+# gloo turns a sum into a mean in place, on its own thread.
 
 
 def wait_late_for_a_mean():

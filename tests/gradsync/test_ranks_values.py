@@ -1,4 +1,4 @@
-"""Values as they come back from a rank: what is written is read, and a lie is refused."""
+"""Values from a rank: encoded ones are decoded, and invalid ones are refused."""
 
 import json
 import math

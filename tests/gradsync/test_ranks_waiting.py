@@ -1,4 +1,4 @@
-"""All ways in which a program can learn that a collective is complete, and what is none."""
+"""All ways in which a program can learn that a collective is complete, and other calls."""
 
 import asyncio
 import queue
@@ -18,8 +18,8 @@ from torch.distributed.distributed_c10d import _coalescing_manager
 from gradsync import RankFailure, run_ranks
 from gradsync.diagnose.waiting import nobody_waited
 
-LATE = 0.1  # seconds that rank 1 comes after rank 0, which so can't be lucky
-KEPT = []  # what a program has and does not use
+LATE = 0.1  # seconds by which rank 1 is late, so that rank 0 can't succeed by chance
+KEPT = []  # handles that the program keeps but does not use
 
 
 def start():
@@ -241,12 +241,12 @@ def looks_once():
     start().is_completed()
 
 
-def asks_whether_it_failed():  # which it has not, also while it is under way
+def asks_whether_it_failed():  # there is none, even while it is in progress
     while not start().is_success():
         pass
 
 
-def synchronizes():  # which is for streams of a GPU
+def synchronizes():  # it is for GPU streams
     start().synchronize()
 
 
@@ -278,7 +278,7 @@ def starts_a_thread():
     threading.Thread(target=start().wait, daemon=True).start()
 
 
-def meets_in_a_barrier():  # that one is over says nothing of what another thread of gloo's does
+def meets_in_a_barrier():  # the end of one says nothing about other threads of gloo
     start()
     dist.barrier()
 
@@ -320,7 +320,7 @@ DOES_NOT_WAIT = [
 
 def quietly(function):
     def run():
-        warnings.simplefilter("ignore", FutureWarning)  # of names that torch will have no more
+        warnings.simplefilter("ignore", FutureWarning)  # on deprecated names in torch
         function()
 
     return run
@@ -367,7 +367,7 @@ def test_a_rank_that_gave_up_a_wait_may_enter_another_collective():
             time.sleep(5 * LATE)
             dist.send(torch.ones(1), 1, tag=1)
         else:
-            time.sleep(LATE)  # by then the other has given up
+            time.sleep(LATE)  # by then the other rank has given up
             dist.recv(torch.zeros(1), 0, tag=1)
         return rank
 

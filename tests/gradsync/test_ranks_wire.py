@@ -1,4 +1,4 @@
-"""Frames: whole in whatever pieces they come, and nothing but `WireError` for what is none."""
+"""Frames: read from pieces of any size; invalid data raises only `WireError`."""
 
 import json
 import socket

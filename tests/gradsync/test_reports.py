@@ -1,4 +1,4 @@
-"""What all reports share: a report put in order, and text that can be shown."""
+"""Functions that all reports share: arranging a report, and making text safe to show."""
 
 from __future__ import annotations
 

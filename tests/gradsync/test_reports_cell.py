@@ -16,7 +16,7 @@ VOID = {"img", "br"}
 
 
 class Fragment(HTMLParser):
-    """The tags, classes and words of a fragment; complains about what is not closed."""
+    """The tags, classes and words of a fragment; fails if a tag is not closed."""
 
     def __init__(self, of: Report) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
 class Page(HTMLParser):
-    """The tags, attributes and words of a page; complains about what is not closed."""
+    """The tags, attributes and words of a page; fails if a tag is not closed."""
 
     def __init__(self, of: Report) -> None:
         super().__init__()

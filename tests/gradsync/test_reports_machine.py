@@ -1,4 +1,4 @@
-"""The report that programs read: JSON, and a grade read back from it."""
+"""The report as JSON, and a grade read back from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ORIGIN = Origin("files", "course", sandboxed=True)
 
 
 def loaded(of: Report) -> dict:
-    """The report after a strict reader: no NaN, and as bytes of UTF-8."""
+    """Return the report read by a strict parser: without NaN, as UTF-8."""
 
     def refuse(constant):
         raise ValueError(constant)

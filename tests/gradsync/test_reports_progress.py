@@ -1,4 +1,4 @@
-"""How far a learner is, in the terminal."""
+"""A learner's progress in the terminal."""
 
 from report_samples import SUM_NOT_MEAN, report, verdict
 

@@ -1,4 +1,4 @@
-"""The picture of a run's collectives."""
+"""The drawing of a run's collectives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BOTH = {"members": (0, 1)}
 
 
 class Picture:
-    """The parts of a rendered timeline that a test asks for."""
+    """A rendered timeline, with access to its parts."""
 
     def __init__(self, events, world_size: int) -> None:
         self.source = timeline.render(events, world_size)
@@ -38,13 +38,13 @@ class Picture:
         return [part.text for part in self.root.iter(NAMESPACE + "title")]
 
     def bars(self) -> list[tuple[float, float, float]]:
-        """Top, left and right of each bar."""
+        """Return top, left and right of each bar."""
         shapes = [part.attrib for part in self.of("rect", "bar") if float(part.get("height")) > 10]
         return [(float(s["y"]), float(s["x"]), float(s["x"]) + float(s["width"])) for s in shapes]
 
 
 def rounds(count: int, length: float = 0.001, pause: float = 0.0005) -> list[Event]:
-    """Two ranks that meet `count` times."""
+    """Return the events of two ranks with `count` collectives."""
     step = length + pause
     return [
         event
@@ -122,7 +122,7 @@ def test_an_incomplete_collective_is_hatched_to_the_edge():
     seen = Picture(deadlock(missing=1), 4)
     rights = sorted(right for _, _, right in seen.bars())
 
-    assert len(seen.of("path", "hatch")) == 3 + 1  # the ranks that wait, and the legend
+    assert len(seen.of("path", "hatch")) == 3 + 1  # the waiting ranks, and the legend
     assert rights[-3:] == [rights[-1]] * 3
     assert "still waiting" in seen.words()
 

@@ -1,4 +1,4 @@
-"""A run to look at: what was computed, what was waited for, as a picture and for Perfetto."""
+"""Compute and waits of a run, as a drawing and as a trace for Perfetto."""
 
 import json
 from xml.etree import ElementTree
@@ -17,7 +17,7 @@ def event(kind, call, seconds, thread=MAIN, rank=0):
 
 
 def overlapping(rank):
-    """Two all-reduces start at 1 and 2 s while the rank computes, which waits from 3 to 5 s."""
+    """Two all-reduces start at 1 and 2 s while the rank computes; it waits from 3 to 5 s."""
     return [
         event("enter", 0, 1.0, rank=rank),
         event("enter", 1, 2.0, HOOK, rank),

@@ -1,4 +1,4 @@
-"""What fails because of an earlier exercise says so, and nothing is lost."""
+"""Failures that an earlier exercise may have caused name it, and keep their message."""
 
 from dataclasses import replace
 

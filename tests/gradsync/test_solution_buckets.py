@@ -1,7 +1,8 @@
-"""The reference averager, whose buckets hold the gradients of the step before, held to plain sums.
+"""The reference averager, compared with plain sums over random steps.
 
-Ranks go through the same random steps: backward with or without the second layer on some rank,
-under `no_sync()` or not, several before `finish()`, and gradients removed, zeroed or kept.
+Its buckets still contain the gradients of the step before. All ranks run the same random steps:
+backward with or without the second layer on some rank, under `no_sync()` or not, several times
+before `finish()`, with gradients removed, zeroed or kept.
 """
 
 import copy
@@ -22,7 +23,7 @@ CLEARED = {"removed": {"set_to_none": True}, "zeroed": {"set_to_none": False}, "
 
 
 def steps_of(seed):
-    """Return steps: how gradients are cleared before, and passes, each with what it leaves out."""
+    """Return random steps: how gradients are cleared, and passes with the layers they omit."""
     draw = random.Random(seed)
     return [
         (
@@ -37,7 +38,7 @@ def steps_of(seed):
 
 
 def go_along(rank, seed, cap):
-    """Return the largest difference from averaging by hand, over all steps and parameters."""
+    """Return the largest difference from plain averaging, over all steps and parameters."""
     sys.path.insert(0, str(PHASE))
     from template_trainer import BucketedGradientAverager
 
@@ -71,4 +72,4 @@ def go_along(rank, seed, cap):
 def test_gradients_are_the_mean_after_any_earlier_passes(seed, cap):
     seen = run_ranks(go_along, 2, seed=seed, cap=cap)
 
-    assert max(seen) < 1e-9  # in doubles, of gradients below 1,000 in sums of a few dozen
+    assert max(seen) < 1e-9  # for float64, gradients below 1,000 and sums of a few dozen

@@ -1,4 +1,4 @@
-"""The reference trainer's answer to who is lost: the same on every rank that lives."""
+"""The reference trainer names a lost rank, the same one on every surviving rank."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ PHASE = Path(__file__).parents[2] / "solutions" / "phase2"
 
 
 def name_the_lost(grace=1.5):
-    """Meet the other ranks; return the error that says who did not come."""
+    """Call a collective; return the error that names the missing rank."""
     sys.path.insert(0, str(PHASE))
     import template_trainer
 
@@ -45,7 +45,7 @@ def test_every_survivor_names_the_rank_that_was_killed_and_no_other(world_size, 
 
 @pytest.mark.parametrize("patient", [None, 3])
 def test_every_other_rank_names_the_late_one(tmp_path, patient):
-    """A patient rank hears of it from those that hang up, before its own limit has come."""
+    """A rank with a long timeout notices the loss when others close their connections."""
 
     def function(rank):
         limit = timedelta(seconds=60.0 if rank == patient else 0.5)

@@ -1,4 +1,4 @@
-"""The reference trainer, killed in earnest at any step, goes on with more ranks or fewer."""
+"""The reference trainer, killed at any step, continues with more or fewer ranks."""
 
 import os
 import random
@@ -16,13 +16,13 @@ from gradsync.probes import Info
 
 PHASE = Path(__file__).parents[2] / "solutions" / "phase2"
 RANKS, SAMPLES, EPOCHS = 3, 90, 3
-STEPS = SAMPLES // RANKS  # of an epoch, in batches of one sample a rank
-FIRST_FILE = 20  # steps until there is one
+STEPS = SAMPLES // RANKS  # in an epoch, in batches of one sample per rank
+FIRST_FILE = 20  # steps until the first file is written
 SEED = 11
 
 
 class Net(nn.Module):
-    """Notes each sample that it is trained on, in a file that outlives it; may die at a step."""
+    """Writes each sample that it is trained on to a file; may kill its process at a step."""
 
     def __init__(self, notes, dies_at):
         super().__init__()
@@ -59,7 +59,7 @@ def taken(notes):
 
 
 def kill_while_training(notes, file, at, lost):
-    """Train until a rank is killed before its step `at`; return what each rank had taken."""
+    """Train until a rank is killed before its step `at`; return the samples of each rank."""
 
     def function(rank, world_size):
         dies_at = at if rank == lost else None
@@ -76,7 +76,7 @@ def kill_while_training(notes, file, at, lost):
 
 
 def moments():
-    """Return random steps after the first file, each with a rank to be killed there."""
+    """Return random steps after the first file, each with a rank to kill."""
     draw = random.Random(SEED)
     return [(draw.randrange(FIRST_FILE, EPOCHS * STEPS), draw.randrange(RANKS)) for _ in range(4)]
 

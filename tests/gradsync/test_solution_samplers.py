@@ -1,4 +1,4 @@
-"""The reference samplers of both phases, promise by promise, whatever M, N, seed and epoch are."""
+"""The reference samplers of both phases keep each promise for any M, N, seed and epoch."""
 
 import importlib.util
 import math
@@ -41,7 +41,7 @@ def shares_of(sampler_class, m, n, *order, **options):
 
 
 def dealt(shares):
-    """Return the order that strided shares were dealt from, padding and all."""
+    """Return the order from which strided shares were taken, including padding."""
     return [index for row in zip(*shares, strict=True) for index in row]
 
 
@@ -54,7 +54,7 @@ def as_dealt(sampler_class, shares):
 
 
 def torchs(m, n, drop_last=False):
-    """Return torch's own shares, not shuffled: strided and padded as phase 2 promises it."""
+    """Return torch's shares without shuffling: strided and padded as in phase 2."""
     return [
         list(DistributedSampler(range(m), n, r, shuffle=False, drop_last=drop_last))
         for r in range(n)
@@ -138,7 +138,7 @@ def test_phase_2_resumed_has_the_shares_of_torch_for_the_rest(m, n, order, drop_
 
 @given(n=N, over=st.integers(0, 63))
 def test_phase_2_has_no_samples_after_the_padding(n, over):
-    """A trainer that counts the padding, too, has seen up to N-1 positions more than there are."""
+    """A trainer that also counts the padding has seen up to N-1 positions too many."""
     made = samplers(Resumable, 10, n)
     for sampler in made:
         sampler.resume(0, 10 + over % n)

@@ -1,4 +1,4 @@
-"""The course's files run by themselves, as a learner runs them, and end as they should."""
+"""The course's files run as scripts, as a learner runs them."""
 
 import re
 import shutil
@@ -10,8 +10,8 @@ from launching import TORCHRUN, output_of
 from gradsync.course import find_course
 
 SOLUTIONS = find_course().root / "solutions"
-# Each process writes a file of its own: what two write to one pipe may lie in one line. The weights
-# that training begins with are the same each time, and so is where a constant learning rate ends.
+# Each process writes its own file, since two that write to one pipe may mix their lines. Training
+# starts with the same weights each time, so its result with a constant learning rate is the same.
 SAYS_WHO_IS_LEFT = """
 import atexit, os, pathlib, runpy, sys, torch
 
@@ -27,7 +27,7 @@ runpy.run_path(sys.argv.pop(1), run_name="__main__")
 
 @pytest.fixture
 def phase(request, tmp_path):
-    """A copy of a phase's solutions, and beside them what runs one of them by run.py."""
+    """A copy of a phase's solutions, with run.py, which runs one of them."""
     folder = tmp_path / request.param
     shutil.copytree(SOLUTIONS / request.param, folder)
     (folder / "run.py").write_text(SAYS_WHO_IS_LEFT)
@@ -35,7 +35,7 @@ def phase(request, tmp_path):
 
 
 def _threads_of_gloo(folder):
-    """Those left at the end of each process that run.py ran in: one may abort the process."""
+    """Return gloo's threads at the end of each process of run.py: one may abort the process."""
     all_left = [path.read_text().split() for path in folder.glob("threads-at-the-end.*")]
     return [[name for name in left if "gloo" in name] for left in all_left]
 

@@ -1,4 +1,4 @@
-"""The reference trainer on a model that it has trained before: no trace of the former averager."""
+"""The reference trainer on a model that it has already trained: no hooks are left."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ PHASE = Path(__file__).parents[2] / "solutions" / "phase2"
 
 
 class Branches(nn.Module):
-    """Two layers, of which a pass may leave out the second."""
+    """Two layers, of which a pass may omit the second."""
 
     def __init__(self, both):
         super().__init__()
@@ -26,7 +26,7 @@ class Branches(nn.Module):
 
 
 def train(rank, world_size, times, alike=True):
-    """Train one model so many times; return how many hooks its parameters have then."""
+    """Train one model so many times; return the number of hooks on its parameters."""
     sys.path.insert(0, str(PHASE))
     import template_trainer
 

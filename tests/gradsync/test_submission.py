@@ -1,4 +1,4 @@
-"""What counts of a folder or archive, and what is said of the rest."""
+"""Which files of a folder or archive count, and the notes on the others."""
 
 import io
 import tarfile

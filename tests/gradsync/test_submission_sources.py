@@ -1,4 +1,4 @@
-"""What is said of bytes that are no Python source, and of whatever stands in a file's place."""
+"""Messages on files that are not Python source, and on entries that are not files."""
 
 import pytest
 from small_course import PLAIN_SUITE, RIGHT, write_course

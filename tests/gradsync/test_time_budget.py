@@ -1,4 +1,4 @@
-"""Time limits run into again and again: later tests have less time, and then none."""
+"""Repeated timeouts: later tests have less time, and then none."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""From how a test ended to its verdict."""
+"""Verdicts from the outcomes of tests."""
 
 from gradsync.judge import Mistake
 from gradsync.records import Collective, Diagnosis, Event, Observation

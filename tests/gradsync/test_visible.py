@@ -1,4 +1,4 @@
-"""The visible tests: they see common mistakes by name, and nothing wrong in a correct answer."""
+"""The visible tests name common mistakes, and pass for correct answers."""
 
 import pytest
 from known_answers import COURSE, RIGHT, WRONG, written_anew

@@ -1,4 +1,4 @@
-"""The tests of a suite, several at a time: the same verdicts, and nothing left of it."""
+"""Several tests of a suite at a time: the same verdicts, and no processes are left."""
 
 import os
 import threading
@@ -80,7 +80,7 @@ def test_the_first_fails(number):
 
 @pytest.fixture
 def graded(tmp_path):
-    """Grade a file by a suite of six tests, and more."""
+    """Grade a file with a suite of six tests, and more."""
 
     def graded(source, more="", **options):
         course = write_course(tmp_path, SUITE + more)

@@ -1,4 +1,4 @@
-"""Temporary folders, and what is left of them."""
+"""Temporary folders, and how abandoned ones are removed."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ def temporary(monkeypatch, tmp_path):
 
 @pytest.fixture
 def abandoned(temporary):
-    """Leave behind what a grader does that is killed; return the folder."""
+    """Leave a folder like that of a killed grader; return it."""
     leave_a_folder(temporary)
     [folder] = temporary.iterdir()
     return folder
