@@ -62,9 +62,8 @@ def test_watching_checks_after_each_save_and_ends_with_ctrl_c(copy):
         assert f"changed: {TRAINER}" in seen
         assert "syntax error in line 1" in seen
 
-        (copy / "new.py").write_text(
-            RIGHT_OF_NONE
-        )  # as in editors that write another file and rename it
+        # As in editors that write another file and rename it.
+        (copy / "new.py").write_text(RIGHT_OF_NONE)
         os.replace(copy / "new.py", copy / TRAINER)  # noqa: PTH105
         assert "The visible tests pass" in read_until(out, "Watching for changes")
 
