@@ -4,7 +4,7 @@ PYTHON ?= python3
 PIP_OPTIONS ?=
 EXAMPLES ?= 2500
 BIN := .venv/bin
-AT_ONCE := -n 4 --dist loadgroup  # while the ranks of one test wait, those of another run
+AT_ONCE := -n 4  # while the ranks of one test wait, those of another run
 ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)  # Jupyter requires it for root
 
 # Use a copy of MNIST beside the checkout if there is one; if not, see gradsync/data.py.

@@ -22,6 +22,14 @@ hypothesis.settings.register_profile("gradsync", deadline=None, derandomize=True
 hypothesis.settings.load_profile("gradsync")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Distribute tests to processes, if `-n` asks for some."""
+    from scheduling import Scheduling
+
+    return Scheduling(config, log)
+
+
 @pytest.fixture
 def failure_of() -> Callable[..., Failure]:
     """Run a function that must fail on its ranks, before its time limit; return the failure."""

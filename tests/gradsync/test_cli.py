@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("cli")  # they share what took long to make
-
 ROOT = Path(__file__).parents[2]
 SOLUTIONS = ROOT / "solutions"
 TRAINER = "phase1/template_trainer.py"

@@ -29,8 +29,6 @@ from gradsync.notebook.definitions.file import NotebookError
 from gradsync.notebook.namespace import namespace_of
 from gradsync.notebook.undisturbed import undisturbed
 
-pytestmark = pytest.mark.xdist_group("answer")  # they share what took long to make
-
 RIGHT = "def double(number):\n    return 2 * number"
 
 

@@ -9,8 +9,6 @@ import pytest
 from class_folder import ClassFolder
 from learners import COURSE, FORGED, SCRIPT, Learner, cell_named, read
 
-pytestmark = pytest.mark.xdist_group("nbgrader")  # they share what took long to make
-
 FIVE = ["ada", "bob", "cleo", "dan", "eve"]
 TRAINER = "phase1/template_trainer.py"
 

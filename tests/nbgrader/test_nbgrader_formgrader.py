@@ -3,8 +3,6 @@
 import pytest
 from lab import SECONDS, TOKEN, browser, server
 
-pytestmark = pytest.mark.xdist_group("nbgrader")  # they share what took long to make
-
 COLUMNS = {"name": 1, "score": 2, "needs a person": 6}
 
 

@@ -17,8 +17,6 @@ from gradsync.nbgrader.marks import read as read_marks
 from gradsync.nbgrader.seats import side_by_side
 from gradsync.records import Origin
 
-pytestmark = pytest.mark.xdist_group("nbgrader")  # they share what took long to make
-
 
 @pytest.fixture
 def course_copy(released, tmp_path):

@@ -18,8 +18,6 @@ from gradsync.notebook.definitions.file import Cell, module_of
 from gradsync.notebook.definitions.locations import relocate
 from gradsync.templates import templates
 
-pytestmark = pytest.mark.xdist_group("nbgrader")  # they share what took long to make
-
 TEMPLATES = dict(templates(COURSE))
 
 

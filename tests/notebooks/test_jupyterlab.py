@@ -5,8 +5,6 @@ import time
 import pytest
 from lab import Lab, browser, server, write_notebook
 
-pytestmark = pytest.mark.xdist_group("lab")  # they share what took long to make
-
 CELLS = [
     "%load_ext gradsync",
     "%%ranks 4\nimport time, torch, torch.distributed as dist\nx = torch.ones(2)\n"

@@ -9,8 +9,6 @@ import pytest
 from kernels import kernel
 from processes import eventually, linux_only
 
-pytestmark = pytest.mark.xdist_group("cells")  # they share what took long to make
-
 
 @pytest.fixture(scope="module")
 def shared():

@@ -73,7 +73,6 @@ def test_no_output_names_a_folder_of_the_authors_machine(source):
     assert "/tmp/" not in text
 
 
-@pytest.mark.xdist_group("self-study")  # one at a time
 @pytest.mark.parametrize("name", drawn({name: ["a notebook"] for name in NAMES}))
 def test_it_runs_from_top_to_bottom_in_a_minute(name):
     assert run(read(HERE / f"{name}.py")) < SECONDS
