@@ -218,6 +218,7 @@ def test_check_of_one_exercise_shows_all_details(tmp_path):
     assert "broadcast_model" not in done.stdout
 
 
+@pytest.mark.slow
 def test_the_demo_grades_a_right_an_untouched_and_a_wrong_submission(tmp_path):
     done = gradsync("demo", "--out", tmp_path)
 

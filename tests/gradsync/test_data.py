@@ -188,7 +188,7 @@ def test_asking_for_too_many_samples_returns_all(small):
 
 
 def test_asking_for_no_samples_is_refused(small):
-    with pytest.raises(ValueError, match="count is 0"):
+    with pytest.raises(ValueError, match="count must be at least 1"):
         small.test.first(0)
 
 

@@ -35,10 +35,11 @@ def rightly(model, loss_fn):
     return RESULT
 
 
-def restoring_the_top_mode_for_all(model, loss_fn):
+def restoring_the_top_mode_alone(model, loss_fn):
     was = model.training
+    model.eval()
     rightly(model, loss_fn)
-    model.train(was)
+    model.eval().training = was
     return RESULT
 
 
@@ -128,7 +129,7 @@ def test_changes_during_an_evaluation_are_reported(evaluate, code):
     [
         (with_gradients, (0,)),
         (in_training_mode, (0, 1)),
-        (restoring_the_top_mode_for_all, (0,)),
+        (restoring_the_top_mode_alone, (0,)),
         (tracking_no_more, (0, 1)),
         (changing_the_loss, (0, 1)),
         (not_at_all, ()),
@@ -139,10 +140,10 @@ def test_the_ranks_whose_mode_was_lost_are_named(evaluate, ranks):
 
 
 def test_a_module_whose_mode_is_not_restored_is_named():
-    diagnosis = mode_not_restored(seen_of(restoring_the_top_mode_for_all), GUIDE)
+    diagnosis = mode_not_restored(seen_of(restoring_the_top_mode_alone), GUIDE)
 
     assert diagnosis.code == "mode-not-restored"
-    assert "the module frozen" in diagnosis.explanation
+    assert "the module layer" in diagnosis.explanation
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The pytest plugin in a suite."""
 
+import pytest
+
 pytest_plugins = "pytester"
 
 
@@ -42,6 +44,7 @@ def test_the_ranks_values_are_freed_after_a_test(pytester):
     pytester.runpytest_subprocess().assert_outcomes(passed=2)
 
 
+@pytest.mark.slow
 def test_random_numbers_on_ranks_depend_on_the_seed(pytester):
     pytester.makepyfile(
         """

@@ -57,6 +57,7 @@ def _train(rank, world_size, solutions, data):
     return model.state_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["ddp", "zero", "fsdp", "pipeline"])
 def test_each_production_version_learns_like_the_exercises(production, way):
     losses, weights = production("--with", way)

@@ -126,7 +126,7 @@ def test_sys_exit_is_a_crash_whatever_the_code(failure_of, code):
 
     assert (failure.status, failure.diagnosis.code) == ("crashed", "rank-crashed")
     assert (
-        f"Rank 1 raised SystemExit({code}) at test_ranks_failures.py:"
+        f"Rank 1 ended itself with SystemExit({code}) at test_ranks_failures.py:"
         in failure.diagnosis.explanation
     )
 
@@ -328,6 +328,6 @@ def test_a_loop_that_starts_collectives_without_end_is_told_with_its_line(
 
     assert (failure.status, failure.diagnosis.code) == ("timeout", "too-slow")
     assert failure.diagnosis.where == here(loop)
-    assert "has started 101 collectives and none of them is complete" in (
+    assert "has started 101 collectives, and none of them is complete" in (
         failure.diagnosis.explanation
     )

@@ -107,8 +107,6 @@ def sends_bytes_without_end():
         answers(1, b"what for?"),
         says(pack("answer", {"value": 1})),
         says(pack("answer", {"value": 1, "nonce": "0" * 32})),
-        floods_with_entering,
-        floods_with_messages,
         sends_a_gigabyte,
         sends_bytes_without_end,
     ],
@@ -124,8 +122,6 @@ def sends_bytes_without_end():
         "left over",
         "no nonce",
         "another run's nonce",
-        "flood",
-        "messages",
         "gigabyte",
         "endless",
     ],
@@ -134,6 +130,14 @@ def test_data_that_no_unmodified_rank_sends_is_tampering(failure_of, attack):
     failure = failure_of(hostile(attack))
 
     assert (failure.status, failure.diagnosis.code) == ("crashed", "tampering")
+    assert failure.diagnosis.ranks == (1,)
+
+
+@pytest.mark.parametrize("attack", [floods_with_entering, floods_with_messages])
+def test_calls_without_end_are_ended_like_those_of_an_endless_loop(failure_of, attack):
+    failure = failure_of(hostile(attack))
+
+    assert (failure.status, failure.diagnosis.code) == ("timeout", "too-slow")
     assert failure.diagnosis.ranks == (1,)
 
 

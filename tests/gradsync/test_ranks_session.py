@@ -448,7 +448,7 @@ def test_a_handle_that_can_never_complete_is_told_in_the_next_cell(run):
 
     diagnosis = outcome.observation.failure.diagnosis
     assert diagnosis.code == "deadlock-rank-missing"
-    assert "rank 2 never entered the all_reduce of an earlier cell (2 floats)" in (
+    assert "so it never calls the all_reduce of an earlier cell (2 x float32)" in (
         diagnosis.explanation
     )
 

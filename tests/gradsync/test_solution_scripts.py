@@ -53,6 +53,7 @@ def test_the_data_loader_file_shows_its_shares(phase):
     assert [line.endswith("yes") for line in shown[4:]] == [True, True, True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["phase1", "phase2"], indirect=True)
 def test_torchrun_trains_the_small_cnn(phase):
     shown = output_of([*TORCHRUN, "run.py", "template_trainer.py"], phase)

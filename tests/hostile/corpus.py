@@ -16,6 +16,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+IMPORTS = "import re\nimport time\n"  # those of the solutions that the templates lack
 FOLDER = Path(__file__).parent / "attacks"
 TESTS = {
     "phase1/average_gradients": "ends_with_the_mean[2]",
@@ -55,7 +56,7 @@ class Attack:
         if self.at == "top":
             source = self.code + source
         else:
-            source += f"\n\n{constants}\n{self.code}{self.many * self.times}1\n"
+            source += f"\n\n{IMPORTS}{constants}\n{self.code}{self.many * self.times}1\n"
         return Submission(self.name, {**files, path: source.encode(self.encoding)})
 
 

@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("needs_sandbox")
 @pytest.mark.skipif(os.geteuid() != 0, reason="these tests already run as an ordinary user")
 def test_an_ordinary_users_grader_withstands_all_attacks():

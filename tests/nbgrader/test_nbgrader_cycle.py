@@ -9,6 +9,8 @@ import pytest
 from class_folder import ClassFolder
 from learners import COURSE, FORGED, SCRIPT, Learner, cell_named, read
 
+pytestmark = pytest.mark.slow
+
 FIVE = ["ada", "bob", "cleo", "dan", "eve"]
 TRAINER = "phase1/template_trainer.py"
 

@@ -3,6 +3,8 @@
 import pytest
 from lab import SECONDS, TOKEN, browser, server
 
+pytestmark = pytest.mark.slow
+
 COLUMNS = {"name": 1, "score": 2, "needs a person": 6}
 
 
@@ -48,7 +50,7 @@ def test_every_learner_is_listed_with_a_score_and_needs_no_manual_grading(submis
 
 def test_a_submission_shows_its_deadlock_and_points(formgrader, submissions):
     page = formgrader(submissions["cleo"][0])
-    page.get_by_text("never called").first.wait_for()
+    page.get_by_text("returned without calling").first.wait_for()
 
     labels = page.locator(".gs-timeline text.label")
     colours = labels.evaluate_all("es => es.map(e => getComputedStyle(e).fill)")

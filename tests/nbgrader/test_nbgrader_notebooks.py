@@ -63,7 +63,7 @@ def test_a_syntax_error_in_a_cell_costs_its_own_exercise_alone(exercise, status)
 
     assert {verdict.status for verdict in verdicts} == {status}
     if status == "error":
-        assert all("SyntaxError: expected ':' at cell mine, line 2" in v.message for v in verdicts)
+        assert all("SyntaxError at cell mine, line 2: expected ':'" in v.message for v in verdicts)
 
 
 def test_the_committed_notebooks_are_generated_from_the_current_solutions(points):

@@ -105,7 +105,7 @@ def test_a_failure_is_shown_while_other_ranks_compute(run):
     failed = run("%%ranks 4\nif rank == 2:\n    1 / 0\ntime.sleep(4)\nlate = rank")
 
     [(seconds, early)] = failed.first
-    assert "Rank 2 raised ZeroDivisionError: division by zero at In [" in early
+    assert "Rank 2 raised ZeroDivisionError at In [" in early
     assert "Other ranks are still running. The stop button ends the cell" in early
     assert seconds < 2
     assert failed.error == "CellFailed: exception (rank 2), explained above"
@@ -119,10 +119,10 @@ def test_each_of_several_exceptions_is_shown_once(run):
         "%%ranks 4\nif rank == 1:\n    raise ValueError('one')\nif rank > 1:\n    {}['two']"
     )
 
-    assert failed.error == "CellFailed: exception (ranks 1-3), explained above"
+    assert failed.error == "CellFailed: exception (ranks 1, 2 and 3), explained above"
     for text in (failed.text, failed.html.replace("&#39;", "'")):
-        assert text.count("Rank 1 raised ValueError: one at In [") == 1
-        assert text.count("Ranks 2 and 3 raised KeyError: 'two' at In [") == 1
+        assert text.count("Rank 1 raised ValueError at In [") == 1
+        assert text.count("Ranks 2 and 3 raised KeyError at In [") == 1
         assert text.count("raise ValueError('one')") == 1
 
 
@@ -166,7 +166,7 @@ def test_a_group_that_is_ended_before_its_collectives_are_complete_ends_the_cell
 def test_line_numbers_are_those_of_the_cell(run):
     failed = run("%%ranks 4\n\nif rank == 2:\n    raise KeyError('lost')\n")
 
-    assert re.search(r"Rank 2 raised KeyError: 'lost' at In \[\d+\]:4", failed.text)
+    assert re.search(r"Rank 2 raised KeyError at In \[\d+\]:4: 'lost'", failed.text)
 
 
 def test_the_cell_number_is_the_one_that_the_notebook_shows(shared):
@@ -199,9 +199,9 @@ def test_a_line_that_only_ipython_understands_is_named(run, line, number):
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("name = input('who?')", "EOFError: input() does not work on ranks. Ask in a cell without"),
-        ("get_ipython()", "Ranks run plain Python: use IPython in a cell without %%ranks"),
-        ("breakpoint()", "On a rank nobody can answer a debugger"),
+        ("name = input('who?')", "input() does not work on ranks. Ask in a cell without"),
+        ("get_ipython()", "Ranks run plain Python. Use IPython in a cell without %%ranks"),
+        ("breakpoint()", "Remove breakpoint(): a rank has no terminal"),
     ],
 )
 def test_what_nobody_can_answer_on_a_rank_is_told(run, line, told):
@@ -212,10 +212,10 @@ def test_what_nobody_can_answer_on_a_rank_is_told(run, line, told):
     ("call", "told"),
     [
         ('check("averge_gradients", print)',
-         "CourseError: there is no exercise 'averge_gradients': did you mean average_gradients?"),
+         "CourseError: There is no exercise 'averge_gradients'. Did you mean average_gradients?"),
         ('check(print, "average_gradients")',
          "NotebookError: the first argument is an exercise's name, the second is your answer: "),
-        ('check("average_gradients", 3)', "NotebookError: no cell that has run defines"),
+        ('check("average_gradients", 3)', "NotebookError: No cell that has run defines"),
     ],
 )  # fmt: skip
 def test_a_wrong_argument_of_check_is_told_in_one_line(run, call, told):
@@ -228,7 +228,7 @@ def test_a_wrong_argument_of_check_is_told_in_one_line(run, call, told):
 def test_different_dtypes_are_named_by_rank(run):
     failed = run("%%ranks 4\ndist.all_reduce(x.double() if rank == 2 else x)")
 
-    assert "The ranks meet in all_reduce #1 with tensors of different dtypes." in failed.text
+    assert "The ranks call all_reduce #1 with tensors of different dtypes." in failed.text
     assert re.search(r"rank 2: all_reduce #1 \(2 doubles\) .*, shape \[2\], float64", failed.text)
     assert re.search(r"ranks 0, 1, 3: .*, shape \[2\], float32", failed.text)
 
