@@ -20,7 +20,7 @@ IMPORTS = "import re\nimport time\n"  # those of the solutions that the template
 FOLDER = Path(__file__).parent / "attacks"
 TESTS = {
     "phase1/average_gradients": "ends_with_the_mean[2]",
-    "phase1/read_rank_info": "torchrun_variables_win",
+    "phase1/read_rank_info": "torchrun_variables_have_priority",
     "phase2/ring_all_reduce": "sends_more_than_its_part",
     "phase2/shard_without_padding": "empty_shard",
 }
