@@ -94,7 +94,7 @@ def graded(tmp_path, source):
 
 
 def test_an_endless_loop_times_out_twice_and_is_then_named_as_the_cause(tmp_path):
-    verdicts = graded(tmp_path, "def double(number):\n    while True:\n        pass\n")
+    verdicts = graded(tmp_path, "def double(number):\n    while True: pass\n")
     run = [verdict for verdict in verdicts if verdict.world_size]
     messages = {verdict.message for verdict in verdicts if not verdict.world_size}
 

@@ -17,9 +17,10 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 SECONDS = 180.0  # for a busy machine; an idle one needs three
+KEY_SECONDS = 10.0  # for a cell's prompt to change after its key was pressed
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 TOKEN = "tests-alone"
 
@@ -93,9 +94,16 @@ class Lab:
         page.wait_for_selector('.jp-NotebookPanel [data-status="idle"]', state="attached")
 
     def run(self, number: int) -> None:
-        """Start a cell."""
-        self.page.locator(".jp-Notebook .jp-CodeCell").nth(number).locator(".cm-content").click()
-        self.page.keyboard.press("Control+Enter")
+        """Start a cell: its prompt changes at once, unless a busy browser has lost the key."""
+        cell = self.page.locator(".jp-Notebook .jp-CodeCell").nth(number)
+        prompt = cell.locator(".jp-InputPrompt")
+        before = prompt.inner_text()
+        until = time.monotonic() + SECONDS
+        while prompt.inner_text() == before and time.monotonic() < until:
+            cell.locator(".cm-content").click()
+            self.page.keyboard.press("Control+Enter")
+            with contextlib.suppress(AssertionError):
+                expect(prompt).not_to_have_text(before, timeout=KEY_SECONDS * 1000)
 
     def output(self, number: int, text: str) -> str:
         """Wait until a cell's output contains a text; return the whole output."""
