@@ -112,7 +112,10 @@ def wrong_scale(seen: Observation, expected: Any) -> Diagnosis | None:
 
 def _norm_text(seen: Observation, ranks: Sequence[int]) -> str:
     """Return what to add on gradients that were scaled to a round norm, otherwise ""."""
-    norms = [0.0 if (v := flat([seen[rank]])) is None else float(norm(v)) for rank in ranks]
+    vectors = [flat([seen[rank]]) for rank in ranks]
+    if any(vector is None or vector.size < 2 for vector in vectors):
+        return ""  # the norm of a single number may be round by chance
+    norms = [float(norm(vector)) for vector in vectors if vector is not None]
     bound = float(f"{norms[0]:.1g}")
     if not all(_is(one, bound) for one in norms):
         return ""

@@ -7,6 +7,7 @@ from gradsync.diagnose.absent_gradients import none_gradient_skipped
 from gradsync.diagnose.broadcast import broadcast_mistakes
 from gradsync.diagnose.gradients import gradient_mistakes
 from gradsync.diagnose.names import order_depends_on_names
+from gradsync.diagnose.waiting import nobody_waited
 from gradsync.probes.names import PARTS, first_numbers, model_named, name_sets
 from gradsync.probes.seeding import seed_weights
 from gradsync.testing import assert_on_every_rank, exercise, hold, seen_of, would_be
@@ -112,14 +113,13 @@ def test_gradients_become_their_mean(ranks):
 
     seen = ranks(probe, world_size=2)
 
+    hold(nobody_waited(seen, GRADIENTS))
     before = [{"weight": 2.0, "bias": 1.0}, {"weight": 6.0, "bias": 5.0}]
     mean = {"weight": 4.0, "bias": 3.0}
     assert_on_every_rank(
         seen,
         mean,
-        mistakes=[
-            *gradient_mistakes(before),
-        ],
+        mistakes=gradient_mistakes(before),
         otherwise=f"the gradients {before[0]} on rank 0 and {before[1]} on rank 1 should become "
         f"{mean} on both, but they became {list(seen)}",
     )
@@ -148,6 +148,7 @@ def test_three_ranks_divide_by_three(ranks):
 
     seen = ranks(probe, world_size=3)
 
+    hold(nobody_waited(seen, GRADIENTS))
     before = [{"weight": 2.0}, {"weight": 6.0}, {"weight": 1.0}]
     assert_on_every_rank(
         seen,
