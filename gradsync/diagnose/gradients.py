@@ -113,12 +113,10 @@ def wrong_scale(seen: Observation, expected: Any) -> Diagnosis | None:
 def _norm_text(seen: Observation, ranks: Sequence[int]) -> str:
     """Return what to add on gradients that were scaled to a round norm, otherwise ""."""
     vectors = [flat([seen[rank]]) for rank in ranks]
-    if any(vector is None or vector.size < 2 for vector in vectors):
-        return ""  # the norm of a single number may be round by chance
-    norms = [float(norm(vector)) for vector in vectors if vector is not None]
-    bound = float(f"{norms[0]:.1g}")
-    if not all(_is(one, bound) for one in norms):
-        return ""
+    norms = [float(norm(v)) for v in vectors if v is not None and v.size > 1]
+    bound = float(f"{norms[0]:.1g}") if norms else 0.0
+    if len(norms) < len(vectors) or not all(_is(one, bound) for one in norms):
+        return ""  # or a single number: its norm may be round by chance
     return (
         f", and their common norm is {bound:g}. They were scaled to this norm, as gradient "
         "clipping does. Only average the gradients"

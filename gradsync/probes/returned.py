@@ -28,6 +28,21 @@ def described(value: Any) -> str:
     return f"{article} {kind}, {value!r}" if plain else f"{article} {kind}"
 
 
+def loaders_of(value: Any) -> tuple[Any, Any]:
+    """Return the two loaders that create_dataloaders returned.
+
+    Raises:
+        WrongReturn: it returned something else.
+    """
+    if isinstance(value, (tuple, list)) and len(value) == 2:
+        return value[0], value[1]
+    count = f" of {len(value)}" if isinstance(value, (tuple, list)) else ""
+    raise WrongReturn(
+        f"create_dataloaders returns {described(value)}{count}. It must return a tuple of two, "
+        "(train_loader, val_loader)."
+    )
+
+
 def number_of(value: Any, what: str) -> float:
     """Return a number as a float; a tensor with one element is a number too.
 

@@ -172,7 +172,8 @@ def _facts(problem: Problem) -> RenderableType:
     facts = Table.grid(padding=(0, 2, 0, 0))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
-    facts.add_row("mistake", Text(_code(verdict), style="red"))
+    if diagnosis is not None:
+        facts.add_row("mistake", Text(diagnosis.code, style="red"))
     if diagnosis is not None and diagnosis.ranks:
         name, _, numbers = ranks_text(diagnosis.ranks).partition(" ")
         facts.add_row(name, numbers)

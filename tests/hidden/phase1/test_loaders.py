@@ -15,7 +15,7 @@ from gradsync.diagnose.loaders import (
     shares_depend_on_environment,
 )
 from gradsync.diagnose.shares import diagnose_shares, some
-from gradsync.probes.returned import WrongReturn, described
+from gradsync.probes.returned import WrongReturn, described, loaders_of
 from gradsync.testing import check, exercise, hold
 from gradsync.text import ranks_text
 
@@ -37,7 +37,7 @@ def probe_loaders(data_loader, num_samples, batch_size, world_size, seed, drawn=
         made = data_loader.create_dataloaders(
             train, val, batch_size, world_size=world_size, rank=rank, seed=seed
         )
-        loaders = two_of(made)
+        loaders = loaders_of(made)
         torch.rand(drawn)
         seen.append([[samples_in(batch) for batch in loader] for loader in loaders])
     return seen
@@ -50,17 +50,6 @@ def samples_in(batch):
     raise WrongReturn(
         f"a loader of create_dataloaders yields {described(batch)}. It must be a DataLoader that "
         "yields batches of its dataset's samples."
-    )
-
-
-def two_of(made):
-    """Return the two loaders, if two were returned."""
-    if isinstance(made, (tuple, list)) and len(made) == 2:
-        return made
-    count = f" of {len(made)}" if isinstance(made, (tuple, list)) else ""
-    raise WrongReturn(
-        f"create_dataloaders returns {described(made)}{count}. It must return a tuple of two, "
-        "(train_loader, val_loader)."
     )
 
 
@@ -106,7 +95,7 @@ def test_one_rank_has_plain_loaders(ranks, rng):
             probe_loaders(data_loader, (90, 31), 8, 1, seed, drawn=number)
             for number, seed in enumerate(seeds)
         ]
-        by_default, _ = two_of(data_loader.create_dataloaders(range(90), range(31), 8))
+        by_default, _ = loaders_of(data_loader.create_dataloaders(range(90), range(31), 8))
         return [[int(sample) for batch in by_default for sample in batch], *made]
 
     seed = int(rng.integers(1, 1000))

@@ -7,6 +7,7 @@ import torch
 from torch.utils.data import DistributedSampler, TensorDataset
 
 from gradsync.diagnose.shares import diagnose_shares
+from gradsync.probes.returned import loaders_of
 from gradsync.testing import check, exercise
 
 SHARES, LOADERS = "Data distribution", "Data loaders"
@@ -120,8 +121,8 @@ def test_one_rank_loads_everything(ranks):
 
     def probe(data_loader):
         train, val = numbered_samples(12), numbered_samples(4)
-        train_loader, val_loader = data_loader.create_dataloaders(train, val, batch_size=5)
-        return [batches_of(train_loader), batches_of(val_loader)]
+        loaders = loaders_of(data_loader.create_dataloaders(train, val, batch_size=5))
+        return [batches_of(loader) for loader in loaders]
 
     [(train, val)] = ranks(probe, world_size=1, process_group=False)
 
@@ -155,9 +156,10 @@ def test_two_ranks_load_half_each(ranks):
 
     def probe(rank, world_size, data_loader):
         train, val = numbered_samples(12), numbered_samples(8)
-        train_loader, val_loader = data_loader.create_dataloaders(
+        made = data_loader.create_dataloaders(
             train, val, batch_size=4, world_size=world_size, rank=rank
         )
+        train_loader, val_loader = loaders_of(made)
         samplers = [type(loader.sampler) for loader in (train_loader, val_loader)]
         return [batches_of(train_loader), batches_of(val_loader), DistributedSampler in samplers]
 
