@@ -27,7 +27,7 @@ def none_gradient_skipped(without: Sequence[int], name: str) -> Rule:
                 return None
             text = (
                 f"{full_stop(failure.diagnosis.explanation)} {ranks} and skipped the collective, "
-                "but the other ranks wait for them in it. A rank without a gradient must "
+                "but the other ranks wait in it. A rank without a gradient must "
                 "contribute zeros."
             )
             return found("none-gradient-skipped", without, text, failure.diagnosis.where)

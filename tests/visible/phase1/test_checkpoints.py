@@ -21,7 +21,7 @@ def make(weight, lr):
 
 @exercise("phase1/save_checkpoint", points=1)
 def test_rank_0_writes_and_rank_1_waits(ranks):
-    """Rank 0 is late: no rank writes the file before it, and rank 1 waits until it has written."""
+    """Rank 0 is late: no other rank writes the file, and rank 1 waits until it exists."""
 
     def probe(rank, trainer):
         model, optimizer = make(weight=1.0, lr=0.1)

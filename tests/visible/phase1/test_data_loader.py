@@ -82,8 +82,8 @@ def test_all_ranks_use_the_same_order_in_each_epoch(ranks):
         not missing,
         "same-shard-on-every-rank" if seen[0] == seen[1] else "shuffle-differs-across-ranks",
         f"In epoch 0, the two ranks together leave out {missing} of 20 samples and repeat others. "
-        "Both must cut their shares from the same permutation, although their global random states "
-        "differ.",
+        "Both must cut their shares from the same permutation. Use a generator that depends only "
+        "on the seed and the epoch.",
         ranks=(0, 1),
         guide=SHARES,
     )
@@ -184,7 +184,7 @@ def test_two_ranks_load_half_each(ranks):
         sizes == [[4, 2], [4, 2]],
         "batch-size-divided",
         f"2 ranks with 6 samples each and a batch_size of 4: by rank, the batches have the sizes "
-        f"{sizes}. They should have 4 and 2: `batch_size` is the batch size of each rank.",
+        f"{sizes}. Each rank should have batches of 4 and 2: `batch_size` is that of one rank.",
         guide=LOADERS,
     )
     val = [val for _, val, _ in seen]  # (rank, batch, sample)

@@ -45,8 +45,8 @@ def test_the_epoch_of_the_sampler_is_set(ranks):
     check(
         3 in epochs,
         "epoch-not-set",
-        f"train_epoch for epoch 3 set the sampler's epoch to {epochs or 'nothing'}. Without "
-        "`set_epoch(3)`, the sampler repeats the same order in every epoch.",
+        f"train_epoch for epoch 3 {f'set the epoch {epochs}' if epochs else 'set no epoch'} of the "
+        "sampler. Without `set_epoch(3)`, the sampler repeats the same order in every epoch.",
         guide=GUIDE,
     )
 

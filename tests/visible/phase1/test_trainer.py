@@ -218,7 +218,8 @@ def test_two_ranks_step_as_one_process_with_both_samples(ranks):
                 [0.0, 0.0],
                 "does-not-learn",
                 "After a step, the weight is still 0, but should be 0.7. Were `backward()` and "
-                "`step()` called? Without the brackets, a method is not called.",
+                "`step()` called, with brackets? Were the gradients cleared before `backward()`, "
+                "not after it?",
                 STEP,
             ),
         ],
