@@ -24,7 +24,7 @@ def lab(tmp_path_factory):
         opened = Lab(
             started.new_page(viewport={"width": 1200, "height": 1400}), address, "ranks.ipynb"
         )
-        opened.run(0)
+        opened.load()
         opened.run(1)
         opened.output(1, "tensor([4., 4.])")
         yield opened
