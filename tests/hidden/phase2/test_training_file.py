@@ -1,6 +1,8 @@
 """The file from which a training resumes: which rank writes it, how, and how it is read."""
 
 import os
+import time
+import zlib
 from pathlib import Path
 
 import torch
@@ -16,31 +18,69 @@ from gradsync.testing import check, exercise
 
 GUIDE = "Resuming"
 LIMIT = 20 + TIME_TO_END  # seconds for a run in which train raises: it may search for lost ranks
+WRITE_SECONDS = 1.0  # for a file that another thread writes
 WIDTH = 3000  # of the hidden layer: the model's file has 190 kB, but a batch only a few bytes
 
 
+class Wide(nn.Sequential):
+    """A model with a large file, which notes the file's checksum in each training forward."""
+
+    def __init__(self):
+        super().__init__(nn.Linear(4, WIDTH), nn.Linear(WIDTH, 3))
+        self.checksums = []
+
+    def forward(self, inputs):
+        if self.training:
+            if len(self.checksums) > 1:  # an epoch is over, but another thread may still be writing
+                self.await_write()
+            self.checksums.append(checksum())
+        return super().forward(inputs)
+
+    def await_write(self):
+        until = time.monotonic() + WRITE_SECONDS
+        while checksum() == self.checksums[0] and time.monotonic() < until:
+            time.sleep(0.01)
+
+
+def checksum():
+    try:
+        return zlib.crc32(Path("there.pt").read_bytes())
+    except FileNotFoundError:
+        return None
+
+
 def run_training(trainer, rank, world_size, epochs):
-    """Train a large model on few samples, one step per epoch, with a file."""
+    """Train a model on few samples, one step per epoch, with a file; return the model."""
     seed_weights(0)
-    model = nn.Sequential(nn.Linear(4, WIDTH), nn.Linear(WIDTH, 3)).double()
+    model = Wide().double()
     data = TensorDataset(torch.rand(6, 4).double(), torch.tensor([0, 1, 2, 0, 1, 2]))
     options = {"epochs": epochs, "batch_size": 6, "lr": 0.01, "resume_from": "there.pt"}
     trainer.train(Info(rank, world_size), model, data, data, **options)
+    return model
 
 
 @exercise("phase2/train", points=0.25)
 def test_only_rank_0_writes(ranks):
-    """Only rank 0 writes the file of `resume_from`, and it exists after the training."""
+    """Only rank 0 writes the file of `resume_from`, in each epoch."""
 
     def probe(rank, world_size, trainer):
         if rank != 0:  # a write by another rank exceeds this limit
             limit_writes(20_000)
-        run_training(trainer, rank, world_size, epochs=2)
-        return os.path.exists("there.pt")
+        model = run_training(trainer, rank, world_size, epochs=4)
+        return [os.path.exists("there.pt"), len(set(model.checksums)) > 1]
 
     seen = ranks(probe, 2, mistakes=[writes_too(GUIDE)])
 
-    hold_exists(seen[0])
+    exists, updated = seen[0]
+    hold_exists(exists)
+    check(
+        updated,
+        "resume-lost",
+        "In a training of 4 epochs with `resume_from`, the file at that path does not change until "
+        "the last epoch is over. If the machine fails earlier, all is lost. Save the training "
+        "there at least once in each epoch.",
+        guide=GUIDE,
+    )
 
 
 def hold_exists(exists):
