@@ -71,7 +71,7 @@ class Right:
 
     @property
     def definitions(self) -> frozenset[str]:
-        """The functions and classes that are written anew: "phase1/template_trainer.py train"."""
+        """The functions and classes that it rewrites: "phase1/template_trainer.py train"."""
         return frozenset(
             f"{path} {node.name}"
             for path, text in self.additions.items()

@@ -1,7 +1,7 @@
 """Replace a piece of Python code that is found by its tokens.
 
-Comments, line breaks and spaces do not count, so that a patch of a known mistake still fits after
-somebody has reformatted the solution or written a comment anew.
+Comments, line breaks and spaces do not count, so a patch of a known mistake still fits after the
+solution was reformatted or a comment was rewritten.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def patched(source: str, old: str, new: str) -> str:
 
     Args:
         source: the text of a whole Python file.
-        old: code that stands in it once. Where it begins with spaces, whole lines are replaced.
+        old: code that occurs in it once. If it begins with spaces, whole lines are replaced.
         new: text with its own line breaks and indentation.
 
     Raises:

@@ -8,7 +8,6 @@ collectives in a group of their own, recognised by a dtype and a shape that no s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,6 +17,7 @@ from gradsync.diagnose import gradients as phase1
 from gradsync.diagnose.confusions import would_be
 from gradsync.diagnose.rounding import rounded
 from gradsync.diagnose.values import close
+from gradsync.ranks.calls import numel
 from gradsync.records import Collective, Diagnosis, Observation
 from gradsync.text import listed, ranks_text
 
@@ -101,7 +101,7 @@ def between(seen: Observation, rank: int, stretch: Stretch = (None, None)) -> li
 
 def volume(call: Collective) -> int:
     """Return how many elements a rank contributed to a collective."""
-    recorded = sum(map(math.prod, call.shapes))
+    recorded = numel(call)
     if call.op.startswith("reduce_scatter"):  # its output is recorded, which is one part
         return recorded * len(call.members)
     return recorded

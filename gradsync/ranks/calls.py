@@ -1,4 +1,4 @@
-"""Trusted, pure: one collective as one rank entered it, and whether those of the ranks fit."""
+"""Trusted, pure: the call of a collective by one rank, and whether the ranks' calls match."""
 
 from __future__ import annotations
 
@@ -8,47 +8,47 @@ from dataclasses import dataclass, field
 
 from gradsync.records import Collective
 
-# Ranks may put tensors of unlike sizes into these.
+# The ranks' tensors may have different sizes in these.
 UNEVEN_OPS = {"all_to_all", "all_to_all_single", "barrier", "monitored_barrier"}
 ITEM_BYTES = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "float16": 2, "bfloat16": 2,
     "int64": 8, "float64": 8, "complex64": 8, "complex128": 16,
 }  # fmt: skip
 
-Mail = tuple[str, int, int, int]  # a group, from, to, tag
+Mail = tuple[str, int, int, int]  # group, sender, receiver, tag
 
 
 @dataclass(eq=False, slots=True)
 class Meeting:
-    """Calls of different ranks that belong together."""
+    """The calls of different ranks that belong to one collective or message."""
 
-    position: int  # among those of its group, or of its sender and receiver, from 0
+    position: int  # in its group, or between its sender and receiver, from 0
     calls: dict[int, Call] = field(default_factory=dict)  # by rank
-    conflict: str | None = None  # what the calls disagree in
+    conflict: str | None = None  # what differs between the calls
 
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """One collective as one rank entered it."""
+    """The call of a collective by one rank."""
 
     rank: int
     collective: Collective
-    expected: frozenset[int]  # the ranks that meet in it
+    expected: frozenset[int]  # the ranks that take part
     meeting: Meeting
-    number: int = 1  # which of its kind it is for this rank, in a notebook in this cell; 0: before
-    mail: Mail | None = None  # of a send or recv
+    number: int = 1  # of the call on this rank, in a notebook in this cell; 0: of an earlier cell
+    mail: Mail | None = None  # for a send or recv
     from_anyone: bool = False
     left: bool = False  # it is complete for this rank
-    pending: tuple[Call, ...] = ()  # that the end of all groups waits for
+    pending: tuple[Call, ...] = ()  # the calls that destroy_process_group waits for
 
     @property
     def elsewhere(self) -> set[int]:
-        """The ranks that have yet to come."""
+        """The ranks that have not arrived yet."""
         return set(self.expected.difference(self.meeting.calls))
 
 
 def disagreement(views: Sequence[Collective]) -> str | None:
-    """Return what the ranks' views of one meeting disagree in."""
+    """Return what differs between the ranks' calls of one meeting, or None."""
     first = views[0]
     if first.op in ("send", "recv"):
         return None if _fits(views) else "shapes"
@@ -64,7 +64,7 @@ def disagreement(views: Sequence[Collective]) -> str | None:
 
 
 def _fits(ends: Sequence[Collective]) -> bool:
-    """Tell whether a message fits its receiver: a longer one aborts it, a shorter one is fine."""
+    """Tell whether a message fits its receiver: a longer one makes it abort, a shorter one fits."""
     send = next((end for end in ends if end.op == "send"), None)
     recv = next((end for end in ends if end.op == "recv"), None)
     if send is None or recv is None:
@@ -75,10 +75,10 @@ def _fits(ends: Sequence[Collective]) -> bool:
 
 
 def numel(collective: Collective) -> int:
-    """Return the elements of the tensors that a rank put into a collective."""
+    """Return the number of elements of the tensors that a rank passes to a collective."""
     return sum(map(math.prod, collective.shapes))
 
 
 def bytes_of(collective: Collective) -> int:
-    """Return the bytes of the tensors that a rank put into a collective."""
+    """Return the size in bytes of the tensors that a rank passes to a collective."""
     return numel(collective) * ITEM_BYTES.get(collective.dtype or "", 4)

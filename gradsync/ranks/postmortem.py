@@ -17,7 +17,7 @@ EXIT_SECONDS = 1.0  # to wait for the exit code after a rank has closed its sock
 def failure(
     members: Sequence[Member], crew: Crew, standoff: Standoff, shows: Callable[[str], bool]
 ) -> Failure:
-    """Return what a rank did that failed of itself, not because another did."""
+    """Return the failure of the rank that failed first, not of those it took down."""
     if excess := crew.excess():
         return took_too_much(members, excess, shows)
     for member in members:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
-from gradsync.ranks.calls import Call, Meeting, disagreement
+from gradsync.ranks.calls import Call, Meeting, disagreement, numel
 from gradsync.ranks.standoff import ENDS_GROUPS, Standoff, Stuck
 from gradsync.records import Collective, Diagnosis, Failure
 from gradsync.text import ranks_text, verb
@@ -147,8 +146,7 @@ def waits_texts(calls: Iterable[Call]) -> list[str]:
 def call_text(call: Call, more: str = "") -> str:
     """Return "all_reduce #7 (fc2.bias.grad, 10 x float32)"; `more` is added in the brackets."""
     collective = call.collective
-    count = sum(map(math.prod, collective.shapes))
-    size = f"{count} x {collective.dtype}" if collective.dtype else None
+    size = f"{numel(collective)} x {collective.dtype}" if collective.dtype else None
     details = ", ".join(detail for detail in (collective.label, size, more) if detail)
     peer = ""
     if _is_message(call):
