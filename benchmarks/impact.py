@@ -15,9 +15,9 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
-from gradsync.bank import reference
-from gradsync.course import Course
-from gradsync.grading import grade
+from gradsync.course.catalogue import Course
+from gradsync.course.known_submissions import reference
+from gradsync.grading.grade import grade
 from gradsync.submission import Submission
 
 Functions = frozenset[str]  # "phase1/template_trainer.py train"; a method as "Class.method"

@@ -18,8 +18,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gradsync.bank import reference, untouched, wrong_submissions
-from gradsync.course import find_course
+from gradsync.course.catalogue import find_course
+from gradsync.course.known_submissions import reference, untouched, wrong_submissions
 from gradsync.submission import Submission
 
 KILLS = 50

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.figure import Figure, in_turns, seconds, shown
-from gradsync.course import find_course
+from gradsync.course.catalogue import find_course
 
 PROGRAMS = Path(sys.executable).parent
 ALLOWED = 3.0  # seconds more than the suite

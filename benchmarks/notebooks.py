@@ -11,7 +11,7 @@ from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
 from benchmarks.figure import Figure, shown
-from gradsync.course import find_course
+from gradsync.course.catalogue import find_course
 from notebooks.build import read, run, sources
 
 IMPORTS = "import torch, torch.distributed as dist\n"

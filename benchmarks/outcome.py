@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradsync.bank import Right, Wrong
+from gradsync.course.known_submissions import Right, Wrong
 from gradsync.records import Verdict
 
 

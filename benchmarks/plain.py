@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import multiprocessing
 
 from benchmarks.figure import in_turns, seconds
-from gradsync.course import find_course
+from gradsync.course.catalogue import find_course
 
 
 def on_plain_ranks(function: Callable[..., Any], world_size: int, *arguments: object) -> list[Any]:

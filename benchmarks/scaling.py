@@ -11,7 +11,7 @@ from torch import nn
 
 from benchmarks.figure import Figure, in_turns
 from gradsync import run_ranks
-from gradsync.course import find_course
+from gradsync.course.catalogue import find_course
 from gradsync.data import digits
 from gradsync.model import SmallCNN
 

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradsync.bank import reference, wrong_submissions
-from gradsync.course import Course, find_course
-from gradsync.grading import grade
+from gradsync.course.catalogue import Course, find_course
+from gradsync.course.known_submissions import reference, wrong_submissions
+from gradsync.grading.grade import grade
 from gradsync.records import Report
 from gradsync.submission import Submission
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import get_args
 
 from benchmarks.figure import Figure, in_turns, seconds, shown
-from gradsync.bank import reference
-from gradsync.course import find_course
-from gradsync.grading import grade
-from gradsync.ranks.run import LauncherName
+from gradsync.course.catalogue import find_course
+from gradsync.course.known_submissions import reference
+from gradsync.grading.grade import grade
+from gradsync.ranks.host.launchers import LauncherName
 
 FULL_MARKS = 100.0  # points of a phase
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.outcome import Outcome
-from gradsync.bank import Right, Wrong
+from gradsync.course.known_submissions import Right, Wrong
 
 NAMED_SHARE = 0.97  # of the mistakes must get the expected code first
 BEGIN, END = "<!-- written by `make truth` -->", "<!-- up to here -->"

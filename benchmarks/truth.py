@@ -21,9 +21,15 @@ from pathlib import Path
 from benchmarks.impact import affected_exercises, exercises_running, ran_by_exercise
 from benchmarks.outcome import Outcome, summary
 from benchmarks.tally import Tally, table, tally, write_into
-from gradsync.bank import Right, Wrong, reference, right_submissions, wrong_submissions
-from gradsync.course import find_course
-from gradsync.grading import grade
+from gradsync.course.catalogue import find_course
+from gradsync.course.known_submissions import (
+    Right,
+    Wrong,
+    reference,
+    right_submissions,
+    wrong_submissions,
+)
+from gradsync.grading.grade import grade
 from gradsync.records import Verdict
 
 COURSE = find_course(Path(__file__).parent)

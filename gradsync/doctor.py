@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from gradsync.course import CourseError, find_course
+from gradsync.course.catalogue import CourseError, find_course
 from gradsync.errors import SandboxError
-from gradsync.ranks import LauncherError, RankFailure, cgroups, run_ranks
-from gradsync.ranks.run import LauncherName
-from gradsync.ranks.sandbox import MEMORY, TASKS, check
+from gradsync.ranks import LauncherError, RankFailure, run_ranks
+from gradsync.ranks.host.launchers import LauncherName
+from gradsync.ranks.sandbox import cgroups
+from gradsync.ranks.sandbox.sandbox import MEMORY, TASKS, check
 from gradsync.text import listed
 
 MIB = 2**20

@@ -1,7 +1,7 @@
 """Frozen, plain data on runs, tests and submissions.
 
 All other parts of the package create or read these records: ranks make an `Observation` from
-`Event`s, `gradsync.diagnose` makes a `Diagnosis` from it, the pytest plugin a `Verdict`, and
+`Event`s, `gradsync.testing.rules` makes a `Diagnosis` from it, the pytest plugin a `Verdict`, and
 grading a `Report`, whose line in the gradebook is a `Grade`.
 """
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from gradsync.reports.palette import rank_colour
+from gradsync.reports.timeline.palette import rank_colour
 
 
 class State(NamedTuple):

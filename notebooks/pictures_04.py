@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from gradsync.reports.palette import rank_colour
+from gradsync.reports.timeline.palette import rank_colour
 
 UNTRAINED = 2.303  # ln 10: the loss of a model that gives ten digits the same probability
 WORST = 5.0  # higher losses are cut off

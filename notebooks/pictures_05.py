@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from gradsync.reports.palette import rank_colour
+from gradsync.reports.timeline.palette import rank_colour
 
 # For each kind the calls of the four ranks; "~" marks a call that waits forever.
 KINDS = {

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import matplotlib.pyplot as plt
 from matplotlib.patches import Rectangle
 
-from gradsync.reports.palette import rank_colour
+from gradsync.reports.timeline.palette import rank_colour
 
 HATCHES = ("", "////", "....")
 # The parameters of a model in order: sizes in MiB, and the bucket of each.

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from schedules_08 import Schedule
 from torch import Tensor
 
-from gradsync.reports.palette import rank_colour
+from gradsync.reports.timeline.palette import rank_colour
 
 DPI = 90
 HATCHES = ("", "///", "...")

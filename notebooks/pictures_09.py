@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gradsync.reports.palette import rank_colour
+from gradsync.reports.timeline.palette import rank_colour
 
 Times = Mapping[int, float]  # bytes -> seconds
 UNITS = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"), (1, "B"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 
-from gradsync.reports.palette import rank_colour
+from gradsync.reports.timeline.palette import rank_colour
 
 MARKERS = ("o", "s", "x", "^")
 

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from gradsync.cli.app import app
-from gradsync.course import find_course
-from gradsync.guides import guides
-from gradsync.templates import templates
+from gradsync.course.catalogue import find_course
+from gradsync.course.guides import guides
+from gradsync.course.templates import templates
 
 
 @app.command(name="templates")

@@ -13,7 +13,7 @@ import typer
 
 from gradsync.cli.activity import activity
 from gradsync.cli.app import Seed, app, show
-from gradsync.course import Course, Exercise, find_course
+from gradsync.course.catalogue import Course, Exercise, find_course
 from gradsync.records import Report
 from gradsync.reports import progress, terminal
 from gradsync.submission import read_submission
@@ -54,7 +54,9 @@ def check_command(
 def _check(
     course: Course, phases: Sequence[str], chosen: Exercise | None, seed: int | None
 ) -> None:
-    from gradsync.grading import draw_seed  # imports pytest, which `gradsync --help` does not need
+    from gradsync.grading.grade import (
+        draw_seed,  # imports pytest, which `gradsync --help` does not need
+    )
 
     done = True  # all earlier phases
     for phase in phases:
@@ -67,7 +69,7 @@ def _check(
 
 
 def _run(course: Course, phase: str, chosen: Exercise | None, seed: int) -> Report:
-    from gradsync.grading import grade
+    from gradsync.grading.grade import grade
 
     command = "gradsync check"
     if chosen is not None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradsync import bank
 from gradsync.cli.activity import activity
 from gradsync.cli.app import NO_SANDBOX, Out, Seed, app, show
-from gradsync.course import find_course
+from gradsync.course import known_submissions
+from gradsync.course.catalogue import find_course
 from gradsync.errors import GraderError
 from gradsync.reports import terminal
 from gradsync.reports.text import amount, printable
@@ -21,7 +21,7 @@ from gradsync.submission.contents import listing
 from gradsync.text import counted, listed
 
 if TYPE_CHECKING:
-    from gradsync.gradebook import Entry, Outcome
+    from gradsync.grading.classroom import Entry, Outcome
 
 DEMO_MISTAKE = "skips-missing-gradients"
 
@@ -52,8 +52,11 @@ def grade_command(
     [dim]gradsync grade ada.zip[/]                      one submission
     [dim]gradsync grade class/ --phase 1 --out week3[/]  a class
     """
-    from gradsync.gradebook import entries_at, grade_class  # pytest and jinja2: `gradsync --help`
-    from gradsync.ranks import sandbox  # starts without, and without numpy
+    from gradsync.grading.classroom import (  # pytest and jinja2: `gradsync --help`
+        entries_at,
+        grade_class,
+    )
+    from gradsync.ranks.sandbox import sandbox  # starts without, and without numpy
 
     course = find_course()
     phases = (f"phase{phase}",) if phase else course.graded_phases("hidden")
@@ -79,11 +82,11 @@ def demo(
     seed: Seed = None,
 ) -> None:
     """Grade three submissions of phase 1: the solution, the template, and one with a mistake."""
-    from gradsync.gradebook import Entry, grade_class
+    from gradsync.grading.classroom import Entry, grade_class
 
     course = find_course()
-    known = {wrong.name: wrong for wrong in bank.wrong_submissions(course, "phase1")}
-    right, empty = bank.reference(course), bank.untouched(course)
+    known = {wrong.name: wrong for wrong in known_submissions.wrong_submissions(course, "phase1")}
+    right, empty = known_submissions.reference(course), known_submissions.untouched(course)
     wrong = known[DEMO_MISTAKE].submission(course)
     entries = [Entry(given, "gradsync demo") for given in (right, empty, wrong)]
     outcomes = grade_class(entries, course, ["phase1"], out, seed=seed, fresh=True, sandboxed=False)
@@ -108,7 +111,7 @@ def _show_outcomes(outcomes: Iterable[Outcome], out: Path) -> None:
     Raises:
         GraderError: the grader failed for some submissions; the others are graded.
     """
-    from gradsync.handback import GRADEBOOK
+    from gradsync.grading.output_files import GRADEBOOK
 
     graded, known, lost = 0, 0, []
     for outcome in outcomes:
@@ -132,7 +135,7 @@ def _show_outcomes(outcomes: Iterable[Outcome], out: Path) -> None:
 
 def _show_kept_lines(entries: Sequence[Entry], out: Path) -> None:
     """Show which lines of the gradebook come from earlier runs."""
-    from gradsync.handback import lines_of_others
+    from gradsync.grading.output_files import lines_of_others
 
     if others := lines_of_others((entry.submission.name for entry in entries), out):
         kept = counted(len(others), "line")

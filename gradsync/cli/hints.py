@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from gradsync.cli.app import app
-from gradsync.course import find_course
+from gradsync.course.catalogue import find_course
 
 
 @app.command()

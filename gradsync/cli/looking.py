@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from gradsync.cli.app import app
-from gradsync.course import find_course
+from gradsync.course.catalogue import find_course
 from gradsync.submission import SubmissionError, read_submission
 
 
@@ -32,10 +32,12 @@ def trace_command(
     [dim]gradsync trace --phase 2[/]              your own trainer of phase 2, on 2 ranks
     [dim]gradsync trace ada.zip --ranks 4[/]      the trainer of phase 1 in ada.zip, on 4 ranks
     """
-    from gradsync.handback import write_trace  # imports jinja2, numpy and pytest, which other
-    from gradsync.reports import spans  # commands do not need
-    from gradsync.tracing import trace
-    from gradsync.verdicts import MissingFile
+    from gradsync.grading.output_files import (
+        write_trace,  # imports jinja2, numpy and pytest, which other
+    )
+    from gradsync.grading.suite.verdicts import MissingFile
+    from gradsync.grading.tracing import trace
+    from gradsync.reports.timeline import spans  # commands do not need
 
     course = find_course()
     chosen = f"phase{phase}"

@@ -18,7 +18,7 @@ from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Bool
 
-from gradsync.course import find_course
+from gradsync.course.catalogue import find_course
 from gradsync.errors import GraderError, SandboxError
 from gradsync.nbgrader.grading_folder import GradingFolder
 from gradsync.nbgrader.marking import FAILURES, Marking

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from gradsync.gradebook import FolderInUse
-from gradsync.grading import draw_seed
-from gradsync.handback import folder_name, write_whole
+from gradsync.grading.classroom import FolderInUse
+from gradsync.grading.grade import draw_seed
+from gradsync.grading.output_files import folder_name, write_whole
 from gradsync.nbgrader import marks
 from gradsync.nbgrader.marks import Marks
 from gradsync.records import Origin

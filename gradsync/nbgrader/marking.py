@@ -9,18 +9,19 @@ from pathlib import Path
 
 import nbformat
 
-from gradsync.course import Audience, Course, CourseError
+from gradsync.course.catalogue import Audience, Course, CourseError
 from gradsync.errors import GraderError, SandboxError
-from gradsync.grading import grade
+from gradsync.grading.fingerprint import course_digest, submission_digest
+from gradsync.grading.grade import grade
 from gradsync.nbgrader.grading_folder import GradingFolder
 from gradsync.nbgrader.marks import Marks, marks_of
 from gradsync.nbgrader.rebuilding import Notebook, rebuilt
 from gradsync.nbgrader.submitted import cells_of, submission_of
 from gradsync.notebook.definitions.file import Cell
 from gradsync.notebook.definitions.locations import relocate
-from gradsync.origin import course_digest, submission_digest
-from gradsync.ranks import LauncherError, sandbox
-from gradsync.ranks.run import LauncherName
+from gradsync.ranks import LauncherError
+from gradsync.ranks.host.launchers import LauncherName
+from gradsync.ranks.sandbox import sandbox
 from gradsync.records import Origin
 
 # Reasons why a submission is not graded that are not the learner's fault.

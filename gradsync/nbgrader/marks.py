@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from gradsync.records import Origin, Report
-from gradsync.reports import cell, terminal
+from gradsync.reports import terminal
+from gradsync.reports.notebook import cell
 from gradsync.reports.summary import exercises
 
 

@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gradsync.course import Course, find_course
+from gradsync.course.catalogue import Course, find_course
 from gradsync.errors import GraderError, SandboxError
+from gradsync.grading.suite.workers import MOST
 from gradsync.nbgrader.autograde import NO_SANDBOX, phases_of
 from gradsync.nbgrader.course_folder import NbCourse
 from gradsync.nbgrader.grading_folder import GradingFolder
 from gradsync.nbgrader.marking import Marking, Submitted, Task, mark
 from gradsync.nbgrader.rebuilding import Notebook
 from gradsync.nbgrader.seats import side_by_side
-from gradsync.ranks import sandbox
+from gradsync.ranks.sandbox import sandbox
 from gradsync.submission import SubmissionError
-from gradsync.workers import MOST
 
 KILLED = "the process that graded it was killed. If memory ran out, use a smaller --jobs."
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Generic, TypeVar, cast
 
-from gradsync.ranks.namespaces import end_with
+from gradsync.ranks.sandbox.namespaces import end_with
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from gradsync.course import Course
+from gradsync.course.catalogue import Course
+from gradsync.course.templates import make_template
 from gradsync.errors import GraderError
 from gradsync.notebook.definitions.file import Cell, Module, NotebookError, module_of
 from gradsync.submission import Submission
 from gradsync.submission.contents import MAX_FILE
 from gradsync.submission.sources import source_flaw
-from gradsync.templates import make_template
 
 Files = Mapping[str, Module]  # by "phase1/template_trainer.py"
 

@@ -6,19 +6,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from gradsync import grading
-from gradsync.course import Audience, Course, CourseError, Exercise, find_course
+from gradsync.course.catalogue import Audience, Course, CourseError, Exercise, find_course
 from gradsync.errors import GraderError, SandboxError
+from gradsync.grading import grade as grading
 from gradsync.notebook.definitions.file import NotebookError
 from gradsync.notebook.definitions.locations import relocate
 from gradsync.notebook.hand_in import hand_in
 from gradsync.notebook.namespace import namespace_of, running_shell
 from gradsync.notebook.undisturbed import undisturbed
 from gradsync.notebook.waiting import Waiting
-from gradsync.ranks import get_launcher, sandbox
-from gradsync.ranks.run import LauncherName
+from gradsync.ranks import get_launcher
+from gradsync.ranks.host.launchers import LauncherName
+from gradsync.ranks.sandbox import sandbox
 from gradsync.records import Report, Verdict
-from gradsync.reports import cell, terminal
+from gradsync.reports import terminal
+from gradsync.reports.notebook import cell
 from gradsync.reports.text import finite
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from gradsync.course import Course, Exercise
+from gradsync.course.catalogue import Course, Exercise
 from gradsync.notebook.definitions.file import Cell, Module, module_of
 from gradsync.notebook.namespace import Namespace
 from gradsync.submission import Submission

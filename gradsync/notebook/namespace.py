@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from gradsync.notebook.definitions.file import MAX_CODE, Cell, NotebookError, defined_in
-from gradsync.ranks.places import is_users
+from gradsync.ranks.protocol.user_files import is_users
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

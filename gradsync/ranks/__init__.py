@@ -10,7 +10,9 @@ On both sides: `dynamo` and `symbolic` defer imports that torch rarely needs, us
 `late` imports in the warm process what ranks needed after all.
 """
 
-from gradsync.ranks.crew import LauncherError
-from gradsync.ranks.run import RankFailure, get_launcher, run_ranks
+from gradsync.ranks.failures.rank_failure import RankFailure
+from gradsync.ranks.host.launcher import LauncherError
+from gradsync.ranks.host.launchers import get_launcher
+from gradsync.ranks.run import run_ranks
 
 __all__ = ["LauncherError", "RankFailure", "get_launcher", "run_ranks"]

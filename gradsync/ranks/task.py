@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gradsync.ranks import pickles
-from gradsync.ranks.events import MAX_RANKS
 from gradsync.ranks.inputs import packing_for
-from gradsync.ranks.places import is_users
-from gradsync.ranks.wire import MAX_TASK
+from gradsync.ranks.protocol import pickles
+from gradsync.ranks.protocol.events import MAX_RANKS
+from gradsync.ranks.protocol.user_files import is_users
+from gradsync.ranks.protocol.wire import MAX_TASK
 from gradsync.text import listed
 
 RESERVED = {"rank", "world_size"}

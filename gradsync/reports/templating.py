@@ -10,9 +10,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from gradsync.records import Status, Verdict
-from gradsync.reports import summary, timeline
-from gradsync.reports.palette import rank_colour
+from gradsync.reports import summary
 from gradsync.reports.text import amount, blocks, printable
+from gradsync.reports.timeline import collectives
+from gradsync.reports.timeline.palette import rank_colour
 from gradsync.text import counted
 
 STATUS_WORDS: dict[Status, str] = {
@@ -34,7 +35,7 @@ def template(name: str) -> Template:
 
 def _drawn(verdict: Verdict) -> Markup:
     # Markup: ElementTree has already escaped all text.
-    return Markup(timeline.render(verdict.events, verdict.world_size))
+    return Markup(collectives.render(verdict.events, verdict.world_size))
 
 
 def _shown(value: Any) -> Any:

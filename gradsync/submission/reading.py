@@ -10,8 +10,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Protocol
 
-from gradsync.course import Course
 from gradsync.errors import UnusableInput
 from gradsync.submission.archives import ENDINGS, archive_entries
 from gradsync.submission.contents import Contents, Refused, Unreadable, listing, printed
@@ -21,6 +21,21 @@ from gradsync.text import listed
 OTHER_KIND = "is not a folder, .zip or .tar.gz"
 STAFF_FILES = {"course.toml", "gradebook.csv", "overrides.csv", "roster.csv"}
 MISNAMED = 5  # notes on names that are almost right, at most
+
+
+class Layout(Protocol):
+    """The files that a learner hands in: a `Course` knows them."""
+
+    @property
+    def root(self) -> Path:
+        """Return the folder of the course."""
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """Return the names of the phases' folders."""
+
+    def files(self, phase: str) -> tuple[str, ...]:
+        """Return the names of the files in a phase's folder."""
 
 
 class SubmissionError(UnusableInput):
@@ -37,7 +52,7 @@ class Submission:
     refused: Mapping[str, str] = field(default_factory=dict)  # path of a course file -> why
 
 
-def find_submissions(path: Path, course: Course) -> list[Path]:
+def find_submissions(path: Path, course: Layout) -> list[Path]:
     """Return `path` itself if it is a submission, or else the submissions of the class in it.
 
     If `path` is a link, it is followed. Links in a class, and files of another kind such as a .rar,
@@ -71,7 +86,7 @@ def find_submissions(path: Path, course: Course) -> list[Path]:
 
 
 def read_submission(
-    path: Path, course: Course, name: str | None = None, phases: Sequence[str] | None = None
+    path: Path, course: Layout, name: str | None = None, phases: Sequence[str] | None = None
 ) -> Submission:
     """Read the files of a submission that count; a note lists what can't be read.
 
@@ -150,7 +165,7 @@ def _may_be_submission(path: Path) -> bool:
 
 
 def _found(
-    contents: Contents, top: str, course: Course, phases: Sequence[str]
+    contents: Contents, top: str, course: Layout, phases: Sequence[str]
 ) -> dict[str, str | None]:
     """Return the entry for each file of the course, or None.
 

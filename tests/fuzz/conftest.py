@@ -13,7 +13,8 @@ def pytest_configure(config):
     examples = config.getoption("--examples")
     hypothesis.settings.register_profile(
         "fuzz",
-        max_examples=examples or 100,  # all tests have this profile: as in tests/gradsync
+        max_examples=examples
+        or 100,  # all tests have this profile: as in tests/helpers/shared_fixtures.py
         derandomize=examples is None,
         deadline=None,
         database=None,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutations import mutated
 
-from gradsync.course import find_course
+from gradsync.course.catalogue import find_course
 from gradsync.submission import read_submission
 from gradsync.submission.contents import MAX_FILE
 from gradsync.submission.sources import source_flaw

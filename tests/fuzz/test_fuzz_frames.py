@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutations import grafted, mutated
 
-from gradsync.ranks import events, values, wire
-from gradsync.ranks.wire import Decoder, Frame, WireError, pack
+from gradsync.ranks.protocol import events, values, wire
+from gradsync.ranks.protocol.wire import Decoder, Frame, WireError, pack
 from gradsync.records import Collective, Event
 
 VALUES = [

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradsync.bank import reference, untouched
+from gradsync.course.known_submissions import reference, untouched
 from gradsync.submission import Submission
 
 if sys.version_info >= (3, 11):

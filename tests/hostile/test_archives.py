@@ -12,7 +12,7 @@ import tar_attacks  # noqa: F401 - each module adds its attacks to ATTACKS
 import zip_attacks  # noqa: F401
 from archives import ATTACKS, HONEST, LOADER, OUTSIDE, SOLUTION, TRAINER
 
-from gradsync.course import find_course
+from gradsync.course.catalogue import find_course
 from gradsync.submission import find_submissions, folders, read_submission
 
 COURSE = find_course(Path(__file__).parent)

@@ -15,10 +15,10 @@ import pytest
 from corpus import read_attacks
 from quick_part import drawn
 
-from gradsync.bank import reference
-from gradsync.course import find_course
-from gradsync.grading import grade
-from gradsync.plugin import Ranks
+from gradsync.course.catalogue import find_course
+from gradsync.course.known_submissions import reference
+from gradsync.grading.grade import grade
+from gradsync.grading.suite.plugin import Ranks
 from gradsync.ranks import get_launcher
 from gradsync.reports import html, terminal
 
@@ -136,7 +136,7 @@ def test_an_attack_gains_no_points_harms_no_grade_and_leaves_nothing(
     with monkeypatch.context() as patch:
         if attack.waits:
             patch.setitem(Ranks.__call__.__kwdefaults__, "timeout", PATIENCE)
-            patch.setattr("gradsync.loading.PATIENCE", PATIENCE)
+            patch.setattr("gradsync.grading.suite.learner_files.PATIENCE", PATIENCE)
         report = graded(submission, attack.exercise, attack.test)
     neighbour = graded(reference(COURSE), *NEIGHBOUR)
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from gradsync.course import Course, CourseError, Exercise
+from gradsync.course.catalogue import Course, CourseError, Exercise
 from gradsync.nbgrader.source.guide import beginning
 from gradsync.nbgrader.source.pieces import Pieces, cut, defined
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gradsync.course import CourseError
+from gradsync.course.catalogue import CourseError
 
 FENCE = "```"
 PICTURE = re.compile(r"!\[[^\]]*\]\([^)]*\)")

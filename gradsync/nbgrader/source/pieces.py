@@ -6,8 +6,8 @@ import ast
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from gradsync.course.templates import BEGIN, END
 from gradsync.notebook.definitions.statements import DEFINITIONS, first_line
-from gradsync.templates import BEGIN, END
 
 BETWEEN = "\n\n\n"  # between definitions, as in a file
 

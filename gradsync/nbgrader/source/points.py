@@ -6,10 +6,10 @@ from collections import defaultdict
 
 import pytest
 
-from gradsync.course import Audience, Course
+from gradsync.course.catalogue import Audience, Course
 from gradsync.errors import GraderError
-from gradsync.plugin import POINTS
-from gradsync.suites import run_pytest
+from gradsync.grading.suite.plugin import POINTS
+from gradsync.grading.suite.run import run_pytest
 
 DIGITS = 6  # a test's points are divided among its parameter sets; thirds need rounding
 

@@ -8,8 +8,8 @@ from nbformat import NotebookNode
 from nbgrader import utils
 from nbgrader.preprocessors import ClearSolutions
 
+from gradsync.course.templates import make_template
 from gradsync.nbgrader.source.assignment import exercise_of
-from gradsync.templates import make_template
 
 Converted = tuple[NotebookNode, dict[str, Any]]
 

@@ -18,7 +18,7 @@ from gradsync.notebook.definitions.ipython import magic_lines
 from gradsync.notebook.ranks_magic.output import CellOutput
 from gradsync.notebook.ranks_magic.sessions import Sessions
 from gradsync.ranks import RankFailure, get_launcher
-from gradsync.ranks.session import Session
+from gradsync.ranks.host.session import Session
 from gradsync.text import ranks_text
 
 # These modules format values on a rank. They are imported before ranks are forked.

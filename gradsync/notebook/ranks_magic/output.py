@@ -11,10 +11,10 @@ from typing import Any
 
 from IPython.display import display, update_display
 
-from gradsync.ranks.session import Outcome
+from gradsync.ranks.host.session import Outcome
 from gradsync.records import Failure, Observation
-from gradsync.reports import cell_failure, overlap
-from gradsync.reports import ranks as rank_output
+from gradsync.reports.notebook import cell_failure, rank_output
+from gradsync.reports.timeline import overlap
 
 FIRST_SECONDS = 0.4  # a longer cell shows its output while it runs
 EACH_SECONDS = 0.25  # between two updates

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 
-from gradsync.ranks.session import Session
+from gradsync.ranks.host.session import Session
 
 
 class Sessions:

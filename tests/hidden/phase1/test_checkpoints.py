@@ -4,7 +4,22 @@ import os
 from numbers import Integral
 from pathlib import Path
 
-from gradsync.diagnose.checkpoints import (
+from gradsync.testing import check, each, exercise, hold
+from gradsync.testing.values import close
+from gradsync.text import ranks_text
+from support.probes import raised
+from support.probes.files import (
+    HARMS,
+    content_of,
+    file_changes,
+    files_with_code,
+    lift_limit,
+    limit_writes,
+    refused_in,
+)
+from support.probes.late_rank import pass_gate
+from support.probes.trained_models import make, state_of, weights_after_a_step
+from support.rules.checkpoints import (
     epoch_not_an_int,
     file_missing,
     former_file_harmed,
@@ -20,22 +35,7 @@ from gradsync.diagnose.checkpoints import (
     writes_too,
     written_in_another_folder,
 )
-from gradsync.diagnose.launching import without_a_group
-from gradsync.diagnose.values import close
-from gradsync.probes import raised
-from gradsync.probes.files import (
-    HARMS,
-    content_of,
-    file_changes,
-    files_with_code,
-    lift_limit,
-    limit_writes,
-    refused_in,
-)
-from gradsync.probes.gates import pass_gate
-from gradsync.probes.pasts import make, state_of, weights_after_a_step
-from gradsync.testing import check, each, exercise, hold
-from gradsync.text import ranks_text
+from support.rules.launching import without_a_group
 
 GUIDE = "Checkpoints"
 

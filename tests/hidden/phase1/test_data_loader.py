@@ -4,7 +4,18 @@ from operator import itemgetter
 
 from torch.utils.data import DistributedSampler, Sampler
 
-from gradsync.diagnose.samplers import (
+from gradsync.testing import check, each, exercise, hold
+from support.probes.sampling import (
+    be_another_process,
+    indices_of,
+    length_of,
+    pass_watched,
+    passes_of_epochs,
+    random_states,
+    refusals,
+)
+from support.probes.scripts import run_with_samplers
+from support.rules.samplers import (
     BAD_ARGUMENTS,
     epoch_ignored,
     few_samples,
@@ -16,19 +27,8 @@ from gradsync.diagnose.samplers import (
     refused_wrongly,
     seed_ignored,
 )
-from gradsync.diagnose.scripts import prints_no_shares, prints_no_verdict, raises
-from gradsync.diagnose.shares import GUIDE, diagnose_shares
-from gradsync.probes.sampling import (
-    be_another_process,
-    indices_of,
-    length_of,
-    pass_watched,
-    passes_of_epochs,
-    random_states,
-    refusals,
-)
-from gradsync.probes.scripts import run_with_samplers
-from gradsync.testing import check, each, exercise, hold
+from support.rules.scripts import prints_no_shares, prints_no_verdict, raises
+from support.rules.shares import GUIDE, diagnose_shares
 
 
 def shares_of(sampler_class, num_samples, world_size, *, epoch=None, **options):

@@ -5,11 +5,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 
-from gradsync.diagnose.rounding import rounded_loss
-from gradsync.diagnose.waiting import nobody_waited
-from gradsync.probes.evaluation import Spy
 from gradsync.testing import assert_on_every_rank, by_rank, check, each, exercise, hold, would_be
+from gradsync.testing.rounding import rounded_loss
 from gradsync.text import counted, listed
+from support.probes.evaluation import Spy
+from support.rules.waiting import nobody_waited
 
 GUIDE = "Epochs and evaluation"
 EPOCHS = (5, 0)

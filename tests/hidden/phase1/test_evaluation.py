@@ -5,7 +5,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from gradsync.diagnose.evaluation import (
+from gradsync.testing import assert_on_every_rank, by_rank, each, exercise, hold, would_be
+from gradsync.text import listed
+from support.probes.evaluation import Spy, numbers, spied_evaluation, tells_predictions_apart
+from support.rules.evaluation import (
     differs_across_ranks,
     evaluated_too_few,
     kept_from_before,
@@ -16,10 +19,7 @@ from gradsync.diagnose.evaluation import (
     predicts_otherwise,
     told,
 )
-from gradsync.diagnose.waiting import nobody_waited, raised_before_waiting
-from gradsync.probes.evaluation import Spy, numbers, spied_evaluation, tells_predictions_apart
-from gradsync.testing import assert_on_every_rank, by_rank, each, exercise, hold, would_be
-from gradsync.text import listed
+from support.rules.waiting import nobody_waited, raised_before_waiting
 
 GUIDE = "Epochs and evaluation"
 BATCH = 4

@@ -9,8 +9,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gradsync.diagnose.gpus import idle_gpus
-from gradsync.diagnose.launching import (
+from gradsync.testing import check, exercise, free_port, hold
+from gradsync.text import ranks_text
+from support.probes.gpus import taken_among_gpus
+from support.probes.late_rank import pass_gate, wait_for
+from support.probes.launching import connected_to
+from support.probes.lazy_group import LazyGroup
+from support.rules.gpus import idle_gpus
+from support.rules.launching import (
     address_taken,
     left_waiting,
     never_connected,
@@ -19,12 +25,6 @@ from gradsync.diagnose.launching import (
     without_a_group,
     wrong_address,
 )
-from gradsync.probes.gates import pass_gate, wait_for
-from gradsync.probes.gpus import taken_among_gpus
-from gradsync.probes.launching import connected_to
-from gradsync.probes.lazy_group import LazyGroup
-from gradsync.testing import check, exercise, free_port, hold
-from gradsync.text import ranks_text
 
 GUIDE = "Launching ranks"
 MASTER = "127.0.0.2"  # this machine too, but not its usual address

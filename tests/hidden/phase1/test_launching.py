@@ -2,10 +2,10 @@
 
 import os
 
-from gradsync.diagnose.launching import string_for_a_number
-from gradsync.probes.rank_infos import answer_to, probe_rank_info
 from gradsync.testing import check, exercise, hold
 from gradsync.text import listed
+from support.probes.rank_infos import answer_to, probe_rank_info
+from support.rules.launching import string_for_a_number
 
 GUIDE = "Launching ranks"
 TORCHRUN = {

@@ -7,17 +7,17 @@ from unittest.mock import patch
 import torch
 from torch.utils.data import DistributedSampler, TensorDataset
 
-from gradsync.diagnose.loaders import (
+from gradsync.testing import check, exercise, hold
+from gradsync.text import ranks_text
+from support.probes.returned import WrongReturn, described, loaders_of
+from support.rules.loaders import (
     GUIDE,
     index_past_the_end,
     other_dataset,
     share_of_other_dataset,
     shares_depend_on_environment,
 )
-from gradsync.diagnose.shares import diagnose_shares, some
-from gradsync.probes.returned import WrongReturn, described, loaders_of
-from gradsync.testing import check, exercise, hold
-from gradsync.text import ranks_text
+from support.rules.shares import diagnose_shares, some
 
 FIRST_VAL = 1000  # the first val sample; the first train sample is 0
 ANOTHER_RANK = {"RANK": "2", "WORLD_SIZE": "7"}

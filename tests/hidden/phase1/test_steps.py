@@ -5,16 +5,6 @@ import pytest
 import torch
 from torch import nn
 
-from gradsync.diagnose.gpus import batch_not_moved
-from gradsync.diagnose.losses import loss_mistakes
-from gradsync.diagnose.names import order_depends_on_names
-from gradsync.diagnose.rounding import rounded_loss
-from gradsync.diagnose.waiting import nobody_waited, skipped_because_of_nan
-from gradsync.probes.elsewhere import devices_met
-from gradsync.probes.models import placed
-from gradsync.probes.names import PARTS, first_numbers, model_named, name_sets
-from gradsync.probes.ready_made import DDP, without
-from gradsync.probes.seeding import seed_weights
 from gradsync.records import Diagnosis
 from gradsync.testing import (
     assert_on_every_rank,
@@ -28,7 +18,17 @@ from gradsync.testing import (
     seen_of,
     would_be,
 )
+from gradsync.testing.rounding import rounded_loss
 from gradsync.text import counted
+from support.probes.devices import devices_met
+from support.probes.models import placed
+from support.probes.names import PARTS, first_numbers, model_named, name_sets
+from support.probes.ready_made import DDP, without
+from support.probes.seeding import seed_weights
+from support.rules.gpus import batch_not_moved
+from support.rules.losses import loss_mistakes
+from support.rules.names import order_depends_on_names
+from support.rules.waiting import nobody_waited, skipped_because_of_nan
 
 GUIDE = "The training step"
 LEARNING_RATE, MOMENTUM = 0.01, 0.9

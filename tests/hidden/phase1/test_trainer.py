@@ -5,24 +5,6 @@ import pytest
 import torch
 from torch import nn
 
-from gradsync.diagnose.absent_gradients import frozen_mistakes, none_gradient_skipped
-from gradsync.diagnose.broadcast import bits_differ, broadcast_mistakes, weight_not_sent
-from gradsync.diagnose.gradients import (
-    AS_FLOAT64,
-    all_zero,
-    always_divided_by,
-    digits_lost,
-    gradient_mistakes,
-    mean_of,
-    not_synchronised,
-    only_some_parameters,
-)
-from gradsync.diagnose.names import order_depends_on_names
-from gradsync.diagnose.waiting import nobody_waited, skipped_because_of_nan
-from gradsync.probes.memory import spoil_new_memory
-from gradsync.probes.models import BUFFERS, motley_model, placed, tensors_of
-from gradsync.probes.names import PARTS, first_numbers, model_named, name_sets
-from gradsync.probes.seeding import seed_weights
 from gradsync.testing import (
     EXACT,
     assert_on_every_rank,
@@ -36,6 +18,24 @@ from gradsync.testing import (
     seen_of,
 )
 from gradsync.text import counted, listed
+from support.probes.memory import spoil_new_memory
+from support.probes.models import BUFFERS, motley_model, placed, tensors_of
+from support.probes.names import PARTS, first_numbers, model_named, name_sets
+from support.probes.seeding import seed_weights
+from support.rules.absent_gradients import frozen_mistakes, none_gradient_skipped
+from support.rules.broadcast import bits_differ, broadcast_mistakes, weight_not_sent
+from support.rules.gradients import (
+    AS_FLOAT64,
+    all_zero,
+    always_divided_by,
+    digits_lost,
+    gradient_mistakes,
+    mean_of,
+    not_synchronised,
+    only_some_parameters,
+)
+from support.rules.names import order_depends_on_names
+from support.rules.waiting import nobody_waited, skipped_because_of_nan
 
 MODEL, GRADIENTS = "Model synchronisation", "Gradient aggregation"
 NOT_THE_MEAN = "the gradients on {} are not the mean over the ranks"

@@ -2,27 +2,6 @@
 
 from functools import partial
 
-from gradsync.diagnose.epochs import order_of_another_epoch, other_samples
-from gradsync.diagnose.histories import kept_from_earlier_calls, other_numbers, other_rows
-from gradsync.diagnose.printing import other_lines
-from gradsync.diagnose.training import (
-    batches_divided,
-    later_steps_differ,
-    models_differ,
-    other_counts,
-    trained_a_copy,
-    training_mistakes,
-    with_its_momentum,
-)
-from gradsync.probes.training import (
-    LEARNING_RATE,
-    Classifier,
-    draw_samples,
-    one_process,
-    orders_of_sampler,
-    spied_training,
-    steps_of,
-)
 from gradsync.testing import (
     assert_on_every_rank,
     by_rank,
@@ -31,6 +10,27 @@ from gradsync.testing import (
     each,
     exercise,
     hold,
+)
+from support.probes.training import (
+    LEARNING_RATE,
+    Classifier,
+    draw_samples,
+    one_process,
+    orders_of_sampler,
+    spied_training,
+    steps_of,
+)
+from support.rules.epochs import order_of_another_epoch, other_samples
+from support.rules.histories import kept_from_earlier_calls, other_numbers, other_rows
+from support.rules.printing import other_lines
+from support.rules.training import (
+    batches_divided,
+    later_steps_differ,
+    models_differ,
+    other_counts,
+    trained_a_copy,
+    training_mistakes,
+    with_its_momentum,
 )
 
 GUIDE, MODEL = "Training", "Model synchronisation"

@@ -5,10 +5,10 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 from gradsync.data import digits
-from gradsync.diagnose.training import models_differ
 from gradsync.model import SmallCNN
-from gradsync.probes.ready_made import DDP, without
 from gradsync.testing import check, early, exercise, hold
+from support.probes.ready_made import DDP, without
+from support.rules.training import models_differ
 
 GUIDE = "Training"
 SAMPLES = 10_000  # for training, of MNIST's 60,000

@@ -6,20 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from gradsync.diagnose import first_diagnosis
-from gradsync.diagnose.gradients import parameters_averaged
-from gradsync.diagnose.losses import loss_mistakes
-from gradsync.diagnose.waiting import stepped_too_early, stepped_too_often
-from gradsync.probes.accumulation import (
-    LEARNING_RATE,
-    MOMENTUM,
-    UNEQUAL,
-    Net,
-    draw,
-    mean_loss,
-    optimizer_of,
-)
-from gradsync.probes.returned import number_or_nan
 from gradsync.testing import (
     assert_on_every_rank,
     by_rank,
@@ -30,7 +16,21 @@ from gradsync.testing import (
     exercise,
     would_be,
 )
+from gradsync.testing.rules import first_diagnosis
 from gradsync.text import counted
+from support.probes.accumulation import (
+    LEARNING_RATE,
+    MOMENTUM,
+    UNEQUAL,
+    Net,
+    draw,
+    mean_loss,
+    optimizer_of,
+)
+from support.probes.returned import number_or_nan
+from support.rules.gradients import parameters_averaged
+from support.rules.losses import loss_mistakes
+from support.rules.waiting import stepped_too_early, stepped_too_often
 
 GUIDE = "Gradient accumulation"
 CASES = {  # for each training: samples by rank and microbatch, and whether targets are numbers

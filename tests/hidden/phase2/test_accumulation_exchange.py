@@ -6,12 +6,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from gradsync.diagnose.buckets import between, bucket_sizes, in_objects, lanes
-from gradsync.diagnose.gradients import parameters_averaged
-from gradsync.probes.accumulation import UNEQUAL, Net, draw, optimizer_of
-from gradsync.probes.marks import mark
 from gradsync.testing import by_rank, check, exercise, hold
 from gradsync.text import counted
+from support.probes.accumulation import UNEQUAL, Net, draw, optimizer_of
+from support.probes.bucket_marks import mark
+from support.rules.buckets import between, bucket_sizes, in_objects, lanes
+from support.rules.gradients import parameters_averaged
 
 GUIDE = "Gradient accumulation"
 SIZES = UNEQUAL[:2]

@@ -5,31 +5,6 @@ import time
 import pytest
 import torch
 
-from gradsync.diagnose.buckets import (
-    averaged_elements,
-    averaging_mistakes,
-    in_objects,
-    only_these_wrong,
-    some_undivided,
-    unlike_buckets,
-)
-from gradsync.diagnose.departures import left_too_early
-from gradsync.diagnose.gradients import mean_of
-from gradsync.diagnose.names import order_depends_on_names
-from gradsync.diagnose.rounding import OF_FLOAT64
-from gradsync.diagnose.values import ROUNDINGS, close
-from gradsync.probes.buckets import (
-    ALL,
-    SMALL,
-    Net,
-    backward,
-    draw,
-    gradients_of,
-    own_gradients,
-    zero_for_none,
-)
-from gradsync.probes.models import placed
-from gradsync.probes.names import PARTS, first_numbers, model_named, name_sets
 from gradsync.testing import (
     assert_on_every_rank,
     by_rank,
@@ -40,7 +15,32 @@ from gradsync.testing import (
     hold,
     seen_of,
 )
+from gradsync.testing.rounding import OF_FLOAT64
+from gradsync.testing.values import ROUNDINGS, close
 from gradsync.text import listed
+from support.probes.buckets import (
+    ALL,
+    SMALL,
+    Net,
+    backward,
+    draw,
+    gradients_of,
+    own_gradients,
+    zero_for_none,
+)
+from support.probes.models import placed
+from support.probes.names import PARTS, first_numbers, model_named, name_sets
+from support.rules.buckets import (
+    averaged_elements,
+    averaging_mistakes,
+    in_objects,
+    only_these_wrong,
+    some_undivided,
+    unlike_buckets,
+)
+from support.rules.departures import left_too_early
+from support.rules.gradients import mean_of
+from support.rules.names import order_depends_on_names
 
 GUIDE = "Buckets and overlap"
 TWO_PARTS = 24 / 2**20  # MiB: the bytes of two parameters whose names differ by rank

@@ -1,6 +1,17 @@
 """The strided sampler without resuming: the samples of each rank in a whole epoch."""
 
-from gradsync.diagnose.samplers import (
+from gradsync.testing import check, exercise, hold
+from gradsync.text import counted
+from support.probes.sampling import (
+    be_another_process,
+    changed_since,
+    indices_of,
+    pass_watched,
+    passes_of_epochs,
+    random_states,
+    refusals,
+)
+from support.rules.samplers import (
     BAD_ARGUMENTS,
     epoch_ignored,
     not_shuffled,
@@ -10,19 +21,8 @@ from gradsync.diagnose.samplers import (
     refused_wrongly,
     seed_ignored,
 )
-from gradsync.diagnose.shares import some
-from gradsync.diagnose.strides import GUIDE, diagnose_strides, rows_of
-from gradsync.probes.sampling import (
-    be_another_process,
-    changed_since,
-    indices_of,
-    pass_watched,
-    passes_of_epochs,
-    random_states,
-    refusals,
-)
-from gradsync.testing import check, exercise, hold
-from gradsync.text import counted
+from support.rules.shares import some
+from support.rules.strides import GUIDE, diagnose_strides, rows_of
 
 
 def probe_shares(data_loader, cases, epoch=0, **options):

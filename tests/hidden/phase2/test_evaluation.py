@@ -6,7 +6,11 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from gradsync.diagnose.evaluation import (
+from gradsync.records import Diagnosis
+from gradsync.testing import assert_on_every_rank, check, each, exercise, hold, would_be
+from gradsync.text import ranks_text
+from support.probes.evaluation import Spy, numbers, spied_evaluation, tells_predictions_apart
+from support.rules.evaluation import (
     differs_across_ranks,
     kept_from_before,
     learned_from,
@@ -16,11 +20,7 @@ from gradsync.diagnose.evaluation import (
     predicts_otherwise,
     told,
 )
-from gradsync.diagnose.waiting import nobody_waited
-from gradsync.probes.evaluation import Spy, numbers, spied_evaluation, tells_predictions_apart
-from gradsync.records import Diagnosis
-from gradsync.testing import assert_on_every_rank, check, each, exercise, hold, would_be
-from gradsync.text import ranks_text
+from support.rules.waiting import nobody_waited
 
 GUIDE = "Evaluation without padding"
 BATCH = 4

@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from gradsync.diagnose.parallel_layers import unlike_linear
 from gradsync.records import Diagnosis
 from gradsync.testing import assert_on_every_rank, case_by_case, check, each, exercise, would_be
+from support.rules.parallel_layers import unlike_linear
 
 GUIDE = "Tensor parallelism"
 INPUTS, HIDDEN, OUTPUTS = 5, 12, 3

@@ -5,18 +5,18 @@ import time
 import numpy as np
 import torch.distributed as dist
 
-from gradsync.diagnose.buckets import (
+from gradsync.testing import assert_on_every_rank, by_rank, case_by_case, check, each, exercise
+from gradsync.testing.values import close
+from support.probes.bucket_marks import mark
+from support.probes.buckets import ALL, SMALL, Net, backward, draw, gradients_of, own_gradients
+from support.rules.buckets import (
     averaging_mistakes,
     between,
     lost_or_local,
     unlike_buckets,
 )
-from gradsync.diagnose.departures import left_too_early, overwritten
-from gradsync.diagnose.gradients import mean_of
-from gradsync.diagnose.values import close
-from gradsync.probes.buckets import ALL, SMALL, Net, backward, draw, gradients_of, own_gradients
-from gradsync.probes.marks import mark
-from gradsync.testing import assert_on_every_rank, by_rank, case_by_case, check, each, exercise
+from support.rules.departures import left_too_early, overwritten
+from support.rules.gradients import mean_of
 
 GUIDE = "Buckets and overlap"
 

@@ -12,7 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from gradsync.diagnose.buckets import (
+from gradsync.testing import check, exercise
+from gradsync.testing.values import close
+from gradsync.text import counted, listed, size_text
+from support.probes.bucket_marks import mark
+from support.probes.late_rank import let_rest
+from support.rules.buckets import (
     averaged_elements,
     between,
     bucket_sizes,
@@ -21,11 +26,6 @@ from gradsync.diagnose.buckets import (
     lanes,
     waits_in_backward,
 )
-from gradsync.diagnose.values import close
-from gradsync.probes.gates import let_rest
-from gradsync.probes.marks import mark
-from gradsync.testing import check, exercise
-from gradsync.text import counted, listed, size_text
 
 GUIDE = "Buckets and overlap"
 MIB = 2**20

@@ -4,31 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from gradsync.diagnose import first_diagnosis
-from gradsync.diagnose.pipelines import (
-    diagnose_order,
-    kept_on_some_ranks,
-    pipeline_gradient_mistakes,
-    pipeline_loss_mistakes,
-    stages_summed,
-    stepped_in_between,
-)
-from gradsync.diagnose.traffic import too_many_bytes
-from gradsync.diagnose.waiting import nobody_waited
-from gradsync.probes.models import tensors_of
-from gradsync.probes.pipelines import (
-    WIDE,
-    Watched,
-    by_stage,
-    cuts,
-    draw_microbatches,
-    gradients_of,
-    mispaired,
-    optimizer_for,
-    stage_of,
-    unsplit,
-)
-from gradsync.probes.returned import number_or_nan
 from gradsync.testing import (
     assert_on_every_rank,
     assert_rank_by_rank,
@@ -41,7 +16,32 @@ from gradsync.testing import (
     hold,
     would_be,
 )
+from gradsync.testing.rules import first_diagnosis
+from gradsync.testing.traffic import too_many_bytes
 from gradsync.text import listed
+from support.probes.models import tensors_of
+from support.probes.pipelines import (
+    WIDE,
+    Watched,
+    by_stage,
+    cuts,
+    draw_microbatches,
+    gradients_of,
+    mispaired,
+    optimizer_for,
+    stage_of,
+    unsplit,
+)
+from support.probes.returned import number_or_nan
+from support.rules.pipelines import (
+    diagnose_order,
+    kept_on_some_ranks,
+    pipeline_gradient_mistakes,
+    pipeline_loss_mistakes,
+    stages_summed,
+    stepped_in_between,
+)
+from support.rules.waiting import nobody_waited
 
 GUIDE = "Pipelines"
 

@@ -2,10 +2,10 @@
 
 import math
 
-from gradsync.diagnose.strides import GUIDE, diagnose_strides, rows_of
-from gradsync.probes.sampling import indices_of
 from gradsync.testing import check, exercise, hold
 from gradsync.text import counted
+from support.probes.sampling import indices_of
+from support.rules.strides import GUIDE, diagnose_strides, rows_of
 
 
 def probe_scripts(data_loader, cases, seed=0):

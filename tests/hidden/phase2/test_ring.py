@@ -6,10 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from gradsync.diagnose.rings import GUIDE, some_chunks_wrong
-from gradsync.diagnose.rounding import OF_FLOAT64, rounded
-from gradsync.diagnose.traffic import bytes_by_rank
-from gradsync.diagnose.values import ROUNDINGS
 from gradsync.records import Diagnosis
 from gradsync.testing import (
     assert_on_every_rank,
@@ -20,7 +16,11 @@ from gradsync.testing import (
     exercise,
     would_be,
 )
+from gradsync.testing.rounding import OF_FLOAT64, rounded
+from gradsync.testing.traffic import bytes_by_rank
+from gradsync.testing.values import ROUNDINGS
 from gradsync.text import counted, listed
+from support.rules.rings import GUIDE, some_chunks_wrong
 
 ALLOWED = ("send", "recv", "new_group")  # creating a group moves no data
 

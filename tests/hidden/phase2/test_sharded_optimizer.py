@@ -2,8 +2,12 @@
 
 import torch
 
-from gradsync.diagnose.buckets import nobody_waited, with_guide
-from gradsync.diagnose.sharding import (
+from gradsync.testing import assert_on_every_rank, each, exercise, hold
+from support.probes.optimizers import elements, parameters, watched
+from support.probes.ready_made import ZERO, without
+from support.probes.seeding import seed_weights
+from support.rules.buckets import nobody_waited, with_guide
+from support.rules.sharding import (
     GUIDE,
     missing_defaults,
     not_gathered,
@@ -12,10 +16,6 @@ from gradsync.diagnose.sharding import (
     ranks_differ,
     used_up,
 )
-from gradsync.probes.optimizers import elements, parameters, watched
-from gradsync.probes.ready_made import ZERO, without
-from gradsync.probes.seeding import seed_weights
-from gradsync.testing import assert_on_every_rank, each, exercise, hold
 
 SHAPES = [(6, 5), (2,), (4, 4, 2), (1,), (3, 9)]
 ADAM = {"name": "Adam", "options": {"lr": 0.1, "betas": (0.8, 0.95)}}

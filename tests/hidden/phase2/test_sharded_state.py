@@ -7,13 +7,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from gradsync.diagnose.sharding import not_gathered, not_sharded, other_steps, ranks_differ
-from gradsync.diagnose.values import close
-from gradsync.probes import raised
-from gradsync.probes.optimizers import elements, parameters, watched
-from gradsync.probes.ready_made import ZERO, without
-from gradsync.probes.returned import number_or_nan
-from gradsync.probes.seeding import seed_weights
 from gradsync.testing import (
     assert_on_every_rank,
     by_rank,
@@ -22,7 +15,14 @@ from gradsync.testing import (
     exercise,
     hold,
 )
+from gradsync.testing.values import close
 from gradsync.text import listed, ranks_text, verb
+from support.probes import raised
+from support.probes.optimizers import elements, parameters, watched
+from support.probes.ready_made import ZERO, without
+from support.probes.returned import number_or_nan
+from support.probes.seeding import seed_weights
+from support.rules.sharding import not_gathered, not_sharded, other_steps, ranks_differ
 
 GUIDE = "Sharding the optimizer"
 GROUPS = [[0, 3], [4, 1, 2]]  # of five parameters, by their numbers

@@ -4,11 +4,11 @@ from functools import partial
 
 import torch
 
-from gradsync.diagnose.shares import repeated, some
-from gradsync.probes import raised
-from gradsync.probes.returned import items_of
 from gradsync.testing import check, exercise
 from gradsync.text import counted
+from support.probes import raised
+from support.probes.returned import items_of
+from support.rules.shares import repeated, some
 
 SHARDS, MICROBATCHES = "Shares without padding", "Microbatches"
 

@@ -6,19 +6,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from gradsync.diagnose.parallel_layers import (
-    bias_left_behind,
-    column_input_mistake,
-    is_idle,
-    layer_gradient_mistakes,
-    row_bias_mistake,
-    row_input_mistake,
-    row_output_mistakes,
-    unlike_linear,
-)
-from gradsync.diagnose.traffic import too_many_bytes
-from gradsync.diagnose.waiting import nobody_waited
-from gradsync.probes.returned import tensor_of
 from gradsync.testing import (
     assert_rank_by_rank,
     by_rank,
@@ -29,6 +16,19 @@ from gradsync.testing import (
     hold,
     would_be,
 )
+from gradsync.testing.traffic import too_many_bytes
+from support.probes.returned import tensor_of
+from support.rules.parallel_layers import (
+    bias_left_behind,
+    column_input_mistake,
+    is_idle,
+    layer_gradient_mistakes,
+    row_bias_mistake,
+    row_input_mistake,
+    row_output_mistakes,
+    unlike_linear,
+)
+from support.rules.waiting import nobody_waited
 
 GUIDE = "Tensor parallelism"
 COLUMN, ROW = "ColumnParallelLinear", "RowParallelLinear"

@@ -4,15 +4,15 @@ from functools import partial
 
 import torch
 
-from gradsync.diagnose.parallel_layers import (
+from gradsync.testing import exercise, hold
+from support.probes import raised
+from support.probes.returned import tensor_of
+from support.rules.parallel_layers import (
     diagnose_beginning,
     diagnose_gathering,
     diagnose_refusals,
 )
-from gradsync.diagnose.waiting import nobody_waited
-from gradsync.probes import raised
-from gradsync.probes.returned import tensor_of
-from gradsync.testing import exercise, hold
+from support.rules.waiting import nobody_waited
 
 GUIDE = "Tensor parallelism"
 GATHERED = "Gather the parts in the order of the ranks, on every rank."

@@ -4,30 +4,6 @@ from functools import partial
 
 import pytest
 
-from gradsync.diagnose.epochs import order_of_another_epoch, other_samples
-from gradsync.diagnose.histories import kept_from_earlier_calls, other_numbers, other_rows
-from gradsync.diagnose.means import other_means
-from gradsync.diagnose.printing import other_lines
-from gradsync.diagnose.training import (
-    batches_divided,
-    later_steps_differ,
-    models_differ,
-    other_counts,
-    trained_in_evaluation_mode,
-    training_mistakes,
-    with_its_momentum,
-)
-from gradsync.diagnose.values import close
-from gradsync.probes import Info
-from gradsync.probes.training import (
-    LEARNING_RATE,
-    Classifier,
-    draw_samples,
-    one_process,
-    orders_of_sampler,
-    spied_training,
-    steps_of,
-)
 from gradsync.testing import (
     assert_on_every_rank,
     by_rank,
@@ -38,7 +14,31 @@ from gradsync.testing import (
     exercise,
     hold,
 )
+from gradsync.testing.values import close
 from gradsync.text import listed
+from support.probes import Info
+from support.probes.training import (
+    LEARNING_RATE,
+    Classifier,
+    draw_samples,
+    one_process,
+    orders_of_sampler,
+    spied_training,
+    steps_of,
+)
+from support.rules.epochs import order_of_another_epoch, other_samples
+from support.rules.histories import kept_from_earlier_calls, other_numbers, other_rows
+from support.rules.means import other_means
+from support.rules.printing import other_lines
+from support.rules.training import (
+    batches_divided,
+    later_steps_differ,
+    models_differ,
+    other_counts,
+    trained_in_evaluation_mode,
+    training_mistakes,
+    with_its_momentum,
+)
 
 SAMPLER, STEP, GUIDE = "Resumable shares", "Gradient accumulation", "Resuming"
 

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from gradsync.diagnose.checkpoints import writes_too
-from gradsync.probes import Info, raised
-from gradsync.probes.files import HARMS, file_changes, files_with_code, limit_writes
-from gradsync.probes.seeding import seed_weights
-from gradsync.probes.training import TIME_TO_END
 from gradsync.testing import check, exercise
+from support.probes import Info, raised
+from support.probes.files import HARMS, file_changes, files_with_code, limit_writes
+from support.probes.seeding import seed_weights
+from support.probes.training import TIME_TO_END
+from support.rules.checkpoints import writes_too
 
 GUIDE = "Resuming"
 LIMIT = 20 + TIME_TO_END  # seconds for a run in which train raises: it may search for lost ranks

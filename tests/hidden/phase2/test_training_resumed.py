@@ -10,15 +10,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from gradsync.diagnose.epochs import other_epochs, other_shares
-from gradsync.diagnose.resuming import beyond_epochs, other_resumed_loss, resumed_wrongly
-from gradsync.diagnose.values import close
-from gradsync.probes import Info
-from gradsync.probes.printing import printed
-from gradsync.probes.seeding import seed_weights
-from gradsync.probes.training import TIME_TO_END, rows_of
 from gradsync.testing import check, each, exercise, hold
+from gradsync.testing.values import close
 from gradsync.text import counted
+from support.probes import Info
+from support.probes.printing import printed
+from support.probes.seeding import seed_weights
+from support.probes.training import TIME_TO_END, rows_of
+from support.rules.epochs import other_epochs, other_shares
+from support.rules.resuming import beyond_epochs, other_resumed_loss, resumed_wrongly
 
 GUIDE = "Resuming"
 # Samples of a rank, in batches of one: a training that saves every 20 steps resumes in mid-epoch.

@@ -13,15 +13,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from gradsync.diagnose.resuming import resumed_wrongly
-from gradsync.diagnose.values import close
-from gradsync.probes import Info
-from gradsync.probes.printing import printed
-from gradsync.probes.seeding import seed_weights
-from gradsync.probes.training import TIME_TO_END
 from gradsync.records import Diagnosis
 from gradsync.testing import check, exercise, hold
+from gradsync.testing.values import close
 from gradsync.text import full_stop, ranks_text
+from support.probes import Info
+from support.probes.printing import printed
+from support.probes.seeding import seed_weights
+from support.probes.training import TIME_TO_END
+from support.rules.resuming import resumed_wrongly
 
 GUIDE = "When a rank dies"
 RANKS, EPOCHS, STEPS = 3, 2, 5  # steps per epoch, in batches of one sample per rank

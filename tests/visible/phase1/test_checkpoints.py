@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from gradsync.probes.gates import pass_gate
 from gradsync.testing import check, exercise
+from support.probes.late_rank import pass_gate
 
 GUIDE = "Checkpoints"
 

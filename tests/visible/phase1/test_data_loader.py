@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch.utils.data import DistributedSampler, TensorDataset
 
-from gradsync.diagnose.shares import diagnose_shares
-from gradsync.probes.returned import loaders_of
 from gradsync.testing import check, exercise
+from support.probes.returned import loaders_of
+from support.rules.shares import diagnose_shares
 
 SHARES, LOADERS = "Data distribution", "Data loaders"
 

@@ -4,8 +4,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 
-from gradsync.probes.evaluation import numbers
 from gradsync.testing import assert_on_every_rank, check, exercise, would_be
+from support.probes.evaluation import numbers
 
 GUIDE = "Epochs and evaluation"
 

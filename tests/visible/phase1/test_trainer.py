@@ -3,14 +3,14 @@
 import torch
 from torch import nn
 
-from gradsync.diagnose.absent_gradients import none_gradient_skipped
-from gradsync.diagnose.broadcast import broadcast_mistakes
-from gradsync.diagnose.gradients import gradient_mistakes
-from gradsync.diagnose.names import order_depends_on_names
-from gradsync.diagnose.waiting import nobody_waited
-from gradsync.probes.names import PARTS, first_numbers, model_named, name_sets
-from gradsync.probes.seeding import seed_weights
 from gradsync.testing import assert_on_every_rank, exercise, hold, seen_of, would_be
+from support.probes.names import PARTS, first_numbers, model_named, name_sets
+from support.probes.seeding import seed_weights
+from support.rules.absent_gradients import none_gradient_skipped
+from support.rules.broadcast import broadcast_mistakes
+from support.rules.gradients import gradient_mistakes
+from support.rules.names import order_depends_on_names
+from support.rules.waiting import nobody_waited
 
 MODEL, GRADIENTS, STEP = "Model synchronisation", "Gradient aggregation", "The training step"
 

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from gradsync.probes.ready_made import DDP, without
 from gradsync.testing import check, exercise
 from gradsync.text import counted
+from support.probes.ready_made import DDP, without
 
 GUIDE = "Training"
 

@@ -4,8 +4,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from gradsync.diagnose.buckets import between, lanes
 from gradsync.testing import assert_on_every_rank, check, each, exercise, would_be
+from support.rules.buckets import between, lanes
 
 GUIDE = "Gradient accumulation"
 

@@ -7,18 +7,18 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from gradsync.diagnose.buckets import (
+from gradsync.testing import assert_on_every_rank, check, exercise, hold, seen_of, would_be
+from gradsync.text import counted, listed
+from support.probes.bucket_marks import mark
+from support.probes.names import PARTS, first_numbers, model_named, name_sets
+from support.rules.buckets import (
     averaging_mistakes,
     between,
     bucket_sizes,
     lanes,
     waits_in_backward,
 )
-from gradsync.diagnose.names import order_depends_on_names
-from gradsync.probes.marks import mark
-from gradsync.probes.names import PARTS, first_numbers, model_named, name_sets
-from gradsync.testing import assert_on_every_rank, check, exercise, hold, seen_of, would_be
-from gradsync.text import counted, listed
+from support.rules.names import order_depends_on_names
 
 GUIDE = "Buckets and overlap"
 CAP = 3000 / 2**20  # MiB: 3000 bytes, which is more than one of the layers below, less than two

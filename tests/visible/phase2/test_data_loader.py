@@ -5,8 +5,8 @@ import random
 import numpy as np
 import torch
 
-from gradsync.diagnose.strides import diagnose_strides
 from gradsync.testing import check, exercise
+from support.rules.strides import diagnose_strides
 
 RESUMABLE, SHARDS = "Resumable shares", "Shares without padding"
 MICROBATCHES = "Microbatches"

@@ -2,13 +2,6 @@
 
 import torch
 
-from gradsync.diagnose.parallel_layers import (
-    column_input_mistake,
-    diagnose_refusals,
-    layer_gradient_mistakes,
-    row_output_mistakes,
-    unlike_linear,
-)
 from gradsync.testing import (
     assert_on_every_rank,
     assert_rank_by_rank,
@@ -19,6 +12,13 @@ from gradsync.testing import (
     would_be,
 )
 from gradsync.text import counted, listed
+from support.rules.parallel_layers import (
+    column_input_mistake,
+    diagnose_refusals,
+    layer_gradient_mistakes,
+    row_output_mistakes,
+    unlike_linear,
+)
 
 LAYERS = "Tensor parallelism"
 

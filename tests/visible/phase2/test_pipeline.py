@@ -3,11 +3,6 @@
 import torch
 from torch import nn
 
-from gradsync.diagnose.pipelines import (
-    diagnose_order,
-    pipeline_gradient_mistakes,
-    pipeline_loss_mistakes,
-)
 from gradsync.testing import (
     assert_on_every_rank,
     assert_rank_by_rank,
@@ -18,6 +13,11 @@ from gradsync.testing import (
     would_be,
 )
 from gradsync.text import listed
+from support.rules.pipelines import (
+    diagnose_order,
+    pipeline_gradient_mistakes,
+    pipeline_loss_mistakes,
+)
 
 GUIDE = "Pipelines"
 

@@ -8,12 +8,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from gradsync.diagnose.values import close
-from gradsync.probes import Info
-from gradsync.probes.evaluation import numbers
-from gradsync.probes.printing import printed
 from gradsync.testing import assert_on_every_rank, check, exercise, would_be
+from gradsync.testing.values import close
 from gradsync.text import counted
+from support.probes import Info
+from support.probes.evaluation import numbers
+from support.probes.printing import printed
 
 GUIDE, EVALUATION = "Resuming", "Evaluation without padding"
 COUNT, EPOCHS = 12, 3

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from gradsync.probes import Info
-from gradsync.probes.printing import printed
 from gradsync.testing import check, exercise
+from support.probes import Info
+from support.probes.printing import printed
 
 GUIDE = "When a rank dies"
 EPOCHS, STEPS = 2, 4  # steps per epoch

@@ -1,0 +1,1 @@
+"""The course on disk: its exercises, templates, guides and known submissions."""

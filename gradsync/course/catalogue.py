@@ -1,0 +1,153 @@
+"""The course on disk: its folder, phases, exercises and test suites."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+from gradsync.errors import UnusableInput
+from gradsync.text import listed
+
+Audience = Literal["visible", "hidden"]
+EXERCISES_FILE = "exercises.toml"
+
+
+class CourseError(UnusableInput):
+    """The course, or the requested part of it, does not exist or can't be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exercise:
+    """A function or class that a learner writes, with its hints."""
+
+    id: str  # "phase1/average_gradients"
+    name: str
+    file: str  # "template_trainer.py"
+    guide: str  # a heading of GUIDELINES.md
+    goal: str
+    hints: tuple[str, ...]
+    needs: tuple[str, ...] = ()  # ids of the exercises that it builds on
+
+    @property
+    def phase(self) -> str:
+        return self.id.partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A course folder, which has a file `phase1/exercises.toml`."""
+
+    root: Path
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """Return the phases that have exercises, in order."""
+        return tuple(sorted(p.parent.name for p in self.root.glob(f"phase*/{EXERCISES_FILE}")))
+
+    def exercises(self, phase: str) -> tuple[Exercise, ...]:
+        """Return a phase's exercises in the order in which they build on each other."""
+        path = self.root / phase / EXERCISES_FILE
+        try:
+            return _exercises(phase, path.read_text(encoding="utf-8"))
+        except (OSError, KeyError, TypeError, ValueError) as problem:
+            raise CourseError(f"{path} can't be read as a list of exercises: {problem}.") from None
+
+    def files(self, phase: str) -> tuple[str, ...]:
+        """Return the names of the files that a learner fills in."""
+        return tuple(dict.fromkeys(exercise.file for exercise in self.exercises(phase)))
+
+    def find(self, name: str) -> Exercise:
+        """Return the exercise with that id, or the first one with that name.
+
+        Raises:
+            CourseError: there is none; the message suggests the most similar one, or lists all.
+        """
+        every = [e for phase in self.phases for e in self.exercises(phase)]
+        for exercise in every:
+            if name in (exercise.name, exercise.id):
+                return exercise
+        raise CourseError(f"There is no exercise {name!r}. {_suggested(name, every)}")
+
+    def suite(self, audience: Audience, phase: str) -> Path:
+        """Return the folder of a phase's tests.
+
+        Raises:
+            CourseError: this copy of the course has no such folder.
+        """
+        folder = self.root / "tests" / audience / phase
+        if not folder.is_dir():
+            raise CourseError(
+                f"This copy of the course has no {audience} tests for {phase}: {folder} is missing."
+            )
+        return folder
+
+    @property
+    def support(self) -> Path:
+        """Return the folder of what the suites share: rules, probes and stand-ins."""
+        return self.root / "tests" / "support"
+
+    def standins(self, phase: str) -> Path:
+        """Return the folder of files that replace those which a submission lacks."""
+        return self.support / "standins" / phase
+
+    def graded_phases(self, audience: Audience) -> tuple[str, ...]:
+        """Return the phases that have tests for this audience."""
+        return tuple(p for p in self.phases if (self.root / "tests" / audience / p).is_dir())
+
+
+def find_course(start: Path | None = None) -> Course:
+    """Return the course that contains the working folder, or else this package.
+
+    Raises:
+        CourseError: there is none.
+    """
+    here = (start or Path.cwd()).resolve()
+    for folder in (here, *here.parents, Path(__file__).resolve().parents[2]):
+        if (folder / "phase1" / EXERCISES_FILE).is_file():
+            return Course(folder)
+    raise CourseError(
+        f"There is no course here: neither {here} nor a folder above it has "
+        f"phase1/{EXERCISES_FILE}. Change into your copy of the course."
+    )
+
+
+def _suggested(name: str, exercises: Sequence[Exercise]) -> str:
+    """Return a sentence that suggests exercises instead of an unknown name."""
+    phase, slash, _ = name.partition("/")
+    phases = list(dict.fromkeys(exercise.phase for exercise in exercises))
+    known = {exercise.name.lower(): exercise.name for exercise in exercises}
+    if slash and phase in phases:
+        known = {e.id.lower(): e.id for e in exercises if e.phase == phase}
+    elif slash or name.lower().startswith("phase"):
+        return f"Name a phase ({listed(phases, 'or')}) and an exercise, as in {exercises[0].id}."
+    close = difflib.get_close_matches(name.lower(), known, n=1)
+    if close:
+        return f"Did you mean {known[close[0]]}?"
+    return f"The exercises are {listed(known.values())}."
+
+
+@functools.cache
+def _exercises(phase: str, text: str) -> tuple[Exercise, ...]:
+    return tuple(_exercise(phase, row) for row in tomllib.loads(text)["exercise"])
+
+
+def _exercise(phase: str, row: dict[str, Any]) -> Exercise:
+    return Exercise(
+        id=f"{phase}/{row['name']}",
+        name=row["name"],
+        file=row["file"],
+        guide=row["guide"],
+        goal=row["goal"],
+        hints=tuple(row["hints"]),
+        needs=tuple(f"{phase}/{name}" for name in row.get("needs", ())),
+    )

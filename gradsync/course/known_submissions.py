@@ -1,0 +1,162 @@
+"""Known submissions: wrong ones with one mistake each, and right ones written in another way.
+
+A wrong one is the solution with a small patch, an entry of `tests/wrong/PHASE/FILE.toml`. A right
+one is the solution with some functions replaced: `tests/right/PHASE/FILE/NAME.py` is appended to
+the file, so its definitions override earlier ones. `tests/right/PHASE/whole/NAME` has all files of
+a phase, written from the guide and the templates alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradsync.course.catalogue import Course, CourseError
+from gradsync.course.patches import patched
+from gradsync.course.templates import templates
+from gradsync.submission import Submission
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """A realistic mistake, and the diagnosis that it must get."""
+
+    name: str
+    exercise: str  # "phase1/average_gradients"
+    code: str  # "sum-not-mean"
+    file: str  # "phase1/template_trainer.py"
+    patches: tuple[tuple[str, str], ...]  # of the solution's code: old, new (see `patches`)
+
+    @property
+    def phase(self) -> str:
+        return self.exercise.partition("/")[0]
+
+    def submission(self, course: Course) -> Submission:
+        """Return the solution with this mistake.
+
+        Raises:
+            CourseError: the patch does not apply to the solution.
+        """
+        files = dict(reference(course).files)
+        source = files[self.file].decode()
+        try:
+            for old, new in self.patches:
+                source = patched(source, old, new)
+        except ValueError as problem:
+            where = f"tests/wrong, {self.name!r}, on solutions/{self.file}"
+            raise CourseError(f"{where}: {problem}") from None
+        files[self.file] = source.encode()
+        return Submission(self.name, files)
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """The solution with some functions written correctly in another way."""
+
+    name: str
+    additions: Mapping[str, str]  # "phase1/template_trainer.py" -> Python source
+    whole: bool = False  # the sources are whole files, written without the solution
+
+    @property
+    def phase(self) -> str:
+        return next(iter(self.additions)).partition("/")[0]
+
+    @property
+    def definitions(self) -> frozenset[str]:
+        """The functions and classes that it rewrites: "phase1/template_trainer.py train"."""
+        return frozenset(
+            f"{path} {node.name}"
+            for path, text in self.additions.items()
+            for node in ast.parse(text).body
+            if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        )
+
+    def submission(self, course: Course) -> Submission:
+        """Return the solution with these functions replaced."""
+        files = dict(reference(course).files)
+        for path, text in self.additions.items():
+            files[path] = text.encode() if self.whole else files[path] + f"\n\n{text}".encode()
+        return Submission(self.name, files)
+
+
+def wrong_submissions(course: Course, phase: str) -> tuple[Wrong, ...]:
+    """Return the known mistakes of a phase, from `tests/wrong/PHASE`.
+
+    Raises:
+        CourseError: a file there can't be read.
+    """
+    paths = sorted((course.root / "tests" / "wrong" / phase).glob("*.toml"))
+    return tuple(wrong for path in paths for wrong in _wrong_ones(path, course, phase))
+
+
+def _wrong_ones(path: Path, course: Course, phase: str) -> tuple[Wrong, ...]:
+    try:
+        rows = tomllib.loads(path.read_text(encoding="utf-8"))["wrong"]
+        return tuple(
+            Wrong(
+                name=row["name"],
+                exercise=f"{phase}/{row['exercise']}",
+                code=row["code"],
+                file=f"{phase}/{course.find(f'{phase}/' + row['exercise']).file}",
+                patches=tuple(zip(_list(row["old"]), _list(row["new"]), strict=True)),
+            )
+            for row in rows
+        )
+    except (OSError, KeyError, TypeError, ValueError) as problem:
+        raise CourseError(f"{path} can't be read as a list of mistakes: {problem}.") from None
+
+
+def right_submissions(course: Course, phase: str) -> tuple[Right, ...]:
+    """Return the correct answers of a phase, from `tests/right/PHASE`, sorted by name."""
+    additions: dict[str, dict[str, str]] = {}
+    for file in course.files(phase):
+        folder = course.root / "tests" / "right" / phase / Path(file).stem
+        for path in sorted(folder.glob("*.py")):
+            text = path.read_text(encoding="utf-8")
+            additions.setdefault(path.stem, {})[f"{phase}/{file}"] = text
+    parts = [Right(name, additions[name]) for name in sorted(additions)]
+    return (*parts, *_whole_answers(course, phase))
+
+
+def _whole_answers(course: Course, phase: str) -> list[Right]:
+    folders = sorted((course.root / "tests" / "right" / phase / "whole").glob("*"))
+    return [
+        Right(
+            folder.name,
+            {f"{phase}/{path.name}": path.read_text("utf-8") for path in folder.glob("*.py")},
+            whole=True,
+        )
+        for folder in folders
+    ]
+
+
+def reference(course: Course) -> Submission:
+    """Return the reference solution as a submission."""
+    paths = [f"{phase}/{file}" for phase in course.phases for file in course.files(phase)]
+    return Submission("reference", _read(course, paths))
+
+
+def untouched(course: Course) -> Submission:
+    """Return the unchanged templates as a submission."""
+    return Submission(
+        "untouched-template", {path: text.encode() for path, text in templates(course)}
+    )
+
+
+def _list(texts: str | list[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts
+
+
+def _read(course: Course, paths: list[str]) -> Mapping[str, bytes]:
+    try:
+        return {path: (course.root / "solutions" / path).read_bytes() for path in paths}
+    except OSError as problem:
+        raise CourseError(f"This copy of the course has no solutions: {problem}.") from None

@@ -1,0 +1,38 @@
+"""The package `support` of a course: what only its own suites know, such as rules and probes.
+
+It lies in the course's folder of tests, so it is not installed. Two courses may each have one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+SUPPORT = "support"  # in `tests`
+
+
+@contextlib.contextmanager
+def support_of(root: Path) -> Iterator[None]:
+    """Let `import support` find the package in the course's `tests`, while the block runs."""
+    folder = str(root / "tests")
+    loaded = getattr(sys.modules.get(SUPPORT), "__file__", None)
+    if loaded == str(root / "tests" / SUPPORT / "__init__.py"):
+        yield  # imported by this process: what it has pickled by reference must stay the same
+        return
+    others = _taken_out(SUPPORT)
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+        _taken_out(SUPPORT)
+        sys.modules.update(others)
+
+
+def _taken_out(package: str) -> dict[str, ModuleType]:
+    """Remove a package and its modules from `sys.modules`, and return them."""
+    names = [name for name in sys.modules if name.partition(".")[0] == package]
+    return {name: sys.modules.pop(name) for name in names}

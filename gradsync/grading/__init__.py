@@ -1,0 +1,1 @@
+"""Grade one submission, or a class, with the test suites of a course."""

@@ -1,0 +1,47 @@
+"""Digests of what a report is made from, which show a later run whether it is still valid."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from gradsync.course.catalogue import EXERCISES_FILE, Audience, Course
+from gradsync.ranks.protocol.user_files import PACKAGE
+from gradsync.submission import Submission
+
+
+def course_digest(course: Course, phases: Sequence[str], audience: Audience = "hidden") -> str:
+    """Return the digest of everything that grades these phases: suites, exercises and software.
+
+    Raises:
+        CourseError: a phase has no such suite.
+    """
+    suites = {phase: _files(course.suite(audience, phase)) for phase in phases}
+    exercises = {phase: _sha256(course.root / phase / EXERCISES_FILE) for phase in phases}
+    runs = [platform.python_version(), version("torch"), _files(PACKAGE)]
+    return _digest([suites, exercises, _files(course.support), runs])
+
+
+def submission_digest(submission: Submission) -> str:
+    """Return the digest of a submission: its name, files and notes."""
+    files = {path: hashlib.sha256(data).hexdigest() for path, data in submission.files.items()}
+    return _digest([submission.name, files, submission.notes])
+
+
+def _files(folder: Path) -> dict[str, str]:
+    """Return the digest of each file in a folder, except Python's caches."""
+    paths = (p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    return {path.relative_to(folder).as_posix(): _sha256(path) for path in paths}
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

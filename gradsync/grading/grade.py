@@ -1,0 +1,107 @@
+"""Grade one submission with test suites: make its `Report`."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from gradsync.course.catalogue import Audience, Course
+from gradsync.errors import GraderError
+from gradsync.grading.root_causes import explain_not_run, point_at_roots
+from gradsync.grading.suite.collector import Collector, OnTest
+from gradsync.grading.suite.run import run_pytest
+from gradsync.grading.suite.time_budget import TimeBudget
+from gradsync.grading.suite.workers import count_workers
+from gradsync.ranks import LauncherError, get_launcher
+from gradsync.ranks.fast import dynamo
+from gradsync.ranks.host.launchers import LauncherName
+from gradsync.records import Report, Verdict
+from gradsync.submission import Submission
+from gradsync.temporary_folders import unpacked
+
+
+def grade(
+    submission: Submission,
+    course: Course,
+    *,
+    phases: Sequence[str],
+    seed: int,
+    audience: Audience = "hidden",
+    exercise: str | None = None,
+    launcher: LauncherName | None = None,
+    workers: int | None = None,
+    pytest_options: Sequence[str] = (),
+    on_test: OnTest = lambda *_: None,
+) -> Report:
+    """Run the suites of `phases` on a submission and return the report.
+
+    The submission's code runs on the ranks only, never in this process.
+
+    Args:
+        submission: the submission.
+        course: the course with the suites.
+        phases: "phase1", "phase2".
+        seed: the seed of the tests' random inputs: the same seed gives the same grade.
+        audience: the visible suites, or the hidden ones, which give the points.
+        exercise: run only the tests of this exercise.
+        launcher: how ranks are started; None takes the fastest one of this system.
+        workers: how many tests run at a time, with forked ranks; None: as many as are useful.
+        pytest_options: further options for pytest, such as `--exitfirst`.
+        on_test: called when a test begins: its exercise, its place from 0, the number of tests.
+
+    Raises:
+        CourseError: a phase has no such suite.
+        GraderError: pytest itself failed, a test is broken, or the ranks were lost.
+    """
+    began = time.monotonic()
+    suites = [course.suite(audience, phase) for phase in phases]
+    starter = get_launcher(launcher)
+    starter.warm_up()
+    needs = {each.id: each.needs for phase in phases for each in course.exercises(phase)}
+    count = workers or count_workers()
+    collector = Collector(exercise, starter, count, TimeBudget(needs), submission.refused, on_test)
+    with unpacked(submission.files) as folder:
+        own = [f"--submission={folder}", f"--seed={seed}", *_launcher_option(launcher)]
+        _run(suites, course.root, [*own, *pytest_options], collector)
+    return Report(
+        submission=submission.name,
+        seed=seed,
+        seconds=time.monotonic() - began,
+        verdicts=_in_order(collector.verdicts, needs),
+        notes=submission.notes,
+    )
+
+
+def draw_seed() -> int:
+    return secrets.randbelow(2**48)  # too many for a rank to guess the seed by trying
+
+
+def _launcher_option(launcher: LauncherName | None) -> list[str]:
+    return [] if launcher is None else [f"--launcher={launcher}"]
+
+
+def _run(suites: Sequence[Path], root: Path, options: Sequence[str], collector: Collector) -> None:
+    dynamo.put_off()  # the suites' optimizers need no compiler either
+    code, said = run_pytest(suites, root, options, collector)
+    if collector.interrupted:
+        raise KeyboardInterrupt
+    if (lost := collector.lost) is not None:
+        text = str(lost)
+        if not isinstance(lost, LauncherError):
+            text = f"A test of the course is broken ({type(lost).__name__}: {lost})."
+        raise GraderError(text) from lost
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise GraderError(f"pytest ended with {code!r}:\n{said}")
+
+
+def _in_order(
+    verdicts: Sequence[Verdict], needs: Mapping[str, Sequence[str]]
+) -> tuple[Verdict, ...]:
+    """Return the verdicts in the order of the course, with likely causes in their messages."""
+    places = {exercise: place for place, exercise in enumerate(needs)}
+    in_order = sorted(verdicts, key=lambda verdict: places[verdict.exercise])
+    return point_at_roots(explain_not_run(in_order), needs)

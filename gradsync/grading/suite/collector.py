@@ -1,0 +1,139 @@
+"""The grader's own pytest plugin: selects the tests, runs them, and records their verdicts."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import os
+import sys
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from gradsync.grading.suite.time_budget import KEPT, TimeBudget
+from gradsync.grading.suite.verdicts import REFUSED, exercise_of
+from gradsync.grading.suite.workers import Turns, side_by_side
+from gradsync.ranks import LauncherError
+from gradsync.ranks.fast import symbolic_shapes
+from gradsync.ranks.host.fork import ForkLauncher
+from gradsync.ranks.host.launcher import Launcher
+from gradsync.records import Verdict
+
+OnTest = Callable[[str, int, int], None]  # the exercise, number of tests begun before, all tests
+# Errors of the grader, not of the submission. The last three mean that the test is broken: a
+# submission can't cause them in the grader's process.
+NOT_THE_SUBMISSIONS = (LauncherError, NameError, ImportError, SyntaxError)
+
+
+class Collector:
+    """Selects the tests of an exercise, or all tests, and records their verdicts."""
+
+    def __init__(
+        self,
+        exercise: str | None = None,
+        launcher: Launcher | None = None,
+        workers: int = 1,
+        budget: TimeBudget | None = None,
+        refused: Mapping[str, str] | None = None,
+        on_test: OnTest = lambda *_: None,
+    ) -> None:
+        self.exercise = exercise
+        self.refused = refused or {}  # files of the submission that do not count, and why
+        self.lost: Exception | None = None  # the error because of which a test has no verdict
+        self.interrupted = False  # by Ctrl-C
+        self._launcher = launcher
+        self._on_test = on_test
+        self._process = os.getpid()
+        self._workers = workers
+        self._budget = budget
+        self._left_garbage = False
+        self._exercises: dict[str, str] = {}  # by test
+        self._verdicts: dict[str, Verdict | None] = {}  # by test, in the order of the suite
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        return [verdict for verdict in self._verdicts.values() if verdict is not None]
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.stash[REFUSED] = self.refused
+        if self._budget is not None:
+            config.stash[KEPT] = self._budget
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if self._is_wanted(item)]
+        self._verdicts = dict.fromkeys(item.nodeid for item in items)
+        self._exercises = {item.nodeid: exercise_of(item) for item in items}
+        if self.exercise is None:  # early tests load modules while the ranks' process starts
+            items.sort(key=lambda item: item.get_closest_marker("early") is None)
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        if torch := sys.modules.get("torch"):  # a suite computes little, and ranks need the cores
+            torch.set_num_threads(1)
+            symbolic_shapes.put_off()
+        gc.freeze()  # existing objects are not garbage: later collections skip them
+        count = min(self._workers, len(session.items))
+        if count < 2 or session.testsfailed or not isinstance(self._launcher, ForkLauncher):
+            return None  # use pytest's own loop, which also handles files that can't be imported
+        with contextlib.closing(Turns(len(session.items))) as turns:
+            work = functools.partial(self._work, session, turns)
+            try:
+                with side_by_side(count - 1, self._launcher, work) as others:
+                    self._run(session, turns)
+                    for other in others:
+                        self._take_over(*other.result())
+            except LauncherError as error:
+                self.lost = self.lost or error
+        return True
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        if os.getpid() == self._process:  # only here: workers share the terminal
+            begun = list(self._verdicts).index(nodeid)
+            self._on_test(self._exercises[nodeid], begun, len(self._verdicts))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        verdict = getattr(report, "gradsync_verdict", None)
+        if verdict is not None:
+            self._verdicts[report.nodeid] = verdict
+            if self._budget is not None and verdict.status == "timeout" and verdict.world_size:
+                self._budget.note(verdict.exercise, verdict.seconds)
+
+    def pytest_exception_interact(self, node: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        self._left_garbage = True  # the traceback's frames refer to values and to each other
+        error = call.excinfo.value if call.excinfo else None
+        if isinstance(error, NOT_THE_SUBMISSIONS):
+            self.lost = error
+            node.session.shouldfail = "A test could not be judged."
+
+    def pytest_runtest_logfinish(self) -> None:
+        if self._left_garbage:
+            gc.collect()
+        self._left_garbage = False
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        # pytest also calls this when it gives up, for example if a suite can't be imported.
+        self.interrupted = excinfo.type is KeyboardInterrupt
+
+    def _run(self, session: pytest.Session, turns: Turns) -> None:
+        """Run the tests that no other worker has begun, as pytest does."""
+        for index in turns:
+            item = session.items[index]
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+            if session.shouldfail:
+                turns.end()
+                raise session.Failed(session.shouldfail)
+
+    def _work(
+        self, session: pytest.Session, turns: Turns
+    ) -> tuple[dict[str, Verdict | None], Exception | None]:
+        """Run tests in another worker process, and return their verdicts."""
+        with contextlib.suppress(session.Failed):
+            self._run(session, turns)
+        return self._verdicts, self.lost
+
+    def _take_over(self, verdicts: dict[str, Verdict | None], lost: Exception | None) -> None:
+        self._verdicts |= {test: verdict for test, verdict in verdicts.items() if verdict}
+        self.lost = self.lost or lost
+
+    def _is_wanted(self, item: pytest.Item) -> bool:
+        return self.exercise in (None, exercise_of(item))

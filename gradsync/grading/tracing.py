@@ -1,0 +1,46 @@
+"""Observe a few steps of a learner's trainer on N ranks."""
+
+from __future__ import annotations
+
+import importlib
+
+from gradsync.course.catalogue import Course, CourseError
+from gradsync.course.support import SUPPORT, support_of
+from gradsync.grading.suite.plugin import Ranks
+from gradsync.ranks import RankFailure, get_launcher
+from gradsync.records import Observation
+from gradsync.submission import Submission
+from gradsync.temporary_folders import unpacked
+
+PROBE = f"{SUPPORT}.probes.tracing"  # has `run`, which the ranks call, and `inputs_of`
+SECONDS = 120.0
+
+
+def trace(submission: Submission, course: Course, phase: str, world_size: int) -> Observation:
+    """Run the course's probe for traces with the submission's files.
+
+    Returns:
+        The observation, also if the ranks failed.
+
+    Raises:
+        CourseError: the course has no such probe.
+        MissingFile: the submission has no trainer for this phase.
+    """
+    with support_of(course.root), unpacked(submission.files) as folder:
+        try:
+            probe = importlib.import_module(PROBE)
+        except ModuleNotFoundError:
+            raise CourseError(f"{course.root} has no {PROBE}, which says what to trace.") from None
+        ranks = Ranks(
+            get_launcher(),
+            folder,
+            course,
+            phase,
+            seen=[],
+            seed="trace",
+            refused=submission.refused,
+        )
+        try:
+            return ranks(probe.run, world_size, timeout=SECONDS, **probe.inputs_of(world_size))
+        except RankFailure as failed:
+            return failed.observation

@@ -1,0 +1,269 @@
+"""Trusted, pure: prove deadlocks and mismatches from the events that ranks report.
+
+Each process group counts its collectives on each rank. The k-th collective of one rank belongs to
+the k-th of the others, and a send to its recv; such calls are a meeting. A rank is blocked while
+all its threads that could act are waiting. It can continue if every rank it waits for has arrived,
+or can arrive. All other blocked ranks are stuck, so no time limit is needed to find a deadlock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Set
+
+from gradsync.ranks.deadlocks.calls import Call, Mail, Meeting, disagreement, numel
+from gradsync.ranks.protocol.events import LOOSE_OPS
+from gradsync.records import Collective, Event
+
+# These do not wait if the tensors are empty.
+SKIPPED_WHEN_EMPTY = {
+    "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_into_tensor",
+    "all_gather_coalesced", "all_gather_into_tensor_coalesced", "reduce_scatter",
+    "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced",
+}  # fmt: skip
+ENDS_GROUPS = "destroy_process_group"  # waits for all collectives that its rank has started
+MAX_THREADS = 1024  # of a rank whose waits are stored
+
+Stuck = dict[int, list[Call]]  # rank -> the calls in which its threads wait
+
+
+class Standoff:
+    """The state of all ranks, updated with each event."""
+
+    def __init__(self, world_size: int) -> None:
+        self.over: set[int] = set()  # ranks that will enter no more collectives
+        self.idle: set[int] = set()  # those of them that do not run the current cell
+        self._everyone = frozenset(range(world_size))
+        self._calls: dict[tuple[int, int], Call] = {}  # (rank, number) -> call that is not complete
+        self._open: Counter[int] = Counter()  # rank -> number of these
+        self._waiting: dict[int, dict[int, Call]] = defaultdict(dict)  # rank -> thread -> call
+        self._others: Counter[int] = Counter()
+        self._positions: Counter[tuple[object, ...]] = Counter()
+        self._numbers: Counter[tuple[object, ...]] = Counter()  # the same, only of this cell
+        self._meetings: dict[tuple[str, int], Meeting] = {}  # incomplete ones
+        self._mail: dict[Mail, deque[Meeting]] = defaultdict(deque)  # only one side has posted
+        self._posted: Counter[int] = Counter()  # rank that posted -> number of these
+        self._from_anyone: set[tuple[str, int, int]] = set()  # group, receiver, tag
+        self._conflicts: list[Meeting] = []
+
+    def feed(self, event: Event) -> bool:
+        """Process an event; return False if the rank may not start this call, as it mismatches."""
+        rank = event.rank
+        self._others[rank] = event.others
+        waiting = self._waiting[rank]
+        if event.collective is not None:
+            call = self._enter(rank, event.collective)
+            self._calls[rank, event.call] = call
+            self._open[rank] += 1
+            if call.meeting.conflict is not None:
+                waiting[event.thread] = call  # it blocks or fails
+                if call.meeting not in self._conflicts:
+                    self._conflicts.append(call.meeting)
+            return call.meeting.conflict is None
+        entered = self._calls.get((rank, event.call))
+        if entered is None:
+            return True
+        if event.kind == "wait":
+            if len(waiting) < MAX_THREADS:
+                waiting[event.thread] = entered
+        elif event.kind == "go_on":
+            waiting.pop(event.thread, None)
+        else:
+            entered.left = True
+            del self._calls[rank, event.call]
+            self._open[rank] -= 1
+            for thread in [thread for thread, call in waiting.items() if call is entered]:
+                del waiting[thread]
+        return True
+
+    def renumber(self) -> None:
+        """Count collectives from 1 again for a new cell; incomplete ones belong to an older one."""
+        self._numbers.clear()
+        for call in self._calls.values():
+            call.number = 0
+        anyone = [call for call in self._calls.values() if call.from_anyone]
+        self._from_anyone = {_address(call) for call in anyone}
+        for mail, meetings in list(self._mail.items()):
+            taken = [m for m in meetings if all(call.left for call in m.calls.values())]
+            for meeting in taken:  # by a recv from any rank
+                meetings.remove(meeting)
+                self._posted.subtract(list(meeting.calls))
+            if not meetings:
+                del self._mail[mail]
+
+    def count_open(self, rank: int) -> int:
+        """Return how many collectives of a rank are incomplete."""
+        return self._open[rank]
+
+    def count_posted(self, rank: int) -> int:
+        """Return how many sends and receives of a rank have no counterpart yet."""
+        return self._posted[rank]
+
+    def proved(self) -> Stuck:
+        """Return the ranks that can never continue."""
+        return self._stuck(self._blocked(), sure=True)
+
+    def likely(self) -> Stuck:
+        """Return the ranks that can't continue, unless the data they need is on its way."""
+        return self._stuck(self._blocked(), sure=False)
+
+    def at_last(self) -> Stuck:
+        """Return the ranks that look stuck when the time limit is reached.
+
+        These include ranks that poll for a call that a returned rank never made, and ranks with a
+        waiting thread, whatever their other threads do.
+        """
+        held = {rank: list(threads.values()) for rank, threads in self._waiting.items() if threads}
+        for (rank, _), call in self._calls.items():
+            if not self._waiting[rank] and self.missing(call) & self.over:
+                held.setdefault(rank, []).append(call)
+        live = {rank: held[rank] for rank in sorted(held) if rank not in self.over}
+        return self._stuck(live, sure=False)
+
+    def waits(self) -> dict[int, Call]:
+        """Return the ranks that wait for others now, with their calls."""
+        blocked = self._blocked().items()
+        return {
+            rank: calls[0]
+            for rank, calls in blocked
+            if all(self.missing(call) or call.meeting.conflict for call in calls)
+        }
+
+    def missing(self, call: Call) -> set[int]:
+        """Return the ranks that must still arrive for this call to complete."""
+        if call.pending:
+            return set().union(*map(self.missing, call.pending))
+        if call.from_anyone or call.mail is None or call.collective.op == "recv":
+            return call.elsewhere
+        group, _, target, tag = call.mail
+        return set() if (group, target, tag) in self._from_anyone else call.elsewhere
+
+    def waits_for_anyone(self) -> list[Call]:
+        """Return the calls in which a thread waits for a message from whichever rank."""
+        threads = [call for held in self._waiting.values() for call in held.values()]
+        return [call for call in threads if call.from_anyone]
+
+    def conflicts(self) -> list[Meeting]:
+        """Return the meetings whose calls do not match, in the order of their groups."""
+        return sorted(self._conflicts, key=lambda meeting: meeting.position)
+
+    def blocked(self) -> set[int]:
+        return set(self._blocked())
+
+    def _blocked(self) -> Stuck:
+        return {
+            rank: list(threads.values())
+            for rank, threads in sorted(self._waiting.items())
+            if threads and len(threads) > self._others[rank] and rank not in self.over
+        }
+
+    def _stuck(self, blocked: Stuck, *, sure: bool) -> Stuck:
+        able = set(self._everyone.difference(self.over, blocked))
+        freed = list(blocked)
+        while blocked and freed:
+            freed = [
+                rank
+                for rank, calls in blocked.items()
+                if any(self._can_go_on(call, able, sure=sure) for call in calls)
+            ]
+            able.update(freed)
+            blocked = {rank: calls for rank, calls in blocked.items() if rank not in able}
+        return blocked
+
+    def _can_go_on(self, call: Call, able: set[int], *, sure: bool) -> bool:
+        if call.meeting.conflict is not None:
+            return False
+        if call.pending:  # for certain, not even these: another rank may close the connections
+            return sure or all(self._can_go_on(p, able, sure=False) for p in call.pending)
+        missing = self.missing(call)
+        if call.from_anyone:
+            return self._has_mail(call, sure=sure) or not missing.isdisjoint(able)
+        collective = call.collective
+        if collective.op in SKIPPED_WHEN_EMPTY and not numel(collective):
+            return True
+        if sure and collective.op in LOOSE_OPS:
+            missing = _indispensable(call, missing)
+        return missing <= able
+
+    def _has_mail(self, call: Call, *, sure: bool) -> bool:
+        """Tell whether a send is posted that a recv from any rank would receive.
+
+        A complete send was received: by an earlier recv, unless this call's is in progress.
+        """
+        group, tag = call.collective.group, call.collective.tag
+        posted = (
+            meeting.calls[peer]
+            for peer in self._everyone
+            for meeting in self._mail.get((group, peer, call.rank, tag), ())
+            if peer in meeting.calls
+        )
+        return any(sure or not send.left for send in posted)
+
+    def _enter(self, rank: int, collective: Collective) -> Call:
+        if collective.op in ("send", "recv"):
+            return self._post(rank, collective)
+        if collective.op == ENDS_GROUPS:
+            pending = tuple(call for (r, _), call in self._calls.items() if r == rank)
+            meeting = Meeting(0)
+            call = Call(rank, collective, frozenset([rank]), meeting, pending=pending)
+            meeting.calls[rank] = call
+            return call
+        expected = frozenset(collective.members) or self._everyone
+        position, number = self._next(collective.group, rank)
+        place = (collective.group, position)
+        meeting = self._meetings.setdefault(place, Meeting(position))
+        call = Call(rank, collective, expected, meeting, number)
+        meeting.calls[rank] = call
+        first = next(iter(meeting.calls.values())).collective
+        meeting.conflict = meeting.conflict or disagreement([first, collective])
+        if not call.elsewhere:
+            del self._meetings[place]
+        return call
+
+    def _post(self, rank: int, collective: Collective) -> Call:
+        group, peer, tag = collective.group, collective.peer, collective.tag
+        position, number = self._next(group, rank, collective.op, peer, tag)
+        if peer is None:
+            everyone = frozenset(collective.members) or self._everyone
+            meeting = Meeting(position)
+            call = Call(rank, collective, everyone, meeting, number, from_anyone=True)
+            self._from_anyone.add(_address(call))
+            meeting.calls[rank] = call
+            return call
+        ends = (rank, peer) if collective.op == "send" else (peer, rank)
+        mail = (group, *ends, tag)
+        open_ = self._mail[mail]
+        if open_ and rank not in open_[0].calls:
+            meeting = open_.popleft()
+            self._posted[peer] -= 1
+        else:
+            meeting = Meeting(position)
+            open_.append(meeting)
+            self._posted[rank] += 1
+        if not open_:
+            del self._mail[mail]
+        call = Call(rank, collective, frozenset(ends), meeting, number, mail)
+        meeting.calls[rank] = call
+        if (group, ends[1], tag) not in self._from_anyone:  # otherwise the pairs are unknown
+            meeting.conflict = disagreement([c.collective for c in meeting.calls.values()])
+        return call
+
+    def _next(self, *key: object) -> tuple[int, int]:
+        """Return the position of a rank's next call of its kind, and its number in this cell."""
+        position = self._positions[key]
+        self._positions[key] += 1
+        self._numbers[key] += 1
+        return position, self._numbers[key]
+
+
+def _address(call: Call) -> tuple[str, int, int]:
+    """Return where a recv from any rank looks for a message: a group, its rank, a tag."""
+    return call.collective.group, call.rank, call.collective.tag
+
+
+def _indispensable(call: Call, missing: Set[int]) -> set[int]:
+    """Return the missing ranks without which a rank can't complete a loose collective."""
+    root = call.collective.root
+    if call.collective.op in ("reduce", "gather"):
+        return set(missing) if root == call.rank else set()
+    return {root} & missing if root is not None else set()

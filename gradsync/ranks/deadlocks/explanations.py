@@ -1,0 +1,240 @@
+"""Describe deadlocks and mismatched collectives to a learner: each function returns a `Failure`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gradsync.ranks.deadlocks.calls import Call, Meeting, disagreement, numel
+from gradsync.ranks.deadlocks.detector import ENDS_GROUPS, Standoff, Stuck
+from gradsync.records import Collective, Diagnosis, Failure
+from gradsync.text import ranks_text, verb
+
+GUIDE = "Deadlocks"
+SHOWN = 8  # tensors of a call whose shapes are shown; a bucket may have hundreds
+UNTIL = "It returns only when all collectives that the rank has started are complete."
+# What the calls of a meeting disagree in -> the code, what happened, and what was expected.
+MISMATCHES = {
+    "ops": (
+        "deadlock-order-differs",
+        "The ranks call different collectives at the same point.",
+        "All ranks must call the same collectives in the same order.",
+    ),
+    "roots": (
+        "wrong-source",
+        "The ranks pass different values of `{root}` to {name}.",
+        "All ranks must pass the same value.",
+    ),
+    "reductions": (
+        "shape-mismatch",
+        "The ranks pass different reduce operations to {name}.",
+        "All ranks must pass the same operation.",
+    ),
+    "shapes": (
+        "shape-mismatch",
+        "The ranks call {name} with tensors that do not match.",
+        "The tensors must have the same number of elements on all ranks.",
+    ),
+    "dtypes": (
+        "shape-mismatch",
+        "The ranks call {name} with tensors of different dtypes.",
+        "The tensors must have the same dtype and the same number of elements on all ranks.",
+    ),
+    "messages": (
+        "shape-mismatch",
+        "A message does not fit into the tensor that receives it.",
+        "The receiving tensor must have the dtype of the message, and at least its size.",
+    ),
+}
+
+
+def explain(standoff: Standoff, stuck: Stuck) -> Failure:
+    """Explain why these ranks cannot continue."""
+    conflicts = standoff.conflicts()
+    return mismatch(conflicts[0]) if conflicts else deadlock(standoff, stuck)
+
+
+def deadlock(standoff: Standoff, stuck: Stuck) -> Failure:
+    """Return the failure of ranks that wait for ranks which can never arrive."""
+    ending = [call for calls in stuck.values() for call in calls if call.pending]
+    first = _first(standoff, stuck)
+    if late := [call for call in first.pending if standoff.missing(call)]:
+        first = late[0]
+    missing = standoff.missing(first)
+    over = missing & standoff.over
+    beside = {
+        rank: call
+        for rank, calls in stuck.items()
+        for call in calls
+        if call.meeting is first.meeting
+    }
+    elsewhere = {
+        rank: calls[0]
+        for rank, calls in stuck.items()
+        if rank not in beside and calls[0] not in ending
+    }
+    if over:
+        idle = over & standoff.idle
+        parts = _absences(first, over - idle, idle)
+        parts += _waiting(beside.values(), call_text(first) if _is_message(first) else "it")
+    elif first.from_anyone:  # each rank is alone in its meeting
+        parts, elsewhere = waits_texts([*beside.values(), *elsewhere.values()]), {}
+    else:
+        parts = _waiting(beside.values(), call_text(first))
+    if ending:
+        parts += [*_waiting(ending, ENDS_GROUPS), UNTIL]
+    parts += [text for call in elsewhere.values() for text in waits_texts([call])]
+    if not over:
+        parts.append(verb(stuck, "It cannot continue.", "None of these ranks can continue."))
+    code = "deadlock-rank-missing" if over else "deadlock-order-differs"
+    if first.collective.op == "init_process_group":
+        code = "group-not-initialised"
+    culprits = over or (missing if first.mail is None else stuck.keys())
+    where = _line([first, *(call for calls in stuck.values() for call in calls)])
+    return Failure(
+        "deadlock",
+        Diagnosis(code, tuple(sorted(culprits)), " ".join(parts), where, GUIDE),
+        collective=first.collective,
+        waiting=tuple(sorted(beside)),
+    )
+
+
+def mismatch(meeting: Meeting) -> Failure:
+    """Return the failure of ranks that arrive at the same point with calls that do not match."""
+    calls = [meeting.calls[rank] for rank in sorted(meeting.calls)]
+    kind = disagreement([call.collective for call in calls]) or "ops"
+    if kind == "shapes" and len({call.collective.dtype for call in calls}) > 1:
+        kind = "dtypes"
+    views: dict[str, list[int]] = {}
+    for call in calls:
+        views.setdefault(_view(kind, call), []).append(call.rank)
+    odd = min(views.values(), key=lambda ranks: (len(ranks), -min(ranks)))
+    first = meeting.calls[odd[0]]
+    code, happened, expected = MISMATCHES["messages" if first.mail else kind]
+    if kind in ("shapes", "dtypes") and len({call.collective.label for call in calls}) > 1:
+        code = "deadlock-order-differs"  # the ranks pass different tensors of the model
+    culprits = odd if first.mail is None else list(meeting.calls)
+    verbs = ("passes", "pass") if kind in ("roots", "reductions") else ("calls", "call")
+    seen = [
+        f"{ranks_text(ranks).capitalize()} {verb(ranks, *verbs)} {view}."
+        for view, ranks in views.items()
+    ]
+    op = first.collective.op
+    name = _numbered(first)
+    root = "dst" if op.startswith(("reduce", "gather")) else "src"
+    return Failure(
+        "deadlock",
+        Diagnosis(
+            code,
+            tuple(sorted(culprits)),
+            " ".join([happened.format(name=name, root=root), *seen, expected]),
+            _line([first, *calls]),
+            GUIDE,
+        ),
+        collective=first.collective,
+        waiting=tuple(sorted(meeting.calls)),
+    )
+
+
+def waits_texts(calls: Iterable[Call]) -> list[str]:
+    """Return "Ranks 0 and 1 are waiting in barrier #2, at trainer.py:91." for each place."""
+    together: dict[str, list[Call]] = {}
+    for call in calls:
+        together.setdefault(call_text(call), []).append(call)
+    return [text for name, calls in together.items() for text in _waiting(calls, name)]
+
+
+def call_text(call: Call, more: str = "") -> str:
+    """Return "all_reduce #7 (fc2.bias.grad, 10 x float32)"; `more` is added in the brackets."""
+    collective = call.collective
+    size = f"{numel(collective)} x {collective.dtype}" if collective.dtype else None
+    details = ", ".join(detail for detail in (collective.label, size, more) if detail)
+    peer = ""
+    if _is_message(call):
+        whom = "any rank" if collective.peer is None else f"rank {collective.peer}"
+        peer = f" to {whom}" if collective.op == "send" else f" from {whom}"
+    whose = "the test's own " if collective.by_test else ""
+    return f"{whose}{_numbered(call)}{peer}" + (f" ({details})" if details else "")
+
+
+def _numbered(call: Call) -> str:
+    """Return "all_reduce #7", as its rank counts them."""
+    op = call.collective.op
+    return f"{op} #{call.number}" if call.number else f"the {op} of an earlier cell"
+
+
+def line_text(collective: Collective) -> str:
+    """Return "template_trainer.py:91 (train -> evaluate)": the line and its callers."""
+    calls = f" ({' -> '.join(collective.callers)})" if len(collective.callers) > 1 else ""
+    return f"{collective.where}{calls}"
+
+
+def _is_message(call: Call) -> bool:
+    return call.collective.op in ("send", "recv")
+
+
+def _first(standoff: Standoff, stuck: Stuck) -> Call:
+    """Return the call from which to explain a deadlock: the same one on every run of a program.
+
+    Calls that a returned rank is missing from come first: that rank cannot be waiting for anyone.
+    Then come the calls in which most ranks wait.
+    """
+    calls = [call for rank in sorted(stuck) for call in stuck[rank]]
+
+    def weight(call: Call) -> tuple[bool, int, bool, int]:
+        together = sum(other.meeting is call.meeting for other in calls)
+        returned = standoff.missing(call) & standoff.over
+        return not returned, -together, call.mail is not None, call.meeting.position
+
+    return min(calls, key=weight)
+
+
+def _line(calls: Iterable[Call]) -> str | None:
+    """Return the first line in the user's files; calls that the test itself makes have none."""
+    return next((call.collective.where for call in calls if call.collective.where), None)
+
+
+def _absences(call: Call, returned: set[int], idle: set[int]) -> list[str]:
+    """Return a sentence on the ranks that returned, and one on those that do not run this cell."""
+    calling, calls, call_, what = "calling", "calls", "call", call_text(call)
+    if call.collective.op == "recv":
+        calling, calls, call_ = "sending", "sends", "send"
+        what = f"the message that rank {call.rank} is waiting for"
+    elif call.collective.op == "send":
+        calling, calls, call_ = "receiving", "receives", "receive"
+        what = f"the message that rank {call.rank} is sending"
+    texts = []
+    if returned:
+        texts.append(f"{ranks_text(returned).capitalize()} returned without {calling} {what}.")
+    if idle:
+        never = verb(idle, f"it never {calls}", f"they never {call_}")
+        texts.append(f"This cell does not run on {ranks_text(idle)}, so {never} {what}.")
+    return texts
+
+
+def _waiting(calls: Iterable[Call], where: str) -> list[str]:
+    """Return a sentence for each line at which ranks wait in `where`."""
+    lines: dict[str | None, set[int]] = {}
+    for call in calls:
+        known = line_text(call.collective) if call.collective.where else None
+        lines.setdefault(known, set()).add(call.rank)
+    return [
+        f"{ranks_text(ranks).capitalize()} {verb(ranks, 'is', 'are')} waiting in {where}"
+        + (f", at {line}." if line else ".")
+        for line, ranks in lines.items()
+    ]
+
+
+def _view(kind: str, call: Call) -> str:
+    """Return what a rank calls or passes, and at which line."""
+    collective = call.collective
+    at = f", at {line_text(collective)}" if collective.where else ""
+    if kind == "roots":
+        return f"{collective.root}{at}"
+    if kind == "reductions":
+        return f"{collective.reduce}{at}"
+    if kind not in ("shapes", "dtypes"):
+        return f"{call_text(call)}{at}"
+    shapes = [str(list(shape)) for shape in collective.shapes[:SHOWN]]
+    if len(collective.shapes) > SHOWN:
+        shapes.append(f"{len(collective.shapes) - SHOWN} more")
+    return f"{call_text(call, 'shape ' + ' + '.join(shapes))}{at}"

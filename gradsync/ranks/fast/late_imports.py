@@ -1,0 +1,44 @@
+"""Import modules in the warm process that ranks of an earlier run have imported.
+
+Some parts of torch take up to two seconds to import. Few programs need them, but then on every
+rank. Ranks are not trusted, so they can request only the modules listed here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import mmap
+import sys
+from contextlib import suppress
+
+LATE = (
+    "torch._dynamo.eval_frame",  # there once torch._dynamo has run: see dynamo.py
+    "torch.utils._sympy.functions",  # once symbolic shapes have run: see symbolic_shapes.py
+    "torch.distributed._functional_collectives",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.optim",
+    "torch.distributed.tensor",
+)
+
+
+class LateImports:
+    """A page of shared memory in which the ranks of one run report what they have imported."""
+
+    def __init__(self) -> None:
+        self._page = mmap.mmap(-1, len(LATE))  # shared with every fork
+
+    def tell(self) -> None:
+        """Report, on a rank, what it has imported."""
+        for index, name in enumerate(LATE):
+            if name in sys.modules:
+                self._page[index] = True
+
+    def catch_up(self) -> bool:
+        """Import the modules that a rank has and this process lacks; tell whether there are any."""
+        imported = [name for index, name in enumerate(LATE) if self._page[index]]
+        lacking = [name for name in imported if name not in sys.modules]
+        for name in lacking:
+            with suppress(Exception):  # then ranks import it themselves
+                importlib.import_module(name)
+        return bool(lacking)

@@ -1,0 +1,47 @@
+"""Defer torch's symbolic shapes until a shape is symbolic.
+
+A `backward` that is given a gradient compares two shapes with a function of this module, and so
+imports sympy, which takes a fifth of the time of importing torch. Shapes are plain numbers unless
+something is compiled.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import Any
+
+from gradsync.ranks.fast.deferral import Deferral
+
+PACKAGE = "torch.fx.experimental"  # torch imports this package itself
+NAME = f"{PACKAGE}.symbolic_shapes"
+
+
+def put_off() -> None:
+    """Defer symbolic shapes until one is needed, if torch is imported."""
+    if NAME in sys.modules or PACKAGE not in sys.modules:
+        return
+    spec = PathFinder.find_spec(NAME, sys.modules[PACKAGE].__path__)
+    if spec is not None:
+        _Shapes(spec).begin()
+
+
+class _Shapes(Deferral):
+    def __init__(self, spec: ModuleSpec) -> None:
+        super().__init__(spec, {"expect_true": self._expect_true, "sym_eq": self._sym_eq})
+
+    def _expect_true(self, holds: Any, *arguments: Any, **options: Any) -> Any:
+        if type(holds) is bool:
+            return holds
+        self.run()
+        return self.module.expect_true(holds, *arguments, **options)
+
+    def _sym_eq(self, first: Any, second: Any) -> Any:
+        if _is_plain(first) and _is_plain(second):
+            return list(first) == list(second)
+        self.run()
+        return self.module.sym_eq(first, second)
+
+
+def _is_plain(shape: Any) -> bool:
+    return isinstance(shape, tuple) and all(type(side) is int for side in shape)

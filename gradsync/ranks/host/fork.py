@@ -1,0 +1,292 @@
+"""Trusted: the launcher for Linux, which forks ranks from a warm process."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from gradsync.ranks.host.launcher import (
+    MAX_MESSAGE,
+    LauncherError,
+    Lines,
+    command,
+    lines_for,
+    open_lines,
+    rank_environ,
+)
+from gradsync.ranks.sandbox import cgroups, sandbox
+
+START_SECONDS = 120.0  # importing torch from a cold disk
+END_SECONDS = 30.0
+# A heap in huge pages makes starting and ending a rank a third cheaper. All threads share one heap:
+# gloo starts two threads in each rank, and separate heaps would begin with a huge page each.
+MALLOC = "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1"
+GONE = "the process that forks the ranks has ended: was it killed?"
+
+
+class ForkLauncher:
+    """Starts the warm process when it is first needed, and again if it has ended."""
+
+    def __init__(self, *, sandboxed: bool = False) -> None:
+        self._sandboxed = sandboxed
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._group: cgroups.ControlGroup | None = None
+        self._twin_groups: list[cgroups.ControlGroup] = []  # each has its own limits
+        self._ready = False
+        self._lock = threading.Lock()  # one run at a time
+        atexit.register(self.close)
+        os.register_at_fork(after_in_child=self._forget_in_child)
+
+    @contextmanager
+    def crew(
+        self, world_size: int, directory: str, readable: Sequence[Path]
+    ) -> Iterator[ForkedCrew]:
+        with self._lock, lines_for(world_size) as (ours, theirs):
+            control = self._warm()
+            crew = ForkedCrew(control, ours, directory)
+            try:
+                if self._sandboxed:
+                    crew.make_sandbox(readable)
+                for rank, lines in enumerate(theirs):
+                    crew.start(rank, lines)
+                yield crew
+            finally:
+                self._finish(control, "end")  # all ranks are killed and reaped
+
+    def close(self) -> None:
+        """End the warm process and all processes that it started."""
+        process, control = self._process, self._control
+        groups = [*self._twin_groups, *([self._group] if self._group else [])]
+        self._twin_groups.clear()
+        self._process = self._control = self._group = None
+        self._ready = False
+        if control is not None:
+            control.close()
+        if process is not None:
+            try:
+                process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for group in groups:
+            group.close()
+
+    def warm_up(self, also: Sequence[str] = ()) -> None:
+        """Start to import torch in the background; see `Launcher`."""
+        with self._lock:
+            control = self._start()
+            for name in also:
+                with suppress(OSError):  # it may have ended
+                    control.send(json.dumps({"do": "import", "name": name}).encode())
+
+    def twin(self, *, outlives: bool = False) -> socket.socket:
+        """Fork a second warm process from the first, for another launcher to `adopt`.
+
+        Args:
+            outlives: do not wait for the second one when the first one ends.
+        """
+        with self._lock:
+            control = self._warm()
+            folders = None
+            if self._group is not None and (group := _make_group()):
+                self._twin_groups.append(group)
+                folders = group.folders()
+            message = json.dumps({"do": "twin", "outlives": outlives, "group": folders}).encode()
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs, suppress(OSError):  # it may have ended
+                socket.send_fds(control, [message], [theirs.fileno()])
+            ours.settimeout(END_SECONDS)
+            if not _receive(ours):
+                ours.close()
+                raise LauncherError(GONE)
+            ours.settimeout(None)
+            return ours
+
+    def await_twins(self) -> None:
+        """Wait until the twins have ended; each ends with the process that adopted it."""
+        with self._lock:
+            if self._control is not None:
+                self._finish(self._control, "await_twins")
+            while self._twin_groups:
+                self._twin_groups.pop().close()
+
+    def adopt(self, twin: socket.socket) -> None:
+        """Use a warm process that another launcher forked for this one."""
+        self._control, self._ready = twin, True
+
+    def _warm(self) -> socket.socket:
+        if self._process is not None and self._process.poll() is not None:
+            self.close()
+        control = self._start()
+        if not self._ready:
+            control.settimeout(START_SECONDS)
+            if not _receive(control):
+                self.close()
+                raise LauncherError(
+                    "the process that forks the ranks did not start: "
+                    f"does `{sys.executable} -c 'import torch'` work?"
+                )
+            control.settimeout(None)
+            self._ready = True
+            if self._sandboxed:
+                self._group = _limited_group(control)
+        return control
+
+    def _start(self) -> socket.socket:
+        if self._control is None:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                warm = command("gradsync.ranks.warm_start", theirs.fileno(), int(self._sandboxed))
+                self._process = subprocess.Popen(
+                    sandbox.outer(warm) if self._sandboxed else warm,
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    env={**rank_environ(bare=self._sandboxed), "GLIBC_TUNABLES": MALLOC},
+                    start_new_session=True,  # Ctrl-C goes to the trusted side, which then ends it
+                )
+            self._control = ours
+        return self._control
+
+    def _finish(self, control: socket.socket, what: str) -> None:
+        """Ask the warm process to end this run or its twins, and wait until it has."""
+        ended = False
+        try:
+            ended = _has_ended(control, what)
+        finally:
+            if not ended:  # it has ended, or Ctrl-C has interrupted the exchange
+                self.close()
+
+    def _forget_in_child(self) -> None:
+        """Forget the parent's warm process after a fork: the child starts its own."""
+        if self._control is not None:
+            self._control.close()
+        if self._process is not None:
+            self._process.returncode = 0  # not this process's child: nothing to wait for
+        self._process = self._control = self._group = None
+        self._twin_groups = []
+        self._ready = False
+        self._lock = threading.Lock()
+
+
+class ForkedCrew:
+    def __init__(self, control: socket.socket, lines: list[Lines], directory: str) -> None:
+        self.lines = lines
+        self._control = control
+        self._directory = directory
+        self._exit_codes: dict[int, int] = {}
+        self._excess: tuple[str, str] | None = None
+
+    def make_sandbox(self, readable: Sequence[Path]) -> None:
+        folders = list(map(str, readable))
+        self._tell({"do": "sandbox", "directory": self._directory, "readable": folders})
+
+    def start(self, rank: int, lines: Lines) -> None:
+        self._tell({"do": "start", "rank": rank, "directory": self._directory}, lines.all())
+        lines.close()
+
+    def replace(self, rank: int) -> None:
+        self._tell({"do": "kill", "rank": rank})
+        self._await("killed")
+        self._exit_codes.pop(rank, None)
+        self.lines[rank].close()
+        self.lines[rank], theirs = open_lines()
+        self.start(rank, theirs)
+
+    def exit_codes(self) -> dict[int, int]:
+        while message := _receive(self._control, socket.MSG_DONTWAIT):
+            self._take(message)
+        if message is None:
+            raise LauncherError(GONE)
+        return self._exit_codes
+
+    def excess(self) -> tuple[str, str] | None:
+        if self._excess is None:
+            self._tell({"do": "look"})
+            self._await("looked")
+        return self._excess
+
+    def starved(self) -> float:
+        self._tell({"do": "starved"})
+        return float(self._await("starved")["starved"])
+
+    def ran(self) -> dict[int, float]:
+        self._tell({"do": "ran"})
+        return dict(self._await("ran")["ran"])
+
+    def ask_stacks(self, rank: int) -> None:
+        self._tell({"do": "stacks", "rank": rank})
+
+    def _tell(self, message: dict[str, Any], ends: tuple[socket.socket, ...] = ()) -> None:
+        data = json.dumps(message).encode()
+        try:
+            socket.send_fds(self._control, [data], [end.fileno() for end in ends])
+        except OSError as error:
+            raise LauncherError(f"the process that forks the ranks has ended ({error})") from error
+
+    def _await(self, answer: str) -> dict[str, Any]:
+        """Return the message with the key `answer`; note the ranks that end before it arrives."""
+        self._control.settimeout(END_SECONDS)
+        while message := _receive(self._control):
+            if answer in message:
+                self._control.settimeout(None)
+                return message
+            self._take(message)
+        raise LauncherError(GONE)
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "rank" in message:
+            self._exit_codes[message["rank"]] = message["exit_code"]
+        elif "excess" in message:
+            code, text = message["excess"]
+            self._excess = code, text
+
+
+def _has_ended(control: socket.socket, what: str) -> bool:
+    """Request the end and wait for it; return False if the warm process itself has ended."""
+    try:
+        control.settimeout(END_SECONDS)
+        control.send(json.dumps({"do": what}).encode())
+    except OSError:
+        return False
+    while message := _receive(control):  # also messages on ranks that end meanwhile
+        if "ended" in message:
+            control.settimeout(None)
+            return True
+    return False
+
+
+def _limited_group(control: socket.socket) -> cgroups.ControlGroup | None:
+    """Let the warm process join a control group, if one is available, before it forks ranks."""
+    group = _make_group()
+    if group is not None:
+        control.send(json.dumps({"do": "join", "group": group.folders()}).encode())
+        if not (_receive(control) or {}).get("joined"):
+            group.close()
+            return None
+    return group
+
+
+def _make_group() -> cgroups.ControlGroup | None:
+    return cgroups.make(sandbox.MEMORY, sandbox.TASKS + sandbox.OWN_TASKS)
+
+
+def _receive(control: socket.socket, flags: int = 0) -> dict[str, Any] | None:
+    """Return the warm process's next message: {} if there is none yet, None if it has ended."""
+    try:
+        data = control.recv(MAX_MESSAGE, flags)
+    except BlockingIOError:
+        return {}
+    except OSError:
+        return None
+    return dict(json.loads(data)) if data else None

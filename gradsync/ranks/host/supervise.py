@@ -1,0 +1,284 @@
+"""Trusted: the loop that supervises the ranks of one run until its outcome is certain.
+
+It reads what the ranks send, and lets each collective start once it matches those of the other
+ranks. It ends the run when all ranks have answered, or one has failed and no other can continue.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import secrets
+import selectors
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from gradsync.ranks.deadlocks import explanations
+from gradsync.ranks.deadlocks.calls import Call
+from gradsync.ranks.deadlocks.detector import Standoff, Stuck
+from gradsync.ranks.failures import endings
+from gradsync.ranks.failures.exceptions import Raised
+from gradsync.ranks.host import postmortem, stacks
+from gradsync.ranks.host.deadlines import Grace, Patience, ProcessorTime
+from gradsync.ranks.host.launcher import Crew, LauncherError
+from gradsync.ranks.host.rank_state import Member
+from gradsync.ranks.protocol import events, values, wire
+from gradsync.records import Event, Failure, Observation
+
+# Events gather while the loop rests: reading each one at once would take cores from the ranks.
+REST_SECONDS = 0.001  # added each time that no rank waits for a reply
+MAX_REST_SECONDS = 0.005  # a rank that has finished may wait so long for a reply
+POLL_SECONDS = 0.05  # between two looks for dead ranks, whose children may keep sockets open
+START_SECONDS = 120.0  # for ranks to import torch from a cold disk and start a process group
+GRACE_SECONDS = 1.0  # for ranks that are still computing when another has failed
+SETTLE_SECONDS = 0.4  # for data on its way, where a collective can complete without some rank
+MAX_EVENTS = 200_000  # of a run that are kept; a large event counts as several
+
+
+class Run:
+    """One function, or one cell of a notebook, on N ranks."""
+
+    def __init__(
+        self,
+        crew: Crew,
+        members: Sequence[Member],
+        standoff: Standoff,
+        shows: Callable[[str], bool],
+        timeout: float = math.inf,
+        grace: float = GRACE_SECONDS,
+        processor_seconds: float = math.inf,
+    ) -> None:
+        """Begin to supervise.
+
+        Args:
+            crew: the processes.
+            members: the state of each rank.
+            standoff: the collectives that the ranks have entered so far.
+            shows: tells whether a message may name a stack frame in a file.
+            timeout: the time limit in seconds.
+            grace: seconds for the other ranks to continue once one has failed.
+            processor_seconds: the limit of processor time for each rank.
+        """
+        self._crew = crew
+        self._members = members
+        self._standoff = standoff
+        self._shows = shows
+        self._timeout = timeout
+        self._grace_seconds = grace
+        self._processor_seconds = processor_seconds
+        self._processor_time: ProcessorTime | None = None
+        self.began = time.monotonic()
+        self.nonce = secrets.token_hex(16)  # an answer from another run is refused
+        self._looked = self.began  # when dead ranks were last looked for
+        self._events: list[Event] = []
+        self._kept = 0  # the weight of these events
+        self._limit: Patience | None = None  # for the whole run; starts when all ranks are ready
+        if all(member.ready for member in members):
+            self._limit = Patience(crew, self.began)
+        self._grace: Grace | None = None  # for the others, once a rank has failed
+        self._stuck: Stuck = {}
+        self._stuck_at = self.began
+        self._still: Patience | None = None  # starts when the same ranks have looked stuck a while
+        self._pressing = False  # a rank waits for a reply, or has finished
+
+    def observe(self, each_time: Callable[[], None] = lambda: None) -> Observation:
+        """Supervise the ranks until the outcome is certain; call `each_time` after each read."""
+        failure, rest = None, 0.0
+        with self._lines() as selector:
+            while failure is None and not all(m.answered or m.lost for m in self._members):
+                time.sleep(rest)
+                self._pressing = False
+                self._read(selector)
+                each_time()
+                failure = self._decide(time.monotonic())
+                rest = 0.0 if self._pressing else min(rest + REST_SECONDS, MAX_REST_SECONDS)
+        return self.so_far(failure)
+
+    def await_end(self, seconds: float) -> list[Member]:
+        """Read until every rank is over or the time is up; return the ranks that are not over."""
+        patience = Patience(self._crew, time.monotonic())
+        with self._lines() as selector:
+            while late := [member for member in self._members if not member.over]:
+                if patience.over(seconds, time.monotonic()):
+                    break
+                self._read(selector)
+                self._notice_deaths()
+        return late
+
+    @contextmanager
+    def _lines(self) -> Iterator[selectors.BaseSelector]:
+        with selectors.PollSelector() as selector:  # the user's epoll watches may be used up
+            for member in self._members:
+                hear = functools.partial(self._hear, member)
+                selector.register(member.lines.channel, selectors.EVENT_READ, hear)
+                selector.register(member.lines.output, selectors.EVENT_READ, member.hear_output)
+                selector.register(member.lines.stacks, selectors.EVENT_READ, member.hear_stacks)
+            yield selector
+
+    def _read(self, selector: selectors.BaseSelector) -> None:
+        for key, _ in selector.select(POLL_SECONDS):
+            if not key.data():
+                selector.unregister(key.fileobj)
+
+    def _hear(self, member: Member) -> bool:
+        """Process what a rank sent; return False when it can send nothing more."""
+        for frame in member.hear():
+            self._take(frame, member)
+        return not member.closed
+
+    def _take(self, frame: wire.Frame, member: Member) -> None:
+        try:
+            if frame.kind != "raised" and member.ready == (frame.kind == "ready"):
+                raise wire.WireError(f"it sent {frame.kind[:40]!r} at the wrong time")
+            if frame.kind == "events":
+                asks = frame.header.get("asks") is True
+                self._pressing = self._pressing or asks
+                for event in member.events.read(frame):
+                    self._take_event(event, member, asks=asks)
+                return
+            self._pressing = True
+            if frame.kind == "ready":
+                self._take_ready(member)
+            elif frame.kind == "answer":
+                if frame.header.get("nonce") != self.nonce:
+                    raise wire.WireError("its answer does not belong to this run")
+                member.value = values.decode(frame.header.get("value"), frame.body)
+                member.answered = True
+            elif frame.kind == "raised":
+                member.raised = Raised.read(frame.header)
+            else:
+                raise wire.WireError(f"it sent a frame of the unknown kind {frame.kind[:40]!r}")
+        except wire.WireError as problem:
+            member.breaks(str(problem))
+
+    def _take_ready(self, member: Member) -> None:
+        """Start all ranks together: one that exits early would break the start of slower ones."""
+        if member.ready:
+            raise wire.WireError("it reported twice that it is ready")
+        member.ready = True
+        if self._limit is None and all(other.ready for other in self._members):
+            for other in self._members:
+                other.go()
+            self._limit = Patience(self._crew, time.monotonic())
+            self._processor_time = ProcessorTime(self._crew, self._processor_seconds)
+
+    def _take_event(self, event: Event, member: Member, *, asks: bool) -> None:
+        self._kept += events.weight(event)
+        if self._kept <= MAX_EVENTS:
+            self._events.append(event)
+        else:
+            event = events.light(event)
+        counts = self._standoff.count_open(member.rank), self._standoff.count_posted(member.rank)
+        if event.collective is not None and endings.too_many(*counts):
+            member.broken = endings.endless_calls(member.rank, *counts, event.collective)
+            return
+        if self._standoff.feed(event) and event.kind == "enter" and asks:
+            member.go()
+
+    def _decide(self, now: float) -> Failure | None:
+        """Return the failure once it is certain, or None while the run may still succeed."""
+        if now - self._looked > POLL_SECONDS:
+            self._looked = now
+            self._notice_deaths()
+            self._let_survivors_end()
+        live = {member.rank for member in self._members if not member.over}
+        self._standoff.over = set(range(len(self._members))) - live
+        stuck = self._standoff.likely()
+        if stuck != self._stuck:
+            self._stuck, self._stuck_at = stuck, now
+            self._still = None
+        if any(member.failed for member in self._members):
+            self._grace = self._grace or Grace(self._crew, now, self._grace_seconds)
+            over = self._grace.over(now, all_wait=live <= self._standoff.blocked())
+            certain = over or live <= stuck.keys() or any(m.broken for m in self._members)
+            return self._failed() if certain else None
+        if not live:
+            conflicts = self._standoff.conflicts()
+            return explanations.mismatch(conflicts[0]) if conflicts else None
+        if stuck and (proof := self._proof(stuck, live, now)):
+            return explanations.explain(self._standoff, proof)
+        return self._late(live, now)
+
+    def _proof(self, stuck: Stuck, live: set[int], now: float) -> Stuck | None:
+        """Return the ranks that certainly can't continue, once no other rank can change this."""
+        proof = self._standoff.proved()
+        if live == proof.keys():
+            return proof
+        if now - self._stuck_at > POLL_SECONDS and self._still is None:
+            self._still = Patience(self._crew, now)
+        if self._still is None:
+            return None
+        if self._still.over(SETTLE_SECONDS, now):
+            proof = stuck
+        certain = proof and (live == proof.keys() or self._still.over(GRACE_SECONDS, now))
+        return proof if certain else None
+
+    def _failed(self) -> Failure:
+        """Return the failure of the rank that failed first, not of those it took down."""
+        return postmortem.failure(self._members, self._crew, self._standoff, self._shows)
+
+    def _notice_deaths(self) -> None:
+        """Mark ranks whose process has ended as closed, even if a child keeps sockets open."""
+        for rank, code in self._crew.exit_codes().items():
+            member = self._members[rank]
+            if member.exit_code is None:
+                member.exit_code = code
+            elif not member.over:  # it was already dead at the last look: all it sent has been read
+                member.closed = True
+
+    def _let_survivors_end(self) -> None:
+        """Once a rank is lost, let finished ranks exit, as they would in an ordinary run.
+
+        This breaks their connections, which informs ranks without a connection to the lost one.
+        """
+        if any(member.lost for member in self._members):
+            for member in [member for member in self._members if member.over]:
+                member.dismiss()
+
+    def _late(self, live: set[int], now: float) -> Failure | None:
+        """Return a timeout failure once the time limit is reached."""
+        if self._limit is None:
+            if now - self.began > START_SECONDS:
+                raise LauncherError(f"the ranks did not start within {START_SECONDS:g} s")
+            return None
+        looped = self._processor_time is not None and self._processor_time.over(now)
+        if not looped and not self._limit.over(self._timeout, now):
+            return None
+        used = self._processor_time.used() if self._processor_time else {}
+        places, waits = self._places(live)
+        lost = [member.rank for member in self._members if member.lost]
+        limit = f"{self._timeout:g} s"
+        if looped:
+            limit = f"{self._processor_seconds:g} s of processor time"
+        late = endings.timeout(limit, places, waits, lost, used)
+        if stuck := self._standoff.at_last():
+            return endings.late(explanations.explain(self._standoff, stuck), late)
+        return late
+
+    def failed(self) -> Failure | None:
+        """Return the failure of a rank, even if other ranks can continue."""
+        return self._failed() if any(member.failed for member in self._members) else None
+
+    def at_work(self) -> str:
+        """Describe where the ranks that are not over are running or waiting."""
+        live = {member.rank for member in self._members if not member.over}
+        return " ".join(endings.busy_texts(*self._places(live)))
+
+    def _places(self, live: set[int]) -> tuple[dict[int, str | None], list[Call]]:
+        """Return the line of each running rank, and the calls in which the others wait."""
+        waits = self._standoff.waits()
+        busy = live - waits.keys() or live
+        return stacks.now(self._crew, busy, self._shows), list(waits.values())
+
+    def so_far(self, failure: Failure | None = None) -> Observation:
+        """Return what has been observed so far."""
+        return Observation(
+            world_size=len(self._members),
+            values=tuple(member.value for member in self._members),
+            events=tuple(self._events),
+            output=tuple(member.hear_last_output() for member in self._members),
+            seconds=time.monotonic() - self.began,
+            failure=failure,
+            answered=tuple(member.rank for member in self._members if member.answered),
+        )

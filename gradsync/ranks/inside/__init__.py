@@ -1,0 +1,1 @@
+"""Untrusted side: what runs in a rank, beside a learner's code."""

@@ -1,0 +1,181 @@
+"""Untrusted side: a rank that runs the cells of a notebook, one by one, in one namespace."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import linecache
+import os
+import pickle
+import socket
+import sys
+from collections.abc import Callable
+from types import CodeType, ModuleType
+from typing import Any, NoReturn
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from gradsync.ranks.fast.store import start_group
+from gradsync.ranks.inside import watch
+from gradsync.ranks.inside.displays import Displays
+from gradsync.ranks.inside.inbox import Inbox
+from gradsync.ranks.inside.watch import callers
+from gradsync.ranks.inside.watch.recorder import Recorder
+from gradsync.ranks.protocol import values, wire
+
+
+class CellRecorder(Recorder):
+    """Reports a rank's events until its process group ends."""
+
+    def __init__(self, channel: socket.socket, rank: int, began: float, inbox: Inbox) -> None:
+        super().__init__(channel, rank, began)
+        self._inbox = inbox
+        self._over = False
+
+    def await_go(self) -> None:
+        self._inbox.await_go()
+
+    def end(self) -> None:
+        """Report no more events: the process group has ended."""
+        self._over = True
+
+    def _flush(self, *, asks: bool = False) -> None:
+        if self._over or self._inbox.ended:
+            self._backlog.clear()
+        super()._flush(asks=asks)
+
+
+class Cells:
+    """One rank of a notebook: its namespace, and the commands that it answers."""
+
+    def __init__(self, channel: socket.socket, place: dict[str, Any]) -> None:
+        self._rank, self._world_size = place["rank"], place["world_size"]
+        self._channel = channel
+        self._inbox = Inbox(channel)
+        self._recorder = self._new_recorder(place["began"])
+        self._displays = Displays()
+        builtins.input = _no_input
+        module = ModuleType("__main__")  # where pickle looks for what a cell defines
+        sys.modules["__main__"] = module
+        self._namespace = vars(module)
+        self._namespace |= {
+            "rank": self._rank,
+            "world_size": self._world_size,
+            "display": self._displays.show,
+        }
+        self._given = set(self._namespace)
+
+    def serve(self) -> NoReturn:
+        """Answer commands, each with one frame, until the notebook ends this process."""
+        answers: dict[str, Callable[[wire.Frame], Any]] = {
+            "group": self._meet,
+            "cell": self._run,
+            "push": self._push,
+            "pull": self._pull,
+            "status": self._status,
+        }
+        while True:
+            frame = self._inbox.commands.get()
+            self._recorder.say(*_outcome(answers[frame.kind], frame))
+
+    def _new_recorder(self, began: float) -> CellRecorder:
+        return CellRecorder(self._channel, self._rank, began, self._inbox)
+
+    def _meet(self, frame: wire.Frame) -> None:
+        """Start a new process group, which replaces that of a cell that was ended."""
+        watch.install().end()
+        self._recorder.end()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        # Ranks identify groups by their number, which an interrupted start has increased.
+        distributed_c10d._world.group_count = 0
+        self._inbox.begin_group()
+        self._recorder = self._new_recorder(frame.header["began"])
+        self._inbox.run()
+        try:
+            start_group(frame.header["store"], self._rank, self._world_size)
+        finally:
+            self._inbox.rest()
+        watch.install().begin(self._recorder, self._world_size, ())
+
+    def _run(self, frame: wire.Frame) -> dict[str, Any]:
+        """Run a cell as a notebook does; return what it shows beside what it prints.
+
+        And the names of the variables, for the trusted side to say which are lost should this
+        process end.
+        """
+        source, name = frame.header["source"], frame.header["name"]
+        lines = source.splitlines(keepends=True)
+        linecache.cache[name] = (len(source), None, lines, name)  # for tracebacks
+        statements, expression = _compiled(source, name)
+        self._displays.take()
+        try:
+            self._inbox.run()
+            exec(statements, self._namespace)
+            if expression is not None:
+                value = eval(expression, self._namespace)
+                if value is not None:
+                    self._displays.show(value)
+        finally:
+            self._inbox.rest()
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+        return {"shown": self._displays.take(), "variables": self._variables()}
+
+    def _push(self, frame: wire.Frame) -> None:
+        _, inputs = pickle.loads(frame.body)
+        self._namespace |= inputs
+
+    def _pull(self, frame: wire.Frame) -> dict[str, Any]:
+        """Return a dict with the variable's value, or an empty one."""
+        name = frame.header["name"]
+        return {name: self._namespace[name]} if name in self._namespace else {}
+
+    def _status(self, _: wire.Frame) -> dict[str, Any]:
+        """Return this process's id, and the names of the variables that cells made."""
+        return {"pid": os.getpid(), "variables": self._variables()}
+
+    def _variables(self) -> list[str]:
+        return [
+            name
+            for name, value in self._namespace.items()
+            if name not in self._given
+            and not name.startswith("_")
+            and not isinstance(value, ModuleType)
+        ]
+
+
+def _no_input(_prompt: object = "") -> NoReturn:
+    raise EOFError(
+        "input() does not work on ranks. Ask in a cell without %%ranks, and send the answer with "
+        "`%ranks push NAME`"
+    )
+
+
+def serve(channel: socket.socket, place: dict[str, Any]) -> NoReturn:
+    """Be a rank of a notebook until the notebook ends it."""
+    Cells(channel, place).serve()
+
+
+def _outcome(answer: Callable[[wire.Frame], Any], frame: wire.Frame) -> tuple[bytes, bytes]:
+    """Return the head and the body of the frame that answers a command."""
+    try:
+        tree, body = values.encode(answer(frame))
+        return wire.head("answer", {"value": tree, "nonce": frame.header["nonce"]}, len(body)), body
+    except BaseException as error:  # noqa: BLE001 - whatever a cell raises is reported as itself
+        return wire.head("raised", callers.describe_exception(error, ()), 0), b""
+
+
+def _compiled(source: str, name: str) -> tuple[CodeType, CodeType | None]:
+    """Return a cell's statements, and its last expression unless a semicolon follows it.
+
+    Their frames are named "<cell>": the name "<module>" would mean a file that can't be imported.
+    """
+    tree = ast.parse(source, name)
+    last = tree.body[-1] if tree.body else None
+    expression = None
+    if isinstance(last, ast.Expr) and not source.rstrip().endswith(";"):
+        tree.body.pop()
+        expression = compile(ast.Expression(last.value), name, "eval").replace(co_name="<cell>")
+    return compile(tree, name, "exec").replace(co_name="<cell>"), expression

@@ -1,0 +1,148 @@
+"""Untrusted side: track the works and futures of collectives that are not complete."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gradsync.ranks.inside.watch.recorder import Recorder
+
+MANY = 64  # open calls from which complete ones are searched for and dropped
+WORK_DONE = dist.Work.is_completed
+FUTURE_DONE = torch._C.Future.done
+WORK_WAIT = dist.Work.wait
+FUTURE_WAIT = torch._C.Future.wait
+CALLBACK_SECONDS = 1.0  # for a running callback to return
+
+
+class Handles:
+    """Maps handles to the calls that they wait for, until these are known to be complete."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self._calls: dict[int, dict[int, None]] = {}  # id of a handle -> calls, in order
+        self._handles: dict[
+            int, list[Any]
+        ] = {}  # call -> its handles; keeps handles alive so that ids are not reused
+        self._callbacks: Counter[int] = Counter()  # call -> callbacks that have not finished
+        self._running: Counter[int] = Counter()  # call -> callbacks that are running
+        self._versions: dict[
+            int, list[tuple[torch.Tensor, int]]
+        ] = {}  # call -> versions at its start
+        self._many = MANY
+
+    def calls_of(self, handle: Any) -> tuple[int, ...]:
+        """Return the open calls that are complete when the handle is."""
+        return tuple(self._calls.get(id(handle), ()))
+
+    def begin(self, handle: Any, call: int, tensors: Iterable[torch.Tensor] = ()) -> None:
+        """Remember the first handle of a call.
+
+        Args:
+            handle: the work of the call.
+            call: the number of the call.
+            tensors: tensors whose version shows whether this rank changes them in the meantime.
+        """
+        if len(self._handles) >= self._many:
+            self._drop_complete()
+        if versions := [(tensor, tensor._version) for tensor in tensors]:
+            self._versions[call] = versions
+        self._handles[call] = []
+        self.add(handle, [call])
+
+    def add(self, handle: Any, calls: Iterable[int]) -> None:
+        """Remember that this work or future is complete only when all these calls are."""
+        for call in calls:
+            if call in self._handles:  # otherwise it is already known to be complete
+                self._calls.setdefault(id(handle), {})[call] = None
+                self._handles[call].append(handle)
+
+    def touched(self, calls: Iterable[int]) -> set[int]:
+        """Return the calls whose tensors this rank has changed: the outcome is a race."""
+        return {
+            call
+            for call in calls
+            if any(tensor._version != then for tensor, then in self._versions.get(call, ()))
+        }
+
+    def wait(self, handle: Any, calls: Sequence[int]) -> None:
+        """Report that this thread blocks on the handle, which needs all these calls."""
+        for call in calls[:-1]:  # a thread can be reported as waiting for one call only
+            first = self._handles.get(call, [handle])[0]
+            if not is_done(first):
+                self.recorder.wait(call)
+                with suppress(Exception):  # the program gets the error from its own handle
+                    (FUTURE_WAIT if isinstance(first, torch._C.Future) else WORK_WAIT)(first)
+        self.recorder.wait(calls[-1])
+
+    def pending(self) -> bool:
+        """Tell whether a collective that has started is not complete yet."""
+        return any(not is_done(handles[0]) for handles in self._handles.values())
+
+    def done(
+        self, calls: Iterable[int], *, at_once: bool = False, touched: Collection[int] = ()
+    ) -> None:
+        """Report that calls are complete, when this is first known."""
+        for call in calls:
+            if (
+                call in self._callbacks and not at_once
+            ):  # the callbacks may enter further collectives
+                continue
+            handles = self._handles.pop(call, None)
+            self._versions.pop(call, None)
+            if handles is not None:
+                for handle in handles:
+                    self._forget(handle, call)
+                self.recorder.leave(call, at_once=at_once, touched=call in touched)
+
+    def watched(self, calls: Sequence[int], callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Wrap a callback that runs on a new thread when the calls are complete."""
+        for call in calls:
+            self._callbacks[call] += 1
+            self.recorder.expect(call)
+
+        def run(future: Any) -> Any:
+            self._running.update(calls)
+            try:
+                return callback(future)
+            finally:
+                self._callbacks.subtract(calls)
+                for call in calls:
+                    if not self._callbacks[call]:
+                        del self._callbacks[call]
+                self.done([call for call in calls if call not in self._callbacks])
+                self._running.subtract(calls)
+
+        return run
+
+    def settle(self) -> None:
+        """Wait for running callbacks to end.
+
+        The program may continue, and return, as soon as a callback has put a value into a queue,
+        which is before the callback itself returns.
+        """
+        until = time.monotonic() + CALLBACK_SECONDS
+        while any(self._running.values()) and time.monotonic() < until:
+            time.sleep(0.001)
+
+    def _forget(self, handle: Any, call: int) -> None:
+        calls = self._calls[id(handle)]
+        del calls[call]
+        if not calls:
+            del self._calls[id(handle)]
+
+    def _drop_complete(self) -> None:
+        for call, handles in list(self._handles.items()):
+            if is_done(handles[0]):
+                self.done([call])
+        self._many = max(MANY, 2 * len(self._handles))
+
+
+def is_done(handle: Any) -> bool:
+    return bool(FUTURE_DONE(handle) if isinstance(handle, torch._C.Future) else WORK_DONE(handle))

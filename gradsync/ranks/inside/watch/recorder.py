@@ -1,0 +1,177 @@
+"""Untrusted side: report which collectives this rank enters, waits for and leaves."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gradsync.ranks.protocol import events, wire
+from gradsync.ranks.protocol.events import LOOSE_OPS
+from gradsync.records import Collective, Event, EventKind
+
+# Threads of PyTorch, multiprocessing and the rank itself, which never enter a collective.
+BYSTANDERS = ("torch.utils.data", "multiprocessing", "gradsync.ranks")
+MANY = events.MAX_BATCH // 2  # events that may wait to be sent with the next one
+
+
+class Recorder:
+    """Sends this rank's events, each collective's before it starts.
+
+    The first collective of a kind starts when the trusted side permits it. Later ones start at
+    once: a training loop makes the same calls thousands of times, and each question costs two
+    context switches. If the ranks then differ, the events that were sent show it.
+
+    Entering a collective and waiting are reported immediately. Leaving one is reported with the
+    next event, since the trusted side knows that it completes once all ranks have entered it.
+    """
+
+    def __init__(self, channel: socket.socket, rank: int, began: float) -> None:
+        self._channel = channel
+        self.rank = rank
+        self._began = began
+        self._calls = 0
+        self._writer = events.Writer()
+        self._backlog: list[list[Any]] = []
+        self._waits: dict[int, int] = {}  # thread (negative: a future one) -> the call it waits for
+        self._known: set[tuple[Any, ...]] = set()  # kinds of which one was permitted to start
+        self._urgent: set[int] = set()  # calls that may complete before all ranks have arrived
+        self._asleep: set[int] = set()  # threads that can't act until another one ends
+        self._lock = threading.Lock()
+
+    def enter(self, collective: Collective, *, waits: bool) -> int:
+        """Report the collective, block until it may start, and return its number on this rank.
+
+        With `waits`, the thread blocks until the collective is complete.
+        """
+        with self._lock:
+            call = self._calls
+            self._calls += 1
+            from_anyone = collective.op == "recv" and collective.peer is None
+            if collective.op in LOOSE_OPS or from_anyone:
+                self._urgent.add(call)
+            self._add("enter", call, collective)
+            if waits:
+                self._wait(call)
+            kind = _kind(collective)
+            self._flush(asks=kind not in self._known)
+            if kind not in self._known:
+                self.await_go()
+                self._known.add(kind)
+        return call
+
+    def await_go(self) -> None:
+        """Block until the trusted side lets this rank continue."""
+        if not self._channel.recv(1):  # the trusted side has ended
+            os._exit(1)
+
+    def wait(self, call: int) -> None:
+        """Report that this thread blocks until the call is complete."""
+        with self._lock:
+            if self._waits.get(threading.get_ident()) != call:
+                self._wait(call)
+                self._flush()
+
+    def go_on(self, call: int) -> None:
+        """Report that this thread no longer blocks, though the call is not complete."""
+        with self._lock:
+            self._waits.pop(threading.get_ident(), None)
+            self._add("go_on", call)
+            self._flush()
+
+    def expect(self, call: int) -> None:
+        """Report that a new thread will act when the call is complete."""
+        with self._lock:
+            self._waits[-1 - call] = call
+            self._add("wait", call, thread=-1 - call)
+
+    def leave(self, call: int, *, at_once: bool = False, touched: bool = False) -> None:
+        """Report that the call is over; `at_once` if it may not be complete, as after an error.
+
+        `touched` means that this rank changed the input before it knew that the call was complete.
+        """
+        with self._lock:
+            self._waits = {thread: c for thread, c in self._waits.items() if c != call}
+            event = self._add("exit", call, touched=touched)
+            if at_once or event.others or call in self._urgent or len(self._backlog) >= MANY:
+                self._flush()
+            self._urgent.discard(call)
+
+    @contextmanager
+    def asleep(self) -> Iterator[None]:
+        """Mark this thread as waiting for another thread of this process."""
+        thread = threading.get_ident()
+        self._report_waits(self._asleep.add, thread)
+        try:
+            yield
+        finally:
+            self._report_waits(self._asleep.discard, thread)
+
+    def say(self, *parts: bytes) -> None:
+        """Send a frame other than an event."""
+        with self._lock:
+            self._flush()
+            for part in parts:
+                self._channel.sendall(part)
+
+    def _report_waits(self, change: Any, thread: int) -> None:
+        with self._lock:
+            change(thread)
+            for waiting, call in self._waits.items():
+                self._add("wait", call, thread=waiting)
+            self._flush()
+
+    def _wait(self, call: int) -> None:
+        self._waits[threading.get_ident()] = call
+        self._add("wait", call)
+
+    def _add(
+        self,
+        kind: EventKind,
+        call: int,
+        collective: Collective | None = None,
+        thread: int | None = None,
+        *,
+        touched: bool = False,
+    ) -> Event:
+        thread = threading.get_ident() if thread is None else thread
+        event = Event(
+            rank=self.rank,
+            kind=kind,
+            call=call,
+            seconds=time.monotonic() - self._began,
+            thread=thread,
+            others=self._others(thread),
+            collective=collective,
+            touched=touched,
+        )
+        self._backlog.append(self._writer.row(event))
+        return event
+
+    def _flush(self, *, asks: bool = False) -> None:
+        if self._backlog:
+            self._channel.sendall(wire.pack("events", {"events": self._backlog, "asks": asks}))
+            self._backlog.clear()
+
+    def _others(self, thread: int) -> int:
+        """Count the other threads that could still enter a collective."""
+        to_come = sum(other < 0 and other != thread for other in self._waits)
+        here = sum(
+            self._could_act(other) for other in threading.enumerate() if other.ident != thread
+        )
+        return to_come + here
+
+    def _could_act(self, thread: threading.Thread) -> bool:
+        target = getattr(thread, "_target", None)  # the function that it is running
+        module = str(getattr(target, "__module__", ""))
+        return thread.ident not in self._asleep and not module.startswith(BYSTANDERS)
+
+
+def _kind(call: Collective) -> tuple[Any, ...]:
+    """Return all properties in which it must agree with the other ranks' calls."""
+    place = (call.op, call.group, call.root, call.peer, call.tag)
+    return (*place, call.shapes, call.dtype, call.reduce)

@@ -1,0 +1,82 @@
+"""Untrusted side: the state that all wrappers of this process share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from gradsync.ranks.inside.watch import callers
+from gradsync.ranks.inside.watch.handles import Handles
+from gradsync.ranks.inside.watch.recorder import Recorder
+from gradsync.ranks.inside.watch.tensors import tensors_in
+from gradsync.ranks.protocol import events
+from gradsync.records import Collective
+
+
+class Watch:
+    """The shared state of the wrappers of one process; they do nothing before `begin`."""
+
+    recorder: Recorder
+    handles: Handles
+    world_size = 0
+
+    def begin(self, recorder: Recorder, world_size: int, roots: tuple[str, ...]) -> None:
+        """Start to report; call this before a learner's module is imported."""
+        self.recorder = recorder
+        self.handles = Handles(recorder)
+        self.world_size = world_size
+        self.everyone = tuple(range(world_size))
+        self._roots = roots
+
+    def end(self) -> None:
+        """Stop reporting: the process group is about to be replaced."""
+        self.world_size = 0
+
+    @property
+    def began(self) -> bool:
+        return self.world_size > 0
+
+    def calls_of(self, handle: Any) -> tuple[int, ...]:
+        return self.handles.calls_of(handle) if self.began else ()
+
+    def sees(self) -> bool:
+        """Tell whether the default group has the ranks of this run, with the same numbers."""
+        return (
+            self.began
+            and dist.is_initialized()
+            and dist.get_world_size() == self.world_size
+            and dist.get_rank() == self.recorder.rank
+        )
+
+    def members(self, group: Any) -> tuple[int, ...] | None:
+        """Return the ranks of a group, in its order, or None if they are unknown."""
+        ranks = distributed_c10d._world.pg_group_ranks.get(group)
+        return tuple(ranks) if ranks and self.sees() else None
+
+    def describe(self, op: str, group: str, tensors: Any = (), **more: Any) -> Collective:
+        flat = list(tensors_in(tensors))[: events.MAX_TENSORS]
+        caller = callers.caller(self._roots, flat[0] if flat else None)
+        return Collective(
+            op=op,
+            group=group,
+            shapes=tuple(tuple(t.shape[: events.MAX_SIDES]) for t in flat),
+            dtype=str(flat[0].dtype).removeprefix("torch.") if flat else None,
+            label=caller.label,
+            where=caller.where,
+            callers=caller.names,
+            by_test=caller.by_test,
+            **more,
+        )
+
+    @contextmanager
+    def blocking(self, collective: Collective) -> Iterator[None]:
+        """Report a collective that blocks until it is complete."""
+        call = self.recorder.enter(collective, waits=True)
+        try:
+            yield
+        finally:
+            self.recorder.leave(call, at_once=True)

@@ -1,0 +1,202 @@
+"""Untrusted side: one rank. Reads its task, runs it, answers, and leaves with `os._exit`."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import importlib.util
+import inspect
+import os
+import pickle
+import random
+import resource
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+
+from gradsync.ranks.fast import dynamo, symbolic_shapes
+from gradsync.ranks.fast.store import start_group
+from gradsync.ranks.inside import cells, watch
+from gradsync.ranks.inside.watch import callers
+from gradsync.ranks.inside.watch.recorder import Recorder
+from gradsync.ranks.protocol import values, wire
+from gradsync.ranks.protocol.user_files import PACKAGE, PACKAGES
+
+MAX_TMPDIR = 70  # characters; multiprocessing's socket names are 32 longer, and limited
+STACK = 8 * 2**20  # bytes, the default of Linux
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
+# The folder that gradsync was imported from. Unless it has installed packages, it is a copy of the
+# course, and a submission must not import other files from it.
+HOME = PACKAGE.parent
+PARENT_SECONDS = 1.0  # between two checks that the parent is still alive
+
+
+def start(channel: int, stacks: int) -> NoReturn:
+    """Run a rank in a new process; it ends itself if its parent is killed."""
+    threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
+    keep_memory()
+    dynamo.put_off()
+    symbolic_shapes.put_off()
+    main(socket.socket(fileno=channel), socket.socket(fileno=stacks))
+
+
+def main(
+    channel: socket.socket,
+    stacks: socket.socket,
+    before_leaving: Callable[[], None] = lambda: None,
+) -> NoReturn:
+    """Run the task received over `channel`, or the cells of a notebook, and end this process.
+
+    The destructor of a gloo group sometimes hangs or aborts. So a rank never reaches the
+    interpreter's shutdown: it exits as soon as its answer is sent.
+    """
+    place = _receive(channel).header
+    faulthandler.enable(stacks.fileno(), all_threads=False)
+    faulthandler.register(signal.SIGUSR1, file=stacks.fileno(), all_threads=True)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    if "cells" in place:
+        _settle(place)
+        cells.serve(channel, place)
+    process = os.getpid()
+    recorder = Recorder(channel, place["rank"], place["began"])
+    head, body = _outcome(channel, place, recorder)
+    if os.getpid() != process:  # a child that the function forked, and that returned
+        os._exit(0)
+    before_leaving()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, ValueError, OSError):  # the function may have closed it
+            stream.flush()
+    recorder.say(head, body)
+    while channel.recv(1):  # a rank that leaves early breaks the connections of slower ones
+        pass
+    os._exit(0)
+
+
+def _receive(channel: socket.socket) -> wire.Frame:
+    frame = wire.receive(channel)
+    if frame is None:  # the trusted side has ended
+        os._exit(1)
+    return frame
+
+
+def _outcome(
+    channel: socket.socket, place: dict[str, Any], recorder: Recorder
+) -> tuple[bytes, bytes]:
+    """Return the head and the body of the frame that reports how the function ended."""
+    try:
+        tree, body = values.encode(_run(channel, place, recorder))
+        head = {"value": tree, "nonce": place["nonce"]}
+        return wire.head("answer", head, len(body)), body
+    except BaseException as error:  # noqa: BLE001 - whatever a rank raises is reported as itself
+        roots = tuple(place["roots"])
+        return wire.head("raised", callers.describe_exception(error, roots), 0), b""
+
+
+def _run(channel: socket.socket, place: dict[str, Any], recorder: Recorder) -> Any:
+    rank, world_size = place["rank"], place["world_size"]
+    _settle(place)
+    if place["process_group"]:
+        start_group(str(Path(place["directory"]) / "store"), rank, world_size)
+    watching = watch.install()
+    watching.begin(recorder, world_size, tuple(place["roots"]))
+    task = _receive(channel)  # pickled while the ranks met
+    recorder.say(wire.pack("ready"))
+    recorder.await_go()
+    function, inputs = pickle.loads(task.body)
+    modules = {name: Path(path) for name, path in place["modules"].items()}
+    value = function(**_arguments(function, rank, world_size, modules, inputs))
+    watching.handles.settle()
+    return value
+
+
+def _settle(place: dict[str, Any]) -> None:
+    """Set up this process like a rank that was started by hand."""
+    if place["environ"] is not None:
+        _be_in(place["environ"])
+    os.environ.setdefault("HOME", place["directory"])
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+    if len(place["directory"]) <= MAX_TMPDIR:
+        # Files that a rank leaves there are removed with the run.
+        os.environ["TMPDIR"] = place["directory"]
+        tempfile.tempdir = None
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no core dumps
+    _limit_stack()
+    os.chdir(place["cwd"])
+    left_out = [*place["path"], *([] if HOME.name in PACKAGES else [str(HOME)])]
+    sys.path[:] = place["path"] + [p for p in sys.path if p not in left_out]
+    torch.set_num_threads(1)
+    # Generators of GPUs are seeded when one is first used.
+    torch.default_generator.manual_seed(place["seed"])
+    random.seed(place["seed"])
+    np.random.seed(place["seed"])
+
+
+def _limit_stack() -> None:
+    """Limit the stack: without a limit, a recursion in C takes all memory."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    if soft == resource.RLIM_INFINITY or soft > STACK:
+        resource.setrlimit(resource.RLIMIT_STACK, (STACK, hard))
+
+
+def _be_in(environ: dict[str, str]) -> None:
+    """Set these environment variables, and remove all others."""
+    for name in os.environ.keys() - environ.keys():
+        del os.environ[name]
+    for name, value in environ.items():
+        if os.environ.get(name) != value:  # setting a variable allocates memory
+            os.environ[name] = value
+
+
+def keep_memory() -> None:
+    """Make glibc reuse the memory of large tensors instead of mapping it in each training step."""
+    with suppress(AttributeError):  # another C library
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_TRIM_THRESHOLD, 2**30)
+        libc.mallopt(M_MMAP_THRESHOLD, 2**25)  # the largest value allowed
+
+
+def _arguments(
+    function: Callable[..., Any],
+    rank: int,
+    world_size: int,
+    modules: dict[str, Path],
+    inputs: dict[str, Any],
+) -> dict[str, Any]:
+    """Fill the function's parameters by name; import a learner's file if one is needed."""
+    try:
+        wanted = set(inspect.signature(function).parameters)
+    except ValueError:  # a builtin without a signature
+        wanted = set()
+    known: dict[str, Any] = {"rank": rank, "world_size": world_size}
+    given = {name: value for name, value in known.items() if name in wanted}
+    given |= {name: _load(path) for name, path in modules.items() if name in wanted}
+    return given | inputs
+
+
+def _load(path: Path) -> ModuleType:
+    """Import a file under its own name, with its folder on the path, as `python FILE` would."""
+    sys.path[:0] = [str(path.parent), str(path.parent.parent)]
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path.name} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(PARENT_SECONDS)
+    os.killpg(0, signal.SIGKILL)

@@ -1,0 +1,142 @@
+"""Pickle a function and its inputs for the ranks, including the memory of tensors."""
+
+from __future__ import annotations
+
+import functools
+import io
+import sys
+import threading
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from gradsync.ranks.protocol.user_files import is_users
+
+if TYPE_CHECKING:
+    import torch
+    from torch.storage import TypedStorage
+
+Finder = Callable[[CodeType, Iterable[Any]], list[ModuleType]]
+
+_at_work = threading.Lock()  # cloudpickle has one registry for all threads
+
+
+def pack(function: Callable[..., Any], inputs: dict[str, Any]) -> bytes:
+    """Pickle both, with the helpers in the function's module.
+
+    Raises:
+        TypeError, ValueError, AttributeError, pickle.PicklingError: something can't be pickled.
+    """
+    pickled = io.BytesIO()
+    with _at_work, _by_value(_home(function)), _quick_finder():
+        Pickler(pickled).dump((function, inputs))
+    return pickled.getvalue()
+
+
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # it has no types
+    """cloudpickle's pickler, with a faster format for tensors than torch's."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        if torch := sys.modules.get("torch"):
+            reducers = {
+                torch.storage.TypedStorage: _reduce_storage,
+                torch.UntypedStorage: _reduce_memory,
+            }
+            self.dispatch_table = ChainMap(reducers, cloudpickle.Pickler.dispatch_table)
+        super().__init__(file)
+
+
+def _reduce_storage(storage: TypedStorage) -> Any:
+    # The public attribute warns about a use that torch itself has.
+    memory = storage._untyped_storage
+    if memory.device.type != "cpu":
+        return storage.__reduce__()  # type: ignore[no-untyped-call]
+    return restore_storage, (memory, storage.dtype)
+
+
+def _reduce_memory(memory: torch.UntypedStorage) -> Any:
+    import torch
+
+    if memory.device.type != "cpu":
+        return memory.__reduce__()  # type: ignore[no-untyped-call]
+    return restore_memory, (torch.empty(0, dtype=torch.uint8).set_(memory).numpy().tobytes(),)
+
+
+def restore_storage(memory: torch.UntypedStorage, dtype: torch.dtype) -> TypedStorage:
+    """Return the storage from which torch rebuilds a tensor of this type."""
+    from torch.storage import TypedStorage
+
+    return TypedStorage(  # type: ignore[no-untyped-call]
+        wrap_storage=memory, dtype=dtype, _internal=True
+    )
+
+
+def restore_memory(data: bytes) -> torch.UntypedStorage:
+    """Return new memory with these bytes."""
+    import torch
+
+    if not data:
+        return torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8).clone().untyped_storage()
+
+
+def _home(function: Any) -> ModuleType | None:
+    """Return the user's module that defines a function, or None."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    file = getattr(module, "__file__", None)
+    return module if file is not None and is_users(file, ()) else None
+
+
+@contextmanager
+def _by_value(module: ModuleType | None) -> Iterator[None]:
+    """Pickle the functions of the function's module by value.
+
+    The ranks can't import a test module or a notebook, which may not be on their path.
+    """
+    known = module is None or module.__name__ in (
+        "__main__",  # always pickled by value
+        *cloudpickle.list_registry_pickle_by_value(),
+    )
+    if not known:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        if not known:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+@contextmanager
+def _quick_finder() -> Iterator[None]:
+    """Make cloudpickle search sys.modules once per function, not each time it is pickled.
+
+    It looks for submodules that the function uses, among the thousands of torch.
+    """
+    library = cloudpickle.cloudpickle
+    slow: Finder | None = getattr(library, "_find_imported_submodules", None)
+    if slow is None:  # this release works differently
+        yield
+        return
+    library._find_imported_submodules = functools.partial(_find_once, slow)
+    try:
+        yield
+    finally:
+        library._find_imported_submodules = slow
+
+
+def _find_once(slow: Finder, code: CodeType, values: Iterable[Any]) -> list[ModuleType]:
+    modules = tuple(value for value in values if isinstance(value, ModuleType))
+    return _find(slow, code, modules, len(sys.modules))
+
+
+@functools.lru_cache(maxsize=4096)
+def _find(
+    slow: Finder, code: CodeType, modules: tuple[ModuleType, ...], _count: int
+) -> list[ModuleType]:
+    return slow(code, modules)  # the number of modules is part of the cache key

@@ -1,0 +1,29 @@
+"""Pure: tell which files are the user's, and name a line in a file."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sysconfig
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2]  # gradsync itself
+_FOLDERS = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+_FOLDERS.add(str(PACKAGE))
+LIBRARIES = tuple(folder + os.sep for folder in sorted(_FOLDERS))
+PACKAGES = ("site-packages", "dist-packages")  # of any environment
+
+
+@functools.lru_cache(maxsize=4096)  # called for every frame of every collective
+def is_users(filename: str, roots: tuple[str, ...]) -> bool:
+    """Tell whether a file is the user's: under `roots`, or, without roots, not in a library."""
+    if roots:
+        return any(filename == root or filename.startswith(root + os.sep) for root in roots)
+    if filename.startswith(("<frozen", "<__array", *LIBRARIES)):
+        return False
+    return not any(folder in filename for folder in PACKAGES)
+
+
+def place(filename: str, line: int | None) -> str:
+    """Return "template_trainer.py:91"."""
+    return f"{os.path.basename(filename)}:{line or 0}"  # noqa: PTH119 - called often: Path is slow

@@ -1,0 +1,1 @@
+"""Trusted: limit what ranks can see and use, with bubblewrap, control groups and seccomp."""

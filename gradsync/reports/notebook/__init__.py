@@ -1,0 +1,1 @@
+"""Render results as fragments of HTML for a notebook."""

@@ -1,0 +1,1 @@
+"""Draw the collectives of a run over time, and write them for other viewers."""

@@ -1,0 +1,87 @@
+"""The texts of a timeline: labels that fit, tooltips with all details, times and a legend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradsync.reports.timeline import lanes
+from gradsync.reports.timeline.lanes import Bar, Gap
+from gradsync.reports.timeline.svg import text_width
+
+_SHORTEST = 4  # letters from which an op can still be recognised
+_SHAPES = 8  # of a collective's tensors that are shown; a bucket may have hundreds
+
+
+def label(item: Bar | Gap, width: float) -> str:
+    """Return the longest label for `item` that fits into `width`, or ""."""
+    labels = [item.name, _shortened(item.name, width), f"#{item.number}"]
+    if isinstance(item, Gap):
+        labels = [f"never called {item.name}", "never called", "never"]
+    elif item.collective.label:
+        labels.insert(0, f"{item.name} {item.collective.label}")
+    return next((text for text in labels if text and text_width(text) <= width), "")
+
+
+def tooltip(item: Bar | Gap) -> str:
+    """Return all details of `item`, in a few lines."""
+    if isinstance(item, Gap):
+        others = f"rank {item.missed.rank} is waiting in {item.missed.name}"
+        return f"rank {item.rank} never called {item.name}\n{others}\n{_details(item.missed)}"
+    took = f"called at {_duration(item.start)}, still waiting"
+    if item.end is not None:
+        took = f"took {_duration(item.end - item.start)}, starting at {_duration(item.start)}"
+    return f"rank {item.rank}: {item.name}\n{_details(item)}\n{took}"
+
+
+def times(moments: Sequence[float]) -> list[str]:
+    """Return the moments in milliseconds, with enough decimals to distinguish them."""
+    span = (moments[-1] - moments[0]) * 1000
+    decimals = 3 if span < 0.5 else 2 if span < 5 else 1 if span < 200 else 0
+    return [f"{moment * 1000:,.{decimals}f}" for moment in moments]
+
+
+def legend(items: Sequence[Bar | Gap], *, left_out: int, shortened: bool) -> list[tuple[str, str]]:
+    """Return the legend for unusual marks: pairs of a mark's name, or "", and a text."""
+    bars = [item for item in items if isinstance(item, Bar)]
+    notes = []
+    if any(bar.end is None for bar in bars):
+        notes.append(("bar", "still waiting"))
+    if len(bars) < len(items):
+        notes.append(("gap", "never called"))
+    if any(map(lanes.disagree, lanes.meetings(bars))):
+        notes.append(("differs", "calls that do not match"))
+    if left_out:
+        last = f"the last {lanes.KEPT} collectives of each rank"
+        notes.append(("", f"{last}; {left_out:,} earlier ones are not drawn"))
+    if shortened:
+        notes.append(("", "// a shortened pause"))
+    return notes
+
+
+def _shortened(name: str, width: float) -> str:
+    """Return the name as "reduce_sc… #12", or "" if too little of the op would remain."""
+    op, _, number = name.rpartition(" ")
+    while op and text_width(f"{op}… {number}") > width:
+        op = op[:-1]
+    return f"{op}… {number}" if len(op) >= _SHORTEST else ""
+
+
+def _details(bar: Bar) -> str:
+    call = bar.collective
+    shapes = " ".join(str(list(shape)) for shape in call.shapes[:_SHAPES])
+    more = f"and {len(call.shapes) - _SHAPES} more" if len(call.shapes) > _SHAPES else None
+    root = None if call.root is None else f"root {call.root}"
+    peer = None if call.peer is None else f"peer {call.peer}"
+    group = f"group {call.group}"
+    details = (call.label, call.dtype, shapes, more, call.reduce, root, peer, group)
+    where = f"\nat {call.where}" if call.where else ""
+    if call.by_test:
+        where = "\nin the test itself"
+    if len(call.callers) > 1:
+        where += f", {' -> '.join(call.callers)}"
+    return " · ".join(detail for detail in details if detail) + where
+
+
+def _duration(seconds: float) -> str:
+    milliseconds = seconds * 1000
+    return f"{milliseconds:,.0f} ms" if milliseconds >= 100 else f"{milliseconds:.3g} ms"

@@ -1,0 +1,121 @@
+"""Draw compute and collectives of a run, rank by rank, on a linear time axis, as an SVG.
+
+Items above each other happened at the same time. If a collective is drawn below compute, its cost
+is hidden; if the main thread waits, it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+from gradsync.records import Event
+from gradsync.reports.timeline import captions, lanes, spans, svg
+from gradsync.reports.timeline.lanes import Bar
+from gradsync.reports.timeline.palette import rank_colour
+from gradsync.reports.timeline.spans import Span
+
+_WIDTH, _GUTTER, _MARGIN = 1100.0, 62.0, 12.0
+_MAIN, _ROW, _LANE_GAP = 20.0, 9.0, 16.0
+_TOP, _AXIS, _LEGEND = 8.0, 22.0, 22.0
+_BASELINE = 14.0
+_THINNEST = 0.6  # minimum width
+_TICKS = 8
+_STYLE = """
+.gs-timeline text{fill:currentColor;font:10.5px ui-monospace,Menlo,Consolas,monospace}
+.gs-timeline .quiet{fill-opacity:.65}
+.gs-timeline .line{fill:none;stroke:currentColor;stroke-opacity:.16}
+.gs-timeline .name{fill:var(--rank);font-weight:600}
+.gs-timeline .compute{fill:var(--rank);fill-opacity:.75}
+.gs-timeline .waits{fill:none;stroke:var(--rank);stroke-dasharray:3 2}
+.gs-timeline .bar{fill:var(--rank);fill-opacity:.3}
+"""
+_LEGENDS = (("compute", "computes"), ("waits", "waits"), ("bar", "collective in progress"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """The lane of one rank, with its spans."""
+
+    rank: int
+    top: float
+    computing: list[Span]
+    blocked: list[Span]
+    collectives: list[tuple[Bar, Span, int]]  # each with its row
+
+    @property
+    def bottom(self) -> float:
+        rows = 1 + max((row for _, _, row in self.collectives), default=0)
+        return self.top + _MAIN + rows * _ROW + _LANE_GAP
+
+
+class _Axis:
+    """Maps a time to pixels from the left."""
+
+    def __init__(self, period: Span) -> None:
+        self.start, self.end = period
+        self._per_second = _WIDTH / max(self.end - self.start, 1e-9)
+
+    def place(self, seconds: float) -> float:
+        return _GUTTER + (seconds - self.start) * self._per_second
+
+
+def render(events: Sequence[Event], world_size: int) -> str:
+    """Return the drawing of a run of `world_size` ranks, or "" without collectives."""
+    bars = lanes.bars(events, world_size)
+    if not bars:
+        return ""
+    axis = _Axis(spans.period(events))
+    plan: list[_Lane] = []
+    for rank in range(world_size):
+        top = plan[-1].bottom if plan else _TOP
+        mine = [bar for bar in bars if bar.rank == rank]
+        plan.append(_lane(events, rank, mine, top, axis.end))
+    bottom = plan[-1].bottom
+    title = f"Compute and collectives of {world_size} ranks over time"
+    drawing = svg.canvas(_GUTTER + _WIDTH + _MARGIN, bottom + _AXIS + _LEGEND, title)
+    SubElement(drawing, "style").text = _STYLE
+    for lane in plan:
+        _draw_lane(drawing, lane, axis)
+    _draw_axis(drawing, bottom, axis)
+    _draw_legend(drawing, bottom + _AXIS)
+    return tostring(drawing, encoding="unicode")
+
+
+def _lane(events: Sequence[Event], rank: int, mine: Sequence[Bar], top: float, end: float) -> _Lane:
+    collectives = spans.in_rows(mine, end)
+    return _Lane(rank, top, spans.computing(events, rank), spans.blocked(events, rank), collectives)
+
+
+def _draw_lane(drawing: Element, lane: _Lane, axis: _Axis) -> None:
+    group = svg.group(drawing, color=rank_colour(lane.rank))
+    svg.text(group, "name", 0, lane.top + _BASELINE, f"rank {lane.rank}")
+    for kind, found in (("compute", lane.computing), ("waits", lane.blocked)):
+        for start, end in found:
+            left = axis.place(start)
+            svg.rect(group, kind, left, lane.top, max(axis.place(end) - left, _THINNEST), _MAIN)
+    for bar, (start, end), row in lane.collectives:
+        shown = svg.group(group, tooltip=captions.tooltip(bar), color=rank_colour(lane.rank))
+        left, top = axis.place(start), lane.top + _MAIN + 3 + row * _ROW
+        svg.rect(shown, "bar", left, top, max(axis.place(end) - left, _THINNEST), _ROW - 2)
+
+
+def _draw_axis(drawing: Element, top: float, axis: _Axis) -> None:
+    svg.path(drawing, "line", [(_GUTTER, top), (_GUTTER + _WIDTH, top)])
+    svg.text(drawing, "quiet", 0, top + _BASELINE, "ms")
+    moments = [axis.start + (axis.end - axis.start) * i / _TICKS for i in range(_TICKS)]
+    labels = captions.times([moment - axis.start for moment in moments])
+    for moment, label in zip(moments, labels, strict=True):
+        x = axis.place(moment)
+        svg.path(drawing, "line", [(x, top), (x, top + 4)])
+        svg.text(drawing, "quiet", x, top + _BASELINE, label)
+
+
+def _draw_legend(drawing: Element, top: float) -> None:
+    x = _GUTTER
+    for kind, words in _LEGENDS:
+        swatch = svg.group(drawing, color="currentColor")
+        svg.rect(swatch, kind, x, top + 5, 22, _ROW)
+        svg.text(drawing, "quiet", x + 28, top + _BASELINE, words)
+        x += 28 + svg.text_width(words) + 22

@@ -1,0 +1,60 @@
+"""The functions and markers that the tests of a suite use."""
+
+import socket
+from contextlib import suppress
+from random import SystemRandom
+
+import pytest
+
+from gradsync.ranks.inputs import by_rank
+from gradsync.testing.assertions import (
+    Mistake,
+    assert_on_every_rank,
+    assert_rank_by_rank,
+    case_by_case,
+    check,
+    each,
+    hold,
+    hold_together,
+    seen_of,
+)
+from gradsync.testing.values import EXACT
+from gradsync.testing.wrong_results import differs_from_one_process, would_be
+
+__all__ = [
+    "EXACT",
+    "Mistake",
+    "assert_on_every_rank",
+    "assert_rank_by_rank",
+    "by_rank",
+    "case_by_case",
+    "check",
+    "differs_from_one_process",
+    "each",
+    "early",
+    "exercise",
+    "free_port",
+    "hold",
+    "hold_together",
+    "seen_of",
+    "would_be",
+]
+
+exercise = pytest.mark.exercise
+early = pytest.mark.early
+
+
+def free_port() -> int:
+    """Return a random port on which no program listens, so that parallel runs never share one.
+
+    It is outside of the range from which the system gives a port to a program that asks for any,
+    as gloo does for each connection. So no such program can take it before the ranks do.
+
+    Raises:
+        OSError: no free port was found.
+    """
+    for port in SystemRandom().sample(range(10_000, 29_000), k=100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", port))
+            return port
+    raise OSError("None of 100 random ports between 10000 and 29000 is free.")

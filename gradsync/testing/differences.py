@@ -1,0 +1,89 @@
+"""How wrong values differ, where no rule recognises the mistake: names and sizes, no answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradsync.testing.values import ROUNDINGS, array, close, differing_ranks
+from gradsync.text import ranks_text
+
+SHOWN = 3  # names for which a text says how they differ
+MUCH = 1000  # times the largest element; above, the factor is noise, such as uninitialised memory
+Found = tuple[str, str, float]  # a name, how it differs, and by how much if both are numbers
+
+
+def told_difference(
+    values: Sequence[Any], expected: Sequence[Any], roundings: float = ROUNDINGS
+) -> str:
+    """Return a sentence to append to "the values differ", or "" for a single bare number.
+
+    It begins with a full stop and ends without one. How far a single number is off is not said:
+    together with the number itself it would reveal the right one.
+    """
+    wrong = differing_ranks(values, expected, roundings)
+    if not wrong:
+        return ""
+    first = wrong[0]
+    texts = _texts(_differences(values[first], expected[first], "", roundings))
+    if not texts:
+        return ""
+    more = len(texts) - SHOWN
+    text = "; ".join(texts[:SHOWN]) + (f"; and {more} more differ" if more > 0 else "")
+    same = [rank for rank in wrong[1:] if close(values[rank], values[first], roundings)]
+    also = f", and {ranks_text(same)} ended with the same" if same else ""
+    return f". On rank {first} {text}{also}"
+
+
+def _texts(found: Iterator[Found]) -> list[str]:
+    """Return a text for each name, about the place where it differs most."""
+    worst: dict[str, tuple[str, float]] = {}
+    for name, text, error in found:
+        if text and (name not in worst or error > worst[name][1]):
+            worst[name] = text, error
+    return [f"{name or 'its result'} {text}" for name, (text, _) in worst.items()]
+
+
+def _differences(value: Any, wanted: Any, name: str, roundings: float) -> Iterator[Found]:
+    """Yield each difference, down to single tensors and numbers."""
+    if close(value, wanted, roundings):
+        return
+    if isinstance(wanted, Mapping) and isinstance(value, Mapping):
+        for key in wanted:
+            inner = f"{name}.{key}" if name else str(key)
+            if key in value:
+                yield from _differences(value[key], wanted[key], inner, roundings)
+            else:
+                yield inner, "is missing", np.inf
+    elif isinstance(wanted, (list, tuple)) and isinstance(value, (list, tuple)):
+        if len(value) != len(wanted):
+            yield name, f"has length {len(value)}, not {len(wanted)}", np.inf
+        for one, other in zip(value, wanted, strict=False):
+            yield from _differences(one, other, name, roundings)
+    else:
+        text, error = _difference(value, wanted, named=bool(name))
+        yield name, text, error
+
+
+def _difference(value: Any, wanted: Any, *, named: bool) -> tuple[str, float]:
+    one, other = array(value), array(wanted)
+    if one is None or other is None:
+        return f"is {'None' if value is None else f'a {type(value).__name__}'}", np.inf
+    if one.shape != other.shape:
+        return f"has shape {list(one.shape)}, not {list(other.shape)}", np.inf
+    if not np.isfinite(one).all():
+        return "contains NaN or infinity", np.inf
+    if not np.isfinite(other).all():
+        return "contains no NaN or infinity", np.inf
+    if one.size == 1:
+        return "is a wrong number" if named else "", 0.0
+    error, largest = np.max(np.abs(one - other)), np.max(np.abs(other))
+    if largest == 0:
+        return "is not zero", np.inf
+    share = float(error / largest)
+    if share > MUCH:
+        return f"is off by more than {MUCH} times its largest element", share
+    times = f"{share:.1g}" if share < 1 else f"{share:.0f}"
+    return f"is off by up to {times} times its largest element", share

@@ -1,0 +1,58 @@
+"""Rules that recognise a mistake by its result, which is computed beside the right one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gradsync.records import Diagnosis, Observation
+from gradsync.testing.differences import told_difference
+from gradsync.testing.rules import Rule
+from gradsync.testing.values import ROUNDINGS, close
+
+
+def would_be(
+    wrong: Sequence[Any],
+    code: str,
+    explanation: str,
+    guide: str,
+    roundings: float = ROUNDINGS,
+) -> Rule:
+    """Return the rule that recognises a mistake by the values with which the ranks end.
+
+    Args:
+        wrong: by rank, the value that this mistake leads to.
+        code: the code of the mistake.
+        explanation: what the learner reads: what happened, what was expected, what to do next.
+        guide: the heading of GUIDELINES.md to read.
+        roundings: see `gradsync.testing.values`.
+    """
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        if expected is None or not close(list(seen), list(wrong), roundings):
+            return None
+        return Diagnosis(code, tuple(range(seen.world_size)), explanation, last_line(seen), guide)
+
+    return rule
+
+
+def differs_from_one_process(guide: str, case: str) -> Rule:
+    """Return the rule that only says that the weights differ: no known mistake leads to them."""
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        if expected is None:
+            return None
+        text = (
+            f"The weights differ from those of one process that trains on all samples ({case})"
+            f"{told_difference(list(seen), expected)}."
+        )
+        ranks = tuple(range(seen.world_size))
+        return Diagnosis("differs-from-single-process", ranks, text, last_line(seen), guide)
+
+    return rule
+
+
+def last_line(seen: Observation) -> str | None:
+    """Return the line of the user's code that entered the last collective."""
+    lines = [e.collective.where for e in seen.events if e.collective is not None]
+    return lines[-1] if lines else None

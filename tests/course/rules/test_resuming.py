@@ -1,0 +1,41 @@
+"""The rules on resumed trainings."""
+
+import pytest
+import torch
+
+from support.rules.resuming import beyond_epochs, resumed_wrongly
+
+
+def resumed(*epochs):
+    return [{"history": [{"epoch": float(epoch)} for epoch in epochs]}] * 2
+
+
+def test_an_epoch_too_many_is_recognised():
+    diagnosis = beyond_epochs(resumed(1, 2, 3), 3)
+
+    assert diagnosis.code == "samples-repeated"
+    assert diagnosis.ranks == (0, 1)
+    assert diagnosis.explanation.startswith("With epochs=3, a training that was resumed")
+    assert "trained up to epoch 3." in diagnosis.explanation
+
+
+@pytest.mark.parametrize("epochs", [(), (0, 1, 2), (2,)])
+def test_the_requested_epochs_are_not_too_many(epochs):
+    assert beyond_epochs(resumed(*epochs), 3) is None
+
+
+def training(*weights):
+    return [{"trained": list(range(len(weights))), "weights": torch.tensor(weights)}] * 2
+
+
+@pytest.mark.parametrize(
+    ("first", "code", "text"),
+    [
+        (9.0, "resume-lost", "It did not continue from the file."),
+        (2.0, "samples-repeated", "It continued with the weights before the last 2 steps"),
+    ],
+)
+def test_a_training_that_starts_again_differs_from_one_that_repeats_samples(first, code, text):
+    found = resumed_wrongly(training(0.0, 1.0, 2.0, 3.0), training(first, 3.0, 4.0, 5.0), 2)
+
+    assert (found.code, text in found.explanation) == (code, True)

@@ -1,0 +1,108 @@
+"""The reference trainer, killed at any step, continues with more or fewer ranks."""
+
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from gradsync import run_ranks
+from support.probes import Info
+
+PHASE = Path(__file__).parents[3] / "solutions" / "phase2"
+RANKS, SAMPLES, EPOCHS = 3, 90, 3
+STEPS = SAMPLES // RANKS  # in an epoch, in batches of one sample per rank
+FIRST_FILE = 20  # steps until the first file is written
+SEED = 11
+
+
+class Net(nn.Module):
+    """Writes each sample that it is trained on to a file; may kill its process at a step."""
+
+    def __init__(self, notes, dies_at):
+        super().__init__()
+        self.layer = nn.Linear(1, 2)
+        self.notes, self.dies_at, self.step = notes, dies_at, 0
+
+    def forward(self, inputs):
+        if self.training:
+            if self.step == self.dies_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self.step += 1
+            with self.notes.open("a") as file:
+                file.writelines(f"{int(number)}\n" for number in inputs[:, 0])
+        return self.layer(inputs / SAMPLES)
+
+
+def train(rank, world_size, notes, file, dies_at=None):
+    sys.path.insert(0, str(PHASE))
+    import template_trainer
+
+    numbers = torch.arange(SAMPLES)
+    data = TensorDataset(numbers[:, None].float(), numbers % 2)
+    model = Net(notes / str(rank), dies_at)
+    options = {"epochs": EPOCHS, "batch_size": 1, "lr": 0.1, "resume_from": file}
+    template_trainer.train(Info(rank, world_size), model, data, data, **options)
+    return model.layer.weight.detach()
+
+
+def taken(notes):
+    """Return the samples that each rank was trained on, in order, by rank."""
+    return [
+        list(map(int, (notes / rank).read_text().split())) for rank in sorted(os.listdir(notes))
+    ]
+
+
+def kill_while_training(notes, file, at, lost):
+    """Train until a rank is killed before its step `at`; return the samples of each rank."""
+
+    def function(rank, world_size):
+        dies_at = at if rank == lost else None
+        try:
+            train(rank, world_size, notes, file, dies_at)
+        except RuntimeError as error:
+            return str(error)
+        return "ended well"
+
+    seen = run_ranks(function, RANKS, casualties=[lost])
+
+    assert all(f"lost rank {lost}" in seen[rank] for rank in seen.answered)
+    return taken(notes)
+
+
+def moments():
+    """Return random steps after the first file, each with a rank to kill."""
+    draw = random.Random(SEED)
+    return [(draw.randrange(FIRST_FILE, EPOCHS * STEPS), draw.randrange(RANKS)) for _ in range(4)]
+
+
+@pytest.mark.parametrize(("at", "lost"), moments())
+@pytest.mark.parametrize("world_size", [2, 5])
+def test_after_a_kill_every_sample_of_the_epoch_is_seen_once(tmp_path, at, lost, world_size):
+    first, second, file = tmp_path / "first", tmp_path / "second", tmp_path / "progress.pt"
+    first.mkdir()
+    second.mkdir()
+    before = kill_while_training(first, file, at, lost)
+    state = torch.load(file, weights_only=True)
+    epoch, seen = state["epoch"], state["samples_seen"]
+
+    weights = run_ranks(train, world_size, notes=second, file=file)
+
+    after = taken(second)
+    start, left, share = epoch * STEPS, (SAMPLES - seen) // world_size, SAMPLES // world_size
+    this_epoch = cut(before, start, start + seen // RANKS) + cut(after, 0, left)
+    assert epoch + seen > 0
+    assert sorted(this_epoch) == list(range(SAMPLES))
+    for begin in range(left, left + (EPOCHS - epoch - 1) * share, share):
+        assert sorted(cut(after, begin, begin + share)) == list(range(SAMPLES))
+    assert all(torch.equal(own, weights[0]) for own in weights)
+
+
+def cut(samples, start, end):
+    """Return the samples of all ranks from one of their steps to another."""
+    return [number for own in samples for number in own[start:end]]

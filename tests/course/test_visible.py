@@ -1,0 +1,48 @@
+"""The visible tests name common mistakes, and pass for correct answers."""
+
+import pytest
+from known_answers import COURSE, RIGHT, WRONG, written_anew
+from quick_part import drawn
+
+from gradsync.grading.grade import grade
+
+SEEN = [
+    "takes-torch's-sampler",
+    "trains-with-the-ready-made-class",
+    "calls-the-ready-made-all-reduce",
+    "goes-through-a-set-of-gradients",
+    "averages-in-the-order-of-a-set-of-names",
+    "broadcasts-in-the-order-of-a-set-of-names",
+    "fills-buckets-in-the-order-of-a-set",
+    "lays-out-a-bucket-by-addresses",
+    "rounds-the-share-down",
+    "says-a-length-that-is-rounded-down",
+    "divides-the-batch-size",
+    "divides-the-batch-size-by-the-ranks",
+    "divides-the-batch-among-the-ranks",
+    "cuts-before-it-shuffles",
+]
+
+
+def check(submission, exercise):
+    phase = exercise.partition("/")[0]
+    return grade(
+        submission, COURSE, phases=[phase], seed=3, audience="visible", exercise=exercise
+    ).verdicts
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_a_common_mistake_is_named(name):
+    [wrong] = [one for one in WRONG.values() if one.name == name]
+
+    diagnoses = [verdict.diagnosis for verdict in check(wrong.submission(COURSE), wrong.exercise)]
+    assert next(diagnosis.code for diagnosis in diagnoses if diagnosis) == wrong.code
+
+
+@pytest.mark.parametrize("key", drawn({key: written_anew(one) for key, one in RIGHT.items()}))
+def test_a_correct_answer_passes(key):
+    submission = RIGHT[key].submission(COURSE)
+
+    verdicts = [v for exercise in written_anew(RIGHT[key]) for v in check(submission, exercise)]
+
+    assert [(v.id, v.message) for v in verdicts if v.status != "passed"] == []

@@ -1,0 +1,19 @@
+"""Fixtures for the tests of the engine."""
+
+from shared_fixtures import (
+    afresh,
+    failure_of,
+    folder,
+    here,
+    needs_sandbox,
+    pytest_xdist_make_scheduler,
+)
+
+__all__ = [
+    "afresh",
+    "failure_of",
+    "folder",
+    "here",
+    "needs_sandbox",
+    "pytest_xdist_make_scheduler",
+]

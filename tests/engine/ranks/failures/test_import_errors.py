@@ -1,0 +1,149 @@
+"""Messages on files that can't be imported: pure functions."""
+
+import pytest
+
+from gradsync.ranks.failures import exceptions, import_errors
+from gradsync.records import Diagnosis, Failure
+
+
+def told(type_, message="", *frames, **more):
+    header = {"type": type_, "message": message, "frames": list(frames), **more}
+    return exceptions.raised(exceptions.Raised.read(header), (0, 1))
+
+
+def outside(line, source, file="template_trainer.py"):
+    return [f"{file}:{line}", "<module>", source]
+
+
+def test_a_syntax_error_has_its_line_a_text_and_a_mark():
+    failure = told(
+        "SyntaxError", "'(' was never closed", outside(9, "x = ("), marked=["x = (1,\n", 5]
+    )
+
+    assert failure.diagnosis.explanation == (
+        "template_trainer.py has a syntax error in line 9: '(' was never closed. "
+        "Close the bracket, or remove it."
+    )
+    assert failure.traceback == "x = (1,\n    ^"
+    assert failure.diagnosis.whole_file
+
+
+def test_the_mark_is_below_its_character_in_long_lines():
+    line = " " * 40 + "a" * 100 + "?" + "b" * 100
+
+    shown, mark = import_errors.marked_line(line, 141).split("\n")
+
+    assert shown[mark.index("^")] == "?"
+    assert len(shown) <= import_errors.WIDEST
+
+
+def test_an_exception_outside_functions_is_an_import_that_failed():
+    failure = told(
+        "ValueError", "no", outside(90, "train(4)"), ["template_trainer.py:7", "train", "raise"]
+    )
+
+    assert failure.diagnosis.where == "template_trainer.py:90"
+    assert "line 90 raises ValueError: no (at template_trainer.py:7)." in (
+        failure.diagnosis.explanation
+    )
+    assert 'if __name__ == "__main__":' in failure.diagnosis.explanation
+
+
+def test_a_failing_definition_gets_no_advice_to_move_it():
+    failure = told("NameError", "name 'nn' is not defined", outside(5, "class Net(nn.Module):"))
+
+    assert "line 5 raises NameError" in failure.diagnosis.explanation
+    assert "__main__" not in failure.diagnosis.explanation
+
+
+def test_a_cell_of_a_notebook_is_not_a_file():
+    failure = told("ValueError", "no", ["In [3]:1", "<module>", "int('x')"])
+
+    assert failure.diagnosis.explanation == "Ranks 0 and 1 raised ValueError at In [3]:1: no."
+
+
+def test_an_endless_import_is_reported_as_such():
+    loop = Failure(
+        "timeout", Diagnosis("too-slow", (0,), "It did not finish.", "template_trainer.py:3")
+    )
+
+    text = exceptions.on_import(loop, "template_trainer.py").diagnosis.explanation
+
+    assert "the import does not end and is at template_trainer.py:3." in text
+    assert "__main__" in text
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("numpi", "Did you mean numpy?"),
+        ("template_data_loaders", "Did you mean template_data_loader?"),
+        ("jason", "Did you mean json?"),
+        ("my_utils", "A submission has the course's files only"),
+        ("my_utils.shapes", "move what you need from it into template_trainer.py"),
+    ],
+)
+def test_a_missing_module_is_misspelt_or_a_helper(module, said):
+    message = f"No module named '{module}'"
+    on_import = told("ModuleNotFoundError", message, outside(2, f"import {module}"))
+    later = told("ModuleNotFoundError", message, ["template_trainer.py:8", "train", "import"])
+
+    assert said in on_import.diagnosis.explanation
+    assert said in later.diagnosis.explanation
+
+
+def test_a_misspelt_function_is_suggested():
+    failure = told(
+        "AttributeError",
+        "module has no attribute",
+        missing="average_gradients",
+        module="template_trainer.py",
+        defined=["averge_gradients", "train"],
+    )
+
+    assert failure.diagnosis.explanation == (
+        "template_trainer.py does not define average_gradients. It defines averge_gradients: "
+        "did you mean average_gradients?"
+    )
+
+
+def test_a_learners_not_implemented_error_is_unfinished():
+    row = ["template_trainer.py:8", "evaluate", "raise NotImplementedError"]
+
+    assert told("NotImplementedError", "", row, by_user=True).status == "unfinished"
+    assert told("NotImplementedError", "later", row, by_user=True).detail == "evaluate"
+    assert told("NotImplementedError", "sparse", row).status == "error"  # raised by torch
+
+
+@pytest.mark.parametrize(
+    ("type_", "message", "said"),
+    [
+        ("TypeError", "'method' object is not iterable", "Are the brackets of a call missing?"),
+        ("EOFError", "EOF when reading a line", "Remove input()"),
+        ("BdbQuit", "", "breakpoint()"),
+        (
+            "ValueError",
+            "trying to initialize the default process group twice!",
+            "use it instead of starting another",
+        ),
+    ],
+)
+def test_a_common_error_gets_a_hint_after_its_line(type_, message, said):
+    seen = told(type_, message, ["template_trainer.py:8", "train", "x"]).diagnosis.explanation
+
+    assert said in seen.partition(" at template_trainer.py:8")[2]
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("Sampler() takes no arguments", "Is __init__ misspelt?"),
+        ("Sampler.__init__() takes 3 positional arguments but 4 were given", "Is `self` missing"),
+        (
+            "train() missing 1 required positional argument: 'lr'",
+            "Was one of its parameters renamed",
+        ),
+    ],
+)
+def test_mismatched_arguments_name_a_likely_cause(message, said):
+    assert said in told("TypeError", message).diagnosis.explanation

@@ -1,0 +1,141 @@
+"""The place of a call and the name of its tensor, as a rank finds them."""
+
+import inspect
+import re
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from gradsync.ranks.inside.watch import callers
+
+
+def label_of(tensor):
+    return callers.caller((), tensor).label
+
+
+def test_the_line_of_the_call_is_named():
+    line = inspect.currentframe().f_lineno + 1
+    where = callers.caller((), None).where
+
+    assert where == f"test_tensor_names.py:{line}"
+
+
+def test_only_files_under_the_roots_are_named():
+    caller = callers.caller(("/submission",), torch.ones(1))
+
+    assert (caller.where, caller.label) == (None, None)
+    assert caller.by_test
+
+
+def test_a_parameter_is_named():
+    model = nn.Sequential(nn.Linear(2, 3))
+
+    assert label_of(model[0].weight) == "0.weight"
+
+
+def test_what_a_function_lets_go_does_not_live_on_for_a_label():
+    model, other = nn.Linear(2, 3), nn.Linear(2, 3)
+    gone = weakref.ref(other)
+
+    label_of(model.weight)
+    del other
+
+    assert gone() is None
+
+
+def test_the_variables_that_a_function_asked_for_stay_with_it():
+    model = nn.Linear(2, 3)
+    variables = locals()
+
+    label_of(model.weight)
+
+    assert variables["model"] is model
+
+
+def test_a_gradient_is_named():
+    model = nn.Linear(2, 3)
+    model(torch.ones(1, 2)).sum().backward()
+
+    assert label_of(model.bias.grad) == "bias.grad"
+
+
+def test_a_buffer_is_named():
+    model = nn.BatchNorm1d(3)
+
+    assert label_of(model.running_mean) == "running_mean"
+
+
+def test_a_flat_view_of_a_gradient_is_named():
+    model = nn.Linear(2, 3)
+    model(torch.ones(1, 2)).sum().backward()
+
+    assert label_of(model.weight.grad.view(-1)) == "weight.grad"
+
+
+def test_another_tensor_has_no_name():
+    model = nn.Linear(2, 3)  # noqa: F841 - it is looked for
+
+    assert label_of(torch.ones(3)) is None
+
+
+def test_an_empty_tensor_has_no_name():
+    model = nn.Module()
+    model.register_buffer("nothing", torch.ones(0))
+
+    assert label_of(model.nothing) is None
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules:UserWarning")
+def test_unusual_tensors_in_a_model_do_no_harm():
+    model = nn.Module()
+    model.embedding = nn.Embedding(3, 2, sparse=True)
+    model.embedding(torch.tensor([1])).sum().backward()
+    model.register_buffer("sparse", torch.ones(2, 2).to_sparse())
+    model.layer = nn.LazyLinear(3)
+
+    assert label_of(torch.ones(6)) is None
+
+
+def test_an_exception_is_plain_data():
+    def fail():
+        raise ValueError("because")
+
+    with pytest.raises(ValueError, match="because") as caught:
+        fail()
+
+    told = callers.describe_exception(caught.value, ())
+    assert (told["type"], told["message"]) == ("ValueError", "because")
+    assert re.fullmatch(r"test_tensor_names.py:\d+", told["frames"][-1][0])
+    assert told["frames"][-1][1] == "fail"
+
+
+def test_folders_are_removed_from_messages():
+    with pytest.raises(ImportError) as caught:
+        raise ImportError("cannot import name 'a' from 'b' (/tmp/once/phase1/b.py)")
+
+    told = callers.describe_exception(caught.value, ("/elsewhere", "/tmp/once"))
+    assert told["message"] == "cannot import name 'a' from 'b' (phase1/b.py)"
+
+
+def test_memory_addresses_are_removed_from_messages():
+    with pytest.raises(TypeError) as caught:
+        raise TypeError(f"can't send {object()}")
+
+    assert callers.describe_exception(caught.value, ())["message"] == "can't send <object object>"
+
+
+def test_a_syntax_error_is_reported_with_its_line():
+    with pytest.raises(SyntaxError) as caught:
+        compile("def f(:", "/submission/template_trainer.py", "exec")
+
+    told = callers.describe_exception(caught.value, ("/submission",))
+    assert told["frames"] == [["template_trainer.py:1", "<module>", ""]]
+
+
+def test_a_name_that_a_file_lacks_is_reported():
+    with pytest.raises(AttributeError) as caught:
+        inspect.no_such_name  # noqa: B018
+
+    assert callers.describe_exception(caught.value, ())["missing"] == "no_such_name"

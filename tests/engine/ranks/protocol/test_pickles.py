@@ -1,0 +1,121 @@
+"""Pickling a function, its module's helpers, and tensors for a rank."""
+
+import functools
+import pickle
+import threading
+import xml.dom.minidom
+
+import cloudpickle
+import pytest
+import torch
+from torch import nn
+
+from gradsync.ranks.protocol.pickles import pack
+
+DTYPES = [torch.float64, torch.bfloat16, torch.int8, torch.bool, torch.complex64]
+
+
+def helper():
+    return "helped"
+
+
+def probe():
+    return helper()
+
+
+def uses_a_submodule():
+    return xml.dom.minidom.parseString("<a/>").documentElement.tagName
+
+
+def roundtrip(inputs):
+    return pickle.loads(pack(probe, inputs))[1]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (3, 2)])
+def test_tensors_arrive_unchanged(dtype, shape):
+    tensor = torch.arange(6).to(dtype)[: torch.Size(shape).numel()].reshape(shape)
+
+    arrived = roundtrip({"tensor": tensor})["tensor"]
+
+    assert arrived.dtype == dtype
+    assert arrived.shape == tensor.shape
+    assert torch.equal(arrived, tensor)
+
+
+def test_a_view_keeps_its_strides():
+    whole = torch.arange(12.0).reshape(3, 4)
+
+    arrived = roundtrip({"view": whole.t()[1:]})["view"]
+
+    assert torch.equal(arrived, whole.t()[1:])
+    assert arrived.stride() == whole.t()[1:].stride()
+
+
+def test_memory_of_a_tensor_can_grow():
+    arrived = roundtrip({"tensor": torch.ones(2)})["tensor"]
+
+    assert arrived.resize_(1000).numel() == 1000
+
+
+def test_tensors_that_share_memory_still_share_it():
+    tensor = torch.zeros(4)
+
+    arrived = roundtrip({"whole": tensor, "part": tensor[1:]})
+    arrived["part"].fill_(1)
+
+    assert arrived["whole"].tolist() == [0, 1, 1, 1]
+
+
+def test_a_model_keeps_its_tied_parameters():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    model[0].bias.requires_grad_(False)
+
+    arrived = roundtrip({"model": model})["model"]
+
+    assert arrived[1].weight is arrived[0].weight
+    assert isinstance(arrived[0].weight, nn.Parameter)
+    assert not arrived[0].bias.requires_grad
+    assert torch.equal(arrived[1].bias, model[1].bias)
+
+
+def test_tensors_without_ordinary_memory_are_pickled_by_torch():
+    arrived = roundtrip({"meta": torch.empty(3, device="meta"), "sparse": torch.eye(3).to_sparse()})
+
+    assert arrived["meta"].device.type == "meta"
+    assert torch.equal(arrived["sparse"].to_dense(), torch.eye(3))
+
+
+@pytest.mark.parametrize("function", [probe, functools.partial(probe), lambda: probe() + ""])
+def test_helpers_of_the_functions_module_are_pickled(function):
+    data = pack(function, {})
+
+    assert b"helped" in data  # the code itself, not a module's name
+    assert pickle.loads(data)[0]() == "helped"
+
+
+def test_nothing_stays_registered():
+    pack(probe, {})
+
+    assert __name__ not in cloudpickle.list_registry_pickle_by_value()
+
+
+def test_cloudpickle_is_restored_even_after_an_error():
+    finder = cloudpickle.cloudpickle._find_imported_submodules
+
+    with pytest.raises(TypeError):
+        pack(probe, {"lock": threading.Lock()})
+
+    assert cloudpickle.cloudpickle._find_imported_submodules is finder
+
+
+def test_a_cloudpickle_without_the_finder_works(monkeypatch):
+    monkeypatch.delattr(cloudpickle.cloudpickle, "_find_imported_submodules")
+
+    assert pickle.loads(pack(len, {"number": 1})) == (len, {"number": 1})
+
+
+def test_submodules_that_a_function_uses_are_named_each_time():
+    for _ in range(2):
+        assert b"xml.dom.minidom" in pack(uses_a_submodule, {})

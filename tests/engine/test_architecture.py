@@ -1,0 +1,143 @@
+"""The allowed imports between modules, and the sizes of modules and functions."""
+
+import ast
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "gradsync"
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in PACKAGE.rglob("*.py")
+}
+INSIDE = "gradsync.ranks.inside"
+# Each module belongs to the longest of these names that begins its own. It may import only from its
+# own room and from rooms of earlier rows.
+LAYERS = [
+    ["gradsync.records", "gradsync.errors", "gradsync.text", "gradsync.temporary_folders"],
+    ["gradsync.ranks.protocol", "gradsync.reports", "gradsync.submission"],
+    ["gradsync.ranks.fast", "gradsync.ranks.inputs", "gradsync.ranks.sandbox"],
+    ["gradsync.ranks.deadlocks", "gradsync.ranks.task", INSIDE],
+    ["gradsync.ranks.failures"],
+    ["gradsync.ranks.host"],
+    ["gradsync.ranks.warm_start", "gradsync.ranks.run"],
+    ["gradsync.ranks"],
+    ["gradsync.testing"],
+    ["gradsync.course", "gradsync.mnist", "gradsync.model"],
+    ["gradsync.grading", "gradsync.data"],
+    ["gradsync.notebook", "gradsync.doctor"],
+    ["gradsync.nbgrader"],
+    ["gradsync.cli"],
+    ["gradsync", "gradsync.__main__"],
+]
+ROOMS = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
+
+
+def imports_of(module: str) -> set[str]:
+    """Return our modules that a module imports, anywhere in its code."""
+    found = set()
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else node.module for name in names}
+    return {name for name in found if name in MODULES}
+
+
+def room_of(module: str) -> str:
+    """Return the longest name in LAYERS that begins a module's name, or else the module's name."""
+    parts = module.split(".")
+    beginnings = [".".join(parts[:length]) for length in range(len(parts), 1, -1)]
+    return next((name for name in beginnings if name in ROOMS), module)
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_each_module_has_a_room_and_imports_only_from_lower_ones(module):
+    own = room_of(module)
+    assert own in ROOMS, f"add {module} to LAYERS"
+
+    rooms = {room_of(other) for other in imports_of(module)} - {own}
+
+    assert {room for room in rooms if ROOMS[room] >= ROOMS[own]} == set()
+
+
+@pytest.mark.parametrize("module", sorted(m for m in MODULES if not m.startswith(INSIDE)))
+def test_trusted_modules_do_not_import_what_runs_in_ranks(module):
+    untrusted = {other for other in imports_of(module) if other.startswith(INSIDE)}
+
+    assert not untrusted or module == "gradsync.ranks.warm_start"
+
+
+@pytest.mark.parametrize("module", sorted(m for m in MODULES if m.startswith(INSIDE)))
+def test_what_runs_in_ranks_imports_only_the_protocol_and_what_is_fast(module):
+    rooms = {room_of(other) for other in imports_of(module)}
+
+    assert rooms <= {INSIDE, "gradsync.ranks.protocol", "gradsync.ranks.fast", "gradsync.records"}
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES.values()}))
+def test_no_folder_has_more_than_a_dozen_modules(folder):
+    assert len([path for path in folder.glob("*.py") if path.stem != "__init__"]) <= 12
+
+
+def test_there_is_no_import_cycle():
+    graph = {module: imports_of(module) for module in MODULES if module != "gradsync"}
+
+    TopologicalSorter(graph).prepare()  # raises CycleError
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_no_module_or_function_is_too_long(module):
+    source = MODULES[module].read_text()
+    functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)]
+
+    assert source.count("\n") <= 300
+    assert [f.name for f in functions if (f.end_lineno or 0) - f.lineno >= 50] == []
+
+
+@pytest.mark.parametrize(
+    "statement", ["import gradsync", "import gradsync.cli", "import gradsync.notebook"]
+)
+def test_importing_it_imports_no_torch(statement):
+    code = f"import sys; {statement}; sys.exit('torch' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("module", ["file", "locations"])
+def test_notebook_definitions_import_no_heavy_packages(module):
+    code = (
+        f"import sys, gradsync.notebook.definitions.{module}; "
+        "sys.exit(bool({'torch', 'IPython', 'nbgrader', 'pytest'} & set(sys.modules)))"
+    )
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+NBGRADER = {
+    f"gradsync.nbgrader.{name}"
+    for name in ("autograde", "course_folder", "released", "source.stubs")
+}
+
+
+def test_only_modules_that_use_nbgrader_import_it():
+    found = {
+        module
+        for module, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if (getattr(node, "module", None) or "").startswith("nbgrader")
+        or any(alias.name.startswith("nbgrader") for alias in getattr(node, "names", ()))
+    }
+
+    assert found == NBGRADER
+
+
+def test_the_commands_import_neither_ipython_nor_nbgrader():
+    code = "import sys, gradsync.cli; sys.exit(bool({'IPython', 'nbgrader'} & set(sys.modules)))"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,97 @@
+"""The table that `make truth` writes into README.md."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.outcome import Outcome
+from benchmarks.tally import BEGIN, END, table, tally, write_into
+from gradsync.course.known_submissions import Right, Wrong
+from gradsync.records import Diagnosis, Verdict
+
+WRONG = Wrong("sums", "phase1/average_gradients", "sum-not-mean", "phase1/template_trainer.py", ())
+RIGHT = Right("flat", {"phase1/template_trainer.py": ""})
+NAMED = Verdict(
+    id="phase1/trainer::test_mean",
+    exercise=WRONG.exercise,
+    file=WRONG.file,
+    points=0.0,
+    max_points=5.0,
+    status="failed",
+    message="summed, not divided",
+    diagnosis=Diagnosis(WRONG.code, (0, 1), "summed, not divided"),
+)
+UNNAMED = replace(NAMED, diagnosis=None, message="not the mean")
+ELSEWHERE = replace(NAMED, exercise="phase1/train_step")
+
+
+@pytest.mark.parametrize(
+    ("known", "first", "correct"),
+    [
+        pytest.param(WRONG, NAMED, True, id="named"),
+        pytest.param(WRONG, UNNAMED, False, id="not named"),
+        pytest.param(WRONG, ELSEWHERE, False, id="named in another exercise"),
+        pytest.param(WRONG, None, False, id="not caught"),
+        pytest.param(RIGHT, None, True, id="full marks"),
+        pytest.param(RIGHT, NAMED, False, id="no full marks"),
+    ],
+)
+def test_an_outcome_is_correct_if_it_is_the_expected_one(known, first, correct):
+    outcome = Outcome(known, 1.0, first)
+
+    assert outcome.correct is correct
+    assert ("NOT" in outcome.line()) is not correct
+
+
+def test_a_tally_with_incorrect_grades_is_not_sufficient():
+    good = [Outcome(WRONG, 1.0, NAMED, same=True), Outcome(RIGHT, 1.0, None)]
+
+    assert tally(good, 60.0).sufficient
+    for bad in (
+        Outcome(WRONG, 1.0, None),
+        Outcome(WRONG, 1.0, NAMED, same=False),
+        Outcome(RIGHT, 1.0, NAMED),
+    ):
+        assert not tally([*good, bad], 60.0).sufficient
+    misnamed = Outcome(WRONG, 1.0, UNNAMED)
+    assert tally([*good * 50, misnamed], 60.0).sufficient  # 50 of 51 are 98 %
+    assert not tally([*good * 10, misnamed], 60.0).sufficient
+
+
+def test_the_table_in_the_readme_is_replaced(tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n\n{BEGIN}\n\nold\n\n{END}\n\nafter\n")
+    phase = tally([Outcome(WRONG, 1.0, NAMED), Outcome(RIGHT, 1.0, None)], 90.0)
+
+    write_into(readme, table({"phase1": phase, "phase2": phase}))
+
+    before, _, rest = readme.read_text().partition(BEGIN)
+    written, _, after = rest.partition(END)
+    assert (before, after) == ("before\n\n", "\n\nafter\n")
+    assert written.strip().splitlines() == [
+        "|  | phase1 | phase2 |",
+        "| --- | --- | --- |",
+        "| mistakes caught | 1 of 1 | 1 of 1 |",
+        "| expected diagnosis first | 1 of 1 | 1 of 1 |",
+        "| correct answers with full marks | 1 of 1 | 1 of 1 |",
+        "| same verdict from all tests | 0 of 0 | 0 of 0 |",
+        "| time for grading | 1.5 min | 1.5 min |",
+    ]
+
+
+def test_the_readme_of_this_course_has_a_place_for_the_table():
+    readme = (Path(__file__).parents[3] / "README.md").read_text()
+
+    assert readme.count(BEGIN) == readme.count(END) == 1
+    assert readme.index(BEGIN) < readme.index(END)
+
+
+def test_a_readme_without_a_place_is_unchanged_and_the_error_shows_the_table(tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text("nothing here\n")
+
+    with pytest.raises(ValueError, match=r"no place for the table(.*\n)+\| a \|"):
+        write_into(readme, "| a |")
+
+    assert readme.read_text() == "nothing here\n"

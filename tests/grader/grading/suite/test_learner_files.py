@@ -1,0 +1,115 @@
+"""Loading a learner's file before its tests: failed imports and stubs."""
+
+import pytest
+from small_course import PLAIN_SUITE, write_course
+
+from gradsync.grading.grade import grade
+from gradsync.grading.suite.import_probe import stubs
+from gradsync.submission import Submission
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    return write_course(tmp_path_factory.mktemp("course"), PLAIN_SUITE)
+
+
+def verdicts(course, source):
+    submission = Submission("ada", {"phase1/template_trainer.py": source.encode()})
+    return grade(submission, course, phases=["phase1"], seed=1).verdicts
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "said"),
+    [
+        ("def double(number:\n", "error", "syntax error in line 1: '(' was never closed"),
+        ("import sys\n\nsys.exit(0)\n", "crashed", "line 3 ends the process with SystemExit(0)"),
+        ("import os\n\nos._exit(4)\n", "crashed", "can't be imported. Rank 0 exited with"),
+        ("answer = input()\n", "error", "line 1 raises EOFError"),
+        ("import torch.distributed as d\nd.init_process_group()\n", "error", "line 2 raises"),
+        ("from my_utils import x\n", "error", "A submission has the course's files only"),
+    ],
+)
+def test_a_file_that_can_not_be_imported_gives_one_message(course, source, status, said):
+    seen = verdicts(course, source)
+
+    assert len({verdict.message for verdict in seen}) == 1
+    assert {verdict.status for verdict in seen} == {status}
+    assert all(verdict.diagnosis.whole_file for verdict in seen)
+    assert said in seen[0].message
+
+
+def test_an_endless_import_times_out_once(course, monkeypatch):
+    monkeypatch.setattr("gradsync.grading.suite.learner_files.PATIENCE", 1.0)
+
+    seen = verdicts(course, "while True:\n    pass\n")
+
+    assert {verdict.status for verdict in seen} == {"timeout"}
+    assert "the import does not end and is at template_trainer.py:" in seen[0].message
+    assert min(verdict.seconds for verdict in seen) < 1.0  # the last one does not wait
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "pass",
+        "...",
+        '"""Double it."""',
+        "return None  # TODO",
+        "raise NotImplementedError",
+        "return",
+    ],
+)
+def test_a_stub_is_unfinished_if_its_test_fails(course, body):
+    seen = verdicts(course, f"def double(number):\n    {body}\n")
+
+    raises = body.startswith("raise")
+    assert [verdict.status for verdict in seen] == [
+        "unfinished",
+        "unfinished",
+        "unfinished" if raises else "passed",
+    ]
+    assert seen[0].message == "phase1/double is not written yet."
+
+
+def test_a_function_with_a_body_is_not_a_stub(course):
+    seen = verdicts(course, "def double(number):\n    return number\n")
+
+    assert [verdict.status for verdict in seen] == ["failed", "failed", "passed"]
+
+
+def test_stubs_are_functions_and_classes_without_a_body():
+    source = '''
+def empty(): pass
+def rewritten(): pass
+def rewritten(): return 1
+class Whole:
+    """Say it."""
+    def __init__(self): raise NotImplementedError("phase1/Whole")
+    def __len__(self): ...
+class Begun:
+    def __init__(self): self.x = 1
+    def __len__(self): ...
+class Derived(Exception): pass
+async def later(): return None
+def works(x): x.clear()
+'''
+
+    assert set(stubs(source.encode())) == {"empty", "Whole", "Derived", "later"}
+
+
+def test_a_folder_beside_the_package_can_not_be_imported(course):
+    seen = verdicts(course, "import tests\n")
+
+    assert "A submission has the course's files only" in seen[0].message
+
+
+def test_a_file_can_be_imported_from_its_phase(course):
+    source = (
+        "from phase1 import template_trainer as me\n\n\ndef double(number):\n    return number\n"
+    )
+
+    assert [verdict.status for verdict in verdicts(course, source)] == [
+        "failed",
+        "failed",
+        "passed",
+    ]

@@ -1,0 +1,183 @@
+"""Several tests of a suite at a time: the same verdicts, and no processes are left."""
+
+import os
+import threading
+from collections import Counter
+
+import pytest
+from processes import descendants_of, linux_only
+from small_course import RIGHT, write_course
+
+from gradsync.errors import GraderError
+from gradsync.grading.grade import grade
+from gradsync.grading.suite.workers import Turns, Worker, count_workers, side_by_side
+from gradsync.ranks import LauncherError, get_launcher, run_ranks
+from gradsync.submission import Submission
+
+pytestmark = linux_only
+FILE = "phase1/template_trainer.py"
+SUITE = '''
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from gradsync.ranks import LauncherError
+from gradsync.testing import check, exercise
+
+
+@pytest.mark.parametrize("number", range(6))
+@exercise("phase1/double", points=6)
+def test_a_number_is_doubled(ranks, number):
+    """A number comes back twice as large."""
+    seen = ranks(lambda trainer, number: trainer.double(number), 1, number=number)
+
+    check(seen[0] == 2 * number, "not-doubled", f"{number} is not twice as large")
+'''
+MEETING = '''
+
+@pytest.mark.parametrize("me", [0, 1])
+@exercise("phase1/double", points=2)
+def test_two_are_at_work(me):
+    """A test waits for another one."""
+    here = Path(__file__).parent
+    (here / f"came-{me}").touch()
+    until = time.monotonic() + 30
+    while time.monotonic() < until and not (here / f"came-{1 - me}").exists():
+        time.sleep(0.01)
+
+    check((here / f"came-{1 - me}").exists(), "alone", "nobody came")
+'''
+LOST = '''
+
+@pytest.mark.parametrize("me", [0, 1])
+@exercise("phase1/double", points=2)
+def test_the_ranks_are_lost_beside_the_grader(me):
+    """One of two processes loses its ranks."""
+    here = Path(__file__).parent
+    if os.getpid() != int((here / "grader").read_text()):
+        raise LauncherError("no more processes")
+    time.sleep(0.5)  # for the other one to come to the second of these
+'''
+BROKEN = '''
+
+@exercise("phase1/double", points=2)
+def test_no_answer_can_pass():
+    """Somebody misspelt a name of this."""
+    chekc(True, "fine", "all is well")
+'''
+STOPPING = '''
+
+@pytest.mark.parametrize("number", range(30))
+@exercise("phase1/double", points=2)
+def test_the_first_fails(number):
+    """The others take their time."""
+    check(number > 0, "first", "the first one")
+    time.sleep(0.1)
+'''
+
+
+@pytest.fixture
+def graded(tmp_path):
+    """Grade a file with a suite of six tests, and more."""
+
+    def graded(source, more="", **options):
+        course = write_course(tmp_path, SUITE + more)
+        (tmp_path / "tests/hidden/phase1/grader").write_text(str(os.getpid()))
+        submission = Submission("ada", {FILE: source.encode()})
+        return grade(submission, course, phases=["phase1"], seed=1, **options)
+
+    return graded
+
+
+@pytest.mark.parametrize("launcher", ["fork", "sandbox"])
+def test_the_verdicts_equal_those_of_one_test_at_a_time(graded, launcher, request):
+    if launcher == "sandbox":
+        request.getfixturevalue("needs_sandbox")
+    squares = "def double(number):\n    return number * number\n"
+
+    one, three = (graded(squares, launcher=launcher, workers=count) for count in (1, 3))
+
+    told = [[(v.id, v.points, v.message) for v in report.verdicts] for report in (one, three)]
+    assert told[0] == told[1]
+    assert [verdict.points for verdict in three.verdicts] == [1, 0, 1, 0, 0, 0]
+
+
+def test_tests_run_at_the_same_time(graded):
+    report = graded("def double(number):\n    return 2 * number\n", MEETING, workers=2)
+
+    assert report.score == report.max_score == 8
+
+
+def test_the_first_failure_ends_all_with_exitfirst(graded):
+    report = graded(RIGHT, STOPPING, workers=2, pytest_options=["--exitfirst"])
+
+    assert [v.status for v in report.verdicts].count("failed") == 1
+    assert len(report.verdicts) < 6 + 30
+
+
+def test_ranks_lost_by_a_worker_are_an_error_of_the_grader(graded):
+    with pytest.raises(GraderError, match="no more processes"):
+        graded("def double(number):\n    return 2 * number\n", LOST, workers=2)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_broken_test_is_an_error_of_the_grader(graded, workers):
+    with pytest.raises(GraderError, match=r"A test of the course is broken .*chekc"):
+        graded(RIGHT, BROKEN, workers=workers)
+
+
+def test_a_suite_that_can_not_be_imported_gives_no_grade(graded, tmp_path):
+    (tmp_path / "tests/hidden/phase1").mkdir(parents=True)
+    (tmp_path / "tests/hidden/phase1/test_broken.py").write_text("import nothing_like_that")
+
+    with pytest.raises(GraderError, match="nothing_like_that"):
+        graded("def double(number):\n    return 2 * number\n", workers=2)
+
+
+def test_only_the_warm_process_remains(graded):
+    run_ranks(os.getpid, 1)
+    before = list(descendants_of(os.getpid()))
+
+    graded("def double(number):\n    return 2 * number\n", workers=3)
+
+    assert list(descendants_of(os.getpid())) == before
+
+
+def test_a_process_with_threads_is_not_forked():
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    count = count_workers()
+    done.set()
+    thread.join()
+
+    assert count == 1
+
+
+def test_each_number_is_taken_once():
+    launcher, turns = get_launcher("fork"), Turns(5_000)
+
+    with side_by_side(2, launcher, lambda: list(turns)) as others:
+        taken = [list(turns), *(other.result() for other in others)]
+    turns.close()
+
+    assert Counter(number for own in taken for number in own) == Counter(range(5_000))
+
+
+def test_a_worker_that_ends_early_is_reported():
+    worker = Worker(get_launcher("fork"), lambda: os._exit(3))
+
+    with pytest.raises(LauncherError, match=r"exit status 3\)"):
+        worker.result()
+    worker.close()
+
+
+def test_a_worker_has_its_own_ranks():
+    launcher = get_launcher("fork")
+
+    with side_by_side(1, launcher, lambda: run_ranks(os.getppid, 1)[0]) as [other]:
+        warm, own = other.result(), run_ranks(os.getppid, 1)[0]
+
+    assert warm != own

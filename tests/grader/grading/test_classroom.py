@@ -1,0 +1,294 @@
+"""Grading a class into a folder: finished grades are kept, however the grader ended."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from report_samples import report, verdict
+from small_course import WRONG, write_course, write_submission
+
+from gradsync.errors import GraderError
+from gradsync.grading import classroom
+from gradsync.grading.classroom import FolderInUse, entries_at, grade_class
+from gradsync.reports.gradebook import NoGradebook
+
+HERE = Path(__file__).parent
+
+
+class Class:
+    """Three submissions and the folder of their grades; grading is faked and takes no time."""
+
+    def __init__(self, root, monkeypatch):
+        self.course = write_course(root / "course")
+        self.folder = root / "class"
+        self.out = root / "out"
+        self.failing = {}  # name -> the error that the grader raises
+        for name in ("ada", "bob", "cleo"):
+            write_submission(self.folder / name)
+        monkeypatch.setattr(classroom, "grade", self._fake_grade)
+
+    def grade(self, **options):
+        """Grade the class; return the names of those that were graded now."""
+        return [o.grade.submission for o in self.outcomes(**options) if o.report or o.problem]
+
+    def outcomes(self, only="", **options):
+        paths = [self.folder / only]
+        entries = entries_at(paths, self.course, ["phase1"], self.out, "gradsync grade")
+        return grade_class(entries, self.course, ["phase1"], self.out, **options)
+
+    def rows(self):
+        text = (self.out / "gradebook.csv").read_text(encoding="utf-8-sig")
+        rows = csv.DictReader(text.splitlines())
+        return {row["submission"]: row for row in rows}
+
+    def seeds(self):
+        return {json.loads(path.read_text())["seed"] for path in self.out.glob("*/report.json")}
+
+    def _fake_grade(self, submission, _course, *, seed, **_options):
+        if submission.name in self.failing:
+            raise self.failing[submission.name]
+        third = verdict(points=1 / 3, max_points=1.0)
+        return report(third, third, submission=submission.name, seed=seed)
+
+
+@pytest.fixture
+def klass(tmp_path, monkeypatch):
+    return Class(tmp_path, monkeypatch)
+
+
+def test_finished_grades_and_their_gradebook_are_kept(klass):
+    first = klass.grade()
+    book = (klass.out / "gradebook.csv").read_bytes()
+    second = klass.grade()
+
+    assert first == ["ada", "bob", "cleo"]
+    assert second == []
+    assert (klass.out / "gradebook.csv").read_bytes() == book
+
+
+def test_a_changed_submission_is_graded_again(klass):
+    klass.grade()
+    write_submission(klass.folder / "bob", WRONG)
+
+    assert klass.grade() == ["bob"]
+
+
+def test_an_added_submission_gets_a_line(klass):
+    klass.grade()
+    write_submission(klass.folder / "abe")
+
+    assert klass.grade() == ["abe"]
+    assert list(klass.rows()) == ["abe", "ada", "bob", "cleo"]
+
+
+def test_an_unreadable_submission_is_graded_again_when_its_note_changes(klass):
+    (klass.folder / "dan.zip").write_bytes(b"no zip")
+    klass.grade()
+    (klass.folder / "dan.zip").write_bytes(b"")
+    unchanged = klass.grade()
+    write_submission(klass.folder / "dan")
+    (klass.folder / "dan.zip").unlink()
+
+    assert unchanged == []
+    assert klass.grade() == ["dan"]
+
+
+@pytest.mark.parametrize("file", ["tests/hidden/phase1/test_trainer.py", "phase1/exercises.toml"])
+def test_a_changed_course_grades_all_again(klass, file):
+    klass.grade()
+    path = klass.course.root / file
+    path.write_text(path.read_text() + "\n# changed\n")
+
+    assert klass.grade() == ["ada", "bob", "cleo"]
+
+
+def test_the_seed_is_the_same_for_all_and_for_later_runs(klass):
+    klass.grade()
+    seeds = klass.seeds()
+    write_submission(klass.folder / "bob", WRONG)
+    klass.grade()
+
+    assert len(seeds) == 1
+    assert klass.seeds() == seeds
+
+
+def test_a_new_seed_grades_all_again_and_is_stored(klass):
+    klass.grade(seed=1)
+
+    assert klass.grade(seed=2) == ["ada", "bob", "cleo"]
+    assert klass.grade() == []
+    assert klass.seeds() == {2}
+
+
+def test_fresh_grades_all_again_with_a_new_seed(klass):
+    klass.grade(seed=2**48)  # this seed is never drawn
+
+    assert klass.grade(fresh=True) == ["ada", "bob", "cleo"]
+    assert klass.seeds() != {2**48}
+
+
+@pytest.mark.parametrize("torn", ["", "{", "[]", '{"seed": "5"}', '{"seed": true}'])
+def test_a_damaged_seed_file_gets_a_new_seed(klass, torn):
+    klass.grade()
+    (klass.out / ".grading.json").write_text(torn)
+
+    assert klass.grade() == ["ada", "bob", "cleo"]
+    assert len(klass.seeds()) == 1
+
+
+def set_key(path, key, value):
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+
+
+@pytest.mark.parametrize(
+    "breaks",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(path.read_bytes()[:-20]),
+        lambda path: path.write_bytes(b"\xff" * 100),
+        lambda path: path.write_text("[" * 100_000),
+        lambda path: path.write_text("[]"),
+        lambda path: path.write_text("{}"),
+        lambda path: set_key(path, "score", None),
+        lambda path: set_key(path, "score", 10**400),
+        lambda path: set_key(path, "phases", [1]),
+        lambda path: set_key(path, "status", "splendid"),
+        lambda path: set_key(path, "status", []),
+        lambda path: path.with_name("report.html").unlink(),
+    ],
+)
+def test_an_incomplete_report_is_graded_again(klass, breaks):
+    klass.grade()
+    breaks(klass.out / "bob" / "report.json")
+
+    assert klass.grade() == ["bob"]
+
+
+@pytest.mark.parametrize("problem", [GraderError("pytest broke"), RuntimeError("unthought of")])
+def test_a_failure_of_the_grader_affects_one_submission_only(klass, problem):
+    klass.failing = {"bob": problem}
+    lost = {o.grade.submission: o.problem for o in klass.outcomes() if o.problem}
+
+    assert lost == {"bob": problem}
+    assert [row["status"] for row in klass.rows().values()] == ["graded", "grader-failed", "graded"]
+    assert klass.rows()["bob"]["score"] == ""
+
+
+def test_a_submission_on_which_the_grader_failed_is_tried_again(klass):
+    klass.failing = {"bob": GraderError()}
+    klass.grade()
+    klass.failing = {}
+
+    assert klass.grade() == ["bob"]
+    assert klass.rows()["bob"]["status"] == "graded"
+
+
+def test_the_gradebook_has_a_line_as_soon_as_a_submission_is_graded(klass):
+    outcomes = klass.outcomes()
+    seen = [(next(outcomes).grade.submission, list(klass.rows())) for _ in range(3)]
+
+    assert seen == [
+        ("ada", ["ada"]),
+        ("bob", ["ada", "bob"]),
+        ("cleo", ["ada", "bob", "cleo"]),
+    ]
+
+
+def test_a_line_stays_until_its_submission_is_graded_again(klass):
+    klass.grade()
+    klass.failing = {"ada": GraderError()}
+    outcomes = klass.outcomes(fresh=True)
+    next(outcomes)
+
+    assert [row["status"] for row in klass.rows().values()] == ["grader-failed", "graded", "graded"]
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_grading_one_submission_keeps_the_lines_and_the_seed_of_the_class(klass, fresh):
+    klass.failing = {"cleo": GraderError()}  # it has a line but no report
+    klass.grade()
+    rows, seeds = klass.rows(), klass.seeds()
+    klass.failing = {}
+    write_submission(klass.folder / "bob", WRONG)
+    klass.grade(only="bob", fresh=fresh)
+
+    assert klass.rows() == rows
+    assert klass.seeds() == seeds
+    assert klass.grade() == ["cleo"]
+
+
+def test_a_seed_for_one_submission_is_not_stored_for_the_class(klass):
+    klass.grade()
+    klass.grade(only="bob", seed=2**48)
+
+    assert klass.grade() == ["bob"]
+    assert len(klass.seeds()) == 1
+
+
+def test_changes_by_a_spreadsheet_do_not_affect_other_lines(klass):
+    klass.grade()
+    book = klass.out / "gradebook.csv"
+    book.write_text("\ufeff" + book.read_text().replace("\n", ",\r\n").replace("0.333", "0.5"))
+    scores = {name: row["score"] for name, row in klass.rows().items()}
+    klass.grade(only="bob", fresh=True)
+
+    assert {**scores, "bob": klass.rows()["bob"]["score"]} == {
+        name: row["score"] for name, row in klass.rows().items()
+    }
+
+
+@pytest.mark.parametrize("other", [b"name;points\nada;3\n", b"\xff\xfe\x00"])
+def test_a_file_that_is_not_a_gradebook_is_not_changed(klass, other):
+    klass.out.mkdir()
+    (klass.out / "gradebook.csv").write_bytes(other)
+
+    with pytest.raises(NoGradebook):
+        klass.grade()
+    assert (klass.out / "gradebook.csv").read_bytes() == other
+    assert not list(klass.out.glob("*/report.json"))
+
+
+def test_one_grader_at_a_time_writes_to_a_folder(klass):
+    first = klass.outcomes()
+    next(first)
+
+    with pytest.raises(FolderInUse, match="Another grader"):
+        next(klass.outcomes())
+    first.close()
+    assert len(klass.grade()) == 2
+
+
+def test_submissions_with_the_same_name_are_numbered(klass):
+    (klass.folder / "ada.zip").write_bytes(b"no zip")
+
+    assert klass.grade() == ["ada", "ada-2", "bob", "cleo"]
+
+
+def test_the_folder_of_grades_in_a_class_is_not_a_submission(klass):
+    klass.out = klass.folder / "grades"
+    klass.grade()
+
+    assert klass.grade() == []
+    assert list(klass.rows()) == ["ada", "bob", "cleo"]
+
+
+def test_a_submission_can_have_the_gradebooks_name(klass):
+    write_submission(klass.folder / "gradebook.csv")
+
+    assert klass.grade() == ["ada", "bob", "cleo", "gradebook.csv"]
+    assert list(klass.rows()) == ["ada", "bob", "cleo", "gradebook.csv"]
+
+
+def test_a_run_killed_at_any_step_is_completed_with_the_same_gradebook(klass):
+    program = [sys.executable, HERE / "mortal_grader.py", klass.course.root, klass.folder]
+    said = subprocess.run(program, check=True, capture_output=True, text=True).stdout
+
+    undisturbed, *deaths = map(json.loads, said.splitlines())
+    assert {len(death["finished"]) for death in deaths} == {0, 1, 2, 3}
+    assert {death["book"] for death in deaths} == {undisturbed}
+    assert all(set(d["finished"]).isdisjoint(d["graded"]) for d in deaths)
+    assert [death["left"] for death in deaths if death["left"]] == []

@@ -1,0 +1,97 @@
+"""Running a suite on a submission."""
+
+import gc
+
+from small_course import RIGHT, SUITE, write_course
+
+from gradsync.grading.grade import grade
+from gradsync.grading.suite.run import SWEPT_AFTER
+from gradsync.submission import Submission
+
+WITNESSES = """
+import weakref
+
+import pytest
+
+from gradsync.testing import exercise
+
+seen = []
+
+
+class Seen:
+    pass
+
+
+@pytest.mark.parametrize("number", range(3))
+@exercise("phase1/double", points=3)
+def test_the_first_is_let_go(number):
+    value = Seen()
+    seen.append(weakref.ref(value))
+    error = ValueError(value, locals())
+    if number < 2 or seen[0]() is not None:  # the last error of all is Python's own to keep
+        raise error
+"""
+
+NAMES = """
+import socket
+import time
+
+from gradsync.testing import check, exercise
+
+
+@exercise("phase1/double", points=1)
+def test_names_are_looked_up_at_once(ranks):
+    def probe():
+        began = time.monotonic()
+        try:
+            socket.getnameinfo(("::ffff:127.0.0.1", 1), 0)
+            return ["answered", time.monotonic() - began]
+        except socket.gaierror:
+            return ["no answer", time.monotonic() - began]
+
+    [[answer, seconds]] = ranks(probe, 1, process_group=False)
+    check(answer == "no answer" and seconds < 1, "slow", f"{answer} after {seconds:.1f} s")
+"""
+
+
+def test_a_graded_rank_does_not_wait_for_a_name_server(tmp_path):
+    course = write_course(tmp_path, NAMES)
+    submission = Submission("ada", {"phase1/template_trainer.py": b""})
+
+    report = grade(submission, course, phases=["phase1"], seed=1, workers=1)
+
+    assert [verdict.message for verdict in report.verdicts] == [""]
+
+
+def test_values_of_a_failed_test_are_freed(tmp_path):
+    course = write_course(tmp_path, WITNESSES)
+    submission = Submission("ada", {"phase1/template_trainer.py": b""})
+
+    report = grade(submission, course, phases=["phase1"], seed=1, workers=1)
+
+    assert [verdict.status for verdict in report.verdicts] == ["error", "error", "passed"]
+
+
+def test_garbage_of_many_suites_is_collected(tmp_path):
+    course = write_course(tmp_path)
+    submission = Submission("ada", {"phase1/template_trainer.py": RIGHT.encode()})
+    objects = []
+
+    for _ in range(3 * SWEPT_AFTER):
+        assert grade(submission, course, phases=["phase1"], seed=1, workers=1).score == 2
+        objects.append(len(gc.get_objects()))
+
+    settled, later = objects[SWEPT_AFTER : 2 * SWEPT_AFTER], objects[2 * SWEPT_AFTER :]
+    garbage = max(settled) - min(settled)
+    assert garbage > 20_000  # objects; otherwise there is nothing to collect
+    assert min(later) - min(settled) < garbage / 4
+
+
+def test_each_grade_runs_the_current_tests_of_the_course(tmp_path):
+    submission = Submission("ada", {"phase1/template_trainer.py": RIGHT.encode()})
+
+    def points(folder, worth):
+        course = write_course(tmp_path / folder, SUITE.replace("points=2", f"points={worth}"))
+        return grade(submission, course, phases=["phase1"], seed=1, workers=1).score
+
+    assert [points("one", 2), points("another", 3), points("another", 40)] == [2, 3, 40]

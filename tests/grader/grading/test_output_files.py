@@ -1,0 +1,79 @@
+"""Writing grades to files, atomically."""
+
+import csv
+import json
+
+import pytest
+from report_samples import report, verdict
+
+from gradsync.grading.output_files import (
+    folder_name,
+    remove_leftovers,
+    update_gradebook,
+    write_report,
+    write_whole,
+)
+from gradsync.records import Grade
+
+
+def test_a_report_is_written_as_json_and_html(tmp_path):
+    folder = write_report(report(verdict()), tmp_path)
+
+    assert folder == tmp_path / "ada"
+    assert json.loads((folder / "report.json").read_text())["submission"] == "ada"
+    assert "<html" in (folder / "report.html").read_text()
+
+
+def test_the_gradebook_has_one_line_per_submission(tmp_path):
+    path = update_gradebook([Grade("ada", "graded"), Grade("bob", "graded")], tmp_path)
+
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert [row["submission"] for row in rows] == ["ada", "bob"]
+
+
+@pytest.mark.parametrize(
+    "name", ["..", ".", "a/b", "a\nb", "a\\b", "", "x" * 500, "ü" * 200, "\n" * 90, "ünï", "a b"]
+)
+def test_any_name_becomes_one_folder(tmp_path, name):
+    folder = tmp_path / folder_name(name)
+    folder.mkdir()
+
+    assert folder.resolve().parent == tmp_path.resolve()
+
+
+def test_a_write_that_fails_leaves_the_former_file(tmp_path):
+    path = tmp_path / "grade"
+    write_whole(path, "former")
+
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(path, "torn \ud800")
+    assert path.read_text() == "former"
+    assert [p.name for p in tmp_path.iterdir()] == ["grade"]
+
+
+@pytest.mark.parametrize("names", ["a/b a%2Fb", "g %67", "x\n x", f"{'x' * 300} {'x' * 301}"])
+def test_two_names_never_share_a_folder(names):
+    one, other = names.split(" ")
+
+    assert folder_name(one) != folder_name(other)
+
+
+def test_no_submission_folder_has_the_gradebooks_name(tmp_path):
+    assert folder_name("gradebook.csv") != "gradebook.csv"
+    assert folder_name("gradebook.csv2") == "gradebook.csv2"
+
+
+def test_only_temporary_files_of_a_killed_grader_are_removed(tmp_path):
+    folder = write_report(report(verdict()), tmp_path)
+    kept = {*tmp_path.rglob("*"), tmp_path / ".grading.lock", folder / ".report.json.swp"}
+    for path in (tmp_path / ".grading.lock", folder / ".report.json.swp"):
+        path.touch()
+    for name in (
+        ".gradebook.csv.0a1b2c3d",
+        "ada/.report.json.0a1b2c3d",
+        "ada/.report.html.01234567",
+    ):
+        (tmp_path / name).touch()
+    remove_leftovers(tmp_path)
+
+    assert set(tmp_path.rglob("*")) == kept

@@ -1,0 +1,143 @@
+"""The report as a fragment for a notebook."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from report_samples import SCRIPT, SUM_NOT_MEAN, deadlock, report, verdict
+
+from gradsync.records import Diagnosis, Report
+from gradsync.reports.notebook import cell
+
+FAILED = verdict(status="failed", diagnosis=SUM_NOT_MEAN)
+VOID = {"img", "br"}
+
+
+class Fragment(HTMLParser):
+    """The tags, classes and words of a fragment; fails if a tag is not closed."""
+
+    def __init__(self, of: Report) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.words: list[str] = []
+        self._open: list[str] = []
+        self.feed(cell.render(of))
+        self.close()
+        assert not self._open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self._open:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def test_each_exercise_has_a_line_with_its_status_and_points():
+    seen = Fragment(report(verdict(), verdict("evaluate", "failed"))).text
+
+    assert "✓ average_gradients done 1 of 1 points" in seen
+    assert "✗ evaluate failed 0 of 1 points" in seen
+
+
+def test_a_failed_test_shows_its_message_and_its_diagnosis():
+    seen = Fragment(report(FAILED)).text
+
+    assert "average_gradients went wrong every rank has 4 times the mean" in seen
+    assert "mistake sum-not-mean ranks 0 1 2 3 line template_trainer.py:94" in seen
+
+
+def test_ranks_have_their_colours():
+    chips = [value for name, value in Fragment(report(FAILED)).attributes if name == "style"]
+
+    assert chips[:2] == ["--rank: #3f7fd9", "--rank: #dd7a1b"]
+
+
+def test_a_deadlock_shows_its_timeline():
+    stuck = verdict(status="deadlock", events=deadlock(), world_size=4)
+
+    assert "never called all_reduce #4" in Fragment(report(stuck)).text
+
+
+def test_passed_tests_are_collapsed():
+    seen = cell.render(report(verdict(title="It is the mean."), FAILED))
+
+    folded = re.search("<details>.*?</details>", seen, re.DOTALL)
+
+    assert folded
+    assert "It is the mean." in folded[0]
+    assert "1 test passed" in folded[0]
+
+
+def test_an_unfinished_exercise_is_shown_once_with_a_hint():
+    gap = verdict(status="unfinished", message="phase1/average_gradients is not written yet")
+
+    seen = Fragment(report(gap, gap)).text
+
+    assert seen.count("is not written yet") == 1
+    assert "gradsync hint average_gradients" in seen
+
+
+def test_it_says_how_to_repeat_the_check():
+    seen = Fragment(report(command='gradsync.notebook.check("a", a, ')).text
+
+    assert 'gradsync.notebook.check("a", a, seed=7)' in seen
+
+
+def test_notes_are_shown():
+    assert "x.py was refused" in Fragment(report(notes=("x.py was refused",))).text
+
+
+def test_styles_do_not_affect_the_notebook():
+    [style] = re.findall("<style>(.*?)</style>", cell.render(report(FAILED)), re.DOTALL)
+    rules = re.findall(r"([^{}]+)\{[^{}]*\}", re.sub(r"/\*.*?\*/", "", style, flags=re.DOTALL))
+    selectors = [part.strip() for rule in rules for part in rule.split(",")]
+
+    assert len(selectors) > 20
+    assert all(re.match(r"\.gs(-cell)?( |$)", selector) for selector in selectors)
+
+
+def test_colours_work_in_light_and_dark_themes():
+    [style] = re.findall("<style>(.*?)</style>", cell.render(report(FAILED)), re.DOTALL)
+    colours = [line for line in style.splitlines() if re.search("#[0-9a-f]{3,6}", line)]
+
+    assert all("currentColor" in line for line in colours)
+
+
+@pytest.mark.parametrize("hostile", [SCRIPT, '"><img src=x onerror=alert(1)>', "{{ 7 * 7 }}"])
+def test_texts_of_a_learner_are_escaped(hostile):
+    known = Diagnosis(hostile, (0, -1, 10**9), hostile, hostile, hostile)
+    bad = verdict(hostile, "failed", message=hostile, title=hostile, id=hostile, diagnosis=known)
+    gap = verdict(hostile, "unfinished", message=hostile, id=hostile, title=hostile)
+    done = verdict(hostile, id=hostile, title=hostile)
+
+    seen = Fragment(report(bad, gap, done, notes=(hostile,), command=hostile))
+
+    assert not {"script", "img"} & set(seen.tags)
+    assert not any(name.startswith("on") for name, _ in seen.attributes)
+    assert seen.text.count(hostile) >= 6
+
+
+def test_it_loads_nothing_from_outside():
+    seen = cell.render(report(FAILED, verdict(events=deadlock(), world_size=4)))
+
+    assert not re.search(r"(?:src|href)=|url\(|@import", seen)
+
+
+def test_it_is_valid_utf8_for_any_message():
+    seen = cell.render(report(verdict(status="failed", message="\ud800\x00\x1b[31mred")))
+
+    assert "\ufffd\ufffdred" in seen.encode("utf-8").decode("utf-8")

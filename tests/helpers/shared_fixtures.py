@@ -1,0 +1,75 @@
+"""Fixtures for the tests of the engine."""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+from sandboxed import needs_sandbox
+
+from gradsync.ranks import RankFailure, get_launcher, run_ranks
+from gradsync.records import Failure
+
+__all__ = ["needs_sandbox"]  # a fixture for the tests in this folder and in tests/hostile
+
+# The same examples in every run, without a time limit, as the machine may be busy.
+hypothesis.settings.register_profile("gradsync", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("gradsync")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Distribute tests to processes, if `-n` asks for some."""
+    from scheduling import Scheduling
+
+    return Scheduling(config, log)
+
+
+@pytest.fixture
+def failure_of() -> Callable[..., Failure]:
+    """Run a function that must fail on its ranks, before its time limit; return the failure."""
+
+    def run(function: Callable[..., Any], world_size: int = 2, **options: Any) -> Failure:
+        with pytest.raises(RankFailure) as caught:
+            run_ranks(function, world_size, **{"timeout": 40.0, **options})
+        observation = caught.value.observation
+        assert observation.seconds < 30, "it took a time limit to see the failure"
+        assert observation.failure is not None
+        return observation.failure
+
+    return run
+
+
+@pytest.fixture
+def afresh() -> Iterator[None]:
+    """Start a new warm process, without imports of an earlier test's ranks."""
+    get_launcher("fork").close()
+    yield
+    get_launcher("fork").close()
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A folder for temporary files of this test only, with a name of the usual length."""
+    monkeypatch.chdir(tmp_path)
+    with tempfile.TemporaryDirectory() as name:
+        monkeypatch.setattr(tempfile, "tempdir", name)
+        monkeypatch.setenv("TMPDIR", name)
+        yield Path(name)
+
+
+@pytest.fixture
+def here() -> Callable[[Callable[..., Any]], str]:
+    """Return the place of a function's line with `# here`: "test_run.py:12"."""
+
+    def find(function: Callable[..., Any]) -> str:
+        lines, first = inspect.getsourcelines(function)
+        [offset] = [i for i, line in enumerate(lines) if "# here" in line]
+        return f"{Path(inspect.getfile(function)).name}:{first + offset}"
+
+    return find

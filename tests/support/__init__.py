@@ -1,0 +1,1 @@
+"""What the suites of this course share: rules, probes, and stand-ins for missing files."""

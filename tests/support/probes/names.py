@@ -1,0 +1,54 @@
+"""Models whose parameters have other names on each rank, in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from support.probes.models import Placed, place
+
+PARTS = 7  # they have 5,040 orders
+
+
+def name_sets(rank_count: int, seed: int) -> list[list[str]]:
+    """Return the names for each rank: different ones, of the same length, and already sorted.
+
+    A set iterates strings in the order of their hashes. Forked ranks have the same hashes, and
+    processes that torchrun starts do not: different names always have different hashes.
+    """
+    return [[f"part{k}x{seed + rank:06d}" for k in range(PARTS)] for rank in range(rank_count)]
+
+
+class Model(nn.Module):
+    """A model whose parameters' gradients are the parameter plus the sum of the inputs."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        shift = inputs.sum()
+        products = [(param * (param.detach() + shift)).sum() for param in self.parameters()]
+        return torch.stack(products).sum()
+
+
+def model_named(
+    names: Sequence[str], rank: int, number: float = 0.0, *, buffers: bool = False
+) -> nn.Module:
+    """Return a model with a parameter under each name: its position plus a number.
+
+    With `buffers`, each also has a buffer. A set of the parameters, and their addresses, have
+    another order on each rank.
+    """
+    order = [*range(rank, len(names)), *range(rank)]
+    made = {k: Placed(torch.full((3,), number + k)) for k in order}
+    model = Model()
+    for k, name in enumerate(names):
+        made[k].place = place(k, rank, len(names))
+        model.register_parameter(name, made[k])
+        if buffers:
+            model.register_buffer(f"{name}_kept", torch.full((2,), 100.0 + number + k))
+    return model
+
+
+def first_numbers(tensors: Sequence[Tensor | None]) -> list[float | None]:
+    """Return the first number of each tensor."""
+    return [None if tensor is None else tensor.flatten()[0].item() for tensor in tensors]

@@ -1,0 +1,233 @@
+"""Mistakes in averaging gradients in buckets, and the sizes of the buckets.
+
+A bucket is judged by the number of elements that a rank contributes. All-reduce, reduce-scatter
+with all-gather, broadcasts and objects are all accepted. So are sums made of messages between two
+ranks, however many messages a bucket takes. A test that needs the order of events makes marks:
+collectives in a group of their own, recognised by a dtype and a shape that no submission uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from gradsync.ranks.deadlocks.calls import numel
+from gradsync.records import Collective, Diagnosis, Observation
+from gradsync.testing.rounding import rounded
+from gradsync.testing.rules import Rule
+from gradsync.testing.values import close
+from gradsync.testing.wrong_results import would_be
+from gradsync.text import listed, ranks_text
+from support.rules import gradients as phase1
+from support.rules import waiting
+
+GUIDE = "Buckets and overlap"
+CARRIERS = ("float", "bfloat", "uint8")  # gradients, or the bytes of an object that contains them
+LEAST = 16  # elements; a smaller tensor is a loss, a count, or a flag for each parameter
+
+# The marks before and after some calls; None: from the first call, or to the last one.
+Stretch = tuple[int | None, int | None]
+
+
+def averaging_mistakes(
+    local: Sequence[phase1.Gradients], guide: str = GUIDE, departures: Sequence[Rule] = ()
+) -> list[Rule]:
+    """Return phase 1's rules for averaged gradients, with a heading of phase 2's guide.
+
+    The rules in `departures` are more specific, so they come first.
+    """
+    rules = phase1.gradient_mistakes(local)
+    nearly = rounded("the mean over the ranks", guide)
+    return [nobody_waited, nearly, *departures, *(with_guide(rule, guide) for rule in rules)]
+
+
+def nobody_waited(seen: Observation, _expected: Any) -> Diagnosis | None:
+    """Recognise a rank that starts to average a bucket and never waits until it is complete."""
+    return waiting.nobody_waited(seen, GUIDE, carries_gradients)
+
+
+def some_undivided(seen: Observation, expected: Any) -> Diagnosis | None:
+    """Recognise gradients of which some are the mean over the ranks, and the others the sum."""
+    if expected is None:
+        return None
+    pairs = [(rank, name) for rank, grads in enumerate(expected) for name in grads]
+    wrong = [(r, n) for r, n in pairs if not close(seen[r].get(n), expected[r][n])]
+    size = seen.world_size
+    summed = all(close(seen[r].get(n), expected[r][n] * size) for r, n in wrong)
+    if not wrong or len(wrong) == len(pairs) or not summed:
+        return None
+    ranks, names = (sorted(set(part)) for part in zip(*wrong, strict=True))
+    text = (
+        f"The gradients of {listed(names)} are exactly {size} times the mean over the ranks on "
+        f"{ranks_text(ranks)}, while the other gradients are right. Buckets may be sent from "
+        "several places, such as a hook and finish(): each must divide by the number of ranks."
+    )
+    return Diagnosis("sum-not-mean", tuple(ranks), text, phase1.last_reduce(seen), GUIDE)
+
+
+def with_guide(rule: Rule, guide: str) -> Rule:
+    """Return the rule with another heading of GUIDELINES.md."""
+
+    def renamed(seen: Observation, expected: Any) -> Diagnosis | None:
+        found = rule(seen, expected)
+        if found is None or found.guide is None:
+            return found
+        return replace(found, guide=guide)
+
+    return renamed
+
+
+def mark_of(call: Collective) -> int | None:
+    """Return the number of a mark: an int8 tensor of the shape (1, 1, number)."""
+    if call.dtype != "int8" or len(call.shapes) != 1 or call.shapes[0][:-1] != (1, 1):
+        return None
+    return call.shapes[0][-1]
+
+
+def between(seen: Observation, rank: int, stretch: Stretch = (None, None)) -> list[Collective]:
+    """Return the collectives that a rank entered between two marks, without the marks."""
+    start, end = stretch
+    inside = start is None
+    found = []
+    for call in seen.collectives(rank):
+        mark = mark_of(call)
+        if inside and mark is None:
+            found.append(call)
+        if mark is not None and mark == end:
+            break
+        inside = inside or (mark is not None and mark == start)
+    return found
+
+
+def volume(call: Collective) -> int:
+    """Return how many elements a rank contributed to a collective."""
+    recorded = numel(call)
+    if call.op.startswith("reduce_scatter"):  # its output is recorded, which is one part
+        return recorded * len(call.members)
+    return recorded
+
+
+def carries_gradients(call: Collective) -> bool:
+    """Tell whether a collective may average a bucket of gradients, not a loss or a count."""
+    return (call.dtype or "").startswith(CARRIERS) and volume(call) >= LEAST
+
+
+def lanes(calls: Sequence[Collective]) -> dict[tuple[str, int | None], list[int]]:
+    """Return the sizes of the buckets, by operation and its root or peer."""
+    found: dict[tuple[str, int | None], list[int]] = {}
+    for call in calls:
+        if carries_gradients(call) and call.op != "recv":
+            end = call.peer if call.op == "send" else call.root
+            found.setdefault((call.op, end), []).append(volume(call))
+    return found
+
+
+def bucket_sizes(calls: Sequence[Collective]) -> list[int]:
+    """Return the sizes of the buckets in the order in which they were sent.
+
+    If several operations carry gradients, these are the sizes of the one that carries the most.
+    """
+    return max(lanes(calls).values(), key=sum, default=[])
+
+
+def in_messages(seen: Observation) -> bool:
+    """Tell whether gradients are sent from rank to rank, in pieces that need not be buckets."""
+    carriers = [call for call in seen.collectives(0) if carries_gradients(call)]
+    return bool(carriers) and all(call.op in ("send", "recv") for call in carriers)
+
+
+def averaged_elements(seen: Observation, stretch: Stretch = (None, None)) -> int:
+    """Return how many elements were averaged; an element averaged twice counts twice."""
+    if not in_messages(seen):
+        return sum(bucket_sizes(between(seen, 0, stretch)))
+    ranks = range(seen.world_size)
+    sent = [
+        size for r in ranks for lane in lanes(between(seen, r, stretch)).values() for size in lane
+    ]
+    # To sum, each element is sent N-1 times, and N-1 times again to return the sum to all ranks.
+    return sum(sent) // (2 * (seen.world_size - 1))
+
+
+def unlike_buckets(seen: Observation, _expected: Any) -> Diagnosis | None:
+    """Recognise ranks that use different parameters and start buckets that do not match."""
+    failure = seen.failure
+    if failure is None or not failure.diagnosis.code.startswith(("deadlock", "shape-mismatch")):
+        return None
+    text = (
+        f"{failure.diagnosis.explanation} In this pass, the ranks use different parameters, or use "
+        "them in a different order. Each rank must still start the same buckets in the same order, "
+        "even if it has no gradients for them, or has them in another order."
+    )
+    return replace(failure.diagnosis, explanation=text, guide=GUIDE)
+
+
+def only_these_wrong(
+    prefixes: Sequence[str], code: str, explanation: str, guide: str = GUIDE
+) -> Rule:
+    """Return the rule for gradients that are wrong only for parameters with these prefixes."""
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        if expected is None:
+            return None
+        wrong = {
+            name
+            for rank, grads in enumerate(expected)
+            for name in grads
+            if not close(seen[rank].get(name), grads[name])
+        }
+        if not wrong or not all(name.startswith(tuple(prefixes)) for name in wrong):
+            return None
+        names = listed(sorted(wrong))
+        text = f"The gradients of {names} are not the mean over the ranks. {explanation}"
+        ranks = tuple(r for r, grads in enumerate(expected) if not close(seen[r], grads))
+        return Diagnosis(code, ranks, text, guide=guide)
+
+    return rule
+
+
+def lost_or_local(held: Sequence[phase1.Gradients], sent: Sequence[phase1.Gradients]) -> list[Rule]:
+    """Return the rules for gradients accumulated under no_sync() that are not averaged.
+
+    Args:
+        held: by rank, the gradients of the passes under no_sync().
+        sent: by rank, the gradients of the other passes.
+    """
+    mean, size = phase1.mean_of(sent), len(sent)
+    kept = "The gradients accumulated under no_sync() are not averaged, only those of the other "
+    kept += "backward passes. After finish(), everything in `grad` must be the mean over the ranks."
+    lost = "The gradients accumulated under no_sync() are lost: `grad` has only those of the "
+    lost += "other backward pass. Average the accumulated `grad`, not only the new gradient."
+    mixed = [{n: mean[n] + own[n] for n in mean} for own in held]
+    shrunk = [{n: mean[n] + own[n] / size for n in mean} for own in held]
+    return [
+        would_be(mixed, "gradients-not-synchronised", kept, GUIDE),
+        would_be(shrunk, "gradients-not-synchronised", kept, GUIDE),
+        would_be([mean] * size, "accumulation-lost", lost, GUIDE),
+    ]
+
+
+def in_objects(seen: Observation) -> bool:
+    """Tell whether gradients are sent inside objects, of which only the bytes are recorded."""
+    carriers = [call for call in seen.collectives(0) if carries_gradients(call)]
+    return bool(carriers) and all(call.dtype == "uint8" for call in carriers)
+
+
+def waits_in_backward(seen: Observation, _expected: Any) -> Diagnosis | None:
+    """Recognise that rank 0, which runs backward alone, waits in it for the other ranks.
+
+    An odd mark is made before its backward, an even one in the middle of it.
+    """
+    if seen.failure is None or seen.failure.status not in ("deadlock", "timeout"):
+        return None
+    calls = seen.collectives(0)
+    last = [mark for call in calls if (mark := mark_of(call)) is not None][-1:]
+    if not last or last[0] % 2 == 0 or not carries_gradients(calls[-1]):
+        return None
+    where = calls[-1].where
+    text = (
+        f"In the middle of backward, rank 0 starts to average a bucket, at {where}, and waits for "
+        "the other ranks there. Backward must continue while the bucket is being averaged. Start "
+        "the collective asynchronously, and wait for it in finish()."
+    )
+    return Diagnosis("no-overlap", (0,), text, where, GUIDE)

@@ -1,0 +1,157 @@
+"""Mistakes in the samples of a training: which ones, in which order and how often.
+
+A run has a dict for each rank, as `support.probes.training.spied_training` returns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gradsync.records import Diagnosis
+from gradsync.text import counted
+from support.rules.shares import repeated, some
+
+Run = Sequence[Mapping[str, Any]]
+
+
+def other_samples(
+    seen: Run, reseeded: Run, unseeded: Run, *, samples: int, shares: str, epochs: str, guide: str
+) -> Diagnosis | None:
+    """Recognise epochs of two ranks with wrong shares, or with an order that is repeated.
+
+    Args:
+        seen: two epochs, with seed 0.
+        reseeded: one epoch, with another seed.
+        unseeded: one epoch, without a seed.
+        samples: the size of the training set, which two ranks share, padded to an even number.
+        shares: the heading of GUIDELINES.md on sharing out the samples.
+        epochs: the one on setting the sampler's epoch.
+        guide: the one on `seed`.
+    """
+    size = -(-samples // 2)
+    trained = [value["trained"] for value in seen]
+    if other := other_epochs(trained, 2, samples, guide):
+        return other
+    first = [indices[: len(indices) // 2][:size] for indices in trained]
+    second = [indices[len(indices) // 2 :][:size] for indices in trained]
+    if other := other_shares(first, max(map(len, trained)) // 2, samples, shares):
+        return other
+    if first == second:
+        text = (
+            "The second epoch goes over the samples in the same order as the first. Set the epoch "
+            "of the sampler before each epoch."
+        )
+        return _found("epoch-not-set", text, epochs, range(2))
+    if first == [value["trained"][:size] for value in reseeded]:
+        text = (
+            "With another `seed`, train goes over the samples in the same order. Use the seed for "
+            "the order of the samples."
+        )
+        return _found("seed-ignored", text, guide, range(2))
+    if first != [value["trained"][:size] for value in unseeded]:
+        text = (
+            "Called without `seed`, train goes over the samples in another order than with "
+            "`seed=0`. The default of `seed` is 0."
+        )
+        return _found("wrong-signature", text, guide, range(2))
+    return None
+
+
+def order_of_another_epoch(seen: Run, guide: str) -> Diagnosis | None:
+    """Recognise an epoch in the order that the sampler has for another epoch.
+
+    When and how the sampler's epoch was set does not matter, if it is right in each pass.
+    A training that never uses the sampler's orders shuffles in another way and is not judged.
+
+    Args:
+        seen: whole epochs, with `orders`: what the submission's sampler yields in its first epochs
+            (see `support.probes.training.orders_of_sampler`).
+        guide: the heading of GUIDELINES.md on setting the epoch.
+    """
+    for rank, value in enumerate(seen):
+        orders: Sequence[Sequence[int]] = value["orders"]
+        size = len(orders[0]) if orders else 0
+        passes = [
+            value["trained"][epoch * size : (epoch + 1) * size] for epoch in range(len(orders))
+        ]
+        passes = [own for own in passes if own]
+        wrong = [epoch for epoch, own in enumerate(passes) if own != orders[epoch]]
+        if wrong and any(own in orders for own in passes):
+            epoch, own = wrong[0], passes[wrong[0]]
+            place = f"the sampler's epoch {orders.index(own)}" if own in orders else "another epoch"
+            text = (
+                f"In epoch {epoch} of the history, rank {rank} goes over its samples in the order "
+                f"of {place}. The sampler must count epochs 0, 1 and so on, like the history, or a "
+                "resumed training would use the order of a wrong epoch. Set the epoch before each "
+                "pass."
+            )
+            return _found("epoch-not-set", text, guide, [rank])
+    return None
+
+
+def other_epochs(
+    trained: Sequence[Sequence[int]], epochs: int, samples: int, guide: str
+) -> Diagnosis | None:
+    """Recognise ranks that do not go over their shares as often as they should."""
+    share = -(-samples // len(trained))
+    counts = {len(own) / share for own in trained}
+    first = {index for own in trained for index in own[:share]}
+    if len(counts) > 1 or len(first) < samples or not (count := counts.pop()).is_integer():
+        return None
+    if count == epochs:
+        return None
+    often = "once" if count == 1 else f"{count:.0f} times"
+    text = (
+        f"Called for {counted(epochs, 'epoch')}, train goes over each rank's share of the "
+        f"samples {often}. It should go over it once for each of the epochs 0 to {epochs - 1}."
+    )
+    return _found("differs-from-single-process", text, guide, range(len(trained)))
+
+
+def other_shares(
+    first: Sequence[Sequence[int]], taken: int, samples: int, guide: str
+) -> Diagnosis | None:
+    """Recognise wrong shares in the first epoch of two ranks, `taken` samples at most."""
+    size = -(-samples // 2)
+    again = [(rank, twice) for rank, own in enumerate(first) if (twice := repeated(own))]
+    if again:
+        rank, twice = again[0]
+        text = (
+            f"In the first epoch, rank {rank} trains on {some(twice)} more than once. Each sample "
+            "must come once in an epoch, except in the padding."
+        )
+        return _found("samples-repeated", text, guide, [rank for rank, _ in again])
+    both, covered = sorted(set(first[0]) & set(first[1])), set(first[0]) | set(first[1])
+    if both and both == sorted(first[0]) and taken <= size:
+        text = (
+            f"In the first epoch, both ranks train on the same samples, {some(both)}. Each rank "
+            "must train on its own share."
+        )
+        return _found("same-shard-on-every-rank", text, guide, range(2))
+    if len(covered) == samples:
+        return None
+    if taken == size and all(len(set(own)) == size for own in first):
+        text = (
+            "In the first epoch, the ranks' shares have the right size but are cut from different "
+            f"orders: {len(both)} samples are in both, and {samples - len(covered)} in neither. "
+            "The order must be the same on every rank, so its seed must be the same too."
+        )
+        return _found("shuffle-differs-across-ranks", text, guide, range(2))
+    if not both and taken < size:
+        text = (
+            f"In the first epoch, the ranks train on only {len(covered)} of {samples} samples. If "
+            "the number of samples is not divisible by the number of ranks, pad it; do not drop "
+            "samples."
+        )
+        return _found("samples-missing", text, guide, range(2))
+    text = (
+        "In the first epoch, the ranks' shares should cover all "
+        f"{samples} samples and overlap only in the padding. But of their first {size} samples, "
+        f"{len(both)} are the same."
+    )
+    return _found("sampler-not-used", text, guide, range(2))
+
+
+def _found(code: str, text: str, guide: str, ranks: Sequence[int] = ()) -> Diagnosis:
+    return Diagnosis(code, tuple(ranks), text, guide=guide)

@@ -1,0 +1,277 @@
+"""Mistakes in evaluating a model, however the samples are shared out, by a dict for each rank.
+
+What a rank did is as `support.probes.evaluation.spied_evaluation` reports it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gradsync.records import Diagnosis, Observation
+from gradsync.testing.rules import Rule
+from gradsync.testing.values import close
+from gradsync.text import listed, ranks_text
+from support.rules.gradients import last_reduce
+
+KEYS = {"loss", "accuracy", "samples"}
+LEFT_ALONE = {  # what a rank reports: the message if it is not true
+    "kept_grad": (
+        "evaluate changes the gradients of the parameters. They belong to the training and must "
+        "stay as they were."
+    ),
+    "kept_frozen": (
+        "After evaluate, a different set of parameters is trainable. Leave `requires_grad` as it "
+        "was, or the next training step updates other parameters."
+    ),
+}
+
+
+def told(result: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in result.items())
+
+
+def other_keys(results: Sequence[Mapping[str, float]], guide: str) -> Diagnosis | None:
+    """Recognise a result that is no dict, or that lacks a key that the contract names."""
+    wrong = [rank for rank, result in enumerate(results) if not set(result) >= KEYS]
+    if not wrong:
+        return None
+    without = [rank for rank in wrong if not results[rank]]
+    if without and len(without) < len(results):
+        text = (
+            f"evaluate returns nothing on {ranks_text(without)}. It must return the same dict on "
+            "every rank."
+        )
+        return _found("only-one-rank-has-it", text, guide, without)
+    keys = ", ".join(map(repr, sorted(results[wrong[0]])))
+    text = (
+        f"evaluate returns {f'a dict with the keys {keys}' if keys else 'nothing'}. It must return "
+        "a dict with the keys 'loss', 'accuracy' and 'samples'; more keys are allowed."
+    )
+    return _found("wrong-signature", text, guide, wrong)
+
+
+def own_samples_alone(own: Sequence[Mapping[str, float]], guide: str) -> Rule:
+    """Return the rule for ranks that return the numbers of only their own samples (`own`)."""
+
+    def rule(seen: Observation, _expected: Any) -> Diagnosis | None:
+        if len(seen) < 2 or not close(list(seen), list(own)):
+            return None
+        text = f"Every rank returns the numbers of its own samples, {told(seen[0])} on rank 0. "
+        where = last_reduce(seen)
+        if where is None:
+            text += "Sum them over all ranks."
+        else:
+            text += (
+                f"They were summed over the ranks at {where}, but that sum is not what is "
+                "returned. The sum is in the tensor that was reduced, and only when the collective "
+                "is complete: wait for it before you read the tensor."
+            )
+        ranks = tuple(range(len(seen)))
+        return Diagnosis("loss-is-local", ranks, text, where, guide)
+
+    return rule
+
+
+def differs_across_ranks(guide: str) -> Rule:
+    """Return the rule for numbers that are not the same on every rank."""
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        if all(close(result, seen[0]) for result in seen):
+            return None
+        shown = f"{told(seen[0])} on rank 0 and {told(seen[-1])} on rank {len(seen) - 1}"
+        if close(seen[0], expected[0]):
+            text = (
+                f"Only rank 0 has the numbers of all ranks: evaluate returns {shown}. It must "
+                "return them on every rank."
+            )
+            return _found("only-one-rank-has-it", text, guide, range(1, len(seen)))
+        if by_own := _divided_by_their_own(seen, expected[0], shown, guide):
+            return by_own
+        if all(_right_but_for(result, expected[0], "samples") for result in seen):
+            text = (
+                f"The loss and the accuracy are right, but `samples` differs between ranks: "
+                f"{shown}. It must count the samples of all ranks."
+            )
+            return _found("loss-is-local", text, guide, range(len(seen)))
+        text = (
+            f"evaluate returns different numbers on different ranks: {shown}. Sum over all ranks."
+        )
+        return _found("loss-is-local", text, guide, range(len(seen)))
+
+    return rule
+
+
+def _divided_by_their_own(
+    seen: Observation, right: Mapping[str, float], shown: str, guide: str
+) -> Diagnosis | None:
+    """Recognise right sums that each rank divides by another number."""
+    divisors = [_divisor(result, right) for result in seen]
+    if None in divisors or len(set(divisors)) == 1:
+        return None
+    text = (
+        f"evaluate returns different numbers on different ranks: {shown}. The sums over the ranks "
+        f"are right, but by rank they are divided by {listed(divisors)}, and there are "
+        f"{right['samples']:g} samples. Sum the number of samples over the ranks too."
+    )
+    wrong = [rank for rank, number in enumerate(divisors) if number != right["samples"]]
+    return _found("differs-from-single-process", text, guide, wrong)
+
+
+def _divisor(result: Mapping[str, float], right: Mapping[str, float]) -> int | None:
+    """Return by which number the sums of all samples were divided, in the loss or the accuracy."""
+    total = right["samples"]
+    ratios = [right[name] * total / result[name] for name in ("loss", "accuracy") if result[name]]
+    for number in {round(ratio) for ratio in ratios if math.isfinite(ratio)} - {0}:
+        divided = {name: right[name] * total / number for name in ("loss", "accuracy")}
+        divided["samples"] = number
+        if all(
+            close(result[name], right[name]) or close(result[name], divided[name]) for name in KEYS
+        ):
+            return number
+    return None
+
+
+def kept_from_before(
+    again: Sequence[Mapping[str, float]], expected: Mapping[str, float], guide: str
+) -> Diagnosis | None:
+    """Recognise a second evaluation, with other samples, that is wrong unlike the first."""
+    wrong = [rank for rank, result in enumerate(again) if not close(result, expected)]
+    if not wrong:
+        return None
+    text = (
+        f"The first call of evaluate is right, but a second call with other samples returns "
+        f"{told(again[wrong[0]])}. It should return {told(expected)}. Keep nothing from one call "
+        "to the next: start every sum at zero, also a sum in a default argument, and use the "
+        "samples of the loader that is passed."
+    )
+    return _found("differs-from-single-process", text, guide, wrong)
+
+
+def predicts_otherwise(guide: str) -> Rule:
+    """Return the rule for a wrong accuracy if the loss and the number of samples are right."""
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        pairs = zip(seen, expected, strict=True)
+        if not all(_right_but_for(result, wanted, "accuracy") for result, wanted in pairs):
+            return None
+        text = (
+            f"evaluate returns {told(seen[0])}. The loss and the number of samples are right, but "
+            "the accuracy is not the share of correctly classified samples. The predicted class of "
+            "a sample is the one with the largest output."
+        )
+        return _found("differs-from-single-process", text, guide, range(len(seen)))
+
+    return rule
+
+
+def evaluated_too_few(
+    seen: Sequence[Mapping[str, Any]], counts: Sequence[int], guide: str
+) -> Diagnosis | None:
+    """Recognise a model that runs on fewer samples than the ranks' loaders yield (`counts`)."""
+    ran = [sum(call["samples"] for call in value["calls"]) for value in seen]
+    wrong = [rank for rank, count in enumerate(counts) if ran[rank] < count]
+    if not any(ran):
+        return _never_run(guide)
+    if not wrong:
+        return None
+    text = (
+        f"evaluate runs the model on {ran[wrong[0]]} samples on rank {wrong[0]}, but the loader "
+        f"there yields {counts[wrong[0]]}. Evaluate every sample."
+    )
+    return _found("samples-dropped", text, guide, wrong)
+
+
+def learned_from(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | None:
+    """Recognise training mode, gradient tracking, changed gradients, or no run of the model."""
+    calls = [call for value in seen for call in value["calls"]]
+    if not calls:
+        return _never_run(guide)
+    if any(any(call["training"]) for call in calls):
+        whole = any(call["training"][0] for call in calls)
+        what = "the model in training mode" if whole else "a layer of the model in training mode"
+        text = (
+            f"evaluate runs {what}, where dropout and BatchNorm behave as in training. Switch the "
+            "model to evaluation mode first."
+        )
+        if not whole:
+            text += " Every layer counts: `model.eval()` switches all of them."
+        return _found("mode-not-restored", text, guide)
+    if any(call["tracked"] for call in calls):
+        text = (
+            "evaluate runs the model with gradient tracking. It needs no gradients, and tracking "
+            "wastes memory: turn it off for the evaluation."
+        )
+        return _found("gradients-touched", text, guide)
+    for kept, text in LEFT_ALONE.items():
+        changed = [rank for rank, value in enumerate(seen) if not value[kept]]
+        if changed:
+            return _found("gradients-touched", text, guide, changed)
+    return None
+
+
+def mode_not_restored(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | None:
+    """Recognise a changed mode, gradient tracking or loss function, or no run of the model."""
+    if not any(value["calls"] for value in seen):
+        return _never_run(guide)
+    if switched := _switched(seen, guide):
+        return switched
+    wrong = [rank for rank, value in enumerate(seen) if not value["kept_tracking"]]
+    if wrong:
+        text = (
+            "After evaluate, gradient tracking is off. Restore it: the caller's next step may be a "
+            "training step."
+        )
+        return _found("mode-not-restored", text, guide, wrong)
+    return _loss_changed(seen, guide)
+
+
+def _switched(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | None:
+    wrong = [rank for rank, value in enumerate(seen) if value["switched"]]
+    if not wrong:
+        return None
+    if not any("" in seen[rank]["switched"] for rank in wrong):
+        names = ", ".join(seen[wrong[0]]["switched"])
+        text = (
+            f"evaluate restores the mode of the model, but not of the module {names} in it, on "
+            f"{ranks_text(wrong)}. Each module has its own mode, and `model.train()` switches all "
+            "of them. For example, a frozen BatchNorm stays in evaluation mode while the model "
+            "trains. Save the mode of each of `model.modules()` and restore it."
+        )
+    else:
+        was = listed(f"rank {r} ({'training' if r != 1 else 'evaluation'} mode)" for r in wrong)
+        text = (
+            f"After evaluate, the model is not in the mode that it had before the call, on {was}. "
+            "Save the mode and restore it."
+        )
+    return _found("mode-not-restored", text, guide, wrong)
+
+
+def _right_but_for(result: Mapping[str, float], expected: Mapping[str, float], number: str) -> bool:
+    return all(close(result[name], expected[name]) for name in KEYS - {number})
+
+
+def _loss_changed(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | None:
+    wrong = [rank for rank, value in enumerate(seen) if value["reduction"] != "mean"]
+    if not wrong:
+        return None
+    text = (
+        f"evaluate leaves the loss function with reduction={seen[wrong[0]]['reduction']!r}, but "
+        "it was 'mean' before the call. Later training would use a different step size. Restore "
+        "it."
+    )
+    return _found("mode-not-restored", text, guide, wrong)
+
+
+def _never_run(guide: str) -> Diagnosis:
+    """Return the diagnosis if the model was not run: then nothing else can be judged."""
+    text = (
+        "evaluate returned without running the model on any rank. Compute the numbers from the "
+        "model's outputs for the samples."
+    )
+    return _found("differs-from-single-process", text, guide)
+
+
+def _found(code: str, text: str, guide: str, ranks: Sequence[int] = ()) -> Diagnosis:
+    return Diagnosis(code, tuple(ranks), text, guide=guide)

@@ -1,0 +1,299 @@
+"""Mistakes in averaging gradients. A value is a dict {parameter name: gradient} for each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.linalg import norm
+
+from gradsync.records import Diagnosis, Observation
+from gradsync.testing.rules import Rule
+from gradsync.testing.values import FLOAT32, ROUNDINGS, close
+from gradsync.text import listed, ranks_text
+from support.rules.exchanges import in_other_places, one_ranks_own, over_a_part
+from support.rules.vectors import common_factor, flat
+
+GUIDE = "Gradient aggregation"
+Gradients = Mapping[str, Any]
+AS_FLOAT64 = ROUNDINGS * 2.0**-52 / FLOAT32  # the tolerance of float64, in roundings of float32
+NEARLY, NEARLY_EACH = 0.01, 0.1  # of the largest gradient of all, and of each: gradients may cancel
+
+
+def mean_of(local: Sequence[Gradients]) -> dict[str, Any]:
+    """Return the mean over the ranks of each gradient."""
+    return {name: sum(grads[name] for grads in local) / len(local) for name in local[0]}
+
+
+def gradient_mistakes(local: Sequence[Gradients]) -> list[Rule]:
+    """Return the rules, given the gradients of each rank before the call.
+
+    The `expected` of a rule is a dict for each rank.
+    """
+    return [
+        not_synchronised(local),
+        all_zero,
+        wrong_scale,
+        the_largest(local),
+        only_one_rank,
+        one_ranks_own(local, GUIDE),
+        over_a_part(local, GUIDE),
+        digits_lost,
+        clipped,
+        in_other_places(GUIDE),
+        only_some_parameters,
+    ]
+
+
+def not_synchronised(local: Sequence[Gradients]) -> Rule:
+    """Recognise gradients that are still each rank's own, perhaps divided by a number."""
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        if expected is None or seen.world_size < 2:
+            return None
+        factor = common_factor(list(seen), list(local))
+        if factor is None or factor <= 0:
+            return None
+        divided = "" if _is(factor, 1) else f", divided by {1 / factor:.4g}"
+        text = (
+            f"Every rank still has its own gradients{divided}. They were not summed over the "
+            "ranks, so each rank would step in another direction."
+        )
+        return found("gradients-not-synchronised", range(seen.world_size), text)
+
+    return rule
+
+
+def all_zero(seen: Observation, expected: Any) -> Diagnosis | None:
+    """Recognise gradients that are all zero on every rank."""
+    values, wanted = flat(list(seen)), flat(list(expected or ()))
+    if values is None or wanted is None or values.any() or not wanted.any():
+        return None
+    text = "Every gradient is zero on every rank. Average the gradients that the ranks had before."
+    return found("gradients-not-synchronised", range(seen.world_size), text, last_reduce(seen))
+
+
+def wrong_scale(seen: Observation, expected: Any) -> Diagnosis | None:
+    """Recognise gradients that are a multiple of the mean, at least on some ranks."""
+    if expected is None:
+        return None
+    size = seen.world_size
+    wrong = [rank for rank in range(size) if not close(seen[rank], expected[rank])]
+    factor = common_factor([seen[r] for r in wrong], [expected[r] for r in wrong])
+    if factor is None or factor <= 0 or _is(factor, 1):  # 1: only small elements are wrong
+        return None
+    where = last_reduce(seen)
+    at = f" The all-reduce is at {where}." if where else ""
+    who = "Every gradient" if len(wrong) == size else f"On {ranks_text(wrong)}, every gradient"
+    if _is(factor, size):
+        text = (
+            f"{who} is exactly {size} times the mean over the ranks: the gradients were summed "
+            f"over {size} ranks but not divided by {size}, or the quotient was not stored."
+        )
+        return found("sum-not-mean", wrong, text + at, where)
+    if _is(factor * size, 1):
+        text = (
+            f"{who} is {size} times too small: the sum over {size} ranks was divided by {size} "
+            "twice."
+        )
+        return found("divided-twice", wrong, text + at, where)
+    divisor = size / factor
+    if factor < 1 and not _is(divisor, round(divisor)):
+        text = f"{who} is {factor:.4g} times the mean over the ranks{_norm_text(seen, wrong)}."
+        return found("differs-from-single-process", wrong, text + at, where)
+    made = f"divided by {divisor:.4g}" if divisor >= 1 else f"multiplied by {1 / divisor:.4g}"
+    text = (
+        f"{who} is {factor:.4g} times the mean: the sum was {made}. Divide it by the number of "
+        f"ranks, {size}."
+    )
+    return found("sum-not-mean" if factor > 1 else "divided-twice", wrong, text + at, where)
+
+
+def _norm_text(seen: Observation, ranks: Sequence[int]) -> str:
+    """Return what to add on gradients that were scaled to a round norm, otherwise ""."""
+    vectors = [flat([seen[rank]]) for rank in ranks]
+    norms = [float(norm(v)) for v in vectors if v is not None and v.size > 1]
+    bound = float(f"{norms[0]:.1g}") if norms else 0.0
+    if len(norms) < len(vectors) or not all(_is(one, bound) for one in norms):
+        return ""  # or a single number: its norm may be round by chance
+    return (
+        f", and their common norm is {bound:g}. They were scaled to this norm, as gradient "
+        "clipping does. Only average the gradients"
+    )
+
+
+def always_divided_by(
+    world_size: int, again: Callable[[], tuple[Observation, Sequence[Gradients]]]
+) -> Rule:
+    """Return the rule for sums that are divided by the same number for any number of ranks.
+
+    Args:
+        world_size: the number of ranks of the run that is judged.
+        again: runs another number of ranks; returns their gradients after the call and before.
+    """
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        divisor = None if expected is None else _divisor(seen, expected)
+        if divisor is None or _is(divisor, 1) or _is(divisor, world_size):
+            return None
+        others, local = again()
+        other = _divisor(others, [mean_of(local)] * others.world_size)
+        if other is None or not _is(other, divisor):
+            return None
+        where = last_reduce(seen)
+        text = (
+            f"The sum over the ranks is divided by {divisor:.4g}, both on {seen.world_size} ranks "
+            f"and on {others.world_size}. Divide by the number of ranks, which the process group "
+            "reports."
+        )
+        return found("sum-not-mean", range(seen.world_size), text, where)
+
+    return rule
+
+
+def _divisor(seen: Observation, expected: Sequence[Gradients]) -> float | None:
+    """Return the number by which the sum over the ranks was divided on every rank."""
+    factor = common_factor(list(seen), list(expected))
+    return seen.world_size / factor if factor is not None and factor > 0 else None
+
+
+def the_largest(local: Sequence[Gradients]) -> Rule:
+    """Recognise the largest or the smallest of the ranks' elements, or their product."""
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        parts = [part for gradients in local if (part := flat([gradients])) is not None]
+        values = [flat([value]) for value in seen]
+        if expected is None or not 1 < len(parts) == len(local):
+            return None
+        for name, extreme in (("largest", np.max), ("smallest", np.min), ("product", np.prod)):
+            one = extreme(np.stack(parts), axis=0)
+            divided = close(values, [one / len(parts)] * len(parts))
+            if divided or close(values, [one] * len(parts)):
+                by = f", divided by {len(parts)}" if divided else ""
+                text = (
+                    f"Every element is the {name} of the ranks' elements{by}. An all-reduce has "
+                    "several operations; use the sum."
+                )
+                return found("sum-not-mean", range(seen.world_size), text, last_reduce(seen))
+        return None
+
+    return rule
+
+
+def only_one_rank(seen: Observation, expected: Any) -> Diagnosis | None:
+    """Recognise a mean that only one rank has."""
+    if expected is None or seen.world_size < 2:
+        return None
+    right = [rank for rank in range(seen.world_size) if close(seen[rank], expected[rank])]
+    if len(right) != 1:
+        return None
+    others = [rank for rank in range(seen.world_size) if rank not in right]
+    text = (
+        f"Only rank {right[0]} ends with the mean of the gradients. Every rank needs it, or the "
+        "ranks take different steps."
+    )
+    return found("only-one-rank-has-it", others, text, last_reduce(seen))
+
+
+def digits_lost(seen: Observation, expected: Any) -> Diagnosis | None:
+    """Recognise gradients that are nearly the mean: they were rounded to a narrower dtype."""
+    one, other = flat(list(seen)), flat(list(expected or ()))
+    if one is None or other is None or one.shape != other.shape or not other.any():
+        return None
+    error = float(np.max(np.abs(one - other)) / np.max(np.abs(other)))
+    if not 0 < error < NEARLY or not close(list(seen), list(expected), NEARLY_EACH / FLOAT32):
+        return None
+    text = (
+        f"The mean over the ranks is right to only about {int(-np.log10(error))} digits: the "
+        "gradients were rounded to a narrower dtype. Send and average each gradient in its own "
+        "dtype."
+    )
+    return found("shape-mismatch", range(seen.world_size), text, last_reduce(seen))
+
+
+def clipped(seen: Observation, expected: Any) -> Diagnosis | None:
+    """Recognise a mean whose elements beyond some bound were cut off."""
+    one, other = flat(list(seen)), flat(list(expected or ()))
+    if one is None or other is None or one.shape != other.shape or not one.any():
+        return None
+    bound = float(np.max(np.abs(one)))
+    cut = np.count_nonzero(np.abs(other) > bound * (1 + NEARLY))
+    if cut < 2 * seen.world_size or not close(one, np.clip(other, -bound, bound)):
+        return None
+    text = (
+        f"Every rank has the mean, but every element beyond {bound:.4g} was cut off there. Only "
+        "average the gradients, without clipping."
+    )
+    return found("differs-from-single-process", range(seen.world_size), text, last_reduce(seen))
+
+
+def only_some_parameters(seen: Observation, expected: Any) -> Diagnosis | None:
+    """Recognise gradients that are right for some parameters and wrong for others."""
+    wrong = wrong_names(seen, expected)
+    if not wrong or len(wrong) == len(expected[0]):
+        return None
+    right = [name for name in expected[0] if name not in wrong]
+    ranks = [r for r, e in enumerate(expected) if not close(seen[r], e)]
+    rest = "Average the gradient of every trainable parameter."
+    if seen.world_size > 1 and agree(seen, wrong):
+        rest = "All ranks agree on the wrong values: treat the gradients of all parameters alike."
+    text = (
+        f"The gradients of {listed(wrong)} did not become the mean over the ranks, but those of "
+        f"{listed(right)} did. {rest}"
+    )
+    return found("only-some-parameters", ranks, text, last_reduce(seen))
+
+
+def parameters_averaged(names: Sequence[str], guide: str) -> Rule:
+    """Return the rule for ranks that sum parameters with these names instead of gradients."""
+
+    def rule(seen: Observation, _expected: Any) -> Diagnosis | None:
+        calls = [c for c in seen.collectives(0) if "reduce" in c.op and c.label in names]
+        if not calls:
+            return None
+        text = (
+            f"The ranks average their parameters, such as {calls[0].label}, instead of their "
+            "gradients. So each rank steps with its own gradients, and the state of its optimizer "
+            "differs. Average the gradients before the step."
+        )
+        ranks = tuple(range(seen.world_size))
+        return Diagnosis("gradients-not-synchronised", ranks, text, calls[0].where, guide)
+
+    return rule
+
+
+def last_reduce(seen: Observation) -> str | None:
+    """Return the line of the last collective that reduced something."""
+    lines = [
+        event.collective.where
+        for event in seen.events
+        if event.collective is not None and "reduce" in event.collective.op
+    ]
+    return lines[-1] if lines else None
+
+
+def found(code: str, ranks: Sequence[int], text: str, where: str | None = None) -> Diagnosis:
+    """Return a diagnosis with the heading on gradients."""
+    return Diagnosis(code, tuple(ranks), text, where, GUIDE)
+
+
+def _is(factor: float, wanted: float) -> bool:
+    return abs(factor - wanted) < 1e-3 * wanted
+
+
+def wrong_names(seen: Observation, expected: Any) -> list[str]:
+    """Return the parameters that are not right on every rank."""
+    if expected is None or not all(isinstance(value, Mapping) for value in seen):
+        return []
+    return [
+        name
+        for name in expected[0]
+        if any(not close(seen[r].get(name), e[name]) for r, e in enumerate(expected))
+    ]
+
+
+def agree(seen: Observation, names: Sequence[str]) -> bool:
+    """Tell whether all ranks have the same values under these names, NaN included."""
+    first = [seen[0].get(name) for name in names]
+    return all(close([value.get(name) for name in names], first) for value in seen)

@@ -1,0 +1,81 @@
+"""Mistakes with the two loaders: the wrong dataset, or shares that the environment decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gradsync.records import Diagnosis, Observation
+from gradsync.text import ranks_text
+from support.rules.shares import Shares, some
+
+GUIDE = "Data loaders"
+
+
+def other_dataset(train: Shares, val: Shares, first_val: int) -> Diagnosis | None:
+    """Judge the samples that each rank's loaders yield: val samples are numbered from `first_val`.
+
+    A loader with samples of the other dataset uses that dataset, or was returned in its place.
+    """
+    for name, other, shares, strange in (
+        ("train", "val", train, [[i for i in share if i >= first_val] for share in train]),
+        ("val", "train", val, [[i for i in share if i < first_val] for share in val]),
+    ):
+        wrong = [rank for rank in range(len(shares)) if strange[rank]]
+        if wrong:
+            text = (
+                f"The {name} loader of {ranks_text(wrong)} yields samples of `{other}_dataset`. "
+                "Each loader must use its own dataset, and the train loader is returned first."
+            )
+            return _found("samples-missing", wrong, text)
+    return None
+
+
+def share_of_other_dataset(
+    case: str, given: int, own: int, other: int, rank: int
+) -> Diagnosis | None:
+    """Judge whether a loader yields as many samples as the rank's share of the other dataset."""
+    if given == own or given != other:
+        return None
+    text = (
+        f"{case} yields {given} samples, which is the size of its share of the other dataset. Its "
+        f"own share has {own}. Create a loader's sampler from the dataset of the loader."
+    )
+    return _found("samples-missing", [rank], text)
+
+
+def index_past_the_end(seen: Observation, _expected: Any) -> Diagnosis | None:
+    """Recognise an index past a dataset's end that no line of the user's code asks for."""
+    failure = seen.failure
+    if failure is None or failure.exception != "IndexError" or failure.diagnosis.where:
+        return None
+    text = (
+        f"A loader asks its dataset for a sample past its end ({failure.detail}). Create the "
+        "loader's sampler from the dataset of the loader, and yield only indices of that dataset."
+    )
+    return _found("exception", failure.diagnosis.ranks, text)
+
+
+def shares_depend_on_environment(
+    plain: Sequence[Shares], changed: Sequence[Shares], environ: str
+) -> Diagnosis | None:
+    """Judge the ranks' shares, train and val, without and with environment variables.
+
+    The variables give the same rank and world size to all ranks.
+    """
+    for name, before, under in zip(("train", "val"), plain, changed, strict=True):
+        if before == under:
+            continue
+        alike = all(share == under[0] for share in under)
+        text = (
+            f"With {environ} in os.environ, rank 0's {name} loader yields {some(under[0])}, and "
+            f"without them {some(before[0])}. A share must depend only on the arguments `rank` and "
+            "`world_size`."
+        )
+        code = "same-shard-on-every-rank" if alike else "samples-missing"
+        return _found(code, range(len(under)), text)
+    return None
+
+
+def _found(code: str, ranks: Sequence[int], text: str) -> Diagnosis:
+    return Diagnosis(code, tuple(ranks), text, guide=GUIDE)

@@ -1,0 +1,45 @@
+"""Ranks that go through a model in an order that depends on the process, such as hash order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradsync.records import Diagnosis, Observation
+from gradsync.testing.values import close
+
+OBJECTS = "uint8"  # the dtype in which pickled objects are sent: they may contain names
+FAILURES = ("deadlock-order-differs", "shape-mismatch", "deadlock-rank-missing")
+
+
+def order_depends_on_names(
+    seen: Observation, wanted: Sequence[float], doing: str, guide: str
+) -> Diagnosis | None:
+    """Recognise wrong results of ranks whose parameters have different names, in the same order.
+
+    A submission that exchanges names between the ranks is not judged: it may need equal names.
+
+    Args:
+        seen: the run, or its failure; each rank's value has a number for each tensor.
+        wanted: these numbers, on every rank.
+        doing: what the function does to the tensors, "averaged".
+        guide: the heading of GUIDELINES.md.
+    """
+    if any(event.collective and event.collective.dtype == OBJECTS for event in seen.events):
+        return None
+    failure, where = seen.failure, None
+    if failure is not None:
+        if failure.diagnosis.code not in FAILURES:
+            return None
+        where = failure.diagnosis.where
+    elif all(close(numbers, list(wanted)) for numbers in seen):
+        return None
+    elif all(close(numbers, seen[0]) for numbers in seen):
+        return None  # another mistake: with different orders the ranks would differ
+    text = (
+        "In this test, the parameters have other names on each rank, in the same order. Each "
+        f"parameter was {doing} with a different parameter of the other ranks. The order of the "
+        "calls depends on hashes or addresses, for example because it uses a set, and these differ "
+        "between processes. Go through the parameters in the model's own order."
+    )
+    ranks = tuple(range(seen.world_size))
+    return Diagnosis("deadlock-order-differs", ranks, text, where, guide)

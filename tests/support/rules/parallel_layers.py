@@ -1,0 +1,275 @@
+"""Mistakes in layers whose weight is split over the ranks, recognised by what they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradsync.records import Diagnosis, Observation
+from gradsync.testing.differences import told_difference
+from gradsync.testing.rules import Rule
+from gradsync.testing.values import array, close
+from gradsync.testing.wrong_results import last_line, would_be
+from gradsync.text import ranks_text
+
+GUIDE = "Tensor parallelism"
+GRADIENTS = {
+    "inputs": "The gradient of the layer's input",
+    "weight": "The gradient of this rank's part of the weight",
+    "bias": "The gradient of this rank's bias",
+}
+
+
+def layer_gradient_mistakes(name: str, expected: Sequence[Any]) -> list[Rule]:
+    """Return the rules for one gradient of a parallel layer.
+
+    Args:
+        name: "inputs", "weight" or "bias".
+        expected: by rank, the right gradient.
+    """
+    what, world_size = GRADIENTS[name], len(expected)
+
+    def no_gradient(seen: Observation, _expected: Any) -> Diagnosis | None:
+        lost = tuple(rank for rank, gradient in enumerate(seen) if gradient is None)
+        if not lost:
+            return None
+        text = (
+            f"{what} is None after backward: autograd does not record collectives, so the layer's "
+            "output has no history. Put the collective into a torch.autograd.Function with a "
+            "backward."
+        )
+        return Diagnosis("backward-not-reduced", lost, text, last_line(seen), GUIDE)
+
+    other = unlike_linear(what)
+    if world_size == 1:  # nothing is split: a factor of 1 would match right gradients
+        return [no_gradient, other]
+    many = would_be(
+        [world_size * gradient for gradient in expected],
+        "differs-from-single-process",
+        f"{what} is {world_size} times the gradient in nn.Linear: backward adds up over the ranks "
+        "a gradient that is already complete on every rank. Remove that sum.",
+        GUIDE,
+    )
+    few = would_be(
+        [gradient / world_size for gradient in expected],
+        "differs-from-single-process",
+        f"{what} is the gradient in nn.Linear divided by the number of ranks. Here the ranks split "
+        "the features, not the samples, so no gradient is a mean over the ranks.",
+        GUIDE,
+    )
+    return [no_gradient, many, few, other]
+
+
+def unlike_linear(what: str) -> Rule:
+    """Return the rule that reports a difference from nn.Linear, whatever the mistake is.
+
+    Args:
+        what: differs, in the singular and with a capital: "The layer's output".
+    """
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        if expected is None:
+            return None
+        wrong = tuple(r for r, wanted in enumerate(expected) if not close(seen[r], wanted))
+        text = (
+            f"{what} is wrong on {ranks_text(wrong)}: it must be what nn.Linear computes with the "
+            "full weight, or this rank's part of it"
+            f"{told_difference(list(seen), expected)}."
+        )
+        return Diagnosis("differs-from-single-process", wrong, text, last_line(seen), GUIDE)
+
+    return rule
+
+
+def column_input_mistake(upstream: Any, weight: Any, world_size: int) -> Rule:
+    """Return the rule for an input's gradient that was not summed over the ranks.
+
+    Args:
+        upstream: the gradient of all outputs.
+        weight: the full weight.
+        world_size: the number of ranks.
+    """
+    pieces = zip(upstream.chunk(world_size, -1), weight.chunk(world_size, 0), strict=True)
+    return would_be(
+        [gradient @ rows for gradient, rows in pieces],
+        "backward-not-reduced",
+        "Each rank's gradient of the input is computed from only its own rows of the weight. Every "
+        "rank uses the input, so its gradient is the sum over all ranks. Sum it in backward.",
+        GUIDE,
+    )
+
+
+def row_input_mistake(whole: Any, world_size: int) -> Rule:
+    """Return the rule for a gradient of the whole input that has only this rank's slice."""
+    padded = [whole * 0 for _ in range(world_size)]
+    for rank, part in enumerate(whole.chunk(world_size, -1)):
+        padded[rank].chunk(world_size, -1)[rank].copy_(part)
+    return would_be(
+        padded,
+        "backward-not-reduced",
+        "Each rank's gradient of the whole input is zero outside of the rank's own slice. The "
+        "gradients of the other slices are on the other ranks. Gather them in backward.",
+        GUIDE,
+    )
+
+
+def row_bias_mistake(whole: Any, world_size: int) -> Rule:
+    """Return the rule for a bias of which every rank adds a fraction."""
+    return would_be(
+        [whole / world_size] * world_size,
+        "bias-added-per-rank",
+        "The gradient of the bias is the gradient in nn.Linear divided by the number of ranks: "
+        "every rank adds a fraction of the bias to its own product. The bias then learns too "
+        "slowly. Add the whole bias once, after the sum over the ranks.",
+        GUIDE,
+    )
+
+
+def bias_left_behind(seen: Sequence[Mapping[str, Any]]) -> Diagnosis | None:
+    """Some ranks have a bias that gets no gradient, beside ranks whose bias gets one.
+
+    A rank that has no bias of its own, since another one adds it for all, is none of these.
+
+    Args:
+        seen: by rank, the gradient of its "bias", and whether it `trains_bias` at all.
+    """
+    idle = [rank for rank, kept in enumerate(seen) if kept["trains_bias"] and is_idle(kept)]
+    used = [rank for rank, kept in enumerate(seen) if not is_idle(kept)]
+    if not idle or not used:
+        return None
+    text = (
+        f"the bias gets a gradient on {ranks_text(used)} and none on {ranks_text(idle)}, which do "
+        "not add theirs. An optimizer moves it on some ranks only, so the ranks no longer have the "
+        "same bias after a step. Add the bias to the sum on every rank: its gradient is then the "
+        f"whole one everywhere, as nn.Linear's"
+    )
+    return Diagnosis("only-one-rank-has-it", tuple(idle), text, guide=GUIDE)
+
+
+def is_idle(kept: Mapping[str, Any]) -> bool:
+    """Tell whether a rank's bias got no gradient, or one of zeros."""
+    return kept["bias"] is None or not bool(kept["bias"].any())
+
+
+def row_output_mistakes(drawn: Mapping[str, Any], outputs: Any, world_size: int) -> list[Rule]:
+    """Return the rules for outputs that are not the sum of all products and one bias.
+
+    Args:
+        drawn: the full "inputs", "weight" and "bias".
+        outputs: the right outputs, which are the same on every rank.
+        world_size: the number of ranks.
+    """
+    if world_size == 1:
+        return []
+    pieces = (drawn[name].chunk(world_size, -1) for name in ("inputs", "weight"))
+    products = [inputs @ columns.T for inputs, columns in zip(*pieces, strict=True)]
+    bias = drawn["bias"]
+    alone = (
+        "Every rank returns the product of only its own columns. The outputs are the sum of the "
+        "products of all ranks. Sum the products over the ranks in forward."
+    )
+    often = would_be(
+        [outputs + (world_size - 1) * bias] * world_size,
+        "bias-added-per-rank",
+        f"The outputs contain the bias {world_size} times: every rank adds it to its own product, "
+        "and the sum over the ranks adds up the biases too. Add the bias once, after the sum.",
+        GUIDE,
+    )
+    mean = would_be(
+        [(outputs - bias) / world_size + bias] * world_size,
+        "differs-from-single-process",
+        "The outputs are the mean of the ranks' products. They must be the sum. Do not divide by "
+        "the number of ranks.",
+        GUIDE,
+    )
+    biased = [product + bias for product in products]
+    lonely = would_be(
+        [outputs] + [outputs - bias] * (world_size - 1),
+        "only-one-rank-has-it",
+        "Only the outputs of rank 0 contain the bias. The outputs must be the same on every rank. "
+        "Add the bias to the sum on every rank.",
+        GUIDE,
+    )
+    return [
+        often,
+        lonely,
+        mean,
+        would_be(products, "differs-from-single-process", alone, GUIDE),
+        would_be(biased, "differs-from-single-process", alone, GUIDE),
+    ]
+
+
+def diagnose_refusals(seen: Sequence[Sequence[str | None]], name: str) -> Diagnosis | None:
+    """Return the diagnosis if layers that can't be split are accepted, or others are refused.
+
+    Args:
+        seen: by rank, the error raised by the constructor of each of several layers, or None. Only
+            the last layer's features can be split evenly.
+        name: the argument that must be a multiple of the number of ranks.
+    """
+    accepted = tuple(rank for rank, errors in enumerate(seen) if None in errors[:-1])
+    others = [text for errors in seen for text in errors[:-1] if text and text[:10] != "ValueError"]
+    if accepted or others:
+        text = (
+            f"With {name} that {len(seen)} ranks can't split evenly, the constructor raised "
+            f"{'no error' if accepted else f'another error ({others[0]})'}. It must raise a "
+            "ValueError."
+        )
+        ranks = accepted or tuple(range(len(seen)))
+        return Diagnosis("bad-arguments-accepted", ranks, text, guide=GUIDE)
+    refused = [(rank, errors[-1]) for rank, errors in enumerate(seen) if errors[-1] is not None]
+    if not refused:
+        return None
+    text = (
+        f"With {name} that {len(seen)} ranks can split evenly, the constructor raised an error "
+        f"({refused[0][1]}). Only {name} is split: it must accept any other number of features."
+    )
+    ranks = tuple(rank for rank, _ in refused)
+    return Diagnosis("differs-from-single-process", ranks, text, guide=GUIDE)
+
+
+def diagnose_gathering(seen: Sequence[Mapping[str, Any]], features: int) -> Diagnosis | None:
+    """Return the diagnosis if the "outputs" of a rank do not have all `features`."""
+    outputs = [array(value["outputs"]) for value in seen]
+    ranks = tuple(r for r, o in enumerate(outputs) if o is None or o.shape[-1:] != (features,))
+    if not ranks:
+        return None
+    text = (
+        f"With gather_output=True, a new layer does not return {features} outputs on "
+        f"{ranks_text(ranks)}. Each rank must return the outputs of all ranks."
+    )
+    return Diagnosis("parameters-not-gathered", ranks, text, guide=GUIDE)
+
+
+def diagnose_beginning(seen: Sequence[Mapping[str, Any]], why: str) -> Diagnosis | None:
+    """Return the diagnosis of new layers, created with a different seed on each rank.
+
+    Args:
+        seen: by rank, the layer's "weight", and its "outputs" for the same input on all ranks.
+        why: a sentence on what makes the outputs the same on every rank.
+    """
+    code = "differs-from-single-process"
+    unset = tuple(rank for rank, value in enumerate(seen) if _is_unset(value))
+    if unset:
+        text = (
+            f"On {ranks_text(unset)}, the weight or bias of a new layer is uninitialised memory, "
+            "or the weight has few different numbers. A new layer must have random weights, as "
+            "nn.Linear has: without them it can't be trained before other weights are loaded."
+        )
+        return Diagnosis(code, unset, text, guide=GUIDE)
+    if all(close(value["outputs"], seen[0]["outputs"]) for value in seen):
+        return None
+    text = (
+        "If the ranks have different seeds, a new layer returns different outputs on the ranks "
+        f"for the same input. {why}"
+    )
+    return Diagnosis(code, tuple(range(len(seen))), text, guide=GUIDE)
+
+
+def _is_unset(value: Mapping[str, Any]) -> bool:
+    weight, outputs = array(value["weight"]), array(value["outputs"])
+    if weight is None or outputs is None or not np.isfinite(outputs).all():
+        return True
+    return len(np.unique(weight)) <= weight.size / 2  # random numbers are different ones

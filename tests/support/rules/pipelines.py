@@ -1,0 +1,248 @@
+"""Mistakes in a pipeline's step, recognised by its gradients, its losses and its order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gradsync.records import Diagnosis, Observation
+from gradsync.testing.differences import told_difference
+from gradsync.testing.rules import Rule
+from gradsync.testing.values import array, close
+from gradsync.testing.wrong_results import last_line, would_be
+from gradsync.text import counted, listed, ranks_text
+from support.rules.vectors import common_factor
+
+GUIDE = "Pipelines"
+# How the microbatches were treated -> the code and the message.
+GRADIENTS = {
+    "equally": (
+        "microbatch-mean-unweighted",
+        "The gradients are those of the mean of the microbatches' losses, with equal weights. A "
+        "microbatch with more samples must have more weight. Weight each loss by the "
+        "microbatch's share of the samples.",
+    ),
+    "summed": (
+        "microbatch-mean-unweighted",
+        "The gradients are those of the sum of the microbatches' mean losses. The loss of the "
+        "batch is the mean over all its samples, which is smaller. Weight each loss by the "
+        "microbatch's share of the samples.",
+    ),
+    "last": (
+        "differs-from-single-process",
+        "The gradients are those of only one microbatch. The gradients of the other microbatches "
+        "are lost. The gradients of all microbatches must add up in `grad`.",
+    ),
+    "kept": (
+        "gradients-not-zeroed",
+        "The gradients include what was in `grad` before the step. Clear the gradients in each "
+        "step, before its first backward.",
+    ),
+    "crossed": (
+        "microbatch-order",
+        "Gradients that come back from the next rank are used with the activations of a different "
+        "microbatch. Both ranks must go through the microbatches in the same order.",
+    ),
+}
+
+
+def pipeline_gradient_mistakes(ended: Sequence[tuple[str, Sequence[Any]]]) -> list[Rule]:
+    """Return the rules for the stages' gradients after a step.
+
+    Args:
+        ended: pairs of a mistake, a key of GRADIENTS, and each rank's gradients with it.
+    """
+    known = [would_be(by_rank, *GRADIENTS[what], GUIDE) for what, by_rank in ended]
+    return [empty_gradients, *known, scaled_by_ranks, other_gradients]
+
+
+def scaled_by_ranks(seen: Observation, expected: Any) -> Diagnosis | None:
+    """Recognise gradients that were divided by the number of ranks, or multiplied by it."""
+    size = len(seen)
+    factor = common_factor(list(seen), list(expected or ())) if size > 1 else None
+    for code, wrong, cause in (
+        ("divided-twice", 1 / size, f"{size} times too small: something is divided"),
+        ("sum-not-mean", float(size), f"{size} times too large: something is multiplied"),
+    ):
+        if factor is not None and close(factor, wrong):
+            text = (
+                f"The gradients of every stage are exactly {cause} by the number of ranks. Do not "
+                "average or add up over the ranks: the stages have different parameters, and only "
+                "the last rank has the loss, which is already that of the whole batch."
+            )
+            return Diagnosis(code, tuple(range(size)), text, last_line(seen), GUIDE)
+    return None
+
+
+def stepped_in_between(seen: Observation, _expected: Any) -> Diagnosis | None:
+    """Recognise a backward that fails because a step changed the parameters before it."""
+    failure = seen.failure
+    if failure is None or "modified by an inplace operation" not in (failure.detail or ""):
+        return None
+    text = (
+        f"Backward failed on {ranks_text(failure.diagnosis.ranks)} because a parameter was changed "
+        "after the forward pass that belongs to it. Call optimizer.step() once, after the backward "
+        f"passes of all microbatches. ({failure.exception}: {failure.detail})"
+    )
+    return replace(failure.diagnosis, code="accumulation-ignored", explanation=text, guide=GUIDE)
+
+
+def stages_summed(seen: Observation, _expected: Any) -> Diagnosis | None:
+    """Recognise a deadlock in a sum of the gradients of different stages."""
+    failure = seen.failure
+    call = failure.collective if failure is not None else None
+    if failure is None or call is None or call.op != "all_reduce":
+        return None
+    if not (call.label or "").endswith(".grad"):
+        return None
+    together = all(c and c[-1].op == call.op for c in map(seen.collectives, range(seen.world_size)))
+    text = (
+        f"{failure.diagnosis.explanation} Each stage has its own parameters, which no other rank "
+        "has. Their gradients are complete after the backward passes of all microbatches: do not "
+        "add them up over the ranks."
+    )
+    code = "shape-mismatch" if together else failure.diagnosis.code
+    return replace(failure.diagnosis, code=code, explanation=text, guide=GUIDE)
+
+
+def empty_gradients(seen: Observation, expected: Any) -> Diagnosis | None:
+    """Recognise gradients that are None or zero although they should not be."""
+    if expected is None:
+        return None
+    empty = tuple(
+        rank
+        for rank, wanted in enumerate(expected)
+        if any(_is_empty(seen[rank].get(n)) and not _is_empty(wanted[n]) for n in wanted)
+    )
+    if not empty:
+        return None
+    text = (
+        f"After the step, the gradient of a parameter is None or zero on {ranks_text(empty)}. "
+        "Backward must reach every stage, also those whose gradients arrive from another rank. "
+        "Clear gradients at the beginning of the step, so that they can be read after it."
+    )
+    return Diagnosis("differs-from-single-process", empty, text, last_line(seen), GUIDE)
+
+
+def other_gradients(seen: Observation, expected: Any) -> Diagnosis | None:
+    """Report gradients that differ for an unknown reason."""
+    if expected is None:
+        return None
+    wrong = tuple(rank for rank, wanted in enumerate(expected) if not close(seen[rank], wanted))
+    text = (
+        f"On {ranks_text(wrong)}, the gradients after the step are not those of the unsplit model "
+        f"on the whole batch{told_difference(list(seen), expected)}."
+    )
+    return Diagnosis("differs-from-single-process", wrong, text, last_line(seen), GUIDE)
+
+
+def kept_on_some_ranks(kept: Sequence[Any]) -> Rule:
+    """Return the rule for weights of stages that do not clear their gradients.
+
+    Args:
+        kept: by rank, the weights after steps that also use the gradients of all earlier steps.
+    """
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        wrong = [rank for rank, wanted in enumerate(expected) if not close(seen[rank], wanted)]
+        if not all(close(seen[rank], kept[rank]) for rank in wrong):
+            return None
+        text = (
+            f"On {ranks_text(wrong)}, the weights are those of steps in which the gradients of all "
+            "earlier steps were added. Every stage must clear its gradients in each step."
+        )
+        return Diagnosis("gradients-not-zeroed", tuple(wrong), text, guide=GUIDE)
+
+    return rule
+
+
+def pipeline_loss_mistakes(equally: float, summed: float) -> list[Rule]:
+    """Return the rules for the returned losses.
+
+    Args:
+        equally: the mean of the microbatches' losses, with equal weights.
+        summed: the sum of the microbatches' losses.
+    """
+
+    def only_last_rank(seen: Observation, expected: Any) -> Diagnosis | None:
+        if expected is None or len(seen) == 1 or not close(seen[-1], expected[-1]):
+            return None
+        wrong = tuple(rank for rank, wanted in enumerate(expected) if not close(seen[rank], wanted))
+        text = (
+            "Only the last rank returns the loss of the batch, because only it has the targets. "
+            "All ranks must return it. Send it from the last rank to the others."
+        )
+        return Diagnosis("loss-is-local", wrong, text, last_line(seen), GUIDE)
+
+    def unweighted(wrong: float, text: str) -> Rule:
+        def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+            same = expected is not None and close(seen[-1], wrong)
+            ranks = tuple(range(len(seen)))
+            code = "microbatch-mean-unweighted"
+            return Diagnosis(code, ranks, text, last_line(seen), GUIDE) if same else None
+
+        return rule
+
+    return [
+        only_last_rank,
+        unweighted(
+            equally,
+            "The returned loss is the mean of the microbatches' losses, with equal weights. A "
+            "microbatch with more samples must have more weight.",
+        ),
+        unweighted(
+            summed,
+            "The returned loss is the sum of the microbatches' mean losses. It must be the mean "
+            "over the whole batch.",
+        ),
+        too_small,
+        other_losses,
+    ]
+
+
+def too_small(seen: Observation, expected: Any) -> Diagnosis | None:
+    """Recognise a loss that was divided by the number of ranks, although only one rank has it."""
+    size = len(seen)
+    if expected is None or size == 1 or not close(list(seen), [one / size for one in expected]):
+        return None
+    text = (
+        f"The returned loss is {size} times too small. Only the last rank has a loss, which is "
+        "already that of the whole batch: do not divide it by the number of ranks."
+    )
+    return Diagnosis("divided-twice", tuple(range(size)), text, last_line(seen), GUIDE)
+
+
+def other_losses(seen: Observation, expected: Any) -> Diagnosis | None:
+    """Report losses that differ for an unknown reason."""
+    if expected is None:
+        return None
+    text = (
+        f"pipeline_train_step returns {listed(seen)} on {ranks_text(range(len(seen)))}. It must "
+        "return the mean loss over all samples, computed with the weights before the step."
+    )
+    ranks = tuple(range(len(seen)))
+    return Diagnosis("differs-from-single-process", ranks, text, last_line(seen), GUIDE)
+
+
+def diagnose_order(orders: Sequence[Sequence[str]], microbatches: int) -> Diagnosis | None:
+    """Return the diagnosis if a stage ran "backward" before all microbatches went "forward"."""
+    early: Mapping[int, int] = {
+        rank: [*order, "backward"].index("backward") for rank, order in enumerate(orders)
+    }
+    ranks = tuple(rank for rank, forwards in early.items() if forwards < microbatches)
+    if not ranks:
+        return None
+    rank = ranks[0]
+    when = " before its first backward" if "backward" in orders[rank] else ""
+    text = (
+        f"The stage of rank {rank} ran forward {counted(early[rank], 'time')}{when}, with "
+        f"{counted(microbatches, 'microbatch', 'microbatches')} in the batch. First run all "
+        "microbatches forward, one by one, and then all of them backward."
+    )
+    return Diagnosis("microbatch-order", ranks, text, guide=GUIDE)
+
+
+def _is_empty(gradient: Any) -> bool:
+    values = array(gradient)
+    return values is None or not values.any()
