@@ -99,7 +99,7 @@ def _first_failure(known: Wrong | Right, exercise: str | None = None) -> Verdict
         phases=[known.phase],
         seed=SEED,
         exercise=exercise,
-        workers=1,  # several are graded at a time
+        parallel=1,  # several are graded at a time
         pytest_options=["--exitfirst"] if exercise else [],
     )
     return next((verdict for verdict in report.verdicts if verdict.status != "passed"), None)

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
-PATIENCE = 15.0  # seconds without new data after which a download is given up
+TIME_LIMIT = 15.0  # seconds without new data after which a download is given up
 RAW = Path("MNIST", "raw")
 IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
 FILES = [f"{split}-{kind}" for split in ("train", "t10k") for kind in (IMAGES, LABELS)]
@@ -203,7 +203,7 @@ def _while_it_grows(folder: Path, fill: Callable[[], object]) -> None:
         before, size = size, sum(path.stat().st_size for path in folder.rglob("*"))
         if size != before:
             since = time.monotonic()
-        elif time.monotonic() - since > PATIENCE:
-            raise TimeoutError(f"no data arrived for {PATIENCE:g} s")
+        elif time.monotonic() - since > TIME_LIMIT:
+            raise TimeoutError(f"no data arrived for {TIME_LIMIT:g} s")
     if problems:
         raise problems[0]

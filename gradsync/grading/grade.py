@@ -13,9 +13,9 @@ from gradsync.course.catalogue import Audience, Course
 from gradsync.errors import GraderError
 from gradsync.grading.root_causes import explain_not_run, point_at_roots
 from gradsync.grading.suite.collector import Collector, OnTest
+from gradsync.grading.suite.parallel import count_parallel_tests
 from gradsync.grading.suite.run import run_pytest
 from gradsync.grading.suite.time_budget import TimeBudget
-from gradsync.grading.suite.workers import count_workers
 from gradsync.ranks import LauncherError, get_launcher
 from gradsync.ranks.fast import dynamo
 from gradsync.ranks.host.launchers import LauncherName
@@ -33,7 +33,7 @@ def grade(
     audience: Audience = "hidden",
     exercise: str | None = None,
     launcher: LauncherName | None = None,
-    workers: int | None = None,
+    parallel: int | None = None,
     pytest_options: Sequence[str] = (),
     on_test: OnTest = lambda *_: None,
 ) -> Report:
@@ -49,7 +49,7 @@ def grade(
         audience: the visible suites, or the hidden ones, which give the points.
         exercise: run only the tests of this exercise.
         launcher: how ranks are started; None takes the fastest one of this system.
-        workers: how many tests run at a time, with forked ranks; None: as many as are useful.
+        parallel: how many tests run at a time, with forked ranks; None: as many as are useful.
         pytest_options: further options for pytest, such as `--exitfirst`.
         on_test: called when a test begins: its exercise, its place from 0, the number of tests.
 
@@ -62,7 +62,7 @@ def grade(
     starter = get_launcher(launcher)
     starter.warm_up()
     needs = {each.id: each.needs for phase in phases for each in course.exercises(phase)}
-    count = workers or count_workers()
+    count = parallel or count_parallel_tests()
     collector = Collector(exercise, starter, count, TimeBudget(needs), submission.refused, on_test)
     with unpacked(submission.files) as folder:
         own = [f"--submission={folder}", f"--seed={seed}", *_launcher_option(launcher)]
@@ -85,7 +85,7 @@ def _launcher_option(launcher: LauncherName | None) -> list[str]:
 
 
 def _run(suites: Sequence[Path], root: Path, options: Sequence[str], collector: Collector) -> None:
-    dynamo.put_off()  # the suites' optimizers need no compiler either
+    dynamo.defer()  # the suites' optimizers need no compiler either
     code, said = run_pytest(suites, root, options, collector)
     if collector.interrupted:
         raise KeyboardInterrupt

@@ -37,7 +37,7 @@ class Marking:
     seed: int
     sandboxed: bool
     command: str  # repeats the grade, with the seed appended
-    workers: int | None = None  # tests at a time; None: as many as the machine can run
+    parallel: int | None = None  # tests at a time; None: as many as the machine can run
     fresh: bool = False  # reuse no marks
 
     def marks(self, student: str, notebook: str, cells: Sequence[Cell], phase: str) -> Marks:
@@ -66,7 +66,7 @@ class Marking:
             seed=self.seed,
             audience=self._audience(phase),
             launcher=launcher,
-            workers=self.workers,
+            parallel=self.parallel,
         )
         report = replace(relocate(report, files), command=self.command, origin=origin)
         made = marks_of(report)

@@ -1,13 +1,10 @@
 """Run a function on N ranks and observe what each of them does.
 
-Trusted, in the caller's process: `run` (the entry point), `task`, `supervise` (the main loop) with
-a `member` for each rank, `crew` with its launchers `fork` (which forks from the `warm` process) and
-`spawn`, `sandbox` (with `namespaces` and `seccomp`), and `stacks`. These are pure: `standoff`
-(proves deadlocks) and `lenient` (does not), `wording`, `failures`, `events`, `values`, `wire`,
-`places` and `inputs`.
-Untrusted, in the ranks: `worker`, `watch`, `handles`, `recorder`, `frames`.
-On both sides: `dynamo` and `symbolic` defer imports that torch rarely needs, using `deferral`;
-`late` imports in the warm process what ranks needed after all.
+`run` is the entry point. `task` describes a run, and `host` starts and supervises its ranks, with a
+`sandbox` around them if asked. `inside` is what runs in a rank: nothing trusted imports it, except
+`warm_start`, the program of the process that forks the ranks. Both sides know the `protocol`.
+`deadlocks` proves from the ranks' events who waits for whom, and `failures` describes how a run
+failed. `fast` has what only saves time.
 """
 
 from gradsync.ranks.failures.rank_failure import RankFailure

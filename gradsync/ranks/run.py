@@ -22,7 +22,7 @@ def run_ranks(
     timeout: float = 60.0,
     process_group: bool = True,
     launcher: LauncherName | None = None,
-    casualties: Collection[int] = (),
+    may_fail: Collection[int] = (),
     **inputs: Any,
 ) -> Observation:
     """Run `function` on `world_size` ranks, each a process with a gloo group around it.
@@ -39,7 +39,7 @@ def run_ranks(
         timeout: seconds after which ranks that still run are ended; a deadlock is found at once.
         process_group: start the default group before the function is called.
         launcher: "fork" (Linux, fast), "spawn" (anywhere, slow) or "sandbox" (with bubblewrap).
-        casualties: ranks that may die or be late; the others continue, and no deadlock is proved.
+        may_fail: ranks that may die or be late; the others continue, and no deadlock is proved.
         **inputs: the function's other arguments, the same for every rank.
 
     Returns:
@@ -58,7 +58,7 @@ def run_ranks(
         environ=rank_environ(bare=launcher == "sandbox"),
         process_group=process_group,
         timeout=timeout,
-        casualties=tuple(casualties),
+        may_fail=tuple(may_fail),
     )
     observation = observe(task, get_launcher(launcher))
     _print_output(observation)

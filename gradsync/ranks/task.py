@@ -41,7 +41,7 @@ class Task:
     process_group: bool = True  # start the default group before calling the function
     timeout: float = 60.0  # seconds; a deadlock is found much sooner
     processor_seconds: float = math.inf  # for each rank: the same work on any machine
-    casualties: tuple[int, ...] = ()  # ranks that may die or be late: the others continue
+    may_fail: tuple[int, ...] = ()  # ranks that may die or be late: the others continue
     seed: str | None = None  # of the global random states, different on each rank; None: random
 
     def __post_init__(self) -> None:
@@ -50,10 +50,10 @@ class Task:
         check_world_size(self.world_size)
         if not self.timeout > 0:
             raise ValueError(f"timeout must be above 0 seconds, got {self.timeout!r}")
-        if not set(self.casualties) < set(range(self.world_size)):
+        if not set(self.may_fail) < set(range(self.world_size)):
             raise ValueError(
-                f"casualties must be some, but not all, of the {self.world_size} ranks, "
-                f"got {self.casualties!r}"
+                f"may_fail must be some, but not all, of the {self.world_size} ranks, "
+                f"got {self.may_fail!r}"
             )
         if taken := RESERVED & self.inputs.keys():
             raise ValueError(

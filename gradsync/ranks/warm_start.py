@@ -38,8 +38,8 @@ def start(descriptor: int, sandboxed: int) -> NoReturn:
     """Serve the launcher at the other end of this socket until it ends."""
     if sandboxed:
         namespaces.mount_proc()  # bubblewrap's /proc prevents mounting another
-    dynamo.put_off()
-    symbolic_shapes.put_off()
+    dynamo.defer()
+    symbolic_shapes.defer()
     _import_what_ranks_use()
     gc.freeze()  # keeps the pages of all modules shared with every rank
     gc.enable()

@@ -13,13 +13,13 @@ from gradsync.testing.assertions import (
     assert_rank_by_rank,
     case_by_case,
     check,
+    check_no_deadlock,
     each,
-    hold,
-    hold_together,
+    raise_mistake,
     seen_of,
 )
 from gradsync.testing.values import EXACT
-from gradsync.testing.wrong_results import differs_from_one_process, would_be
+from gradsync.testing.wrong_results import differs_from_one_process, ends_with
 
 __all__ = [
     "EXACT",
@@ -29,15 +29,15 @@ __all__ = [
     "by_rank",
     "case_by_case",
     "check",
+    "check_no_deadlock",
     "differs_from_one_process",
     "each",
     "early",
+    "ends_with",
     "exercise",
     "free_port",
-    "hold",
-    "hold_together",
+    "raise_mistake",
     "seen_of",
-    "would_be",
 ]
 
 exercise = pytest.mark.exercise

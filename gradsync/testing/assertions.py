@@ -13,7 +13,7 @@ from typing import Any
 
 from gradsync.ranks import RankFailure
 from gradsync.records import Diagnosis, Observation
-from gradsync.testing.differences import told_difference
+from gradsync.testing.differences import describe_difference
 from gradsync.testing.rules import Rule, first_diagnosis
 from gradsync.testing.values import ROUNDINGS, differing_ranks
 from gradsync.text import ranks_text
@@ -63,18 +63,18 @@ def assert_rank_by_rank(
     """Check that each rank's value equals that rank's own expected value; see above."""
     wrong = differing_ranks(seen, expected, roundings)
     if wrong:
-        hold(first_diagnosis(seen, expected, mistakes))
-        difference = told_difference(list(seen), expected, roundings)
+        raise_mistake(first_diagnosis(seen, expected, mistakes))
+        difference = describe_difference(list(seen), expected, roundings)
         raise Mistake(f"Wrong result on {ranks_text(wrong)}: {otherwise}{difference}.")
 
 
-def hold(diagnosis: Diagnosis | None) -> None:
+def raise_mistake(diagnosis: Diagnosis | None) -> None:
     """Raise the diagnosed mistake, if there is one."""
     if diagnosis is not None:
         raise Mistake(diagnosis.explanation, diagnosis)
 
 
-def hold_together(run: Callable[[], object]) -> None:
+def check_no_deadlock(run: Callable[[], object]) -> None:
     """Check that a run of ranks does not deadlock; its ranks may raise.
 
     Raises:
@@ -110,4 +110,4 @@ def check(
 ) -> None:
     """Raise a mistake with this code and explanation unless the condition `holds`."""
     if not holds:
-        hold(Diagnosis(code, tuple(ranks), explanation, guide=guide))
+        raise_mistake(Diagnosis(code, tuple(ranks), explanation, guide=guide))

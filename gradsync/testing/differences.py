@@ -15,7 +15,7 @@ MUCH = 1000  # times the largest element; above, the factor is noise, such as un
 Found = tuple[str, str, float]  # a name, how it differs, and by how much if both are numbers
 
 
-def told_difference(
+def describe_difference(
     values: Sequence[Any], expected: Sequence[Any], roundings: float = ROUNDINGS
 ) -> str:
     """Return a sentence to append to "the values differ", or "" for a single bare number.

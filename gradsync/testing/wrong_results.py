@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradsync.records import Diagnosis, Observation
-from gradsync.testing.differences import told_difference
+from gradsync.testing.differences import describe_difference
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import ROUNDINGS, close
 
 
-def would_be(
+def ends_with(
     wrong: Sequence[Any],
     code: str,
     explanation: str,
@@ -44,7 +44,7 @@ def differs_from_one_process(guide: str, case: str) -> Rule:
             return None
         text = (
             f"The weights differ from those of one process that trains on all samples ({case})"
-            f"{told_difference(list(seen), expected)}."
+            f"{describe_difference(list(seen), expected)}."
         )
         ranks = tuple(range(seen.world_size))
         return Diagnosis("differs-from-single-process", ranks, text, last_line(seen), guide)

@@ -146,7 +146,7 @@ def test_files_other_than_mnist_are_not_kept(tmp_path, mnist_class, monkeypatch)
 
 
 def test_a_server_that_never_answers_is_given_up(tmp_path, mnist_class, monkeypatch):
-    monkeypatch.setattr(mnist, "PATIENCE", 0.3)
+    monkeypatch.setattr(mnist, "TIME_LIMIT", 0.3)
     with mirror(mnist_class, monkeypatch, "silent"):
         obstacle = download_mnist(tmp_path)
 
@@ -154,7 +154,7 @@ def test_a_server_that_never_answers_is_given_up(tmp_path, mnist_class, monkeypa
 
 
 def test_ranks_wait_for_a_silent_server_only_once(tmp_path, mnist_class, monkeypatch):
-    monkeypatch.setattr(mnist, "PATIENCE", 0.3)
+    monkeypatch.setattr(mnist, "TIME_LIMIT", 0.3)
     with mirror(mnist_class, monkeypatch, "silent") as server, ThreadPoolExecutor(4) as ranks:
         list(ranks.map(download_mnist, [tmp_path] * 4))
 

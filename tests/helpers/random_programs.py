@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from gradsync.ranks.deadlocks.detector import LOOSE_OPS, Standoff
+from gradsync.ranks.deadlocks.detector import LOOSE_OPS, DeadlockDetector
 from gradsync.records import Collective, Event
 
 COLLECTIVES = ("all_reduce", "barrier", "broadcast", "reduce")
@@ -45,7 +45,7 @@ class World:
     def __init__(self, world_size, steps, seed, *, loose=False):
         self.loose = loose
         self.random = random.Random(seed)
-        self.standoff = Standoff(world_size)
+        self.detector = DeadlockDetector(world_size)
         self.todo = [
             deque((number, step[rank]) for number, step in enumerate(steps) if rank in step)
             for rank in range(world_size)
@@ -85,8 +85,8 @@ class World:
     def _read(self, rank):
         event = self.unread[rank].popleft()
         if event == "over":
-            self.standoff.over.add(rank)
-        elif self.standoff.feed(event) and event.kind == "enter":
+            self.detector.over.add(rank)
+        elif self.detector.feed(event) and event.kind == "enter":
             self.started[rank].append(self.todo[rank].popleft())
             self.doing[rank] = "wait"
 

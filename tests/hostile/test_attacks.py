@@ -28,7 +28,7 @@ COURSE = find_course(ROOT)
 ATTACKS = {f"{attack.group}: {attack.name}": attack for attack in read_attacks()}
 MARK = f"hostile-{os.getpid()}-"
 SECRET = "xyzzy-plugh-8129"
-PATIENCE = 1.0  # seconds, for attacks that wait to the end
+TIME_LIMIT = 1.0  # seconds, for attacks that wait to the end
 IN_TIME = 60.0  # seconds, three times the limit of a run: far more than any attack needs
 MAX_SHOWN = 2**20  # characters of a report, so that a person can read it
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")  # control characters of a terminal
@@ -135,8 +135,8 @@ def test_an_attack_gains_no_points_harms_no_grade_and_leaves_nothing(
 
     with monkeypatch.context() as patch:
         if attack.waits:
-            patch.setitem(Ranks.__call__.__kwdefaults__, "timeout", PATIENCE)
-            patch.setattr("gradsync.grading.suite.learner_files.PATIENCE", PATIENCE)
+            patch.setitem(Ranks.__call__.__kwdefaults__, "timeout", TIME_LIMIT)
+            patch.setattr("gradsync.grading.suite.learner_files.TIME_LIMIT", TIME_LIMIT)
         report = graded(submission, attack.exercise, attack.test)
     neighbour = graded(reference(COURSE), *NEIGHBOUR)
 

@@ -122,9 +122,9 @@ def zip_folder_in_place_of_a_file(folder):
 @attack(LOADER, note=f"refused: {TRAINER} occurs more than once")
 def zip_says_it_twice(folder):
     """Two files with one name: different programs read different ones."""
-    twin = TRAINER.replace("trainer", "trainex")
-    path = packed(folder, [*HONEST.items(), (twin, b"another = 1\n")])
-    path.write_bytes(path.read_bytes().replace(twin.encode(), TRAINER.encode()))
+    sibling = TRAINER.replace("trainer", "trainex")
+    path = packed(folder, [*HONEST.items(), (sibling, b"another = 1\n")])
+    path.write_bytes(path.read_bytes().replace(sibling.encode(), TRAINER.encode()))
     return path
 
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from gradsync.grading.suite.parallel import Turns, side_by_side
 from gradsync.grading.suite.time_budget import KEPT, TimeBudget
 from gradsync.grading.suite.verdicts import REFUSED, exercise_of
-from gradsync.grading.suite.workers import Turns, side_by_side
 from gradsync.ranks import LauncherError
 from gradsync.ranks.fast import symbolic_shapes
 from gradsync.ranks.host.fork import ForkLauncher
@@ -33,7 +33,7 @@ class Collector:
         self,
         exercise: str | None = None,
         launcher: Launcher | None = None,
-        workers: int = 1,
+        parallel: int = 1,
         budget: TimeBudget | None = None,
         refused: Mapping[str, str] | None = None,
         on_test: OnTest = lambda *_: None,
@@ -45,7 +45,7 @@ class Collector:
         self._launcher = launcher
         self._on_test = on_test
         self._process = os.getpid()
-        self._workers = workers
+        self._parallel = parallel
         self._budget = budget
         self._left_garbage = False
         self._exercises: dict[str, str] = {}  # by test
@@ -70,9 +70,9 @@ class Collector:
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if torch := sys.modules.get("torch"):  # a suite computes little, and ranks need the cores
             torch.set_num_threads(1)
-            symbolic_shapes.put_off()
+            symbolic_shapes.defer()
         gc.freeze()  # existing objects are not garbage: later collections skip them
-        count = min(self._workers, len(session.items))
+        count = min(self._parallel, len(session.items))
         if count < 2 or session.testsfailed or not isinstance(self._launcher, ForkLauncher):
             return None  # use pytest's own loop, which also handles files that can't be imported
         with contextlib.closing(Turns(len(session.items))) as turns:
@@ -87,7 +87,7 @@ class Collector:
         return True
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        if os.getpid() == self._process:  # only here: workers share the terminal
+        if os.getpid() == self._process:  # only here: parallel tests share the terminal
             begun = list(self._verdicts).index(nodeid)
             self._on_test(self._exercises[nodeid], begun, len(self._verdicts))
 

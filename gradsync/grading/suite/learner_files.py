@@ -22,7 +22,7 @@ from gradsync.ranks.host.observe import observe
 from gradsync.ranks.task import Task
 from gradsync.records import Failure, Observation
 
-PATIENCE = 10.0  # seconds; torch itself is already imported
+TIME_LIMIT = 10.0  # seconds; torch itself is already imported
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _observe(task: Task, paths: Sequence[Path], launcher: Launcher) -> Observati
         path=(*task.path[:1], str(paths[0].parent.parent), *task.path[1:]),  # as in tests
         readable=task.readable,
         environ=task.environ,
-        timeout=PATIENCE,
+        timeout=TIME_LIMIT,
     )
     return observe(load, launcher)
 

@@ -37,7 +37,7 @@ from gradsync.records import Observation
 from gradsync.testing.rules import Rule, first_match
 from gradsync.text import full_stop
 
-PATIENCE = 20.0  # seconds for a test's ranks: a hundred times what a correct answer needs
+TIME_LIMIT = 20.0  # seconds for a test's ranks: a hundred times what a correct answer needs
 # For a rank in a visible suite, so that an endless loop is reported soon.
 PROCESSOR_SECONDS = 5.0
 GRADED = {
@@ -100,9 +100,9 @@ class Ranks:
         probe: Callable[..., Any],
         world_size: int,
         *,
-        timeout: float = PATIENCE,
+        timeout: float = TIME_LIMIT,
         process_group: bool = True,
-        casualties: Collection[int] = (),
+        may_fail: Collection[int] = (),
         mistakes: Sequence[Rule] = (),
         **inputs: Any,
     ) -> Observation:
@@ -114,7 +114,7 @@ class Ranks:
             world_size: the number of ranks.
             timeout: seconds after which ranks that still run are ended.
             process_group: start the default group before the function is called.
-            casualties: ranks that may die or be late, while the others continue.
+            may_fail: ranks that may die or be late, while the others continue.
             mistakes: rules that may explain a failure of the ranks better.
             **inputs: the same for every rank.
 
@@ -135,8 +135,8 @@ class Ranks:
             environ={**rank_environ(bare=True), **GRADED} if self.submission else None,
             process_group=process_group,
             timeout=self.budget.limit(self.exercise, timeout) if self.budget else timeout,
-            processor_seconds=math.inf if casualties else self.processor_seconds,
-            casualties=tuple(casualties),
+            processor_seconds=math.inf if may_fail else self.processor_seconds,
+            may_fail=tuple(may_fail),
             seed=f"{self.seed}, run {len(self.seen)}",
         )
         self._load(task)

@@ -2,8 +2,8 @@
 
 An endless loop ends a test only at its time limit, and most tests of a suite may run that loop. So
 the first test has its full limit; later tests of the same exercise, and of exercises that need it,
-have a part of their limits, and then are not run. The workers of a grade are forks of one process
-and share the counts.
+have a part of their limits, and then are not run. Tests that run in parallel are in forks of one
+process, and share the counts.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 
 from IPython.display import display, update_display
 
-from gradsync.ranks.host.session import Outcome
+from gradsync.ranks.host.session import CellOutcome
 from gradsync.records import Failure, Observation
 from gradsync.reports.notebook import cell_failure, rank_output
 from gradsync.reports.timeline import overlap
@@ -60,7 +60,7 @@ class CellOutput:
             )
             self._show_failure(failed)
 
-    def finish(self, outcome: Outcome, *, timeline: bool) -> str | None:
+    def finish(self, outcome: CellOutcome, *, timeline: bool) -> str | None:
         """Show the ranks' whole output, with the values of last expressions, and any failure.
 
         Returns:

@@ -27,7 +27,7 @@ MAX_THREADS = 1024  # of a rank whose waits are stored
 Stuck = dict[int, list[Call]]  # rank -> the calls in which its threads wait
 
 
-class Standoff:
+class DeadlockDetector:
     """The state of all ranks, updated with each event."""
 
     def __init__(self, world_size: int) -> None:

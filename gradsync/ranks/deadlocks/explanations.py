@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gradsync.ranks.deadlocks.calls import Call, Meeting, disagreement, numel
-from gradsync.ranks.deadlocks.detector import ENDS_GROUPS, Standoff, Stuck
+from gradsync.ranks.deadlocks.detector import ENDS_GROUPS, DeadlockDetector, Stuck
 from gradsync.records import Collective, Diagnosis, Failure
 from gradsync.text import ranks_text, verb
 
@@ -47,20 +47,20 @@ MISMATCHES = {
 }
 
 
-def explain(standoff: Standoff, stuck: Stuck) -> Failure:
+def explain(detector: DeadlockDetector, stuck: Stuck) -> Failure:
     """Explain why these ranks cannot continue."""
-    conflicts = standoff.conflicts()
-    return mismatch(conflicts[0]) if conflicts else deadlock(standoff, stuck)
+    conflicts = detector.conflicts()
+    return mismatch(conflicts[0]) if conflicts else deadlock(detector, stuck)
 
 
-def deadlock(standoff: Standoff, stuck: Stuck) -> Failure:
+def deadlock(detector: DeadlockDetector, stuck: Stuck) -> Failure:
     """Return the failure of ranks that wait for ranks which can never arrive."""
     ending = [call for calls in stuck.values() for call in calls if call.pending]
-    first = _first(standoff, stuck)
-    if late := [call for call in first.pending if standoff.missing(call)]:
+    first = _first(detector, stuck)
+    if late := [call for call in first.pending if detector.missing(call)]:
         first = late[0]
-    missing = standoff.missing(first)
-    over = missing & standoff.over
+    missing = detector.missing(first)
+    over = missing & detector.over
     beside = {
         rank: call
         for rank, calls in stuck.items()
@@ -73,7 +73,7 @@ def deadlock(standoff: Standoff, stuck: Stuck) -> Failure:
         if rank not in beside and calls[0] not in ending
     }
     if over:
-        idle = over & standoff.idle
+        idle = over & detector.idle
         parts = _absences(first, over - idle, idle)
         parts += _waiting(beside.values(), call_text(first) if _is_message(first) else "it")
     elif first.from_anyone:  # each rank is alone in its meeting
@@ -172,7 +172,7 @@ def _is_message(call: Call) -> bool:
     return call.collective.op in ("send", "recv")
 
 
-def _first(standoff: Standoff, stuck: Stuck) -> Call:
+def _first(detector: DeadlockDetector, stuck: Stuck) -> Call:
     """Return the call from which to explain a deadlock: the same one on every run of a program.
 
     Calls that a returned rank is missing from come first: that rank cannot be waiting for anyone.
@@ -182,7 +182,7 @@ def _first(standoff: Standoff, stuck: Stuck) -> Call:
 
     def weight(call: Call) -> tuple[bool, int, bool, int]:
         together = sum(other.meeting is call.meeting for other in calls)
-        returned = standoff.missing(call) & standoff.over
+        returned = detector.missing(call) & detector.over
         return not returned, -together, call.mail is not None, call.meeting.position
 
     return min(calls, key=weight)

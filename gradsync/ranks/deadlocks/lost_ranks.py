@@ -1,4 +1,4 @@
-"""Trusted, pure: the standoff of a run in which ranks may be lost.
+"""Trusted, pure: the detector of a run in which ranks may be lost.
 
 A collective that fails on one rank may succeed on another. From then on it is unknown which calls
 belong together. gloo raises errors on the ranks that notice, and the time limit ends the others.
@@ -7,11 +7,11 @@ belong together. gloo raises errors on the ranks that notice, and the time limit
 from __future__ import annotations
 
 from gradsync.ranks.deadlocks.calls import Call, Meeting
-from gradsync.ranks.deadlocks.detector import Standoff, Stuck
+from gradsync.ranks.deadlocks.detector import DeadlockDetector, Stuck
 from gradsync.records import Event
 
 
-class LenientStandoff(Standoff):
+class LostRanksDetector(DeadlockDetector):
     """Blocks no rank and proves no deadlock, but records the calls in which ranks wait."""
 
     def feed(self, event: Event) -> bool:

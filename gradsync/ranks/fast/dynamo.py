@@ -26,7 +26,7 @@ CACHE = "TORCHINDUCTOR_CACHE_DIR"
 DISABLED = "__dynamo_disable"  # where `torch._compile` caches the result of `disable`
 
 
-def put_off() -> None:
+def defer() -> None:
     """Defer torch._dynamo until it is needed, unless it has run."""
     torch = find_spec("torch")
     if NAME in sys.modules or torch is None:

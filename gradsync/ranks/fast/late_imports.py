@@ -28,7 +28,7 @@ class LateImports:
     def __init__(self) -> None:
         self._page = mmap.mmap(-1, len(LATE))  # shared with every fork
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Report, on a rank, what it has imported."""
         for index, name in enumerate(LATE):
             if name in sys.modules:

@@ -49,11 +49,11 @@ class EagerFileStore(dist.Store):  # type: ignore[name-defined, misc]
         Raises:
             DistStoreError: `timeout`, or the store's own timeout, has passed.
         """
-        patience = timeout or self.timeout
-        until = time.monotonic() + patience.total_seconds()
+        deadline = timeout or self.timeout
+        until = time.monotonic() + deadline.total_seconds()
         while not self._file.check(keys):
             if time.monotonic() > until:
-                raise dist.DistStoreError(f"{listed(keys)} did not come within {patience}")
+                raise dist.DistStoreError(f"{listed(keys)} did not come within {deadline}")
             time.sleep(LOOK_SECONDS)
 
     def add(self, key: str, amount: int) -> int:

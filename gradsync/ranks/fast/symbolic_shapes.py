@@ -17,7 +17,7 @@ PACKAGE = "torch.fx.experimental"  # torch imports this package itself
 NAME = f"{PACKAGE}.symbolic_shapes"
 
 
-def put_off() -> None:
+def defer() -> None:
     """Defer symbolic shapes until one is needed, if torch is imported."""
     if NAME in sys.modules or PACKAGE not in sys.modules:
         return

@@ -19,20 +19,20 @@ class Starving(Protocol):
         """Return how long the worst-off rank has waited for a core since it started."""
 
 
-class Patience:
+class Deadline:
     """A time limit that starts at `now`; time in which the ranks could not run does not count."""
 
-    def __init__(self, crew: Starving, now: float) -> None:
-        self._crew = crew
+    def __init__(self, processes: Starving, now: float) -> None:
+        self._processes = processes
         self._began = now
-        self._starved_before = crew.starved()
+        self._starved_before = processes.starved()
         self._lost = 0.0  # seconds that do not count; measured only when needed
 
     def over(self, seconds: float, now: float) -> bool:
         """Tell whether more than so many seconds have passed."""
         if now <= self._end(seconds):
             return False
-        self._lost = self._crew.starved() - self._starved_before
+        self._lost = self._processes.starved() - self._starved_before
         return now > self._end(seconds)
 
     def _end(self, seconds: float) -> float:
@@ -47,15 +47,17 @@ class Working(Protocol):
 class ProcessorTime:
     """A limit on the processor time of each rank, from now on."""
 
-    def __init__(self, crew: Working, seconds: float) -> None:
+    def __init__(self, processes: Working, seconds: float) -> None:
         self.seconds = seconds
-        self._crew = crew
-        self._before = crew.ran()
+        self._processes = processes
+        self._before = processes.ran()
         self._looked = 0.0
 
     def used(self) -> dict[int, float]:
         """Return how many seconds each rank has used."""
-        return {rank: ran - self._before.get(rank, 0.0) for rank, ran in self._crew.ran().items()}
+        return {
+            rank: ran - self._before.get(rank, 0.0) for rank, ran in self._processes.ran().items()
+        }
 
     def over(self, now: float) -> bool:
         """Tell whether some rank has used more; it is measured every `LOOK_SECONDS`."""
@@ -72,15 +74,15 @@ class Grace:
     raise an error on ranks that wait for a dead one.
     """
 
-    def __init__(self, crew: Starving, now: float, seconds: float) -> None:
-        self._crew = crew
+    def __init__(self, processes: Starving, now: float, seconds: float) -> None:
+        self._processes = processes
         self._seconds = seconds
-        self._since = Patience(crew, now)
-        self._waiting: Patience | None = None
+        self._since = Deadline(processes, now)
+        self._waiting: Deadline | None = None
 
     def over(self, now: float, *, all_wait: bool) -> bool:
         """Tell whether the limit is reached."""
-        self._waiting = (self._waiting or Patience(self._crew, now)) if all_wait else None
+        self._waiting = (self._waiting or Deadline(self._processes, now)) if all_wait else None
         waited = self._waiting is not None and self._waiting.over(WAITING_SECONDS, now)
         return waited or self._since.over(self._seconds, now)
 

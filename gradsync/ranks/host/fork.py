@@ -41,33 +41,33 @@ class ForkLauncher:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._group: cgroups.ControlGroup | None = None
-        self._twin_groups: list[cgroups.ControlGroup] = []  # each has its own limits
+        self._sibling_groups: list[cgroups.ControlGroup] = []  # each has its own limits
         self._ready = False
         self._lock = threading.Lock()  # one run at a time
         atexit.register(self.close)
         os.register_at_fork(after_in_child=self._forget_in_child)
 
     @contextmanager
-    def crew(
+    def started(
         self, world_size: int, directory: str, readable: Sequence[Path]
-    ) -> Iterator[ForkedCrew]:
+    ) -> Iterator[ForkedProcesses]:
         with self._lock, lines_for(world_size) as (ours, theirs):
             control = self._warm()
-            crew = ForkedCrew(control, ours, directory)
+            processes = ForkedProcesses(control, ours, directory)
             try:
                 if self._sandboxed:
-                    crew.make_sandbox(readable)
+                    processes.make_sandbox(readable)
                 for rank, lines in enumerate(theirs):
-                    crew.start(rank, lines)
-                yield crew
+                    processes.start(rank, lines)
+                yield processes
             finally:
                 self._finish(control, "end")  # all ranks are killed and reaped
 
     def close(self) -> None:
         """End the warm process and all processes that it started."""
         process, control = self._process, self._control
-        groups = [*self._twin_groups, *([self._group] if self._group else [])]
-        self._twin_groups.clear()
+        groups = [*self._sibling_groups, *([self._group] if self._group else [])]
+        self._sibling_groups.clear()
         self._process = self._control = self._group = None
         self._ready = False
         if control is not None:
@@ -89,7 +89,7 @@ class ForkLauncher:
                 with suppress(OSError):  # it may have ended
                     control.send(json.dumps({"do": "import", "name": name}).encode())
 
-    def twin(self, *, outlives: bool = False) -> socket.socket:
+    def sibling(self, *, outlives: bool = False) -> socket.socket:
         """Fork a second warm process from the first, for another launcher to `adopt`.
 
         Args:
@@ -99,9 +99,9 @@ class ForkLauncher:
             control = self._warm()
             folders = None
             if self._group is not None and (group := _make_group()):
-                self._twin_groups.append(group)
+                self._sibling_groups.append(group)
                 folders = group.folders()
-            message = json.dumps({"do": "twin", "outlives": outlives, "group": folders}).encode()
+            message = json.dumps({"do": "sibling", "outlives": outlives, "group": folders}).encode()
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs, suppress(OSError):  # it may have ended
                 socket.send_fds(control, [message], [theirs.fileno()])
@@ -112,17 +112,17 @@ class ForkLauncher:
             ours.settimeout(None)
             return ours
 
-    def await_twins(self) -> None:
-        """Wait until the twins have ended; each ends with the process that adopted it."""
+    def await_siblings(self) -> None:
+        """Wait until the siblings have ended; each ends with the process that adopted it."""
         with self._lock:
             if self._control is not None:
-                self._finish(self._control, "await_twins")
-            while self._twin_groups:
-                self._twin_groups.pop().close()
+                self._finish(self._control, "await_siblings")
+            while self._sibling_groups:
+                self._sibling_groups.pop().close()
 
-    def adopt(self, twin: socket.socket) -> None:
+    def adopt(self, sibling: socket.socket) -> None:
         """Use a warm process that another launcher forked for this one."""
-        self._control, self._ready = twin, True
+        self._control, self._ready = sibling, True
 
     def _warm(self) -> socket.socket:
         if self._process is not None and self._process.poll() is not None:
@@ -159,7 +159,7 @@ class ForkLauncher:
         return self._control
 
     def _finish(self, control: socket.socket, what: str) -> None:
-        """Ask the warm process to end this run or its twins, and wait until it has."""
+        """Ask the warm process to end this run or its siblings, and wait until it has."""
         ended = False
         try:
             ended = _has_ended(control, what)
@@ -174,12 +174,12 @@ class ForkLauncher:
         if self._process is not None:
             self._process.returncode = 0  # not this process's child: nothing to wait for
         self._process = self._control = self._group = None
-        self._twin_groups = []
+        self._sibling_groups = []
         self._ready = False
         self._lock = threading.Lock()
 
 
-class ForkedCrew:
+class ForkedProcesses:
     def __init__(self, control: socket.socket, lines: list[Lines], directory: str) -> None:
         self.lines = lines
         self._control = control

@@ -37,7 +37,7 @@ class Lines:
             end.close()
 
 
-class Crew(Protocol):
+class RankProcesses(Protocol):
     """N started ranks that wait for their task."""
 
     lines: list[Lines]
@@ -69,9 +69,9 @@ class Launcher(Protocol):
             also: further modules that ranks will import.
         """
 
-    def crew(
+    def started(
         self, world_size: int, directory: str, readable: Sequence[Path]
-    ) -> AbstractContextManager[Crew]:
+    ) -> AbstractContextManager[RankProcesses]:
         """Start N ranks; on exit, end them and all processes that they started.
 
         `directory` is the run's temporary folder, which is removed with it. `readable` has further

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gradsync.ranks.deadlocks.detector import Standoff
-from gradsync.ranks.deadlocks.lost_ranks import LenientStandoff
+from gradsync.ranks.deadlocks.detector import DeadlockDetector
+from gradsync.ranks.deadlocks.lost_ranks import LostRanksDetector
 from gradsync.ranks.host.launcher import Launcher
-from gradsync.ranks.host.rank_state import Member
+from gradsync.ranks.host.rank_state import RankState
 from gradsync.ranks.host.supervise import START_SECONDS, Run
 from gradsync.ranks.task import Task
 from gradsync.records import Observation
@@ -21,29 +21,29 @@ def observe(task: Task, launcher: Launcher) -> Observation:
     """
     with (
         own_folder() as folder,  # after a kill, the warm process or the next grade removes it
-        launcher.crew(task.world_size, str(folder), (*task.roots, *task.readable)) as crew,
+        launcher.started(task.world_size, str(folder), (*task.roots, *task.readable)) as processes,
     ):
-        standoff = (LenientStandoff if task.casualties else Standoff)(task.world_size)
-        members = [
-            Member(rank, lines, may_be_lost=rank in task.casualties)
-            for rank, lines in enumerate(crew.lines)
+        detector = (LostRanksDetector if task.may_fail else DeadlockDetector)(task.world_size)
+        states = [
+            RankState(rank, lines, may_be_lost=rank in task.may_fail)
+            for rank, lines in enumerate(processes.lines)
         ]
         run = Run(
-            crew,
-            members,
-            standoff,
+            processes,
+            states,
+            detector,
             task.shows,
             task.timeout,
             processor_seconds=task.processor_seconds,
         )
-        _hand_out(task, run, members, str(folder))
+        _hand_out(task, run, states, str(folder))
         return run.observe()
 
 
-def _hand_out(task: Task, run: Run, members: list[Member], directory: str) -> None:
+def _hand_out(task: Task, run: Run, states: list[RankState], directory: str) -> None:
     """Send each rank its place, then the task, which is pickled while the ranks meet."""
-    for member in members:
-        header = task.header(member.rank, directory, run.began, run.nonce)
-        member.tell("place", header, b"", START_SECONDS)
-    for member, payload in zip(members, task.payloads(), strict=True):
-        member.tell("task", {}, payload, START_SECONDS)
+    for state in states:
+        header = task.header(state.rank, directory, run.began, run.nonce)
+        state.send("place", header, b"", START_SECONDS)
+    for state, payload in zip(states, task.payloads(), strict=True):
+        state.send("task", {}, payload, START_SECONDS)

@@ -6,31 +6,34 @@ import time
 from collections.abc import Callable, Sequence
 
 from gradsync.ranks.deadlocks import explanations
-from gradsync.ranks.deadlocks.detector import Standoff
+from gradsync.ranks.deadlocks.detector import DeadlockDetector
 from gradsync.ranks.failures import endings, exceptions
 from gradsync.ranks.host import stacks
-from gradsync.ranks.host.launcher import Crew, LauncherError
-from gradsync.ranks.host.rank_state import Member
+from gradsync.ranks.host.launcher import LauncherError, RankProcesses
+from gradsync.ranks.host.rank_state import RankState
 from gradsync.records import Failure
 
 EXIT_SECONDS = 1.0  # to wait for the exit code after a rank has closed its socket
 
 
 def failure(
-    members: Sequence[Member], crew: Crew, standoff: Standoff, shows: Callable[[str], bool]
+    states: Sequence[RankState],
+    processes: RankProcesses,
+    detector: DeadlockDetector,
+    shows: Callable[[str], bool],
 ) -> Failure:
     """Return the failure of the rank that failed first, not of those it took down."""
-    if excess := crew.excess():
-        return took_too_much(members, excess, shows)
-    for member in members:
-        if member.broken is not None:
-            return member.broken
-    conflicts = standoff.conflicts()
+    if excess := processes.excess():
+        return took_too_much(states, excess, shows)
+    for state in states:
+        if state.broken is not None:
+            return state.broken
+    conflicts = detector.conflicts()
     torn = {rank for meeting in conflicts for rank in meeting.calls}
-    for member in members:
-        if member.failed and member.raised is None and member.rank not in torn:
-            return left(member, crew, shows)
-    errors = {m.rank: m.raised for m in members if m.raised is not None}
+    for state in states:
+        if state.failed and state.raised is None and state.rank not in torn:
+            return left(state, processes, shows)
+    errors = {m.rank: m.raised for m in states if m.raised is not None}
     culprits = {
         rank: error
         for rank, error in errors.items()
@@ -41,34 +44,34 @@ def failure(
     return exceptions.first_of(culprits or errors)
 
 
-def left(member: Member, crew: Crew, shows: Callable[[str], bool]) -> Failure:
+def left(state: RankState, processes: RankProcesses, shows: Callable[[str], bool]) -> Failure:
     """Return the failure of a rank whose process ended, or stopped responding, without an answer.
 
     Raises:
         LauncherError: it ended before it received its task.
     """
     until = time.monotonic() + EXIT_SECONDS
-    while member.exit_code is None and time.monotonic() < until:
-        member.exit_code = crew.exit_codes().get(member.rank)
+    while state.exit_code is None and time.monotonic() < until:
+        state.exit_code = processes.exit_codes().get(state.rank)
         time.sleep(0.002)
-    if not member.ready:
+    if not state.ready:
         raise LauncherError(
-            f"rank {member.rank} ended before its task began (exit status {member.exit_code}): "
-            f"{member.hear_last_output().strip()[-2000:] or 'it printed nothing'}"
+            f"rank {state.rank} ended before its task began (exit status {state.exit_code}): "
+            f"{state.read_last_output().strip()[-2000:] or 'it printed nothing'}"
         )
-    written = member.hear_last_stacks()
+    written = state.read_last_stacks()
     where, endless = stacks.user_line(written, shows), stacks.endless_call(written, shows)
-    return endings.left(member.rank, member.exit_code, where, endless)
+    return endings.left(state.rank, state.exit_code, where, endless)
 
 
 def took_too_much(
-    members: Sequence[Member], excess: tuple[str, str], shows: Callable[[str], bool]
+    states: Sequence[RankState], excess: tuple[str, str], shows: Callable[[str], bool]
 ) -> Failure:
     """Return the failure of ranks that exceeded a limit; look for an endless recursion."""
     code, text = excess
-    for member in members:
-        written = member.hear_last_stacks()
+    for state in states:
+        written = state.read_last_stacks()
         if code == "out-of-memory" and (name := stacks.endless_call(written, shows)):
             where = stacks.user_line(written, shows)
-            return endings.endless_call(member.rank, name, text, where)
-    return endings.took_too_much(range(len(members)), code, text)
+            return endings.endless_call(state.rank, name, text, where)
+    return endings.took_too_much(range(len(states)), code, text)

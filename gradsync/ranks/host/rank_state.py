@@ -19,7 +19,7 @@ MAX_OUTPUT = 256 * 2**10  # bytes kept of a rank's stdout and stderr
 IN_FLIGHT = 8  # reads that empty a socket
 
 
-class Member:
+class RankState:
     def __init__(self, rank: int, lines: Lines, *, may_be_lost: bool = False) -> None:
         self.rank = rank
         self.lines = lines
@@ -51,7 +51,7 @@ class Member:
     def over(self) -> bool:
         return self.answered or self.failed or self.lost
 
-    def tell(self, kind: str, header: dict[str, Any], body: bytes, seconds: float) -> None:
+    def send(self, kind: str, header: dict[str, Any], body: bytes, seconds: float) -> None:
         """Send a frame; a rank that does not receive it fails later."""
         channel = self.lines.channel
         channel.settimeout(seconds)
@@ -62,7 +62,7 @@ class Member:
             pass
         channel.setblocking(False)
 
-    def hear(self) -> Iterator[wire.Frame]:
+    def read_frames(self) -> Iterator[wire.Frame]:
         """Yield the frames that have arrived, up to the rank's final one."""
         try:
             data = self.lines.channel.recv(2**16)  # malloc would map and unmap larger buffers
@@ -100,7 +100,7 @@ class Member:
         with suppress(OSError):
             self.lines.channel.shutdown(socket.SHUT_WR)
 
-    def hear_output(self) -> bool:
+    def read_output(self) -> bool:
         """Read its output; return False when no more can arrive."""
         try:
             data = self.lines.output.recv(2**16, socket.MSG_DONTWAIT)
@@ -111,7 +111,7 @@ class Member:
         self.output += data[: MAX_OUTPUT - len(self.output)]
         return bool(data)
 
-    def hear_stacks(self) -> bool:
+    def read_stacks(self) -> bool:
         """Read its stacks; a crashing rank ends only after it has written all of them.
 
         Returns:
@@ -126,20 +126,20 @@ class Member:
         self.stacks += data[: MAX_STACKS - len(self.stacks)]
         return bool(data)
 
-    def hear_last_stacks(self) -> str:
+    def read_last_stacks(self) -> str:
         """Return all stacks that it has written, including data on its way."""
         for _ in range(IN_FLIGHT):
-            self.hear_stacks()
+            self.read_stacks()
         return bytes(self.stacks).decode(errors="replace")
 
-    def hear_last_output(self) -> str:
+    def read_last_output(self) -> str:
         """Return all its output, including data on its way."""
         for _ in range(IN_FLIGHT):
-            self.hear_output()
+            self.read_output()
         return bytes(self.output).decode(errors="replace")
 
 
-class Resident(Member):
+class ResidentRank(RankState):
     """A rank that persists from one cell of a notebook to the next."""
 
     def __init__(self, rank: int, lines: Lines) -> None:

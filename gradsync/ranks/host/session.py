@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gradsync.ranks.deadlocks.detector import Standoff
+from gradsync.ranks.deadlocks.detector import DeadlockDetector
 from gradsync.ranks.failures.rank_failure import RankFailure
 from gradsync.ranks.host.fork import ForkLauncher
 from gradsync.ranks.host.launcher import LauncherError, rank_environ
 from gradsync.ranks.host.launchers import get_launcher
-from gradsync.ranks.host.rank_state import Resident
+from gradsync.ranks.host.rank_state import ResidentRank
 from gradsync.ranks.host.supervise import START_SECONDS, Run
 from gradsync.ranks.protocol import events, pickles
 from gradsync.ranks.protocol.user_files import is_users
@@ -36,7 +36,7 @@ SEND_SECONDS = 1.0  # for a rank to receive a message
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CellOutcome:
     """The outcome of one cell."""
 
     observation: Observation  # the value of each rank is what it displays
@@ -64,14 +64,14 @@ class Session:
         self._groups = 0  # process groups started so far
         self._has_group = False
         self._began = 0.0  # the time from which the ranks count seconds
-        self._standoff = Standoff(world_size)
-        self._variables: list[list[str]] = [[] for _ in range(world_size)]  # as last told
+        self._detector = DeadlockDetector(world_size)
+        self._variables: list[list[str]] = [[] for _ in range(world_size)]  # as last reported
         try:
-            crew = _own_launcher(self._stack).crew(world_size, str(self._directory), ())
-            self._crew = self._stack.enter_context(crew)
-            self._members = [Resident(rank, lines) for rank, lines in enumerate(self._crew.lines)]
-            for member in self._members:
-                self._place(member)
+            processes = _own_launcher(self._stack).started(world_size, str(self._directory), ())
+            self._processes = self._stack.enter_context(processes)
+            self._states = [ResidentRank(*pair) for pair in enumerate(self._processes.lines)]
+            for state in self._states:
+                self._place(state)
         except BaseException:
             self.close()
             raise
@@ -86,7 +86,7 @@ class Session:
         name: str,
         ranks: Collection[int],
         each_time: Callable[[Sequence[str], Failure | None], None] = lambda *_: None,
-    ) -> Outcome:
+    ) -> CellOutcome:
         """Run a cell on some of the ranks; KeyboardInterrupt stops it on all of them.
 
         Args:
@@ -100,22 +100,22 @@ class Session:
             LauncherError: the ranks have ended; this session can no longer be used.
         """
         lost = self._make_ready()
-        self._standoff.renumber()
-        self._standoff.idle = set(range(self.world_size)) - set(ranks)
+        self._detector.renumber()
+        self._detector.idle = set(range(self.world_size)) - set(ranks)
         run = self._ask("cell", ranks, source=source, name=name)
         stopped, late = None, set[int]()
         try:
             seen = run.observe(lambda: each_time(self._printed(), run.failed()))
         except KeyboardInterrupt:
             seen, stopped = run.so_far(run.failed()), run.at_work()
-        if not all(member.over for member in self._members):
+        if not all(state.over for state in self._states):
             late = self._end(run)
         seen = replace(seen, output=tuple(self._printed()))
-        if any(member.raised and member.raised.in_collective for member in self._members):
+        if any(state.raised and state.raised.in_collective for state in self._states):
             self._lose_group()  # gloo has closed a connection
         lost |= late | self._replace_dead()
         lost_variables = dict.fromkeys(n for rank in lost for n in self._variables[rank])
-        return Outcome(
+        return CellOutcome(
             observation=self._shown(seen, lost, run.began - self._began),
             ranks=tuple(sorted(ranks)),
             new_group=not self._has_group,
@@ -191,12 +191,12 @@ class Session:
         grace: float = math.inf,
         **header: Any,
     ) -> Run:
-        for member in self._members:
-            member.begin(asked=member.rank in ranks)
-        run = Run(self._crew, self._members, self._standoff, _shows, timeout, grace)
+        for state in self._states:
+            state.begin(asked=state.rank in ranks)
+        run = Run(self._processes, self._states, self._detector, _shows, timeout, grace)
         for rank in ranks:
             header |= {"nonce": run.nonce, "began": run.began}
-            self._members[rank].tell(kind, header, body, START_SECONDS)
+            self._states[rank].send(kind, header, body, START_SECONDS)
         return run
 
     def _meet(self) -> set[int]:
@@ -205,8 +205,8 @@ class Session:
         A rank may lack parts of torch if a cell was ended in the middle of an import.
         """
         self._lose_group()
-        for member in self._members:
-            member.events = events.Reader(member.rank)  # each group numbers its events from 0
+        for state in self._states:
+            state.events = events.Reader(state.rank)  # each group numbers its events from 0
         self._groups += 1
         store = str(self._directory / f"store{self._groups}")
         everyone = range(self.world_size)
@@ -216,7 +216,7 @@ class Session:
         self._has_group = failure is None
         if failure is None:
             return set()
-        unable = {member.rank for member in self._members if member.raised}
+        unable = {state.rank for state in self._states if state.raised}
         lost = self._end(run) | unable
         for rank in unable:
             self._replace(rank)
@@ -226,11 +226,11 @@ class Session:
         """End a cell on the ranks that still run it; replace and return those that do not stop."""
         messages = self._wake_up_calls()
         self._lose_group()
-        for member in self._members:
-            if messages or not member.over:
-                header = {"messages": messages.get(member.rank, []), "patient": bool(messages)}
-                member.tell("wake" if member.over else "end", header, b"", SEND_SECONDS)
-        late = {member.rank for member in run.await_end(END_SECONDS)}
+        for state in self._states:
+            if messages or not state.over:
+                header = {"messages": messages.get(state.rank, []), "patient": bool(messages)}
+                state.send("wake" if state.over else "end", header, b"", SEND_SECONDS)
+        late = {state.rank for state in run.await_end(END_SECONDS)}
         for rank in late:
             self._replace(rank)
         return late
@@ -240,9 +240,9 @@ class Session:
 
         Only a message ends such a wait: gloo does not look at connections that are cut.
         """
-        alive = {member.rank for member in self._members if not member.closed}
+        alive = {state.rank for state in self._states if not state.closed}
         found: dict[int, list[list[Any]]] = defaultdict(list)
-        for call in self._standoff.waits_for_anyone():
+        for call in self._detector.waits_for_anyone():
             for sender in sorted(call.expected & alive - {call.rank})[:1]:
                 place = call.collective
                 found[sender].append([place.group, call.rank, place.tag])
@@ -251,25 +251,26 @@ class Session:
     def _lose_group(self) -> None:
         """Forget all collectives, so that the next cell starts a new process group."""
         self._has_group = False
-        self._standoff = Standoff(self.world_size)
+        self._detector = DeadlockDetector(self.world_size)
 
     def _replace_dead(self) -> set[int]:
-        dead = {m.rank for m in self._members if m.closed or m.broken} | {*self._crew.exit_codes()}
+        dead = {state.rank for state in self._states if state.closed or state.broken}
+        dead |= self._processes.exit_codes().keys()
         for rank in dead:
             self._replace(rank)
         return dead
 
     def _replace(self, rank: int) -> None:
         self._lose_group()
-        self._crew.replace(rank)
-        self._members[rank] = Resident(rank, self._crew.lines[rank])
-        self._place(self._members[rank])
+        self._processes.replace(rank)
+        self._states[rank] = ResidentRank(rank, self._processes.lines[rank])
+        self._place(self._states[rank])
 
-    def _place(self, member: Resident) -> None:
+    def _place(self, state: ResidentRank) -> None:
         """Send a new process its rank and environment."""
         place = {
             "cells": True,
-            "rank": member.rank,
+            "rank": state.rank,
             "world_size": self.world_size,
             "directory": str(self._directory),
             "cwd": str(Path.cwd()),
@@ -278,10 +279,10 @@ class Session:
             "seed": random.SystemRandom().getrandbits(32),
             "began": self._began,
         }
-        member.tell("place", place, b"", START_SECONDS)
+        state.send("place", place, b"", START_SECONDS)
 
     def _printed(self) -> list[str]:
-        return [member.printed() for member in self._members]
+        return [state.printed() for state in self._states]
 
 
 def _shows(file: str) -> bool:
@@ -295,5 +296,5 @@ def _own_launcher(stack: ExitStack) -> Any:
         return launcher
     own = ForkLauncher()
     stack.callback(own.close)
-    own.adopt(launcher.twin(outlives=True))
+    own.adopt(launcher.sibling(outlives=True))
     return own

@@ -21,21 +21,21 @@ class SpawnLauncher:
         """Do nothing: each rank imports its modules itself."""
 
     @contextmanager
-    def crew(
+    def started(
         self,
         world_size: int,
         directory: str,  # noqa: ARG002
         readable: Sequence[Path],  # noqa: ARG002
-    ) -> Iterator[SpawnedCrew]:
+    ) -> Iterator[SpawnedProcesses]:
         with lines_for(world_size) as (ours, theirs), ExitStack() as stack:
-            crew = SpawnedCrew(ours)
-            stack.callback(crew.end)
+            processes = SpawnedProcesses(ours)
+            stack.callback(processes.end)
             for lines in theirs:
-                crew.processes.append(crew.start(lines))
-            yield crew
+                processes.processes.append(processes.start(lines))
+            yield processes
 
 
-class SpawnedCrew:
+class SpawnedProcesses:
     def __init__(self, lines: list[Lines]) -> None:
         self.lines = lines
         self.processes: list[subprocess.Popen[bytes]] = []

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection
 
-from gradsync.ranks.host.launcher import Crew
+from gradsync.ranks.host.launcher import RankProcesses
 from gradsync.ranks.protocol.user_files import place
 
 ANSWER_SECONDS = 0.4  # for ranks to write their stacks
@@ -23,20 +23,22 @@ MAX_NAME = 80  # characters of a function's name
 WAITING = ("/gradsync/ranks/inside/watch/__init__.py", "wrapper")
 
 
-def now(crew: Crew, ranks: Collection[int], shows: Callable[[str], bool]) -> dict[int, str | None]:
+def now(
+    processes: RankProcesses, ranks: Collection[int], shows: Callable[[str], bool]
+) -> dict[int, str | None]:
     """Return the line in the user's files that each running rank is at, or None."""
     texts = {rank: bytearray() for rank in ranks}
     until = time.monotonic() + ANSWER_SECONDS
     with selectors.PollSelector() as selector:
         for rank in ranks:
-            crew.ask_stacks(rank)
-            selector.register(crew.lines[rank].stacks, selectors.EVENT_READ, rank)
+            processes.ask_stacks(rank)
+            selector.register(processes.lines[rank].stacks, selectors.EVENT_READ, rank)
         while (left := until - time.monotonic()) > 0 and selector.get_map():
             ready = selector.select(min(left, QUIET_SECONDS))
             if not ready and all(texts.values()):
                 break
             for key, _ in ready:
-                if not _read(crew.lines[key.data].stacks, texts[key.data]):
+                if not _read(processes.lines[key.data].stacks, texts[key.data]):
                     selector.unregister(key.fileobj)
     return {rank: user_line(text.decode(errors="replace"), shows) for rank, text in texts.items()}
 

@@ -16,13 +16,13 @@ from contextlib import contextmanager
 
 from gradsync.ranks.deadlocks import explanations
 from gradsync.ranks.deadlocks.calls import Call
-from gradsync.ranks.deadlocks.detector import Standoff, Stuck
+from gradsync.ranks.deadlocks.detector import DeadlockDetector, Stuck
 from gradsync.ranks.failures import endings
 from gradsync.ranks.failures.exceptions import Raised
 from gradsync.ranks.host import postmortem, stacks
-from gradsync.ranks.host.deadlines import Grace, Patience, ProcessorTime
-from gradsync.ranks.host.launcher import Crew, LauncherError
-from gradsync.ranks.host.rank_state import Member
+from gradsync.ranks.host.deadlines import Deadline, Grace, ProcessorTime
+from gradsync.ranks.host.launcher import LauncherError, RankProcesses
+from gradsync.ranks.host.rank_state import RankState
 from gradsync.ranks.protocol import events, values, wire
 from gradsync.records import Event, Failure, Observation
 
@@ -41,9 +41,9 @@ class Run:
 
     def __init__(
         self,
-        crew: Crew,
-        members: Sequence[Member],
-        standoff: Standoff,
+        processes: RankProcesses,
+        states: Sequence[RankState],
+        detector: DeadlockDetector,
         shows: Callable[[str], bool],
         timeout: float = math.inf,
         grace: float = GRACE_SECONDS,
@@ -52,17 +52,17 @@ class Run:
         """Begin to supervise.
 
         Args:
-            crew: the processes.
-            members: the state of each rank.
-            standoff: the collectives that the ranks have entered so far.
+            processes: the processes.
+            states: the state of each rank.
+            detector: the collectives that the ranks have entered so far.
             shows: tells whether a message may name a stack frame in a file.
             timeout: the time limit in seconds.
             grace: seconds for the other ranks to continue once one has failed.
             processor_seconds: the limit of processor time for each rank.
         """
-        self._crew = crew
-        self._members = members
-        self._standoff = standoff
+        self._processes = processes
+        self._states = states
+        self._detector = detector
         self._shows = shows
         self._timeout = timeout
         self._grace_seconds = grace
@@ -73,20 +73,20 @@ class Run:
         self._looked = self.began  # when dead ranks were last looked for
         self._events: list[Event] = []
         self._kept = 0  # the weight of these events
-        self._limit: Patience | None = None  # for the whole run; starts when all ranks are ready
-        if all(member.ready for member in members):
-            self._limit = Patience(crew, self.began)
+        self._limit: Deadline | None = None  # for the whole run; starts when all ranks are ready
+        if all(state.ready for state in states):
+            self._limit = Deadline(processes, self.began)
         self._grace: Grace | None = None  # for the others, once a rank has failed
         self._stuck: Stuck = {}
         self._stuck_at = self.began
-        self._still: Patience | None = None  # starts when the same ranks have looked stuck a while
+        self._still: Deadline | None = None  # starts when the same ranks have looked stuck a while
         self._pressing = False  # a rank waits for a reply, or has finished
 
     def observe(self, each_time: Callable[[], None] = lambda: None) -> Observation:
         """Supervise the ranks until the outcome is certain; call `each_time` after each read."""
         failure, rest = None, 0.0
         with self._lines() as selector:
-            while failure is None and not all(m.answered or m.lost for m in self._members):
+            while failure is None and not all(m.answered or m.lost for m in self._states):
                 time.sleep(rest)
                 self._pressing = False
                 self._read(selector)
@@ -95,12 +95,12 @@ class Run:
                 rest = 0.0 if self._pressing else min(rest + REST_SECONDS, MAX_REST_SECONDS)
         return self.so_far(failure)
 
-    def await_end(self, seconds: float) -> list[Member]:
+    def await_end(self, seconds: float) -> list[RankState]:
         """Read until every rank is over or the time is up; return the ranks that are not over."""
-        patience = Patience(self._crew, time.monotonic())
+        deadline = Deadline(self._processes, time.monotonic())
         with self._lines() as selector:
-            while late := [member for member in self._members if not member.over]:
-                if patience.over(seconds, time.monotonic()):
+            while late := [state for state in self._states if not state.over]:
+                if deadline.over(seconds, time.monotonic()):
                     break
                 self._read(selector)
                 self._notice_deaths()
@@ -109,11 +109,11 @@ class Run:
     @contextmanager
     def _lines(self) -> Iterator[selectors.BaseSelector]:
         with selectors.PollSelector() as selector:  # the user's epoll watches may be used up
-            for member in self._members:
-                hear = functools.partial(self._hear, member)
-                selector.register(member.lines.channel, selectors.EVENT_READ, hear)
-                selector.register(member.lines.output, selectors.EVENT_READ, member.hear_output)
-                selector.register(member.lines.stacks, selectors.EVENT_READ, member.hear_stacks)
+            for state in self._states:
+                read = functools.partial(self._read_frames, state)
+                selector.register(state.lines.channel, selectors.EVENT_READ, read)
+                selector.register(state.lines.output, selectors.EVENT_READ, state.read_output)
+                selector.register(state.lines.stacks, selectors.EVENT_READ, state.read_stacks)
             yield selector
 
     def _read(self, selector: selectors.BaseSelector) -> None:
@@ -121,60 +121,60 @@ class Run:
             if not key.data():
                 selector.unregister(key.fileobj)
 
-    def _hear(self, member: Member) -> bool:
+    def _read_frames(self, state: RankState) -> bool:
         """Process what a rank sent; return False when it can send nothing more."""
-        for frame in member.hear():
-            self._take(frame, member)
-        return not member.closed
+        for frame in state.read_frames():
+            self._take(frame, state)
+        return not state.closed
 
-    def _take(self, frame: wire.Frame, member: Member) -> None:
+    def _take(self, frame: wire.Frame, state: RankState) -> None:
         try:
-            if frame.kind != "raised" and member.ready == (frame.kind == "ready"):
+            if frame.kind != "raised" and state.ready == (frame.kind == "ready"):
                 raise wire.WireError(f"it sent {frame.kind[:40]!r} at the wrong time")
             if frame.kind == "events":
                 asks = frame.header.get("asks") is True
                 self._pressing = self._pressing or asks
-                for event in member.events.read(frame):
-                    self._take_event(event, member, asks=asks)
+                for event in state.events.read(frame):
+                    self._take_event(event, state, asks=asks)
                 return
             self._pressing = True
             if frame.kind == "ready":
-                self._take_ready(member)
+                self._take_ready(state)
             elif frame.kind == "answer":
                 if frame.header.get("nonce") != self.nonce:
                     raise wire.WireError("its answer does not belong to this run")
-                member.value = values.decode(frame.header.get("value"), frame.body)
-                member.answered = True
+                state.value = values.decode(frame.header.get("value"), frame.body)
+                state.answered = True
             elif frame.kind == "raised":
-                member.raised = Raised.read(frame.header)
+                state.raised = Raised.read(frame.header)
             else:
                 raise wire.WireError(f"it sent a frame of the unknown kind {frame.kind[:40]!r}")
         except wire.WireError as problem:
-            member.breaks(str(problem))
+            state.breaks(str(problem))
 
-    def _take_ready(self, member: Member) -> None:
+    def _take_ready(self, state: RankState) -> None:
         """Start all ranks together: one that exits early would break the start of slower ones."""
-        if member.ready:
+        if state.ready:
             raise wire.WireError("it reported twice that it is ready")
-        member.ready = True
-        if self._limit is None and all(other.ready for other in self._members):
-            for other in self._members:
+        state.ready = True
+        if self._limit is None and all(other.ready for other in self._states):
+            for other in self._states:
                 other.go()
-            self._limit = Patience(self._crew, time.monotonic())
-            self._processor_time = ProcessorTime(self._crew, self._processor_seconds)
+            self._limit = Deadline(self._processes, time.monotonic())
+            self._processor_time = ProcessorTime(self._processes, self._processor_seconds)
 
-    def _take_event(self, event: Event, member: Member, *, asks: bool) -> None:
+    def _take_event(self, event: Event, state: RankState, *, asks: bool) -> None:
         self._kept += events.weight(event)
         if self._kept <= MAX_EVENTS:
             self._events.append(event)
         else:
             event = events.light(event)
-        counts = self._standoff.count_open(member.rank), self._standoff.count_posted(member.rank)
+        counts = self._detector.count_open(state.rank), self._detector.count_posted(state.rank)
         if event.collective is not None and endings.too_many(*counts):
-            member.broken = endings.endless_calls(member.rank, *counts, event.collective)
+            state.broken = endings.endless_calls(state.rank, *counts, event.collective)
             return
-        if self._standoff.feed(event) and event.kind == "enter" and asks:
-            member.go()
+        if self._detector.feed(event) and event.kind == "enter" and asks:
+            state.go()
 
     def _decide(self, now: float) -> Failure | None:
         """Return the failure once it is certain, or None while the run may still succeed."""
@@ -182,31 +182,31 @@ class Run:
             self._looked = now
             self._notice_deaths()
             self._let_survivors_end()
-        live = {member.rank for member in self._members if not member.over}
-        self._standoff.over = set(range(len(self._members))) - live
-        stuck = self._standoff.likely()
+        live = {state.rank for state in self._states if not state.over}
+        self._detector.over = set(range(len(self._states))) - live
+        stuck = self._detector.likely()
         if stuck != self._stuck:
             self._stuck, self._stuck_at = stuck, now
             self._still = None
-        if any(member.failed for member in self._members):
-            self._grace = self._grace or Grace(self._crew, now, self._grace_seconds)
-            over = self._grace.over(now, all_wait=live <= self._standoff.blocked())
-            certain = over or live <= stuck.keys() or any(m.broken for m in self._members)
+        if any(state.failed for state in self._states):
+            self._grace = self._grace or Grace(self._processes, now, self._grace_seconds)
+            over = self._grace.over(now, all_wait=live <= self._detector.blocked())
+            certain = over or live <= stuck.keys() or any(m.broken for m in self._states)
             return self._failed() if certain else None
         if not live:
-            conflicts = self._standoff.conflicts()
+            conflicts = self._detector.conflicts()
             return explanations.mismatch(conflicts[0]) if conflicts else None
         if stuck and (proof := self._proof(stuck, live, now)):
-            return explanations.explain(self._standoff, proof)
+            return explanations.explain(self._detector, proof)
         return self._late(live, now)
 
     def _proof(self, stuck: Stuck, live: set[int], now: float) -> Stuck | None:
         """Return the ranks that certainly can't continue, once no other rank can change this."""
-        proof = self._standoff.proved()
+        proof = self._detector.proved()
         if live == proof.keys():
             return proof
         if now - self._stuck_at > POLL_SECONDS and self._still is None:
-            self._still = Patience(self._crew, now)
+            self._still = Deadline(self._processes, now)
         if self._still is None:
             return None
         if self._still.over(SETTLE_SECONDS, now):
@@ -216,25 +216,25 @@ class Run:
 
     def _failed(self) -> Failure:
         """Return the failure of the rank that failed first, not of those it took down."""
-        return postmortem.failure(self._members, self._crew, self._standoff, self._shows)
+        return postmortem.failure(self._states, self._processes, self._detector, self._shows)
 
     def _notice_deaths(self) -> None:
         """Mark ranks whose process has ended as closed, even if a child keeps sockets open."""
-        for rank, code in self._crew.exit_codes().items():
-            member = self._members[rank]
-            if member.exit_code is None:
-                member.exit_code = code
-            elif not member.over:  # it was already dead at the last look: all it sent has been read
-                member.closed = True
+        for rank, code in self._processes.exit_codes().items():
+            state = self._states[rank]
+            if state.exit_code is None:
+                state.exit_code = code
+            elif not state.over:  # it was already dead at the last look: all it sent has been read
+                state.closed = True
 
     def _let_survivors_end(self) -> None:
         """Once a rank is lost, let finished ranks exit, as they would in an ordinary run.
 
         This breaks their connections, which informs ranks without a connection to the lost one.
         """
-        if any(member.lost for member in self._members):
-            for member in [member for member in self._members if member.over]:
-                member.dismiss()
+        if any(state.lost for state in self._states):
+            for state in [state for state in self._states if state.over]:
+                state.dismiss()
 
     def _late(self, live: set[int], now: float) -> Failure | None:
         """Return a timeout failure once the time limit is reached."""
@@ -247,38 +247,38 @@ class Run:
             return None
         used = self._processor_time.used() if self._processor_time else {}
         places, waits = self._places(live)
-        lost = [member.rank for member in self._members if member.lost]
+        lost = [state.rank for state in self._states if state.lost]
         limit = f"{self._timeout:g} s"
         if looped:
             limit = f"{self._processor_seconds:g} s of processor time"
         late = endings.timeout(limit, places, waits, lost, used)
-        if stuck := self._standoff.at_last():
-            return endings.late(explanations.explain(self._standoff, stuck), late)
+        if stuck := self._detector.at_last():
+            return endings.late(explanations.explain(self._detector, stuck), late)
         return late
 
     def failed(self) -> Failure | None:
         """Return the failure of a rank, even if other ranks can continue."""
-        return self._failed() if any(member.failed for member in self._members) else None
+        return self._failed() if any(state.failed for state in self._states) else None
 
     def at_work(self) -> str:
         """Describe where the ranks that are not over are running or waiting."""
-        live = {member.rank for member in self._members if not member.over}
+        live = {state.rank for state in self._states if not state.over}
         return " ".join(endings.busy_texts(*self._places(live)))
 
     def _places(self, live: set[int]) -> tuple[dict[int, str | None], list[Call]]:
         """Return the line of each running rank, and the calls in which the others wait."""
-        waits = self._standoff.waits()
+        waits = self._detector.waits()
         busy = live - waits.keys() or live
-        return stacks.now(self._crew, busy, self._shows), list(waits.values())
+        return stacks.now(self._processes, busy, self._shows), list(waits.values())
 
     def so_far(self, failure: Failure | None = None) -> Observation:
         """Return what has been observed so far."""
         return Observation(
-            world_size=len(self._members),
-            values=tuple(member.value for member in self._members),
+            world_size=len(self._states),
+            values=tuple(state.value for state in self._states),
             events=tuple(self._events),
-            output=tuple(member.hear_last_output() for member in self._members),
+            output=tuple(state.read_last_output() for state in self._states),
             seconds=time.monotonic() - self.began,
             failure=failure,
-            answered=tuple(member.rank for member in self._members if member.answered),
+            answered=tuple(state.rank for state in self._states if state.answered),
         )

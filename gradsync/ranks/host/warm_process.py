@@ -52,8 +52,8 @@ class WarmProcess:
         self._sandbox: Sandbox | None = None
         self._helpers = Helpers()
         self._group = group
-        self._twins: set[int] = set()  # warm processes like this one, which end on their own
-        self._guests: set[int] = set()  # twins that may outlive this process
+        self._siblings: set[int] = set()  # warm processes like this one, which end on their own
+        self._guests: set[int] = set()  # siblings that may outlive this process
         self._looked = 0.0  # when the limits were last checked
         self._runs = 0
 
@@ -71,7 +71,7 @@ class WarmProcess:
             self._end_all()
             if self._directory:
                 shutil.rmtree(self._directory, ignore_errors=True)
-            self._end_twins()
+            self._end_siblings()
 
     def _serve(self, deaths: int) -> None:
         while True:
@@ -92,8 +92,8 @@ class WarmProcess:
         message = json.loads(data)
         answers: dict[str, Callable[..., None]] = {
             "join": self._join,
-            "twin": self._twin,
-            "await_twins": self._await_twins,
+            "sibling": self._fork_sibling,
+            "await_siblings": self._await_twins,
             "import": self._import,
             "sandbox": self._make_sandbox,
             "start": self._start,
@@ -112,7 +112,7 @@ class WarmProcess:
         self._group = cgroups.joined(group)
         self._send(joined=self._group is not None)
 
-    def _twin(self, fds: list[int], outlives: bool, group: dict[str, str] | None) -> None:
+    def _fork_sibling(self, fds: list[int], outlives: bool, group: dict[str, str] | None) -> None:
         """Fork a second warm process, which serves the other end of this socket."""
         [descriptor] = fds
         pid = os.fork()
@@ -123,11 +123,11 @@ class WarmProcess:
                 WarmProcess(socket.socket(fileno=descriptor), self._run_rank, own).serve()
             finally:
                 os._exit(0)
-        (self._guests if outlives else self._twins).add(pid)
+        (self._guests if outlives else self._siblings).add(pid)
         os.close(descriptor)
 
     def _await_twins(self) -> None:
-        self._end_twins()
+        self._end_siblings()
         self._send(ended=True)
 
     def _import(self, name: str) -> None:
@@ -201,7 +201,7 @@ class WarmProcess:
                     with suppress(OSError):  # the descriptor of the listing itself
                         os.close(int(entry.name))
             channel_end, stacks_end = socket.socket(fileno=channel), socket.socket(fileno=stacks)
-            self._run_rank(channel_end, stacks_end, self._late.tell)
+            self._run_rank(channel_end, stacks_end, self._late.report)
         except BaseException:  # noqa: BLE001 - after any error, a rank must not become a second server
             traceback.print_exc()
         finally:
@@ -210,10 +210,10 @@ class WarmProcess:
     def _look_at(self, sandbox: Sandbox) -> None:
         """End the ranks if they exceed a limit."""
         self._looked = time.monotonic()
-        members = sandbox.members()
-        self._helpers.look(members - self._ranks.keys())
+        states = sandbox.members()
+        self._helpers.look(states - self._ranks.keys())
         had_enough = not sandbox.runs_low
-        excess = sandbox.excess(members)
+        excess = sandbox.excess(states)
         if sandbox.runs_low and had_enough:  # soon the ranks may be killed
             for rank in list(self._ranks.values()):
                 self._stacks(rank)
@@ -229,7 +229,7 @@ class WarmProcess:
                 return
             if pid == 0:
                 return
-            self._twins.discard(pid)
+            self._siblings.discard(pid)
             self._guests.discard(pid)
             rank = self._ranks.pop(pid, None)
             if rank is not None:
@@ -238,7 +238,7 @@ class WarmProcess:
     def _end_all(self) -> None:
         """Kill and reap all descendants: orphans become children of this process."""
         self._ranks.clear()
-        while children := _children() - self._twins - self._guests:
+        while children := _children() - self._siblings - self._guests:
             for pid in children:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -246,10 +246,10 @@ class WarmProcess:
                 with suppress(ChildProcessError):
                     os.waitpid(pid, 0)
 
-    def _end_twins(self) -> None:
-        """Wait until the twins have ended; the processes that adopted them have ended already."""
-        while self._twins:
-            os.waitpid(self._twins.pop(), 0)
+    def _end_siblings(self) -> None:
+        """Wait until the siblings have ended, whose launchers have ended already."""
+        while self._siblings:
+            os.waitpid(self._siblings.pop(), 0)
 
     def _catch_up(self) -> None:
         """Import, for all later ranks, what the ranks of this run imported themselves."""

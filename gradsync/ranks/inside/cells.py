@@ -77,7 +77,7 @@ class Cells:
         }
         while True:
             frame = self._inbox.commands.get()
-            self._recorder.say(*_outcome(answers[frame.kind], frame))
+            self._recorder.send(*_outcome(answers[frame.kind], frame))
 
     def _new_recorder(self, began: float) -> CellRecorder:
         return CellRecorder(self._channel, self._rank, began, self._inbox)

@@ -46,8 +46,8 @@ def start(channel: int, stacks: int) -> NoReturn:
     """Run a rank in a new process; it ends itself if its parent is killed."""
     threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
     keep_memory()
-    dynamo.put_off()
-    symbolic_shapes.put_off()
+    dynamo.defer()
+    symbolic_shapes.defer()
     main(socket.socket(fileno=channel), socket.socket(fileno=stacks))
 
 
@@ -77,7 +77,7 @@ def main(
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, ValueError, OSError):  # the function may have closed it
             stream.flush()
-    recorder.say(head, body)
+    recorder.send(head, body)
     while channel.recv(1):  # a rank that leaves early breaks the connections of slower ones
         pass
     os._exit(0)
@@ -111,7 +111,7 @@ def _run(channel: socket.socket, place: dict[str, Any], recorder: Recorder) -> A
     watching = watch.install()
     watching.begin(recorder, world_size, tuple(place["roots"]))
     task = _receive(channel)  # pickled while the ranks met
-    recorder.say(wire.pack("ready"))
+    recorder.send(wire.pack("ready"))
     recorder.await_go()
     function, inputs = pickle.loads(task.body)
     modules = {name: Path(path) for name, path in place["modules"].items()}

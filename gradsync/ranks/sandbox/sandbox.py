@@ -74,7 +74,7 @@ class Sandbox:
 
         It is complete when its first process, `cat`, runs and echoes a byte for each rank.
         """
-        info, told = os.pipe()
+        info, info_out = os.pipe()
         self._ready, echo = os.pipe()
         keys, self._keys = os.pipe()
         rules, given = os.pipe()
@@ -82,12 +82,12 @@ class Sandbox:
         os.write(given, self._rules)
         os.close(given)
         self._bubblewrap = subprocess.Popen(
-            [*_inner(directory, readable, rules), "--info-fd", str(told), "--", "cat"],
-            pass_fds=[told, rules],
+            [*_inner(directory, readable, rules), "--info-fd", str(info_out), "--", "cat"],
+            pass_fds=[info_out, rules],
             stdin=keys,
             stdout=echo,
         )
-        for end in (told, echo, keys, rules):
+        for end in (info_out, echo, keys, rules):
             os.close(end)
         os.write(self._keys, bytes(MAX_RANKS))
         with os.fdopen(info) as lines:

@@ -37,7 +37,7 @@ def test_every_survivor_names_the_rank_that_was_killed_and_no_other(world_size, 
             os.kill(os.getpid(), signal.SIGKILL)
         return name_the_lost()
 
-    seen = run_ranks(function, world_size, casualties=[lost])
+    seen = run_ranks(function, world_size, may_fail=[lost])
 
     assert len(seen.answered) == world_size - 1
     assert all(seen[rank].startswith(f"lost rank {lost}:") for rank in seen.answered)
@@ -56,7 +56,7 @@ def test_every_other_rank_names_the_late_one(tmp_path, patient):
         (tmp_path / str(rank)).touch()
         return said
 
-    seen = run_ranks(function, 4, casualties=[1])
+    seen = run_ranks(function, 4, may_fail=[1])
 
     others = [seen[rank].split(":")[0] for rank in (0, 2, 3)]
     assert others == ["lost rank 1"] * 3

@@ -69,7 +69,7 @@ def kill_while_training(notes, file, at, lost):
             return str(error)
         return "ended well"
 
-    seen = run_ranks(function, RANKS, casualties=[lost])
+    seen = run_ranks(function, RANKS, may_fail=[lost])
 
     assert all(f"lost rank {lost}" in seen[rank] for rank in seen.answered)
     return taken(notes)

@@ -35,7 +35,7 @@ def test_the_others_continue_when_a_rank_is_killed(launcher):
             die()
         return [first, sum_up()]
 
-    seen = run_ranks(function, 3, casualties=[1], launcher=launcher)
+    seen = run_ranks(function, 3, may_fail=[1], launcher=launcher)
 
     assert seen.answered == (0, 2)
     assert seen[1] is None
@@ -49,13 +49,13 @@ def test_a_rank_without_a_connection_to_the_lost_one_notices_the_loss():
             die()
         return sum_up()
 
-    seen = run_ranks(function, 4, casualties=[1])
+    seen = run_ranks(function, 4, may_fail=[1])
 
     assert all("peer" in seen[rank] for rank in (0, 2, 3))
 
 
 def test_a_rank_that_may_be_lost_need_not_be():
-    seen = run_ranks(sum_up, 3, casualties=[0, 2])
+    seen = run_ranks(sum_up, 3, may_fail=[0, 2])
 
     assert seen.answered == (0, 1, 2)
     assert list(seen) == ["done"] * 3
@@ -70,7 +70,7 @@ def test_a_late_rank_finds_that_the_others_have_ended(tmp_path):
         (tmp_path / str(rank)).touch()
         return heard
 
-    seen = run_ranks(function, 3, casualties=[1])
+    seen = run_ranks(function, 3, may_fail=[1])
 
     assert seen.answered == (0, 1, 2)
     assert "done" not in seen
@@ -88,7 +88,7 @@ def test_mismatched_collectives_are_not_blocked():
             heard += "; failed again"
         return heard
 
-    seen = run_ranks(function, 3, casualties=[1])
+    seen = run_ranks(function, 3, may_fail=[1])
 
     assert seen[0].endswith("failed again")
     assert seen.answered == (0, 2)
@@ -100,7 +100,7 @@ def test_an_exception_of_a_survivor_is_reported(failure_of):
             die()
         dist.barrier()
 
-    failure = failure_of(function, 3, casualties=[1])
+    failure = failure_of(function, 3, may_fail=[1])
 
     assert (failure.status, failure.exception) == ("error", "RuntimeError")
     assert failure.diagnosis.ranks == (0, 2)
@@ -112,7 +112,7 @@ def test_an_exception_of_a_rank_that_may_be_lost_is_reported(failure_of):
             raise ValueError("its own")
         sum_up()
 
-    failure = failure_of(function, 3, casualties=[1])
+    failure = failure_of(function, 3, may_fail=[1])
 
     assert (failure.detail, failure.diagnosis.ranks) == ("its own", (1,))
 
@@ -123,7 +123,7 @@ def test_the_death_of_another_rank_is_a_failure(failure_of):
             die()
         sum_up()
 
-    failure = failure_of(function, 3, casualties=[1])
+    failure = failure_of(function, 3, may_fail=[1])
 
     assert (failure.diagnosis.code, failure.diagnosis.ranks) == ("rank-crashed", (2,))
 
@@ -136,7 +136,7 @@ def test_a_hanging_survivor_is_reported_with_its_line_and_the_dead_rank(failure_
             time.sleep(0.1)
         dist.recv(torch.ones(3), 0)  # here
 
-    failure = failure_of(function, 3, casualties=[1], timeout=2.0)
+    failure = failure_of(function, 3, may_fail=[1], timeout=2.0)
 
     text = failure.diagnosis.explanation
     assert (failure.status, failure.diagnosis.code) == ("timeout", "too-slow")
@@ -144,10 +144,10 @@ def test_a_hanging_survivor_is_reported_with_its_line_and_the_dead_rank(failure_
     assert f"Rank 2 is waiting in recv #1 from rank 0 (3 x float32), at {here(function)}." in text
 
 
-@pytest.mark.parametrize("casualties", [[2], [0, 1], [-1], ["0"]])
-def test_casualties_must_be_some_of_the_ranks(casualties):
-    with pytest.raises(ValueError, match="casualties"):
-        run_ranks(sum_up, 2, casualties=casualties)
+@pytest.mark.parametrize("may_fail", [[2], [0, 1], [-1], ["0"]])
+def test_casualties_must_be_some_of_the_ranks(may_fail):
+    with pytest.raises(ValueError, match="may_fail"):
+        run_ranks(sum_up, 2, may_fail=may_fail)
 
 
 def test_a_death_fails_the_run_unless_it_is_allowed():

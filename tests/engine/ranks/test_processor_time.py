@@ -50,7 +50,7 @@ def test_a_sleep_uses_no_processor_time():
     assert seen.failure is None
 
 
-class Crew:
+class RankProcesses:
     def __init__(self, *seconds):
         self.seconds = list(seconds)
 
@@ -59,18 +59,18 @@ class Crew:
 
 
 def test_earlier_processor_time_does_not_count():
-    crew = Crew(100.0, 3.0)
-    budget = ProcessorTime(crew, 5.0)
-    crew.seconds = [104.0, 7.0]
+    processes = RankProcesses(100.0, 3.0)
+    budget = ProcessorTime(processes, 5.0)
+    processes.seconds = [104.0, 7.0]
 
     assert not budget.over(1.0)
     assert budget.used() == {0: 4.0, 1: 4.0}
 
 
 def test_one_rank_over_the_limit_is_enough():
-    crew = Crew(0.0, 0.0)
-    budget = ProcessorTime(crew, 5.0)
-    crew.seconds = [5.1]
+    processes = RankProcesses(0.0, 0.0)
+    budget = ProcessorTime(processes, 5.0)
+    processes.seconds = [5.1]
 
     assert budget.over(1.0)
 
@@ -88,7 +88,7 @@ def test_a_check_ends_an_endless_loop_soon(tmp_path, monkeypatch, audience, limi
     folder = write_submission(tmp_path / "ada" / "phase1", source).parent
     own = read_submission(folder, course, "ada")
 
-    report = grade(own, course, phases=["phase1"], seed=3, audience=audience, workers=1)
+    report = grade(own, course, phases=["phase1"], seed=3, audience=audience, parallel=1)
 
     [verdict] = report.verdicts
     assert verdict.status == "timeout"

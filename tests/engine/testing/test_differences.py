@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from gradsync.testing.differences import told_difference
+from gradsync.testing.differences import describe_difference
 
 RIGHT = {"weight": np.array([[1.0, -4.0]]), "bias": np.array([1.0, 2.0])}
 
 
 def told(value, wanted=RIGHT):
-    return told_difference([value], [wanted])
+    return describe_difference([value], [wanted])
 
 
 def test_right_values_have_no_differences():
@@ -72,7 +72,7 @@ def test_ranks_with_the_same_wrong_value_are_reported():
     wrong = {**RIGHT, "bias": np.zeros(2)}
     other = {**RIGHT, "bias": np.ones(2)}
 
-    text = told_difference([RIGHT, wrong, wrong, other], [RIGHT] * 4)
+    text = describe_difference([RIGHT, wrong, wrong, other], [RIGHT] * 4)
 
     assert text.startswith(". On rank 1 bias is off by up to 1 times")
     assert text.endswith(", and rank 2 ended with the same")

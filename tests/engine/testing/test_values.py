@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gradsync.records import Diagnosis, Failure, Observation
 from gradsync.testing.rules import first_diagnosis
 from gradsync.testing.values import EXACT, close, differing_ranks
-from gradsync.testing.wrong_results import differs_from_one_process, would_be
+from gradsync.testing.wrong_results import differs_from_one_process, ends_with
 from support.rules.broadcast import broadcast_mistakes
 from support.rules.launching import address_taken, variable_not_set, without_a_group
 
@@ -74,7 +74,7 @@ def test_the_ranks_that_differ_are_named():
 
 
 def test_a_mistake_is_recognised_by_its_values():
-    rule = would_be([2.0, 4.0], "loss-is-local", "each rank has its own loss", "Training")
+    rule = ends_with([2.0, 4.0], "loss-is-local", "each rank has its own loss", "Training")
 
     assert rule(observed(2.0, 4.0), [3.0, 3.0]).code == "loss-is-local"
     assert rule(observed(2.0, 3.0), [3.0, 3.0]) is None

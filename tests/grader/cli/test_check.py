@@ -14,7 +14,7 @@ import pytest
 from small_course import PLAIN_SUITE, RIGHT, write_course
 
 TRAINER = "phase1/template_trainer.py"
-PATIENCE = 60.0
+TIME_LIMIT = 60.0
 RIGHT_OF_NONE = f"{RIGHT.replace('return', 'return number and')}"  # None for None
 
 
@@ -41,7 +41,7 @@ def start(folder, *arguments, **streams):
 
 def read_until(descriptor, sign, *, already=""):
     """Return the output up to `sign`."""
-    text, until = already, time.monotonic() + PATIENCE
+    text, until = already, time.monotonic() + TIME_LIMIT
     while sign not in text:
         ready, _, _ = select.select([descriptor], [], [], max(until - time.monotonic(), 0))
         assert ready, f"{sign!r} did not come: {text}"
@@ -68,7 +68,7 @@ def test_watching_checks_after_each_save_and_ends_with_ctrl_c(copy):
         assert "The visible tests pass" in read_until(out, "Watching for changes")
 
         process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=PATIENCE)
+        rest, errors = process.communicate(timeout=TIME_LIMIT)
 
     assert process.returncode == 0
     assert b"Traceback" not in rest + errors
@@ -81,7 +81,7 @@ def test_ctrl_c_during_a_check_ends_watching(copy):
         read_until(process.stderr.fileno(), "checking phase1")
         time.sleep(3)
         process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=PATIENCE)
+        rest, errors = process.communicate(timeout=TIME_LIMIT)
 
     assert process.returncode == 0
     assert b"Traceback" not in rest + errors
@@ -92,7 +92,7 @@ def test_a_terminal_shows_the_running_test_and_then_removes_it(copy):
     with start(copy, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         seen = read_until(ours, "Next: ")
-        process.wait(timeout=PATIENCE)
+        process.wait(timeout=TIME_LIMIT)
     os.close(ours)
 
     assert "checking phase1, starting ..." in seen
@@ -103,7 +103,7 @@ def test_a_terminal_shows_the_running_test_and_then_removes_it(copy):
 def test_outside_a_terminal_stdout_has_only_the_result(copy):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with start(copy, **pipes) as process:
-        out, errors = process.communicate(timeout=PATIENCE)
+        out, errors = process.communicate(timeout=TIME_LIMIT)
 
     assert "checking" not in out
     assert errors == "gradsync: checking phase1 ...\n"
@@ -133,7 +133,7 @@ def test_a_closed_pipe_causes_no_traceback(copy):
 def test_an_unknown_name_gets_a_suggestion(copy, name, said):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with start(copy, name, **pipes) as process:
-        _, errors = process.communicate(timeout=PATIENCE)
+        _, errors = process.communicate(timeout=TIME_LIMIT)
 
     assert process.returncode == 2
     assert said in errors

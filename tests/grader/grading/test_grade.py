@@ -58,7 +58,7 @@ def test_a_graded_rank_does_not_wait_for_a_name_server(tmp_path):
     course = write_course(tmp_path, NAMES)
     submission = Submission("ada", {"phase1/template_trainer.py": b""})
 
-    report = grade(submission, course, phases=["phase1"], seed=1, workers=1)
+    report = grade(submission, course, phases=["phase1"], seed=1, parallel=1)
 
     assert [verdict.message for verdict in report.verdicts] == [""]
 
@@ -67,7 +67,7 @@ def test_values_of_a_failed_test_are_freed(tmp_path):
     course = write_course(tmp_path, WITNESSES)
     submission = Submission("ada", {"phase1/template_trainer.py": b""})
 
-    report = grade(submission, course, phases=["phase1"], seed=1, workers=1)
+    report = grade(submission, course, phases=["phase1"], seed=1, parallel=1)
 
     assert [verdict.status for verdict in report.verdicts] == ["error", "error", "passed"]
 
@@ -78,7 +78,7 @@ def test_garbage_of_many_suites_is_collected(tmp_path):
     objects = []
 
     for _ in range(3 * SWEPT_AFTER):
-        assert grade(submission, course, phases=["phase1"], seed=1, workers=1).score == 2
+        assert grade(submission, course, phases=["phase1"], seed=1, parallel=1).score == 2
         objects.append(len(gc.get_objects()))
 
     settled, later = objects[SWEPT_AFTER : 2 * SWEPT_AFTER], objects[2 * SWEPT_AFTER :]
@@ -92,6 +92,6 @@ def test_each_grade_runs_the_current_tests_of_the_course(tmp_path):
 
     def points(folder, worth):
         course = write_course(tmp_path / folder, SUITE.replace("points=2", f"points={worth}"))
-        return grade(submission, course, phases=["phase1"], seed=1, workers=1).score
+        return grade(submission, course, phases=["phase1"], seed=1, parallel=1).score
 
     assert [points("one", 2), points("another", 3), points("another", 40)] == [2, 3, 40]

@@ -4,7 +4,7 @@ import os
 from numbers import Integral
 from pathlib import Path
 
-from gradsync.testing import check, each, exercise, hold
+from gradsync.testing import check, each, exercise, raise_mistake
 from gradsync.testing.values import close
 from gradsync.text import ranks_text
 from support.probes import raised
@@ -55,8 +55,8 @@ def test_only_rank_0_writes(ranks):
 
     seen = ranks(probe, 3, mistakes=[writes_too(GUIDE)])
 
-    hold(file_missing([size >= 0 for size in seen], GUIDE))
-    hold(too_small(seen[0], 4 * 200 * 200, GUIDE))
+    raise_mistake(file_missing([size >= 0 for size in seen], GUIDE))
+    raise_mistake(too_small(seen[0], 4 * 200 * 200, GUIDE))
 
 
 @exercise("phase1/save_checkpoint", points=1.5)
@@ -90,11 +90,11 @@ def test_the_file_exists_on_every_rank_when_save_checkpoint_returns(ranks):
         "another rank wrote it. Only rank 0 may write.",
         guide=GUIDE,
     )
-    hold(file_missing([value[1] for value in seen], GUIDE))
-    hold(former_file_seen([value[4] for value in seen], GUIDE))
-    hold(too_small(len(seen[0][4][1]), 4 * 8 * 8, GUIDE))
-    hold(other_ranks_write([value[2] for value in seen], GUIDE))
-    hold(unsafe_content(seen[0][3], GUIDE))
+    raise_mistake(file_missing([value[1] for value in seen], GUIDE))
+    raise_mistake(former_file_seen([value[4] for value in seen], GUIDE))
+    raise_mistake(too_small(len(seen[0][4][1]), 4 * 8 * 8, GUIDE))
+    raise_mistake(other_ranks_write([value[2] for value in seen], GUIDE))
+    raise_mistake(unsafe_content(seen[0][3], GUIDE))
 
 
 def probe_crashes(trainer):
@@ -130,10 +130,10 @@ def test_a_crash_during_a_save_keeps_the_former_file(ranks):
     """If the disk is full in the middle of a save, the former checkpoint is still complete."""
     [outcome] = ranks(probe_crashes, 1)
 
-    hold(file_missing([outcome is not None], GUIDE))
+    raise_mistake(file_missing([outcome is not None], GUIDE))
     replaced, ended, same, harm, brought, again, renewed = outcome
 
-    hold(former_file_not_replaced(replaced, GUIDE))
+    raise_mistake(former_file_not_replaced(replaced, GUIDE))
     check(
         same,
         "not-atomic",
@@ -150,9 +150,9 @@ def test_a_crash_during_a_save_keeps_the_former_file(ranks):
         ranks=[0],
         guide=GUIDE,
     )
-    hold(former_file_harmed(harm, GUIDE))
-    hold(written_in_another_folder(brought, GUIDE))
-    hold(next_save_fails(again, renewed, GUIDE))
+    raise_mistake(former_file_harmed(harm, GUIDE))
+    raise_mistake(written_in_another_folder(brought, GUIDE))
+    raise_mistake(next_save_fails(again, renewed, GUIDE))
 
 
 @exercise("phase1/load_checkpoint", points=1.5)
@@ -173,7 +173,7 @@ def test_loading_restores_everything_that_was_saved(ranks):
     seen = ranks(probe, 2, mistakes=[unsafe_file_refused(GUIDE)])
 
     extras = each(seen, lambda value: value[-1])
-    hold(epoch_not_an_int(GUIDE)(extras, None))
+    raise_mistake(epoch_not_an_int(GUIDE)(extras, None))
     names = (
         "the epoch",
         "the model",
@@ -193,7 +193,7 @@ def test_loading_restores_everything_that_was_saved(ranks):
             guide=GUIDE,
         )
     for rule in (trainable_changed(trainable, GUIDE), step_after_load_differs(after, GUIDE)):
-        hold(rule(extras, None))
+        raise_mistake(rule(extras, None))
 
 
 def number(epoch):

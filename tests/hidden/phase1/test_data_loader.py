@@ -4,7 +4,7 @@ from operator import itemgetter
 
 from torch.utils.data import DistributedSampler, Sampler
 
-from gradsync.testing import check, each, exercise, hold
+from gradsync.testing import check, each, exercise, raise_mistake
 from support.probes.sampling import (
     be_another_process,
     indices_of,
@@ -62,7 +62,7 @@ def joined(shares):
     return [index for share in shares for index in share]
 
 
-def hold_some(indices):
+def check_some(indices):
     """Check that a pass yields something: of no indices, every order is right."""
     check(
         len(indices) > 0,
@@ -72,10 +72,10 @@ def hold_some(indices):
     )
 
 
-def hold_shuffled(order):
-    hold_some(order)
-    hold(few_samples(order, GUIDE))
-    hold(not_shuffled(order, GUIDE))
+def check_shuffled(order):
+    check_some(order)
+    raise_mistake(few_samples(order, GUIDE))
+    raise_mistake(not_shuffled(order, GUIDE))
 
 
 @exercise("phase1/PaddedDistributedSampler", points=4)
@@ -87,7 +87,7 @@ def test_every_rank_gets_its_chunk_of_the_padded_order(ranks, rng):
 
     every_share, shortcut = seen
     for (num_samples, _), shares in zip(cases, every_share, strict=True):
-        hold(diagnose_shares(shares, num_samples, False, shortcut))
+        raise_mistake(diagnose_shares(shares, num_samples, False, shortcut))
 
 
 @exercise("phase1/PaddedDistributedSampler", points=3)
@@ -100,8 +100,8 @@ def test_shuffled_shares_are_chunks_of_one_padded_permutation(ranks, rng):
 
     every_share, shortcut = seen
     for (num_samples, _), shares in zip(cases, every_share, strict=True):
-        hold(diagnose_shares(shares, num_samples, True, shortcut))
-    hold_shuffled(joined(every_share[0]))
+        raise_mistake(diagnose_shares(shares, num_samples, True, shortcut))
+    check_shuffled(joined(every_share[0]))
     check(
         any(max(share) - min(share) >= 50 for share in every_share[0]),
         "shuffle-differs-across-ranks",
@@ -157,11 +157,11 @@ def test_every_process_has_the_same_permutation(ranks, rng):
     seen = ranks(probe, 3, process_group=False, seed=int(rng.integers(1000)))
 
     by_world_size = [each(seen, itemgetter(number)) for number in range(3)]
-    hold_shuffled(joined(by_world_size[0][0]))
-    hold(process_has_a_say(by_world_size[0], GUIDE))
+    check_shuffled(joined(by_world_size[0][0]))
+    raise_mistake(process_has_a_say(by_world_size[0], GUIDE))
     if not any(diagnose_shares(shares[0], 50, shuffle=True) for shares in by_world_size):
         orders = {len(shares[0]): joined(shares[0])[:50] for shares in by_world_size}
-        hold(order_depends_on_world_size(orders, GUIDE))
+        raise_mistake(order_depends_on_world_size(orders, GUIDE))
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1.5)
@@ -174,8 +174,8 @@ def test_every_epoch_has_its_own_order(ranks, rng):
 
     [seen] = ranks(probe, 1, process_group=False, seed=int(rng.integers(1000)))
 
-    hold_shuffled(seen[1])
-    hold(epoch_ignored(seen, GUIDE))
+    check_shuffled(seen[1])
+    raise_mistake(epoch_ignored(seen, GUIDE))
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
@@ -191,9 +191,9 @@ def test_every_seed_has_its_own_order(ranks, rng):
     [seen] = ranks(probe, 1, process_group=False, seeds=[0, first, first + 1, first + 7])
 
     by_default, *orders = seen
-    hold_shuffled(joined(orders[0]))
-    hold(seed_ignored(orders, 0, GUIDE))
-    hold(other_seed_by_default(by_default, orders[0], GUIDE))
+    check_shuffled(joined(orders[0]))
+    raise_mistake(seed_ignored(orders, 0, GUIDE))
+    raise_mistake(other_seed_by_default(by_default, orders[0], GUIDE))
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1.5)
@@ -208,8 +208,8 @@ def test_the_global_random_state_is_not_changed(ranks):
 
     [[order, during, touched]] = ranks(probe, 1, process_group=False)
 
-    hold_shuffled(order)
-    hold(random_state_touched(during, touched, GUIDE))
+    check_shuffled(order)
+    raise_mistake(random_state_touched(during, touched, GUIDE))
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
@@ -221,9 +221,9 @@ def test_the_file_prints_the_shares_of_ten_samples(ranks):
 
     [runs] = ranks(probe, 1, process_group=False)
 
-    hold(raises(runs))
-    hold(prints_no_shares(runs))
-    hold(prints_no_verdict(runs))
+    raise_mistake(raises(runs))
+    raise_mistake(prints_no_shares(runs))
+    raise_mistake(prints_no_verdict(runs))
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
@@ -235,4 +235,4 @@ def test_bad_arguments_raise_an_error_with_the_name(ranks):
 
     [seen] = ranks(probe, 1, process_group=False)
 
-    hold(refused_wrongly("PaddedDistributedSampler", seen, GUIDE))
+    raise_mistake(refused_wrongly("PaddedDistributedSampler", seen, GUIDE))

@@ -5,7 +5,15 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 
-from gradsync.testing import assert_on_every_rank, by_rank, check, each, exercise, hold, would_be
+from gradsync.testing import (
+    assert_on_every_rank,
+    by_rank,
+    check,
+    each,
+    ends_with,
+    exercise,
+    raise_mistake,
+)
 from gradsync.testing.rounding import rounded_loss
 from gradsync.text import counted, listed
 from support.probes.evaluation import Spy
@@ -122,10 +130,10 @@ def test_the_epoch_of_the_sampler_is_set(ranks, rng):
     seen = ranks(probe, 2, shares=by_rank(draw(rng, [8, 8])))
 
     for number, epoch in enumerate(EPOCHS):
-        hold_epoch_set(each(seen, lambda value, number=number: value[number]), epoch)
+        check_epoch_set(each(seen, lambda value, number=number: value[number]), epoch)
 
 
-def hold_epoch_set(seen, epoch):
+def check_epoch_set(seen, epoch):
     """Check that the samplers' epoch was set before their only pass."""
     wrong = [rank for rank in range(2) if any(own != epoch for own in seen[rank][0])]
     passes, epoch_set = seen[wrong[0]] if wrong else ([epoch], epoch)
@@ -157,7 +165,7 @@ def test_the_loss_is_the_mean_over_all_samples(ranks, rng):
 
     seen = ranks(probe_epoch, 3, data=data, orders=by_rank(orders), batch_size=4)
 
-    hold(nobody_waited(seen, GUIDE))
+    raise_mistake(nobody_waited(seen, GUIDE))
     batches = [len(value["modes"]) for value in seen]
     check(
         batches == [3, 3, 3],
@@ -202,7 +210,7 @@ def first_batch_again(shares, steps):
         "`iter(loader)` starts at the first batch, so the other samples are never used: loop over "
         "the loader once."
     )
-    return would_be([losses.mean()] * len(shares), "samples-dropped", text, GUIDE)
+    return ends_with([losses.mean()] * len(shares), "samples-dropped", text, GUIDE)
 
 
 def never_updated(shares, sizes):
@@ -213,7 +221,7 @@ def never_updated(shares, sizes):
         "and use the model whose parameters the optimizer has, not a copy."
     )
     mean = (sizes @ losses).mean() / sizes.sum()
-    return would_be([mean] * len(shares), "does-not-learn", text, GUIDE)
+    return ends_with([mean] * len(shares), "does-not-learn", text, GUIDE)
 
 
 def each_on_its_own(shares):
@@ -227,7 +235,7 @@ def each_on_its_own(shares):
         "gradients before every step, as `train_step` does."
     )
     code = "gradients-not-synchronised"
-    return [would_be(values, code, text, GUIDE) for values in ([np.mean(alone)] * 3, alone)]
+    return [ends_with(values, code, text, GUIDE) for values in ([np.mean(alone)] * 3, alone)]
 
 
 def epoch_loss_mistakes(losses, sizes, count):
@@ -245,7 +253,7 @@ def epoch_loss_mistakes(losses, sizes, count):
     last = "the last batch has 1 sample and the others 4. Weight each batch by its samples."
 
     def rule(values, code, text):
-        return would_be(list(np.broadcast_to(values, ranks)), code, f"train_epoch {text}", GUIDE)
+        return ends_with(list(np.broadcast_to(values, ranks)), code, f"train_epoch {text}", GUIDE)
 
     kept = (sizes @ losses + sizes[0] * losses[0]).mean() / (sizes.sum() + sizes[0])
     return [
@@ -289,7 +297,7 @@ def test_the_model_is_trained_in_training_mode(ranks, rng):
         "train_epoch returned without running the model on a single batch of the loader.",
         guide=GUIDE,
     )
-    hold_trained(all(value["moved"] for value in seen))
+    check_trained(all(value["moved"] for value in seen))
     check(
         any(modes),
         "mode-not-restored",
@@ -326,7 +334,7 @@ def test_a_sampler_without_set_epoch_works(ranks, rng):
         f"train_epoch trained on {counted(batches, 'batch', 'batches')} of a loader that has 2.",
         guide=GUIDE,
     )
-    hold_trained(moved)
+    check_trained(moved)
     check(
         passes == 1,
         "samples-repeated",
@@ -337,7 +345,7 @@ def test_a_sampler_without_set_epoch_works(ranks, rng):
     )
 
 
-def hold_trained(moved):
+def check_trained(moved):
     """Check that the weights have changed: without a step there is no training to judge."""
     check(
         moved,

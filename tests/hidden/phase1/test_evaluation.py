@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from gradsync.testing import assert_on_every_rank, by_rank, each, exercise, hold, would_be
+from gradsync.testing import assert_on_every_rank, by_rank, each, ends_with, exercise, raise_mistake
 from gradsync.text import listed
 from support.probes.evaluation import Spy, numbers, spied_evaluation, tells_predictions_apart
 from support.rules.evaluation import (
@@ -85,9 +85,9 @@ def test_every_sample_of_every_rank_counts_the_same(ranks, rng):
 
     seen = ranks(probe_evaluate, 4, shares=by_rank(shares))
 
-    hold_results(seen, evaluated(shares))
+    check_results(seen, evaluated(shares))
     again = [value["again"] for value in seen]
-    hold(kept_from_before(again, metrics(evaluated(shares, UNASKED)), GUIDE))
+    raise_mistake(kept_from_before(again, metrics(evaluated(shares, UNASKED)), GUIDE))
 
 
 @exercise("phase1/evaluate", points=1)
@@ -98,13 +98,13 @@ def test_a_rank_may_have_no_samples(ranks, rng):
     early = raised_before_waiting(1, "no sample", GUIDE)
     seen = ranks(probe_evaluate, 3, mistakes=[early], shares=by_rank(shares))
 
-    hold_results(seen, evaluated(shares))
+    check_results(seen, evaluated(shares))
 
 
-def hold_results(seen, rows):
-    hold(nobody_waited(seen, GUIDE))
+def check_results(seen, rows):
+    raise_mistake(nobody_waited(seen, GUIDE))
     results = each(seen, lambda value: value["result"])
-    hold(other_keys(results, GUIDE))
+    raise_mistake(other_keys(results, GUIDE))
     expected = metrics(rows)
     counts = [int(rows[rows[:, 0] == rank, 3].sum()) for rank in range(len(seen))]
     own = [metrics(rows[rows[:, 0] == r]) if count else {} for r, count in enumerate(counts)]
@@ -115,7 +115,7 @@ def hold_results(seen, rows):
             own_samples_alone(own, GUIDE),
             differs_across_ranks(GUIDE),
             *(
-                would_be([wrong] * len(seen), code, f"evaluate {text}", GUIDE)
+                ends_with([wrong] * len(seen), code, f"evaluate {text}", GUIDE)
                 for code, text, wrong in known_mistakes(rows, counts)
             ),
             predicts_otherwise(GUIDE),
@@ -219,8 +219,8 @@ def test_the_evaluation_does_not_change_the_model(ranks, rng):
     """evaluate uses evaluation mode, tracks no gradients, and leaves existing gradients alone."""
     seen = ranks(probe_evaluate, 2, shares=by_rank(draw(rng, [5, 3])))
 
-    hold(evaluated_too_few(seen, [5, 3], GUIDE))
-    hold(learned_from(seen, GUIDE))
+    raise_mistake(evaluated_too_few(seen, [5, 3], GUIDE))
+    raise_mistake(learned_from(seen, GUIDE))
 
 
 @exercise("phase1/evaluate", points=2)
@@ -228,5 +228,5 @@ def test_the_former_mode_is_restored(ranks, rng):
     """Afterwards the model is in the mode that it had before, training or evaluation."""
     seen = ranks(probe_evaluate, 2, shares=by_rank(draw(rng, [5, 3])))
 
-    hold(evaluated_too_few(seen, [5, 3], GUIDE))
-    hold(mode_not_restored(seen, GUIDE))
+    raise_mistake(evaluated_too_few(seen, [5, 3], GUIDE))
+    raise_mistake(mode_not_restored(seen, GUIDE))

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gradsync.testing import check, exercise, free_port, hold
+from gradsync.testing import check, exercise, free_port, raise_mistake
 from gradsync.text import ranks_text
 from support.probes.gpus import taken_among_gpus
 from support.probes.late_rank import pass_gate, wait_for
@@ -28,7 +28,7 @@ from support.rules.launching import (
 
 GUIDE = "Launching ranks"
 MASTER = "127.0.0.2"  # this machine too, but not its usual address
-PATIENCE = 10.0  # seconds; setting up a group takes a tenth of one
+TIME_LIMIT = 10.0  # seconds; setting up a group takes a tenth of one
 UNDECIDED = "undefined"  # the backend if torch chooses one for each device type
 USUAL_PORTS = (29500, 12355)  # torch's default, and the port in its tutorials
 
@@ -83,7 +83,7 @@ def test_the_group_has_every_rank(ranks, world_size):
         probe_group,
         world_size,
         process_group=False,
-        timeout=PATIENCE,
+        timeout=TIME_LIMIT,
         mistakes=[variable_not_set, none_started, address_taken, never_connected, left_waiting],
         port=free_port(),
     )
@@ -97,7 +97,7 @@ def test_the_group_has_every_rank(ranks, world_size):
         ranks=every,
         guide=GUIDE,
     )
-    hold(wrong_address([value[1] for value in seen], MASTER))
+    raise_mistake(wrong_address([value[1] for value in seen], MASTER))
     check(
         {value[3] for value in seen} == {"device"},
         "wrong-signature",
@@ -137,7 +137,7 @@ def test_setup_waits_for_every_rank(ranks):
         probe,
         3,
         process_group=False,
-        timeout=PATIENCE,
+        timeout=TIME_LIMIT,
         mistakes=[address_taken, never_connected, left_waiting],
         port=free_port(),
     )
@@ -180,7 +180,7 @@ def test_backend_and_timeout_are_used(ranks):
         probe,
         1,
         process_group=False,
-        timeout=PATIENCE,
+        timeout=TIME_LIMIT,
         mistakes=[none_started, never_connected],
         ports=[free_port() for _ in range(3)],
     )
@@ -193,12 +193,12 @@ def test_backend_and_timeout_are_used(ranks):
         ranks=[0],
         guide=GUIDE,
     )
-    hold_wait(waits[0], 7, "a timeout of 7 s")
-    hold_wait(waits[1], 60, "no timeout")
-    hold(idle_gpus(taken, local_rank=3))
+    check_wait(waits[0], 7, "a timeout of 7 s")
+    check_wait(waits[1], 60, "no timeout")
+    raise_mistake(idle_gpus(taken, local_rank=3))
 
 
-def hold_wait(seconds, wanted, asked):
+def check_wait(seconds, wanted, asked):
     check(
         seconds == wanted,
         "setting-ignored",

@@ -2,7 +2,7 @@
 
 import os
 
-from gradsync.testing import check, exercise, hold
+from gradsync.testing import check, exercise, raise_mistake
 from gradsync.text import listed
 from support.probes.rank_infos import answer_to, probe_rank_info
 from support.rules.launching import string_for_a_number
@@ -58,7 +58,7 @@ def shown(environ):
     return " ".join(f"{name}={value}" for name, value in environ.items()) or "no variables"
 
 
-def hold_rank_info(environ, answer):
+def check_rank_info(environ, answer):
     """Check that an answer, unless it is an error, is a RankInfo."""
     check(
         not (isinstance(answer, dict) and "strange" in answer),
@@ -69,8 +69,8 @@ def hold_rank_info(environ, answer):
     )
 
 
-def hold_given(environ, answer, wanted):
-    hold_rank_info(environ, answer)
+def check_given(environ, answer, wanted):
+    check_rank_info(environ, answer)
     check(
         not isinstance(answer, dict),
         "launcher-not-read",
@@ -78,7 +78,7 @@ def hold_given(environ, answer, wanted):
         "variables that are not set have a default.",
         guide=GUIDE,
     )
-    hold(string_for_a_number(shown(environ), answer))
+    raise_mistake(string_for_a_number(shown(environ), answer))
     code, what = "launcher-not-read", "the rank, world size and local rank that the launcher gives"
     if {"RANK", "SLURM_PROCID"} <= set(environ):
         what += " (torchrun's variables have priority)"
@@ -116,9 +116,9 @@ def test_torchrun_variables_have_priority(ranks):
 
     plain, both, defaults = read_rank_infos(ranks, environs)
 
-    hold_given(environs[0], plain, [5, 8, 1, "10.0.0.7", 12345])
-    hold_given(environs[1], both, [5, 8, 1, "10.0.0.7", 12345])
-    hold_given(few, defaults, [1, 2, 0, "127.0.0.1", 29500])
+    check_given(environs[0], plain, [5, 8, 1, "10.0.0.7", 12345])
+    check_given(environs[1], both, [5, 8, 1, "10.0.0.7", 12345])
+    check_given(few, defaults, [1, 2, 0, "127.0.0.1", 29500])
 
 
 @exercise("phase1/read_rank_info", points=1.5)
@@ -132,11 +132,11 @@ def test_slurm_variables_are_read(ranks):
 
     plain, given, defaults, alone, beside = read_rank_infos(ranks, environs)
 
-    hold_given(ALL_OF_SLURM, plain, [7, 12, 1, "node01", 29500])
-    hold_given(named, given, [3, 6, 1, "login2", 4000])
-    hold_given(few, defaults, [0, 1, 0, "solo", 29500])
-    hold_given(least, alone, [1, 2, 0, "127.0.0.1", 29500])
-    hold_given(left_over, beside, [3, 6, 1, "node01", 29500])
+    check_given(ALL_OF_SLURM, plain, [7, 12, 1, "node01", 29500])
+    check_given(named, given, [3, 6, 1, "login2", 4000])
+    check_given(few, defaults, [0, 1, 0, "solo", 29500])
+    check_given(least, alone, [1, 2, 0, "127.0.0.1", 29500])
+    check_given(left_over, beside, [3, 6, 1, "node01", 29500])
 
 
 @exercise("phase1/read_rank_info", points=2)
@@ -158,7 +158,7 @@ def test_the_master_is_the_first_host_of_the_node_list(ranks, rng):
     answers = read_rank_infos(ranks, environs)
 
     for environ, answer, host in zip(environs, answers, first_hosts.values(), strict=True):
-        hold_given(environ, answer, [3, 6, 1, host, 29500])
+        check_given(environ, answer, [3, 6, 1, host, 29500])
 
 
 @exercise("phase1/read_rank_info", points=0.5)
@@ -170,8 +170,8 @@ def test_without_a_launcher_there_is_a_single_process(ranks):
 
     answer, waiting, *others = read_rank_infos(ranks, environs)
 
-    hold_given({}, answer, [0, 1, 0, "127.0.0.1", 29500])
-    hold_given(allocated, waiting, [0, 1, 0, "127.0.0.1", 29500])
+    check_given({}, answer, [0, 1, 0, "127.0.0.1", 29500])
+    check_given(allocated, waiting, [0, 1, 0, "127.0.0.1", 29500])
     check(
         any(other != answer for other in others[:2]),
         "launcher-not-read",
@@ -212,7 +212,7 @@ def test_only_the_argument_is_read(ranks):
     [seen] = ranks(probe, 1, process_group=False, given=given)
 
     first, second = (runs[0][0] for runs, _ in seen[:2])
-    hold_rank_info(few, first)
+    check_rank_info(few, first)
     check(
         first != second and (isinstance(first, list) or isinstance(second, list)),
         "launcher-not-read",
@@ -273,7 +273,7 @@ def test_bad_environments_raise_an_error_with_the_name(ranks):
     ]
     good, *answers = read_rank_infos(ranks, [TORCHRUN, *(environ for environ, _ in cases)])
 
-    hold_rank_info(TORCHRUN, good)
+    check_rank_info(TORCHRUN, good)
     check(
         isinstance(good, list),
         "launcher-not-read",

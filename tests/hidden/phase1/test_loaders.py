@@ -7,7 +7,7 @@ from unittest.mock import patch
 import torch
 from torch.utils.data import DistributedSampler, TensorDataset
 
-from gradsync.testing import check, exercise, hold
+from gradsync.testing import check, exercise, raise_mistake
 from gradsync.text import ranks_text
 from support.probes.returned import WrongReturn, described, loaders_of
 from support.rules.loaders import (
@@ -78,10 +78,10 @@ def joined(batches):
     return [index for batch in batches for index in batch]
 
 
-def hold_own(by_rank):
+def check_own(by_rank):
     """Check that each loader yields samples of its own dataset; return the shares of both."""
     shares = [[joined(rank[kind]) for rank in by_rank] for kind in (0, 1)]
-    hold(other_dataset(*shares, FIRST_VAL))
+    raise_mistake(other_dataset(*shares, FIRST_VAL))
     train, val = shares
     return train, [[sample - FIRST_VAL for sample in share] for share in val]
 
@@ -102,7 +102,7 @@ def test_one_rank_has_plain_loaders(ranks, rng):
     [seen] = ranks(probe, 1, process_group=False, seeds=[seed, seed, seed + 1, 0])
 
     by_default, *made = seen
-    ([train], [val]), ([again], _), ([other], _), ([zero], _) = map(hold_own, made)
+    ([train], [val]), ([again], _), ([other], _), ([zero], _) = map(check_own, made)
     check(
         sorted(train) == list(range(90)) and sorted(val) == list(range(31)),
         "samples-dropped",
@@ -155,9 +155,9 @@ def test_the_batch_size_is_per_rank_and_nothing_is_dropped(ranks):
         probe, 1, process_group=False, mistakes=[index_past_the_end], world_sizes=sizes
     )
 
-    hold_settings(settings)
+    check_settings(settings)
     for world_size, by_rank in zip(sizes, seen, strict=True):
-        hold_own(by_rank)
+        check_own(by_rank)
         for rank, loaders in enumerate(by_rank):
             for name, batches, count in zip(("train", "val"), loaders, (50, 25), strict=True):
                 sizes = [len(batch) for batch in batches]
@@ -179,7 +179,7 @@ def test_the_batch_size_is_per_rank_and_nothing_is_dropped(ranks):
                     ranks=[rank],
                     guide=GUIDE,
                 )
-                hold(
+                raise_mistake(
                     share_of_other_dataset(f"{case} of rank {rank}", sum(sizes), share, other, rank)
                 )
                 check(
@@ -192,7 +192,7 @@ def test_the_batch_size_is_per_rank_and_nothing_is_dropped(ranks):
                 )
 
 
-def hold_settings(settings):
+def check_settings(settings):
     """Check the settings of both loaders, with 1 rank and with 3, by default and as asked for."""
     for world_size, by_name in zip((1, 3), settings, strict=True):
         for setting, (by_default, asked) in by_name.items():
@@ -230,9 +230,9 @@ def test_every_rank_loads_its_own_share(ranks, rng):
     [seen] = ranks(probe, 1, process_group=False, mistakes=[index_past_the_end], seeds=seeds)
 
     *made, shortcuts = seen
-    (train, val), (again, _), (other, _), under = map(hold_own, made)
-    hold_shared("train", train, 96)
-    hold_shared("val", val, 31)
+    (train, val), (again, _), (other, _), under = map(check_own, made)
+    check_shared("train", train, 96)
+    check_shared("val", val, 31)
     check(
         not any(shortcuts),
         "forbidden-shortcut",
@@ -240,7 +240,7 @@ def test_every_rank_loads_its_own_share(ranks, rng):
         "PaddedDistributedSampler.",
         guide=GUIDE,
     )
-    hold(diagnose_shares(train, 96, shuffle=True))
+    raise_mistake(diagnose_shares(train, 96, shuffle=True))
     check(
         diagnose_shares(train, 96, shuffle=False) is not None,
         "not-shuffled",
@@ -256,11 +256,11 @@ def test_every_rank_loads_its_own_share(ranks, rng):
         guide=GUIDE,
     )
     said = " and ".join(f"{name}={value}" for name, value in ANOTHER_RANK.items())
-    hold(shares_depend_on_environment((train, val), under, said))
-    hold_in_order(val)
+    raise_mistake(shares_depend_on_environment((train, val), under, said))
+    check_in_order(val)
 
 
-def hold_in_order(val):
+def check_in_order(val):
     """Check that the ranks' shares of the val set are in order."""
     in_order = diagnose_shares(val, 31, shuffle=False)
     check(
@@ -270,10 +270,10 @@ def hold_in_order(val):
         "samples in order.",
         guide=GUIDE,
     )
-    hold(in_order)
+    raise_mistake(in_order)
 
 
-def hold_shared(name, shares, count):
+def check_shared(name, shares, count):
     """Check that no rank loads the whole dataset."""
     everything = [rank for rank in range(4) if set(shares[rank]) == set(range(count))]
     check(

@@ -10,13 +10,13 @@ from gradsync.testing import (
     assert_on_every_rank,
     by_rank,
     check,
+    check_no_deadlock,
     differs_from_one_process,
     each,
+    ends_with,
     exercise,
-    hold,
-    hold_together,
+    raise_mistake,
     seen_of,
-    would_be,
 )
 from gradsync.testing.rounding import rounded_loss
 from gradsync.text import counted
@@ -134,7 +134,7 @@ def test_steps_equal_those_of_one_process(ranks, rng, world_size):
 
     seen = ranks(probe_both, world_size, inputs=by_rank(inputs, 1), targets=by_rank(targets, 1))
 
-    hold(nobody_waited(seen, GUIDE))
+    raise_mistake(nobody_waited(seen, GUIDE))
     assert_on_every_rank(
         each(seen, lambda value: value["weights"]),
         one_process(inputs, targets)["weights"],
@@ -154,7 +154,7 @@ def test_steps_equal_those_of_one_process(ranks, rng, world_size):
     names = name_sets(world_size, int(rng.integers(900_000)))
     again = seen_of(lambda: ranks(probe_order, world_size, names=names))
     ended = [-5.0 * (world_size - 1)] * PARTS  # each began as its part of the mean gradient
-    hold(order_depends_on_names(again, ended, "averaged", GUIDE))
+    raise_mistake(order_depends_on_names(again, ended, "averaged", GUIDE))
 
 
 def right_with_sums_alone(seen, _expected):
@@ -176,11 +176,11 @@ def step_mistakes(inputs, targets, pick=dict):
         return pick(one_process(inputs, targets, **options)["weights"])
 
     def rule(code, text, **options):
-        return would_be([ended(**options)] * world_size, code, text, GUIDE)
+        return ends_with([ended(**options)] * world_size, code, text, GUIDE)
 
     alone = [ended(rank=rank) for rank in range(world_size)]
     return [
-        would_be(
+        ends_with(
             alone,
             "gradients-not-synchronised",
             "Each rank ends with the weights of a process that trained on its own samples only. "
@@ -231,7 +231,7 @@ def test_the_returned_loss_is_the_mean_over_ranks(ranks, rng):
 
     seen = ranks(probe, 3, inputs=by_rank(inputs, 1), targets=by_rank(targets, 1))
 
-    hold(nobody_waited(seen, GUIDE))
+    raise_mistake(nobody_waited(seen, GUIDE))
     wrong = [rank for rank in range(3) if not seen[rank][0]]
     kinds = " or a ".join(sorted({seen[rank][1] for rank in wrong}))
     check(
@@ -274,7 +274,7 @@ def test_the_batch_is_moved_to_the_model(ranks, rng):
     inputs, targets = draw_batches(rng, 1, 1, 6)
     [seen] = ranks(probe, 1, inputs=inputs[0][0], targets=targets[0][0])
 
-    hold(batch_not_moved(seen, GUIDE))
+    raise_mistake(batch_not_moved(seen, GUIDE))
 
 
 @exercise("phase1/train_step", points=1)
@@ -295,10 +295,10 @@ def test_gradients_from_before_the_step_are_cleared(ranks, rng):
     data = {"inputs": by_rank(inputs, 1), "targets": by_rank(targets, 1)}
     seen = ranks(probe, 2, **data)
 
-    hold(nobody_waited(seen, GUIDE))
+    raise_mistake(nobody_waited(seen, GUIDE))
     expected = used(one_process(inputs, targets)["weights"])
     stale = {n: p if n.startswith("frozen") else p - LEARNING_RATE for n, p in expected.items()}
-    cleared = would_be(
+    cleared = ends_with(
         [stale] * 2,  # the gradient is too large by 1
         "gradients-not-zeroed",
         "Gradients from before the step were added to those of the step. Clear the gradients in "
@@ -310,7 +310,7 @@ def test_gradients_from_before_the_step_are_cleared(ranks, rng):
     )
     data["inputs"] = by_rank(np.where(np.arange(2)[:, None, None] == 0, np.nan, inputs), 1)
     apart = skipped_because_of_nan(0, "a loss", GUIDE)
-    hold_together(lambda: ranks(probe, 2, mistakes=[apart], **data))
+    check_no_deadlock(lambda: ranks(probe, 2, mistakes=[apart], **data))
 
 
 def used(weights):

@@ -11,10 +11,10 @@ from gradsync.testing import (
     assert_rank_by_rank,
     by_rank,
     check,
+    check_no_deadlock,
     each,
     exercise,
-    hold,
-    hold_together,
+    raise_mistake,
     seen_of,
 )
 from gradsync.text import counted, listed
@@ -54,7 +54,7 @@ def test_every_rank_ends_with_the_source_model(ranks, rng, world_size, src):
 
     seen = ranks(probe, world_size, seeds=by_rank(seeds), src=src)
 
-    hold(nobody_waited(seen, MODEL))
+    raise_mistake(nobody_waited(seen, MODEL))
     before = [tensors_of(motley_model(s, spoilt=r != src)) for r, s in enumerate(seeds)]
     assert_on_every_rank(
         seen,
@@ -62,7 +62,7 @@ def test_every_rank_ends_with_the_source_model(ranks, rng, world_size, src):
         mistakes=broadcast_mistakes(before, src, BUFFERS),
         roundings=EXACT,
     )
-    hold(bits_differ(seen, [before[src]] * world_size))
+    raise_mistake(bits_differ(seen, [before[src]] * world_size))
 
     def probe_names(rank, trainer, names):
         model = model_named(names[rank], rank, 10.0 * rank, buffers=True)
@@ -72,7 +72,7 @@ def test_every_rank_ends_with_the_source_model(ranks, rng, world_size, src):
     numbers = [float(first + k) for first in (0, 100) for k in range(PARTS)]
     names = name_sets(world_size, int(rng.integers(900_000)))
     again = seen_of(lambda: ranks(probe_names, world_size, names=names))
-    hold(order_depends_on_names(again, numbers, "replaced", MODEL))
+    raise_mistake(order_depends_on_names(again, numbers, "replaced", MODEL))
 
 
 @exercise("phase1/broadcast_model", points=2.5)
@@ -89,7 +89,7 @@ def test_parameters_and_buffers_stay_the_same_objects(ranks):
 
     seen = ranks(probe, 2)
 
-    hold_sent(seen)
+    check_sent(seen)
     model = motley_model(0)
     kept = [True] * len([*model.parameters(), *model.buffers()])
     replaced = [rank for rank in range(2) if seen[rank]["same"] != kept]
@@ -121,7 +121,7 @@ def test_gradients_and_frozen_flags_are_not_changed(ranks):
 
     seen = ranks(probe, 2)
 
-    hold_sent(seen)
+    check_sent(seen)
     unfrozen = [rank for rank in range(2) if not seen[rank]["kept"]]
     check(
         not unfrozen,
@@ -142,10 +142,10 @@ def test_gradients_and_frozen_flags_are_not_changed(ranks):
     )
 
 
-def hold_sent(seen):
+def check_sent(seen):
     """Check that rank 0's model was sent, by the first layer's `weight`."""
-    hold(nobody_waited(seen, MODEL))
-    hold(weight_not_sent(seen, [motley_model(seed)[0].weight for seed in range(2)]))
+    raise_mistake(nobody_waited(seen, MODEL))
+    raise_mistake(weight_not_sent(seen, [motley_model(seed)[0].weight for seed in range(2)]))
 
 
 def average(ranks, rng, world_size):
@@ -163,7 +163,7 @@ def average(ranks, rng, world_size):
         return {name: param.grad for name, param in model.named_parameters()}
 
     seen = ranks(probe, world_size, local=by_rank(local))
-    hold(nobody_waited(seen, GRADIENTS))
+    raise_mistake(nobody_waited(seen, GRADIENTS))
     return seen, local
 
 
@@ -172,10 +172,10 @@ def with_zeros(gradients):
     return {name: np.zeros(3) if g is None else g for name, g in gradients.items()}
 
 
-def hold_synchronised(seen, local):
+def check_synchronised(seen, local):
     """Check that the ranks do not end with their own gradients, as if nothing had been done."""
-    hold(not_synchronised(local)(seen, local))
-    hold(all_zero(seen, local))
+    raise_mistake(not_synchronised(local)(seen, local))
+    raise_mistake(all_zero(seen, local))
 
 
 @pytest.mark.parametrize("world_size", [4, 3, 2, 1])
@@ -194,7 +194,7 @@ def test_every_rank_ends_with_the_mean(ranks, rng, world_size):
         otherwise=NOT_THE_MEAN.format(counted(world_size, "rank")),
     )
     if world_size == 1:  # a function that does nothing is right here too
-        hold_synchronised(*average(ranks, rng, 2))
+        check_synchronised(*average(ranks, rng, 2))
         return
 
     def probe(rank, trainer, names):
@@ -207,7 +207,7 @@ def test_every_rank_ends_with_the_mean(ranks, rng, world_size):
     means = [5.0 * (world_size - 1) + k for k in range(PARTS)]
     names = name_sets(world_size, int(rng.integers(900_000)))
     again = seen_of(lambda: ranks(probe, world_size, names=names))
-    hold(order_depends_on_names(again, means, "averaged", GRADIENTS))
+    raise_mistake(order_depends_on_names(again, means, "averaged", GRADIENTS))
 
 
 @exercise("phase1/average_gradients", points=1)
@@ -231,7 +231,7 @@ def test_every_parameter_keeps_its_own_dtype(ranks, rng):
 
     seen = ranks(probe, 2, local=by_rank(local))
 
-    hold(nobody_waited(seen, GRADIENTS))
+    raise_mistake(nobody_waited(seen, GRADIENTS))
     dtypes = {name: f"torch.{grad.dtype}" for name, grad in grads.items()}
     assert_on_every_rank(
         each(seen, lambda value: value[0]),
@@ -277,9 +277,9 @@ def test_a_missing_gradient_counts_as_zero(ranks, rng):
     inputs = {"grads": by_rank(grads), "biases": by_rank(biases), "without": without}
     seen = ranks(probe, 4, mistakes=[skipped], **inputs)
 
-    hold(nobody_waited(seen, GRADIENTS))
+    raise_mistake(nobody_waited(seen, GRADIENTS))
     local = [{"weight": w, "bias": b} for w, b in zip(grads, biases, strict=True)]
-    hold_synchronised(each(seen, with_zeros), local)
+    check_synchronised(each(seen, with_zeros), local)
     assert_on_every_rank(
         seen,
         mean_of(local),
@@ -289,7 +289,7 @@ def test_a_missing_gradient_counts_as_zero(ranks, rng):
     for name, part in (("grads", grads), ("biases", biases)):
         inputs[name] = by_rank(np.stack([np.full_like(part[0], np.nan), part[1]]))
     apart = skipped_because_of_nan(0, "a gradient", GRADIENTS)
-    hold_together(lambda: ranks(probe, 2, mistakes=[apart], **inputs))
+    check_no_deadlock(lambda: ranks(probe, 2, mistakes=[apart], **inputs))
 
 
 @exercise("phase1/average_gradients", points=1.5)
@@ -316,10 +316,10 @@ def test_frozen_parameters_are_not_changed(ranks, rng):
 
     seen = ranks(probe, 2, stale=by_rank(stale), fresh=by_rank(fresh))
 
-    hold(nobody_waited(seen, GRADIENTS))
+    raise_mistake(nobody_waited(seen, GRADIENTS))
     trainable = each(seen, lambda value: value["trainable"])
-    hold_synchronised(trainable, fresh)
-    hold(only_some_parameters(trainable, [mean_of(fresh)] * 2))
+    check_synchronised(trainable, fresh)
+    raise_mistake(only_some_parameters(trainable, [mean_of(fresh)] * 2))
     assert_rank_by_rank(
         each(seen, lambda value: value["frozen"]),
         [[stale[rank], True] for rank in range(2)],
@@ -343,7 +343,7 @@ def test_tied_parameters_are_averaged_once(ranks, rng):
 
     seen = ranks(probe, 3, grads=by_rank(grads))
 
-    hold(nobody_waited(seen, GRADIENTS))
+    raise_mistake(nobody_waited(seen, GRADIENTS))
     local = [{"weight": grad} for grad in grads]
     assert_on_every_rank(
         seen,

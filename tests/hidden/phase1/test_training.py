@@ -9,7 +9,7 @@ from gradsync.testing import (
     check,
     each,
     exercise,
-    hold,
+    raise_mistake,
 )
 from support.probes.training import (
     LEARNING_RATE,
@@ -73,10 +73,10 @@ def test_each_rank_trains_on_its_share_in_the_order_of_the_epoch(ranks, rng):
     seen, unseeded = train_in_turn(ranks, 2, twice, once)
 
     headings = {"shares": "Data loaders", "epochs": "Epochs and evaluation", "guide": GUIDE}
-    hold(other_samples(seen, reseeded, unseeded, samples=41, **headings))
+    raise_mistake(other_samples(seen, reseeded, unseeded, samples=41, **headings))
     for run in (seen, reseeded):
-        hold(order_of_another_epoch(run, headings["epochs"]))
-    hold(kept_from_earlier_calls([seen, unseeded], GUIDE))
+        raise_mistake(order_of_another_epoch(run, headings["epochs"]))
+    raise_mistake(kept_from_earlier_calls([seen, unseeded], GUIDE))
 
 
 @exercise("phase1/train", points=2)
@@ -92,10 +92,10 @@ def test_the_weights_equal_those_of_one_process(ranks, rng):
         return one_process(data, epochs, seeds[rank], lr=scale * LEARNING_RATE).weights
 
     right = with_its_momentum(seen, partial(one_process, data, epochs, seeds[0]))
-    hold(trained_a_copy(seen, [weights_before(seed) for seed in seeds], GUIDE))
-    hold(models_differ(seen, MODEL))
-    hold(other_rows(seen, GUIDE))
-    hold(later_steps_differ(seen, right.weights, right.history, GUIDE))
+    raise_mistake(trained_a_copy(seen, [weights_before(seed) for seed in seeds], GUIDE))
+    raise_mistake(models_differ(seen, MODEL))
+    raise_mistake(other_rows(seen, GUIDE))
+    raise_mistake(later_steps_differ(seen, right.weights, right.history, GUIDE))
     assert_on_every_rank(
         each(seen, lambda value: value["weights"]),
         right.weights,
@@ -120,14 +120,14 @@ def test_the_history_has_the_numbers_of_each_epoch(ranks, rng):
 
     seen = ranks(probe_train, 2, data=data, seeds=[11, 11], epochs=3, batch_size=4)
 
-    hold(trained_a_copy(seen, [weights_before(11)] * 2, GUIDE))
-    hold(other_rows(seen, GUIDE))
-    hold(other_counts(seen, 3 * 5, GUIDE))
+    raise_mistake(trained_a_copy(seen, [weights_before(11)] * 2, GUIDE))
+    raise_mistake(other_rows(seen, GUIDE))
+    raise_mistake(other_counts(seen, 3 * 5, GUIDE))
     epochs = steps_of([value["trained"] for value in seen], share=5, batch_size=4)
     right = with_its_momentum(seen, partial(one_process, data, epochs, 11))
-    hold(later_steps_differ(seen, right.weights, right.history, GUIDE))
+    raise_mistake(later_steps_differ(seen, right.weights, right.history, GUIDE))
     headings = {"guide": GUIDE, "evaluation": GUIDE}
-    hold(other_numbers(seen, *right[1:], **headings))
+    raise_mistake(other_numbers(seen, *right[1:], **headings))
 
 
 @exercise("phase1/train", points=1)
@@ -143,4 +143,4 @@ def test_only_rank_0_prints(ranks, rng):
         "train returned without training the model on a single sample.",
         guide=GUIDE,
     )
-    hold(other_lines(seen, seen.output, 3, GUIDE))
+    raise_mistake(other_lines(seen, seen.output, 3, GUIDE))

@@ -6,7 +6,7 @@ from torch.utils.data import Subset, TensorDataset
 
 from gradsync.data import digits
 from gradsync.model import SmallCNN
-from gradsync.testing import check, early, exercise, hold
+from gradsync.testing import check, early, exercise, raise_mistake
 from support.probes.ready_made import DDP, without
 from support.rules.training import models_differ
 
@@ -70,7 +70,7 @@ def test_the_model_learns_to_read_handwritten_digits(ranks):
         ranks=range(2),
         guide=GUIDE,
     )
-    hold(models_differ(seen, GUIDE))
+    raise_mistake(models_differ(seen, GUIDE))
     guesses = np.concatenate([value["guesses"] for value in seen])
     accuracy = float(np.mean(guesses == unseen.labels.numpy()))
     check(

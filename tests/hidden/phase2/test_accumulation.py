@@ -13,8 +13,8 @@ from gradsync.testing import (
     check,
     differs_from_one_process,
     each,
+    ends_with,
     exercise,
-    would_be,
 )
 from gradsync.testing.rules import first_diagnosis
 from gradsync.text import counted
@@ -173,10 +173,10 @@ def test_steps_equal_those_on_whole_batches(ranks, rng, case):
     trainings = [(*draw(rng, 2, sizes, numbers), sizes) for sizes, numbers in CASES[case]]
 
     for seen, training in zip(run(ranks, trainings), trainings, strict=True):
-        hold_weights(seen, *training)
+        check_weights(seen, *training)
 
 
-def hold_weights(seen, inputs, targets, sizes):
+def check_weights(seen, inputs, targets, sizes):
     calls = [value["calls"] for value in seen]
 
     def mistaken(seen, expected):  # slow: it trains once for each known mistake
@@ -195,7 +195,7 @@ def step_mistakes(inputs, targets, sizes, calls):
 
     def rule(code, text, **options):
         ended = one_process(inputs, targets, sizes, **options)["weights"]
-        return would_be([ended] * world_size, code, text, GUIDE)
+        return ends_with([ended] * world_size, code, text, GUIDE)
 
     alone = [
         one_process(inputs, targets, sizes, rank=rank)["weights"] for rank in range(world_size)
@@ -203,7 +203,7 @@ def step_mistakes(inputs, targets, sizes, calls):
     return [
         stepped_too_often(calls, GUIDE),
         parameters_averaged([name for name, _ in Net().named_parameters()], GUIDE),
-        would_be(
+        ends_with(
             alone,
             "gradients-not-synchronised",
             "Each rank ends with the weights of a process that trains on only its own samples. "
@@ -286,6 +286,6 @@ def mistaken_losses(inputs, targets, sizes):
     for weigh, code, reason in MISWEIGHED:
         alone = [loss(rank=rank, weigh=weigh) for rank in range(world_size)]
         text = f"The returned loss is wrong. {reason}"
-        rules.append(would_be([loss(weigh=weigh)] * world_size, code, text, GUIDE))
-        rules.append(would_be(alone, code, text, GUIDE))
+        rules.append(ends_with([loss(weigh=weigh)] * world_size, code, text, GUIDE))
+        rules.append(ends_with(alone, code, text, GUIDE))
     return rules

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from gradsync.testing import by_rank, check, exercise, hold
+from gradsync.testing import by_rank, check, exercise, raise_mistake
 from gradsync.text import counted
 from support.probes.accumulation import UNEQUAL, Net, draw, optimizer_of
 from support.probes.bucket_marks import mark
@@ -107,7 +107,9 @@ def test_gradients_are_exchanged_once(ranks, rng):
         ranks=early,
         guide=GUIDE,
     )
-    hold(parameters_averaged([name for name, _ in Net().named_parameters()], GUIDE)(seen, None))
+    raise_mistake(
+        parameters_averaged([name for name, _ in Net().named_parameters()], GUIDE)(seen, None)
+    )
     late = [rank for rank, value in enumerate(seen) if any(value["depths"][-1:])]
     check(
         not late,

@@ -12,7 +12,7 @@ from gradsync.testing import (
     check,
     each,
     exercise,
-    hold,
+    raise_mistake,
     seen_of,
 )
 from gradsync.testing.rounding import OF_FLOAT64
@@ -86,7 +86,7 @@ def zeros_of(grads):
     return {name: torch.zeros_like(grad) for name, grad in grads.items()}
 
 
-def hold_means(seen, inputs, mistakes=(), roundings=ROUNDINGS, idle=None, dtype=None, **options):
+def check_means(seen, inputs, mistakes=(), roundings=ROUNDINGS, idle=None, dtype=None, **options):
     """Compare the gradients after each step, or those of a dtype, with the mean over the ranks."""
     for step in range(len(inputs)):
         local = own_gradients(inputs[step : step + 1], **options)
@@ -110,12 +110,12 @@ def test_every_rank_ends_with_the_mean(ranks, rng, caps):
     """After finish(), every gradient is the mean over the ranks, with many buckets or one."""
     for world_size, cap in caps.items():  # on a single rank, doing nothing is right
         inputs = draw(rng, 1, world_size)
-        hold_means(ranks(probe_steps, world_size, inputs=by_rank(inputs, 1), cap=cap), inputs)
+        check_means(ranks(probe_steps, world_size, inputs=by_rank(inputs, 1), cap=cap), inputs)
         if world_size > 1:
-            hold_in_one_order(ranks, rng, world_size)
+            check_in_one_order(ranks, rng, world_size)
 
 
-def hold_in_one_order(ranks, rng, world_size):
+def check_in_one_order(ranks, rng, world_size):
     """Check that all ranks use the model's order, although the names differ between ranks."""
 
     def probe(rank, trainer, names):
@@ -128,7 +128,7 @@ def hold_in_one_order(ranks, rng, world_size):
     names = name_sets(world_size, int(rng.integers(900_000)))
     means = [5.0 * (world_size - 1) + k for k in range(PARTS)]
     seen = seen_of(lambda: ranks(probe, world_size, names=names))
-    hold(order_depends_on_names(seen, means, "averaged", GUIDE))
+    raise_mistake(order_depends_on_names(seen, means, "averaged", GUIDE))
 
 
 @exercise("phase2/BucketedGradientAverager", points=0.5)
@@ -138,7 +138,7 @@ def test_several_steps_in_a_row(ranks, rng):
 
     seen = ranks(probe_steps, 2, inputs=by_rank(inputs, 1))
 
-    hold_means(seen, inputs, roundings=OF_FLOAT64)
+    check_means(seen, inputs, roundings=OF_FLOAT64)
 
 
 UNUSED = {"on rank 1": [ALL, (0, 2), ALL], "on ranks 1 and 2": [ALL, (0,), (2, 0)]}
@@ -165,7 +165,7 @@ def test_parameters_that_a_rank_does_not_use_count_as_zero(ranks, rng):
         lacking = {number for order in orders for number in ALL if number not in order}
         names = [f"branches.{number}." for number in lacking]
         zeros = only_these_wrong(names, "none-gradient-skipped", count_as_zero(unused))
-        hold_means(by_case[case], inputs[case], mistakes=[zeros], orders=orders, idle=2)
+        check_means(by_case[case], inputs[case], mistakes=[zeros], orders=orders, idle=2)
 
 
 def count_as_zero(unused):
@@ -181,7 +181,7 @@ def test_a_pass_with_unused_parameters_does_not_affect_the_next_pass(ranks, rng)
 
     first = each(seen, lambda value: value[:1])
     zeros = only_these_wrong(["branches.1."], "none-gradient-skipped", count_as_zero("on rank 1"))
-    hold_means(first, inputs[:1], mistakes=[zeros], orders=partly)
+    check_means(first, inputs[:1], mistakes=[zeros], orders=partly)
     mean = mean_of(own_gradients(inputs[1:]))
     after = each(seen, lambda value: value[1])
     wrong = [name for name in mean if not all(close(own[name], mean[name]) for own in after)]
@@ -194,7 +194,7 @@ def test_a_pass_with_unused_parameters_does_not_affect_the_next_pass(ranks, rng)
         ranks=range(2),
         guide=GUIDE,
     )
-    hold_means(each(seen, lambda value: value[1:]), inputs[1:])
+    check_means(each(seen, lambda value: value[1:]), inputs[1:])
 
 
 @exercise("phase2/BucketedGradientAverager", points=1)
@@ -235,7 +235,7 @@ def test_tied_parameters_are_averaged_once(ranks, rng):
 
     once = "A weight that two layers share is one parameter: average it once."
     tied = only_these_wrong(["more.2.weight"], "tied-parameters-wrong", once)
-    hold_means(seen, inputs, mistakes=[tied], extra="tied")
+    check_means(seen, inputs, mistakes=[tied], extra="tied")
     sent = how_often_sent(seen, "tied")
     if in_objects(seen) or sent < OFTEN:
         return
@@ -262,5 +262,5 @@ def test_parameters_of_two_dtypes(ranks, rng):
 
     seen = ranks(probe_steps, 2, inputs=by_rank(inputs, 1), cap=25.0, extra="mixed")
 
-    hold_means(seen, inputs, extra="mixed")
-    hold_means(seen, inputs, extra="mixed", dtype=torch.float64, roundings=OF_FLOAT64)
+    check_means(seen, inputs, extra="mixed")
+    check_means(seen, inputs, extra="mixed", dtype=torch.float64, roundings=OF_FLOAT64)

@@ -1,6 +1,6 @@
 """The strided sampler without resuming: the samples of each rank in a whole epoch."""
 
-from gradsync.testing import check, exercise, hold
+from gradsync.testing import check, exercise, raise_mistake
 from gradsync.text import counted
 from support.probes.sampling import (
     be_another_process,
@@ -43,7 +43,7 @@ def draw_cases(rng, count=30):
     return [(10, 4), (8, 4), (1, 4), (3, 8), (7, 1), (1, 1), (2, 3), *drawn]
 
 
-def hold_order(order, samples):
+def check_order(order, samples):
     """Check that a single rank gets every sample once."""
     given = f"the rank gets {some(order)}" if order else "the rank gets no samples"
     check(
@@ -54,10 +54,10 @@ def hold_order(order, samples):
     )
 
 
-def hold_shuffled(order, samples):
+def check_shuffled(order, samples):
     """Check that a single rank gets every sample once, in a shuffled order."""
-    hold_order(order, samples)
-    hold(not_shuffled(order, GUIDE) if samples >= 20 else None)
+    check_order(order, samples)
+    raise_mistake(not_shuffled(order, GUIDE) if samples >= 20 else None)
 
 
 @exercise("phase2/ResumableDistributedSampler", points=2)
@@ -68,7 +68,7 @@ def test_every_rank_gets_every_nth_position_of_the_padded_order(ranks, rng):
     [seen] = ranks(probe_shares, 1, process_group=False, cases=cases, shuffle=False)
 
     for (samples, _), shares in zip(cases, seen, strict=True):
-        hold(diagnose_strides(shares, range(samples)))
+        raise_mistake(diagnose_strides(shares, range(samples)))
 
 
 @exercise("phase2/ResumableDistributedSampler", points=1)
@@ -85,8 +85,8 @@ def test_the_permutation_is_the_same_for_every_world_size(ranks, rng):
         for (samples, world_size), shares in zip(cases, seen, strict=True):
             if world_size == 1:
                 [order] = shares
-                hold_shuffled(order, samples)
-            hold(diagnose_strides(shares, order))
+                check_shuffled(order, samples)
+            raise_mistake(diagnose_strides(shares, order))
 
 
 @exercise("phase2/ResumableDistributedSampler", points=1)
@@ -109,8 +109,8 @@ def test_drop_last_cuts_what_does_not_fill_a_row(ranks, rng):
     in_order, shuffled = seen
     for orders, every_share in (in_order, shuffled):
         for (samples, _), [order], shares in zip(cases, orders, every_share, strict=True):
-            hold_order(order, samples)
-            hold(diagnose_strides(shares, order, drop_last=True))
+            check_order(order, samples)
+            raise_mistake(diagnose_strides(shares, order, drop_last=True))
 
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
@@ -149,8 +149,8 @@ def test_every_process_computes_the_same_order(ranks, rng):
     seen = ranks(probe, 2, process_group=False, seed=int(rng.integers(1000)))
 
     [order] = seen[0][1]
-    hold_order(order, 50)
-    hold(process_has_a_say(seen, GUIDE))
+    check_order(order, 50)
+    raise_mistake(process_has_a_say(seen, GUIDE))
 
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
@@ -163,7 +163,7 @@ def test_every_epoch_has_its_own_order(ranks, rng):
 
     [seen] = ranks(probe, 1, process_group=False, seed=int(rng.integers(1000)))
 
-    hold(epoch_ignored(seen, GUIDE))
+    raise_mistake(epoch_ignored(seen, GUIDE))
 
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
@@ -185,8 +185,8 @@ def test_every_seed_has_its_own_order(ranks, rng):
 
     by_default, *by_epoch = seen
     for epoch, orders in zip((0, 3), by_epoch, strict=True):
-        hold(seed_ignored(orders, epoch, GUIDE))
-    hold(other_seed_by_default(by_default, by_epoch[0][0], GUIDE))
+        raise_mistake(seed_ignored(orders, epoch, GUIDE))
+    raise_mistake(other_seed_by_default(by_default, by_epoch[0][0], GUIDE))
 
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
@@ -204,8 +204,8 @@ def test_no_global_random_state_is_changed(ranks):
 
     [[order, during, touched]] = ranks(probe, 1, process_group=False)
 
-    hold_shuffled(order, 50)
-    hold(random_state_touched(during, touched, GUIDE))
+    check_shuffled(order, 50)
+    raise_mistake(random_state_touched(during, touched, GUIDE))
 
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
@@ -217,4 +217,4 @@ def test_impossible_arguments_are_refused_by_name(ranks):
 
     [seen] = ranks(probe, 1, process_group=False)
 
-    hold(refused_wrongly("ResumableDistributedSampler", seen, GUIDE))
+    raise_mistake(refused_wrongly("ResumableDistributedSampler", seen, GUIDE))

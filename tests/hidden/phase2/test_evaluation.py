@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from gradsync.records import Diagnosis
-from gradsync.testing import assert_on_every_rank, check, each, exercise, hold, would_be
+from gradsync.testing import assert_on_every_rank, check, each, ends_with, exercise, raise_mistake
 from gradsync.text import ranks_text
 from support.probes.evaluation import Spy, numbers, spied_evaluation, tells_predictions_apart
 from support.rules.evaluation import (
@@ -69,9 +69,9 @@ def test_each_sample_counts_exactly_once(ranks, rng, world_size, count):
 
     seen = ranks(probe_evaluate, world_size, data=data)
 
-    hold_results(seen, data)
+    check_results(seen, data)
     opposite = metrics(*sample_by_sample((-data[0], data[1])))
-    hold(kept_from_before([value["again"] for value in seen], opposite, GUIDE))
+    raise_mistake(kept_from_before([value["again"] for value in seen], opposite, GUIDE))
 
 
 @exercise("phase2/evaluate", points=1)
@@ -81,14 +81,14 @@ def test_ranks_may_have_no_samples(ranks, rng):
 
     seen = ranks(probe_evaluate, 4, data=data)
 
-    hold_results(seen, data)
+    check_results(seen, data)
 
 
-def hold_results(seen, data):
+def check_results(seen, data):
     """Check the keys and numbers on every rank, and that the ranks share the work."""
-    hold(nobody_waited(seen, GUIDE))
+    raise_mistake(nobody_waited(seen, GUIDE))
     results, size, count = each(seen, lambda value: value["result"]), len(seen), len(data[1])
-    hold(other_keys(results, GUIDE))
+    raise_mistake(other_keys(results, GUIDE))
     each_one = sample_by_sample(data)
     rows = [sum(call["samples"] for call in value["calls"]) for value in seen]
     assert_on_every_rank(
@@ -101,7 +101,7 @@ def hold_results(seen, data):
             ),
             differs_across_ranks(GUIDE),
             *(
-                would_be([wrong] * size, code, text, GUIDE)
+                ends_with([wrong] * size, code, text, GUIDE)
                 for code, text, wrong in known_mistakes(*each_one, size)
             ),
             all_on_every_rank(rows, count),
@@ -216,7 +216,7 @@ def test_evaluation_does_not_change_the_model(ranks, rng):
     """evaluate runs in evaluation mode, without gradient tracking, and changes no gradients."""
     seen = ranks(probe_evaluate, 2, data=draw(rng, 9))
 
-    hold(learned_from(seen, GUIDE))
+    raise_mistake(learned_from(seen, GUIDE))
 
 
 @exercise("phase2/evaluate", points=1)
@@ -224,4 +224,4 @@ def test_the_mode_is_restored(ranks, rng):
     """After evaluate, the model is in the mode that it had before, training or evaluation."""
     seen = ranks(probe_evaluate, 3, data=draw(rng, 2))
 
-    hold(mode_not_restored(seen, GUIDE))
+    raise_mistake(mode_not_restored(seen, GUIDE))

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from gradsync.records import Diagnosis
-from gradsync.testing import assert_on_every_rank, case_by_case, check, each, exercise, would_be
+from gradsync.testing import assert_on_every_rank, case_by_case, check, each, ends_with, exercise
 from support.rules.parallel_layers import unlike_linear
 
 GUIDE = "Tensor parallelism"
@@ -122,7 +122,7 @@ def loading_mistakes(full, inputs, bias, world_size):
     alone = [ends(full)[:1] + ends(wrong)[1:] for wrong in (second, no_second)]
     return [
         *(
-            would_be(
+            ends_with(
                 ends(part_on_every_rank(full, rank, world_size, names)),
                 "same-shard-on-every-rank",
                 f"Every rank has loaded the part of rank {rank} of {PARTS[names]}. Each rank must "
@@ -133,7 +133,7 @@ def loading_mistakes(full, inputs, bias, world_size):
             for names in PARTS
         ),
         *(
-            would_be(
+            ends_with(
                 outputs,
                 "only-one-rank-has-it",
                 "Only rank 0 has loaded the row layer's bias. Every rank adds the bias to the sum, "
@@ -143,7 +143,7 @@ def loading_mistakes(full, inputs, bias, world_size):
             for outputs in alone
         ),
         *(
-            would_be(ends(changed), "differs-from-single-process", without, GUIDE)
+            ends_with(ends(changed), "differs-from-single-process", without, GUIDE)
             for changed in (first, second, neither)
         ),
         unlike_linear("The output of a column layer and a row layer after loading"),
@@ -244,7 +244,7 @@ def test_an_mlp_in_parts_trains_like_the_full_one(ranks, rng):
         seen,
         whole,
         mistakes=[
-            would_be(
+            ends_with(
                 [untrained] * len(seen),
                 "tensors-replaced",
                 "An optimizer created before load_full_linear trains nothing after it, because the "

@@ -86,7 +86,7 @@ def test_no_sync_accumulates_and_sends_nothing(ranks, rng):
     )
     early = left_too_early(inside, "accumulation-lost")
     after = each(seen, lambda value: value[1])
-    hold_sums_of_passes(after, inputs[:2], inputs[2:], lambda _both: early)
+    check_sums_of_passes(after, inputs[:2], inputs[2:], lambda _both: early)
 
 
 @exercise("phase2/BucketedGradientAverager", points=1)
@@ -100,10 +100,10 @@ def test_a_second_backward_before_finish(ranks, rng):
     by_case = case_by_case(seen, len(cases))
     for case, orders in enumerate(cases):
         sent, held = inputs[case][:1], inputs[case][1:]
-        hold_sums_of_passes(by_case[case], held, sent, overwritten, orders=orders)
+        check_sums_of_passes(by_case[case], held, sent, overwritten, orders=orders)
 
 
-def hold_sums_of_passes(seen, held, sent, departure, **options):
+def check_sums_of_passes(seen, held, sent, departure, **options):
     """Compare gradients with the means over all passes: under no_sync() (`held`) and `sent`.
 
     `departure` returns the rule for buckets sent in a wrong state, given each rank's gradients.

@@ -87,7 +87,7 @@ def test_a_small_cap_makes_several_buckets(ranks):
     for (case, (sizes, cap)), step in itertools.product(enumerate(CAPPED), range(2)):
         stretch = stretch_of(case, step, 2)
         by_rank = [bucket_sizes(between(seen, rank, stretch)) for rank in range(2)]
-        hold_packing(by_rank[0], averaged_elements(seen, stretch), sizes, cap, seen)
+        check_packing(by_rank[0], averaged_elements(seen, stretch), sizes, cap, seen)
         check(
             in_messages(seen) or by_rank[0] == by_rank[1],
             "deadlock-order-differs",
@@ -98,7 +98,7 @@ def test_a_small_cap_makes_several_buckets(ranks):
         )
 
 
-def hold_packing(buckets, averaged, sizes, cap, seen):
+def check_packing(buckets, averaged, sizes, cap, seen):
     """Compare one rank's buckets, in the order in which they were sent, with the parameters."""
     case = f"{len(sizes)} parameters of {sizes} floats, with a `bucket_cap_mb` of {cap} floats"
     total, unit, pieces = sum(sizes), "", in_messages(seen)
@@ -107,18 +107,18 @@ def hold_packing(buckets, averaged, sizes, cap, seen):
         buckets, unit = [max(0, size - OBJECT) // 4 for size in buckets], "about "
         averaged = sum(buckets)
 
-    def hold(holds, code, text):
+    def require(holds, code, text):
         text = f"{case}: {text}"
         check(holds, code, text, ranks=everyone, guide=GUIDE)
 
-    hold(bool(buckets), "gradients-not-synchronised", "no collective sends gradients.")
-    hold(
+    require(bool(buckets), "gradients-not-synchronised", "no collective sends gradients.")
+    require(
         averaged <= 1.5 * total,
         "synchronised-too-often",
         f"one backward and finish() average {unit}{averaged} floats, but there are only {total} "
         "gradients. Send each gradient once.",
     )
-    hold(
+    require(
         pieces or (len(buckets) > 1 and (sizes is SIZES or len(buckets) < len(sizes))),
         "not-in-buckets",
         f"the gradients are sent in {counted(len(buckets), 'bucket')}, of {buckets} floats. Fill "
@@ -130,14 +130,14 @@ def hold_packing(buckets, averaged, sizes, cap, seen):
         for size in buckets
         if size > cap + BESIDE and not any(0 <= size - one <= BESIDE for one in single)
     ]
-    hold(
+    require(
         not larger,
         "not-in-buckets",
         f"there are buckets of {larger} floats. Only a single parameter may exceed the cap.",
     )
     if unit or pieces:
         return
-    hold(
+    require(
         in_reverse_order(buckets, sizes),
         "not-in-buckets",
         f"the buckets are sent in the order {buckets} floats, which are not whole parameters from "
@@ -145,7 +145,7 @@ def hold_packing(buckets, averaged, sizes, cap, seen):
         "first.",
     )
     for whole, following in parameters_of(buckets, sizes):
-        hold(
+        require(
             whole + following + BESIDE > cap,
             "not-in-buckets",
             f"the buckets have {buckets} floats. The one of {whole} is sent without the next "
@@ -278,10 +278,10 @@ def test_buckets_are_sent_during_backward(ranks, moments):
             ranks=range(2),
             guide=GUIDE,
         )
-    hold_same_gradients(seen)
+    check_same_gradients(seen)
 
 
-def hold_same_gradients(seen):
+def check_same_gradients(seen):
     check(
         all(close(value, seen[0]) for value in seen),
         "gradients-not-synchronised",

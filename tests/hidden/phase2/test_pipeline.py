@@ -12,9 +12,9 @@ from gradsync.testing import (
     check,
     differs_from_one_process,
     each,
+    ends_with,
     exercise,
-    hold,
-    would_be,
+    raise_mistake,
 )
 from gradsync.testing.rules import first_diagnosis
 from gradsync.testing.traffic import too_many_bytes
@@ -94,7 +94,7 @@ def run_each(ranks, world_size, trainings, *, frozen, stray=None, kind="vectors"
         frozen=frozen,
         kind=kind,
     )
-    hold(nobody_waited(seen, GUIDE))
+    raise_mistake(nobody_waited(seen, GUIDE))
     return case_by_case(seen, len(trainings))
 
 
@@ -112,7 +112,7 @@ def given_to(rank, world_size, steps, stray):
     ]
 
 
-def hold_gradients(seen, steps, *, cross=False, **options):
+def check_gradients(seen, steps, *, cross=False, **options):
     """Compare every stage's gradients after the last step with the unsplit model's."""
     world_size = len(seen)
 
@@ -137,7 +137,7 @@ def test_gradients_are_the_unsplit_models(ranks, rng):
 
     seen = run(ranks, 4, steps=steps)
 
-    hold_gradients(seen, steps, cross=True)
+    check_gradients(seen, steps, cross=True)
 
 
 @exercise("phase2/pipeline_train_step", points=1.5)
@@ -148,7 +148,7 @@ def test_microbatches_are_weighted_by_their_samples(ranks, rng):
     seen = run_each(ranks, 2, trainings, frozen=[(), ()])
 
     for of_one, steps in zip(seen, trainings, strict=True):
-        hold_gradients(of_one, steps)
+        check_gradients(of_one, steps)
 
 
 @pytest.mark.parametrize("world_size", [3, 1])
@@ -178,7 +178,7 @@ def test_every_rank_returns_the_whole_batchs_loss(ranks, rng, world_size):
         loss,
         mistakes=pipeline_loss_mistakes(equally, summed),
     )
-    hold_gradients(seen, steps)
+    check_gradients(seen, steps)
 
 
 @exercise("phase2/pipeline_train_step", points=1)
@@ -191,13 +191,13 @@ def test_several_steps_equal_those_of_unsplit(ranks, rng):
     def ended(steps, **mistake):
         return by_stage(unsplit(steps, **mistake)["weights"], 3)
 
-    before = would_be(
+    before = ends_with(
         ended([]),
         "does-not-learn",
         "The weights did not change: the optimizer took no step, or had no gradients for it.",
         GUIDE,
     )
-    first = would_be(
+    first = ends_with(
         ended(steps, zeroed=1),
         "gradients-not-zeroed",
         "Only the gradients of the optimizer's first parameter group are cleared; those of the "
@@ -210,7 +210,7 @@ def test_several_steps_equal_those_of_unsplit(ranks, rng):
         ended(steps),
         mistakes=[before, first, kept, differs_from_one_process(GUIDE, "the stages on 3 ranks")],
     )
-    hold_gradients(seen, steps)
+    check_gradients(seen, steps)
 
 
 @exercise("phase2/pipeline_train_step", points=0.75)
@@ -222,7 +222,7 @@ def test_only_the_ends_read_their_data(ranks, rng):
 
     seen = run(ranks, 3, steps=steps, stray=stray)
 
-    hold_gradients(seen, steps)
+    check_gradients(seen, steps)
 
 
 @exercise("phase2/pipeline_train_step", points=0.75)
@@ -232,7 +232,7 @@ def test_all_forwards_come_before_all_backwards(ranks, rng):
 
     seen = run(ranks, 2, steps=steps)
 
-    hold(diagnose_order([kept["order"] for kept in seen], 3))
+    raise_mistake(diagnose_order([kept["order"] for kept in seen], 3))
     other = [rank for rank, kept in enumerate(seen) if not kept["trains"]]
     check(
         not other,
@@ -242,7 +242,7 @@ def test_all_forwards_come_before_all_backwards(ranks, rng):
         ranks=other,
         guide=GUIDE,
     )
-    hold_gradients(seen, steps)
+    check_gradients(seen, steps)
 
 
 @exercise("phase2/pipeline_train_step", points=0.5)
@@ -256,8 +256,8 @@ def test_only_activations_are_sent(ranks, rng):
         "That is a large part of the batch itself, or of the weights. Send only the outputs of a "
         "stage (here at most 15 numbers per sample) to the next rank, and their gradients back."
     )
-    hold(too_many_bytes(seen, 8 * WIDE * 4 // 2, text, GUIDE))
-    hold_gradients(seen, steps, kind="wide")
+    raise_mistake(too_many_bytes(seen, 8 * WIDE * 4 // 2, text, GUIDE))
+    check_gradients(seen, steps, kind="wide")
 
 
 @exercise("phase2/pipeline_train_step", points=0.5)
@@ -267,7 +267,7 @@ def test_activations_of_any_shape_and_dtype(ranks, rng):
 
     seen = run(ranks, 3, steps=steps, kind="words")
 
-    hold_gradients(seen, steps, kind="words")
+    check_gradients(seen, steps, kind="words")
 
 
 @exercise("phase2/pipeline_train_step", points=0.5)
@@ -279,4 +279,4 @@ def test_a_stage_may_be_frozen(ranks, rng):
     seen = run_each(ranks, 3, trainings, frozen=frozen)
 
     for of_one, steps, blocks in zip(seen, trainings, frozen, strict=True):
-        hold_gradients(of_one, steps, frozen=blocks)
+        check_gradients(of_one, steps, frozen=blocks)

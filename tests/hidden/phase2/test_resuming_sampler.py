@@ -2,7 +2,7 @@
 
 import math
 
-from gradsync.testing import check, exercise, hold
+from gradsync.testing import check, exercise, raise_mistake
 from gradsync.text import counted
 from support.probes.sampling import indices_of
 from support.rules.strides import GUIDE, diagnose_strides, rows_of
@@ -54,7 +54,7 @@ def draw_resumes(rng, count=25):
     return cases
 
 
-def hold_orders(orders, samples):
+def check_orders(orders, samples):
     for order in orders:
         check(
             sorted(order) == list(range(samples)),
@@ -77,8 +77,8 @@ def test_the_current_ranks_share_the_remaining_samples(ranks, rng):
     [seen] = ranks(probe_scripts, 1, process_group=False, cases=cases, seed=int(rng.integers(1000)))
 
     for (m, *_, script), (orders, by_rank) in zip(cases, seen, strict=True):
-        hold_orders(orders, m)
-        hold(diagnose_strides(shares_in(by_rank, 0), orders[0], seen=script[0][2]))
+        check_orders(orders, m)
+        raise_mistake(diagnose_strides(shares_in(by_rank, 0), orders[0], seen=script[0][2]))
 
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
@@ -92,9 +92,9 @@ def test_the_rest_is_cut_with_drop_last(ranks, rng):
     [seen] = ranks(probe_scripts, 1, process_group=False, cases=cases)
 
     for (m, *_, script), (orders, by_rank) in zip(cases, seen, strict=True):
-        hold_orders(orders, m)
+        check_orders(orders, m)
         shares = shares_in(by_rank, 0)
-        hold(diagnose_strides(shares, orders[0], seen=script[0][2], drop_last=True))
+        raise_mistake(diagnose_strides(shares, orders[0], seen=script[0][2], drop_last=True))
 
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
@@ -166,7 +166,7 @@ def test_set_epoch_keeps_only_the_position_of_the_same_epoch(ranks, rng):
     [seen] = ranks(probe_scripts, 1, process_group=False, cases=cases)
 
     for (calls, epoch, position), (orders, by_rank) in zip(scripts, seen, strict=True):
-        hold_orders(orders, m)
+        check_orders(orders, m)
         shares = shares_in(by_rank, 0)
         diagnosis = diagnose_strides(shares, orders[0], seen=position)
         made = ", ".join(f"{name}({', '.join(map(str, rest))})" for name, *rest in calls)
@@ -196,7 +196,7 @@ def test_the_pass_after_the_resumed_one_is_whole(ranks, rng):
     [seen] = ranks(probe_scripts, 1, process_group=False, cases=cases)
 
     for (*_, script), (orders, by_rank) in zip(cases, seen, strict=True):
-        hold_orders(orders, m)
+        check_orders(orders, m)
         shares, is_set = shares_in(by_rank, 1), script[-2][0] == "set_epoch"
         dealt = [index for row in zip(*shares, strict=False) for index in row][:m]
         is_whole = sorted(dealt) == list(range(m))

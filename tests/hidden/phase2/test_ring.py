@@ -13,8 +13,8 @@ from gradsync.testing import (
     by_rank,
     check,
     each,
+    ends_with,
     exercise,
-    would_be,
 )
 from gradsync.testing.rounding import OF_FLOAT64, rounded
 from gradsync.testing.traffic import bytes_by_rank
@@ -47,7 +47,7 @@ def everyone_sends(seen, _expected):
     return Diagnosis(found.code, found.ranks, text, found.where, GUIDE)
 
 
-def hold_point_to_point(seen):
+def check_point_to_point(seen):
     """Check that only sends and receives moved data."""
     others = {r: [c for c in seen.collectives(r) if c.op not in ALLOWED] for r in range(4)}
     guilty = [rank for rank, calls in others.items() if calls]
@@ -62,17 +62,17 @@ def hold_point_to_point(seen):
     )
 
 
-def hold_that_it_waits(seen):
+def check_that_it_waits(seen):
     """Check that each rank waits for every receive: otherwise the sum is a race."""
     why = "The sum is a race: the data may not have arrived when it is used."
-    hold_ended(seen, started(seen, "recv"), why)
+    check_ended(seen, started(seen, "recv"), why)
 
 
-def hold_that_its_sends_are_over(seen):
+def check_that_its_sends_are_over(seen):
     """Check that each rank waits for its last send to each rank, and so for all before it."""
     last = {(event.rank, event.collective.peer): event for event in started(seen, "send")}
     why = "It may still read the tensor after ring_all_reduce returns, when the caller changes it."
-    hold_ended(seen, last.values(), why)
+    check_ended(seen, last.values(), why)
 
 
 def started(seen, op):
@@ -80,7 +80,7 @@ def started(seen, op):
     return [e for e in seen.events if e.collective is not None and e.collective.op == op]
 
 
-def hold_ended(seen, calls, why):
+def check_ended(seen, calls, why):
     """Check that the ranks waited for each of these calls."""
     ended = {(event.rank, event.call) for event in seen.events if event.kind == "exit"}
     open_ones = [event for event in calls if (event.rank, event.call) not in ended]
@@ -95,7 +95,7 @@ def hold_ended(seen, calls, why):
     )
 
 
-def hold_that_it_sends(seen, size):
+def check_that_it_sends(seen, size):
     """Check that the ranks sent enough bytes to add up all parts and to return the sum to all."""
     sent, least = sum(bytes_by_rank(seen)), 2 * (seen.world_size - 1) * size
     check(
@@ -109,8 +109,8 @@ def hold_that_it_sends(seen, size):
 
 def run(ranks, probe, world_size, **inputs):
     seen = ranks(probe, world_size, mistakes=[everyone_sends], **inputs)
-    hold_point_to_point(seen)
-    hold_that_it_waits(seen)
+    check_point_to_point(seen)
+    check_that_it_waits(seen)
     return seen
 
 
@@ -120,14 +120,14 @@ def sum_mistakes(tensors):
     own = [[parts[rank] for parts in tensors] for rank in range(world_size)]
     means = [parts.sum(0) / world_size for parts in tensors]
     rules = [
-        would_be(
+        ends_with(
             own,
             "gradients-not-synchronised",
             "Every rank's `tensor` is unchanged. Write the sum into `tensor` itself, not into a "
             "copy.",
             GUIDE,
         ),
-        would_be(
+        ends_with(
             [means] * world_size,
             "divided-twice",
             "Every rank has the mean over the ranks. ring_all_reduce must compute the sum.",
@@ -138,7 +138,7 @@ def sum_mistakes(tensors):
     return [*rules, nearly, some_chunks_wrong] if world_size > 1 else []
 
 
-def hold_sums(seen, tensors, otherwise, roundings=ROUNDINGS):
+def check_sums(seen, tensors, otherwise, roundings=ROUNDINGS):
     assert_on_every_rank(
         seen,
         [parts.sum(0) for parts in tensors],
@@ -146,7 +146,7 @@ def hold_sums(seen, tensors, otherwise, roundings=ROUNDINGS):
         otherwise=otherwise,
         roundings=roundings,
     )
-    hold_that_it_sends(seen, sum(parts[0].nbytes for parts in tensors))
+    check_that_it_sends(seen, sum(parts[0].nbytes for parts in tensors))
 
 
 @pytest.mark.parametrize("world_sizes", [(4,), (2, 1)], ids=["4", "2 and 1"])
@@ -161,7 +161,7 @@ def test_every_rank_ends_with_the_sum(ranks, rng, world_sizes):
 
         seen = run(ranks, probe_sums, world_size, tensors=by_rank(tensors, 1))
 
-        hold_sums(
+        check_sums(
             seen,
             tensors,
             f"two tensors, of {whole} and {whole + 1} elements, on {counted(world_size, 'rank')} "
@@ -178,7 +178,7 @@ def test_no_rank_sends_more_than_its_part(ranks, rng):
 
     seen = run(ranks, probe_sums, world_size, tensors=by_rank(tensors, 1))
 
-    hold_sums(seen, tensors, f"{size} elements do not become the sum over {world_size} ranks")
+    check_sums(seen, tensors, f"{size} elements do not become the sum over {world_size} ranks")
     most = 2 * (world_size - 1) * math.ceil(size / world_size) * 4
     sent = bytes_by_rank(seen)
     guilty = [rank for rank, number in enumerate(sent) if number > most]
@@ -210,7 +210,7 @@ def test_fewer_elements_than_ranks(ranks, rng):
 
     seen = run(ranks, probe, world_size, tensors=by_rank(tensors, 1))
 
-    hold_sums(
+    check_sums(
         seen,
         tensors,
         f"tensors of {listed(sizes)} elements and one without a dimension do not all become the "
@@ -233,9 +233,9 @@ def test_any_shape_in_place(ranks, rng):
 
     seen = run(ranks, probe, 3, parts=by_rank(parts))
 
-    hold_that_its_sends_are_over(seen)
+    check_that_its_sends_are_over(seen)
     plain = "a tensor of three dimensions does not become the sum over the ranks"
-    hold_sums(each(seen, lambda value: value[:1]), [parts], plain)
+    check_sums(each(seen, lambda value: value[:1]), [parts], plain)
     total = parts.sum(0)
     expected = []
     for own in parts:
@@ -243,7 +243,7 @@ def test_any_shape_in_place(ranks, rng):
         column[:, 1, 0] = total[:, 1, 0]
         cut[1:4, ::2] = total[1:4, ::2]
         expected.append([column, total, cut])
-    untouched = would_be(
+    untouched = ends_with(
         [[own, own, own] for own in parts],
         "gradients-not-synchronised",
         "Tensors that are not contiguous, such as a column or a transposed tensor, are unchanged: "
@@ -258,7 +258,7 @@ def test_any_shape_in_place(ranks, rng):
         "elements beside it were changed (these tensors are not contiguous)",
     )
     one = parts[0]
-    hold_that_it_sends(seen, 2 * one.nbytes + one[:, 1, 0].nbytes + one[1:4, ::2].nbytes)
+    check_that_it_sends(seen, 2 * one.nbytes + one[:, 1, 0].nbytes + one[1:4, ::2].nbytes)
 
 
 @exercise("phase2/ring_all_reduce", points=1)
@@ -269,7 +269,7 @@ def test_every_dtype_as_it_is(ranks, rng):
 
     seen = run(ranks, probe_sums, 2, tensors=by_rank([integers, doubles], 1))
 
-    hold_sums(
+    check_sums(
         seen,
         [integers, doubles],
         "an int64 or float64 tensor does not become the sum over the ranks (send and add in the "

@@ -2,7 +2,7 @@
 
 import torch
 
-from gradsync.testing import assert_on_every_rank, each, exercise, hold
+from gradsync.testing import assert_on_every_rank, each, exercise, raise_mistake
 from support.probes.optimizers import elements, parameters, watched
 from support.probes.ready_made import ZERO, without
 from support.probes.seeding import seed_weights
@@ -90,7 +90,7 @@ def draw(rng, shapes, steps=3):
     return [[rng.standard_normal(s) * rng.uniform(0.2, 5) for s in shapes] for _ in range(steps)]
 
 
-def hold_drive(seen, case, grads, what):
+def check_drive(seen, case, grads, what):
     """Check the parameters after every step, and that no rank keeps the whole state."""
     before = [param.detach() for param in make_params(case)]
     alone = drive(case, grads)
@@ -104,7 +104,7 @@ def hold_drive(seen, case, grads, what):
             other_steps(what),
         ],
     )
-    hold(not_sharded([value["kept"] for value in seen], alone["kept"]))
+    raise_mistake(not_sharded([value["kept"] for value in seen], alone["kept"]))
 
 
 @exercise("phase2/ShardedOptimizer", points=2)
@@ -115,7 +115,7 @@ def test_steps_equal_the_unsharded_optimizers(ranks, rng):
 
         seen = ranks(probe_drive, world_size, case=PLAIN, grads=grads)
 
-        hold_drive(seen, PLAIN, grads, f"With Adam and one parameter group {where}")
+        check_drive(seen, PLAIN, grads, f"With Adam and one parameter group {where}")
 
 
 @exercise("phase2/ShardedOptimizer", points=0.5)
@@ -126,7 +126,7 @@ def test_parameters_of_several_dtypes(ranks, rng):
 
     seen = ranks(probe_drive, 2, case=case, grads=grads, mistakes=[used_up])
 
-    hold_drive(seen, case, grads, "With float32 and float64 parameters from an iterator")
+    check_drive(seen, case, grads, "With float32 and float64 parameters from an iterator")
 
 
 @exercise("phase2/ShardedOptimizer", points=1)
@@ -139,7 +139,7 @@ def test_more_ranks_than_parameters(ranks, rng):
     seen = ranks(probe_drive, 3, case=case, grads=grads)
 
     what = "With 2 parameters on 3 ranks, each in a group with its own settings"
-    hold_drive(seen, case, grads, what)
+    check_drive(seen, case, grads, what)
 
 
 @exercise("phase2/ShardedOptimizer", points=1.5)
@@ -149,7 +149,7 @@ def test_groups_keep_their_own_settings(ranks, rng):
 
     seen = ranks(probe_drive, 2, case=GROUPS, grads=grads)
 
-    hold_drive(seen, GROUPS, grads, "With SGD with momentum and three groups with own settings")
+    check_drive(seen, GROUPS, grads, "With SGD with momentum and three groups with own settings")
 
 
 @exercise("phase2/ShardedOptimizer", points=1)
@@ -161,7 +161,7 @@ def test_a_scheduler_sets_the_learning_rate(ranks, rng):
     seen = ranks(probe_drive, 2, case=case, grads=grads, mistakes=[missing_defaults])
 
     what = "With OneCycleLR, which sets the groups' learning rates and momentum"
-    hold_drive(seen, case, grads, what)
+    check_drive(seen, case, grads, what)
 
 
 @exercise("phase2/ShardedOptimizer", points=1)
@@ -173,7 +173,7 @@ def test_a_group_may_be_added_later(ranks, rng):
 
     seen = ranks(probe_drive, 2, case=case, grads=grads)
 
-    hold_drive(seen, case, grads, "With a group added by add_param_group after two steps")
+    check_drive(seen, case, grads, "With a group added by add_param_group after two steps")
 
 
 @exercise("phase2/ShardedOptimizer", points=0.5)
@@ -185,4 +185,4 @@ def test_parameters_without_a_gradient_do_not_change(ranks, rng):
 
     seen = ranks(probe_drive, 2, case=GROUPS, grads=grads)
 
-    hold_drive(seen, GROUPS, grads, "With some parameters without a gradient in some steps")
+    check_drive(seen, GROUPS, grads, "With some parameters without a gradient in some steps")

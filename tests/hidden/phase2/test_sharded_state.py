@@ -13,7 +13,7 @@ from gradsync.testing import (
     check,
     each,
     exercise,
-    hold,
+    raise_mistake,
 )
 from gradsync.testing.values import close
 from gradsync.text import listed, ranks_text, verb
@@ -113,11 +113,11 @@ def test_step_calls_the_closure_and_returns_its_loss(ranks, rng):
         ranks=other,
         guide=GUIDE,
     )
-    hold_calls(seen)
-    hold(not_sharded([value["kept"] for value in seen], elements([optimizer.state])))
+    check_calls(seen)
+    raise_mistake(not_sharded([value["kept"] for value in seen], elements([optimizer.state])))
 
 
-def hold_calls(seen):
+def check_calls(seen):
     """Check that two steps call the closure twice, and do not change autograd's mode."""
     often = [rank for rank, value in enumerate(seen) if value["calls"] != 2]
     check(
@@ -173,14 +173,14 @@ def test_each_rank_keeps_a_share_of_the_state(ranks, rng):
 
     moments = ("", ", after add_param_group", ", with a group for each parameter")
     for moment, known in enumerate((big, shapes, [(ALIKE,)] * (2 * world_size))):
-        hold_shares(
+        check_shares(
             [value[moment] for value in seen],
             [math.prod(shape) for shape in known],
             moments[moment],
         )
 
 
-def hold_shares(kept, sizes, when):
+def check_shares(kept, sizes, when):
     """Check each rank's `[kept, shown]` elements of state: Adam has two for each element."""
     total, world_size = sum(sizes), len(kept)
     limit = 2 * (math.ceil(total / world_size) + max(sizes))
@@ -245,7 +245,7 @@ def test_it_is_an_optimizer_over_all_parameters(ranks):
 
     seen = ranks(probe_groups, 2, members=GROUPS)
 
-    hold_groups(seen)
+    check_groups(seen)
     left = [rank for rank in range(2) if not seen[rank]["cleared"]]
     check(
         not left,
@@ -266,7 +266,7 @@ def test_it_is_an_optimizer_over_all_parameters(ranks):
     )
 
 
-def hold_groups(seen):
+def check_groups(seen):
     """Compare the attributes of each rank's optimizer with its arguments."""
     check(
         all(value["kind"] for value in seen),

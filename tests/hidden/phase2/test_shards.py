@@ -13,7 +13,7 @@ from support.rules.shares import repeated, some
 SHARDS, MICROBATCHES = "Shares without padding", "Microbatches"
 
 
-def hold_parts(parts, count, case, guide):
+def check_parts(parts, count, case, guide):
     """Check that parts of 0..count-1, lists of indices, are in order, complete and even."""
     every = [index for part in parts for index in part]
     sizes = [len(part) for part in parts]
@@ -59,7 +59,7 @@ def probe_shards(data_loader, cases):
     ]
 
 
-def hold_ranges(shares, case):
+def check_ranges(shares, case):
     kinds = sorted({kind for kind, _ in shares} - {"range"})
     check(
         not kinds,
@@ -80,8 +80,8 @@ def test_shards_are_even_and_cover_all(ranks, rng):
     for (m, n), shares in zip(cases, seen, strict=True):
         parts = [part for _, part in shares]
         if [index for part in parts for index in part] != [*range(m)]:
-            hold_ranges(shares, f"{m} samples on {n} ranks")
-        hold_parts(parts, m, f"{m} samples on {n} ranks", SHARDS)
+            check_ranges(shares, f"{m} samples on {n} ranks")
+        check_parts(parts, m, f"{m} samples on {n} ranks", SHARDS)
 
 
 @exercise("phase2/shard_without_padding", points=1)
@@ -94,8 +94,8 @@ def test_a_rank_may_have_an_empty_shard(ranks, rng):
 
     for (m, n), shares in zip(cases, seen, strict=True):
         case = f"{m} samples on {n} ranks"
-        hold_parts([part for _, part in shares], m, case, SHARDS)
-        hold_ranges(shares, case)
+        check_parts([part for _, part in shares], m, case, SHARDS)
+        check_ranges(shares, case)
 
 
 def probe_parts(data_loader, batches, num_parts):
@@ -129,7 +129,7 @@ def draw_batch(rng, samples):
     ]
 
 
-def hold_like(part, batch, case):
+def check_like(part, batch, case):
     """Check that each tensor of a part has the same dimensions and dtype as in the batch."""
     for (_, shape, kind), whole in zip(part, batch, strict=True):
         check(
@@ -184,9 +184,9 @@ def test_a_batch_is_split_in_order_and_evenly(ranks, rng):
             guide=MICROBATCHES,
         )
         for part in parts:
-            hold_like(part, batch, case)
+            check_like(part, batch, case)
         numbers = [part[0][0] for part in parts]
-        hold_parts(numbers, samples, case, MICROBATCHES)
+        check_parts(numbers, samples, case, MICROBATCHES)
         check(
             all(
                 values == whole[own].tolist()

@@ -12,9 +12,9 @@ from gradsync.testing import (
     case_by_case,
     check,
     each,
+    ends_with,
     exercise,
-    hold,
-    would_be,
+    raise_mistake,
 )
 from gradsync.testing.traffic import too_many_bytes
 from support.probes.returned import tensor_of
@@ -140,7 +140,7 @@ def run(ranks, name, world_size, cases):
         for rank in range(world_size)
     ]
     seen = ranks(probe_layers, world_size, name=name, layers=by_rank(layers))
-    hold(nobody_waited(seen, GUIDE))
+    raise_mistake(nobody_waited(seen, GUIDE))
     return case_by_case(seen, len(cases))
 
 
@@ -186,7 +186,7 @@ def judge_column(seen, drawn, *, gather_output=False, bias=True):
     parts = whole["outputs"].chunk(world_size, -1)
     if gather_output:
         text = "With gather_output=True, each rank returns only its own part. Gather all outputs."
-        rule = would_be(parts, "parameters-not-gathered", text, GUIDE)
+        rule = ends_with(parts, "parameters-not-gathered", text, GUIDE)
         check_outputs(seen, [whole["outputs"]] * world_size, [rule])
     else:
         check_outputs(seen, parts, [])
@@ -220,7 +220,7 @@ def judge_row(seen, drawn, *, input_is_parallel=True, bias=True):
 
 def check_row_bias(seen, whole):
     """Compare the bias's gradient with the full one, on every rank that has a bias."""
-    hold(bias_left_behind(seen))
+    raise_mistake(bias_left_behind(seen))
     if not all(map(is_idle, seen)):  # a single rank may have it for all
         seen = each(seen, lambda kept: {**kept, "bias": whole} if is_idle(kept) else kept)
     rule = row_bias_mistake(whole, len(seen))
@@ -266,7 +266,7 @@ def test_a_column_parallel_layer_sends_no_weights(ranks, rng):
 
     [seen] = run(ranks, COLUMN, 2, [(drawn, {})])
 
-    hold(too_many_bytes(seen, WEIGHT_BYTES, SENDS_WEIGHTS, GUIDE))
+    raise_mistake(too_many_bytes(seen, WEIGHT_BYTES, SENDS_WEIGHTS, GUIDE))
     judge_column(seen, drawn)
 
 
@@ -296,5 +296,5 @@ def test_a_row_parallel_layer_sends_no_weights(ranks, rng):
 
     [seen] = run(ranks, ROW, 2, [(drawn, {})])
 
-    hold(too_many_bytes(seen, WEIGHT_BYTES, SENDS_WEIGHTS, GUIDE))
+    raise_mistake(too_many_bytes(seen, WEIGHT_BYTES, SENDS_WEIGHTS, GUIDE))
     judge_row(seen, drawn)

@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from gradsync.testing import exercise, hold
+from gradsync.testing import exercise, raise_mistake
 from support.probes import raised
 from support.probes.returned import tensor_of
 from support.rules.parallel_layers import (
@@ -29,7 +29,9 @@ def test_outputs_that_cannot_be_split_evenly_are_refused(ranks):
     def probe(model_parallel, cases):
         return answers(model_parallel.ColumnParallelLinear, cases)
 
-    hold(diagnose_refusals(ranks(probe, 2, cases=[(4, 7), (4, 1), (3, 2)]), "out_features"))
+    raise_mistake(
+        diagnose_refusals(ranks(probe, 2, cases=[(4, 7), (4, 1), (3, 2)]), "out_features")
+    )
 
 
 @exercise("phase2/ColumnParallelLinear", points=0.25)
@@ -41,9 +43,9 @@ def test_a_new_column_parallel_layer_starts_with_random_weights(ranks):
 
     seen = ranks(probe, 2)
 
-    hold(nobody_waited(seen, GUIDE))
-    hold(diagnose_gathering(seen, 6))
-    hold(diagnose_beginning(seen, GATHERED))
+    raise_mistake(nobody_waited(seen, GUIDE))
+    raise_mistake(diagnose_gathering(seen, 6))
+    raise_mistake(diagnose_beginning(seen, GATHERED))
 
 
 @exercise("phase2/RowParallelLinear", points=0.25)
@@ -53,7 +55,7 @@ def test_inputs_that_cannot_be_split_evenly_are_refused(ranks):
     def probe(model_parallel, cases):
         return answers(model_parallel.RowParallelLinear, cases)
 
-    hold(diagnose_refusals(ranks(probe, 2, cases=[(7, 4), (1, 4), (2, 3)]), "in_features"))
+    raise_mistake(diagnose_refusals(ranks(probe, 2, cases=[(7, 4), (1, 4), (2, 3)]), "in_features"))
 
 
 @exercise("phase2/RowParallelLinear", points=0.25)
@@ -65,8 +67,8 @@ def test_a_new_row_parallel_layer_starts_with_random_weights(ranks):
 
     seen = ranks(probe, 2)
 
-    hold(nobody_waited(seen, GUIDE))
-    hold(diagnose_beginning(seen, SUMMED))
+    raise_mistake(nobody_waited(seen, GUIDE))
+    raise_mistake(diagnose_beginning(seen, SUMMED))
 
 
 def answers(layer_class, cases):

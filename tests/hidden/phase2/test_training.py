@@ -12,7 +12,7 @@ from gradsync.testing import (
     differs_from_one_process,
     each,
     exercise,
-    hold,
+    raise_mistake,
 )
 from gradsync.testing.values import close
 from gradsync.text import listed
@@ -62,7 +62,7 @@ def train_in_turn(ranks, world_size, *calls):
         return [probe_train(rank, world_size, trainer, **options) for options in calls]
 
     runs = case_by_case(ranks(probe, world_size), len(calls))
-    hold(kept_from_earlier_calls(runs, GUIDE))
+    raise_mistake(kept_from_earlier_calls(runs, GUIDE))
     return runs
 
 
@@ -77,10 +77,10 @@ def test_every_epoch_uses_the_ranks_shares_in_a_new_order(ranks, rng):
     seen, reseeded, unseeded = train_in_turn(ranks, 2, twice, {**once, "seed": 4}, once)
 
     headings = {"shares": SAMPLER, "epochs": SAMPLER, "guide": GUIDE}
-    hold(trained_in_evaluation_mode(seen, GUIDE))
-    hold(other_samples(seen, reseeded, unseeded, samples=41, **headings))
+    raise_mistake(trained_in_evaluation_mode(seen, GUIDE))
+    raise_mistake(other_samples(seen, reseeded, unseeded, samples=41, **headings))
     for run in (seen, reseeded):
-        hold(order_of_another_epoch(run, SAMPLER))
+        raise_mistake(order_of_another_epoch(run, SAMPLER))
 
 
 @exercise("phase2/train", points=0.75)
@@ -96,9 +96,9 @@ def test_ranks_with_different_weights_train_like_one_process(ranks, rng):
         return one_process(data, epochs, seeds[rank], lr=scale * LEARNING_RATE).weights
 
     right = with_its_momentum(seen, partial(one_process, data, epochs, seeds[0]))
-    hold(models_differ(seen, GUIDE))
-    hold(other_rows(seen, GUIDE))
-    hold(later_steps_differ(seen, right.weights, right.history, GUIDE))
+    raise_mistake(models_differ(seen, GUIDE))
+    raise_mistake(other_rows(seen, GUIDE))
+    raise_mistake(later_steps_differ(seen, right.weights, right.history, GUIDE))
     assert_on_every_rank(
         each(seen, lambda value: value["weights"]),
         right.weights,
@@ -124,14 +124,14 @@ def test_the_history_has_the_numbers_of_each_epoch(ranks, rng):
 
     seen = ranks(probe_train, 2, data=data, seeds=[11, 11], epochs=3, batch_size=4)
 
-    hold(other_rows(seen, GUIDE))
-    hold(other_counts(seen, 3 * 5, SAMPLER))
+    raise_mistake(other_rows(seen, GUIDE))
+    raise_mistake(other_counts(seen, 3 * 5, SAMPLER))
     epochs = steps_of([value["trained"] for value in seen], share=5, batch_size=4)
     right = with_its_momentum(seen, partial(one_process, data, epochs, 11))
-    hold(later_steps_differ(seen, right.weights, right.history, GUIDE))
+    raise_mistake(later_steps_differ(seen, right.weights, right.history, GUIDE))
     headings = {"guide": GUIDE, "evaluation": "Evaluation without padding"}
-    hold(other_means(seen, right.history, 4, **headings))
-    hold(other_numbers(seen, *right[1:], **headings))
+    raise_mistake(other_means(seen, right.history, 4, **headings))
+    raise_mistake(other_numbers(seen, *right[1:], **headings))
 
 
 @exercise("phase2/train", points=0.25)
@@ -141,7 +141,7 @@ def test_only_rank_0_prints(ranks, rng):
 
     seen = ranks(probe_train, 2, data=data, seeds=[1, 1], epochs=3, batch_size=4)
 
-    hold(other_lines(seen, seen.output, 3, GUIDE))
+    raise_mistake(other_lines(seen, seen.output, 3, GUIDE))
 
 
 @pytest.mark.parametrize(("world_size", "parts"), [(2, 3), (1, 4)])
@@ -154,8 +154,8 @@ def test_microbatches_do_not_change_the_result(ranks, rng, world_size, parts):
     in_parts = {**options, "accumulation_steps": parts}
     plain, seen = train_in_turn(ranks, world_size, options, in_parts)
 
-    hold_sizes(plain, seen, parts)
-    hold(models_differ(seen, GUIDE))
+    check_sizes(plain, seen, parts)
+    raise_mistake(models_differ(seen, GUIDE))
     assert_on_every_rank(
         each(seen, lambda value: value["weights"]),
         plain[0]["weights"],
@@ -174,10 +174,10 @@ def test_microbatches_do_not_change_the_result(ranks, rng, world_size, parts):
         "from `train_loss` without them. Weight each microbatch by its samples.",
         guide=STEP,
     )
-    hold_even(seen, parts)
+    check_even(seen, parts)
 
 
-def hold_sizes(plain, seen, parts):
+def check_sizes(plain, seen, parts):
     """Check how many samples the model trains on at once, with and without microbatches."""
     whole, most = ([max(value["sizes"], default=0) for value in run] for run in (plain, seen))
     idle = [rank for rank, size in enumerate(most) if size == 0]
@@ -209,7 +209,7 @@ def hold_sizes(plain, seen, parts):
     )
 
 
-def hold_even(seen, parts):
+def check_even(seen, parts):
     """Check the sizes of the microbatches; each of 2 epochs has a batch of 4 and one of 2."""
     counts = [min(parts, 4), min(parts, 2)] * 2
     uneven = [rank for rank, value in enumerate(seen) if not are_even(value["sizes"], counts)]

@@ -72,7 +72,7 @@ def test_only_rank_0_writes(ranks):
     seen = ranks(probe, 2, mistakes=[writes_too(GUIDE)])
 
     exists, updated = seen[0]
-    hold_exists(exists)
+    check_exists(exists)
     check(
         updated,
         "resume-lost",
@@ -83,7 +83,7 @@ def test_only_rank_0_writes(ranks):
     )
 
 
-def hold_exists(exists):
+def check_exists(exists):
     check(
         exists,
         "resume-lost",
@@ -146,7 +146,7 @@ def test_code_in_the_file_is_not_run(ranks):
     files = files_with_code({"model": {}, "epoch": 1})
     [[kept, ran]] = ranks(probe, 1, timeout=LIMIT * len(files), files=files)
 
-    hold_exists(kept)
+    check_exists(kept)
     check(
         ran is False,
         "unsafe-load",

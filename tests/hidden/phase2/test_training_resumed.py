@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from gradsync.testing import check, each, exercise, hold
+from gradsync.testing import check, each, exercise, raise_mistake
 from gradsync.testing.values import close
 from gradsync.text import counted
 from support.probes import Info
@@ -103,13 +103,13 @@ def test_an_interrupted_training_ends_like_one_without_interruption(ranks, rng, 
 
     seen = ranks(probe_interrupted, world_size, **options, stop_at=2 * SHARE - 1, timeout=LIMIT)
 
-    hold_shares(seen)
-    hold_file(seen)
+    check_shares(seen)
+    check_file(seen)
     second, whole = each(seen, lambda value: value["second"]), seen[0]["whole"]
     if not all(close(one["params"], whole["params"]) for one in second):
         before = len(seen[0]["first"]["trained"])
-        hold(beyond_epochs(second, EPOCHS))
-        hold(resumed_wrongly([value["whole"] for value in seen], list(second), before))
+        raise_mistake(beyond_epochs(second, EPOCHS))
+        raise_mistake(resumed_wrongly([value["whole"] for value in seen], list(second), before))
     check_that(
         close(second[0]["center"], whole["center"]),
         "state-lost",
@@ -117,17 +117,17 @@ def test_an_interrupted_training_ends_like_one_without_interruption(ranks, rng, 
         "not. Save the model's buffers too.",
     )
     epoch, steps = start_of(seen, SHARE, EPOCHS)
-    hold_history(second, whole["history"], epoch, steps)
+    check_history(second, whole["history"], epoch, steps)
     if steps:
         whole_loss = whole["history"][epoch]["train_loss"]
-        hold(other_resumed_loss(second, whole_loss, SHARE - steps))
+        raise_mistake(other_resumed_loss(second, whole_loss, SHARE - steps))
 
 
 def check_that(holds, code, text, ranks=()):
     check(holds, code, text, ranks=ranks, guide=GUIDE)
 
 
-def hold_shares(seen):
+def check_shares(seen):
     """Check that training uses each sample once in each epoch, and trains for all epochs."""
     trained = each(seen, lambda value: value["whole"]["trained"])
     samples = SHARE * len(seen)
@@ -142,10 +142,10 @@ def hold_shares(seen):
     if len(seen) == 2:
         first = [own[:SHARE] for own in trained]
         found = found or other_shares(first, len(trained[0]) // EPOCHS, samples, GUIDE)
-    hold(found)
+    raise_mistake(found)
 
 
-def hold_file(seen):
+def check_file(seen):
     """Check that an interrupted training left a file."""
     check_that(
         all(value["content"] for value in seen),
@@ -160,7 +160,7 @@ def start_of(seen, share, epochs):
     return divmod(epochs * share - len(seen[0]["second"]["trained"]), share)
 
 
-def hold_history(second, whole, epoch, steps):
+def check_history(second, whole, epoch, steps):
     """Check that the history of the second call contains the epochs that this call ended."""
     returned = [round(row["epoch"]) for row in second[0]["history"]]
     ended = [*range(epoch, EPOCHS)]
@@ -183,7 +183,7 @@ def hold_history(second, whole, epoch, steps):
         )
 
 
-def hold_done(epochs, ended, again):
+def check_done(epochs, ended, again):
     """Check that a second call with the same number of epochs trains nothing."""
     case = f"train was called twice with epochs={epochs}"
     check_that(
@@ -220,7 +220,7 @@ def test_it_resumes_with_another_number_of_ranks(ranks, rng):
     options = {"data": draw(rng, samples), "batch_size": 3}
     until = {"stop_at": share + 27, "epochs": 2, "undisturbed": False}
     before = ranks(probe_interrupted, 2, **options, **until, timeout=LIMIT)
-    hold_file(before)
+    check_file(before)
     epoch, taken = start_of(before, share, 2)  # according to the file
     done = {i for v in before for i in v["first"]["trained"][epoch * share :][:taken]}
     rest = max(0, samples - 2 * taken)  # in this epoch
@@ -281,7 +281,7 @@ def test_finished_epochs_are_not_repeated(ranks, rng):
 
     first, _, more, *_ = calls = seen[0]
     for n in range(3):
-        hold_done(n + 1, *calls[2 * n : 2 * n + 2])
+        check_done(n + 1, *calls[2 * n : 2 * n + 2])
     epochs = [round(row["epoch"]) for row in more["history"]]
     check_that(
         epochs == [1] and 0 < len(more["trained"]) <= len(first["trained"]),

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from gradsync.records import Diagnosis
-from gradsync.testing import check, exercise, hold
+from gradsync.testing import check, exercise, raise_mistake
 from gradsync.testing.values import close
 from gradsync.text import full_stop, ranks_text
 from support.probes import Info
@@ -148,8 +148,8 @@ def test_after_a_rank_is_killed_training_ends_and_can_be_resumed(ranks, rng):
 
     seen = lose(ranks, inputs, late=False)
 
-    hold_ended(seen, inputs["lost"], HAPPENED[False])
-    hold_resumed(ranks, inputs, seen)
+    check_ended(seen, inputs["lost"], HAPPENED[False])
+    check_resumed(ranks, inputs, seen)
 
 
 @exercise("phase2/train", points=1)
@@ -159,8 +159,8 @@ def test_a_rank_that_is_seconds_late_ends_training_and_a_short_delay_does_not(ra
 
     seen = lose(ranks, inputs, late=True)
 
-    hold_ended(seen, inputs["lost"], HAPPENED[True])
-    hold_resumed(ranks, inputs, seen, pause=0.15)
+    check_ended(seen, inputs["lost"], HAPPENED[True])
+    check_resumed(ranks, inputs, seen, pause=0.15)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["killed", "late"])
@@ -173,7 +173,7 @@ def test_the_error_names_the_rank_that_was_lost(ranks, rng, late):
     seen = lose(ranks, inputs, late=late)
 
     what = HAPPENED[late]
-    hold_ended(seen, lost, what)
+    check_ended(seen, lost, what)
     others = [rank for rank in seen.answered if rank != lost]
     named = {rank: numbers_of_ranks(seen[rank]["messages"]) for rank in others}
     texts = "; ".join(
@@ -218,7 +218,7 @@ def lose(ranks, inputs, *, late):
 
     lost = inputs["lost"]
     limit = LIMIT if late else LIMIT - TIME_TO_END
-    options = {"casualties": [lost], "timeout": limit, "mistakes": [hangs]}
+    options = {"may_fail": [lost], "timeout": limit, "mistakes": [hangs]}
     return ranks(probe_fault, RANKS, process_group=False, **options, **inputs, late=late)
 
 
@@ -226,7 +226,7 @@ def check_that(holds, code, text, ranks=()):
     check(holds, code, text, ranks=ranks, guide=GUIDE)
 
 
-def hold_ended(seen, lost, what):
+def check_ended(seen, lost, what):
     """Check that every rank that is alive ended with an error, and only after the fault."""
     early = [rank for rank in seen.answered if not seen[rank]["reached"]]
     reason = next((text for rank in early for text in seen[rank]["messages"] or () if text), None)
@@ -249,7 +249,7 @@ def hold_ended(seen, lost, what):
     )
 
 
-def hold_resumed(ranks, inputs, seen, pause=0.0):
+def check_resumed(ranks, inputs, seen, pause=0.0):
     """Check that a new run, resumed from the file, ends like a run without a fault."""
     content = seen[seen.answered[0]]["content"]
     check_that(
@@ -264,7 +264,7 @@ def hold_resumed(ranks, inputs, seen, pause=0.0):
     whole = [value["whole"] for value in again]
     second = [value["second"] for value in again]
     if not all(close(one["params"], whole[0]["params"]) for one in second):
-        hold(resumed_wrongly(whole, second, inputs["at"]))
+        raise_mistake(resumed_wrongly(whole, second, inputs["at"]))
     start = len(whole[0]["trained"]) - len(second[0]["trained"])
     taken = [w["trained"][:start] + s["trained"] for w, s in zip(whole, second, strict=True)]
     for epoch in range(EPOCHS):

@@ -10,7 +10,7 @@ import numpy as np
 from gradsync.records import Collective, Diagnosis, Observation
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import array, close
-from gradsync.testing.wrong_results import would_be
+from gradsync.testing.wrong_results import ends_with
 from gradsync.text import full_stop, ranks_text
 from support.rules.gradients import GUIDE, agree, found, last_reduce, wrong_names
 from support.rules.waiting import leaves_a_result, nobody_waited
@@ -102,8 +102,8 @@ def frozen_mistakes(stale: np.ndarray[Any, Any]) -> list[Rule]:
     kept = " Leave frozen parameters unchanged."
     means = [[[stale.mean(0), none]] * len(stale) for none in (True, False)]
     return [
-        *(would_be(mean, "frozen-touched", averaged + kept, GUIDE) for mean in means),
-        would_be([[own, False] for own in stale], "frozen-touched", new + kept, GUIDE),
+        *(ends_with(mean, "frozen-touched", averaged + kept, GUIDE) for mean in means),
+        ends_with([[own, False] for own in stale], "frozen-touched", new + kept, GUIDE),
         _changed("The gradient of a frozen parameter was changed or removed." + kept),
     ]
 

@@ -17,7 +17,7 @@ from gradsync.records import Collective, Diagnosis, Observation
 from gradsync.testing.rounding import rounded
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import close
-from gradsync.testing.wrong_results import would_be
+from gradsync.testing.wrong_results import ends_with
 from gradsync.text import listed, ranks_text
 from support.rules import gradients as phase1
 from support.rules import waiting
@@ -201,9 +201,9 @@ def lost_or_local(held: Sequence[phase1.Gradients], sent: Sequence[phase1.Gradie
     mixed = [{n: mean[n] + own[n] for n in mean} for own in held]
     shrunk = [{n: mean[n] + own[n] / size for n in mean} for own in held]
     return [
-        would_be(mixed, "gradients-not-synchronised", kept, GUIDE),
-        would_be(shrunk, "gradients-not-synchronised", kept, GUIDE),
-        would_be([mean] * size, "accumulation-lost", lost, GUIDE),
+        ends_with(mixed, "gradients-not-synchronised", kept, GUIDE),
+        ends_with(shrunk, "gradients-not-synchronised", kept, GUIDE),
+        ends_with([mean] * size, "accumulation-lost", lost, GUIDE),
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from gradsync.records import Diagnosis, Observation
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import close
-from gradsync.testing.wrong_results import would_be
+from gradsync.testing.wrong_results import ends_with
 
 
 def loss_mistakes(own: Sequence[float], after: float, guide: str) -> list[Rule]:
@@ -22,7 +22,7 @@ def loss_mistakes(own: Sequence[float], after: float, guide: str) -> list[Rule]:
     count, total = len(own), sum(own)
 
     def rule(wrong: Sequence[float], code: str, text: str) -> Rule:
-        return would_be(wrong, code, text, guide)
+        return ends_with(wrong, code, text, guide)
 
     return [
         rule(
@@ -65,7 +65,7 @@ def _local_losses(own: Sequence[float], guide: str) -> list[Rule]:
             for rank, loss in enumerate(own)
         ),
     ]
-    return [would_be(losses, "loss-is-local", text, guide) for losses, text in known]
+    return [ends_with(losses, "loss-is-local", text, guide) for losses, text in known]
 
 
 def _only_rank_0_has_it(guide: str) -> Rule:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from gradsync.records import Diagnosis, Observation
-from gradsync.testing.differences import told_difference
+from gradsync.testing.differences import describe_difference
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import array, close
-from gradsync.testing.wrong_results import last_line, would_be
+from gradsync.testing.wrong_results import ends_with, last_line
 from gradsync.text import ranks_text
 
 GUIDE = "Tensor parallelism"
@@ -45,14 +45,14 @@ def layer_gradient_mistakes(name: str, expected: Sequence[Any]) -> list[Rule]:
     other = unlike_linear(what)
     if world_size == 1:  # nothing is split: a factor of 1 would match right gradients
         return [no_gradient, other]
-    many = would_be(
+    many = ends_with(
         [world_size * gradient for gradient in expected],
         "differs-from-single-process",
         f"{what} is {world_size} times the gradient in nn.Linear: backward adds up over the ranks "
         "a gradient that is already complete on every rank. Remove that sum.",
         GUIDE,
     )
-    few = would_be(
+    few = ends_with(
         [gradient / world_size for gradient in expected],
         "differs-from-single-process",
         f"{what} is the gradient in nn.Linear divided by the number of ranks. Here the ranks split "
@@ -76,7 +76,7 @@ def unlike_linear(what: str) -> Rule:
         text = (
             f"{what} is wrong on {ranks_text(wrong)}: it must be what nn.Linear computes with the "
             "full weight, or this rank's part of it"
-            f"{told_difference(list(seen), expected)}."
+            f"{describe_difference(list(seen), expected)}."
         )
         return Diagnosis("differs-from-single-process", wrong, text, last_line(seen), GUIDE)
 
@@ -92,7 +92,7 @@ def column_input_mistake(upstream: Any, weight: Any, world_size: int) -> Rule:
         world_size: the number of ranks.
     """
     pieces = zip(upstream.chunk(world_size, -1), weight.chunk(world_size, 0), strict=True)
-    return would_be(
+    return ends_with(
         [gradient @ rows for gradient, rows in pieces],
         "backward-not-reduced",
         "Each rank's gradient of the input is computed from only its own rows of the weight. Every "
@@ -106,7 +106,7 @@ def row_input_mistake(whole: Any, world_size: int) -> Rule:
     padded = [whole * 0 for _ in range(world_size)]
     for rank, part in enumerate(whole.chunk(world_size, -1)):
         padded[rank].chunk(world_size, -1)[rank].copy_(part)
-    return would_be(
+    return ends_with(
         padded,
         "backward-not-reduced",
         "Each rank's gradient of the whole input is zero outside of the rank's own slice. The "
@@ -117,7 +117,7 @@ def row_input_mistake(whole: Any, world_size: int) -> Rule:
 
 def row_bias_mistake(whole: Any, world_size: int) -> Rule:
     """Return the rule for a bias of which every rank adds a fraction."""
-    return would_be(
+    return ends_with(
         [whole / world_size] * world_size,
         "bias-added-per-rank",
         "The gradient of the bias is the gradient in nn.Linear divided by the number of ranks: "
@@ -170,14 +170,14 @@ def row_output_mistakes(drawn: Mapping[str, Any], outputs: Any, world_size: int)
         "Every rank returns the product of only its own columns. The outputs are the sum of the "
         "products of all ranks. Sum the products over the ranks in forward."
     )
-    often = would_be(
+    often = ends_with(
         [outputs + (world_size - 1) * bias] * world_size,
         "bias-added-per-rank",
         f"The outputs contain the bias {world_size} times: every rank adds it to its own product, "
         "and the sum over the ranks adds up the biases too. Add the bias once, after the sum.",
         GUIDE,
     )
-    mean = would_be(
+    mean = ends_with(
         [(outputs - bias) / world_size + bias] * world_size,
         "differs-from-single-process",
         "The outputs are the mean of the ranks' products. They must be the sum. Do not divide by "
@@ -185,7 +185,7 @@ def row_output_mistakes(drawn: Mapping[str, Any], outputs: Any, world_size: int)
         GUIDE,
     )
     biased = [product + bias for product in products]
-    lonely = would_be(
+    lonely = ends_with(
         [outputs] + [outputs - bias] * (world_size - 1),
         "only-one-rank-has-it",
         "Only the outputs of rank 0 contain the bias. The outputs must be the same on every rank. "
@@ -196,8 +196,8 @@ def row_output_mistakes(drawn: Mapping[str, Any], outputs: Any, world_size: int)
         often,
         lonely,
         mean,
-        would_be(products, "differs-from-single-process", alone, GUIDE),
-        would_be(biased, "differs-from-single-process", alone, GUIDE),
+        ends_with(products, "differs-from-single-process", alone, GUIDE),
+        ends_with(biased, "differs-from-single-process", alone, GUIDE),
     ]
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from gradsync.records import Diagnosis, Observation
-from gradsync.testing.differences import told_difference
+from gradsync.testing.differences import describe_difference
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import array, close
-from gradsync.testing.wrong_results import last_line, would_be
+from gradsync.testing.wrong_results import ends_with, last_line
 from gradsync.text import counted, listed, ranks_text
 from support.rules.vectors import common_factor
 
@@ -53,7 +53,7 @@ def pipeline_gradient_mistakes(ended: Sequence[tuple[str, Sequence[Any]]]) -> li
     Args:
         ended: pairs of a mistake, a key of GRADIENTS, and each rank's gradients with it.
     """
-    known = [would_be(by_rank, *GRADIENTS[what], GUIDE) for what, by_rank in ended]
+    known = [ends_with(by_rank, *GRADIENTS[what], GUIDE) for what, by_rank in ended]
     return [empty_gradients, *known, scaled_by_ranks, other_gradients]
 
 
@@ -132,7 +132,7 @@ def other_gradients(seen: Observation, expected: Any) -> Diagnosis | None:
     wrong = tuple(rank for rank, wanted in enumerate(expected) if not close(seen[rank], wanted))
     text = (
         f"On {ranks_text(wrong)}, the gradients after the step are not those of the unsplit model "
-        f"on the whole batch{told_difference(list(seen), expected)}."
+        f"on the whole batch{describe_difference(list(seen), expected)}."
     )
     return Diagnosis("differs-from-single-process", wrong, text, last_line(seen), GUIDE)
 

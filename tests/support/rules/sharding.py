@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradsync.records import Diagnosis, Observation
-from gradsync.testing.differences import told_difference
+from gradsync.testing.differences import describe_difference
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import close
 from gradsync.text import ranks_text
@@ -108,7 +108,7 @@ def other_steps(case: str) -> Rule:
         text = (
             f"{case}, the parameters from step {first + 1} on differ from those of the same "
             "optimizer without sharding"
-            f"{told_difference(_after(seen, first), _after(expected, first))}."
+            f"{describe_difference(_after(seen, first), _after(expected, first))}."
         )
         everyone = tuple(range(len(seen)))
         return Diagnosis("differs-from-single-process", everyone, text, guide=GUIDE)

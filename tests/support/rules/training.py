@@ -11,7 +11,7 @@ from typing import Any
 from gradsync.records import Diagnosis
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import EXACT, close
-from gradsync.testing.wrong_results import differs_from_one_process, would_be
+from gradsync.testing.wrong_results import differs_from_one_process, ends_with
 from support.rules.histories import KEYS, Row, Run
 from support.rules.shares import some
 
@@ -96,7 +96,7 @@ def training_mistakes(
     """
 
     def rule(code: str, text: str, heading: str, rank: int = 0, scale: float = 1.0) -> Rule:
-        return would_be([weights_after(rank, scale)] * world_size, code, text, heading)
+        return ends_with([weights_after(rank, scale)] * world_size, code, text, heading)
 
     return [
         rule(

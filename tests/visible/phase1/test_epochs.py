@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 
-from gradsync.testing import assert_on_every_rank, check, exercise, would_be
+from gradsync.testing import assert_on_every_rank, check, ends_with, exercise
 from support.probes.evaluation import numbers
 
 GUIDE = "Epochs and evaluation"
@@ -68,14 +68,14 @@ def test_a_smaller_batch_counts_less(ranks):
         seen,
         5.0,
         mistakes=[
-            would_be(
+            ends_with(
                 [6.25, 6.25],
                 "mean-of-means",
                 "train_epoch returns 6.25, the mean of its batches' mean losses, where a batch of "
                 "one sample counts as much as a batch of two. The mean over the samples is 5.",
                 GUIDE,
             ),
-            would_be(
+            ends_with(
                 [2.0, 8.0],
                 "loss-is-local",
                 "Each rank returns the mean loss of its own samples, 2 and 8. Both should return "
@@ -117,14 +117,14 @@ def test_every_sample_counts_the_same(ranks):
         seen,
         wanted,
         mistakes=[
-            would_be(
+            ends_with(
                 own,
                 "loss-is-local",
                 f"Each rank returns the numbers of its own samples, {own[0]} and {own[1]}. Both "
                 f"should return {wanted}.",
                 GUIDE,
             ),
-            would_be(
+            ends_with(
                 [{"loss": 3.0, "accuracy": 0.5, "samples": 4}] * 2,
                 "mean-of-means",
                 "evaluate returns loss 3 and accuracy 0.5, the means over the ranks, but rank 0 "

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from gradsync.testing import assert_on_every_rank, exercise, hold, seen_of, would_be
+from gradsync.testing import assert_on_every_rank, ends_with, exercise, raise_mistake, seen_of
 from support.probes.names import PARTS, first_numbers, model_named, name_sets
 from support.probes.seeding import seed_weights
 from support.rules.absent_gradients import none_gradient_skipped
@@ -55,7 +55,7 @@ def test_every_rank_ends_with_the_model_of_rank_0(ranks):
 
     again = seen_of(lambda: ranks(probe_names, world_size=2, names=name_sets(2, seed=1)))
     numbers = [float(part) for part in range(PARTS)]
-    hold(order_depends_on_names(again, numbers, "replaced", MODEL))
+    raise_mistake(order_depends_on_names(again, numbers, "replaced", MODEL))
 
 
 @exercise("phase1/broadcast_model", points=1)
@@ -76,7 +76,7 @@ def test_an_earlier_optimizer_still_trains_the_model(ranks):
         seen,
         4.0,
         mistakes=[
-            would_be(
+            ends_with(
                 [5.0, 5.0],
                 "tensors-replaced",
                 "An optimizer created before broadcast_model does not change the model after it: "
@@ -113,7 +113,7 @@ def test_gradients_become_their_mean(ranks):
 
     seen = ranks(probe, world_size=2)
 
-    hold(nobody_waited(seen, GRADIENTS))
+    raise_mistake(nobody_waited(seen, GRADIENTS))
     before = [{"weight": 2.0, "bias": 1.0}, {"weight": 6.0, "bias": 5.0}]
     mean = {"weight": 4.0, "bias": 3.0}
     assert_on_every_rank(
@@ -133,7 +133,7 @@ def test_gradients_become_their_mean(ranks):
 
     again = seen_of(lambda: ranks(probe_names, world_size=2, names=name_sets(2, seed=1)))
     means = [5.0 + part for part in range(PARTS)]  # of 0 and 10, of 1 and 11, ...
-    hold(order_depends_on_names(again, means, "averaged", GRADIENTS))
+    raise_mistake(order_depends_on_names(again, means, "averaged", GRADIENTS))
 
 
 @exercise("phase1/average_gradients", points=1)
@@ -148,7 +148,7 @@ def test_three_ranks_divide_by_three(ranks):
 
     seen = ranks(probe, world_size=3)
 
-    hold(nobody_waited(seen, GRADIENTS))
+    raise_mistake(nobody_waited(seen, GRADIENTS))
     before = [{"weight": 2.0}, {"weight": 6.0}, {"weight": 1.0}]
     assert_on_every_rank(
         seen,
@@ -200,21 +200,21 @@ def test_two_ranks_step_as_one_process_with_both_samples(ranks):
         seen,
         0.7,
         mistakes=[
-            would_be(
+            ends_with(
                 [0.2, 1.2],
                 "gradients-not-synchronised",
                 "After a step, the weights are 0.2 and 1.2 by rank, but should be 0.7 on both. "
                 "Each rank stepped with its own gradient, -2 and -12, instead of the mean, -7.",
                 STEP,
             ),
-            would_be(
+            ends_with(
                 [1.4, 1.4],
                 "sum-not-mean",
                 "After a step, the weight is 1.4, but should be 0.7. The ranks stepped with the "
                 "sum of their gradients, -14, instead of the mean, -7.",
                 STEP,
             ),
-            would_be(
+            ends_with(
                 [0.0, 0.0],
                 "does-not-learn",
                 "After a step, the weight is still 0, but should be 0.7. Were `backward()` and "
@@ -240,7 +240,7 @@ def test_the_loss_is_the_mean_over_the_ranks(ranks):
         seen,
         5.0,
         mistakes=[
-            would_be(
+            ends_with(
                 [1.0, 9.0],
                 "loss-is-local",
                 "Each rank returns the loss of its own batch, 1 and 9. Both should return the "
@@ -273,7 +273,7 @@ def test_the_gradient_of_a_step_is_cleared_for_the_next(ranks):
         seen,
         [0.2, 0.36],  # the gradients are 2 * (0 - 1) = -2 and 2 * (0.2 - 1) = -1.6
         mistakes=[
-            would_be(
+            ends_with(
                 [[0.2, 0.56]],
                 "gradients-not-zeroed",
                 "Two steps change the weight from 0 to 0.2 and then to 0.56, but should lead to "

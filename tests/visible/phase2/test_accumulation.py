@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from gradsync.testing import assert_on_every_rank, check, each, exercise, would_be
+from gradsync.testing import assert_on_every_rank, check, each, ends_with, exercise
 from support.rules.buckets import between, lanes
 
 GUIDE = "Gradient accumulation"
@@ -37,14 +37,17 @@ def take_a_step(rank, trainer, sizes, width=1):
     return {"weight": model.weight[0, 0].item(), "loss": loss}
 
 
-def hold_weight(seen, expected, mistakes=(), alone=()):
+def check_weight(seen, expected, mistakes=(), alone=()):
     text = f"The weights are {alone} by rank, but should be {expected} on both. Each rank stepped "
     text += "with the gradient of only its own samples."
-    own = would_be(alone, "gradients-not-synchronised", text, GUIDE)
+    own = ends_with(alone, "gradients-not-synchronised", text, GUIDE)
     assert_on_every_rank(
         each(seen, lambda value: value["weight"]),
         expected,
-        mistakes=[own, *(would_be([wrong] * len(seen), *told, GUIDE) for wrong, *told in mistakes)],
+        mistakes=[
+            own,
+            *(ends_with([wrong] * len(seen), *told, GUIDE) for wrong, *told in mistakes),
+        ],
         otherwise=f"the step should lead to weight {expected}, but leads to "
         f"{[value['weight'] for value in seen]} by rank",
     )
@@ -60,7 +63,7 @@ def test_microbatches_weigh_by_their_samples(ranks):
     added = "The weight is 1.5, not 0.6. The mean losses of the microbatches are added up without "
     added += "weights. Weight them by their share of the samples."
     lost = "Only the last microbatch counts. The first one is lost."
-    hold_weight(
+    check_weight(
         seen,
         0.6,
         [
@@ -78,7 +81,7 @@ def test_two_ranks_step_as_one(ranks):
     """On rank 1, the targets are larger by 2: all six have mean 4, and the weight becomes 0.8."""
     seen = ranks(take_a_step, world_size=2, sizes=[1, 2])
 
-    hold_weight(
+    check_weight(
         seen,
         0.8,
         [
@@ -110,7 +113,7 @@ def test_the_loss_is_the_mean_over_the_samples(ranks):
     assert_on_every_rank(
         losses,
         130 / 6,
-        mistakes=[would_be([41 / 3, 89 / 3], "loss-is-local", local, GUIDE)],
+        mistakes=[ends_with([41 / 3, 89 / 3], "loss-is-local", local, GUIDE)],
         otherwise="the squares are 1, 4, 36 on rank 0 and 9, 16, 64 on rank 1, and their mean is "
         f"130 / 6 = 21.67, but train_step_accumulated returns {list(losses)} by rank",
     )

@@ -8,9 +8,9 @@ from gradsync.testing import (
     assert_rank_by_rank,
     differs_from_one_process,
     each,
+    ends_with,
     exercise,
-    hold,
-    would_be,
+    raise_mistake,
 )
 from gradsync.text import listed
 from support.rules.pipelines import (
@@ -89,7 +89,7 @@ def test_each_stage_takes_a_step(ranks):
         weights,
         [0.5, 2.0],
         mistakes=[
-            would_be(
+            ends_with(
                 [2.0, 3.0],
                 "does-not-learn",
                 "The weights did not change: the optimizer took no step. Call optimizer.step().",
@@ -114,4 +114,4 @@ def test_all_forwards_come_before_all_backwards(ranks):
     """Both stages run forward for both microbatches before they run backward."""
     seen = ranks(probe_step, world_size=2)
 
-    hold(diagnose_order([kept["order"] for kept in seen], 2))
+    raise_mistake(diagnose_order([kept["order"] for kept in seen], 2))

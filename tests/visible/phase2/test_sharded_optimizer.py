@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from gradsync.testing import assert_on_every_rank, check, exercise, would_be
+from gradsync.testing import assert_on_every_rank, check, ends_with, exercise
 
 GUIDE = "Sharding the optimizer"
 
@@ -28,7 +28,7 @@ def test_every_rank_gets_the_parameters_of_the_others(ranks):
     seen = ranks(probe, world_size=2)
 
     unshared = [
-        would_be(
+        ends_with(
             wrong,
             "parameters-not-gathered",
             f"After a step, the parameters are {wrong[0]} on rank 0 and {wrong[1]} on rank 1. Each "

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from gradsync.testing import assert_on_every_rank, check, exercise, would_be
+from gradsync.testing import assert_on_every_rank, check, ends_with, exercise
 from gradsync.testing.values import close
 from gradsync.text import counted
 from support.probes import Info
@@ -46,7 +46,7 @@ def test_five_samples_on_two_ranks(ranks):
     seen = ranks(probe, world_size=2)
 
     mistakes = [
-        would_be(
+        ends_with(
             [{"loss": 10 / 6, "accuracy": 1.0, "samples": 6}] * 2,
             "samples-repeated",
             "evaluate counts 6 samples, but the dataset has 5: the first one counts twice, as "

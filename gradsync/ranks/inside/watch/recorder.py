@@ -111,7 +111,7 @@ class Recorder:
         finally:
             self._report_waits(self._asleep.discard, thread)
 
-    def say(self, *parts: bytes) -> None:
+    def send(self, *parts: bytes) -> None:
         """Send a frame other than an event."""
         with self._lock:
             self._flush()

@@ -145,14 +145,14 @@ def test_polling_counts_at_the_time_limit():
     story.enters(0)
     story.returns(1)
 
-    assert set(story.standoff.at_last()) == {0}
+    assert set(story.detector.at_last()) == {0}
 
 
 def test_polling_for_a_rank_that_may_arrive_does_not_count():
     story = Story(2)
     story.enters(0)
 
-    assert not story.standoff.at_last()
+    assert not story.detector.at_last()
 
 
 def test_idle_threads_do_not_count_at_the_time_limit():
@@ -161,4 +161,4 @@ def test_idle_threads_do_not_count_at_the_time_limit():
     story.waits(0, others=3)
     story.returns(1)
 
-    assert set(story.standoff.at_last()) == {0}
+    assert set(story.detector.at_last()) == {0}

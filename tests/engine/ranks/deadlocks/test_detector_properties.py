@@ -1,11 +1,11 @@
-"""Properties of a standoff for random programs and false events."""
+"""Properties of a detector for random programs and false events."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 from random_programs import COLLECTIVES, World, programs
 
 from gradsync.ranks.deadlocks import explanations
-from gradsync.ranks.deadlocks.detector import Standoff
+from gradsync.ranks.deadlocks.detector import DeadlockDetector
 from gradsync.records import Collective, Event
 
 
@@ -14,8 +14,8 @@ def test_a_correct_program_is_never_stuck(program, seed, loose):
     world = World(*program, seed, loose=loose)
 
     def check():
-        assert not world.standoff.likely()
-        assert not world.standoff.conflicts()
+        assert not world.detector.likely()
+        assert not world.detector.conflicts()
 
     world.run(check)
 
@@ -34,7 +34,7 @@ def test_a_program_without_one_call_is_always_stuck(program, data, seed):
     world.run()
 
     assert world.done == (not others)
-    assert bool(world.standoff.likely()) == (not world.done)
+    assert bool(world.detector.likely()) == (not world.done)
 
 
 @given(programs(), st.data(), st.integers())
@@ -47,9 +47,9 @@ def test_a_proved_deadlock_stays_proved(program, data, seed):
     proved = set()
 
     def check():
-        now = set(world.standoff.proved())
+        now = set(world.detector.proved())
         assert proved <= now
-        assert now <= set(world.standoff.likely())
+        assert now <= set(world.detector.likely())
         proved.update(now)
 
     world.run(check)
@@ -61,8 +61,8 @@ def test_a_finished_program_leaves_no_state(program, seed):
 
     world.run()
 
-    standoff = world.standoff
-    assert [standoff._calls, standoff._meetings, standoff._mail] == [{}, {}, {}]
+    detector = world.detector
+    assert [detector._calls, detector._meetings, detector._mail] == [{}, {}, {}]
 
 
 fields = st.builds(
@@ -97,11 +97,11 @@ lies = st.builds(
 
 @given(st.lists(lies, max_size=30), st.sets(st.integers(0, 2)))
 def test_false_events_raise_nothing(events, over):
-    standoff = Standoff(3)
+    detector = DeadlockDetector(3)
     for event in events:
-        standoff.feed(event)
-    standoff.over = over
+        detector.feed(event)
+    detector.over = over
 
-    for stuck in (standoff.proved(), standoff.likely(), standoff.at_last()):
-        assert not stuck or explanations.explain(standoff, stuck).diagnosis.explanation
-    assert all(explanations.waits_texts(standoff.waits().values()))
+    for stuck in (detector.proved(), detector.likely(), detector.at_last()):
+        assert not stuck or explanations.explain(detector, stuck).diagnosis.explanation
+    assert all(explanations.waits_texts(detector.waits().values()))

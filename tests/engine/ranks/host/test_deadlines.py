@@ -9,10 +9,10 @@ import time
 import pytest
 
 from gradsync import run_ranks
-from gradsync.ranks.host.deadlines import MOST, Helpers, Patience, starved
+from gradsync.ranks.host.deadlines import MOST, Deadline, Helpers, starved
 
 
-class Crew:
+class RankProcesses:
     waited = 0.0
 
     def starved(self):
@@ -20,37 +20,37 @@ class Crew:
 
 
 def test_on_an_idle_machine_the_limit_is_not_extended():
-    patience = Patience(Crew(), now=100.0)
+    deadline = Deadline(RankProcesses(), now=100.0)
 
-    assert [patience.over(20.0, now) for now in (100.0, 119.9, 120.1)] == [False, False, True]
+    assert [deadline.over(20.0, now) for now in (100.0, 119.9, 120.1)] == [False, False, True]
 
 
 def test_time_in_which_ranks_could_not_run_does_not_count():
-    crew = Crew()
-    crew.waited = 7.0  # before
-    patience = Patience(crew, now=0.0)
-    crew.waited = 22.0
+    processes = RankProcesses()
+    processes.waited = 7.0  # before
+    deadline = Deadline(processes, now=0.0)
+    processes.waited = 22.0
 
-    assert [patience.over(20.0, now) for now in (21.0, 34.9)] == [False, False]
-    assert patience.over(20.0, 35.1)
+    assert [deadline.over(20.0, now) for now in (21.0, 34.9)] == [False, False]
+    assert deadline.over(20.0, 35.1)
 
 
 def test_a_limit_is_not_extended_endlessly():
-    crew = Crew()
-    patience = Patience(crew, now=0.0)
-    crew.waited = 1e6
+    processes = RankProcesses()
+    deadline = Deadline(processes, now=0.0)
+    processes.waited = 1e6
 
-    assert not patience.over(20.0, MOST * 20.0 - 1)
-    assert patience.over(20.0, MOST * 20.0 + 1)
+    assert not deadline.over(20.0, MOST * 20.0 - 1)
+    assert deadline.over(20.0, MOST * 20.0 + 1)
 
 
 def test_one_wait_can_have_a_short_and_a_long_limit():
-    crew = Crew()
-    patience = Patience(crew, now=0.0)
-    crew.waited = 15.0
+    processes = RankProcesses()
+    deadline = Deadline(processes, now=0.0)
+    processes.waited = 15.0
 
-    assert [patience.over(20.0, now) for now in (34.9, 35.1)] == [False, True]
-    assert [patience.over(50.0, now) for now in (35.1, 64.9, 65.1)] == [False, False, True]
+    assert [deadline.over(20.0, now) for now in (34.9, 35.1)] == [False, True]
+    assert [deadline.over(50.0, now) for now in (35.1, 64.9, 65.1)] == [False, False, True]
 
 
 def test_an_ended_process_does_not_wait():

@@ -39,7 +39,7 @@ def test_a_file_that_can_not_be_imported_gives_one_message(course, source, statu
 
 
 def test_an_endless_import_times_out_once(course, monkeypatch):
-    monkeypatch.setattr("gradsync.grading.suite.learner_files.PATIENCE", 1.0)
+    monkeypatch.setattr("gradsync.grading.suite.learner_files.TIME_LIMIT", 1.0)
 
     seen = verdicts(course, "while True:\n    pass\n")
 

@@ -90,7 +90,7 @@ def test_a_number_is_doubled(ranks, number):
 def graded(tmp_path, source):
     course = write_course(tmp_path, SUITE)
     submission = Submission("ada", {"phase1/template_trainer.py": source.encode()})
-    return grade(submission, course, phases=["phase1"], seed=1, workers=1).verdicts
+    return grade(submission, course, phases=["phase1"], seed=1, parallel=1).verdicts
 
 
 def test_an_endless_loop_times_out_twice_and_is_then_named_as_the_cause(tmp_path):

@@ -25,7 +25,7 @@ MOST = 2  # tests with up to four ranks each; the memory limit of a grade covers
 INDEX = 2  # bytes of a test's number
 
 
-def count_workers() -> int:
+def count_parallel_tests() -> int:
     """Return how many tests this process can run at a time.
 
     A process with several threads, such as a notebook's, must not fork: its children could inherit
@@ -57,14 +57,14 @@ class Turns:
         os.close(self._next)
 
 
-class Worker:
+class ForkedGrader:
     """A fork of this process that runs `work` with its own ranks, and returns the result."""
 
     def __init__(self, launcher: ForkLauncher, work: Callable[[], Any]) -> None:
         fork = multiprocessing.get_context("fork")
         self._result, theirs = fork.Pipe(duplex=False)
-        with launcher.twin() as twin, theirs:
-            arguments = (launcher, twin, work, theirs, os.getpid())
+        with launcher.sibling() as sibling, theirs:
+            arguments = (launcher, sibling, work, theirs, os.getpid())
             self._process = fork.Process(target=_work, args=arguments, daemon=True)
             self._process.start()
 
@@ -91,26 +91,26 @@ class Worker:
 @contextmanager
 def side_by_side(
     count: int, launcher: ForkLauncher, work: Callable[[], Any]
-) -> Iterator[list[Worker]]:
+) -> Iterator[list[ForkedGrader]]:
     """Run `work` in `count` further processes while the block runs."""
-    started: list[Worker] = []
+    started: list[ForkedGrader] = []
     try:
         for _ in range(count):
-            started.append(Worker(launcher, work))
+            started.append(ForkedGrader(launcher, work))
         yield started
     finally:
         for worker in started:
             worker.close()
-        launcher.await_twins()
+        launcher.await_siblings()
 
 
 def _work(
     launcher: ForkLauncher,
-    twin: socket.socket,
+    sibling: socket.socket,
     work: Callable[[], Any],
     result: Connection,
     parent: int,
 ) -> None:
     end_with(parent)
-    launcher.adopt(twin)
+    launcher.adopt(sibling)
     result.send(work())

@@ -10,7 +10,7 @@ from small_course import RIGHT, write_course
 
 from gradsync.errors import GraderError
 from gradsync.grading.grade import grade
-from gradsync.grading.suite.workers import Turns, Worker, count_workers, side_by_side
+from gradsync.grading.suite.parallel import ForkedGrader, Turns, count_parallel_tests, side_by_side
 from gradsync.ranks import LauncherError, get_launcher, run_ranks
 from gradsync.submission import Submission
 
@@ -97,7 +97,7 @@ def test_the_verdicts_equal_those_of_one_test_at_a_time(graded, launcher, reques
         request.getfixturevalue("needs_sandbox")
     squares = "def double(number):\n    return number * number\n"
 
-    one, three = (graded(squares, launcher=launcher, workers=count) for count in (1, 3))
+    one, three = (graded(squares, launcher=launcher, parallel=count) for count in (1, 3))
 
     told = [[(v.id, v.points, v.message) for v in report.verdicts] for report in (one, three)]
     assert told[0] == told[1]
@@ -105,13 +105,13 @@ def test_the_verdicts_equal_those_of_one_test_at_a_time(graded, launcher, reques
 
 
 def test_tests_run_at_the_same_time(graded):
-    report = graded("def double(number):\n    return 2 * number\n", MEETING, workers=2)
+    report = graded("def double(number):\n    return 2 * number\n", MEETING, parallel=2)
 
     assert report.score == report.max_score == 8
 
 
 def test_the_first_failure_ends_all_with_exitfirst(graded):
-    report = graded(RIGHT, STOPPING, workers=2, pytest_options=["--exitfirst"])
+    report = graded(RIGHT, STOPPING, parallel=2, pytest_options=["--exitfirst"])
 
     assert [v.status for v in report.verdicts].count("failed") == 1
     assert len(report.verdicts) < 6 + 30
@@ -119,13 +119,13 @@ def test_the_first_failure_ends_all_with_exitfirst(graded):
 
 def test_ranks_lost_by_a_worker_are_an_error_of_the_grader(graded):
     with pytest.raises(GraderError, match="no more processes"):
-        graded("def double(number):\n    return 2 * number\n", LOST, workers=2)
+        graded("def double(number):\n    return 2 * number\n", LOST, parallel=2)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_broken_test_is_an_error_of_the_grader(graded, workers):
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_a_broken_test_is_an_error_of_the_grader(graded, parallel):
     with pytest.raises(GraderError, match=r"A test of the course is broken .*chekc"):
-        graded(RIGHT, BROKEN, workers=workers)
+        graded(RIGHT, BROKEN, parallel=parallel)
 
 
 def test_a_suite_that_can_not_be_imported_gives_no_grade(graded, tmp_path):
@@ -133,14 +133,14 @@ def test_a_suite_that_can_not_be_imported_gives_no_grade(graded, tmp_path):
     (tmp_path / "tests/hidden/phase1/test_broken.py").write_text("import nothing_like_that")
 
     with pytest.raises(GraderError, match="nothing_like_that"):
-        graded("def double(number):\n    return 2 * number\n", workers=2)
+        graded("def double(number):\n    return 2 * number\n", parallel=2)
 
 
 def test_only_the_warm_process_remains(graded):
     run_ranks(os.getpid, 1)
     before = list(descendants_of(os.getpid()))
 
-    graded("def double(number):\n    return 2 * number\n", workers=3)
+    graded("def double(number):\n    return 2 * number\n", parallel=3)
 
     assert list(descendants_of(os.getpid())) == before
 
@@ -149,7 +149,7 @@ def test_a_process_with_threads_is_not_forked():
     done = threading.Event()
     thread = threading.Thread(target=done.wait)
     thread.start()
-    count = count_workers()
+    count = count_parallel_tests()
     done.set()
     thread.join()
 
@@ -167,7 +167,7 @@ def test_each_number_is_taken_once():
 
 
 def test_a_worker_that_ends_early_is_reported():
-    worker = Worker(get_launcher("fork"), lambda: os._exit(3))
+    worker = ForkedGrader(get_launcher("fork"), lambda: os._exit(3))
 
     with pytest.raises(LauncherError, match=r"exit status 3\)"):
         worker.result()
