@@ -81,7 +81,7 @@ def draw_seed() -> int:
 
 
 def _launcher_option(launcher: LauncherName | None) -> list[str]:
-    return [] if launcher is None else [f"--launcher={launcher}"]
+    return [] if launcher is None else [f"--ranks-launcher={launcher}"]
 
 
 def _run(suites: Sequence[Path], root: Path, options: Sequence[str], collector: Collector) -> None:

@@ -6,7 +6,7 @@ import importlib
 
 from gradsync.course.catalogue import Course, CourseError
 from gradsync.course.support import SUPPORT, support_of
-from gradsync.grading.suite.plugin import Ranks
+from gradsync.grading.suite.graded_ranks import GradedRanks
 from gradsync.ranks import RankFailure, get_launcher
 from gradsync.records import Observation
 from gradsync.submission import Submission
@@ -31,7 +31,7 @@ def trace(submission: Submission, course: Course, phase: str, world_size: int) -
             probe = importlib.import_module(PROBE)
         except ModuleNotFoundError:
             raise CourseError(f"{course.root} has no {PROBE}, which says what to trace.") from None
-        ranks = Ranks(
+        ranks = GradedRanks(
             get_launcher(),
             folder,
             course,

@@ -26,7 +26,7 @@ LAYERS = [
     ["gradsync.ranks.host"],
     ["gradsync.ranks.warm_start", "gradsync.ranks.run"],
     ["gradsync.ranks"],
-    ["gradsync.testing"],
+    ["gradsync.testing", "gradsync.pytest_plugin"],
     ["gradsync.course", "gradsync.mnist", "gradsync.model"],
     ["gradsync.grading", "gradsync.data"],
     ["gradsync.notebook", "gradsync.doctor"],

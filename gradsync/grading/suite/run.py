@@ -15,10 +15,11 @@ import pytest
 
 from gradsync.course.support import support_of
 
-# Only our plugin, no configuration and no cache. Of the disabled plugins, two run the garbage
+# Only our plugins, no configuration and no cache. Of the disabled plugins, two run the garbage
 # collector at the end, and one keeps log records.
 ISOLATED = (
-    *("--disable-plugin-autoload", "-p", "gradsync.grading.suite.plugin", "-p", "no:cacheprovider"),
+    *("--disable-plugin-autoload", "-p", "gradsync.pytest_plugin", "-p", "no:cacheprovider"),
+    *("-p", "gradsync.grading.suite.plugin"),
     *("-p", "no:unraisableexception", "-p", "no:threadexception", "-p", "no:logging"),
     *("-c", os.devnull, "--import-mode=importlib", "-q"),
 )

@@ -196,7 +196,7 @@ def test_the_first_hint_is_the_smallest(tmp_path):
 
 
 def test_check_shows_the_progress_and_the_next_step(tmp_path):
-    for part in ("phase1", "tests/visible"):
+    for part in ("phase1", "tests/visible", "tests/support"):
         shutil.copytree(ROOT / part, tmp_path / part)
     shutil.copy(SOLUTIONS / "phase1/template_data_loader.py", tmp_path / "phase1")
     done = gradsync("check", cwd=tmp_path)
@@ -209,7 +209,7 @@ def test_check_shows_the_progress_and_the_next_step(tmp_path):
 
 
 def test_check_of_one_exercise_shows_all_details(tmp_path):
-    for part in ("phase1", "tests/visible"):
+    for part in ("phase1", "tests/visible", "tests/support"):
         shutil.copytree(ROOT / part, tmp_path / part)
     done = gradsync("check", "average_gradients", cwd=tmp_path)
 

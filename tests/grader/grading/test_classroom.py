@@ -15,7 +15,7 @@ from gradsync.grading import classroom
 from gradsync.grading.classroom import FolderInUse, entries_at, grade_class
 from gradsync.reports.gradebook import NoGradebook
 
-HERE = Path(__file__).parent
+HELPERS = Path(__file__).parents[2] / "helpers"
 
 
 class Class:
@@ -284,7 +284,7 @@ def test_a_submission_can_have_the_gradebooks_name(klass):
 
 
 def test_a_run_killed_at_any_step_is_completed_with_the_same_gradebook(klass):
-    program = [sys.executable, HERE / "mortal_grader.py", klass.course.root, klass.folder]
+    program = [sys.executable, HELPERS / "mortal_grader.py", klass.course.root, klass.folder]
     said = subprocess.run(program, check=True, capture_output=True, text=True).stdout
 
     undisturbed, *deaths = map(json.loads, said.splitlines())

@@ -35,7 +35,7 @@ def typed(tmp_path):
             process = subprocess.Popen(
                 [sys.executable, "-c", code, *map(str, arguments)],
                 cwd=course.root,
-                env={**os.environ, "TMPDIR": temporary, "PYTHONPATH": str(HERE.parents[1])},
+                env={**os.environ, "TMPDIR": temporary, "PYTHONPATH": str(HERE.parents[2])},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,

@@ -6,6 +6,7 @@ import torch._dynamo  # noqa: F401 - pytester forgets what a run imports, and th
 from gradsync.grading.suite.collector import Collector
 
 pytest_plugins = "pytester"
+PLUGIN = ("-p", "gradsync.grading.suite.plugin")
 
 
 def test_early_tests_run_first_and_are_reported_in_order(pytester):
@@ -23,7 +24,7 @@ def test_early_tests_run_first_and_are_reported_in_order(pytester):
     )
     collector = Collector()
 
-    result = pytester.runpytest_inprocess("--strict-markers", "-v", plugins=[collector])
+    result = pytester.runpytest_inprocess(*PLUGIN, "--strict-markers", "-v", plugins=[collector])
 
     result.stdout.fnmatch_lines(["*::test_two PASSED*", "*::test_one PASSED*"])
     assert [v.id.split("::")[1] for v in collector.verdicts] == ["test_one", "test_two"]
@@ -52,7 +53,7 @@ def test_only_tests_of_the_requested_exercise_run(pytester, exercise, picked):
     )
     collector = Collector(exercise)
 
-    pytester.runpytest_inprocess(plugins=[collector]).assert_outcomes(passed=len(picked))
+    pytester.runpytest_inprocess(*PLUGIN, plugins=[collector]).assert_outcomes(passed=len(picked))
 
     assert [verdict.id.split("::")[1] for verdict in collector.verdicts] == picked
 
@@ -61,7 +62,7 @@ def test_a_suite_that_can_not_be_imported_is_not_an_interruption(pytester):
     pytester.makepyfile("import nothing_like_that")
     collector = Collector()
 
-    result = pytester.runpytest_inprocess(plugins=[collector])
+    result = pytester.runpytest_inprocess(*PLUGIN, plugins=[collector])
 
     assert result.ret == pytest.ExitCode.INTERRUPTED
     assert not collector.interrupted
@@ -71,7 +72,7 @@ def test_ctrl_c_in_a_test_is_recorded(pytester):
     pytester.makepyfile("def test_one(): raise KeyboardInterrupt")
     collector = Collector()
 
-    pytester.runpytest_inprocess(plugins=[collector], no_reraise_ctrlc=True)
+    pytester.runpytest_inprocess(*PLUGIN, plugins=[collector], no_reraise_ctrlc=True)
 
     assert collector.interrupted
 
@@ -88,6 +89,6 @@ def test_a_suite_ends_when_its_ranks_are_lost(pytester):
     )
     collector = Collector()
 
-    pytester.runpytest_inprocess(plugins=[collector]).assert_outcomes(failed=1)
+    pytester.runpytest_inprocess(*PLUGIN, plugins=[collector]).assert_outcomes(failed=1)
 
     assert str(collector.lost) == "no more processes"

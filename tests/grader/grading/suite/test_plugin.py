@@ -1,8 +1,9 @@
-"""The pytest plugin in a suite."""
+"""The grader's pytest plugin in a suite."""
 
 import pytest
 
 pytest_plugins = "pytester"
+PLUGIN = ("-p", "gradsync.grading.suite.plugin")
 
 
 def test_points_are_divided_among_parameter_sets(pytester):
@@ -19,7 +20,7 @@ def test_points_are_divided_among_parameter_sets(pytester):
         """
     )
 
-    pytester.runpytest_subprocess().assert_outcomes(passed=2)
+    pytester.runpytest_subprocess(*PLUGIN, "--submission=.").assert_outcomes(passed=2)
 
 
 def test_the_ranks_values_are_freed_after_a_test(pytester):
@@ -41,7 +42,7 @@ def test_the_ranks_values_are_freed_after_a_test(pytester):
         """
     )
 
-    pytester.runpytest_subprocess().assert_outcomes(passed=2)
+    pytester.runpytest_subprocess(*PLUGIN, "--submission=.").assert_outcomes(passed=2)
 
 
 @pytest.mark.slow
@@ -66,7 +67,9 @@ def test_random_numbers_on_ranks_depend_on_the_seed(pytester):
     )
 
     for seed in (5, 5, 6):
-        pytester.runpytest_subprocess(f"--seed={seed}").assert_outcomes(passed=1)
+        pytester.runpytest_subprocess(*PLUGIN, "--submission=.", f"--seed={seed}").assert_outcomes(
+            passed=1
+        )
 
     one, again, other = (pytester.path / "drawn").read_text().splitlines()
     assert one == again != other
