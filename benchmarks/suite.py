@@ -14,7 +14,7 @@ from benchmarks.figure import Figure, in_turns, seconds, shown
 from gradsync.bank import reference
 from gradsync.course import find_course
 from gradsync.grading import grade
-from gradsync.ranks.run import LauncherName
+from gradsync.ranks.launchers import LauncherName
 
 FULL_MARKS = 100.0  # points of a phase
 

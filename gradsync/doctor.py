@@ -11,7 +11,7 @@ from importlib.metadata import version
 from gradsync.course import CourseError, find_course
 from gradsync.errors import SandboxError
 from gradsync.ranks import LauncherError, RankFailure, cgroups, run_ranks
-from gradsync.ranks.run import LauncherName
+from gradsync.ranks.launchers import LauncherName
 from gradsync.ranks.sandbox import MEMORY, TASKS, check
 from gradsync.text import listed
 

@@ -31,7 +31,7 @@ from gradsync.handback import (
     write_whole,
 )
 from gradsync.origin import course_digest, submission_digest
-from gradsync.ranks.run import LauncherName
+from gradsync.ranks.launchers import LauncherName
 from gradsync.records import Grade, Origin, Report
 from gradsync.reports import gradebook, summary
 from gradsync.submission import (

@@ -13,7 +13,7 @@ from gradsync.collector import Collector, OnTest
 from gradsync.course import Audience, Course
 from gradsync.errors import GraderError
 from gradsync.ranks import LauncherError, dynamo, get_launcher
-from gradsync.ranks.run import LauncherName
+from gradsync.ranks.launchers import LauncherName
 from gradsync.records import Report, Verdict
 from gradsync.roots import explain_not_run, point_at_roots
 from gradsync.submission import Submission

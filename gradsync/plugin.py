@@ -23,8 +23,8 @@ from gradsync.diagnose import Rule, first_match
 from gradsync.loading import Loaded, Loader
 from gradsync.ranks import RankFailure, get_launcher
 from gradsync.ranks.crew import Launcher, rank_environ
+from gradsync.ranks.launchers import LauncherName
 from gradsync.ranks.observe import observe
-from gradsync.ranks.run import LauncherName
 from gradsync.ranks.task import Task
 from gradsync.records import Observation
 from gradsync.text import full_stop

@@ -20,7 +20,7 @@ from gradsync.notebook.definitions.file import Cell
 from gradsync.notebook.definitions.locations import relocate
 from gradsync.origin import course_digest, submission_digest
 from gradsync.ranks import LauncherError, sandbox
-from gradsync.ranks.run import LauncherName
+from gradsync.ranks.launchers import LauncherName
 from gradsync.records import Origin
 
 # Reasons why a submission is not graded that are not the learner's fault.

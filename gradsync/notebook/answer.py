@@ -16,7 +16,7 @@ from gradsync.notebook.namespace import namespace_of, running_shell
 from gradsync.notebook.undisturbed import undisturbed
 from gradsync.notebook.waiting import Waiting
 from gradsync.ranks import get_launcher, sandbox
-from gradsync.ranks.run import LauncherName
+from gradsync.ranks.launchers import LauncherName
 from gradsync.records import Report, Verdict
 from gradsync.reports import cell, terminal
 from gradsync.reports.text import finite

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
-from gradsync.ranks.crew import Launcher, rank_environ
-from gradsync.ranks.fork import ForkLauncher
+from gradsync.ranks.crew import rank_environ
+from gradsync.ranks.launchers import LauncherName, get_launcher
 from gradsync.ranks.observe import observe
-from gradsync.ranks.spawn import SpawnLauncher
 from gradsync.ranks.task import Task
 from gradsync.records import Observation
-
-LauncherName = Literal["fork", "spawn", "sandbox"]
 
 
 class RankFailure(Exception):  # noqa: N818 - it is about a rank's failure, not an error of ours
@@ -91,19 +87,3 @@ def _print_output(observation: Observation) -> None:
     for rank, text in enumerate(observation.output):
         for line in text.splitlines():
             print(f"[rank {rank}] {line}")
-
-
-def get_launcher(name: LauncherName | None = None) -> Launcher:
-    """Return the launcher with that name, or the fastest one of this system."""
-    if name is None:
-        name = "fork" if sys.platform == "linux" else "spawn"
-    if name not in get_args(LauncherName):
-        raise ValueError(f"launcher must be 'fork', 'spawn' or 'sandbox', got {name!r}")
-    if name != "spawn" and sys.platform != "linux":
-        raise ValueError(f"the {name} launcher needs Linux: use launcher='spawn'")
-    return _launchers(name)
-
-
-@functools.cache
-def _launchers(name: LauncherName) -> Launcher:
-    return SpawnLauncher() if name == "spawn" else ForkLauncher(sandboxed=name == "sandbox")

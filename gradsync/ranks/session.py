@@ -20,9 +20,10 @@ from typing import Any
 from gradsync.ranks import events, pickles
 from gradsync.ranks.crew import LauncherError, rank_environ
 from gradsync.ranks.fork import ForkLauncher
+from gradsync.ranks.launchers import get_launcher
 from gradsync.ranks.member import Resident
 from gradsync.ranks.places import is_users
-from gradsync.ranks.run import RankFailure, get_launcher
+from gradsync.ranks.run import RankFailure
 from gradsync.ranks.standoff import Standoff
 from gradsync.ranks.supervise import START_SECONDS, Run
 from gradsync.ranks.task import check_world_size
