@@ -43,11 +43,18 @@ class Deferral(MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """Run the package before one of its modules is imported, as an ordinary import does."""
-        if self._begun or not fullname.startswith(f"{self._name}."):
+        """Run the module before the import of another one that needs it."""
+        if self._begun or not self.needs(fullname):
             return None
         self.run()
-        return spec_from_loader(fullname, _Loaded(importlib.import_module(fullname)))
+        loaded = _Loaded(importlib.import_module(fullname))
+        # Python would use the module's own spec if it found the module, and execute it again.
+        del sys.modules[fullname]
+        return spec_from_loader(fullname, loaded)
+
+    def needs(self, fullname: str) -> bool:
+        """Tell whether a module is part of this package: an import runs the package first."""
+        return fullname.startswith(f"{self._name}.")
 
     def run(self) -> None:
         """Run the module; return immediately if it has run, or this thread is running it."""
@@ -90,4 +97,5 @@ class _Loaded(Loader):
         return self._module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec
+        with suppress(AttributeError):  # a module that refuses this still has its own spec
+            module.__spec__ = self._spec
