@@ -54,10 +54,9 @@ def check_command(
 
 def _start_imports() -> None:
     """Let the ranks' process import torch while this process imports pytest and torch."""
-    from gradsync.ranks import get_launcher, meta_kernels
+    from gradsync.ranks import get_launcher
 
     get_launcher().warm_up()
-    meta_kernels.put_off()  # the visible suites compute on the CPU
 
 
 def _check(

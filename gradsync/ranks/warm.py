@@ -11,6 +11,10 @@ import gc
 
 gc.disable()  # until all is imported: searching for garbage takes long, and there is none
 
+from gradsync.ranks import meta_kernels
+
+meta_kernels.put_off()  # before torch is imported
+
 import ctypes
 import importlib
 import json
@@ -57,6 +61,7 @@ def start(descriptor: int, sandboxed: int) -> NoReturn:
     dynamo.put_off()
     symbolic.put_off()
     _import_what_ranks_use()
+    meta_kernels.watch()
     gc.freeze()  # keeps the pages of all modules shared with every rank
     gc.enable()
     worker.keep_memory()
