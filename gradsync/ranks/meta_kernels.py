@@ -16,8 +16,12 @@ from gradsync.ranks.deferral import Deferral
 
 NAME = "torch._meta_registrations"
 CREATORS = ("empty.memory_format", "empty_strided")  # each meta tensor begins with one of these
-# Modules that every rank imports, and that rely on no kernel.
-UNRELATED = ("torch.distributed.algorithms", "torch.profiler.")
+# Modules that many ranks import, and that rely on no kernel.
+UNRELATED = (
+    "torch.distributed.algorithms",
+    "torch.profiler.",
+    "torch.utils.serialization",  # torch.save
+)
 
 
 def put_off() -> None:

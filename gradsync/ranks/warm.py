@@ -46,6 +46,7 @@ WANTED_SOON = (
     "torch.optim",
     "torch.profiler._cupti_monitor",
     "torch.utils.data",
+    "torch.utils.serialization.config",
 )
 # torch.manual_seed formats the stack of each call, for which it reads the source of these.
 READ_SOON = ("torch.random", "torch.cuda", "torch.cuda.random", "torch.xpu", "torch.xpu.random")
