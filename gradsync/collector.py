@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from gradsync.ranks import LauncherError, meta_kernels, symbolic
+from gradsync.ranks import LauncherError, symbolic
 from gradsync.ranks.crew import Launcher
 from gradsync.ranks.fork import ForkLauncher
 from gradsync.records import Verdict
@@ -70,7 +70,6 @@ class Collector:
         if torch := sys.modules.get("torch"):  # a suite computes little, and ranks need the cores
             torch.set_num_threads(1)
             symbolic.put_off()
-            meta_kernels.watch()
         gc.freeze()  # existing objects are not garbage: later collections skip them
         count = min(self._workers, len(session.items))
         if count < 2 or session.testsfailed or not isinstance(self._launcher, ForkLauncher):

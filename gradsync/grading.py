@@ -12,7 +12,7 @@ import pytest
 from gradsync.collector import Collector, OnTest
 from gradsync.course import Audience, Course
 from gradsync.errors import GraderError
-from gradsync.ranks import LauncherError, dynamo, get_launcher, meta_kernels
+from gradsync.ranks import LauncherError, dynamo, get_launcher
 from gradsync.ranks.launchers import LauncherName
 from gradsync.records import Report, Verdict
 from gradsync.roots import explain_not_run, point_at_roots
@@ -85,7 +85,6 @@ def _launcher_option(launcher: LauncherName | None) -> list[str]:
 
 def _run(suites: Sequence[Path], root: Path, options: Sequence[str], collector: Collector) -> None:
     dynamo.put_off()  # the suites' optimizers need no compiler either
-    meta_kernels.put_off()
     code, said = run_pytest(suites, root, options, collector)
     if collector.interrupted:
         raise KeyboardInterrupt

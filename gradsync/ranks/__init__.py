@@ -6,8 +6,8 @@ and `spawn`; `sandbox` (with `namespaces` and `seccomp`), and `stacks`. These ar
 (proves deadlocks) and `lenient` (does not), `wording`, `failures`, `events`, `values`, `wire`,
 `places` and `inputs`.
 Untrusted, in the ranks: `worker`, `watch`, `handles`, `recorder`, `frames`.
-On both sides: `dynamo`, `symbolic` and `meta_kernels` defer imports that torch rarely needs, using
-`deferral`; `late` imports in the warm process what ranks needed after all.
+On both sides: `dynamo` and `symbolic` defer imports that torch rarely needs, using `deferral`;
+`late` imports in the warm process what ranks needed after all.
 """
 
 from __future__ import annotations

@@ -43,18 +43,14 @@ class Deferral(MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """Run the module before the import of another one that needs it."""
-        if self._begun or not self.needs(fullname):
+        """Run the package before one of its modules is imported, as an ordinary import does."""
+        if self._begun or not fullname.startswith(f"{self._name}."):
             return None
         self.run()
         loaded = _Loaded(importlib.import_module(fullname))
         # Python would use the module's own spec if it found the module, and execute it again.
         del sys.modules[fullname]
         return spec_from_loader(fullname, loaded)
-
-    def needs(self, fullname: str) -> bool:
-        """Tell whether a module is part of this package: an import runs the package first."""
-        return fullname.startswith(f"{self._name}.")
 
     def run(self) -> None:
         """Run the module; return immediately if it has run, or this thread is running it."""

@@ -13,7 +13,6 @@ from contextlib import suppress
 
 LATE = (
     "torch._dynamo.eval_frame",  # there once torch._dynamo has run: see gradsync.ranks.dynamo
-    "torch._decomp",  # once the meta kernels have run: see gradsync.ranks.meta_kernels
     "torch.utils._sympy.functions",  # once symbolic shapes have run: see gradsync.ranks.symbolic
     "torch.distributed._functional_collectives",
     "torch.distributed.checkpoint",

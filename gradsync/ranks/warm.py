@@ -11,10 +11,6 @@ import gc
 
 gc.disable()  # until all is imported: searching for garbage takes long, and there is none
 
-from gradsync.ranks import meta_kernels
-
-meta_kernels.put_off()  # before torch is imported
-
 import ctypes
 import importlib
 import json
@@ -46,7 +42,6 @@ WANTED_SOON = (
     "torch.optim",
     "torch.profiler._cupti_monitor",
     "torch.utils.data",
-    "torch.utils.serialization.config",
 )
 # torch.manual_seed formats the stack of each call, for which it reads the source of these.
 READ_SOON = ("torch.random", "torch.cuda", "torch.cuda.random", "torch.xpu", "torch.xpu.random")
@@ -62,7 +57,6 @@ def start(descriptor: int, sandboxed: int) -> NoReturn:
     dynamo.put_off()
     symbolic.put_off()
     _import_what_ranks_use()
-    meta_kernels.watch()
     gc.freeze()  # keeps the pages of all modules shared with every rank
     gc.enable()
     worker.keep_memory()
