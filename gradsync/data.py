@@ -14,19 +14,10 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from platformdirs import user_cache_path
 from torch.utils.data import Dataset
 
-from gradsync.mnist import (
-    FILES,
-    RAW,
-    Arrays,
-    DataError,
-    download_mnist,
-    holds_mnist,
-    import_torchvision,
-    read_mnist,
-)
+from gradsync.mnist import Arrays, download_mnist, import_torchvision, read_mnist
+from gradsync.mnist_folder import DataError, advice, cache_folder, mnist_root
 
 __all__ = ["DataError", "Digits", "InMemoryDigits", "digits", "import_torchvision", "mnist_root"]
 
@@ -97,48 +88,15 @@ def digits(root: Path | str | None = None, *, download: bool = True) -> Digits:
     folder = mnist_root(root)
     if folder is not None:
         return _mnist(folder)
-    obstacle = download_mnist(_cache_folder()) if download else "download=False"
-    return _mnist(_cache_folder()) if obstacle is None else _builtin_digits(obstacle)
-
-
-def mnist_root(root: Path | str | None = None) -> Path | None:
-    """Return the folder from which `digits(root)` reads MNIST, or None if it must be downloaded.
-
-    Raises:
-        DataError: MNIST is not in `root` or `$GRADSYNC_DATA`.
-    """
-    asked = root if root is not None else os.environ.get("GRADSYNC_DATA")
-    if not asked:
-        return _cache_folder() if holds_mnist(_cache_folder()) else None
-    folder = Path(asked).expanduser()
-    if holds_mnist(folder):
-        return folder
-    name = "the given folder" if root is not None else "GRADSYNC_DATA"
-    meant = [parent for parent in folder.absolute().parents[:2] if holds_mnist(parent)]
-    advice = f"Use {meant[0]} instead" if meant else _advice(folder)
-    raise DataError(
-        f"There is no MNIST in {name}, {folder}: {RAW / FILES[0]} is missing. {advice}."
-    )
-
-
-def _cache_folder() -> Path:
-    return user_cache_path("gradsync", appauthor=False)
-
-
-def _advice(root: Path) -> str:
-    if root == _cache_folder():
-        return f"Delete {root / 'MNIST'} and run this again to download MNIST"
-    return (
-        "Put a complete copy of MNIST there, as torchvision.datasets.MNIST writes it. To download "
-        "it instead, pass no folder and unset GRADSYNC_DATA"
-    )
+    obstacle = download_mnist(cache_folder()) if download else "download=False"
+    return _mnist(cache_folder()) if obstacle is None else _builtin_digits(obstacle)
 
 
 def _mnist(root: Path) -> Digits:
     try:
         train, test = read_mnist(root)
     except DataError as problem:
-        raise DataError(f"{problem}. {_advice(root)}.") from None
+        raise DataError(f"{problem}. {advice(root)}.") from None
     return Digits(_normalised(train), _normalised(test), f"MNIST from {root}", is_mnist=True)
 
 
@@ -155,7 +113,7 @@ def _builtin_digits(obstacle: str) -> Digits:
 
     source = (
         "scikit-learn's built-in digits (8x8, enlarged to 28x28), since MNIST is not in "
-        f"{_cache_folder()} and could not be downloaded ({obstacle}). To use MNIST, set "
+        f"{cache_folder()} and could not be downloaded ({obstacle}). To use MNIST, set "
         "GRADSYNC_DATA to a folder with MNIST/raw"
     )
     _say_once(source)

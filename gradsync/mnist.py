@@ -1,4 +1,4 @@
-"""Find, download, check and read MNIST on disk.
+"""Download, check and read MNIST on disk.
 
 A root is a folder with `MNIST/raw`, in the layout of `torchvision.datasets.MNIST`. A download is
 complete, or leaves nothing.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import importlib
 import math
-import os
 import shutil
 import struct
 import sys
@@ -26,22 +25,11 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
+from gradsync.mnist_folder import IMAGES, LABELS, RAW, DataError, holds_mnist
+
 TIME_LIMIT = 15.0  # seconds without new data after which a download is given up
-RAW = Path("MNIST", "raw")
-IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
-FILES = [f"{split}-{kind}" for split in ("train", "t10k") for kind in (IMAGES, LABELS)]
 
 Arrays = tuple[torch.Tensor, torch.Tensor]  # images (M, 28, 28) uint8, labels (M,) int64
-
-
-class DataError(Exception):
-    """MNIST is missing or damaged; the message names the file."""
-
-
-def holds_mnist(root: Path) -> bool:
-    """Tell whether any of MNIST's files is in `root`, gzipped or not."""
-    ends = ("", ".gz")
-    return any(os.access(root / RAW / (name + end), os.R_OK) for name in FILES for end in ends)
 
 
 def read_mnist(root: Path) -> tuple[Arrays, Arrays]:

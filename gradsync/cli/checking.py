@@ -42,6 +42,7 @@ def check_command(
     course = find_course()
     chosen = course.find(exercise) if exercise is not None else None
     phases = (chosen.phase,) if chosen else course.graded_phases("visible")
+    _start_imports()
     if not watch:
         _check(course, phases, chosen, seed)
         return
@@ -49,6 +50,13 @@ def check_command(
         _watch(course, phases, chosen, seed)
     except KeyboardInterrupt:
         print()
+
+
+def _start_imports() -> None:
+    """Let the ranks' process import torch while this process imports pytest and torch."""
+    from gradsync.ranks import get_launcher
+
+    get_launcher().warm_up()
 
 
 def _check(

@@ -7,9 +7,24 @@
 failed. `fast` has what only saves time.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from gradsync.ranks.failures.rank_failure import RankFailure
 from gradsync.ranks.host.launcher import LauncherError
 from gradsync.ranks.host.launchers import get_launcher
-from gradsync.ranks.run import run_ranks
+
+if TYPE_CHECKING:
+    from gradsync.ranks.run import run_ranks
 
 __all__ = ["LauncherError", "RankFailure", "get_launcher", "run_ranks"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the rest of the trusted side when it is first used: it needs numpy."""
+    if name == "run_ranks":
+        from gradsync.ranks import run
+
+        return run.run_ranks
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -47,7 +47,10 @@ class Deferral(MetaPathFinder):
         if self._begun or not fullname.startswith(f"{self._name}."):
             return None
         self.run()
-        return spec_from_loader(fullname, _Loaded(importlib.import_module(fullname)))
+        loaded = _Loaded(importlib.import_module(fullname))
+        # Python would use the module's own spec if it found the module, and execute it again.
+        del sys.modules[fullname]
+        return spec_from_loader(fullname, loaded)
 
     def run(self) -> None:
         """Run the module; return immediately if it has run, or this thread is running it."""
@@ -90,4 +93,5 @@ class _Loaded(Loader):
         return self._module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec
+        with suppress(AttributeError):  # a module that refuses this still has its own spec
+            module.__spec__ = self._spec

@@ -1,4 +1,8 @@
-"""Trusted: the launchers by name; each is made once."""
+"""Trusted: choose how ranks are started.
+
+This module imports neither numpy nor torch, so a command can start the warm process before its own
+slow imports.
+"""
 
 from __future__ import annotations
 

@@ -142,6 +142,15 @@ def test_the_doctor_reports_what_does_not_work(tmp_path, monkeypatch):
     assert "apt install bubblewrap" in " ".join(done.stdout.split())
 
 
+def test_the_doctor_reports_a_missing_mnist_and_continues(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRADSYNC_DATA", str(tmp_path))
+    done = gradsync("doctor")
+
+    assert done.returncode == 1
+    assert "There is no MNIST in GRADSYNC_DATA" in " ".join(done.stdout.split())
+    assert "GPUs" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("source", "status"),
     [

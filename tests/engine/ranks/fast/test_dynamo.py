@@ -159,3 +159,13 @@ def test_a_process_that_has_imported_it_keeps_it():
     )
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_module_of_it_is_executed_once():
+    def function():
+        import torch._dynamo.exc as found
+
+        user = sys.modules["torch._dynamo.symbolic_convert"]
+        return [user.exc is found, found.__spec__.name]
+
+    assert run_ranks(function, 1)[0] == [True, "torch._dynamo.exc"]
