@@ -19,6 +19,7 @@ from support.rules.evaluation import (
     predicts_otherwise,
     told,
 )
+from support.rules.means import mean_of_ranks
 from support.rules.waiting import nobody_waited, raised_before_waiting
 
 GUIDE = "Epochs and evaluation"
@@ -113,6 +114,7 @@ def check_results(seen, rows):
         expected,
         mistakes=[
             own_samples_alone(own, GUIDE),
+            mean_of_ranks(own, GUIDE),
             differs_across_ranks(GUIDE),
             *(
                 ends_with([wrong] * len(seen), code, f"evaluate {text}", GUIDE)

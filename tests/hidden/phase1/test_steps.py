@@ -19,7 +19,7 @@ from gradsync.testing import (
     seen_of,
 )
 from gradsync.testing.rounding import rounded_loss
-from gradsync.text import counted
+from gradsync.text import counted, no_float
 from support.probes.devices import devices_met
 from support.probes.models import placed
 from support.probes.names import PARTS, first_numbers, model_named, name_sets
@@ -233,11 +233,10 @@ def test_the_returned_loss_is_the_mean_over_ranks(ranks, rng):
 
     raise_mistake(nobody_waited(seen, GUIDE))
     wrong = [rank for rank in range(3) if not seen[rank][0]]
-    kinds = " or a ".join(sorted({seen[rank][1] for rank in wrong}))
     check(
         not wrong,
         "wrong-signature",
-        f"train_step returns a {kinds}. It must return a float.",
+        no_float("train_step", [seen[rank][1] for rank in wrong]),
         ranks=wrong,
         guide=GUIDE,
     )

@@ -17,7 +17,8 @@ from gradsync.testing import (
     exercise,
 )
 from gradsync.testing.rules import first_diagnosis
-from gradsync.text import counted
+from gradsync.testing.rules.reductions import parameters_averaged
+from gradsync.text import counted, no_float
 from support.probes.accumulation import (
     LEARNING_RATE,
     MOMENTUM,
@@ -28,7 +29,6 @@ from support.probes.accumulation import (
     optimizer_of,
 )
 from support.probes.returned import number_or_nan
-from support.rules.gradients import parameters_averaged
 from support.rules.losses import loss_mistakes
 from support.rules.waiting import stepped_too_early, stepped_too_often
 
@@ -255,7 +255,7 @@ def test_the_loss_is_the_mean_over_all_samples(ranks, rng, sizes):
     check(
         kinds == ["float"],
         "wrong-signature",
-        f"train_step_accumulated returns a {' or a '.join(kinds)}. It must return a float.",
+        no_float("train_step_accumulated", kinds),
         guide=GUIDE,
     )
 

@@ -16,6 +16,7 @@ from gradsync.ranks.deadlocks.calls import numel
 from gradsync.records import Collective, Diagnosis, Observation
 from gradsync.testing.rounding import rounded
 from gradsync.testing.rules import Rule
+from gradsync.testing.rules.reductions import last_reduce
 from gradsync.testing.values import close
 from gradsync.testing.wrong_results import ends_with
 from gradsync.text import listed, ranks_text
@@ -63,7 +64,7 @@ def some_undivided(seen: Observation, expected: Any) -> Diagnosis | None:
         f"{ranks_text(ranks)}, while the other gradients are right. Buckets may be sent from "
         "several places, such as a hook and finish(): each must divide by the number of ranks."
     )
-    return Diagnosis("sum-not-mean", tuple(ranks), text, phase1.last_reduce(seen), GUIDE)
+    return Diagnosis("sum-not-mean", tuple(ranks), text, last_reduce(seen), GUIDE)
 
 
 def with_guide(rule: Rule, guide: str) -> Rule:
