@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sized
 
 RANGE = 4  # consecutive ranks from which "0-3" is easier to read than "0, 1, 2 and 3"
+FORGOTTEN = "Did you forget `return`?"
 UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
@@ -41,6 +42,17 @@ def ranks_text(ranks: Collection[int]) -> str:
 def verb(subjects: Sized, singular: str, plural: str) -> str:
     """Return the form of a verb, or of another word, that agrees with so many subjects."""
     return singular if len(subjects) == 1 else plural
+
+
+def no_float(function: str, kinds: Iterable[str]) -> str:
+    """Say that a function returns these types instead of a float; None may lack a `return`."""
+    kinds = sorted(set(kinds))
+    names = [
+        "None" if kind == "NoneType" else f"a{'n' * kind.startswith(tuple('aeiou'))} {kind}"
+        for kind in kinds
+    ]
+    asked = f" {FORGOTTEN}" if "None" in names else ""
+    return f"{function} returns {listed(names, 'or')}. It must return a float.{asked}"
 
 
 def full_stop(text: str) -> str:

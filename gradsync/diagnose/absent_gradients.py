@@ -9,7 +9,8 @@ import numpy as np
 
 from gradsync.diagnose import Rule
 from gradsync.diagnose.confusions import would_be
-from gradsync.diagnose.gradients import GUIDE, agree, found, last_reduce, wrong_names
+from gradsync.diagnose.gradients import GUIDE, agree, found, wrong_names
+from gradsync.diagnose.reductions import last_reduce
 from gradsync.diagnose.values import array, close
 from gradsync.diagnose.waiting import leaves_a_result, nobody_waited
 from gradsync.records import Collective, Diagnosis, Observation

@@ -15,6 +15,7 @@ from typing import Any
 from gradsync.diagnose import Rule, waiting
 from gradsync.diagnose import gradients as phase1
 from gradsync.diagnose.confusions import would_be
+from gradsync.diagnose.reductions import last_reduce
 from gradsync.diagnose.rounding import rounded
 from gradsync.diagnose.values import close
 from gradsync.ranks.calls import numel
@@ -62,7 +63,7 @@ def some_undivided(seen: Observation, expected: Any) -> Diagnosis | None:
         f"{ranks_text(ranks)}, while the other gradients are right. Buckets may be sent from "
         "several places, such as a hook and finish(): each must divide by the number of ranks."
     )
-    return Diagnosis("sum-not-mean", tuple(ranks), text, phase1.last_reduce(seen), GUIDE)
+    return Diagnosis("sum-not-mean", tuple(ranks), text, last_reduce(seen), GUIDE)
 
 
 def with_guide(rule: Rule, guide: str) -> Rule:

@@ -7,7 +7,8 @@ from typing import Any
 
 from gradsync.diagnose import Rule
 from gradsync.diagnose.buckets import GUIDE
-from gradsync.diagnose.gradients import Gradients, last_reduce, mean_of, wrong_names
+from gradsync.diagnose.gradients import Gradients, mean_of, wrong_names
+from gradsync.diagnose.reductions import last_reduce
 from gradsync.diagnose.values import close
 from gradsync.records import Diagnosis, Observation
 from gradsync.text import listed

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradsync.diagnose import Rule
-from gradsync.diagnose.gradients import last_reduce
+from gradsync.diagnose.reductions import last_reduce
 from gradsync.diagnose.values import close
 from gradsync.records import Diagnosis, Observation
-from gradsync.text import listed, ranks_text
+from gradsync.text import FORGOTTEN, listed, ranks_text
 
 KEYS = {"loss", "accuracy", "samples"}
 LEFT_ALONE = {  # what a rank reports: the message if it is not true
@@ -41,7 +41,7 @@ def other_keys(results: Sequence[Mapping[str, float]], guide: str) -> Diagnosis 
     if without and len(without) < len(results):
         text = (
             f"evaluate returns nothing on {ranks_text(without)}. It must return the same dict on "
-            "every rank."
+            "every rank: is `return` inside an `if`?"
         )
         return _found("only-one-rank-has-it", text, guide, without)
     keys = ", ".join(map(repr, sorted(results[wrong[0]])))
@@ -49,6 +49,8 @@ def other_keys(results: Sequence[Mapping[str, float]], guide: str) -> Diagnosis 
         f"evaluate returns {f'a dict with the keys {keys}' if keys else 'nothing'}. It must return "
         "a dict with the keys 'loss', 'accuracy' and 'samples'; more keys are allowed."
     )
+    if not keys:
+        text += f" {FORGOTTEN}"
     return _found("wrong-signature", text, guide, wrong)
 
 
@@ -159,7 +161,8 @@ def predicts_otherwise(guide: str) -> Rule:
         text = (
             f"evaluate returns {told(seen[0])}. The loss and the number of samples are right, but "
             "the accuracy is not the share of correctly classified samples. The predicted class of "
-            "a sample is the one with the largest output."
+            "a sample is the one with the largest of this sample's outputs: compare along "
+            "dimension 1 only."
         )
         return _found("differs-from-single-process", text, guide, range(len(seen)))
 

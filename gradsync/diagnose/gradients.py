@@ -10,6 +10,14 @@ from numpy.linalg import norm
 
 from gradsync.diagnose import Rule
 from gradsync.diagnose.exchanges import in_other_places, one_ranks_own, over_a_part
+from gradsync.diagnose.reductions import (
+    another_operation,
+    last_reduce,
+    only_one_rank,
+    parameters_passed,
+    reduced_over_all,
+)
+from gradsync.diagnose.rounding import without_fractions
 from gradsync.diagnose.values import FLOAT32, ROUNDINGS, close
 from gradsync.diagnose.vectors import common_factor, flat
 from gradsync.records import Diagnosis, Observation
@@ -32,11 +40,13 @@ def gradient_mistakes(local: Sequence[Gradients]) -> list[Rule]:
     The `expected` of a rule is a dict for each rank.
     """
     return [
+        parameters_passed(GUIDE),
         not_synchronised(local),
         all_zero,
+        another_operation(local, GUIDE),
+        without_fractions(GUIDE),
         wrong_scale,
-        the_largest(local),
-        only_one_rank,
+        only_one_rank(GUIDE),
         one_ranks_own(local, GUIDE),
         over_a_part(local, GUIDE),
         digits_lost,
@@ -56,11 +66,15 @@ def not_synchronised(local: Sequence[Gradients]) -> Rule:
         if factor is None or factor <= 0:
             return None
         divided = "" if _is(factor, 1) else f", divided by {1 / factor:.4g}"
-        text = (
-            f"Every rank still has its own gradients{divided}. They were not summed over the "
-            "ranks, so each rank would step in another direction."
-        )
-        return found("gradients-not-synchronised", range(seen.world_size), text)
+        where = reduced_over_all(seen, _size(local[0]))
+        why = "They were not summed over the ranks, so each rank would step in another direction."
+        if where:
+            why = (
+                f"The sum of the all-reduce at {where} is in other tensors, such as copies: store "
+                "the mean in the gradients themselves."
+            )
+        text = f"Every rank still has its own gradients{divided}. {why}"
+        return found("gradients-not-synchronised", range(seen.world_size), text, where)
 
     return rule
 
@@ -99,7 +113,7 @@ def wrong_scale(seen: Observation, expected: Any) -> Diagnosis | None:
         )
         return found("divided-twice", wrong, text + at, where)
     divisor = size / factor
-    if factor < 1 and not _is(divisor, round(divisor)):
+    if not _is(divisor, round(divisor)) and not _is(1 / divisor, round(1 / divisor)):
         text = f"{who} is {factor:.4g} times the mean over the ranks{_norm_text(seen, wrong)}."
         return found("differs-from-single-process", wrong, text + at, where)
     made = f"divided by {divisor:.4g}" if divisor >= 1 else f"multiplied by {1 / divisor:.4g}"
@@ -158,44 +172,6 @@ def _divisor(seen: Observation, expected: Sequence[Gradients]) -> float | None:
     return seen.world_size / factor if factor is not None and factor > 0 else None
 
 
-def the_largest(local: Sequence[Gradients]) -> Rule:
-    """Recognise the largest or the smallest of the ranks' elements, or their product."""
-
-    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
-        parts = [part for gradients in local if (part := flat([gradients])) is not None]
-        values = [flat([value]) for value in seen]
-        if expected is None or not 1 < len(parts) == len(local):
-            return None
-        for name, extreme in (("largest", np.max), ("smallest", np.min), ("product", np.prod)):
-            one = extreme(np.stack(parts), axis=0)
-            divided = close(values, [one / len(parts)] * len(parts))
-            if divided or close(values, [one] * len(parts)):
-                by = f", divided by {len(parts)}" if divided else ""
-                text = (
-                    f"Every element is the {name} of the ranks' elements{by}. An all-reduce has "
-                    "several operations; use the sum."
-                )
-                return found("sum-not-mean", range(seen.world_size), text, last_reduce(seen))
-        return None
-
-    return rule
-
-
-def only_one_rank(seen: Observation, expected: Any) -> Diagnosis | None:
-    """Recognise a mean that only one rank has."""
-    if expected is None or seen.world_size < 2:
-        return None
-    right = [rank for rank in range(seen.world_size) if close(seen[rank], expected[rank])]
-    if len(right) != 1:
-        return None
-    others = [rank for rank in range(seen.world_size) if rank not in right]
-    text = (
-        f"Only rank {right[0]} ends with the mean of the gradients. Every rank needs it, or the "
-        "ranks take different steps."
-    )
-    return found("only-one-rank-has-it", others, text, last_reduce(seen))
-
-
 def digits_lost(seen: Observation, expected: Any) -> Diagnosis | None:
     """Recognise gradients that are nearly the mean: they were rounded to a narrower dtype."""
     one, other = flat(list(seen)), flat(list(expected or ()))
@@ -245,37 +221,15 @@ def only_some_parameters(seen: Observation, expected: Any) -> Diagnosis | None:
     return found("only-some-parameters", ranks, text, last_reduce(seen))
 
 
-def parameters_averaged(names: Sequence[str], guide: str) -> Rule:
-    """Return the rule for ranks that sum parameters with these names instead of gradients."""
-
-    def rule(seen: Observation, _expected: Any) -> Diagnosis | None:
-        calls = [c for c in seen.collectives(0) if "reduce" in c.op and c.label in names]
-        if not calls:
-            return None
-        text = (
-            f"The ranks average their parameters, such as {calls[0].label}, instead of their "
-            "gradients. So each rank steps with its own gradients, and the state of its optimizer "
-            "differs. Average the gradients before the step."
-        )
-        ranks = tuple(range(seen.world_size))
-        return Diagnosis("gradients-not-synchronised", ranks, text, calls[0].where, guide)
-
-    return rule
-
-
-def last_reduce(seen: Observation) -> str | None:
-    """Return the line of the last collective that reduced something."""
-    lines = [
-        event.collective.where
-        for event in seen.events
-        if event.collective is not None and "reduce" in event.collective.op
-    ]
-    return lines[-1] if lines else None
-
-
 def found(code: str, ranks: Sequence[int], text: str, where: str | None = None) -> Diagnosis:
     """Return a diagnosis with the heading on gradients."""
     return Diagnosis(code, tuple(ranks), text, where, GUIDE)
+
+
+def _size(gradients: Gradients) -> int:
+    """Return the number of elements of a rank's gradients."""
+    whole = flat([gradients])
+    return 0 if whole is None else whole.size
 
 
 def _is(factor: float, wanted: float) -> bool:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from gradsync.diagnose import Rule
 from gradsync.diagnose.confusions import last_line
 from gradsync.diagnose.values import FLOAT32, array, close
+from gradsync.diagnose.vectors import flat
 from gradsync.records import Diagnosis, Observation
 from gradsync.text import counted
 
@@ -15,6 +18,26 @@ from gradsync.text import counted
 OF_FLOAT64 = 2.0**-40 / FLOAT32  # float64 stays within it over thousands of sums, float32 does not
 OF_BFLOAT16 = 2.0**-7 / FLOAT32  # a sum in bfloat16, the coarsest dtype in use, stays within it
 MOST_DIGITS = 4  # decimal places of a loss that was rounded
+
+
+def without_fractions(guide: str) -> Rule:
+    """Return the rule for gradients that are the mean, rounded to whole numbers."""
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        values, means = flat(list(seen)), flat(list(expected or ()))
+        if values is None or means is None or not values.any():
+            return None
+        if not any(close(values, whole(means)) for whole in (np.floor, np.trunc, np.rint)):
+            return None
+        text = (
+            "Every element is the mean over the ranks, rounded to a whole number. `//` drops the "
+            "fraction, and so does a conversion to an integer dtype. Divide with `/`, in the "
+            "gradient's own dtype."
+        )
+        ranks = tuple(range(seen.world_size))
+        return Diagnosis("differs-from-single-process", ranks, text, last_line(seen), guide)
+
+    return rule
 
 
 def rounded(what: str, guide: str) -> Rule:

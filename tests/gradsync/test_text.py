@@ -2,7 +2,7 @@
 
 import pytest
 
-from gradsync.text import counted, full_stop, listed, ranks_text, size_text, verb
+from gradsync.text import counted, full_stop, listed, no_float, ranks_text, size_text, verb
 
 
 @pytest.mark.parametrize(
@@ -69,3 +69,14 @@ def test_a_sentence_ends_with_one_mark(text, ended):
 )
 def test_sizes_use_the_largest_unit_that_fits(size, text):
     assert size_text(size) == text
+
+
+@pytest.mark.parametrize(
+    ("kinds", "text"),
+    [
+        (["Tensor", "int", "Tensor"], "f returns a Tensor or an int. It must return a float."),
+        (["NoneType"], "f returns None. It must return a float. Did you forget `return`?"),
+    ],
+)
+def test_a_result_of_another_type_may_lack_a_return(kinds, text):
+    assert no_float("f", kinds) == text

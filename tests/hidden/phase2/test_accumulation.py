@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from gradsync.diagnose import first_diagnosis
-from gradsync.diagnose.gradients import parameters_averaged
 from gradsync.diagnose.losses import loss_mistakes
+from gradsync.diagnose.reductions import parameters_averaged
 from gradsync.diagnose.waiting import stepped_too_early, stepped_too_often
 from gradsync.probes.accumulation import (
     LEARNING_RATE,
@@ -30,7 +30,7 @@ from gradsync.testing import (
     exercise,
     would_be,
 )
-from gradsync.text import counted
+from gradsync.text import counted, no_float
 
 GUIDE = "Gradient accumulation"
 CASES = {  # for each training: samples by rank and microbatch, and whether targets are numbers
@@ -255,7 +255,7 @@ def test_the_loss_is_the_mean_over_all_samples(ranks, rng, sizes):
     check(
         kinds == ["float"],
         "wrong-signature",
-        f"train_step_accumulated returns a {' or a '.join(kinds)}. It must return a float.",
+        no_float("train_step_accumulated", kinds),
         guide=GUIDE,
     )
 

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import nn
 
 from gradsync.diagnose.buckets import between, bucket_sizes, in_objects, lanes
-from gradsync.diagnose.gradients import parameters_averaged
+from gradsync.diagnose.reductions import parameters_averaged
 from gradsync.probes.accumulation import UNEQUAL, Net, draw, optimizer_of
 from gradsync.probes.marks import mark
 from gradsync.testing import by_rank, check, exercise, hold
