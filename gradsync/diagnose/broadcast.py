@@ -20,12 +20,38 @@ State = Mapping[str, Any]
 def broadcast_mistakes(before: Sequence[State], src: int, buffers: Sequence[str]) -> list[Rule]:
     """Return the rules, given each rank's tensors before the call and the names of the buffers."""
     return [
+        kept_their_own(before, src),
         wrong_source(before, src),
         other_ranks_mixed_in(before, src),
         sent_as_float32,
         buffers_left_out(buffers),
         models_differ,
     ]
+
+
+def kept_their_own(before: Sequence[State], src: int) -> Rule:
+    """Recognise ranks whose models are all as they were before the call."""
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        same = all(close(value, own, EXACT) for value, own in zip(seen, before, strict=True))
+        if not _wrong_names(seen, expected) or not same:
+            return None
+        sent = last_line(seen)
+        text = (
+            (
+                f"The model is unchanged on every rank, although the collective at {sent} is "
+                "complete: the received values are in other tensors, such as those of a copy. "
+                "Change the parameters and buffers of `model` itself, in place."
+            )
+            if sent
+            else (
+                "The model is unchanged on every rank, and no collective was called. Broadcast "
+                f"every parameter and buffer from rank {src}."
+            )
+        )
+        return Diagnosis("models-differ", _ranks(seen, expected), text, sent, GUIDE)
+
+    return rule
 
 
 def wrong_source(before: Sequence[State], src: int) -> Rule:

@@ -5,7 +5,7 @@ import torch
 
 from gradsync.diagnose import first_diagnosis
 from gradsync.diagnose.broadcast import bits_differ, broadcast_mistakes, weight_not_sent
-from gradsync.records import Observation
+from gradsync.records import Collective, Event, Observation
 
 SOURCE = {"w": torch.tensor([-0.0, 1 / 3], dtype=torch.float64), "count": torch.tensor(2**40 + 1)}
 OTHER = {"w": torch.tensor([float("nan"), 1.0]).double(), "count": torch.tensor(3)}
@@ -78,3 +78,19 @@ def test_a_part_from_another_source_is_distinguished_from_a_missing_one():
 
     assert (found.code, found.ranks) == ("wrong-source", (0, 1))
     assert "rank 1's count, but `src` is 0" in found.explanation
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [("trainer.py:9", "the collective at trainer.py:9 is complete"), (None, "no collective")],
+)
+def test_models_that_are_all_unchanged_are_reported(line, said):
+    call = Collective("broadcast", "world", (0, 1), where=line)
+    events = (Event(0, "enter", 0, 0.0, 1, collective=call),) if line else ()
+    seen = Observation(2, (SOURCE, OTHER), events, ("", ""), 0.1)
+    rules = broadcast_mistakes([SOURCE, OTHER], 0, ["count"])
+
+    found = first_diagnosis(seen, [SOURCE] * 2, rules)
+
+    assert (found.code, found.ranks, found.where) == ("models-differ", (1,), line)
+    assert said in found.explanation
