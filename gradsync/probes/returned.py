@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
+from types import FrameType
 from typing import Any, TypeVar
 
 from torch import Tensor
+
+from gradsync.ranks.places import place
+from gradsync.text import FORGOTTEN, no_float
 
 Item = TypeVar("Item")
 MANY = 10_000  # items of an iterator: far more than any test needs
@@ -28,6 +34,43 @@ def described(value: Any) -> str:
     return f"{article} {kind}, {value!r}" if plain else f"{article} {kind}"
 
 
+def without_return(value: Any) -> str:
+    """Return a question about a missing return, with a space before it, if a value is None."""
+    return f" {FORGOTTEN}" if value is None else ""
+
+
+def call_with_line(function: Callable[..., Any], *args: Any, **options: Any) -> tuple[Any, str]:
+    """Call a function; return its value and the line that returned it: "template_trainer.py:91".
+
+    The line is that of the function below its decorators; "" if it is not known.
+    """
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    lines = [""]
+
+    def watch(frame: FrameType, event: str, _arg: Any) -> None:
+        if event == "return" and frame.f_code is code:
+            lines.append(place(code.co_filename, frame.f_lineno))
+
+    before = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        value = function(*args, **options)
+    finally:
+        sys.setprofile(before)
+    return value, lines[-1]
+
+
+def float_returned(value: Any, function: str) -> float:
+    """Return the float that a function returned.
+
+    Raises:
+        WrongReturn: it is something else, also another kind of number.
+    """
+    if not isinstance(value, float):
+        raise WrongReturn(no_float(function, [type(value).__name__]))
+    return value
+
+
 def loaders_of(value: Any) -> tuple[Any, Any]:
     """Return the two loaders that create_dataloaders returned.
 
@@ -39,7 +82,7 @@ def loaders_of(value: Any) -> tuple[Any, Any]:
     count = f" of {len(value)}" if isinstance(value, (tuple, list)) else ""
     raise WrongReturn(
         f"create_dataloaders returns {described(value)}{count}. It must return a tuple of two, "
-        "(train_loader, val_loader)."
+        f"(train_loader, val_loader).{without_return(value)}"
     )
 
 

@@ -1,5 +1,9 @@
 """Values that a submission returns: usable ones are converted, others are named by type."""
 
+import functools
+import inspect
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -8,8 +12,11 @@ from gradsync.probes.evaluation import numbers
 from gradsync.probes.returned import (
     MANY,
     WrongReturn,
+    call_with_line,
     described,
+    float_returned,
     items_of,
+    loaders_of,
     number_of,
     number_or_nan,
     numbers_of,
@@ -127,3 +134,40 @@ def test_a_wrong_type_fails_the_test_instead_of_raising():
 
     assert (failure.status, failure.diagnosis.code) == ("failed", "wrong-signature")
     assert failure.diagnosis.explanation == "Ranks 1 and 2: evaluate returns a tuple."
+
+
+def test_only_a_float_is_a_float():
+    assert float_returned(np.float64(1), "f") == 1.0
+    with pytest.raises(WrongReturn, match=r"f returns a Tensor\. It must return a float\.$"):
+        float_returned(torch.tensor(1.0), "f")
+
+
+def test_none_may_be_a_forgotten_return():
+    for use in (loaders_of, lambda value: float_returned(value, "f")):
+        with pytest.raises(WrongReturn, match=r"returns None\. .*Did you forget `return`\?$"):
+            use(None)
+
+
+def decorated(function):
+    @functools.wraps(function)
+    def wrapper(*args):
+        return function(*args)
+
+    return wrapper
+
+
+@decorated
+def halved(number):
+    if number < 0:
+        return None
+    return number / 2
+
+
+def test_the_line_that_returns_is_found_below_decorators():
+    before = sys.getprofile()
+    first = inspect.unwrap(halved).__code__.co_firstlineno  # the decorator's line
+
+    assert call_with_line(halved, 3) == (1.5, f"test_probes_returned.py:{first + 4}")
+    assert call_with_line(halved, -1) == (None, f"test_probes_returned.py:{first + 3}")
+    assert call_with_line(len, [1]) == (1, "")
+    assert sys.getprofile() is before

@@ -28,7 +28,7 @@ from gradsync.testing import (
     seen_of,
     would_be,
 )
-from gradsync.text import counted
+from gradsync.text import counted, no_float
 
 GUIDE = "The training step"
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
@@ -233,11 +233,10 @@ def test_the_returned_loss_is_the_mean_over_ranks(ranks, rng):
 
     hold(nobody_waited(seen, GUIDE))
     wrong = [rank for rank in range(3) if not seen[rank][0]]
-    kinds = " or a ".join(sorted({seen[rank][1] for rank in wrong}))
     check(
         not wrong,
         "wrong-signature",
-        f"train_step returns a {kinds}. It must return a float.",
+        no_float("train_step", [seen[rank][1] for rank in wrong]),
         ranks=wrong,
         guide=GUIDE,
     )
