@@ -10,6 +10,15 @@ from gradsync.diagnose.differences import told_difference
 from gradsync.diagnose.values import ROUNDINGS, close
 from gradsync.records import Diagnosis, Observation
 
+# Something is missing in these: the line of the last collective is not the line to change.
+WITHOUT_LINE = (
+    "does-not-learn",
+    "gradients-not-synchronised",
+    "gradients-not-zeroed",
+    "loss-is-local",
+    "mean-of-means",
+)
+
 
 def would_be(
     wrong: Sequence[Any],
@@ -17,6 +26,7 @@ def would_be(
     explanation: str,
     guide: str,
     roundings: float = ROUNDINGS,
+    line: str | None = None,
 ) -> Rule:
     """Return the rule that recognises a mistake by the values with which the ranks end.
 
@@ -26,12 +36,14 @@ def would_be(
         explanation: what the learner reads: what happened, what was expected, what to do next.
         guide: the heading of GUIDELINES.md to read.
         roundings: see `gradsync.diagnose.values`.
+        line: the line with the mistake, if it is known; otherwise that of the last collective.
     """
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         if expected is None or not close(list(seen), list(wrong), roundings):
             return None
-        return Diagnosis(code, tuple(range(seen.world_size)), explanation, last_line(seen), guide)
+        where = line or (None if code in WITHOUT_LINE else last_line(seen))
+        return Diagnosis(code, tuple(range(seen.world_size)), explanation, where, guide)
 
     return rule
 

@@ -11,13 +11,16 @@ from gradsync.diagnose.values import close
 from gradsync.records import Diagnosis, Observation
 
 
-def loss_mistakes(own: Sequence[float], after: float, guide: str) -> list[Rule]:
+def loss_mistakes(
+    own: Sequence[float], after: float, guide: str, line: str | None = None
+) -> list[Rule]:
     """Return the rules that recognise a mistake by the losses that the ranks return.
 
     Args:
         own: by rank, the loss of its own batch before the step.
         after: the mean over all batches after the step.
         guide: the heading of GUIDELINES.md on the step.
+        line: the line that returns the loss, if it is known.
     """
     count, total = len(own), sum(own)
 
@@ -37,7 +40,7 @@ def loss_mistakes(own: Sequence[float], after: float, guide: str) -> list[Rule]:
             "their number twice.",
         ),
         _only_rank_0_has_it(guide),
-        *_local_losses(own, guide),
+        *_local_losses(own, guide, line),
         rule(
             [after] * count,
             "differs-from-single-process",
@@ -46,7 +49,7 @@ def loss_mistakes(own: Sequence[float], after: float, guide: str) -> list[Rule]:
     ]
 
 
-def _local_losses(own: Sequence[float], guide: str) -> list[Rule]:
+def _local_losses(own: Sequence[float], guide: str, line: str | None) -> list[Rule]:
     """Return the rules for losses of single ranks: each rank's own, or one rank's on all ranks."""
     count = len(own)
     known = [
@@ -65,7 +68,7 @@ def _local_losses(own: Sequence[float], guide: str) -> list[Rule]:
             for rank, loss in enumerate(own)
         ),
     ]
-    return [would_be(losses, "loss-is-local", text, guide) for losses, text in known]
+    return [would_be(losses, "loss-is-local", text, guide, line=line) for losses, text in known]
 
 
 def _only_rank_0_has_it(guide: str) -> Rule:

@@ -27,3 +27,13 @@ def test_each_mistake_in_the_loss_has_its_code(told, code, ranks):
     )
 
     assert (found.code, found.ranks, found.guide) == (code, ranks, "Steps")
+
+
+def test_only_a_loss_that_was_never_reduced_is_at_the_line_that_returns_it():
+    def where(told):
+        seen = Observation(3, tuple(told), (), (), 0.0)
+        rules = loss_mistakes(OWN, 2.5, "Steps", "trainer.py:9")
+        return first_diagnosis(seen, [3.0] * 3, rules).where
+
+    assert where(OWN) == "trainer.py:9"
+    assert where([9.0] * 3) is None
