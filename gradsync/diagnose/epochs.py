@@ -10,7 +10,7 @@ from typing import Any
 
 from gradsync.diagnose.shares import repeated, some
 from gradsync.records import Diagnosis
-from gradsync.text import counted
+from gradsync.text import counted, listed
 
 Run = Sequence[Mapping[str, Any]]
 
@@ -88,6 +88,30 @@ def order_of_another_epoch(seen: Run, guide: str) -> Diagnosis | None:
             )
             return _found("epoch-not-set", text, guide, [rank])
     return None
+
+
+def other_batches(
+    counts: Sequence[int], wanted: int, guide: str, where: str | None = None
+) -> Diagnosis | None:
+    """Recognise an epoch that does not train once on each batch.
+
+    Args:
+        counts: by rank, the number of batches that were trained on.
+        wanted: the number of batches in each rank's loader.
+        guide: the heading of GUIDELINES.md on an epoch.
+        where: the line that returns from the epoch, if it is known.
+    """
+    wrong = [rank for rank, count in enumerate(counts) if count != wanted]
+    if not wrong:
+        return None
+    text = (
+        f"By rank, train_epoch trained on {listed(counts)} batches. Each rank's loader has "
+        f"{counted(wanted, 'batch', 'batches')}."
+    )
+    if set(counts) == {1}:
+        text += " Is the `return` inside the loop over the batches? Put it after the loop."
+    code = "samples-repeated" if max(counts) > wanted else "samples-dropped"
+    return Diagnosis(code, tuple(wrong), text, where, guide)
 
 
 def other_epochs(

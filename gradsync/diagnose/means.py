@@ -1,4 +1,4 @@
-"""Numbers of a history that are means over only some samples, or means of means."""
+"""Numbers of a history or an evaluation that are means over some samples, or means of means."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from gradsync.diagnose import Rule
+from gradsync.diagnose.evaluation import told
 from gradsync.diagnose.histories import Run
 from gradsync.diagnose.values import close
-from gradsync.records import Diagnosis
+from gradsync.records import Diagnosis, Observation
+from gradsync.text import listed
 
 Numbers = Sequence[float]
 Means = Sequence[float]  # by rank
@@ -45,6 +48,50 @@ def other_means(
                     text = f"By rank, `{name}` of epoch {epoch} is {reported}: {what}"
                     return Diagnosis(code, tuple(range(len(seen))), text, guide=heading)
     return None
+
+
+def mean_of_ranks(own: Sequence[Mapping[str, float]], guide: str) -> Rule:
+    """Return the rule for a loss and an accuracy that are means of the ranks' own (`own`)."""
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        if not all(own):
+            return None
+        means = {name: sum(one[name] for one in own) / len(own) for name in ("loss", "accuracy")}
+        if all(close(means[name], expected[0][name]) for name in means):
+            return None
+        if not all(close(result[name], means[name]) for result in seen for name in means):
+            return None
+        counts = listed(f"{one['samples']:g}" for one in own)
+        text = (
+            f"evaluate returns {told(means)}: the means of the ranks' own numbers. By rank there "
+            f"are {counts} samples, so a sample does not have the same weight on every rank. Sum "
+            "the losses, the hits and the samples over the ranks, and then divide once."
+        )
+        return Diagnosis("mean-of-means", tuple(range(len(seen))), text, guide=guide)
+
+    return rule
+
+
+def left_the_loop(samples: int, guide: str, line: str | None = None) -> Rule:
+    """Return the rule for ranks that agree, but did not count all samples of their loaders.
+
+    Args:
+        samples: the samples of all ranks' loaders.
+        guide: the heading of GUIDELINES.md on the evaluation.
+        line: the line that returns from evaluate, if it is known.
+    """
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        few = seen[0]["samples"] < samples and all(close(result, seen[0]) for result in seen)
+        if not few or close(seen[0]["loss"], expected[0]["loss"]):
+            return None
+        text = (
+            f"evaluate returns {told(seen[0])}, but the ranks' loaders yield {samples} samples. "
+            "Does a `return` or `break` end the loop over the batches too early?"
+        )
+        return Diagnosis("samples-dropped", tuple(range(len(seen))), text, line, guide)
+
+    return rule
 
 
 def _own_steps(steps: Sequence[Numbers], size: int) -> Iterator[tuple[Means, str, str]]:

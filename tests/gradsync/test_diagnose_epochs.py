@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gradsync.diagnose.epochs import order_of_another_epoch, other_samples
+from gradsync.diagnose.epochs import order_of_another_epoch, other_batches, other_samples
 from gradsync.probes.training import orders_of_sampler
 
 HEADINGS = {"shares": "Shares", "epochs": "Epochs", "guide": "Training"}
@@ -97,3 +97,19 @@ def test_the_orders_of_the_submissions_sampler_are_computed(monkeypatch):
 
     assert orders_of_sampler("Mine", 1, 2, 4, seed=0)[:2] == [[1, 3], [11, 13]]
     assert orders_of_sampler("Another", 1, 2, 4, seed=0) == []
+
+
+@pytest.mark.parametrize(
+    ("batches", "code", "asked"),
+    [
+        ([2, 2], None, False),
+        ([1, 1], "samples-dropped", True),
+        ([1, 2], "samples-dropped", False),
+        ([4, 4], "samples-repeated", False),
+    ],
+)
+def test_batches_that_are_left_out_or_repeated_are_reported(batches, code, asked):
+    found = other_batches(batches, 2, "Epochs", "trainer.py:9")
+
+    assert (found and found.code) == code
+    assert ("Is the `return` inside the loop" in (found.explanation if found else "")) == asked

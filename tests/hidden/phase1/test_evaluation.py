@@ -16,6 +16,7 @@ from gradsync.diagnose.evaluation import (
     predicts_otherwise,
     told,
 )
+from gradsync.diagnose.means import mean_of_ranks
 from gradsync.diagnose.waiting import nobody_waited, raised_before_waiting
 from gradsync.probes.evaluation import Spy, numbers, spied_evaluation, tells_predictions_apart
 from gradsync.testing import assert_on_every_rank, by_rank, each, exercise, hold, would_be
@@ -113,6 +114,7 @@ def hold_results(seen, rows):
         expected,
         mistakes=[
             own_samples_alone(own, GUIDE),
+            mean_of_ranks(own, GUIDE),
             differs_across_ranks(GUIDE),
             *(
                 would_be([wrong] * len(seen), code, f"evaluate {text}", GUIDE)
