@@ -15,10 +15,16 @@ GUIDE = "Debugging a rank"
 CLOSE = 0.75  # how similar a misspelt name must be, from 0 to 1
 WIDEST = 64  # characters of a source line that are shown
 DEFINES = re.compile(r"(async )?(def|class|import|from)\b|@")
+ASSIGNS = re.compile(r"\w+(\s*:[^=]+)?\s*=(?!=)")
+STARTS_GROUP = "default process group twice"
 NO_MODULE = re.compile(r"No module named '([^']+)'")
 NO_NAME = re.compile(r"cannot import name '([^']+)' from '([^']+)'")
 MODULES = ("numpy", "torch", "torchvision", "gradsync", "template_data_loader", "template_trainer")
 GUARD = 'Code outside functions runs on import. Move it under `if __name__ == "__main__":`.'
+MISSPELT = (
+    "Is the name misspelt? If nothing needs this line on import, move it under "
+    '`if __name__ == "__main__":`.'
+)
 HELPER = (
     "A submission has the course's files only: if it is a file of yours, move what you need "
     "from it into {file}."
@@ -107,6 +113,11 @@ def failed_import(type_: str, said: str, message: str, frames: Iterable[tuple[st
         return f"{place} has a relative import. Write `from NAME import ...`, without the dot."
     ends = type_ in ("SystemExit", "KeyboardInterrupt")
     what = f"ends the process with {said}" if ends else f"raises {said}"
-    text = f"{file} can't be imported: line {place.partition(':')[2]} {what}"
     inside = f" (at {rows[-1][0]})" if rows[-1][1] != MODULE else ""
-    return full_stop(text + inside) + ("" if DEFINES.match(source) else f" {GUARD}")
+    if STARTS_GROUP in message:
+        what = "starts a process group, but only your functions may start one"
+    text = f"{file} can't be imported: line {place.partition(':')[2]} {what}"
+    advice = f" {GUARD}"
+    if type_ == "NameError" and ASSIGNS.match(source):  # perhaps a constant that others need
+        advice = f" {MISSPELT}"
+    return full_stop(text + inside) + ("" if DEFINES.match(source) else advice)

@@ -147,3 +147,32 @@ def test_a_common_error_gets_a_hint_after_its_line(type_, message, said):
 )
 def test_mismatched_arguments_name_a_likely_cause(message, said):
     assert said in told("TypeError", message).diagnosis.explanation
+
+
+def test_a_process_group_that_starts_on_import_is_reported_as_such():
+    message = "trying to initialize the default process group twice!"
+    inside = ["template_trainer.py:7", "setup", "dist.init_process_group()"]
+
+    failure = told("ValueError", message, outside(90, "setup()"), inside)
+
+    text = failure.diagnosis.explanation
+    assert "line 90 starts a process group" in text
+    assert "(at template_trainer.py:7)" in text
+    assert "twice" not in text
+    assert importing.GUARD in text
+
+
+@pytest.mark.parametrize(
+    ("source", "advice"),
+    [
+        ("Batch = tuple[Tensr, Tensor]", importing.MISSPELT),
+        ("limit: int = Tensr", importing.MISSPELT),
+        ("train(Tensr)", importing.GUARD),
+        ("if size == Tensr:", importing.GUARD),
+        ("class Net(Tensr):", ""),
+    ],
+)
+def test_advice_on_an_unknown_name_depends_on_the_line(source, advice):
+    text = told("NameError", "name 'Tensr' is not defined", outside(3, source)).diagnosis
+
+    assert text.explanation.endswith(f"is not defined.{advice and f' {advice}'}")
