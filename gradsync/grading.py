@@ -15,7 +15,7 @@ from gradsync.errors import GraderError
 from gradsync.ranks import LauncherError, dynamo, get_launcher
 from gradsync.ranks.run import LauncherName
 from gradsync.records import Report, Verdict
-from gradsync.roots import explain_not_run, point_at_roots
+from gradsync.roots import explain_not_run, point_at_diagnosed, point_at_roots
 from gradsync.submission import Submission
 from gradsync.suites import run_pytest
 from gradsync.time_budget import TimeBudget
@@ -103,4 +103,4 @@ def _in_order(
     """Return the verdicts in the order of the course, with likely causes in their messages."""
     places = {exercise: place for place, exercise in enumerate(needs)}
     in_order = sorted(verdicts, key=lambda verdict: places[verdict.exercise])
-    return point_at_roots(explain_not_run(in_order), needs)
+    return point_at_roots(point_at_diagnosed(explain_not_run(in_order)), needs)

@@ -46,6 +46,31 @@ def explain_not_run(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
     )
 
 
+def point_at_diagnosed(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
+    """Name, in the message of each test without a diagnosis, an earlier test that has one.
+
+    Both tests are of the same exercise, so the mistake that is known may also explain the other.
+    """
+    known: dict[str, Verdict] = {}
+    for verdict in verdicts:
+        if verdict.status not in SETTLED and verdict.diagnosis is not None:
+            known.setdefault(verdict.exercise, verdict)
+    return tuple(
+        _after(known[verdict.exercise], verdict)
+        if verdict.status == "failed" and verdict.diagnosis is None and verdict.exercise in known
+        else verdict
+        for verdict in verdicts
+    )
+
+
+def _after(cause: Verdict, verdict: Verdict) -> Verdict:
+    text = (
+        f'The mistake found by another test, "{cause.title.rstrip(".")}", may be the cause here '
+        "too. Fix it first. "
+    )
+    return replace(verdict, message=text + verdict.message)
+
+
 def _due_to(cause: Verdict, verdict: Verdict) -> Verdict:
     text = (
         f'This test was not run because another one, "{cause.title.rstrip(".")}", reached its '

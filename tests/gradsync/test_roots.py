@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from gradsync.records import Diagnosis, Verdict
-from gradsync.roots import point_at_roots
+from gradsync.roots import point_at_diagnosed, point_at_roots
 
 NEEDS = {"p/step": ["p/average"], "p/epoch": ["p/step"], "p/train": ["p/epoch", "p/broadcast"]}
 
@@ -77,3 +77,16 @@ def test_points_status_and_order_are_untouched():
     assert [(v.id, v.status, v.points) for v in after] == [
         (v.id, v.status, v.points) for v in before
     ]
+
+
+def test_a_test_without_a_diagnosis_names_an_earlier_one_that_has_one():
+    known = Diagnosis("sum-not-mean", (0,), "it is the sum")
+    first = replace(verdict("average"), title="Two ranks agree.", diagnosis=known)
+    others = (verdict("average"), verdict("average", "passed"), verdict("step"))
+
+    after = point_at_diagnosed((first, *others))
+
+    assert after[0] == first
+    assert after[1].message.startswith('The mistake found by another test, "Two ranks agree", may')
+    assert after[1].message.endswith("it differs")
+    assert after[2:] == others[1:]
