@@ -247,7 +247,9 @@ def _mistake(verdict: Verdict) -> Hashable:
         return verdict.exercise, verdict.status, verdict.message
     if _is_of_whole_file(verdict):
         return verdict.status, verdict.diagnosis.where, verdict.diagnosis.explanation
-    return verdict.exercise, verdict.status, verdict.diagnosis.code, verdict.diagnosis.where
+    # The line at which a loop was stopped is a matter of chance.
+    where = None if verdict.status == "timeout" else verdict.diagnosis.where
+    return verdict.exercise, verdict.status, verdict.diagnosis.code, where
 
 
 def _group(

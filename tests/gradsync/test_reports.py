@@ -63,6 +63,13 @@ def test_the_same_mistake_on_another_line_is_another_problem():
     assert len(summary.problems(report(one, other))) == 2
 
 
+def test_an_endless_loop_is_one_problem_wherever_it_was_stopped():
+    slow = [Diagnosis("too-slow", (0,), "it did not finish", f"trainer.py:{n}") for n in (1, 2)]
+    stopped = [verdict(status="timeout", diagnosis=diagnosis) for diagnosis in slow]
+
+    assert len(summary.problems(report(*stopped))) == 1
+
+
 def test_a_missing_file_is_one_problem_of_all_its_exercises():
     gone = [verdict(name, "missing", message="no such file") for name in "abcd"]
 
