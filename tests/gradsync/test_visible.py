@@ -21,6 +21,18 @@ SEEN = [
     "divides-the-batch-size-by-the-ranks",
     "divides-the-batch-among-the-ranks",
     "cuts-before-it-shuffles",
+    "drops-the-fraction-of-the-mean",
+    "sums-parameters-instead-of-gradients",
+    "takes-the-largest-gradients",
+    "reduces-to-rank-0",
+    "broadcasts-from-rank-0-for-any-source",
+    "receives-into-a-copy-of-the-model",
+    "clears-gradients-after-backward",
+    "averages-after-the-step",
+    "returns-no-loss-of-a-step",
+    "stops-after-the-first-batch",
+    "predicts-one-class-for-a-batch",
+    "takes-the-gpu-of-its-rank",
 ]
 
 

@@ -8,6 +8,7 @@ from torch import nn
 
 from gradsync.probes.gates import pass_gate
 from gradsync.testing import check, exercise
+from gradsync.text import FORGOTTEN
 
 GUIDE = "Checkpoints"
 
@@ -88,6 +89,18 @@ def test_the_former_checkpoint_survives_a_failed_save(ranks):
     )
 
 
+def lost_text(loaded, saved):
+    """Return what to do about the first value that differs from the saved one."""
+    advice = {
+        "weight": "The weight is the model's: save and load the state of the model.",
+        "lr": "`lr` is the optimizer's learning rate: save and load the state of the optimizer.",
+        "epoch": "`epoch` is the return value of load_checkpoint: return the saved epoch.",
+    }
+    name = next((name for name in advice if loaded[name] != saved[name]), "epoch")
+    forgotten = f" {FORGOTTEN}" if loaded[name] is None else ""
+    return advice[name] + forgotten
+
+
 @exercise("phase1/load_checkpoint", points=1)
 def test_loading_restores_what_was_saved(ranks):
     """Weight 7, learning rate 0.5 and epoch 3 are saved, then loaded into weight 0 and rate 0.1."""
@@ -105,8 +118,7 @@ def test_loading_restores_what_was_saved(ranks):
     check(
         loaded == saved,
         "state-lost",
-        f"After saving {saved}, loading gives {loaded}, where `epoch` is the return value of "
-        "load_checkpoint.",
+        f"After saving {saved}, loading gives {loaded}. {lost_text(loaded, saved)}",
         guide=GUIDE,
     )
 

@@ -184,7 +184,8 @@ def test_two_ranks_load_half_each(ranks):
         sizes == [[4, 2], [4, 2]],
         "batch-size-divided",
         f"2 ranks with 6 samples each and a batch_size of 4: by rank, the batches have the sizes "
-        f"{sizes}. Each rank should have batches of 4 and 2: `batch_size` is that of one rank.",
+        f"{sizes}. Each rank should have batches of 4 and 2: `batch_size` is the batch size of "
+        "each rank: do not divide it.",
         guide=LOADERS,
     )
     val = [val for _, val, _ in seen]  # (rank, batch, sample)

@@ -4,8 +4,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 
+from gradsync.diagnose.epochs import other_batches
+from gradsync.diagnose.evaluation import other_keys, predicts_otherwise
+from gradsync.diagnose.means import left_the_loop, mean_of_ranks
 from gradsync.probes.evaluation import numbers
-from gradsync.testing import assert_on_every_rank, check, exercise, would_be
+from gradsync.probes.returned import call_with_line, float_returned
+from gradsync.testing import assert_on_every_rank, check, each, exercise, hold, would_be
 
 GUIDE = "Epochs and evaluation"
 
@@ -56,24 +60,34 @@ def test_a_smaller_batch_counts_less(ranks):
     """Batches of losses 1, 1 | 4 on rank 0 and 4, 4 | 16 on rank 1 have the mean 30 / 6 = 5."""
 
     def probe(rank, trainer):
+        batches = []
         targets = [[1.0], [1.0], [2.0]] if rank == 0 else [[2.0], [2.0], [4.0]]  # (sample, 1)
         loader = DataLoader(TensorDataset(torch.ones(3, 1), torch.tensor(targets)), batch_size=2)
         model = one_weight(0.0)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)  # so a loss is the target squared
-        return trainer.train_epoch(model, loader, nn.MSELoss(), optimizer, epoch=0)
+        model.register_forward_hook(lambda _model, inputs, _outputs: batches.append(inputs))
+        loss, line = call_with_line(
+            trainer.train_epoch, model, loader, nn.MSELoss(), optimizer, epoch=0
+        )
+        loss = float_returned(loss, "train_epoch")
+        return {"loss": loss, "batches": len(batches), "line": line}
 
     seen = ranks(probe, world_size=2)
 
+    batches, line = [value["batches"] for value in seen], seen[0]["line"]
+    seen = each(seen, lambda value: value["loss"])
     assert_on_every_rank(
         seen,
         5.0,
         mistakes=[
+            lambda _seen, _expected: other_batches(batches, 2, GUIDE, line),
             would_be(
                 [6.25, 6.25],
                 "mean-of-means",
                 "train_epoch returns 6.25, the mean of its batches' mean losses, where a batch of "
                 "one sample counts as much as a batch of two. The mean over the samples is 5.",
                 GUIDE,
+                line=line,
             ),
             would_be(
                 [2.0, 8.0],
@@ -81,6 +95,7 @@ def test_a_smaller_batch_counts_less(ranks):
                 "Each rank returns the mean loss of its own samples, 2 and 8. Both should return "
                 "the mean over all samples, 5.",
                 GUIDE,
+                line=line,
             ),
         ],
         otherwise=f"by rank, train_epoch returns {list(seen)}. Both ranks should return 5, the "
@@ -100,13 +115,18 @@ def test_every_sample_counts_the_same(ranks):
     """Rank 0 has 3 samples of loss 1, rank 1 has one of loss 5: the mean is 2, not 3."""
 
     def probe(rank, trainer):
-        right, wrong = [-1.0, -4.0], [-5.0, -2.0]  # the scores of classes 0 and 1; 0 is right
-        scores = torch.tensor([right, right, right] if rank == 0 else [wrong])  # (sample, class)
-        data = TensorDataset(scores, torch.zeros(len(scores), dtype=torch.long))
+        first, second, wrong = [-1.0, -4.0], [-4.0, -1.0], [-5.0, -2.0]  # scores of classes 0, 1
+        scores = torch.tensor([first, second, second] if rank == 0 else [wrong])  # (sample, class)
+        data = TensorDataset(scores, torch.tensor([0, 1, 1] if rank == 0 else [0]))
         loader = DataLoader(data, batch_size=2)
-        return numbers(trainer.evaluate(scores_as_they_come(), loader, nn.NLLLoss()))
+        result, line = call_with_line(trainer.evaluate, scores_as_they_come(), loader, nn.NLLLoss())
+        return {"numbers": numbers(result), "line": line}
 
     seen = ranks(probe, world_size=2)
+
+    line = seen[0]["line"]
+    seen = each(seen, lambda value: value["numbers"])
+    hold(other_keys(seen, GUIDE))
 
     wanted = {"loss": 2.0, "accuracy": 0.75, "samples": 4}
     own = [
@@ -123,14 +143,11 @@ def test_every_sample_counts_the_same(ranks):
                 f"Each rank returns the numbers of its own samples, {own[0]} and {own[1]}. Both "
                 f"should return {wanted}.",
                 GUIDE,
+                line=line,
             ),
-            would_be(
-                [{"loss": 3.0, "accuracy": 0.5, "samples": 4}] * 2,
-                "mean-of-means",
-                "evaluate returns loss 3 and accuracy 0.5, the means over the ranks, but rank 0 "
-                "has 3 samples and rank 1 has one. Over the samples they are 2 and 0.75.",
-                GUIDE,
-            ),
+            mean_of_ranks(own, GUIDE),
+            left_the_loop(4, GUIDE, line),
+            predicts_otherwise(GUIDE),
         ],
         otherwise=f"by rank, evaluate returns {list(seen)}. Both ranks should return {wanted}",
     )

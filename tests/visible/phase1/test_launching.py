@@ -6,7 +6,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gradsync.testing import check, exercise, free_port
+from gradsync.diagnose.gpus import idle_gpus
+from gradsync.probes.gpus import taken_among_gpus
+from gradsync.testing import check, exercise, free_port, hold
+from gradsync.text import FORGOTTEN
 
 GUIDE = "Launching ranks"
 TORCHRUN = {
@@ -32,6 +35,8 @@ def who_am_i(trainer, environ):
         return f"ValueError: {error}"
     except KeyError as error:
         return f"KeyError: {error}"
+    if info is None:
+        return None
     return asdict(info) if isinstance(info, trainer.RankInfo) else repr(info)
 
 
@@ -54,7 +59,8 @@ def test_the_rank_is_read_from_the_environment(ranks, environ, wanted):
     check(
         seen == expected,
         "launcher-not-read",
-        f"With {variables}, read_rank_info gives {seen}, but should give {expected}.",
+        f"With {variables}, read_rank_info gives {seen}, but should give {expected}."
+        f"{f' {FORGOTTEN}' if seen is None else ''}",
         guide=GUIDE,
     )
 
@@ -77,7 +83,10 @@ def test_a_rank_without_a_world_size_raises_an_error(ranks):
 
 @exercise("phase1/setup_distributed", points=1)
 def test_two_ranks_form_a_group(ranks):
-    """After setup_distributed, two ranks can sum a number: 1 on each rank gives 2."""
+    """After setup_distributed, two ranks can sum a number: 1 on each rank gives 2.
+
+    On a machine with GPUs, simulated here, rank 0 with local_rank 3 uses GPU 3 and nccl.
+    """
 
     def probe(rank, world_size, trainer, port):
         info = trainer.RankInfo(rank, world_size, rank, "127.0.0.1", port)
@@ -103,6 +112,12 @@ def test_two_ranks_form_a_group(ranks):
         ranks=wrong,
         guide=GUIDE,
     )
+
+    def probe_gpus(trainer, port):
+        return taken_among_gpus(trainer, 0, 1, 3, "127.0.0.1", port)
+
+    [taken] = ranks(probe_gpus, world_size=1, process_group=False, port=free_port(), timeout=10)
+    hold(idle_gpus(taken, local_rank=3))
 
 
 @exercise("phase1/cleanup_distributed", points=1)

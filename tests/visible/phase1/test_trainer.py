@@ -10,9 +10,9 @@ from gradsync.diagnose.names import order_depends_on_names
 from gradsync.diagnose.waiting import nobody_waited
 from gradsync.probes.names import PARTS, first_numbers, model_named, name_sets
 from gradsync.probes.seeding import seed_weights
-from gradsync.testing import assert_on_every_rank, exercise, hold, seen_of, would_be
+from gradsync.testing import assert_on_every_rank, each, exercise, hold, seen_of, would_be
 
-MODEL, GRADIENTS, STEP = "Model synchronisation", "Gradient aggregation", "The training step"
+MODEL, GRADIENTS = "Model synchronisation", "Gradient aggregation"
 
 
 def full_of(number):
@@ -59,6 +59,21 @@ def test_every_rank_ends_with_the_model_of_rank_0(ranks):
 
 
 @exercise("phase1/broadcast_model", points=1)
+def test_the_source_may_be_another_rank(ranks):
+    """With src=1, the weight 9 of rank 1 replaces the weight 5 of rank 0."""
+
+    def probe(rank, trainer):
+        model = one_weight(5.0 if rank == 0 else 9.0)
+        trainer.broadcast_model(model, src=1)
+        return model.state_dict()
+
+    seen = ranks(probe, world_size=2)
+
+    before = [one_weight(weight).state_dict() for weight in (5.0, 9.0)]
+    assert_on_every_rank(seen, before[1], mistakes=broadcast_mistakes(before, 1, []))
+
+
+@exercise("phase1/broadcast_model", points=1)
 def test_an_earlier_optimizer_still_trains_the_model(ranks):
     """The weight becomes 5 on both ranks, and then an optimizer step changes it to 4."""
 
@@ -66,12 +81,17 @@ def test_an_earlier_optimizer_still_trains_the_model(ranks):
         model = one_weight(5.0 if rank == 0 else 9.0)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         trainer.broadcast_model(model)
+        received = model.weight.detach().clone()
         model.weight.grad = torch.ones(1, 1)
         optimizer.step()
-        return model.weight.item()
+        return {"received": {"weight": received}, "stepped": model.weight.item()}
 
     seen = ranks(probe, world_size=2)
 
+    before = [one_weight(weight).state_dict() for weight in (5.0, 9.0)]
+    received = each(seen, lambda value: value["received"])
+    assert_on_every_rank(received, before[0], mistakes=broadcast_mistakes(before, 0, []))
+    seen = each(seen, lambda value: value["stepped"])
     assert_on_every_rank(
         seen,
         4.0,
@@ -98,7 +118,7 @@ def numbers_in_gradients(model):
 
 @exercise("phase1/average_gradients", points=1)
 def test_gradients_become_their_mean(ranks):
-    """The weight's gradients 2 and 6 become 4 on both ranks, the bias's 1 and 5 become 3.
+    """The weight's gradients 2 and 7 become 4.5 on both ranks, the bias's 1 and 4 become 2.5.
 
     The parameters are averaged in the model's order: their names may differ between ranks.
     """
@@ -106,16 +126,16 @@ def test_gradients_become_their_mean(ranks):
     def probe(rank, trainer):
         seed_weights(2)  # all ranks have the same model
         model = nn.Linear(1, 1)
-        model.weight.grad = torch.tensor([[2.0]] if rank == 0 else [[6.0]])
-        model.bias.grad = torch.tensor([1.0] if rank == 0 else [5.0])
+        model.weight.grad = torch.tensor([[2.0]] if rank == 0 else [[7.0]])
+        model.bias.grad = torch.tensor([1.0] if rank == 0 else [4.0])
         trainer.average_gradients(model)
         return numbers_in_gradients(model)
 
     seen = ranks(probe, world_size=2)
 
     hold(nobody_waited(seen, GRADIENTS))
-    before = [{"weight": 2.0, "bias": 1.0}, {"weight": 6.0, "bias": 5.0}]
-    mean = {"weight": 4.0, "bias": 3.0}
+    before = [{"weight": 2.0, "bias": 1.0}, {"weight": 7.0, "bias": 4.0}]
+    mean = {"weight": 4.5, "bias": 2.5}
     assert_on_every_rank(
         seen,
         mean,
@@ -138,148 +158,44 @@ def test_gradients_become_their_mean(ranks):
 
 @exercise("phase1/average_gradients", points=1)
 def test_three_ranks_divide_by_three(ranks):
-    """The gradients 2, 6 and 1 on three ranks become 3 on all of them."""
+    """The gradients 2, 3 and 10 on three ranks become 5 on all of them."""
 
     def probe(rank, trainer):
         model = one_weight(0.0)
-        model.weight.grad = torch.tensor([[[2.0, 6.0, 1.0][rank]]])
+        model.weight.grad = torch.tensor([[[2.0, 3.0, 10.0][rank]]])
         trainer.average_gradients(model)
         return numbers_in_gradients(model)
 
     seen = ranks(probe, world_size=3)
 
     hold(nobody_waited(seen, GRADIENTS))
-    before = [{"weight": 2.0}, {"weight": 6.0}, {"weight": 1.0}]
+    before = [{"weight": 2.0}, {"weight": 3.0}, {"weight": 10.0}]
     assert_on_every_rank(
         seen,
-        {"weight": 3.0},
+        {"weight": 5.0},
         mistakes=gradient_mistakes(before),
-        otherwise="the gradients 2, 6 and 1 on three ranks should become 3 on all of them, but "
+        otherwise="the gradients 2, 3 and 10 on three ranks should become 5 on all of them, but "
         f"they became {[value['weight'] for value in seen]}",
     )
 
 
 @exercise("phase1/average_gradients", points=1)
 def test_a_missing_gradient_counts_as_zero(ranks):
-    """The gradient is 6 on rank 0 and None on rank 1: the mean of 6 and 0 is 3."""
+    """The bias's gradient is 6 on rank 0 and None on rank 1: the mean of 6 and 0 is 3."""
 
     def probe(rank, trainer):
-        model = one_weight(0.0)
+        seed_weights(2)
+        model = nn.Linear(1, 1)
+        model.weight.grad = torch.tensor([[2.0]] if rank == 0 else [[7.0]])
         if rank == 0:
-            model.weight.grad = torch.tensor([[6.0]])
+            model.bias.grad = torch.tensor([6.0])
         trainer.average_gradients(model)
         return numbers_in_gradients(model)
 
-    skipped = none_gradient_skipped([1], "weight")
+    skipped = none_gradient_skipped([1], "bias")
     seen = ranks(probe, world_size=2, mistakes=[skipped])
 
-    before = [{"weight": 6.0}, {"weight": 0.0}]
-    assert_on_every_rank(seen, {"weight": 3.0}, mistakes=[skipped, *gradient_mistakes(before)])
-
-
-def take_a_step(rank, trainer):
-    """Fit `weight * 1 = 1` on rank 0 and `weight * 2 = 3` on rank 1, starting at weight 0."""
-    model = one_weight(0.0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    inputs, targets = ([[1.0]], [[1.0]]) if rank == 0 else ([[2.0]], [[3.0]])  # (sample, 1)
-    batch = (torch.tensor(inputs), torch.tensor(targets))
-    loss = trainer.train_step(model, batch, nn.MSELoss(), optimizer)
-    return {"weight": model.weight.item(), "loss": loss}
-
-
-@exercise("phase1/train_step", points=1)
-def test_two_ranks_step_as_one_process_with_both_samples(ranks):
-    """The gradients are -2 and -12, their mean is -7, and at rate 0.1 the weight becomes 0.7."""
-
-    def probe(rank, trainer):
-        return take_a_step(rank, trainer)["weight"]
-
-    seen = ranks(probe, world_size=2)
-
-    assert_on_every_rank(
-        seen,
-        0.7,
-        mistakes=[
-            would_be(
-                [0.2, 1.2],
-                "gradients-not-synchronised",
-                "After a step, the weights are 0.2 and 1.2 by rank, but should be 0.7 on both. "
-                "Each rank stepped with its own gradient, -2 and -12, instead of the mean, -7.",
-                STEP,
-            ),
-            would_be(
-                [1.4, 1.4],
-                "sum-not-mean",
-                "After a step, the weight is 1.4, but should be 0.7. The ranks stepped with the "
-                "sum of their gradients, -14, instead of the mean, -7.",
-                STEP,
-            ),
-            would_be(
-                [0.0, 0.0],
-                "does-not-learn",
-                "After a step, the weight is still 0, but should be 0.7. Were `backward()` and "
-                "`step()` called, with brackets? Were the gradients cleared before `backward()`, "
-                "not after it?",
-                STEP,
-            ),
-        ],
-        otherwise=f"after a step, the weights are {list(seen)} by rank, but should be 0.7 on both",
-    )
-
-
-@exercise("phase1/train_step", points=1)
-def test_the_loss_is_the_mean_over_the_ranks(ranks):
-    """The loss is 1 on rank 0 and 9 on rank 1: both ranks return 5."""
-
-    def probe(rank, trainer):
-        return take_a_step(rank, trainer)["loss"]
-
-    seen = ranks(probe, world_size=2)
-
-    assert_on_every_rank(
-        seen,
-        5.0,
-        mistakes=[
-            would_be(
-                [1.0, 9.0],
-                "loss-is-local",
-                "Each rank returns the loss of its own batch, 1 and 9. Both should return the "
-                "mean, 5.",
-                STEP,
-            )
-        ],
-        otherwise=f"by rank, train_step returns {list(seen)}. Both ranks should return 5, the mean "
-        "of their losses 1 and 9",
-    )
-
-
-@exercise("phase1/train_step", points=1)
-def test_the_gradient_of_a_step_is_cleared_for_the_next(ranks):
-    """Two steps of a single rank change the weight from 0 to 0.2 and then to 0.36."""
-
-    def probe(trainer):
-        model = one_weight(0.0)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        weights = []
-        for _ in range(2):
-            batch = (torch.ones(1, 1), torch.ones(1, 1))
-            trainer.train_step(model, batch, nn.MSELoss(), optimizer)
-            weights.append(model.weight.item())
-        return weights
-
-    seen = ranks(probe, world_size=1)
-
-    assert_on_every_rank(
-        seen,
-        [0.2, 0.36],  # the gradients are 2 * (0 - 1) = -2 and 2 * (0.2 - 1) = -1.6
-        mistakes=[
-            would_be(
-                [[0.2, 0.56]],
-                "gradients-not-zeroed",
-                "Two steps change the weight from 0 to 0.2 and then to 0.56, but should lead to "
-                "0.36. The gradient of the first step was added to that of the second: clear it.",
-                STEP,
-            )
-        ],
-        otherwise=f"two steps from weight 0 lead to {seen[0]}, but should lead to [0.2, 0.36]",
-    )
+    hold(nobody_waited(seen, GRADIENTS))
+    before = [{"weight": 2.0, "bias": 6.0}, {"weight": 7.0, "bias": 0.0}]
+    mean = {"weight": 4.5, "bias": 3.0}
+    assert_on_every_rank(seen, mean, mistakes=[skipped, *gradient_mistakes(before)])
