@@ -167,7 +167,7 @@ def test_the_line_that_returns_is_found_below_decorators():
     before = sys.getprofile()
     first = inspect.unwrap(halved).__code__.co_firstlineno  # the decorator's line
 
-    assert call_with_line(halved, 3) == (1.5, f"test_probes_returned.py:{first + 4}")
-    assert call_with_line(halved, -1) == (None, f"test_probes_returned.py:{first + 3}")
+    assert call_with_line(halved, 3) == (1.5, f"test_returned.py:{first + 4}")
+    assert call_with_line(halved, -1) == (None, f"test_returned.py:{first + 3}")
     assert call_with_line(len, [1]) == (1, "")
     assert sys.getprofile() is before

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from gradsync.records import Observation
-from gradsync.testing.rules.steps import averaged_too_late, without_its_gradient
 from support.probes.steps import traced_step
+from support.rules.steps import averaged_too_late, without_its_gradient
 
 RIGHT = [("backward", -2.0), ("step", -7.0)]
 
@@ -92,5 +92,5 @@ def test_a_step_is_traced_with_its_gradients_and_the_line_that_returns():
     assert seen[0]["calls"] == [("backward", -2.0), ("step", -2.0)]
     assert [len(step["calls"]) for step in seen] == [2, 2]  # the first step's hooks are removed
     line = train_step.__code__.co_firstlineno + 4
-    assert seen[0]["line"] == f"test_diagnose_steps.py:{line}"
+    assert seen[0]["line"] == f"test_steps.py:{line}"
     assert (seen[0]["after"], seen[0]["loss"]) == (-2.0, 1.0)

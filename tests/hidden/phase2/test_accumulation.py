@@ -17,7 +17,6 @@ from gradsync.testing import (
     exercise,
 )
 from gradsync.testing.rules import first_diagnosis
-from gradsync.testing.rules.reductions import parameters_averaged
 from gradsync.text import counted, no_float
 from support.probes.accumulation import (
     LEARNING_RATE,
@@ -30,6 +29,7 @@ from support.probes.accumulation import (
 )
 from support.probes.returned import number_or_nan
 from support.rules.losses import loss_mistakes
+from support.rules.reductions import parameters_averaged
 from support.rules.waiting import stepped_too_early, stepped_too_often
 
 GUIDE = "Gradient accumulation"

@@ -7,11 +7,11 @@ import torch.distributed as dist
 from torch import nn
 
 from gradsync.testing import by_rank, check, exercise, raise_mistake
-from gradsync.testing.rules.reductions import parameters_averaged
 from gradsync.text import counted
 from support.probes.accumulation import UNEQUAL, Net, draw, optimizer_of
 from support.probes.bucket_marks import mark
 from support.rules.buckets import between, bucket_sizes, in_objects, lanes
+from support.rules.reductions import parameters_averaged
 
 GUIDE = "Gradient accumulation"
 SIZES = UNEQUAL[:2]

@@ -7,11 +7,11 @@ from typing import Any
 
 from gradsync.records import Diagnosis, Observation
 from gradsync.testing.rules import Rule
-from gradsync.testing.rules.reductions import last_reduce
 from gradsync.testing.values import close
 from gradsync.text import listed
 from support.rules.buckets import GUIDE
 from support.rules.gradients import Gradients, mean_of, wrong_names
+from support.rules.reductions import last_reduce
 
 FINAL = "The hook must see the final gradient"
 OVERWRITTEN = "Overwriting a bucket that is being sent"

@@ -11,9 +11,9 @@ from typing import Any
 
 from gradsync.records import Diagnosis, Observation
 from gradsync.testing.rules import Rule
-from gradsync.testing.rules.reductions import last_reduce
 from gradsync.testing.values import close
 from gradsync.text import FORGOTTEN, listed, ranks_text
+from support.rules.reductions import last_reduce
 
 KEYS = {"loss", "accuracy", "samples"}
 LEFT_ALONE = {  # what a rank reports: the message if it is not true

@@ -11,16 +11,16 @@ from numpy.linalg import norm
 from gradsync.records import Diagnosis, Observation
 from gradsync.testing.rounding import without_fractions
 from gradsync.testing.rules import Rule
-from gradsync.testing.rules.reductions import (
+from gradsync.testing.values import FLOAT32, ROUNDINGS, close
+from gradsync.text import listed, ranks_text
+from support.rules.exchanges import in_other_places, one_ranks_own, over_a_part
+from support.rules.reductions import (
     another_operation,
     last_reduce,
     only_one_rank,
     parameters_passed,
     reduced_over_all,
 )
-from gradsync.testing.values import FLOAT32, ROUNDINGS, close
-from gradsync.text import listed, ranks_text
-from support.rules.exchanges import in_other_places, one_ranks_own, over_a_part
 from support.rules.vectors import common_factor, flat
 
 GUIDE = "Gradient aggregation"
