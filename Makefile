@@ -24,6 +24,9 @@ notebooks: .venv/ready  ## open the self-study notebooks in JupyterLab, or print
 test: lint bubblewrap chromium  ## all rules and all parts of the code, in 8 minutes on 2 cores
 	@echo "A part of each long list of cases is tested, drawn by commit $$(git rev-parse --short HEAD)."
 	$(BIN)/pytest $(AT_ONCE) -m "not slow"
+	@echo "Once more, without what only makes the engine faster (gradsync/ranks/fast):"
+	GRADSYNC_SLOW=all $(BIN)/pytest $(AT_ONCE) -q -m "not slow" tests/engine/ranks/test_run.py \
+	  tests/engine/ranks/test_correct_programs.py
 
 test-all: test  ## and then what `make test` leaves out
 	$(BIN)/pytest $(AT_ONCE) -m slow

@@ -15,6 +15,7 @@ from benchmarks.figure import Figure
 
 PARTS = (
     "start",
+    "tricks",
     "deadlock",
     "loading",
     "scaling",

@@ -40,4 +40,6 @@ def in_turns(
 
 
 def shown(duration: float) -> str:
+    if duration < 0.01:
+        return f"{duration * 1000:.2f} ms"
     return f"{duration * 1000:,.0f} ms" if duration < 10 else f"{duration:,.1f} s"

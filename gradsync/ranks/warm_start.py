@@ -17,7 +17,7 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
-from gradsync.ranks.fast import dynamo, symbolic_shapes
+from gradsync.ranks.fast import dynamo, memory, symbolic_shapes
 from gradsync.ranks.host.warm_process import WarmProcess
 from gradsync.ranks.inside import watch, worker
 from gradsync.ranks.sandbox import namespaces
@@ -43,7 +43,7 @@ def start(descriptor: int, sandboxed: int) -> NoReturn:
     _import_what_ranks_use()
     gc.freeze()  # keeps the pages of all modules shared with every rank
     gc.enable()
-    worker.keep_memory()
+    memory.keep()
     WarmProcess(socket.socket(fileno=descriptor), worker.main).serve()
     os._exit(0)
 

@@ -19,8 +19,9 @@ INSIDE = "gradsync.ranks.inside"
 # own room and from rooms of earlier rows.
 LAYERS = [
     ["gradsync.records", "gradsync.errors", "gradsync.text", "gradsync.temporary_folders"],
+    ["gradsync.ranks.fast"],
     ["gradsync.ranks.protocol", "gradsync.reports", "gradsync.submission", "gradsync.mnist_folder"],
-    ["gradsync.ranks.fast", "gradsync.ranks.inputs", "gradsync.ranks.sandbox"],
+    ["gradsync.ranks.inputs", "gradsync.ranks.sandbox"],
     ["gradsync.ranks.deadlocks", "gradsync.ranks.task", INSIDE],
     ["gradsync.ranks.failures"],
     ["gradsync.ranks.host"],

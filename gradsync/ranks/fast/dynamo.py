@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
+from gradsync.ranks.fast import uses
 from gradsync.ranks.fast.deferral import Deferral
 from gradsync.temporary_folders import own_folder
 
@@ -29,7 +30,7 @@ DISABLED = "__dynamo_disable"  # where `torch._compile` caches the result of `di
 def defer() -> None:
     """Defer torch._dynamo until it is needed, unless it has run."""
     torch = find_spec("torch")
-    if NAME in sys.modules or torch is None:
+    if NAME in sys.modules or torch is None or not uses("dynamo"):
         return
     spec = PathFinder.find_spec(NAME, torch.submodule_search_locations)
     if spec is not None:

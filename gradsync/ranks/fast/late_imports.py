@@ -11,6 +11,8 @@ import mmap
 import sys
 from contextlib import suppress
 
+from gradsync.ranks.fast import uses
+
 LATE = (
     "torch._dynamo.eval_frame",  # there once torch._dynamo has run: see dynamo.py
     "torch.utils._sympy.functions",  # once symbolic shapes have run: see symbolic_shapes.py
@@ -38,6 +40,8 @@ class LateImports:
         """Import the modules that a rank has and this process lacks; tell whether there are any."""
         imported = [name for index, name in enumerate(LATE) if self._page[index]]
         lacking = [name for name in imported if name not in sys.modules]
+        if not uses("late_imports"):
+            return False
         for name in lacking:
             with suppress(Exception):  # then ranks import it themselves
                 importlib.import_module(name)

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
+from gradsync.ranks.fast import uses
 from gradsync.text import listed
 
 # Once only C++ refers to a store, its Python methods are lost.
@@ -16,7 +17,8 @@ LOOK_SECONDS = 0.0005  # between two checks for a key
 
 def start_group(path: str, rank: int, world_size: int) -> None:
     """Start the default process group with the other ranks."""
-    store = EagerFileStore(path, world_size)
+    kind = EagerFileStore if uses("store") else dist.FileStore  # type: ignore[attr-defined]
+    store = kind(path, world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
 
 

@@ -11,6 +11,7 @@ import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
+from gradsync.ranks.fast import uses
 from gradsync.ranks.fast.deferral import Deferral
 
 PACKAGE = "torch.fx.experimental"  # torch imports this package itself
@@ -19,7 +20,7 @@ NAME = f"{PACKAGE}.symbolic_shapes"
 
 def defer() -> None:
     """Defer symbolic shapes until one is needed, if torch is imported."""
-    if NAME in sys.modules or PACKAGE not in sys.modules:
+    if NAME in sys.modules or PACKAGE not in sys.modules or not uses("symbolic_shapes"):
         return
     spec = PathFinder.find_spec(NAME, sys.modules[PACKAGE].__path__)
     if spec is not None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from gradsync.ranks.fast import memory
 from gradsync.ranks.host.launcher import (
     MAX_MESSAGE,
     LauncherError,
@@ -27,9 +28,6 @@ from gradsync.ranks.sandbox import cgroups, sandbox
 
 START_SECONDS = 120.0  # importing torch from a cold disk
 END_SECONDS = 30.0
-# A heap in huge pages makes starting and ending a rank a third cheaper. All threads share one heap:
-# gloo starts two threads in each rank, and separate heaps would begin with a huge page each.
-MALLOC = "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1"
 GONE = "the process that forks the ranks has ended: was it killed?"
 
 
@@ -152,7 +150,7 @@ class ForkLauncher:
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    env={**rank_environ(bare=self._sandboxed), "GLIBC_TUNABLES": MALLOC},
+                    env={**rank_environ(bare=self._sandboxed), **memory.tunables()},
                     start_new_session=True,  # Ctrl-C goes to the trusted side, which then ends it
                 )
             self._control = ours

@@ -11,9 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from gradsync.ranks.fast import SWITCH
 from gradsync.ranks.protocol.user_files import PACKAGE
 
-KEPT = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ")  # in a bare environment
+KEPT = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "LD_LIBRARY_PATH",
+    "TZ",
+    SWITCH,
+)  # in a bare environment
 MAX_MESSAGE = 4096  # bytes of a packet between the fork launcher and its warm process
 
 

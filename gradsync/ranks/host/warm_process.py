@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gradsync.ranks.fast import dynamo, huge_pages
+from gradsync.ranks.fast import dynamo, memory
 from gradsync.ranks.fast.late_imports import LateImports
 from gradsync.ranks.host.deadlines import Helpers, ran, starved
 from gradsync.ranks.host.launcher import MAX_MESSAGE
@@ -182,7 +182,7 @@ class WarmProcess:
         self._catch_up()
         self._runs += 1
         if self._runs == PACK_AFTER:
-            huge_pages.collapse()
+            memory.collapse()
 
     def _become_rank(self, parent: int, fds: list[int]) -> NoReturn:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import importlib.util
 import inspect
@@ -25,7 +24,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from gradsync.ranks.fast import dynamo, symbolic_shapes
+from gradsync.ranks.fast import dynamo, memory, symbolic_shapes
 from gradsync.ranks.fast.store import start_group
 from gradsync.ranks.inside import cells, watch
 from gradsync.ranks.inside.watch import callers
@@ -35,7 +34,6 @@ from gradsync.ranks.protocol.user_files import PACKAGE, PACKAGES
 
 MAX_TMPDIR = 70  # characters; multiprocessing's socket names are 32 longer, and limited
 STACK = 8 * 2**20  # bytes, the default of Linux
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 # The folder that gradsync was imported from. Unless it has installed packages, it is a copy of the
 # course, and a submission must not import other files from it.
 HOME = PACKAGE.parent
@@ -45,7 +43,7 @@ PARENT_SECONDS = 1.0  # between two checks that the parent is still alive
 def start(channel: int, stacks: int) -> NoReturn:
     """Run a rank in a new process; it ends itself if its parent is killed."""
     threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
-    keep_memory()
+    memory.keep()
     dynamo.defer()
     symbolic_shapes.defer()
     main(socket.socket(fileno=channel), socket.socket(fileno=stacks))
@@ -156,14 +154,6 @@ def _be_in(environ: dict[str, str]) -> None:
     for name, value in environ.items():
         if os.environ.get(name) != value:  # setting a variable allocates memory
             os.environ[name] = value
-
-
-def keep_memory() -> None:
-    """Make glibc reuse the memory of large tensors instead of mapping it in each training step."""
-    with suppress(AttributeError):  # another C library
-        libc = ctypes.CDLL(None)
-        libc.mallopt(M_TRIM_THRESHOLD, 2**30)
-        libc.mallopt(M_MMAP_THRESHOLD, 2**25)  # the largest value allowed
 
 
 def _arguments(

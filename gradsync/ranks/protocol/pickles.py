@@ -7,20 +7,19 @@ import io
 import sys
 import threading
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
+from gradsync.ranks.fast.finder import quick_finder
 from gradsync.ranks.protocol.user_files import is_users
 
 if TYPE_CHECKING:
     import torch
     from torch.storage import TypedStorage
-
-Finder = Callable[[CodeType, Iterable[Any]], list[ModuleType]]
 
 _at_work = threading.Lock()  # cloudpickle has one registry for all threads
 
@@ -32,7 +31,7 @@ def pack(function: Callable[..., Any], inputs: dict[str, Any]) -> bytes:
         TypeError, ValueError, AttributeError, pickle.PicklingError: something can't be pickled.
     """
     pickled = io.BytesIO()
-    with _at_work, _by_value(_home(function)), _quick_finder():
+    with _at_work, _by_value(_home(function)), quick_finder():
         Pickler(pickled).dump((function, inputs))
     return pickled.getvalue()
 
@@ -110,33 +109,3 @@ def _by_value(module: ModuleType | None) -> Iterator[None]:
     finally:
         if not known:
             cloudpickle.unregister_pickle_by_value(module)
-
-
-@contextmanager
-def _quick_finder() -> Iterator[None]:
-    """Make cloudpickle search sys.modules once per function, not each time it is pickled.
-
-    It looks for submodules that the function uses, among the thousands of torch.
-    """
-    library = cloudpickle.cloudpickle
-    slow: Finder | None = getattr(library, "_find_imported_submodules", None)
-    if slow is None:  # this release works differently
-        yield
-        return
-    library._find_imported_submodules = functools.partial(_find_once, slow)
-    try:
-        yield
-    finally:
-        library._find_imported_submodules = slow
-
-
-def _find_once(slow: Finder, code: CodeType, values: Iterable[Any]) -> list[ModuleType]:
-    modules = tuple(value for value in values if isinstance(value, ModuleType))
-    return _find(slow, code, modules, len(sys.modules))
-
-
-@functools.lru_cache(maxsize=4096)
-def _find(
-    slow: Finder, code: CodeType, modules: tuple[ModuleType, ...], _count: int
-) -> list[ModuleType]:
-    return slow(code, modules)  # the number of modules is part of the cache key

@@ -1,0 +1,108 @@
+"""What each trick of `gradsync.ranks.fast` gains: the same runs with it and without it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+from benchmarks.figure import Figure, median_seconds, seconds, shown
+from gradsync.ranks.fast import SWITCH, TRICKS
+
+RANKS = 4
+TIMES = 3  # processes with a trick, and as many without it, in turns
+LEAST = 1.05  # a trick that gains less is removed
+Times = dict[str, float]  # what was measured: seconds
+
+
+def figures() -> Iterator[Figure]:
+    """Measure each trick by the runs that it makes faster, and show the largest gain."""
+    for trick in TRICKS:
+        pairs = [(_measured(""), _measured(trick)) for _ in range(TIMES)]
+        with_it, without = (_medians([pair[i] for pair in pairs]) for i in (0, 1))
+        best = max(with_it, key=lambda what: without[what] / with_it[what])
+        gain = without[best] / with_it[best]
+        yield Figure(
+            f"{trick}: {best}",
+            shown(with_it[best]),
+            f"without it: {shown(without[best])}",
+            gain,
+            f"at least {LEAST} times faster",
+            gain >= LEAST,
+        )
+
+
+def _measured(off: str) -> Times:
+    """Measure in a new process in which these tricks are off."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.tricks"],
+        env={**os.environ, SWITCH: off},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    times: Times = json.loads(done.stdout.splitlines()[-1])  # after what the ranks print
+    return times
+
+
+def _medians(measured: list[Times]) -> Times:
+    return {what: statistics.median(times[what] for times in measured) for what in measured[0]}
+
+
+def measure() -> Times:
+    """Measure in this process: the first run with its imports, then the medians of later runs."""
+    from gradsync import run_ranks
+    from gradsync.ranks.protocol.pickles import pack
+
+    importlib.import_module("torch")  # its thousands of modules are what pickling searches
+
+    def later(function: Callable[[], object], times: int) -> float:
+        for _ in range(2):  # the second finds what the first has caused to be imported
+            run_ranks(function, RANKS)
+        return median_seconds(lambda: run_ranks(function, RANKS), times)
+
+    first = seconds(lambda: run_ranks(train, RANKS))
+    return {
+        "first run": first,
+        "start, all-reduce, end": later(add_up, 25),
+        "five steps of SGD": later(train, 9),
+        "a functional collective": later(add_functionally, 7),
+        "pickling a function": median_seconds(lambda: pack(train, {}), 50),
+    }
+
+
+def add_up() -> None:
+    import torch
+    import torch.distributed as dist
+
+    dist.all_reduce(torch.ones(1000))
+
+
+def add_functionally() -> None:
+    import torch
+    from torch.distributed import _functional_collectives as functional
+
+    functional.all_reduce(torch.ones(10), "sum", list(range(RANKS)))
+
+
+def train() -> None:
+    """Take five steps of a model whose gradients take some MiB, as large tensors do in training."""
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(5):
+        optimizer.zero_grad()
+        model(torch.ones(64, 256)).sum().backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure()))
