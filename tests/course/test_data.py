@@ -23,7 +23,7 @@ def cache(tmp_path, monkeypatch):
     folder = tmp_path / "cache"
     monkeypatch.delenv("GRADSYNC_DATA", raising=False)
     monkeypatch.setenv("RANK", "0")
-    monkeypatch.setattr(data, "user_cache_path", lambda *_, **__: folder)
+    monkeypatch.setattr("gradsync.mnist_folder.user_cache_path", lambda *_, **__: folder)
     data._say_once.cache_clear()
     return folder
 
