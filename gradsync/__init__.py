@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from gradsync.ranks import RankFailure, run_ranks
+    from gradsync.ranks.flight_recorder import write_flight_records
 
-__all__ = ["RankFailure", "__version__", "run_ranks"]
+__all__ = ["RankFailure", "__version__", "run_ranks", "write_flight_records"]
 __version__ = "0.1.0"
 
 
@@ -23,6 +24,10 @@ def __getattr__(name: str) -> Any:
         from gradsync import ranks
 
         return getattr(ranks, name)
+    if name == "write_flight_records":
+        from gradsync.ranks import flight_recorder
+
+        return flight_recorder.write_flight_records
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

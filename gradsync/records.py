@@ -80,6 +80,7 @@ class Failure:
     traceback: str = ""  # the frames of the user's own files, innermost last
     collective: Collective | None = None  # the one that the others wait in
     waiting: tuple[int, ...] = ()  # the ranks that wait there
+    graph: tuple[str, ...] = ()  # of a deadlock: a line for each rank, with those it waits for
     several: tuple[Failure, ...] = ()  # where ranks raised unlike exceptions: one of each
 
 

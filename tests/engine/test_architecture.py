@@ -25,7 +25,7 @@ LAYERS = [
     ["gradsync.ranks.deadlocks", "gradsync.ranks.task", INSIDE],
     ["gradsync.ranks.failures"],
     ["gradsync.ranks.host"],
-    ["gradsync.ranks.warm_start", "gradsync.ranks.run"],
+    ["gradsync.ranks.warm_start", "gradsync.ranks.run", "gradsync.ranks.flight_recorder"],
     ["gradsync.ranks"],
     ["gradsync.testing", "gradsync.pytest_plugin"],
     ["gradsync.course", "gradsync.mnist", "gradsync.model"],

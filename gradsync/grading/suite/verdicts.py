@@ -94,7 +94,7 @@ def _judge(
         failure = error.observation.failure
         if failure.status == "unfinished":
             return "unfinished", _unfinished(failure.detail or "", exercise), failure.diagnosis
-        return failure.status, str(error), failure.diagnosis
+        return failure.status, error.summary(), failure.diagnosis
     if isinstance(error, MissingFile):
         return "missing", str(error), Diagnosis("missing-name", (), str(error))
     if isinstance(error, NotRun):

@@ -14,6 +14,12 @@ class RankFailure(Exception):  # noqa: N818 - it is about a rank's failure, not 
 
     def __str__(self) -> str:
         failure = self.observation.failure
+        graph = failure.graph if failure else ()
+        return "\n".join([self.summary(), *([""] if graph else []), *(f"  {row}" for row in graph)])
+
+    def summary(self) -> str:
+        """Return what happened and at which lines, without the graph of a deadlock."""
+        failure = self.observation.failure
         if failure is None:
             return "no failure"
         lines = [failure.diagnosis.explanation]
