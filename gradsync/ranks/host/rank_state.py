@@ -18,6 +18,9 @@ MAX_STACKS = 256 * 2**10  # bytes kept of the stacks that it writes
 MAX_OUTPUT = 256 * 2**10  # bytes kept of a rank's stdout and stderr
 IN_FLIGHT = 8  # reads that empty a socket
 
+FEW = 2**16  # bytes that are read at once: malloc would map and unmap larger buffers
+MANY = 2**20  # of a large frame
+
 
 class RankState:
     def __init__(self, rank: int, lines: Lines, *, may_be_lost: bool = False) -> None:
@@ -62,10 +65,16 @@ class RankState:
             pass
         channel.setblocking(False)
 
+    @property
+    def is_sending_much(self) -> bool:
+        """Whether the rank is in the middle of a large frame."""
+        return self._decoder.pending >= FEW
+
     def read_frames(self) -> Iterator[wire.Frame]:
         """Yield the frames that have arrived, up to the rank's final one."""
+        size = MANY if self.is_sending_much else FEW
         try:
-            data = self.lines.channel.recv(2**16)  # malloc would map and unmap larger buffers
+            data = self.lines.channel.recv(size)
         except BlockingIOError:
             return
         except OSError:

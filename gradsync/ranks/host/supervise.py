@@ -127,6 +127,7 @@ class Run:
         """Process what a rank sent; return False when it can send nothing more."""
         for frame in state.read_frames():
             self._take(frame, state)
+        self._pressing = self._pressing or state.is_sending_much
         return not state.closed
 
     def _take(self, frame: wire.Frame, state: RankState) -> None:

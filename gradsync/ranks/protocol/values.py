@@ -49,7 +49,7 @@ def encode(value: Any) -> tuple[Any, bytes]:
     """
     blobs = _Blobs()
     tree = _encode(value, blobs, "the returned value", MAX_DEPTH)
-    return tree, b"".join(blobs)
+    return tree, blobs[0] if len(blobs) == 1 else b"".join(blobs)
 
 
 class _Blobs(list[bytes]):
@@ -131,7 +131,7 @@ def _encode_array(array: np.ndarray[Any, Any], blobs: _Blobs, path: str, *, scal
     return {"array": array.dtype.str, "shape": list(array.shape)}
 
 
-def decode(tree: Any, body: bytes) -> Any:
+def decode(tree: Any, body: bytes | memoryview) -> Any:
     """Return the value that `encode` turned into `tree` and `body`.
 
     Raises:

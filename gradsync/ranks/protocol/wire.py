@@ -29,7 +29,7 @@ class WireError(Exception):
 class Frame:
     kind: str
     header: dict[str, Any]
-    body: bytes = b""
+    body: bytes | memoryview = b""
 
 
 def pack(
@@ -64,7 +64,7 @@ def receive(channel: socket.socket, begun: bytes = b"") -> Frame | None:
     head_length, body_length = PREFIX.unpack(prefix)
     data = _receive_exactly(channel, head_length)
     body = _receive_exactly(channel, body_length)
-    return None if data is None or body is None else _frame(data, body)
+    return None if data is None or body is None else Frame(*_read_head(data), body)
 
 
 class Decoder:
@@ -72,6 +72,11 @@ class Decoder:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+
+    @property
+    def pending(self) -> int:
+        """The bytes of a frame that is not complete yet."""
+        return len(self._buffer)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Take more bytes and yield the frames they complete.
@@ -89,20 +94,20 @@ class Decoder:
             end = start + body_length
             if len(self._buffer) < end:
                 return
-            with memoryview(self._buffer) as view:
-                frame = _frame(bytes(view[PREFIX.size : start]), bytes(view[start:end]))
-            del self._buffer[:end]
-            yield frame
+            kind, header = _read_head(bytes(self._buffer[PREFIX.size : start]))
+            taken, self._buffer = self._buffer, self._buffer[end:]
+            yield Frame(kind, header, memoryview(taken)[start:end])  # large tensors: not copied
 
 
-def _frame(data: bytes, body: bytes) -> Frame:
+def _read_head(data: bytes) -> tuple[str, dict[str, Any]]:
+    """Return the kind and the header of a frame."""
     try:
         header = json.loads(data)
     except (ValueError, RecursionError):
         raise WireError("the header of its frame is not JSON") from None
     if type(header) is not dict or type(header.get("kind")) is not str:
         raise WireError("the header of its frame has no kind")
-    return Frame(header.pop("kind"), header, body)
+    return header.pop("kind"), header
 
 
 def _receive_exactly(channel: socket.socket, size: int) -> bytes | None:
