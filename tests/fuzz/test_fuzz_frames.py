@@ -40,7 +40,7 @@ conversations = st.lists(st.sampled_from(FRAMES), min_size=1, max_size=4).map(b"
 sizes = st.sampled_from([0, 1, 7, 2**16, 2**24, 2**24 + 1, 2**28, 2**28 + 1, 2**31, 2**32 - 1])
 
 
-def heard(data, cuts):
+def received(data, cuts):
     """Return the frames in these pieces of input, up to the first violation of the protocol."""
     ends = sorted({*(cut for cut in cuts if cut < len(data)), len(data)})
     decoder, frames = Decoder(), []
@@ -61,7 +61,7 @@ def understood(frame):
 
 @given(mutated(conversations), st.lists(st.integers(0, 2000), max_size=5))
 def test_a_broken_stream_is_decoded_or_refused(data, cuts):
-    frames = heard(data, cuts)
+    frames = received(data, cuts)
 
     assert all(type(frame.kind) is str and type(frame.header) is dict for frame in frames)
     assert sum(wire.PREFIX.size + len(frame.body) for frame in frames) <= len(data)
@@ -71,7 +71,12 @@ def test_a_broken_stream_is_decoded_or_refused(data, cuts):
 
 @given(mutated(conversations), st.lists(st.integers(0, 2000), max_size=5))
 def test_the_split_of_the_input_makes_no_difference(data, cuts):
-    assert repr(heard(data, cuts)) == repr(heard(data, []))
+    in_pieces, at_once = (
+        [(frame.kind, frame.header, bytes(frame.body)) for frame in received(data, some)]
+        for some in (cuts, [])
+    )
+
+    assert repr(in_pieces) == repr(at_once)  # a header may contain NaN
 
 
 @given(sizes, sizes, st.binary(max_size=40))
@@ -79,7 +84,7 @@ def test_false_sizes_take_no_memory(head, body, rest):
     data = struct.pack("!II", head, body) + rest
     tracemalloc.start()
     try:
-        heard(data, [])
+        received(data, [])
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -113,4 +118,4 @@ def test_broken_events_are_decoded_or_refused(header):
     "frame", FRAMES, ids=["plain", "tensors", "arrays", "sets", "events", "raised", "ready"]
 )
 def test_frames_are_valid_before_mutation(frame):
-    assert len(heard(frame, [])) == 1
+    assert len(received(frame, [])) == 1
