@@ -31,10 +31,10 @@ test-all: test  ## and then what `make test` leaves out
 fuzz: .venv/ready  ## malformed frames and archives for two minutes; EXAMPLES=25000: twenty
 	$(BIN)/pytest tests/fuzz --examples $(EXAMPLES)
 
-bench: .venv/ready  ## measure the figures in README.md
+bench: .venv/ready  ## measure the figures in docs/figures.md
 	$(BIN)/python -m benchmarks
 
-truth: .venv/ready  ## grade all known mistakes and correct answers, update README.md (8 minutes)
+truth: .venv/ready  ## grade all known mistakes and correct answers, update docs/figures.md (8 minutes)
 	$(BIN)/python -m benchmarks.truth
 
 soak: .venv/ready  ## 500 grades, half of them on a busy machine (an hour)
