@@ -15,6 +15,7 @@ from benchmarks.figure import Figure
 
 PARTS = (
     "start",
+    "engines",
     "deadlock",
     "loading",
     "scaling",
