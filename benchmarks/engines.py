@@ -73,4 +73,6 @@ def _pytest(way: str) -> float:
         if f"{len(CASES)} passed" not in ended.stdout:
             raise RuntimeError(f"Not all tests passed {way}:\n{ended.stdout}\n{ended.stderr}")
 
-    return seconds(run)
+    took = seconds(run)
+    print(f"  {way}: {shown(took)}", flush=True)
+    return took

@@ -4,9 +4,13 @@
 # is installed.
 set -u
 cd "$(dirname "$0")/.."
+if command -v pyenv >/dev/null; then  # its commands refuse to run versions that are not selected
+  PYENV_VERSION=$(pyenv versions --bare | paste -sd : -)
+  export PYENV_VERSION
+fi
 passed= failed= missing=
 for version in "$@"; do
-  if ! command -v "python$version" >/dev/null; then
+  if ! "python$version" -c "" 2>/dev/null; then
     missing="$missing $version"
     continue
   fi
