@@ -3,6 +3,7 @@
 PYTHON ?= python3
 PIP_OPTIONS ?=
 EXAMPLES ?= 2500
+VERSIONS ?= 3.10 3.11 3.12 3.13  # of Python, for `make matrix`
 BIN := .venv/bin
 AT_ONCE := -n 4  # while the ranks of one test wait, those of another run
 ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)  # Jupyter requires it for root
@@ -12,7 +13,7 @@ ifneq ($(wildcard ../shared/mnist),)
 export GRADSYNC_DATA ?= $(abspath ../shared/mnist)
 endif
 
-.PHONY: demo test test-all notebooks bench truth soak kills fuzz lint bubblewrap chromium templates \
+.PHONY: demo test test-all matrix notebooks bench truth soak kills fuzz lint bubblewrap chromium templates \
   notebook-outputs lock clean
 
 demo: .venv/ready  ## grade three submissions and show their reports
@@ -31,13 +32,16 @@ test: lint bubblewrap chromium  ## all rules and all parts of the code, in 8 min
 test-all: test  ## and then what `make test` leaves out
 	$(BIN)/pytest $(AT_ONCE) -m slow
 
+matrix:  ## the engine's tests with each supported Python that is installed here
+	sh checks/matrix.sh $(VERSIONS)
+
 fuzz: .venv/ready  ## malformed frames and archives for two minutes; EXAMPLES=25000: twenty
 	$(BIN)/pytest tests/fuzz --examples $(EXAMPLES)
 
-bench: .venv/ready  ## measure the figures in README.md
+bench: .venv/ready  ## measure the figures in docs/figures.md
 	$(BIN)/python -m benchmarks
 
-truth: .venv/ready  ## grade all known mistakes and correct answers, update README.md (8 minutes)
+truth: .venv/ready  ## grade all known mistakes and correct answers, update docs/figures.md (8 minutes)
 	$(BIN)/python -m benchmarks.truth
 
 soak: .venv/ready  ## 500 grades, half of them on a busy machine (an hour)
@@ -74,7 +78,7 @@ lock: .venv/ready  ## choose exact versions for Python 3.10 and later
 	  --no-annotate --quiet --custom-compile-command 'make lock' --output-file constraints.txt
 
 clean:
-	rm -rf .venv grades build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-matrix grades build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -1,1 +1,1 @@
-"""The figures in the README, each measured side by side with the usual alternative."""
+"""The figures of docs/figures.md, each measured side by side with the usual alternative."""

@@ -16,6 +16,7 @@ from benchmarks.figure import Figure
 PARTS = (
     "start",
     "tricks",
+    "engines",
     "deadlock",
     "loading",
     "scaling",

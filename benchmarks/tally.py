@@ -1,4 +1,4 @@
-"""Counts of correct grades in a phase's bank, and their table in README.md."""
+"""Counts of correct grades in a phase's bank, and their table in docs/figures.md."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ def table(tallies: Mapping[str, Tally]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def write_into(readme: Path, text: str) -> None:
-    """Replace the table in README.md.
+def write_into(page: Path, text: str) -> None:
+    """Replace the table in docs/figures.md.
 
     Raises:
-        ValueError: README.md has no marks around a table.
+        ValueError: docs/figures.md has no marks around a table.
     """
-    whole = readme.read_text(encoding="utf-8")
+    whole = page.read_text(encoding="utf-8")
     before, begin, rest = whole.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not end:
         raise ValueError(
-            f"{readme} has no place for the table: {BEGIN} and {END}.\nThe table:\n{text}"
+            f"{page} has no place for the table: {BEGIN} and {END}.\nThe table:\n{text}"
         )
-    readme.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")

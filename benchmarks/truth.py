@@ -3,8 +3,8 @@
 A submission is graded only by the exercises whose tests run a function that it changes
 (`benchmarks.impact`), since the other tests would run exactly the code of the solution; and only up
 to the first test that fails, in the order of a report. One in fifty is also graded by all tests,
-which must give the same first failure. The table in README.md is replaced. With phases or names of
-submissions as arguments, only these are graded and README.md stays unchanged:
+which must give the same first failure. The table in docs/figures.md is replaced. With phases or
+names of submissions as arguments, only these are graded and docs/figures.md stays unchanged:
 `python -m benchmarks.truth phase1`.
 """
 
@@ -39,7 +39,7 @@ FEW = 20  # if at most so many are graded, each is also graded by all tests
 
 
 def main(names: Sequence[str]) -> int:
-    """Grade, print the table, write it into README.md if complete; return 1 if insufficient."""
+    """Grade, print the table, write it into docs/figures.md if complete; return the status."""
     banks = {phase: _bank(phase) for phase in COURSE.graded_phases("hidden")}
     unknown = set(names) - set(banks) - {known.name for bank in banks.values() for known in bank}
     if unknown:
@@ -55,7 +55,7 @@ def main(names: Sequence[str]) -> int:
                 tallies[phase] = tally(outcomes, time.monotonic() - began)
     print(f"\n{table(tallies)}")
     if not names:
-        write_into(COURSE.root / "README.md", table(tallies))
+        write_into(COURSE.root / "docs" / "figures.md", table(tallies))
     return int(not all(one.sufficient for one in tallies.values()))
 
 

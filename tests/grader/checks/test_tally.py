@@ -1,4 +1,4 @@
-"""The table that `make truth` writes into README.md."""
+"""The table that `make truth` writes into docs/figures.md."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -59,14 +59,14 @@ def test_a_tally_with_incorrect_grades_is_not_sufficient():
     assert not tally([*good * 10, misnamed], 60.0).sufficient
 
 
-def test_the_table_in_the_readme_is_replaced(tmp_path):
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n\n{BEGIN}\n\nold\n\n{END}\n\nafter\n")
+def test_the_table_in_the_page_is_replaced(tmp_path):
+    page = tmp_path / "figures.md"
+    page.write_text(f"before\n\n{BEGIN}\n\nold\n\n{END}\n\nafter\n")
     phase = tally([Outcome(WRONG, 1.0, NAMED), Outcome(RIGHT, 1.0, None)], 90.0)
 
-    write_into(readme, table({"phase1": phase, "phase2": phase}))
+    write_into(page, table({"phase1": phase, "phase2": phase}))
 
-    before, _, rest = readme.read_text().partition(BEGIN)
+    before, _, rest = page.read_text().partition(BEGIN)
     written, _, after = rest.partition(END)
     assert (before, after) == ("before\n\n", "\n\nafter\n")
     assert written.strip().splitlines() == [
@@ -80,18 +80,18 @@ def test_the_table_in_the_readme_is_replaced(tmp_path):
     ]
 
 
-def test_the_readme_of_this_course_has_a_place_for_the_table():
-    readme = (Path(__file__).parents[3] / "README.md").read_text()
+def test_the_page_of_this_course_has_a_place_for_the_table():
+    page = (Path(__file__).parents[3] / "docs" / "figures.md").read_text()
 
-    assert readme.count(BEGIN) == readme.count(END) == 1
-    assert readme.index(BEGIN) < readme.index(END)
+    assert page.count(BEGIN) == page.count(END) == 1
+    assert page.index(BEGIN) < page.index(END)
 
 
-def test_a_readme_without_a_place_is_unchanged_and_the_error_shows_the_table(tmp_path):
-    readme = tmp_path / "README.md"
-    readme.write_text("nothing here\n")
+def test_a_page_without_a_place_is_unchanged_and_the_error_shows_the_table(tmp_path):
+    page = tmp_path / "figures.md"
+    page.write_text("nothing here\n")
 
     with pytest.raises(ValueError, match=r"no place for the table(.*\n)+\| a \|"):
-        write_into(readme, "| a |")
+        write_into(page, "| a |")
 
-    assert readme.read_text() == "nothing here\n"
+    assert page.read_text() == "nothing here\n"

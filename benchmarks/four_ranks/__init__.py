@@ -1,0 +1,1 @@
+"""The same tests on four ranks, run by gradsync and by torch's own classes for tests."""
