@@ -57,6 +57,7 @@ class GradedRanks:
         world_size: int,
         *,
         timeout: float = TIME_LIMIT,
+        promised: bool = False,
         process_group: bool = True,
         may_fail: Collection[int] = (),
         mistakes: Sequence[Rule] = (),
@@ -68,7 +69,10 @@ class GradedRanks:
             probe: its parameters are filled by name: `rank`, `world_size`, a learner's file
                 (`trainer`), and `inputs`.
             world_size: the number of ranks.
-            timeout: seconds after which ranks that still run are ended.
+            timeout: seconds after which ranks that still run are ended; less if other tests have
+                reached their limits.
+            promised: the guide promises this `timeout` to learners, so timeouts of other exercises
+                do not reduce it.
             process_group: start the default group before the function is called.
             may_fail: ranks that may die or be late, while the others continue.
             mistakes: rules that may explain a failure of the ranks better.
@@ -90,7 +94,7 @@ class GradedRanks:
             readable=standins,
             environ={**rank_environ(bare=True), **GRADED} if self.submission else None,
             process_group=process_group,
-            timeout=self.budget.limit(self.exercise, timeout) if self.budget else timeout,
+            timeout=self._limit(timeout, promised),
             processor_seconds=math.inf if may_fail else self.processor_seconds,
             may_fail=tuple(may_fail),
             seed=f"{self.seed}, run {len(self.seen)}",
@@ -101,6 +105,11 @@ class GradedRanks:
         if observation.failure is not None:
             raise RankFailure(first_match(observation, mistakes))
         return observation
+
+    def _limit(self, seconds: float, promised: bool) -> float:
+        if self.budget is None:
+            return seconds
+        return self.budget.limit(self.exercise, seconds, promised=promised)
 
     def _load(self, task: Task) -> None:
         """Import the learner's files once for all tests.

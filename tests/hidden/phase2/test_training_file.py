@@ -109,7 +109,7 @@ def test_a_failed_write_keeps_the_old_file(ranks):
         after = Path("there.pt")
         return [gone, before is not None and after.exists() and after.read_bytes() == before]
 
-    [[gone, same]] = ranks(probe, 1, timeout=LIMIT)
+    [[gone, same]] = ranks(probe, 1, timeout=LIMIT, promised=True)
 
     check(
         not gone,
@@ -144,7 +144,7 @@ def test_code_in_the_file_is_not_run(ranks):
         return [kept, os.path.exists("ran")]
 
     files = files_with_code({"model": {}, "epoch": 1})
-    [[kept, ran]] = ranks(probe, 1, timeout=LIMIT * len(files), files=files)
+    [[kept, ran]] = ranks(probe, 1, timeout=LIMIT * len(files), promised=True, files=files)
 
     check_exists(kept)
     check(

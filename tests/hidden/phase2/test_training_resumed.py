@@ -101,7 +101,14 @@ def test_an_interrupted_training_ends_like_one_without_interruption(ranks, rng, 
     """A training interrupted within an epoch and called again ends with the same weights."""
     options = {"data": draw(rng, SHARE * world_size), "epochs": EPOCHS}
 
-    seen = ranks(probe_interrupted, world_size, **options, stop_at=2 * SHARE - 1, timeout=LIMIT)
+    seen = ranks(
+        probe_interrupted,
+        world_size,
+        **options,
+        stop_at=2 * SHARE - 1,
+        timeout=LIMIT,
+        promised=True,
+    )
 
     check_shares(seen)
     check_file(seen)
@@ -219,7 +226,7 @@ def test_it_resumes_with_another_number_of_ranks(ranks, rng):
     samples, share = 72, 36  # steps of 2 ranks, after which the rest seldom divides by 3 ranks
     options = {"data": draw(rng, samples), "batch_size": 3}
     until = {"stop_at": share + 27, "epochs": 2, "undisturbed": False}
-    before = ranks(probe_interrupted, 2, **options, **until, timeout=LIMIT)
+    before = ranks(probe_interrupted, 2, **options, **until, timeout=LIMIT, promised=True)
     check_file(before)
     epoch, taken = start_of(before, share, 2)  # according to the file
     done = {i for v in before for i in v["first"]["trained"][epoch * share :][:taken]}

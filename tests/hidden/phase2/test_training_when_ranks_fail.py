@@ -210,7 +210,7 @@ def lose(ranks, inputs, *, late):
         if failure is None or failure.status != "timeout":
             return None
         text = (
-            f"Rank {lost} {HAPPENED[late]}, and the other ranks did not end within "
+            f"Rank {lost} {HAPPENED[late]}. The other ranks must end with an error within "
             f"{TIME_TO_END:g} s. {failure.diagnosis.explanation}"
         )
         ranks, where = failure.diagnosis.ranks, failure.diagnosis.where
@@ -218,7 +218,7 @@ def lose(ranks, inputs, *, late):
 
     lost = inputs["lost"]
     limit = LIMIT if late else LIMIT - TIME_TO_END
-    options = {"may_fail": [lost], "timeout": limit, "mistakes": [hangs]}
+    options = {"may_fail": [lost], "timeout": limit, "promised": True, "mistakes": [hangs]}
     return ranks(probe_fault, RANKS, process_group=False, **options, **inputs, late=late)
 
 
