@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 from gradsync.testing import check, each, exercise, raise_mistake
 from gradsync.testing.values import close
-from gradsync.text import counted
+from gradsync.text import counted, listed
 from support.probes import Info
 from support.probes.printing import printed
 from support.probes.seeding import seed_weights
@@ -176,7 +176,8 @@ def check_history(second, whole, epoch, steps):
         returned in (ended, with_former),
         "wrong-signature",
         f"A call that resumed in epoch {epoch} (counted from 0) returns a history of the epochs "
-        f"{returned}. The history must contain the epochs that this call ended.",
+        f"{returned}. The history must contain only the epochs that this call completed "
+        f"({listed(ended)}).",
     )
     for name in ("val_loss", "val_accuracy", "train_loss"):
         skip = int(name == "train_loss")  # that of the resumed epoch may be of a part of it

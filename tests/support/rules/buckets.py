@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradsync.ranks.deadlocks.calls import numel
+from gradsync.ranks.deadlocks.explanations import without_advice
 from gradsync.records import Collective, Diagnosis, Observation
 from gradsync.testing.rounding import rounded
 from gradsync.testing.rules import Rule
@@ -156,9 +157,10 @@ def unlike_buckets(seen: Observation, _expected: Any) -> Diagnosis | None:
     if failure is None or not failure.diagnosis.code.startswith(("deadlock", "shape-mismatch")):
         return None
     text = (
-        f"{failure.diagnosis.explanation} In this pass, the ranks use different parameters, or use "
-        "them in a different order. Each rank must still start the same buckets in the same order, "
-        "even if it has no gradients for them, or has them in another order."
+        f"{without_advice(failure.diagnosis.explanation)} In this pass, the ranks "
+        "use different parameters, or use them in a different order. Each rank must still start "
+        "the same buckets in the same order, even if it has no gradients for them, or has them in "
+        "another order."
     )
     return replace(failure.diagnosis, explanation=text, guide=GUIDE)
 

@@ -125,10 +125,9 @@ def other_epochs(
         return None
     if count == epochs:
         return None
-    often = "once" if count == 1 else f"{count:.0f} times"
     text = (
-        f"Called for {counted(epochs, 'epoch')}, train goes over each rank's share of the "
-        f"samples {often}. It should go over it once for each of the epochs 0 to {epochs - 1}."
+        f"Called with epochs={epochs}, train goes over each rank's share "
+        f"{counted(int(count), 'time')} instead of {epochs}. Make one pass per epoch."
     )
     return _found("differs-from-single-process", text, guide, range(len(trained)))
 
@@ -169,10 +168,10 @@ def other_shares(
             "samples."
         )
         return _found("samples-missing", text, guide, range(2))
+    same = "the same" if len(both) == size else f"{len(both)} of the same"
     text = (
-        "In the first epoch, the ranks' shares should cover all "
-        f"{samples} samples and overlap only in the padding. But of their first {size} samples, "
-        f"{len(both)} are the same."
+        f"In the first epoch, both ranks train on {same} samples among their first {size}. Their "
+        "shares should overlap only in the padding. Pass your sampler to the training loader."
     )
     return _found("sampler-not-used", text, guide, range(2))
 

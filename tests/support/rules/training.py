@@ -12,8 +12,8 @@ from gradsync.records import Diagnosis
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import EXACT, close
 from gradsync.testing.wrong_results import differs_from_one_process, ends_with
+from gradsync.text import counted, listed, verb
 from support.rules.histories import KEYS, Row, Run
-from support.rules.shares import some
 
 MOMENTA = [*(k / 20 for k in range(1, 20)), 0.99, 0.999]
 
@@ -45,8 +45,10 @@ def models_differ(seen: Run, guide: str) -> Diagnosis | None:
         return None
     if set(wrong) <= set(seen[0]["buffers"]):
         text = (
-            f"After training, the ranks have the same parameters but different {some(wrong)}. "
-            "Buffers belong to the model: broadcast them from rank 0 before the training too."
+            "After training, the ranks have the same parameters, but their "
+            f"{verb(wrong, 'buffer', 'buffers')} {listed(f'`{name}`' for name in wrong)} "
+            f"{verb(wrong, 'differs', 'differ')}. Buffers belong to the model: "
+            "broadcast them from rank 0 before the training too."
         )
         return _found("buffers-not-broadcast", text, guide, range(len(seen)))
     text = (
@@ -101,8 +103,9 @@ def training_mistakes(
     return [
         rule(
             "sum-not-mean",
-            f"The steps were {world_size} times too long: the gradients were summed over the "
-            "ranks and not averaged, or the learning rate was multiplied by their number.",
+            f"Each step was {world_size} times too long: the gradients were summed over the "
+            f"{world_size} ranks instead of averaged, or the loss or learning rate was multiplied "
+            f"by {world_size}. Divide the sum by the number of ranks.",
             mean,
             scale=float(world_size),
         ),
@@ -139,7 +142,8 @@ def batches_divided(seen: Run, batch_size: int, guide: str) -> Diagnosis | None:
         return None
     text = (
         f"Called with batch_size={batch_size}, {len(seen)} ranks train on batches of "
-        f"{largest.pop()} samples. `batch_size` is the batch size of each rank: do not divide it."
+        f"{counted(largest.pop(), 'sample')}. `batch_size` is the batch size of each "
+        "rank: do not divide it."
     )
     return _found("batch-size-divided", text, guide, range(len(seen)))
 
