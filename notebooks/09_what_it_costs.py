@@ -538,7 +538,7 @@ for ranks in [1, 8, 64, 1024]:
 #
 # The guides say more about this: [What to expect in
 # speed](../phase1/GUIDELINES.md#what-to-expect-in-speed) and [When each
-# pays](../phase2/GUIDELINES.md#when-each-pays).
+# pays](../phase2/GUIDELINES.md#when-each-technique-is-worth-it).
 
 # %% [markdown]
 # ## What to remember

@@ -656,4 +656,4 @@ check("phase2/train", train)
 #
 # This was the last notebook. When all exercises are in your files, you can train without a
 # notebook: `torchrun --nproc_per_node 2 phase2/template_trainer.py` starts two ranks. [When each
-# pays](../phase2/GUIDELINES.md#when-each-pays) helps you to choose a method for a model.
+# pays](../phase2/GUIDELINES.md#when-each-technique-is-worth-it) helps you to choose a method for a model.

@@ -66,13 +66,10 @@ class GradedRanks:
         """Run `probe` as `gradsync.run_ranks` does, with access to the learner's files.
 
         Args:
-            probe: its parameters are filled by name: `rank`, `world_size`, a learner's file
-                (`trainer`), and `inputs`.
+            probe: called with `rank`, `world_size`, a learner's file (`trainer`), and `inputs`.
             world_size: the number of ranks.
-            timeout: seconds after which ranks that still run are ended; less if other tests have
-                reached their limits.
-            promised: the guide promises this `timeout` to learners, so timeouts of other exercises
-                do not reduce it.
+            timeout: seconds after which ranks that still run are ended.
+            promised: whether the guide promises this `timeout` (see `TimeBudget.limit`).
             process_group: start the default group before the function is called.
             may_fail: ranks that may die or be late, while the others continue.
             mistakes: rules that may explain a failure of the ranks better.
@@ -83,15 +80,14 @@ class GradedRanks:
             MissingFile: a file that the function needs is missing or refused.
             NotRun: earlier tests of the exercise have reached their time limits.
         """
-        standins = self._standins()
         task = Task(
             function=probe,
             world_size=world_size,
             inputs=inputs,
             modules=self._modules(probe),
             roots=(self.submission,) if self.submission else (),
-            path=self._path(standins),
-            readable=standins,
+            path=self._path(),
+            readable=self._standins(),
             environ={**rank_environ(bare=True), **GRADED} if self.submission else None,
             process_group=process_group,
             timeout=self._limit(timeout, promised),
@@ -138,11 +134,11 @@ class GradedRanks:
         lacks = any(not (own / path.name).is_file() for path in folder.glob("*.py"))
         return (folder,) if lacks else ()
 
-    def _path(self, standins: tuple[Path, ...]) -> tuple[str, ...]:
+    def _path(self) -> tuple[str, ...]:
         """Return the folders from which a learner's file imports."""
         if self.submission is None:
             return ()
-        return (str(self.submission / self.phase), *map(str, standins))
+        return (str(self.submission / self.phase), *map(str, self._standins()))
 
     def _modules(self, probe: Callable[..., Any]) -> dict[str, Path]:
         if self.submission is None or self.course is None:

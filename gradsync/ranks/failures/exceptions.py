@@ -225,7 +225,7 @@ def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, 
     if error.type in ("SystemExit", "KeyboardInterrupt"):
         text = f"{who} exited with {error.type}({error.code}){at}."
         if error.type == "SystemExit":
-            text += " The function must return on every rank: remove the exit."
+            text += " Every rank must reach the end of the code: remove the exit."
         return "crashed", "rank-crashed", text, error.where
     if error.out_of_memory or "DefaultCPUAllocator: can't allocate memory" in error.message:
         return "crashed", "out-of-memory", f"{who} ran out of memory{at}: {said}", where
