@@ -1,4 +1,4 @@
-"""Mistakes in a training, recognised by its samples, weights, history and output."""
+"""Mistakes in a training run, recognised by its samples, weights, history and output."""
 
 from functools import partial
 

@@ -33,7 +33,7 @@ from support.rules.reductions import parameters_averaged
 from support.rules.waiting import stepped_too_early, stepped_too_often
 
 GUIDE = "Gradient accumulation"
-CASES = {  # for each training: samples by rank and microbatch, and whether targets are numbers
+CASES = {  # for each training run: samples by rank and microbatch, and whether targets are numbers
     "three ranks": [
         (UNEQUAL, False),
         ([[4, 3, 1], [2, 1, 5], [6, 1, 1]], True),

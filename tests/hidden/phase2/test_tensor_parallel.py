@@ -38,8 +38,7 @@ CASES = {  # by world size, layers: the shape before the features, whether there
     3: [((3,), True), ((2, 1, 2), False), ((2, 3), True)],
     1: [((3,), True)],
 }
-WIDE = 64
-WEIGHT_BYTES = WIDE * WIDE // 2 * 4  # of each rank's part, with 2 ranks
+WIDE, WEIGHT_BYTES = 64, 64 * 64 // 2 * 4  # the bytes are of each rank's part, with 2 ranks
 SENDS_WEIGHTS = (
     f"That is for one sample, and a rank's whole part of the weight has {WEIGHT_BYTES:,}. Send "
     "activations and their gradients, never parts of the weight."
@@ -152,9 +151,8 @@ def check_elements(seen, wanted, what):
     check(
         not wrong,
         "state-not-sharded" if held > wanted else "differs-from-single-process",
-        f"On {ranks_text(wrong)}, the layer's parameters have {held} elements. "
-        + (f"They must have {wanted}" if held != wanted else "Their shapes are wrong")
-        + f": {what}.",
+        f"On {ranks_text(wrong)}, the layer's parameters have {held} elements. They must have "
+        f"{wanted}: {what}.",
         ranks=wrong,
         guide=GUIDE,
     )

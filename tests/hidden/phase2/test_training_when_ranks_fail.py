@@ -203,7 +203,7 @@ def test_the_error_names_the_rank_that_was_lost(ranks, rng, late):
 
 
 def lose(ranks, inputs, *, late):
-    """Run a training in which a rank is lost."""
+    """Train until a rank is lost."""
 
     def hangs(seen, _):
         failure = seen.failure

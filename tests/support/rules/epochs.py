@@ -1,4 +1,4 @@
-"""Mistakes in the samples of a training: which ones, in which order and how often.
+"""Mistakes in the samples of a training run: which ones, in which order and how often.
 
 A run has a dict for each rank, as `support.probes.training.spied_training` returns it.
 """
@@ -62,7 +62,7 @@ def order_of_another_epoch(seen: Run, guide: str) -> Diagnosis | None:
     """Recognise an epoch in the order that the sampler has for another epoch.
 
     When and how the sampler's epoch was set does not matter, if it is right in each pass.
-    A training that never uses the sampler's orders shuffles in another way and is not judged.
+    A training run that never uses the sampler's orders shuffles in another way and is not judged.
 
     Args:
         seen: whole epochs, with `orders`: what the submission's sampler yields in its first epochs
@@ -83,8 +83,8 @@ def order_of_another_epoch(seen: Run, guide: str) -> Diagnosis | None:
             text = (
                 f"In epoch {epoch} of the history, rank {rank} goes over its samples in the order "
                 f"of {place}. The sampler must count epochs 0, 1 and so on, like the history, or a "
-                "resumed training would use the order of a wrong epoch. Set the epoch before each "
-                "pass."
+                "resumed training run would use the order of a wrong epoch. Set the epoch before "
+                "each pass."
             )
             return _found("epoch-not-set", text, guide, [rank])
     return None

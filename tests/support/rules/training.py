@@ -1,4 +1,4 @@
-"""Mistakes in a whole training, recognised by its samples, weights, history and output.
+"""Mistakes in a whole training run, recognised by its samples, weights, history and output.
 
 A run has a dict for each rank, as `support.probes.training.spied_training` returns it.
 """
@@ -19,10 +19,10 @@ MOMENTA = [*(k / 20 for k in range(1, 20)), 0.99, 0.999]
 
 
 def trained_a_copy(seen: Run, before: Sequence[Any], guide: str) -> Diagnosis | None:
-    """Recognise a training after which the models that were passed are unchanged.
+    """Recognise a training run after which the models that were passed are unchanged.
 
     Args:
-        seen: a training.
+        seen: a training run.
         before: by rank, the weights of its model before the training.
         guide: the heading of GUIDELINES.md on the training.
     """
@@ -65,7 +65,7 @@ def with_its_momentum(seen: Run, train: Callable[..., Any]) -> Any:
     momentum is right too.
 
     Args:
-        seen: a training over a few epochs.
+        seen: a training run over a few epochs.
         train: takes settings of `torch.optim.SGD`; returns the result of one process, with
             `weights`.
     """
@@ -133,7 +133,7 @@ def batches_divided(seen: Run, batch_size: int, guide: str) -> Diagnosis | None:
     """Recognise batches whose size is `batch_size` divided by the number of ranks.
 
     Args:
-        seen: a training in which each rank's share is larger than such a batch.
+        seen: a training run in which each rank's share is larger than such a batch.
         batch_size: the argument of `train`, the batch size of one rank.
         guide: the heading of GUIDELINES.md on batches.
     """
@@ -154,7 +154,7 @@ def later_steps_differ(
     """Recognise a right first epoch that is followed by a wrong step.
 
     Args:
-        seen: a training over a few epochs.
+        seen: a training run over a few epochs.
         weights: the weights with which one process ends.
         history: the history of that process.
         guide: the heading of GUIDELINES.md on the training.

@@ -1,4 +1,4 @@
-"""Visible tests of a training that loses a rank."""
+"""Visible tests of a training run that loses a rank."""
 
 import os
 import re
