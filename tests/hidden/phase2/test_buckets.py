@@ -94,10 +94,11 @@ def check_means(seen, inputs, mistakes=(), roundings=ROUNDINGS, idle=None, dtype
         if idle is not None and step == len(inputs) - 1:
             local[idle] = zeros_of(local[idle])
         early = left_too_early([zeros_of(own) for own in local], "only-some-parameters")
+        known = averaging_mistakes(local, departures=[early], steps=len(inputs))
         assert_on_every_rank(
             each(seen, lambda value, step=step, local=local: {n: value[step][n] for n in local[0]}),
             mean_of(local),
-            mistakes=[some_undivided, *mistakes, *averaging_mistakes(local, departures=[early])],
+            mistakes=[some_undivided, *mistakes, *known],
             otherwise=f"after finish() in step {step + 1}, the gradients are not the mean over the "
             "ranks",
             roundings=roundings,

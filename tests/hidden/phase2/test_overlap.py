@@ -214,9 +214,9 @@ def calls_text(counts):
 
 
 SECOND, INTERRUPTED, UNUSED = (
-    "after one step",
+    "after another one",
     "after a no_sync() block that ended with an exception",
-    "after a step that did not use the last layer",
+    "after one that did not use the last layer",
 )
 ADVICE = {
     SECOND: "Send a bucket as soon as its gradients are ready, so that it overlaps with backward.",

@@ -33,13 +33,17 @@ Stretch = tuple[int | None, int | None]
 
 
 def averaging_mistakes(
-    local: Sequence[phase1.Gradients], guide: str = GUIDE, departures: Sequence[Rule] = ()
+    local: Sequence[phase1.Gradients],
+    guide: str = GUIDE,
+    departures: Sequence[Rule] = (),
+    steps: int = 1,
 ) -> list[Rule]:
     """Return phase 1's rules for averaged gradients, with a heading of phase 2's guide.
 
-    The rules in `departures` are more specific, so they come first.
+    The rules in `departures` are more specific, so they come first. `steps` is how often the run
+    averages.
     """
-    rules = phase1.gradient_mistakes(local)
+    rules = phase1.gradient_mistakes(local, steps)
     nearly = rounded("the mean over the ranks", guide)
     return [nobody_waited, nearly, *departures, *(with_guide(rule, guide) for rule in rules)]
 

@@ -168,10 +168,10 @@ def other_shares(
             "samples."
         )
         return _found("samples-missing", text, guide, range(2))
-    same = "the same" if len(both) == size else f"{len(both)} of the same"
+    same = "are the same" if len(both) == size else f"have {len(both)} in common"
     text = (
-        f"In the first epoch, both ranks train on {same} samples among their first {size}. Their "
-        "shares should overlap only in the padding. Pass your sampler to the training loader."
+        f"In the first epoch, the first {size} samples of both ranks {same}. The shares should "
+        "overlap only in the padding. Pass your sampler to the training loader."
     )
     return _found("sampler-not-used", text, guide, range(2))
 

@@ -34,14 +34,14 @@ def mean_of(local: Sequence[Gradients]) -> dict[str, Any]:
     return {name: sum(grads[name] for grads in local) / len(local) for name in local[0]}
 
 
-def gradient_mistakes(local: Sequence[Gradients]) -> list[Rule]:
+def gradient_mistakes(local: Sequence[Gradients], steps: int = 1) -> list[Rule]:
     """Return the rules, given the gradients of each rank before the call.
 
-    The `expected` of a rule is a dict for each rank.
+    The `expected` of a rule is a dict for each rank. `steps` is how often the run averages.
     """
     return [
         parameters_passed(GUIDE),
-        not_synchronised(local),
+        not_synchronised(local, steps),
         all_zero,
         another_operation(local, GUIDE),
         without_fractions(GUIDE),
@@ -56,7 +56,7 @@ def gradient_mistakes(local: Sequence[Gradients]) -> list[Rule]:
     ]
 
 
-def not_synchronised(local: Sequence[Gradients]) -> Rule:
+def not_synchronised(local: Sequence[Gradients], steps: int = 1) -> Rule:
     """Recognise gradients that are still each rank's own, perhaps divided by a number."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
@@ -66,7 +66,7 @@ def not_synchronised(local: Sequence[Gradients]) -> Rule:
         if factor is None or factor <= 0:
             return None
         divided = "" if _is(factor, 1) else f", divided by {1 / factor:.4g}"
-        where = reduced_over_all(seen, _size(local[0]))
+        where = reduced_over_all(seen, steps * _size(local[0]))
         why = "Sum the gradients over the ranks and store the mean in `grad`."
         if where:
             why = (
