@@ -52,6 +52,7 @@ def no_float(function: str, kinds: Iterable[str]) -> str:
         for kind in kinds
     ]
     asked = f" {FORGOTTEN}" if "None" in names else ""
+    asked += " Call `.item()` on the tensor." * ("Tensor" in kinds)
     return f"{function} returns {listed(names, 'or')}. It must return a float.{asked}"
 
 

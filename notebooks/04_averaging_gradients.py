@@ -123,7 +123,7 @@ for shares in ([2, 2], [3, 1], [1, 3]):
     print(f"mean of means {mean_of_means:7.2f}, mean over samples {per_sample.mean():.2f}")
 
 # %% [markdown]
-# ## A whole training
+# ## A whole training run
 #
 # One step agrees. Do 60 steps agree? We train a small network on handwritten digits (1,797 images
 # of 8 × 8 pixels). To see many ranks at once, **we simulate the ranks in one process**: a list of N

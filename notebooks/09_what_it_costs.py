@@ -537,8 +537,8 @@ for ranks in [1, 8, 64, 1024]:
 # long as the estimate, look for the reason before you rent 1,024 GPUs.
 #
 # The guides say more about this: [What to expect in
-# speed](../phase1/GUIDELINES.md#what-to-expect-in-speed) and [When each
-# pays](../phase2/GUIDELINES.md#when-each-pays).
+# speed](../phase1/GUIDELINES.md#what-to-expect-in-speed) and [When each technique is worth
+# it](../phase2/GUIDELINES.md#when-each-technique-is-worth-it).
 
 # %% [markdown]
 # ## What to remember
@@ -553,5 +553,5 @@ for ranks in [1, 8, 64, 1024]:
 #
 # ## Next
 #
-# [10. What PyTorch does for you](10_what_pytorch_does.ipynb): the same training with PyTorch's own
-# classes.
+# [10. What PyTorch does for you](10_what_pytorch_does.ipynb): the same training run with PyTorch's
+# own classes.

@@ -42,7 +42,7 @@ except ImportError:
 # First you finish your own training. You have all the pieces: the same weights on every rank
 # (notebook 3), the loaders (2), an epoch of steps (4) and an evaluation (4).
 #
-# One line of such a training is often wrong, although it looks harmless: the line that prints.
+# One line of such a training run is often wrong, although it looks harmless: the line that prints.
 #
 # > **Predict, then run.** Only rank 0 should print the mean loss. What does this cell print?
 #
@@ -152,7 +152,7 @@ ddp(torch.tensor([rank + 1.0])).backward()
 print("after it:", layer.weight.grad.item())
 
 # %% [markdown]
-# ## The same training in several ways
+# ## The same training run in several ways
 #
 # We train a small model on scikit-learn's handwritten digits: 50 steps with 64 samples each. One
 # process takes all 64 samples of a step. Four ranks take every fourth sample, 16 each.
@@ -489,7 +489,7 @@ if has_fsdp:
 # The names in the output are PyTorch's own names for all-gather and reduce-scatter. The thin bars
 # in the timeline are the six collectives.
 #
-# Now the same training as before. `full_tensor()` collects a whole parameter, so that we can
+# Now the same training run as before. `full_tensor()` collects a whole parameter, so that we can
 # compare it.
 
 # %%
@@ -521,15 +521,16 @@ same_losses(one_losses, curves)
 #
 # So use DDP as long as the model fits into memory, and FSDP2 if it does not.
 #
-# ## A training that is interrupted
+# ## A training run that is interrupted
 #
 # Long trainings are interrupted: a machine fails, or the cluster needs it for another job. PyTorch
 # does not continue your training automatically. It has functions to write and read files, and
 # `torchrun` can start the ranks again. You decide what the file contains.
 #
-# > **Predict, then run.** A training on 4 ranks has batches of 5 samples for each rank. It stops
-# > after 3 steps of an epoch. It continues with 2 ranks, and with batches of 5 again. At which step
-# > of the epoch does it continue? What would happen if the file contained the number of steps?
+# > **Predict, then run.** A training run on 4 ranks has batches of 5 samples for each rank. It
+# > stops after 3 steps of an epoch. It continues with 2 ranks, and with batches of 5 again. At
+# > which step of the epoch does it continue? What would happen if the file contained the number of
+# > steps?
 #
 # <details><summary>Answer</summary>
 #
@@ -655,5 +656,6 @@ check("phase2/train", train)
 # ## Next
 #
 # This was the last notebook. When all exercises are in your files, you can train without a
-# notebook: `torchrun --nproc_per_node 2 phase2/template_trainer.py` starts two ranks. [When each
-# pays](../phase2/GUIDELINES.md#when-each-pays) helps you to choose a method for a model.
+# notebook: `torchrun --nproc_per_node 2 phase2/template_trainer.py` starts two ranks.
+# [When each technique is worth it](../phase2/GUIDELINES.md#when-each-technique-is-worth-it) helps
+# you to choose a method for a model.

@@ -1,4 +1,4 @@
-"""The picture of notebook 10: the losses of the same training, done in several ways."""
+"""The picture of notebook 10: the losses of the same training run, done in several ways."""
 
 from __future__ import annotations
 

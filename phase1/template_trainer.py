@@ -49,7 +49,7 @@ def read_rank_info(environ: Mapping[str, str]) -> RankInfo:
     - No launcher: a single process.
 
     The defaults are local rank 0, address 127.0.0.1 and port 29500. RANK or WORLD_SIZE means that
-    torchrun is the launcher, SLURM_PROCID or SLURM_NTASKS that Slurm is. If only LOCAL_RANK,
+    torchrun is the launcher, SLURM_PROCID or SLURM_NTASKS means that Slurm is. If only LOCAL_RANK,
     MASTER_ADDR or MASTER_PORT is set, there is no launcher.
 
     Raises:

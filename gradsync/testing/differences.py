@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradsync.testing.values import ROUNDINGS, array, close, differing_ranks
-from gradsync.text import ranks_text
+from gradsync.text import ranks_text, verb
 
 SHOWN = 3  # names for which a text says how they differ
 MUCH = 1000  # times the largest element; above, the factor is noise, such as uninitialised memory
@@ -18,9 +18,9 @@ Found = tuple[str, str, float]  # a name, how it differs, and by how much if bot
 def describe_difference(
     values: Sequence[Any], expected: Sequence[Any], roundings: float = ROUNDINGS
 ) -> str:
-    """Return a sentence to append to "the values differ", or "" for a single bare number.
+    """Return sentences to append to "the values differ", or "" for a single bare number.
 
-    It begins with a full stop and ends without one. How far a single number is off is not said:
+    They begin with a full stop and end without one. How far a single number is off is not said:
     together with the number itself it would reveal the right one.
     """
     wrong = differing_ranks(values, expected, roundings)
@@ -31,10 +31,12 @@ def describe_difference(
     if not texts:
         return ""
     more = len(texts) - SHOWN
-    text = "; ".join(texts[:SHOWN]) + (f"; and {more} more differ" if more > 0 else "")
+    text = "; ".join(texts[:SHOWN]) + (
+        f"; {more} more {'differs' if more == 1 else 'differ'}" if more > 0 else ""
+    )
     same = [rank for rank in wrong[1:] if close(values[rank], values[first], roundings)]
-    also = f", and {ranks_text(same)} ended with the same" if same else ""
-    return f". On rank {first} {text}{also}"
+    have = f"{ranks_text(same).capitalize()} {verb(same, 'has', 'have')}"
+    return f". On rank {first}, {text}" + (f". {have} the same values" if same else "")
 
 
 def _texts(found: Iterator[Found]) -> list[str]:
@@ -43,7 +45,12 @@ def _texts(found: Iterator[Found]) -> list[str]:
     for name, text, error in found:
         if text and (name not in worst or error > worst[name][1]):
             worst[name] = text, error
-    return [f"{name or 'its result'} {text}" for name, (text, _) in worst.items()]
+    return [f"{_quoted(name) or 'the value'} {text}" for name, (text, _) in worst.items()]
+
+
+def _quoted(name: str) -> str:
+    """Return a name in quotes, but not a description such as "parameter 0"."""
+    return f"`{name}`" if name and " " not in name else name
 
 
 def _differences(value: Any, wanted: Any, name: str, roundings: float) -> Iterator[Found]:
@@ -85,5 +92,9 @@ def _difference(value: Any, wanted: Any, *, named: bool) -> tuple[str, float]:
     share = float(error / largest)
     if share > MUCH:
         return f"is off by more than {MUCH} times its largest element", share
-    times = f"{share:.1g}" if share < 1 else f"{share:.0f}"
-    return f"is off by up to {times} times its largest element", share
+    much = _percent(100 * share) if share < 1 else f"{share:.0f} times"
+    return f"is off by up to {much} {'of ' * (share < 1)}its largest element", share
+
+
+def _percent(number: float) -> str:
+    return f"{number:.1g} %" if number < 9.5 else f"{number:.0f} %"  # .1g writes 10 as 1e+01

@@ -48,6 +48,8 @@ def too_many_bytes(seen: Observation, limit: int, text: str, guide: str) -> Diag
         if call.where is not None
     ]
     everyone = ranks_text(range(seen.world_size))
-    sends = verb(sent, "sends", "send")
-    text = f"{everyone.capitalize()} {sends} {listed(sent)} bytes in collectives. {text}"
+    numbers = [f"{size:,}" for size in sent]
+    same = f"{numbers[0]} bytes" + " each" * (len(sent) > 1)
+    sizes = same if len(set(numbers)) == 1 else f"{listed(numbers)} bytes"
+    text = f"{everyone.capitalize()} {verb(sent, 'sends', 'send')} {sizes} in collectives. {text}"
     return Diagnosis("too-many-bytes", ranks, text, lines[-1] if lines else None, guide)

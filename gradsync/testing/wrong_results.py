@@ -56,7 +56,8 @@ def differs_from_one_process(guide: str, case: str) -> Rule:
             return None
         text = (
             f"The weights differ from those of one process that trains on all samples ({case})"
-            f"{describe_difference(list(seen), expected)}."
+            f"{describe_difference(list(seen), expected)}. Check each part of a step: clear the "
+            "gradients, forward, loss, backward, update."
         )
         ranks = tuple(range(seen.world_size))
         return Diagnosis("differs-from-single-process", ranks, text, last_line(seen), guide)

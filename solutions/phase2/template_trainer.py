@@ -468,7 +468,7 @@ def train(
     accumulation_steps: int = 1,
     resume_from: str | Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Train a model on all ranks with SGD and cross-entropy; continue an interrupted training.
+    """Train a model on all ranks with SGD and cross-entropy; resume an interrupted run.
 
     Rank 0 prints one line for each epoch, and may print more; the other ranks print nothing. The
     sampler's epochs are 0, 1, ..., as in the history. If a rank dies, or is later than the group's

@@ -74,7 +74,8 @@ def test_sizes_use_the_largest_unit_that_fits(size, text):
 @pytest.mark.parametrize(
     ("kinds", "text"),
     [
-        (["Tensor", "int", "Tensor"], "f returns a Tensor or an int. It must return a float."),
+        (["str", "int", "str"], "f returns an int or a str. It must return a float."),
+        (["Tensor"], "f returns a Tensor. It must return a float. Call `.item()` on the tensor."),
         (["NoneType"], "f returns None. It must return a float. Did you forget `return`?"),
     ],
 )

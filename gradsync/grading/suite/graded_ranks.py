@@ -57,6 +57,7 @@ class GradedRanks:
         world_size: int,
         *,
         timeout: float = TIME_LIMIT,
+        promised: bool = False,
         process_group: bool = True,
         may_fail: Collection[int] = (),
         mistakes: Sequence[Rule] = (),
@@ -65,10 +66,10 @@ class GradedRanks:
         """Run `probe` as `gradsync.run_ranks` does, with access to the learner's files.
 
         Args:
-            probe: its parameters are filled by name: `rank`, `world_size`, a learner's file
-                (`trainer`), and `inputs`.
+            probe: called with `rank`, `world_size`, a learner's file (`trainer`), and `inputs`.
             world_size: the number of ranks.
             timeout: seconds after which ranks that still run are ended.
+            promised: whether the guide promises this `timeout` (see `TimeBudget.limit`).
             process_group: start the default group before the function is called.
             may_fail: ranks that may die or be late, while the others continue.
             mistakes: rules that may explain a failure of the ranks better.
@@ -79,18 +80,17 @@ class GradedRanks:
             MissingFile: a file that the function needs is missing or refused.
             NotRun: earlier tests of the exercise have reached their time limits.
         """
-        standins = self._standins()
         task = Task(
             function=probe,
             world_size=world_size,
             inputs=inputs,
             modules=self._modules(probe),
             roots=(self.submission,) if self.submission else (),
-            path=self._path(standins),
-            readable=standins,
+            path=self._path(),
+            readable=self._standins(),
             environ={**rank_environ(bare=True), **GRADED} if self.submission else None,
             process_group=process_group,
-            timeout=self.budget.limit(self.exercise, timeout) if self.budget else timeout,
+            timeout=self._limit(timeout, promised),
             processor_seconds=math.inf if may_fail else self.processor_seconds,
             may_fail=tuple(may_fail),
             seed=f"{self.seed}, run {len(self.seen)}",
@@ -101,6 +101,11 @@ class GradedRanks:
         if observation.failure is not None:
             raise RankFailure(first_match(observation, mistakes))
         return observation
+
+    def _limit(self, seconds: float, promised: bool) -> float:
+        if self.budget is None:
+            return seconds
+        return self.budget.limit(self.exercise, seconds, promised=promised)
 
     def _load(self, task: Task) -> None:
         """Import the learner's files once for all tests.
@@ -129,11 +134,11 @@ class GradedRanks:
         lacks = any(not (own / path.name).is_file() for path in folder.glob("*.py"))
         return (folder,) if lacks else ()
 
-    def _path(self, standins: tuple[Path, ...]) -> tuple[str, ...]:
+    def _path(self) -> tuple[str, ...]:
         """Return the folders from which a learner's file imports."""
         if self.submission is None:
             return ()
-        return (str(self.submission / self.phase), *map(str, standins))
+        return (str(self.submission / self.phase), *map(str, self._standins()))
 
     def _modules(self, probe: Callable[..., Any]) -> dict[str, Path]:
         if self.submission is None or self.course is None:

@@ -2,8 +2,9 @@
 
 An endless loop ends a test only at its time limit, and most tests of a suite may run that loop. So
 the first test has its full limit; later tests of the same exercise, and of exercises that need it,
-have a part of their limits, and then are not run. Tests that run in parallel are in forks of one
-process, and share the counts.
+have a part of their limits, and then are not run. A limit that the guide promises to learners is
+only reduced after a timeout of its own exercise, whatever other exercises took. Tests that run in
+parallel are in forks of one process, and share the counts.
 """
 
 from __future__ import annotations
@@ -37,8 +38,13 @@ class TimeBudget:
         self._numbers[0] += seconds
         self._numbers[self._places[exercise]] += 1
 
-    def limit(self, exercise: str, seconds: float) -> float:
-        """Return the current limit, in seconds, of a test whose full limit is `seconds`.
+    def limit(self, exercise: str, seconds: float, *, promised: bool = False) -> float:
+        """Return the current limit, in seconds, of a test of an exercise.
+
+        Args:
+            exercise: the exercise.
+            seconds: the test's full limit.
+            promised: the guide promises this limit to learners.
 
         Raises:
             NotRun: the test must not run.
@@ -47,6 +53,8 @@ class TimeBudget:
         spent = self._numbers[0] >= SECONDS
         if own and own + below + spent >= ALLOWED:
             raise NotRun
+        if promised and not own:
+            return seconds
         if own or below:
             return seconds * PART
         return max(seconds * PART, min(seconds, SECONDS - self._numbers[0]))

@@ -11,6 +11,8 @@ from gradsync.text import ranks_text, verb
 
 GUIDE = "Deadlocks"
 SHOWN = 8  # tensors of a call whose shapes are shown; a bucket may have hundreds
+# After this, a rule that knows the cause need not add where to look.
+ADVICE = "Every rank must make this call. Look for a branch or an early return before it."
 UNTIL = "It returns only when all collectives that the rank has started are complete."
 # What the calls of a meeting disagree in -> the code, what happened, and what was expected.
 MISMATCHES = {
@@ -83,6 +85,8 @@ def deadlock(detector: DeadlockDetector, stuck: Stuck) -> Failure:
     if ending:
         parts += [*_waiting(ending, ENDS_GROUPS), UNTIL]
     parts += [text for call in elsewhere.values() for text in waits_texts([call])]
+    if over - detector.idle and not _is_message(first) and not first.collective.by_test:
+        parts.append(ADVICE)
     if not over:
         parts.append(verb(stuck, "It cannot continue.", "None of these ranks can continue."))
     code = "deadlock-rank-missing" if over else "deadlock-order-differs"
@@ -96,6 +100,11 @@ def deadlock(detector: DeadlockDetector, stuck: Stuck) -> Failure:
         collective=first.collective,
         waiting=tuple(sorted(beside)),
     )
+
+
+def without_advice(explanation: str) -> str:
+    """Return an explanation of a deadlock without its general advice, for a rule with a better."""
+    return explanation.replace(f" {ADVICE}", "")
 
 
 def mismatch(meeting: Meeting) -> Failure:

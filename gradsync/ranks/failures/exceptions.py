@@ -35,12 +35,14 @@ HINTS = {  # a message of Python or torch that does not help a beginner -> what 
     "^NotImplementedError$": "Is the name of a method misspelt, such as __iter__ or forward?",
     "default process group twice": "A process group is already running: use it instead of "
     "starting another.",
+    "NCCL built in|only supported with GPUs": "There is no GPU: use the gloo backend.",
+    "no attribute 'set_epoch'": "Not every sampler has `set_epoch`: check before you call it.",
     "'(builtin_function_or_)?(method|function)'": "Are the brackets of a call missing?",
 }
 SIGNATURES = {  # a part of Python's message on arguments -> what to do next
     r"takes no arguments": "Is __init__ misspelt?",
-    r"\w\.\w+\(\) takes": "Is `self` missing, or was a parameter renamed, added or removed?",
-    "": "Was one of its parameters renamed, added or removed?",
+    r"\w\.\w+\(\) takes": "Add `self` if it is missing, or restore the template's parameters.",
+    "": "Restore the template's parameters.",
 }
 REPEATS = 4  # of the 20 frames that a rank reports, so many of one function mean a recursion
 NO_GROUP = "process group has not been initialized"
@@ -221,7 +223,9 @@ def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, 
         advice = next(text for sign, text in SIGNATURES.items() if re.search(sign, error.message))
         return "error", "wrong-signature", f"{full_stop(error.message)} {advice}", None
     if error.type in ("SystemExit", "KeyboardInterrupt"):
-        text = f"{who} ended {_itself(ranks)} with {error.type}({error.code}){at}."
+        text = f"{who} exited with {error.type}({error.code}){at}."
+        if error.type == "SystemExit":
+            text += " Every rank must reach the end of the code: remove the exit."
         return "crashed", "rank-crashed", text, error.where
     if error.out_of_memory or "DefaultCPUAllocator: can't allocate memory" in error.message:
         return "crashed", "out-of-memory", f"{who} ran out of memory{at}: {said}", where
@@ -241,10 +245,6 @@ def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, 
 def _exception(error: Raised, at: str) -> str:
     """Return "ValueError at trainer.py:3: no such batch."."""
     return full_stop(f"{error.type}{at}: {error.message}" if error.message else error.type + at)
-
-
-def _itself(ranks: tuple[int, ...]) -> str:
-    return "itself" if len(ranks) == 1 else "themselves"
 
 
 def _hint(error: Raised) -> str:

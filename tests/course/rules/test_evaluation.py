@@ -182,7 +182,7 @@ def test_sums_that_each_rank_divides_by_another_number_are_reported(counted):
     diagnosis = differs_across_ranks(GUIDE)(seen, [RESULT, RESULT])
 
     assert (diagnosis.code, diagnosis.ranks) == ("differs-from-single-process", (0,))
-    assert "by rank they are divided by 3 and 4, and there are 4 samples" in diagnosis.explanation
+    assert "ranks 0 and 1 divide them by 3 and 4 instead of 4" in diagnosis.explanation
 
 
 @pytest.mark.parametrize("loss", [float("nan"), 0.0, 1e300])

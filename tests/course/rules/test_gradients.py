@@ -67,7 +67,7 @@ def test_each_mistake_has_its_code(values, code):
 def test_the_number_of_right_digits_is_reported():
     rounded = {name: gradient.astype(np.float16) for name, gradient in MEAN.items()}
 
-    assert "right to only about 3 digits" in diagnose([rounded] * 4).explanation
+    assert "accurate to only about 3 digits" in diagnose([rounded] * 4).explanation
     assert digits_lost(observed([MEAN] * 4), [MEAN] * 4) is None
 
 

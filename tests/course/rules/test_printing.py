@@ -1,4 +1,4 @@
-"""Which ranks printed during a training, to stdout and to stderr."""
+"""Which ranks printed during a training run, to stdout and to stderr."""
 
 import pytest
 

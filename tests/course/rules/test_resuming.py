@@ -1,4 +1,4 @@
-"""The rules on resumed trainings."""
+"""The rules on resumed training runs."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def test_an_epoch_too_many_is_recognised():
 
     assert diagnosis.code == "samples-repeated"
     assert diagnosis.ranks == (0, 1)
-    assert diagnosis.explanation.startswith("With epochs=3, a training that was resumed")
+    assert diagnosis.explanation.startswith("With epochs=3, a training run that was resumed")
     assert "trained up to epoch 3." in diagnosis.explanation
 
 

@@ -20,37 +20,39 @@ def test_right_values_have_no_differences():
 @pytest.mark.parametrize(
     ("bias", "text"),
     [
-        (np.array([1.0, 1.0]), "bias is off by up to 0.5 times its largest element"),
-        (torch.tensor([1.0, 202.0]), "bias is off by up to 100 times its largest element"),
-        (np.array([1e30, 2.0]), "bias is off by more than 1000 times its largest element"),
-        (np.ones(3), "bias has shape [3], not [2]"),
-        (np.array([np.nan, 2.0]), "bias contains NaN or infinity"),
-        (None, "bias is None"),
-        ("1, 2", "bias is a str"),
+        (np.array([1.0, 1.0]), "`bias` is off by up to 50 % of its largest element"),
+        (torch.tensor([1.0, 202.0]), "`bias` is off by up to 100 times its largest element"),
+        (np.array([1e30, 2.0]), "`bias` is off by more than 1000 times its largest element"),
+        (np.ones(3), "`bias` has shape [3], not [2]"),
+        (np.array([np.nan, 2.0]), "`bias` contains NaN or infinity"),
+        (np.array([1.0, 2.008]), "`bias` is off by up to 0.4 % of its largest element"),
+        (None, "`bias` is None"),
+        ("1, 2", "`bias` is a str"),
     ],
 )
 def test_the_name_and_the_kind_of_difference_are_reported(bias, text):
-    assert told({**RIGHT, "bias": bias}) == f". On rank 0 {text}"
+    assert told({**RIGHT, "bias": bias}) == f". On rank 0, {text}"
 
 
 def test_a_list_of_another_length_is_reported():
-    assert told([1.0, 2.0], [1.0]) == ". On rank 0 its result has length 2, not 1"
+    assert told([1.0, 2.0], [1.0]) == ". On rank 0, the value has length 2, not 1"
 
 
 def test_a_number_in_place_of_nan_is_reported():
     nan = np.array([np.nan, 1.0])
 
     assert (
-        told({"bias": np.ones(2)}, {"bias": nan}) == ". On rank 0 bias contains no NaN or infinity"
+        told({"bias": np.ones(2)}, {"bias": nan})
+        == ". On rank 0, `bias` contains no NaN or infinity"
     )
 
 
 def test_nonzero_values_in_place_of_zeros_are_reported():
-    assert told(np.ones(2), np.zeros(2)) == ". On rank 0 its result is not zero"
+    assert told(np.ones(2), np.zeros(2)) == ". On rank 0, the value is not zero"
 
 
 def test_a_missing_name_is_reported():
-    assert told({"weight": RIGHT["weight"]}) == ". On rank 0 bias is missing"
+    assert told({"weight": RIGHT["weight"]}) == ". On rank 0, `bias` is missing"
 
 
 def test_only_some_of_many_names_are_reported():
@@ -59,13 +61,19 @@ def test_only_some_of_many_names_are_reported():
     text = told({name: np.zeros(2) for name in "abcde"}, wanted)
 
     assert text.count("is off by") == 3
-    assert text.endswith("; and 2 more differ")
+    assert text.endswith("; 2 more differ")
 
 
 def test_the_largest_difference_in_a_list_is_reported():
     text = told([np.ones(2), np.full(2, 3.0)], [np.full(2, 2.0), np.ones(2)])
 
-    assert text == ". On rank 0 its result is off by up to 2 times its largest element"
+    assert text == ". On rank 0, the value is off by up to 2 times its largest element"
+
+
+def test_a_description_is_not_quoted():
+    text = told({"parameter 0": np.zeros(2)}, {"parameter 0": np.ones(2)})
+
+    assert text.startswith(". On rank 0, parameter 0 is off by")
 
 
 def test_ranks_with_the_same_wrong_value_are_reported():
@@ -74,10 +82,10 @@ def test_ranks_with_the_same_wrong_value_are_reported():
 
     text = describe_difference([RIGHT, wrong, wrong, other], [RIGHT] * 4)
 
-    assert text.startswith(". On rank 1 bias is off by up to 1 times")
-    assert text.endswith(", and rank 2 ended with the same")
+    assert text.startswith(". On rank 1, `bias` is off by up to 1 times")
+    assert text.endswith(". Rank 2 has the same values")
 
 
 def test_the_error_of_a_single_number_is_not_reported():
     assert told(1.25, 1.0) == ""
-    assert told({"loss": 1.25}, {"loss": 1.0}) == ". On rank 0 loss is a wrong number"
+    assert told({"loss": 1.25}, {"loss": 1.0}) == ". On rank 0, `loss` is a wrong number"

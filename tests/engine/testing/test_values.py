@@ -94,7 +94,7 @@ def test_the_size_of_a_difference_is_reported():
 
     diagnosis = differs_from_one_process("Training", "2 ranks")(seen, weights)
 
-    assert "On rank 0 fc.weight is off by up to 0.5 times" in diagnosis.explanation
+    assert "On rank 0, `fc.weight` is off by up to 50 % of" in diagnosis.explanation
 
 
 BEFORE = [

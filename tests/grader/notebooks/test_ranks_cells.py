@@ -316,7 +316,7 @@ def test_a_value_that_cannot_be_sent_is_told_in_one_line(run):
 def test_ranks_that_end_themselves_keep_their_variables(run):
     failed = run("%%ranks 4\nimport sys\nsys.exit(3)")
 
-    assert "Ranks 0-3 ended themselves with SystemExit(3) at In [" in failed.text
+    assert "Ranks 0-3 exited with SystemExit(3) at In [" in failed.text
     assert "All ranks keep their variables" in failed.text
 
 

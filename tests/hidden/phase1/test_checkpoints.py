@@ -183,12 +183,17 @@ def test_loading_restores_everything_that_was_saved(ranks):
     expected, after, trainable = state_of_saved(seen, ranks)
     for index, name in enumerate(names):
         wrong = [rank for rank in range(2) if not close(seen[rank][index], expected[index], 0)]
-        shown = f" (it is {seen[wrong[0]][0]!r}, saved was 7)" if wrong and index == 0 else ""
+        text = f"After save_checkpoint and load_checkpoint, {name} differs from what was saved on "
+        text += f"{ranks_text(wrong)}."
+        if wrong and index == 0:
+            text = (
+                f"On {ranks_text(wrong)}, load_checkpoint returned {seen[wrong[0]][0]!r} instead "
+                "of the saved epoch 7. Return the epoch from the file."
+            )
         check(
             not wrong,
             "state-lost",
-            f"After save_checkpoint and load_checkpoint, {name} differs from what was saved{shown} "
-            f"on {ranks_text(wrong)}.",
+            text,
             ranks=wrong,
             guide=GUIDE,
         )

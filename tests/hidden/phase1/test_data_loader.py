@@ -228,7 +228,7 @@ def test_the_file_prints_the_shares_of_ten_samples(ranks):
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
 def test_bad_arguments_raise_an_error_with_the_name(ranks):
-    """An impossible number of ranks, rank or dataset raises a ValueError that names it."""
+    """An invalid world size, rank or dataset raises a ValueError that names it."""
 
     def probe(data_loader):
         return refusals(data_loader.PaddedDistributedSampler, BAD_ARGUMENTS)

@@ -264,7 +264,12 @@ def epoch_loss_mistakes(losses, sizes, count):
         rule(losses[-1].mean(), "mean-of-means", "returns only the loss of the last batch."),
         rule(by_rank, "loss-is-local", "returns the loss of only this rank's samples."),
         rule(losses.mean(0), "loss-is-local", "returns the mean of only this rank's batches."),
-        rule((sizes @ losses).mean(), "sum-not-mean", "returns a sum over samples, not the mean."),
+        rule(
+            (sizes @ losses).mean(),
+            "sum-not-mean",
+            "returns a sum over samples, not the mean. Divide it by the number of samples of all "
+            "ranks.",
+        ),
         rule(losses.mean(1).sum(), "sum-not-mean", "returns the sum of its batches' losses."),
         rule(
             by_rank.mean() / ranks,
@@ -294,15 +299,16 @@ def test_the_model_is_trained_in_training_mode(ranks, rng):
     check(
         any(modes),
         "mode-not-restored",
-        "train_epoch ran the model in evaluation mode, where dropout and BatchNorm do not train. "
-        "Switch the model to training mode first.",
+        "train_epoch ran the model in evaluation mode, where dropout is off and BatchNorm does not "
+        "update its statistics. Switch the model to training mode first.",
         guide=GUIDE,
     )
     check(
         all(modes),
         "mode-not-restored",
-        "train_epoch ran the model with some layers in evaluation mode, where dropout and "
-        "BatchNorm do not train. Switch the model and all its layers to training mode first.",
+        "train_epoch ran the model with some layers in evaluation mode, where dropout is off and "
+        "BatchNorm does not update its statistics. Switch the model and all its layers to training "
+        "mode first.",
         guide=GUIDE,
     )
 
@@ -332,8 +338,8 @@ def test_a_sampler_without_set_epoch_works(ranks, rng):
         passes == 1,
         "samples-repeated",
         f"train_epoch goes through the loader's sampler {passes} times. Each `iter(loader)` starts "
-        "another pass, even to look at the first batch. It loads samples again, and uses up a pass "
-        "of a sampler that resumes. Take what you need from the batches of one loop.",
+        "another pass, even to look at the first batch, and loads samples again. Use a single "
+        "`for` loop over the loader.",
         guide=GUIDE,
     )
 

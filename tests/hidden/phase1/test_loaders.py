@@ -122,14 +122,7 @@ def test_one_rank_has_plain_loaders(ranks, rng):
         "With one rank, the val loader is shuffled. It must yield the samples in order.",
         guide=GUIDE,
     )
-    check(
-        train == again and train != other,
-        "seed-ignored",
-        "With one rank, the train order must be the same for the same seed, whatever random "
-        "numbers were drawn before the pass, and different for another seed. Use a generator with "
-        "this seed.",
-        guide=GUIDE,
-    )
+    check_seeded(train, again, other, "With one rank", "Shuffle with a generator seeded by `seed`.")
     check(
         by_default == zero,
         "seed-ignored",
@@ -248,16 +241,21 @@ def test_every_rank_loads_its_own_share(ranks, rng):
         f"{some(train[0])}. Shuffle the training data.",
         guide=GUIDE,
     )
-    check(
-        train == again and train != other,
-        "seed-ignored",
-        "With 4 ranks, the train order must be the same for the same seed, and different for "
-        "another seed. Pass the seed to the sampler.",
-        guide=GUIDE,
-    )
+    check_seeded(train, again, other, "With 4 ranks", "Pass the seed to the sampler.")
     said = " and ".join(f"{name}={value}" for name, value in ANOTHER_RANK.items())
     raise_mistake(shares_depend_on_environment((train, val), under, said))
     check_in_order(val)
+
+
+def check_seeded(train, again, other, case, advice):
+    """Check the train order against that of the same seed, and of another seed."""
+    found = (
+        "two loaders with the same seed yield different orders"
+        if train != again
+        else "two loaders with different seeds yield the same order"
+    )
+    right = train == again and train != other
+    check(right, "seed-ignored", f"{case}, {found}. {advice}", guide=GUIDE)
 
 
 def check_in_order(val):

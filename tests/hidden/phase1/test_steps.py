@@ -189,14 +189,15 @@ def step_mistakes(inputs, targets, pick=dict):
         ),
         rule(
             "sum-not-mean",
-            f"The weights are those of steps {world_size} times as long: the gradients were summed "
-            "over the ranks instead of averaged, or something was multiplied by their number.",
+            f"Each step was {world_size} times too long: the gradients were summed over the "
+            f"{world_size} ranks instead of averaged, or the loss or learning rate was multiplied "
+            f"by {world_size}. Divide the sum by the number of ranks.",
             scale=world_size,
         ),
         rule(
             "divided-twice",
-            f"The weights are those of steps {world_size} times too short: the gradients were "
-            "averaged, and then divided by the number of ranks again.",
+            f"Each step was {world_size} times too short: the gradients were averaged, and then "
+            "divided by the number of ranks again. Divide once.",
             scale=1 / world_size,
         ),
         rule(
@@ -206,12 +207,14 @@ def step_mistakes(inputs, targets, pick=dict):
         ),
         rule(
             "gradients-not-zeroed",
-            "The weights are those of steps that include the gradients of all earlier steps. Clear "
-            "the gradients in each step.",
+            "Each step also used the gradients of all earlier steps. Clear the gradients in each "
+            "step.",
             zero=False,
         ),
         differs_from_one_process(
-            GUIDE, f"{counted(world_size, 'rank')} with {inputs.shape[2]} samples each"
+            GUIDE,
+            f"{counted(world_size, 'rank')} with {inputs.shape[2]} samples"
+            + " each" * (world_size > 1),
         ),
     ]
 

@@ -1,4 +1,4 @@
-"""A whole training on real data: a small CNN learns to read handwritten digits."""
+"""A whole training run on real data: a small CNN learns to read handwritten digits."""
 
 import numpy as np
 import torch

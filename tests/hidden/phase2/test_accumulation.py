@@ -33,7 +33,7 @@ from support.rules.reductions import parameters_averaged
 from support.rules.waiting import stepped_too_early, stepped_too_often
 
 GUIDE = "Gradient accumulation"
-CASES = {  # for each training: samples by rank and microbatch, and whether targets are numbers
+CASES = {  # for each training run: samples by rank and microbatch, and whether targets are numbers
     "three ranks": [
         (UNEQUAL, False),
         ([[4, 3, 1], [2, 1, 5], [6, 1, 1]], True),
@@ -127,6 +127,7 @@ def one_process(inputs, targets, sizes, weigh=None, rank=None, scale=1.0, zero=T
 
 
 UNWEIGHTED, LOST = "microbatch-mean-unweighted", "accumulation-lost"
+CLEAR_ONCE = "Clear the gradients once, before the first microbatch, so that all of them add up."
 MISWEIGHED = [  # a microbatch's weight, from the sizes and its number; the code; the message
     (
         lambda sizes, _: 1 / len(sizes),
@@ -155,13 +156,13 @@ MISWEIGHED = [  # a microbatch's weight, from the sizes and its number; the code
     (
         lambda sizes, number: number == len(sizes) - 1,
         LOST,
-        "Only the last microbatch counts. The contributions of the others are lost.",
+        f"The gradient contains only the last microbatch. {CLEAR_ONCE}",
     ),
     (
         lambda sizes, number: (number == len(sizes) - 1) * sizes[number] / sum(sizes),
         LOST,
-        "Only the last microbatch counts, with its share of the samples. The contributions of the "
-        "others are lost.",
+        "The gradient contains only the last microbatch, weighted by its share of the samples. "
+        f"{CLEAR_ONCE}",
     ),
 ]
 

@@ -94,10 +94,11 @@ def check_means(seen, inputs, mistakes=(), roundings=ROUNDINGS, idle=None, dtype
         if idle is not None and step == len(inputs) - 1:
             local[idle] = zeros_of(local[idle])
         early = left_too_early([zeros_of(own) for own in local], "only-some-parameters")
+        known = averaging_mistakes(local, departures=[early], steps=len(inputs))
         assert_on_every_rank(
             each(seen, lambda value, step=step, local=local: {n: value[step][n] for n in local[0]}),
             mean_of(local),
-            mistakes=[some_undivided, *mistakes, *averaging_mistakes(local, departures=[early])],
+            mistakes=[some_undivided, *mistakes, *known],
             otherwise=f"after finish() in step {step + 1}, the gradients are not the mean over the "
             "ranks",
             roundings=roundings,
@@ -141,7 +142,7 @@ def test_several_steps_in_a_row(ranks, rng):
     check_means(seen, inputs, roundings=OF_FLOAT64)
 
 
-UNUSED = {"on rank 1": [ALL, (0, 2), ALL], "on ranks 1 and 2": [ALL, (0,), (2, 0)]}
+UNUSED = {"rank 1": [ALL, (0, 2), ALL], "ranks 1 and 2": [ALL, (0,), (2, 0)]}
 
 
 def probe_unused(rank, world_size, trainer, inputs, cases):
@@ -169,7 +170,10 @@ def test_parameters_that_a_rank_does_not_use_count_as_zero(ranks, rng):
 
 
 def count_as_zero(unused):
-    return f"They were not used {unused}: they count as zero there, and every rank needs the mean."
+    return (
+        f"{unused.capitalize()} did not use these parameters, so the gradients there count as "
+        "zero. Write the mean into `grad` on every rank, also where it was None."
+    )
 
 
 @exercise("phase2/BucketedGradientAverager", points=0.5)
@@ -180,7 +184,7 @@ def test_a_pass_with_unused_parameters_does_not_affect_the_next_pass(ranks, rng)
     seen = ranks(probe_steps, 2, inputs=by_rank(inputs, 1), cap=BRANCHES, orders=partly, whole=(1,))
 
     first = each(seen, lambda value: value[:1])
-    zeros = only_these_wrong(["branches.1."], "none-gradient-skipped", count_as_zero("on rank 1"))
+    zeros = only_these_wrong(["branches.1."], "none-gradient-skipped", count_as_zero("rank 1"))
     check_means(first, inputs[:1], mistakes=[zeros], orders=partly)
     mean = mean_of(own_gradients(inputs[1:]))
     after = each(seen, lambda value: value[1])

@@ -100,7 +100,9 @@ def test_a_small_cap_makes_several_buckets(ranks):
 
 def check_packing(buckets, averaged, sizes, cap, seen):
     """Compare one rank's buckets, in the order in which they were sent, with the parameters."""
-    case = f"{len(sizes)} parameters of {sizes} floats, with a `bucket_cap_mb` of {cap} floats"
+    case = (
+        f"{len(sizes)} parameters of {sizes} floats, with a cap (`bucket_cap_mb`) of {cap} floats"
+    )
     total, unit, pieces = sum(sizes), "", in_messages(seen)
     everyone = tuple(range(len(seen)))
     if in_objects(seen):
@@ -148,9 +150,9 @@ def check_packing(buckets, averaged, sizes, cap, seen):
         require(
             whole + following + BESIDE > cap,
             "not-in-buckets",
-            f"the buckets have {buckets} floats. The one of {whole} is sent without the next "
-            f"parameter, of {following}, but both together are within the cap. Fill a bucket until "
-            "the next parameter would exceed `bucket_cap_mb`, in MiB of 2**20 bytes.",
+            f"the buckets have {buckets} floats. The bucket of {whole} floats has room for the "
+            f"next parameter ({following}), but was sent without it. Fill a bucket until the next "
+            "parameter would exceed the cap. A MiB has 2**20 bytes.",
         )
 
 
@@ -212,10 +214,15 @@ def calls_text(counts):
 
 
 SECOND, INTERRUPTED, UNUSED = (
-    "in the second step",
-    "in a step after a no_sync() block that ended with an exception",
-    "in a step after one that did not use the last layer",
+    "after another one",
+    "after a no_sync() block that ended with an exception",
+    "after one that did not use the last layer",
 )
+ADVICE = {
+    SECOND: "Send a bucket as soon as its gradients are ready, so that it overlaps with backward.",
+    INTERRUPTED: "Let the end of no_sync() restore its state in a `finally`.",
+    UNUSED: "Reset your counters of ready gradients in each pass.",
+}
 
 
 def probe_overlap(rank, trainer, sizes, cap, moments):
@@ -259,7 +266,9 @@ def overlap(rank, trainer, sizes, cap, when, group, marks):
 
 
 @pytest.mark.parametrize(
-    "moments", [[SECOND], [INTERRUPTED, UNUSED]], ids=[SECOND, "whatever happened before"]
+    "moments",
+    [[SECOND], [INTERRUPTED, UNUSED]],
+    ids=["in the second step", "whatever happened before"],
 )
 @exercise("phase2/BucketedGradientAverager", points=3)
 def test_buckets_are_sent_during_backward(ranks, moments):
@@ -271,10 +280,9 @@ def test_buckets_are_sent_during_backward(ranks, moments):
         check(
             bool(lanes(between(seen, 0, (2 * number + 1, 2 * number + 2)))),
             "no-overlap",
-            f"{when.capitalize()}, backward has computed all gradients except those of the first "
-            f"layer, and no bucket has been sent yet, although the cap makes {len(SIZES)} buckets. "
-            "Send a bucket as soon as its gradients are ready, so that communication overlaps with "
-            "backward.",
+            f"In a step {when}, backward had computed all gradients except the first layer's, but "
+            f"no bucket was sent, although the cap makes {len(SIZES)} buckets. "
+            f"{ADVICE[when]}",
             ranks=range(2),
             guide=GUIDE,
         )

@@ -18,7 +18,7 @@ from gradsync.testing import (
 )
 from gradsync.testing.rules import first_diagnosis
 from gradsync.testing.traffic import too_many_bytes
-from gradsync.text import listed
+from gradsync.text import no_float, ranks_text
 from support.probes.models import tensors_of
 from support.probes.pipelines import (
     WIDE,
@@ -165,10 +165,11 @@ def test_every_rank_returns_the_whole_batchs_loss(ranks, rng, world_size):
     types = [kept["types"][0] for kept in seen]
     known = {"float"} if types[-1] == "NoneType" else {"float", "NoneType"}
     wrong = [rank for rank, kind in enumerate(types) if kind not in known]
+    returned = no_float("pipeline_train_step", [types[rank] for rank in wrong])
     check(
         not wrong,
         "wrong-signature",
-        f"pipeline_train_step returns {listed(types)} by rank. It must return a float.",
+        f"On {ranks_text(wrong)}, {returned}",
         ranks=wrong,
         guide=GUIDE,
     )

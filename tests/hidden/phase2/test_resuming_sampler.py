@@ -174,9 +174,9 @@ def test_set_epoch_keeps_only_the_position_of_the_same_epoch(ranks, rng):
         check(
             diagnosis is None,
             "resume-lost" if position else diagnosis.code if diagnosis else "",
-            f"{m} samples on {n} ranks: the pass after {made} is not {wanted}. The last `resume` "
-            "counts, also with the position 0. `set_epoch` keeps the position if it sets the same "
-            "epoch, and drops it otherwise.",
+            f"{m} samples on {n} ranks: the pass after {made} must be {wanted}. A later `resume` "
+            "replaces an earlier one, also for epoch 0 or position 0. `set_epoch` with the same "
+            "epoch keeps the position; another epoch clears it.",
             guide=GUIDE,
         )
 

@@ -85,12 +85,15 @@ def probe_drive(rank, trainer, case, grads):
         return drive(case, grads, trainer.ShardedOptimizer, rank)
 
 
+OWN_SETTINGS = "Give the inner optimizer the settings of each group."
+
+
 def draw(rng, shapes, steps=3):
     """Return gradients (step, parameter), each of a different scale."""
     return [[rng.standard_normal(s) * rng.uniform(0.2, 5) for s in shapes] for _ in range(steps)]
 
 
-def check_drive(seen, case, grads, what):
+def check_drive(seen, case, grads, what, advice=""):
     """Check the parameters after every step, and that no rank keeps the whole state."""
     before = [param.detach() for param in make_params(case)]
     alone = drive(case, grads)
@@ -101,7 +104,7 @@ def check_drive(seen, case, grads, what):
             with_guide(nobody_waited, GUIDE),
             not_gathered(before),
             ranks_differ,
-            other_steps(what),
+            other_steps(what, advice),
         ],
     )
     raise_mistake(not_sharded([value["kept"] for value in seen], alone["kept"]))
@@ -138,8 +141,8 @@ def test_more_ranks_than_parameters(ranks, rng):
 
     seen = ranks(probe_drive, 3, case=case, grads=grads)
 
-    what = "With 2 parameters on 3 ranks, each in a group with its own settings"
-    check_drive(seen, case, grads, what)
+    what = "With 2 parameters in 2 groups with different settings, on 3 ranks"
+    check_drive(seen, case, grads, what, OWN_SETTINGS)
 
 
 @exercise("phase2/ShardedOptimizer", points=1.5)
@@ -149,7 +152,8 @@ def test_groups_keep_their_own_settings(ranks, rng):
 
     seen = ranks(probe_drive, 2, case=GROUPS, grads=grads)
 
-    check_drive(seen, GROUPS, grads, "With SGD with momentum and three groups with own settings")
+    what = "With SGD with momentum and three groups with different settings"
+    check_drive(seen, GROUPS, grads, what, OWN_SETTINGS)
 
 
 @exercise("phase2/ShardedOptimizer", points=1)

@@ -23,7 +23,12 @@ def check_parts(parts, count, case, guide):
     twice = repeated(every)
     for holds, code, text in (
         (not same, "same-shard-on-every-rank", f"all parts are the same, {some(parts[0])}."),
-        (not missing, "samples-missing", f"no part contains {some(missing)}."),
+        (
+            not missing,
+            "samples-missing",
+            f"no part contains {some(missing)}. Every sample must be in exactly one part: if the "
+            "parts can't be equal, give the first ones one sample more.",
+        ),
         (
             not strangers,
             "padding-wrong",
@@ -43,8 +48,8 @@ def check_parts(parts, count, case, guide):
         (
             every == sorted(every),
             "not-contiguous",
-            f"the first part is {some(parts[0])}. Each part must be contiguous, and the parts in "
-            "order.",
+            f"the first part is {some(parts[0])}. Each part must be contiguous, and the parts must "
+            "follow each other in order.",
         ),
     ):
         check(holds, code, f"{case}: {text}", guide=guide)

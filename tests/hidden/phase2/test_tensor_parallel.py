@@ -17,7 +17,8 @@ from gradsync.testing import (
     raise_mistake,
 )
 from gradsync.testing.traffic import too_many_bytes
-from support.probes.returned import tensor_of
+from gradsync.text import ranks_text
+from support.probes.returned import tensor_returned
 from support.rules.parallel_layers import (
     bias_left_behind,
     column_input_mistake,
@@ -37,11 +38,10 @@ CASES = {  # by world size, layers: the shape before the features, whether there
     3: [((3,), True), ((2, 1, 2), False), ((2, 3), True)],
     1: [((3,), True)],
 }
-WIDE = 64
-WEIGHT_BYTES = WIDE * WIDE // 2 * 4  # of each rank's part, with 2 ranks
+WIDE, WEIGHT_BYTES = 64, 64 * 64 // 2 * 4  # the bytes are of each rank's part, with 2 ranks
 SENDS_WEIGHTS = (
-    "That is as much as a rank's part of the weight, in one forward and backward of one sample. "
-    "Send activations and their gradients, never parts of the weight."
+    f"That is for one sample, and a rank's whole part of the weight has {WEIGHT_BYTES:,}. Send "
+    "activations and their gradients, never parts of the weight."
 )
 
 
@@ -100,7 +100,7 @@ def pass_through(layer, weight, bias, inputs, upstream):
         return kept
     dist.new_group()  # a mark: calls before it belong to creating and filling the layer
     leaf = inputs.clone().requires_grad_()
-    outputs = tensor_of(layer(leaf), "what the layer's forward returns")
+    outputs = tensor_returned(layer(leaf), "the layer's forward")
     kept |= {"outputs": outputs, "inputs": None, "weight": None, "bias": None}
     kept["trains_bias"] = "bias" in named and named["bias"].requires_grad
     if outputs.requires_grad and outputs.shape == upstream.shape:
@@ -151,8 +151,8 @@ def check_elements(seen, wanted, what):
     check(
         not wrong,
         "state-not-sharded" if held > wanted else "differs-from-single-process",
-        f"The layer's parameters have {held} elements on a rank, and do not have the sizes of its "
-        f"part. That part is {what} ({wanted} elements).",
+        f"On {ranks_text(wrong)}, the layer's parameters have {held} elements. They must have "
+        f"{wanted}: {what}.",
         ranks=wrong,
         guide=GUIDE,
     )
@@ -181,7 +181,7 @@ def judge_column(seen, drawn, *, gather_output=False, bias=True):
     check_elements(
         seen,
         rows * (drawn["weight"].shape[1] + bias),
-        f"{rows} rows of the weight, and their bias if the layer has one",
+        f"{rows} rows of the weight and, if the layer has one, their bias",
     )
     parts = whole["outputs"].chunk(world_size, -1)
     if gather_output:
@@ -204,7 +204,7 @@ def judge_row(seen, drawn, *, input_is_parallel=True, bias=True):
     check_elements(
         seen,
         len(drawn["weight"]) * (columns + bias),
-        f"{columns} columns of the weight, and the whole bias if the layer has one",
+        f"{columns} columns of the weight and, if the layer has one, the whole bias",
     )
     rules = row_output_mistakes(drawn, whole["outputs"], world_size)
     check_outputs(seen, [whole["outputs"]] * world_size, rules)
@@ -241,7 +241,7 @@ def draw_in_two_precisions(rng, outputs, inputs, **options):
 @pytest.mark.parametrize("world_size", CASES)
 @exercise("phase2/ColumnParallelLinear", points=2)
 def test_a_column_parallel_layer_equals_its_part_of_the_whole(ranks, rng, world_size):
-    """Each rank has its part of nn.Linear's outputs and gradients, and the whole input's."""
+    """Each rank has its part of nn.Linear's outputs and gradients, and the input's gradient."""
     cases = draw_cases(rng, world_size, SPLIT, KEPT)
     if world_size > 1:  # rank 0 contributes zeros to the gradient of the last layer's input
         cases[-1][0]["upstream"][..., : SPLIT // world_size] = 0
@@ -261,7 +261,7 @@ def test_gathered_outputs_are_the_whole_layers(ranks, rng):
 
 @exercise("phase2/ColumnParallelLinear", points=0.5)
 def test_a_column_parallel_layer_sends_no_weights(ranks, rng):
-    """Forward and backward of one sample send fewer bytes than a rank's part of the weight has."""
+    """One forward and backward sends fewer bytes than a rank's part of the weight."""
     drawn = draw(rng, WIDE, WIDE, ())
 
     [seen] = run(ranks, COLUMN, 2, [(drawn, {})])
@@ -291,7 +291,7 @@ def test_a_whole_input_is_split_by_the_layer(ranks, rng):
 
 @exercise("phase2/RowParallelLinear", points=0.5)
 def test_a_row_parallel_layer_sends_no_weights(ranks, rng):
-    """Forward and backward of one sample send fewer bytes than a rank's part of the weight has."""
+    """One forward and backward sends fewer bytes than a rank's part of the weight."""
     drawn = draw(rng, WIDE, WIDE, ())
 
     [seen] = run(ranks, ROW, 2, [(drawn, {})])

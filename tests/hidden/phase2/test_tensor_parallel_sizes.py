@@ -6,7 +6,7 @@ import torch
 
 from gradsync.testing import exercise, raise_mistake
 from support.probes import raised
-from support.probes.returned import tensor_of
+from support.probes.returned import tensor_returned
 from support.rules.parallel_layers import (
     diagnose_beginning,
     diagnose_gathering,
@@ -88,5 +88,5 @@ def beginning(layer_class, rank, **options):
     layer = layer_class(4, 6, **options)
     torch.set_deterministic_debug_mode("default")
     weight = max(layer.parameters(), key=torch.numel)
-    outputs = tensor_of(layer(torch.ones(2, 4)), "what the layer's forward returns")
+    outputs = tensor_returned(layer(torch.ones(2, 4)), "the layer's forward")
     return {"outputs": outputs, "weight": weight.detach().reshape(-1)}

@@ -1,4 +1,4 @@
-"""The file from which a training resumes: which rank writes it, how, and how it is read."""
+"""The file from which a training run resumes: which rank writes it, how, and how it is read."""
 
 import os
 import time
@@ -17,7 +17,8 @@ from support.probes.training import TIME_TO_END
 from support.rules.checkpoints import writes_too
 
 GUIDE = "Resuming"
-LIMIT = 20 + TIME_TO_END  # seconds for a run in which train raises: it may search for lost ranks
+# For a run in which train raises: it may search for lost ranks.
+LIMIT = {"timeout": 20 + TIME_TO_END, "promised": True}
 WRITE_SECONDS = 1.0  # for a file that another thread writes
 WIDTH = 3000  # of the hidden layer: the model's file has 190 kB, but a batch only a few bytes
 
@@ -76,9 +77,9 @@ def test_only_rank_0_writes(ranks):
     check(
         updated,
         "resume-lost",
-        "In a training of 4 epochs with `resume_from`, the file at that path does not change until "
-        "the last epoch is over. If the machine fails earlier, all is lost. Save the training "
-        "there at least once in each epoch.",
+        "In a training run of 4 epochs with `resume_from`, the file at that path does not change "
+        "until the last epoch is over. If the machine fails earlier, all is lost. Save the "
+        "training there at least once in each epoch.",
         guide=GUIDE,
     )
 
@@ -87,7 +88,7 @@ def check_exists(exists):
     check(
         exists,
         "resume-lost",
-        "After a training with `resume_from`, there is no file at that path. Save the training "
+        "After a training run with `resume_from`, there is no file at that path. Save the training "
         "there at least once in each epoch.",
         guide=GUIDE,
     )
@@ -109,7 +110,7 @@ def test_a_failed_write_keeps_the_old_file(ranks):
         after = Path("there.pt")
         return [gone, before is not None and after.exists() and after.read_bytes() == before]
 
-    [[gone, same]] = ranks(probe, 1, timeout=LIMIT)
+    [[gone, same]] = ranks(probe, 1, **LIMIT)
 
     check(
         not gone,
@@ -144,7 +145,9 @@ def test_code_in_the_file_is_not_run(ranks):
         return [kept, os.path.exists("ran")]
 
     files = files_with_code({"model": {}, "epoch": 1})
-    [[kept, ran]] = ranks(probe, 1, timeout=LIMIT * len(files), files=files)
+    [[kept, ran]] = ranks(
+        probe, 1, timeout=len(files) * LIMIT["timeout"], promised=True, files=files
+    )
 
     check_exists(kept)
     check(

@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 from gradsync.testing import check, each, exercise, raise_mistake
 from gradsync.testing.values import close
-from gradsync.text import counted
+from gradsync.text import counted, listed
 from support.probes import Info
 from support.probes.printing import printed
 from support.probes.seeding import seed_weights
@@ -21,10 +21,11 @@ from support.rules.epochs import other_epochs, other_shares
 from support.rules.resuming import beyond_epochs, other_resumed_loss, resumed_wrongly
 
 GUIDE = "Resuming"
-# Samples of a rank, in batches of one: a training that saves every 20 steps resumes in mid-epoch.
+# Samples of a rank, in batches of one: a run that saves every 20 steps resumes in mid-epoch.
 SHARE, EPOCHS = 11, 3  # without padding, which is not the same for the rest of an epoch
 FILE = "progress.pt"
-LIMIT = 20 + TIME_TO_END  # seconds for a run in which train raises: it may search for lost ranks
+# For a run in which train raises: it may search for lost ranks.
+LIMIT = {"timeout": 20 + TIME_TO_END, "promised": True}
 
 
 class Net(nn.Module):
@@ -98,10 +99,10 @@ def probe_interrupted(rank, world_size, trainer, data, stop_at, *, undisturbed=T
 @pytest.mark.parametrize("world_size", [2, 1])
 @exercise("phase2/train", points=1.25)
 def test_an_interrupted_training_ends_like_one_without_interruption(ranks, rng, world_size):
-    """A training interrupted within an epoch and called again ends with the same weights."""
+    """A training run interrupted within an epoch and called again ends with the same weights."""
     options = {"data": draw(rng, SHARE * world_size), "epochs": EPOCHS}
 
-    seen = ranks(probe_interrupted, world_size, **options, stop_at=2 * SHARE - 1, timeout=LIMIT)
+    seen = ranks(probe_interrupted, world_size, **options, stop_at=2 * SHARE - 1, **LIMIT)
 
     check_shares(seen)
     check_file(seen)
@@ -113,8 +114,8 @@ def test_an_interrupted_training_ends_like_one_without_interruption(ranks, rng, 
     check_that(
         close(second[0]["center"], whole["center"]),
         "state-lost",
-        "The weights are those of a training without interruption, but a buffer of the model is "
-        "not. Save the model's buffers too.",
+        "The weights are those of a training run without interruption, but a buffer of the model "
+        "is not. Save the model's buffers too.",
     )
     epoch, steps = start_of(seen, SHARE, EPOCHS)
     check_history(second, whole["history"], epoch, steps)
@@ -146,12 +147,12 @@ def check_shares(seen):
 
 
 def check_file(seen):
-    """Check that an interrupted training left a file."""
+    """Check that an interrupted training run left a file."""
     check_that(
         all(value["content"] for value in seen),
         "resume-lost",
-        "A training with `resume_from` was interrupted in its second epoch, and there is no file "
-        "at that path. Save the training there at least once in each epoch.",
+        "A training run with `resume_from` was interrupted in its second epoch, and there is no "
+        "file at that path. Save the training there at least once in each epoch.",
     )
 
 
@@ -169,7 +170,8 @@ def check_history(second, whole, epoch, steps):
         returned in (ended, with_former),
         "wrong-signature",
         f"A call that resumed in epoch {epoch} (counted from 0) returns a history of the epochs "
-        f"{returned}. The history must contain the epochs that this call ended.",
+        f"{returned}. The history must contain only the epochs that this call completed "
+        f"({listed(ended)}).",
     )
     for name in ("val_loss", "val_accuracy", "train_loss"):
         skip = int(name == "train_loss")  # that of the resumed epoch may be of a part of it
@@ -178,8 +180,8 @@ def check_history(second, whole, epoch, steps):
         check_that(
             all(close(own, right) for own in numbers),
             "differs-from-single-process",
-            f"After an interruption, `{name}` is not that of a training without interruption in "
-            "the same epochs, although the final weights are the same.",
+            f"After an interruption, `{name}` is not that of a training run without interruption "
+            "in the same epochs, although the final weights are the same.",
         )
 
 
@@ -206,7 +208,7 @@ def check_done(epochs, ended, again):
 
 
 def probe_resumed(rank, world_size, trainer, data, content, **options):
-    """Resume from a file that a training with another number of ranks left."""
+    """Resume from a file that a training run with another number of ranks left."""
     part = Path(f"{rank}.part")
     part.write_bytes(content)
     part.replace(FILE)  # each rank writes the same content
@@ -219,7 +221,7 @@ def test_it_resumes_with_another_number_of_ranks(ranks, rng):
     samples, share = 72, 36  # steps of 2 ranks, after which the rest seldom divides by 3 ranks
     options = {"data": draw(rng, samples), "batch_size": 3}
     until = {"stop_at": share + 27, "epochs": 2, "undisturbed": False}
-    before = ranks(probe_interrupted, 2, **options, **until, timeout=LIMIT)
+    before = ranks(probe_interrupted, 2, **options, **until, **LIMIT)
     check_file(before)
     epoch, taken = start_of(before, share, 2)  # according to the file
     done = {i for v in before for i in v["first"]["trained"][epoch * share :][:taken]}

@@ -203,14 +203,14 @@ def test_the_error_names_the_rank_that_was_lost(ranks, rng, late):
 
 
 def lose(ranks, inputs, *, late):
-    """Run a training in which a rank is lost."""
+    """Train until a rank is lost."""
 
     def hangs(seen, _):
         failure = seen.failure
         if failure is None or failure.status != "timeout":
             return None
         text = (
-            f"Rank {lost} {HAPPENED[late]}, and the other ranks did not end within "
+            f"Rank {lost} {HAPPENED[late]}. The other ranks must end with an error within "
             f"{TIME_TO_END:g} s. {failure.diagnosis.explanation}"
         )
         ranks, where = failure.diagnosis.ranks, failure.diagnosis.where
@@ -218,7 +218,7 @@ def lose(ranks, inputs, *, late):
 
     lost = inputs["lost"]
     limit = LIMIT if late else LIMIT - TIME_TO_END
-    options = {"may_fail": [lost], "timeout": limit, "mistakes": [hangs]}
+    options = {"may_fail": [lost], "timeout": limit, "promised": True, "mistakes": [hangs]}
     return ranks(probe_fault, RANKS, process_group=False, **options, **inputs, late=late)
 
 

@@ -1,4 +1,4 @@
-"""A model in stages that is observed during training, and the same training without stages."""
+"""A model in stages that is observed during training, and the same training run without stages."""
 
 from __future__ import annotations
 

@@ -126,14 +126,14 @@ def number_or_nan(value: Any) -> float:
         return math.nan
 
 
-def tensor_of(value: Any, what: str) -> Tensor:
-    """Return a tensor.
+def tensor_returned(value: Any, function: str) -> Tensor:
+    """Return the tensor that a function returned.
 
     Raises:
         WrongReturn: `value` is something else.
     """
     if not isinstance(value, Tensor):
-        raise WrongReturn(f"{what} is {described(value)}. It must be a tensor.")
+        raise WrongReturn(f"{function} returns {described(value)}. It must return a tensor.")
     return value
 
 

@@ -1,4 +1,4 @@
-"""A recorded training on ranks, and the training of one process on the same samples."""
+"""A recorded training run on ranks, and the training of one process on the same samples."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def orders_of_sampler(
     """
     sampler_class: Any = getattr(sys.modules.get("template_data_loader"), name, None)
     orders: list[list[int]] = []
-    with suppress(Exception):  # other tests judge the sampler, and a training need not use it
+    with suppress(Exception):  # other tests judge the sampler, and a training run need not use it
         for epoch in range(KNOWN_EPOCHS):
             sampler = sampler_class(range(samples), world_size, rank, seed=seed)
             sampler.set_epoch(epoch)
@@ -116,7 +116,7 @@ def rows_of(history: Any) -> list[dict[str, float]]:
 
 
 class Trained(NamedTuple):
-    """The result of a training in one process."""
+    """The result of a training run in one process."""
 
     weights: dict[str, Tensor]  # and buffers
     history: list[dict[str, Any]]  # `samples` has the values that the numbers are the means of

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gradsync.ranks.deadlocks.explanations import without_advice
 from gradsync.records import Collective, Diagnosis, Observation
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import array, close
@@ -27,9 +28,8 @@ def none_gradient_skipped(without: Sequence[int], name: str) -> Rule:
             if failure.status != "deadlock" or not _skipped(seen, without, name):
                 return None
             text = (
-                f"{full_stop(failure.diagnosis.explanation)} {ranks} and skipped the collective, "
-                "but the other ranks wait in it. A rank without a gradient must "
-                "contribute zeros."
+                f"{full_stop(without_advice(failure.diagnosis.explanation))} {ranks} and skipped "
+                "this call. A rank without a gradient must contribute zeros."
             )
             return found("none-gradient-skipped", without, text, failure.diagnosis.where)
         if wrong_names(seen, expected) != [name]:

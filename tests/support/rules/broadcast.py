@@ -11,7 +11,7 @@ from gradsync.records import Diagnosis, Observation
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import EXACT, array, close
 from gradsync.testing.wrong_results import last_line
-from gradsync.text import listed, verb
+from gradsync.text import listed, ranks_text, verb
 
 GUIDE = "Model synchronisation"
 State = Mapping[str, Any]
@@ -136,12 +136,13 @@ def models_differ(seen: Observation, expected: Any) -> Diagnosis | None:
     wrong = _wrong_names(seen, expected)
     if not wrong:
         return None
+    ranks = _ranks(seen, expected)
     text = (
-        f"{listed(wrong)} {verb(wrong, 'is', 'are')} not equal, bit for bit, to the source "
-        "rank's on every rank. If the ranks start from different models, their models stay "
-        "different."
+        f"On {ranks_text(ranks)}, {listed(wrong)} {verb(wrong, 'differs', 'differ')} from what the "
+        "source rank had before the call. The models would stay different in training. Copy the "
+        "source's values into every parameter and buffer, on every rank."
     )
-    return Diagnosis("models-differ", _ranks(seen, expected), text, last_line(seen), GUIDE)
+    return Diagnosis("models-differ", ranks, text, last_line(seen), GUIDE)
 
 
 def bits_differ(seen: Observation, expected: Any) -> Diagnosis | None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradsync.ranks.deadlocks.calls import numel
+from gradsync.ranks.deadlocks.explanations import without_advice
 from gradsync.records import Collective, Diagnosis, Observation
 from gradsync.testing.rounding import rounded
 from gradsync.testing.rules import Rule
@@ -32,13 +33,17 @@ Stretch = tuple[int | None, int | None]
 
 
 def averaging_mistakes(
-    local: Sequence[phase1.Gradients], guide: str = GUIDE, departures: Sequence[Rule] = ()
+    local: Sequence[phase1.Gradients],
+    guide: str = GUIDE,
+    departures: Sequence[Rule] = (),
+    steps: int = 1,
 ) -> list[Rule]:
     """Return phase 1's rules for averaged gradients, with a heading of phase 2's guide.
 
-    The rules in `departures` are more specific, so they come first.
+    The rules in `departures` are more specific, so they come first. `steps` is how often the run
+    averages.
     """
-    rules = phase1.gradient_mistakes(local)
+    rules = phase1.gradient_mistakes(local, steps)
     nearly = rounded("the mean over the ranks", guide)
     return [nobody_waited, nearly, *departures, *(with_guide(rule, guide) for rule in rules)]
 
@@ -156,9 +161,10 @@ def unlike_buckets(seen: Observation, _expected: Any) -> Diagnosis | None:
     if failure is None or not failure.diagnosis.code.startswith(("deadlock", "shape-mismatch")):
         return None
     text = (
-        f"{failure.diagnosis.explanation} In this pass, the ranks use different parameters, or use "
-        "them in a different order. Each rank must still start the same buckets in the same order, "
-        "even if it has no gradients for them, or has them in another order."
+        f"{without_advice(failure.diagnosis.explanation)} In this pass, the ranks "
+        "use different parameters, or use them in a different order. Each rank must still start "
+        "the same buckets in the same order, even if it has no gradients for them, or has them in "
+        "another order."
     )
     return replace(failure.diagnosis, explanation=text, guide=GUIDE)
 

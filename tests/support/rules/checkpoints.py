@@ -131,9 +131,8 @@ def written_in_another_folder(brought: bool, guide: str) -> Diagnosis | None:
         return None
     text = (
         "save_checkpoint wrote the new file in another folder and then moved it to its path. The "
-        "other folder may be on another disk, as the one for temporary files often is. Then the "
-        "move fails, or it is a copy, which a crash can interrupt. Write the new file in the "
-        "folder of the checkpoint."
+        "folder for temporary files is often on another disk. Moving a file between disks can fail "
+        "or be interrupted halfway. Write the new file in the folder of the checkpoint."
     )
     return Diagnosis("not-atomic", (0,), text, guide=guide)
 

@@ -1,4 +1,4 @@
-"""Mistakes in the samples of a training: which ones, in which order and how often.
+"""Mistakes in the samples of a training run: which ones, in which order and how often.
 
 A run has a dict for each rank, as `support.probes.training.spied_training` returns it.
 """
@@ -62,7 +62,7 @@ def order_of_another_epoch(seen: Run, guide: str) -> Diagnosis | None:
     """Recognise an epoch in the order that the sampler has for another epoch.
 
     When and how the sampler's epoch was set does not matter, if it is right in each pass.
-    A training that never uses the sampler's orders shuffles in another way and is not judged.
+    A training run that never uses the sampler's orders shuffles in another way and is not judged.
 
     Args:
         seen: whole epochs, with `orders`: what the submission's sampler yields in its first epochs
@@ -83,8 +83,8 @@ def order_of_another_epoch(seen: Run, guide: str) -> Diagnosis | None:
             text = (
                 f"In epoch {epoch} of the history, rank {rank} goes over its samples in the order "
                 f"of {place}. The sampler must count epochs 0, 1 and so on, like the history, or a "
-                "resumed training would use the order of a wrong epoch. Set the epoch before each "
-                "pass."
+                "resumed training run would use the order of a wrong epoch. Set the epoch before "
+                "each pass."
             )
             return _found("epoch-not-set", text, guide, [rank])
     return None
@@ -125,10 +125,9 @@ def other_epochs(
         return None
     if count == epochs:
         return None
-    often = "once" if count == 1 else f"{count:.0f} times"
     text = (
-        f"Called for {counted(epochs, 'epoch')}, train goes over each rank's share of the "
-        f"samples {often}. It should go over it once for each of the epochs 0 to {epochs - 1}."
+        f"Called with epochs={epochs}, train goes over each rank's share "
+        f"{counted(int(count), 'time')} instead of {epochs}. Make one pass per epoch."
     )
     return _found("differs-from-single-process", text, guide, range(len(trained)))
 
@@ -169,10 +168,10 @@ def other_shares(
             "samples."
         )
         return _found("samples-missing", text, guide, range(2))
+    same = "are the same" if len(both) == size else f"have {len(both)} in common"
     text = (
-        "In the first epoch, the ranks' shares should cover all "
-        f"{samples} samples and overlap only in the padding. But of their first {size} samples, "
-        f"{len(both)} are the same."
+        f"In the first epoch, the first {size} samples of both ranks {same}. The shares should "
+        "overlap only in the padding. Pass your sampler to the training loader."
     )
     return _found("sampler-not-used", text, guide, range(2))
 

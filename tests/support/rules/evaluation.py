@@ -89,7 +89,7 @@ def differs_across_ranks(guide: str) -> Rule:
                 "return them on every rank."
             )
             return _found("only-one-rank-has-it", text, guide, range(1, len(seen)))
-        if by_own := _divided_by_their_own(seen, expected[0], shown, guide):
+        if by_own := _divided_by_their_own(seen, expected[0], guide):
             return by_own
         if all(_right_but_for(result, expected[0], "samples") for result in seen):
             text = (
@@ -106,16 +106,16 @@ def differs_across_ranks(guide: str) -> Rule:
 
 
 def _divided_by_their_own(
-    seen: Observation, right: Mapping[str, float], shown: str, guide: str
+    seen: Observation, right: Mapping[str, float], guide: str
 ) -> Diagnosis | None:
     """Recognise right sums that each rank divides by another number."""
     divisors = [_divisor(result, right) for result in seen]
     if None in divisors or len(set(divisors)) == 1:
         return None
     text = (
-        f"evaluate returns different numbers on different ranks: {shown}. The sums over the ranks "
-        f"are right, but by rank they are divided by {listed(divisors)}, and there are "
-        f"{right['samples']:g} samples. Sum the number of samples over the ranks too."
+        f"The sums over the ranks are right, but {ranks_text(range(len(seen)))} divide them by "
+        f"{listed(divisors)} instead of {right['samples']:g}. Sum the number of samples over the "
+        "ranks too."
     )
     wrong = [rank for rank, number in enumerate(divisors) if number != right["samples"]]
     return _found("differs-from-single-process", text, guide, wrong)
@@ -243,11 +243,17 @@ def _switched(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | None
             "trains. Save the mode of each of `model.modules()` and restore it."
         )
     else:
-        was = listed(f"rank {r} ({'training' if r != 1 else 'evaluation'} mode)" for r in wrong)
-        text = (
-            f"After evaluate, the model is not in the mode that it had before the call, on {was}. "
-            "Save the mode and restore it."
-        )
+        modes = {  # before and after evaluate, as the probe sets them: the ranks
+            ("training", "evaluation"): [rank for rank in wrong if rank != 1],
+            ("evaluation", "training"): [rank for rank in wrong if rank == 1],
+        }
+        parts = [
+            f"On {ranks_text(ranks)}, the model was in {before} mode before evaluate and in "
+            f"{after} mode after it."
+            for (before, after), ranks in modes.items()
+            if ranks
+        ]
+        text = f"{' '.join(parts)} Save the mode before the evaluation and restore it afterwards."
     return _found("mode-not-restored", text, guide, wrong)
 
 

@@ -34,14 +34,14 @@ def mean_of(local: Sequence[Gradients]) -> dict[str, Any]:
     return {name: sum(grads[name] for grads in local) / len(local) for name in local[0]}
 
 
-def gradient_mistakes(local: Sequence[Gradients]) -> list[Rule]:
+def gradient_mistakes(local: Sequence[Gradients], steps: int = 1) -> list[Rule]:
     """Return the rules, given the gradients of each rank before the call.
 
-    The `expected` of a rule is a dict for each rank.
+    The `expected` of a rule is a dict for each rank. `steps` is how often the run averages.
     """
     return [
         parameters_passed(GUIDE),
-        not_synchronised(local),
+        not_synchronised(local, steps),
         all_zero,
         another_operation(local, GUIDE),
         without_fractions(GUIDE),
@@ -56,7 +56,7 @@ def gradient_mistakes(local: Sequence[Gradients]) -> list[Rule]:
     ]
 
 
-def not_synchronised(local: Sequence[Gradients]) -> Rule:
+def not_synchronised(local: Sequence[Gradients], steps: int = 1) -> Rule:
     """Recognise gradients that are still each rank's own, perhaps divided by a number."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
@@ -66,14 +66,17 @@ def not_synchronised(local: Sequence[Gradients]) -> Rule:
         if factor is None or factor <= 0:
             return None
         divided = "" if _is(factor, 1) else f", divided by {1 / factor:.4g}"
-        where = reduced_over_all(seen, _size(local[0]))
-        why = "They were not summed over the ranks, so each rank would step in another direction."
+        where = reduced_over_all(seen, steps * _size(local[0]))
+        why = "Sum the gradients over the ranks and store the mean in `grad`."
         if where:
             why = (
                 f"The sum of the all-reduce at {where} is in other tensors, such as copies: store "
                 "the mean in the gradients themselves."
             )
-        text = f"Every rank still has its own gradients{divided}. {why}"
+        text = (
+            f"Every rank still has only its own gradients{divided}, so the models would drift "
+            f"apart. {why}"
+        )
         return found("gradients-not-synchronised", range(seen.world_size), text, where)
 
     return rule
@@ -108,8 +111,8 @@ def wrong_scale(seen: Observation, expected: Any) -> Diagnosis | None:
         return found("sum-not-mean", wrong, text + at, where)
     if _is(factor * size, 1):
         text = (
-            f"{who} is {size} times too small: the sum over {size} ranks was divided by {size} "
-            "twice."
+            f"{who} is {size} times too small: the sum over the {size} ranks was divided by {size} "
+            "twice. Divide it once."
         )
         return found("divided-twice", wrong, text + at, where)
     divisor = size / factor
@@ -181,8 +184,8 @@ def digits_lost(seen: Observation, expected: Any) -> Diagnosis | None:
     if not 0 < error < NEARLY or not close(list(seen), list(expected), NEARLY_EACH / FLOAT32):
         return None
     text = (
-        f"The mean over the ranks is right to only about {int(-np.log10(error))} digits: the "
-        "gradients were rounded to a narrower dtype. Send and average each gradient in its own "
+        f"The mean over the ranks is accurate to only about {int(-np.log10(error))} digits: "
+        "the gradients were rounded to a narrower dtype. Send and average each gradient in its own "
         "dtype."
     )
     return found("shape-mismatch", range(seen.world_size), text, last_reduce(seen))
@@ -198,8 +201,8 @@ def clipped(seen: Observation, expected: Any) -> Diagnosis | None:
     if cut < 2 * seen.world_size or not close(one, np.clip(other, -bound, bound)):
         return None
     text = (
-        f"Every rank has the mean, but every element beyond {bound:.4g} was cut off there. Only "
-        "average the gradients, without clipping."
+        f"The mean is right, but its elements were clipped to +-{bound:.4g}. Return the mean "
+        "without clipping."
     )
     return found("differs-from-single-process", range(seen.world_size), text, last_reduce(seen))
 

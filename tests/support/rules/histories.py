@@ -16,7 +16,7 @@ HISTORY = {
     "val_accuracy": "the accuracy, from 0 to 1, over the validation samples after the training",
 }
 KEYS = {"epoch", *HISTORY}
-MEAN_OF_MEANS = "the mean of its steps' means"
+MEAN_OF_MEANS = "the mean of the batches' mean losses"
 Run = Sequence[Mapping[str, Any]]
 Row = Mapping[str, float]  # of a history
 
@@ -26,8 +26,8 @@ def other_rows(thrice: Run, guide: str) -> Diagnosis | None:
     without = [rank for rank, value in enumerate(thrice) if not value["history"]]
     if 0 < len(without) < len(thrice):
         text = (
-            f"train returns no entry on {ranks_text(without)}. It must return the history on "
-            "every rank."
+            f"train returns an empty history on {ranks_text(without)}. It must return the history "
+            "on every rank."
         )
         return _found("only-one-rank-has-it", text, guide, without)
     for value in thrice:
@@ -99,10 +99,13 @@ def other_numbers(
                 **{f"`{other}`": wanted[other] for other in HISTORY if other != name},
             }
             what = next((what for what, its in known.items() if close(number, its)), None)
+            should = meaning if what is None else f"{meaning}, but it is {what}"
             text = (
                 f"`{name}` of epoch {epoch} is {number:.6g} on rank {wrong[0]}. It should be "
-                f"{meaning}{'' if what is None else f', but it is {what}'}."
+                f"{should}."
             )
+            if what == MEAN_OF_MEANS:
+                text += " Weight each batch's loss by its number of samples."
             code = "mean-of-means" if what == MEAN_OF_MEANS else "differs-from-single-process"
             return _found(code, text, guide if name == "train_loss" else evaluation, wrong)
     return None

@@ -75,7 +75,7 @@ def unlike_linear(what: str) -> Rule:
         wrong = tuple(r for r, wanted in enumerate(expected) if not close(seen[r], wanted))
         text = (
             f"{what} is wrong on {ranks_text(wrong)}: it must be what nn.Linear computes with the "
-            "full weight, or this rank's part of it"
+            "full weight and bias, or this rank's part of that"
             f"{describe_difference(list(seen), expected)}."
         )
         return Diagnosis("differs-from-single-process", wrong, text, last_line(seen), GUIDE)

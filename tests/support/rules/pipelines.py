@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gradsync.ranks.deadlocks.explanations import without_advice
 from gradsync.records import Diagnosis, Observation
 from gradsync.testing.differences import describe_difference
 from gradsync.testing.rules import Rule
@@ -98,9 +99,9 @@ def stages_summed(seen: Observation, _expected: Any) -> Diagnosis | None:
         return None
     together = all(c and c[-1].op == call.op for c in map(seen.collectives, range(seen.world_size)))
     text = (
-        f"{failure.diagnosis.explanation} Each stage has its own parameters, which no other rank "
-        "has. Their gradients are complete after the backward passes of all microbatches: do not "
-        "add them up over the ranks."
+        f"{without_advice(failure.diagnosis.explanation)} Each stage has its own "
+        "parameters, which no other rank has. Their gradients are complete after the backward "
+        "passes of all microbatches: do not add them up over the ranks."
     )
     code = "shape-mismatch" if together else failure.diagnosis.code
     return replace(failure.diagnosis, code=code, explanation=text, guide=GUIDE)
@@ -119,8 +120,8 @@ def empty_gradients(seen: Observation, expected: Any) -> Diagnosis | None:
         return None
     text = (
         f"After the step, the gradient of a parameter is None or zero on {ranks_text(empty)}. "
-        "Backward must reach every stage, also those whose gradients arrive from another rank. "
-        "Clear gradients at the beginning of the step, so that they can be read after it."
+        "Either backward does not reach these stages, or the gradients are cleared after the step. "
+        "Clear them at the beginning of the step."
     )
     return Diagnosis("differs-from-single-process", empty, text, last_line(seen), GUIDE)
 

@@ -1,4 +1,4 @@
-"""Which ranks printed during a training: only rank 0 should, at least one line for each epoch."""
+"""Which ranks printed during a training run: only rank 0 should, a line or more per epoch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def other_lines(seen: Run, errors: Sequence[str], epochs: int, guide: str) -> Di
     """Recognise output of other ranks than 0, or fewer lines of rank 0 than epochs.
 
     Args:
-        seen: a training over `epochs` epochs.
+        seen: a training run over `epochs` epochs.
         errors: by rank, what was printed to stderr, which may include torch's warnings.
         epochs: how many.
         guide: the heading of GUIDELINES.md on the training.

@@ -1,6 +1,6 @@
-"""Mistakes of a training that should continue where another one was interrupted.
+"""Mistakes of a training run that should continue where another one was interrupted.
 
-They are recognised by two things. Its first weights should be those that a training without
+They are recognised by two things. Its first weights should be those that a training run without
 interruption has at some step; its samples should be those that follow that step.
 """
 
@@ -19,12 +19,12 @@ GUIDE = "Resuming"
 def resumed_wrongly(
     whole: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]], interrupted: int
 ) -> Diagnosis:
-    """Return the diagnosis of a resumed training that ended with the wrong weights.
+    """Return the diagnosis of a resumed training run that ended with the wrong weights.
 
     Args:
-        whole: for each rank of a training without interruption: `trained`, the samples in the
+        whole: for each rank of a training run without interruption: `trained`, the samples in the
             order in which they were used, one per step, and `weights`, before each step.
-        second: the same for the resumed training.
+        second: the same for the resumed training run.
         interrupted: the number of samples that a rank used before the interruption.
     """
     taken, all_steps = len(second[0]["trained"]), len(whole[0]["trained"])
@@ -32,7 +32,7 @@ def resumed_wrongly(
     code, text = _explanation(whole, second, start)
     ranks = tuple(range(len(second)))
     text = (
-        f"The whole training uses {all_steps} samples on each rank. It was interrupted after "
+        f"The whole training run uses {all_steps} samples on each rank. It was interrupted after "
         f"{interrupted}, and the next call, with the file, used {taken}. {text}"
     )
     return Diagnosis(code, ranks, text, guide=GUIDE)
@@ -60,8 +60,8 @@ def _explanation(
         )
     if not steps:
         return "resume-lost", (
-            "It started with weights that a training without interruption never has: the weights "
-            "in the file are not used, or are not those of the model after a step."
+            "It started with weights that a training run without interruption never has: the "
+            "weights in the file are not used, or are not those of the model after a step."
         )
     if start != steps[0]:
         code = "samples-repeated" if start < steps[0] else "samples-missing"
@@ -84,12 +84,12 @@ def _explanation(
 
 
 def beyond_epochs(second: Sequence[Mapping[str, Any]], epochs: int) -> Diagnosis | None:
-    """Recognise a resumed training whose `history` has more epochs than it was called with."""
+    """Recognise a resumed training run whose `history` has more epochs than it was called with."""
     last = max((round(row["epoch"]) for one in second for row in one["history"]), default=0)
     if last < epochs:
         return None
     text = (
-        f"With epochs={epochs}, a training that was resumed from a file trained up to epoch "
+        f"With epochs={epochs}, a training run that was resumed from a file trained up to epoch "
         f"{last}. `epochs` includes the epochs before the interruption, so the last epoch is "
         f"{epochs - 1}."
     )
@@ -104,9 +104,9 @@ def other_resumed_loss(
     It may be the mean over the whole epoch, or over the samples after the interruption.
 
     Args:
-        second: for each rank of the resumed training, the `losses` of its steps, and its
+        second: for each rank of the resumed training run, the `losses` of its steps, and its
             `history`.
-        whole: the train loss of that epoch in a training without interruption.
+        whole: the train loss of that epoch in a training run without interruption.
         steps: the number of steps of a rank in that epoch after the interruption.
     """
     losses = [loss for one in second for loss in one["losses"][:steps]]

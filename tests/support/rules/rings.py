@@ -22,6 +22,12 @@ def some_chunks_wrong(seen: Observation, expected: Any) -> Diagnosis | None:
             scale = 1e-5 * np.abs(right).max()
             [wrong] = np.nonzero(~(np.abs(flat - right) <= scale))
             ranks = tuple(r for r in range(len(seen)) if not close(seen[r], expected[r]))
+            if len(wrong) == len(flat):
+                text = (
+                    f"On rank {rank} of {len(seen)}, all {len(flat)} elements are wrong. Check "
+                    "both passes: the first adds each chunk that arrives, the second copies it."
+                )
+                return Diagnosis("wrong-chunk", ranks, text, guide=GUIDE)
             text = (
                 f"On rank {rank} of {len(seen)}, {len(wrong)} of {len(flat)} elements are not the "
                 f"sum over the ranks: the first is at position {wrong[0] if len(wrong) else 0}, "

@@ -55,8 +55,9 @@ def order_depends_on_world_size(
             text = (
                 f"With the same seed and epoch, the order is {some(first)} on {few} ranks and "
                 f"{some(order)} on {many} ranks. The permutation must depend only on (seed, "
-                "epoch), or a training that resumes with another number of ranks repeats samples "
-                "and misses others. Draw the permutation of all samples without `num_replicas`."
+                "epoch), or a training run that resumes with another number of ranks repeats "
+                "samples and misses others. Draw the permutation of all samples without "
+                "`num_replicas`."
             )
             return _found("shuffle-differs-across-ranks", text, guide)
     return None

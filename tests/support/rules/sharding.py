@@ -93,11 +93,12 @@ def not_sharded(kept: Sequence[int], whole: int) -> Diagnosis | None:
     return Diagnosis("state-not-sharded", tuple(range(len(kept))), text, guide=GUIDE)
 
 
-def other_steps(case: str) -> Rule:
+def other_steps(case: str, advice: str = "") -> Rule:
     """Return the rule that reports steps which differ for an unknown reason.
 
     Args:
         case: what was tried, at the beginning of a sentence: "With a scheduler".
+        advice: a sentence on what to do next.
     """
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
@@ -106,10 +107,11 @@ def other_steps(case: str) -> Rule:
         steps = range(len(expected[0]))
         first = next((s for s in steps if not _same(seen, expected, s)), 0)
         text = (
-            f"{case}, the parameters from step {first + 1} on differ from those of the same "
-            "optimizer without sharding"
+            f"{case}, the parameters are wrong from step {first + 1}: an unsharded optimizer gives "
+            "other values"
             f"{describe_difference(_after(seen, first), _after(expected, first))}."
         )
+        text = f"{text} {advice}".rstrip()
         everyone = tuple(range(len(seen)))
         return Diagnosis("differs-from-single-process", everyone, text, guide=GUIDE)
 

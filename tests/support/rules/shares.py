@@ -35,11 +35,12 @@ def diagnose_shares(
     if finding is None:
         return None
     code, ranks, text = finding
+    what = ""
     if shortcut:
         code = "forbidden-shortcut"
-        text += " This is torch's DistributedSampler: the exercise is to write a sampler yourself."
+        what = "torch's DistributedSampler does the work here. Write the sampler yourself. "
     case = f"{counted(num_samples, 'sample')} on {counted(len(shares), 'rank')}"
-    return Diagnosis(code, tuple(ranks), f"{case}: {text}", guide=GUIDE)
+    return Diagnosis(code, tuple(ranks), f"{what}{case}: {text}", guide=GUIDE)
 
 
 def look_at_counts(shares: Shares, num_samples: int, shuffle: bool) -> Finding | None:
@@ -131,8 +132,8 @@ def _why_disordered(shares: Shares, order: list[int], shuffle: bool) -> Finding:
     padded = all(index == dealt[k % len(order)] for k, index in enumerate(dealt[len(order) :]))
     if (padded or not shuffle) and _is_order(dealt[: len(order)], shuffle):
         text = (
-            f"rank 0 gets {some(shares[0])}, which is one index in {len(shares)}: the order "
-            "is dealt out in turn. Each rank must take a contiguous chunk instead."
+            f"rank 0 gets {some(shares[0])}, one index in {len(shares)}. Each rank must take a "
+            "contiguous chunk."
         )
         return "not-contiguous", every, text
     if not shuffle and _is_order(order, shuffle=True):
@@ -143,8 +144,8 @@ def _why_disordered(shares: Shares, order: list[int], shuffle: bool) -> Finding:
         return "not-contiguous", every, text
     twice = repeated(order)
     text = (
-        f"{some(twice)} {verb(twice, 'comes', 'come')} twice before every sample has come once. "
-        "Pad the order at its end, with its own beginning."
+        f"{verb(twice, 'index', 'indices')} {some(twice)} {verb(twice, 'is', 'are')} used again "
+        "before every index is used once. Pad the order at its end, with its own beginning."
     )
     return "padding-wrong", every, text
 

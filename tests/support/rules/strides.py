@@ -88,17 +88,20 @@ def _look_at_rows(
         text = f"{_come(again)} again, although {were} seen before the interruption. "
         text += OTHER_ORDER if _in_another_order(shares, order, len(rest)) else COUNTED
         return "samples-repeated", [r for r in every if set(shares[r]) & set(again)], text
-    return _look_for_missing(shares, rest, lengths[0], wanted, drop_last)
+    return _look_for_missing(shares, rest, seen, wanted, drop_last)
 
 
 def _look_for_missing(
-    shares: Shares, rest: Sequence[int], rows: int, wanted: int, drop_last: bool
+    shares: Shares, rest: Sequence[int], seen: int, wanted: int, drop_last: bool
 ) -> Finding | None:
-    every = range(len(shares))
+    every, rows = range(len(shares)), len(shares[0])
     missing = sorted(set(rest) - set(_dealt(shares)))
     if missing and not drop_last:
-        was = verb(missing, "It was", "They were")
-        text = f"no rank gets {some(missing)}. {was} not seen before."
+        was = verb(missing, "it was", "they were")
+        text = (
+            f"no rank gets {some(missing)}, although {was} not used before the interruption. "
+            f"Divide all samples after the first {counted(seen, 'position')} among the ranks."
+        )
         return "samples-missing", every, text
     if rows < wanted:
         gets = counted(rows, "index", "indices")
@@ -165,7 +168,7 @@ def _why_another_order(
         )
         return "shuffle-differs-across-ranks", every, text
     twice = repeated(start)
-    text = f"{_come(twice)} twice before every sample has come once."
+    text = f"{_come(twice)} again before every sample has come once."
     if not padded:
         return "samples-repeated", every, text
     return "padding-wrong", every, f"{text} The padding must be at the end."

@@ -1,4 +1,4 @@
-"""Mistakes in a whole training, recognised by its samples, weights, history and output.
+"""Mistakes in a whole training run, recognised by its samples, weights, history and output.
 
 A run has a dict for each rank, as `support.probes.training.spied_training` returns it.
 """
@@ -12,17 +12,17 @@ from gradsync.records import Diagnosis
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import EXACT, close
 from gradsync.testing.wrong_results import differs_from_one_process, ends_with
+from gradsync.text import counted, listed, verb
 from support.rules.histories import KEYS, Row, Run
-from support.rules.shares import some
 
 MOMENTA = [*(k / 20 for k in range(1, 20)), 0.99, 0.999]
 
 
 def trained_a_copy(seen: Run, before: Sequence[Any], guide: str) -> Diagnosis | None:
-    """Recognise a training after which the models that were passed are unchanged.
+    """Recognise a training run after which the models that were passed are unchanged.
 
     Args:
-        seen: a training.
+        seen: a training run.
         before: by rank, the weights of its model before the training.
         guide: the heading of GUIDELINES.md on the training.
     """
@@ -45,8 +45,10 @@ def models_differ(seen: Run, guide: str) -> Diagnosis | None:
         return None
     if set(wrong) <= set(seen[0]["buffers"]):
         text = (
-            f"After training, the ranks have the same parameters but different {some(wrong)}. "
-            "Buffers belong to the model: broadcast them from rank 0 before the training too."
+            "After training, the ranks have the same parameters, but their "
+            f"{verb(wrong, 'buffer', 'buffers')} {listed(f'`{name}`' for name in wrong)} "
+            f"{verb(wrong, 'differs', 'differ')}. Buffers belong to the model: "
+            "broadcast them from rank 0 before the training too."
         )
         return _found("buffers-not-broadcast", text, guide, range(len(seen)))
     text = (
@@ -63,7 +65,7 @@ def with_its_momentum(seen: Run, train: Callable[..., Any]) -> Any:
     momentum is right too.
 
     Args:
-        seen: a training over a few epochs.
+        seen: a training run over a few epochs.
         train: takes settings of `torch.optim.SGD`; returns the result of one process, with
             `weights`.
     """
@@ -101,8 +103,9 @@ def training_mistakes(
     return [
         rule(
             "sum-not-mean",
-            f"The steps were {world_size} times too long: the gradients were summed over the "
-            "ranks and not averaged, or the learning rate was multiplied by their number.",
+            f"Each step was {world_size} times too long: the gradients were summed over the "
+            f"{world_size} ranks instead of averaged, or the loss or learning rate was multiplied "
+            f"by {world_size}. Divide the sum by the number of ranks.",
             mean,
             scale=float(world_size),
         ),
@@ -130,7 +133,7 @@ def batches_divided(seen: Run, batch_size: int, guide: str) -> Diagnosis | None:
     """Recognise batches whose size is `batch_size` divided by the number of ranks.
 
     Args:
-        seen: a training in which each rank's share is larger than such a batch.
+        seen: a training run in which each rank's share is larger than such a batch.
         batch_size: the argument of `train`, the batch size of one rank.
         guide: the heading of GUIDELINES.md on batches.
     """
@@ -139,7 +142,8 @@ def batches_divided(seen: Run, batch_size: int, guide: str) -> Diagnosis | None:
         return None
     text = (
         f"Called with batch_size={batch_size}, {len(seen)} ranks train on batches of "
-        f"{largest.pop()} samples. `batch_size` is the batch size of each rank: do not divide it."
+        f"{counted(largest.pop(), 'sample')}. `batch_size` is the batch size of each "
+        "rank: do not divide it."
     )
     return _found("batch-size-divided", text, guide, range(len(seen)))
 
@@ -150,7 +154,7 @@ def later_steps_differ(
     """Recognise a right first epoch that is followed by a wrong step.
 
     Args:
-        seen: a training over a few epochs.
+        seen: a training run over a few epochs.
         weights: the weights with which one process ends.
         history: the history of that process.
         guide: the heading of GUIDELINES.md on the training.

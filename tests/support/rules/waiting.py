@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gradsync.ranks.deadlocks.explanations import line_text
+from gradsync.ranks.deadlocks.explanations import line_text, without_advice
 from gradsync.records import Collective, Diagnosis, Observation
 from gradsync.testing.rules import Rule
 from gradsync.text import full_stop, ranks_text
@@ -34,7 +34,10 @@ def nobody_waited(
             if calls[kept[0]].op == "recv"
             else "its tensor may not contain the result"
         )
-        text = f"is never waited for. Until it is complete, {open_still}. Wait for it first."
+        text = (
+            f"is never waited for. Until it is complete, {open_still}. Call `wait()` on its handle "
+            "before you use the tensor."
+        )
         return _unwaited(calls, kept, text, guide)
     if touched := [call for call in calls if exits[call].touched]:
         text = (
@@ -159,9 +162,9 @@ def skipped_because_of_nan(rank: int, what: str, guide: str) -> Rule:
         if told is None or told.ranks != (rank,) or not seen.collectives(rank):
             return None
         text = (
-            f"{full_stop(told.explanation)} Only {ranks_text([rank])} had {what} that is NaN. All "
-            "ranks must decide together whether to skip: if one rank skips alone, the others wait "
-            "for it."
+            f"{full_stop(without_advice(told.explanation))} Only {ranks_text([rank])} "
+            f"had {what} that is NaN. All ranks must decide together whether to skip: if one rank "
+            "skips alone, the others wait for it."
         )
         return Diagnosis(told.code, told.ranks, text, told.where, guide)
 

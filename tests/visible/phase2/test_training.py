@@ -142,7 +142,7 @@ def test_two_ranks_train_one_model(ranks):
 
 @exercise("phase2/train", points=1)
 def test_an_interrupted_training_resumes(ranks):
-    """A training interrupted in the second of 3 epochs and called again ends with equal weights."""
+    """A run interrupted in the second of 3 epochs and called again ends with equal weights."""
 
     def probe(rank, world_size, trainer):
         info, path = Info(rank, world_size), Path("progress.pt")
@@ -157,22 +157,22 @@ def test_an_interrupted_training_resumes(ranks):
     check(
         exists,
         "resume-lost",
-        "A training was interrupted in its second epoch, and there is no file at the path of "
+        "A training run was interrupted in its second epoch, and there is no file at the path of "
         "`resume_from`. Save the training there at least once in each epoch.",
         guide=GUIDE,
     )
     check(
         second["epochs"] == [1, 2],
         "resume-lost",
-        f"A training was interrupted in epoch 1 (counted from 0) of {EPOCHS}. When it resumes, it "
-        f"returns a history of the epochs {second['epochs']}, but should return [1, 2].",
+        f"A training run was interrupted in epoch 1 (counted from 0) of {EPOCHS}. When it resumes, "
+        f"it returns a history of the epochs {second['epochs']}, but should return [1, 2].",
         guide=GUIDE,
     )
     check(
         close(second["weights"], whole["weights"]),
         "state-lost",
-        "A training that was interrupted and resumed ends with different weights than one without "
-        f"interruption. A rank uses {whole['trained']} samples in all, and used "
+        "A training run that was interrupted and resumed ends with different weights than one "
+        f"without interruption. A rank uses {whole['trained']} samples in all, and used "
         f"{second['trained']} after the interruption. Save everything that the next steps need.",
         ranks=range(2),
         guide=GUIDE,

@@ -1,4 +1,4 @@
-"""Visible tests of a training that loses a rank."""
+"""Visible tests of a training run that loses a rank."""
 
 import os
 import re
@@ -52,7 +52,7 @@ def test_a_rank_is_killed_in_the_second_epoch(ranks):
             message = str(error)
         return {"message": message, "exists": Path("progress.pt").exists()}
 
-    seen = ranks(probe, world_size=2, may_fail=[1], timeout=LIMIT)
+    seen = ranks(probe, world_size=2, may_fail=[1], timeout=LIMIT, promised=True)
 
     check(
         seen[0]["message"] is not None,

@@ -61,7 +61,8 @@ def test_who_waits_is_told(failure_of):
     assert failure.waiting == (0, 1, 3)
     assert re.search(
         r"Rank 2 returned without calling barrier #1\. "
-        r"Ranks 0, 1 and 3 are waiting in it, at test_deadlocks\.py:\d+\.$",
+        r"Ranks 0, 1 and 3 are waiting in it, at test_deadlocks\.py:\d+\. "
+        r"Every rank must make this call\. Look for a branch or an early return before it\.$",
         failure.diagnosis.explanation,
     )
 

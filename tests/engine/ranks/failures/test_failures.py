@@ -126,7 +126,7 @@ def test_sys_exit_is_a_crash_whatever_the_code(failure_of, code):
 
     assert (failure.status, failure.diagnosis.code) == ("crashed", "rank-crashed")
     assert (
-        f"Rank 1 ended itself with SystemExit({code}) at test_failures.py:"
+        f"Rank 1 exited with SystemExit({code}) at test_failures.py:"
         in failure.diagnosis.explanation
     )
 

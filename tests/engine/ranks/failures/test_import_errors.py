@@ -119,6 +119,16 @@ def test_a_learners_not_implemented_error_is_unfinished():
     ("type_", "message", "said"),
     [
         ("TypeError", "'method' object is not iterable", "Are the brackets of a call missing?"),
+        (
+            "RuntimeError",
+            "Distributed package doesn't have NCCL built in",
+            "There is no GPU: use the gloo backend.",
+        ),
+        (
+            "AttributeError",
+            "'list' object has no attribute 'set_epoch'",
+            "check before you call it",
+        ),
         ("EOFError", "EOF when reading a line", "Remove input()"),
         ("BdbQuit", "", "breakpoint()"),
         (
@@ -138,10 +148,13 @@ def test_a_common_error_gets_a_hint_after_its_line(type_, message, said):
     ("message", "said"),
     [
         ("Sampler() takes no arguments", "Is __init__ misspelt?"),
-        ("Sampler.__init__() takes 3 positional arguments but 4 were given", "Is `self` missing"),
+        (
+            "Sampler.__init__() takes 3 positional arguments but 4 were given",
+            "Add `self` if it is missing",
+        ),
         (
             "train() missing 1 required positional argument: 'lr'",
-            "Was one of its parameters renamed",
+            "Restore the template's parameters.",
         ),
     ],
 )

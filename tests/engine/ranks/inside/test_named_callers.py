@@ -9,6 +9,7 @@ from deadlock_story import Story
 
 from gradsync import RankFailure, run_ranks
 from gradsync.ranks import get_launcher
+from gradsync.ranks.deadlocks.explanations import ADVICE
 from gradsync.ranks.host.observe import observe
 from gradsync.ranks.task import Task
 from support.probes.bucket_marks import mark
@@ -60,7 +61,7 @@ def test_a_deadlock_names_the_functions_that_lead_to_it(run):
     diagnosis = run(probe).failure.diagnosis
 
     place = f"template_trainer.py:{LINE} (train -> evaluate -> total)"
-    assert diagnosis.explanation.endswith(f"Rank 0 is waiting in it, at {place}.")
+    assert diagnosis.explanation.endswith(f"Rank 0 is waiting in it, at {place}. {ADVICE}")
     assert diagnosis.where == f"template_trainer.py:{LINE}"
 
 

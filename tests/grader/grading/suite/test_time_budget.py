@@ -57,6 +57,19 @@ def test_without_time_left_every_test_has_a_part_and_one_timeout(budget):
         budget.limit("p/other", LIMIT)
 
 
+def test_a_promised_limit_is_not_reduced_by_timeouts_of_other_exercises(budget):
+    budget.note("p/average", SECONDS)
+
+    assert budget.limit("p/other", 2 * SECONDS, promised=True) == 2 * SECONDS
+    assert budget.limit("p/train", 2 * SECONDS, promised=True) == 2 * SECONDS
+
+
+def test_a_promised_limit_is_reduced_after_a_timeout_of_its_own_exercise(budget):
+    budget.note("p/other", LIMIT)
+
+    assert budget.limit("p/other", LIMIT, promised=True) == LIMIT * PART
+
+
 def test_forks_share_the_counts(budget):
     pid = os.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""Ring, buckets, accumulation, sharded state, evaluation, and a training that can be resumed."""
+"""Ring, buckets, accumulation, sharded state, evaluation, and training that can be resumed."""
 
 from __future__ import annotations
 
