@@ -123,7 +123,7 @@ class Verdict:
     """The result of one test on a submission."""
 
     id: str  # "phase1/trainer::test_every_rank_ends_with_the_mean"
-    exercise: str  # "phase1/average_gradients"
+    exercise: str  # "phase1/NAME"
     file: str  # "phase1/template_trainer.py"
     points: float
     max_points: float

@@ -23,8 +23,6 @@ from gradsync.text import counted, listed
 if TYPE_CHECKING:
     from gradsync.grading.classroom import Entry, Outcome
 
-DEMO_MISTAKE = "skips-missing-gradients"
-
 
 @app.command(name="grade")
 def grade_command(
@@ -81,15 +79,17 @@ def demo(
     out: Out = Path("grades/demo"),
     seed: Seed = None,
 ) -> None:
-    """Grade three submissions of phase 1: the solution, the template, and one with a mistake."""
+    """Grade three submissions of one phase: the solution, the template, and one with a mistake."""
     from gradsync.grading.classroom import Entry, grade_class
 
     course = find_course()
-    known = {wrong.name: wrong for wrong in known_submissions.wrong_submissions(course, "phase1")}
+    shown = known_submissions.shown_mistake(course)
     right, empty = known_submissions.reference(course), known_submissions.untouched(course)
-    wrong = known[DEMO_MISTAKE].submission(course)
+    wrong = shown.submission(course)
     entries = [Entry(given, "gradsync demo") for given in (right, empty, wrong)]
-    outcomes = grade_class(entries, course, ["phase1"], out, seed=seed, fresh=True, sandboxed=False)
+    outcomes = grade_class(
+        entries, course, [shown.phase], out, seed=seed, fresh=True, sandboxed=False
+    )
     _show_outcomes(_announced(outcomes, [entry.submission.name for entry in entries]), out)
     print(f"Open {out / wrong.name / 'report.html'} to see the mistake rank by rank.")
 

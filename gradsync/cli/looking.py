@@ -27,7 +27,7 @@ def trace_command(
 ) -> None:
     """Draw when each rank of a trainer computes and when it communicates.
 
-    Runs a few steps of `train`. Writes OUT.svg, and OUT.json for https://ui.perfetto.dev.
+    Runs a few steps of training. Writes OUT.svg, and OUT.json for https://ui.perfetto.dev.
 
     [dim]gradsync trace --phase 2[/]              your own trainer of phase 2, on 2 ranks
     [dim]gradsync trace ada.zip --ranks 4[/]      the trainer of phase 1 in ada.zip, on 4 ranks

@@ -30,7 +30,7 @@ class CourseError(UnusableInput):
 class Exercise:
     """A function or class that a learner writes, with its hints."""
 
-    id: str  # "phase1/average_gradients"
+    id: str  # "phase1/NAME"
     name: str
     file: str  # "template_trainer.py"
     guide: str  # a heading of GUIDELINES.md

@@ -18,7 +18,7 @@ _NAMED = 3  # exercises of a problem that are named; more are only counted
 class Exercise:
     """One exercise and its verdicts."""
 
-    id: str  # "phase1/average_gradients"
+    id: str  # "phase1/NAME"
     verdicts: tuple[Verdict, ...]
 
     @property
