@@ -19,7 +19,9 @@ def trace_command(
     submission: Annotated[
         Path | None, typer.Argument(help="A submission. Default: your own files.")
     ] = None,
-    phase: Annotated[int, typer.Option(min=1, max=2, help="The phase of the trainer.")] = 1,
+    phase: Annotated[
+        str | None, typer.Option(help="The phase of the trainer, such as 2. Default: the first.")
+    ] = None,
     ranks: Annotated[int, typer.Option(min=1, max=8, help="The number of ranks.")] = 2,
     out: Annotated[Path, typer.Option(help="The path of the trace, without an ending.")] = Path(
         "trace"
@@ -40,7 +42,7 @@ def trace_command(
     from gradsync.reports.timeline import spans  # commands do not need
 
     course = find_course()
-    chosen = f"phase{phase}"
+    chosen = course.phases[0] if phase is None else course.phase(phase)
     if submission is not None and not submission.exists():
         raise SubmissionError(f"{submission} does not exist. Name a folder, .zip or .tar.gz.")
     given = read_submission((submission or course.root).resolve(), course, phases=[chosen])

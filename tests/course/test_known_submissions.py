@@ -22,7 +22,7 @@ LEAST = {"phase1": (80, 20), "phase2": (60, 15)}  # wrong ones, right ones
 
 def verdicts_of(known, exercise, *pytest_options):
     submission, phases = known.submission(COURSE), [known.phase]
-    options = {"exercise": exercise, "pytest_options": pytest_options, "workers": 1}
+    options = {"exercise": exercise, "pytest_options": pytest_options, "parallel": 1}
     return grade(submission, COURSE, phases=phases, seed=3, **options).verdicts
 
 
