@@ -42,13 +42,13 @@ bench: .venv/ready  ## measure the figures in docs/figures.md
 	$(BIN)/python -m benchmarks
 
 truth: .venv/ready  ## grade all known mistakes and correct answers, update docs/figures.md (8 minutes)
-	$(BIN)/python -m benchmarks.truth
+	$(BIN)/python -m checks.truth
 
 soak: .venv/ready  ## 500 grades, half of them on a busy machine (an hour)
-	$(BIN)/python -m benchmarks.soak
+	$(BIN)/python -m checks.soak
 
 kills: .venv/ready  ## kill the grader of a class at 50 random moments (half an hour)
-	$(BIN)/python -m benchmarks.kills
+	$(BIN)/python -m checks.kills
 
 lint: .venv/ready  ## the checks that pre-commit runs too
 	$(BIN)/ruff format --check .

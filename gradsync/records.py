@@ -17,6 +17,7 @@ Status = Literal[
 STATUSES: tuple[Status, ...] = get_args(Status)
 EventKind = Literal["enter", "wait", "go_on", "exit"]
 GradeStatus = Literal["graded", "unreadable", "grader-failed"]
+FIRST_PHASE = "phase1"  # each course has it; in a command, an exercise without a phase is in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ class Verdict:
     """The result of one test on a submission."""
 
     id: str  # "phase1/trainer::test_every_rank_ends_with_the_mean"
-    exercise: str  # "phase1/average_gradients"
+    exercise: str  # "phase1/NAME"
     file: str  # "phase1/template_trainer.py"
     points: float
     max_points: float
@@ -169,7 +170,7 @@ class Report:
         return sum(verdict.max_points for verdict in self.verdicts)
 
     def of_phase(self, phase: str) -> tuple[Verdict, ...]:
-        """The verdicts of "phase1" or "phase2"."""
+        """The verdicts of a phase, such as "phase1"."""
         return tuple(v for v in self.verdicts if v.exercise.startswith(phase + "/"))
 
 
@@ -181,4 +182,4 @@ class Grade:
     status: GradeStatus
     score: float | None = None
     max_score: float | None = None
-    phases: Mapping[str, float] = field(default_factory=dict)  # the points of "phase1", "phase2"
+    phases: Mapping[str, float] = field(default_factory=dict)  # the points of each phase

@@ -26,7 +26,7 @@ Stamps = Mapping[Path, tuple[int, int, int] | None]  # of each file; None: it do
 @app.command(name="check")
 def check_command(
     exercise: Annotated[
-        str | None, typer.Argument(help="One exercise, such as average_gradients. Default: all.")
+        str | None, typer.Argument(help="The name of one exercise. Default: all.")
     ] = None,
     seed: Seed = None,
     watch: Annotated[
@@ -35,9 +35,9 @@ def check_command(
 ) -> None:
     """Run the visible tests on your files, and show your progress.
 
-    [dim]gradsync check[/]                      all exercises, and the next step
-    [dim]gradsync check average_gradients[/]    one exercise, with all details
-    [dim]gradsync check --watch[/]              check again each time you save a file
+    [dim]gradsync check[/]             all exercises, and the next step
+    [dim]gradsync check EXERCISE[/]    one exercise, with all details
+    [dim]gradsync check --watch[/]     check again each time you save a file
     """
     course = find_course()
     chosen = course.find(exercise) if exercise is not None else None

@@ -23,8 +23,6 @@ from gradsync.text import counted, listed
 if TYPE_CHECKING:
     from gradsync.grading.classroom import Entry, Outcome
 
-DEMO_MISTAKE = "skips-missing-gradients"
-
 
 @app.command(name="grade")
 def grade_command(
@@ -32,7 +30,7 @@ def grade_command(
         list[Path],
         typer.Argument(help="Submissions (folders, .zip, .tar.gz), or folders of submissions."),
     ],
-    phase: Annotated[int | None, typer.Option(min=1, max=2, help="Grade this phase only.")] = None,
+    phase: Annotated[str | None, typer.Option(help="Grade this phase only, such as 1.")] = None,
     out: Out = Path("grades"),
     seed: Seed = None,
     fresh: Annotated[
@@ -59,8 +57,9 @@ def grade_command(
     from gradsync.ranks.sandbox import sandbox  # starts without, and without numpy
 
     course = find_course()
-    phases = (f"phase{phase}",) if phase else course.graded_phases("hidden")
-    command = "gradsync grade" + f" --phase {phase}" * bool(phase) + f" {NO_SANDBOX}" * unsafe
+    phases = (course.phase(phase),) if phase is not None else course.graded_phases("hidden")
+    chosen = "" if phase is None else f" --phase {phase}"
+    command = f"gradsync grade{chosen}" + f" {NO_SANDBOX}" * unsafe
     entries = entries_at(submissions, course, phases, out, command)
     if not unsafe:
         sandbox.check(course.root)
@@ -69,7 +68,7 @@ def grade_command(
     )
     try:
         _show_outcomes(outcomes, out)
-        _show_kept_lines(entries, out)
+        _show_kept_lines(entries, out, course.phases)
     except KeyboardInterrupt:
         again = "command again without --fresh" if fresh else "same command again"
         print(f"\ngradsync: Stopped. Run the {again} to continue from here.", file=sys.stderr)
@@ -81,15 +80,17 @@ def demo(
     out: Out = Path("grades/demo"),
     seed: Seed = None,
 ) -> None:
-    """Grade three submissions of phase 1: the solution, the template, and one with a mistake."""
+    """Grade three submissions of one phase: the solution, the template, and one with a mistake."""
     from gradsync.grading.classroom import Entry, grade_class
 
     course = find_course()
-    known = {wrong.name: wrong for wrong in known_submissions.wrong_submissions(course, "phase1")}
+    shown = known_submissions.shown_mistake(course)
     right, empty = known_submissions.reference(course), known_submissions.untouched(course)
-    wrong = known[DEMO_MISTAKE].submission(course)
+    wrong = shown.submission(course)
     entries = [Entry(given, "gradsync demo") for given in (right, empty, wrong)]
-    outcomes = grade_class(entries, course, ["phase1"], out, seed=seed, fresh=True, sandboxed=False)
+    outcomes = grade_class(
+        entries, course, [shown.phase], out, seed=seed, fresh=True, sandboxed=False
+    )
     _show_outcomes(_announced(outcomes, [entry.submission.name for entry in entries]), out)
     print(f"Open {out / wrong.name / 'report.html'} to see the mistake rank by rank.")
 
@@ -133,11 +134,12 @@ def _show_outcomes(outcomes: Iterable[Outcome], out: Path) -> None:
         raise GraderError(f"no grade for {listed(lost)}. Run the same command again.")
 
 
-def _show_kept_lines(entries: Sequence[Entry], out: Path) -> None:
+def _show_kept_lines(entries: Sequence[Entry], out: Path, phases: Sequence[str]) -> None:
     """Show which lines of the gradebook come from earlier runs."""
     from gradsync.grading.output_files import lines_of_others
 
-    if others := lines_of_others((entry.submission.name for entry in entries), out):
+    names = [entry.submission.name for entry in entries]
+    if others := lines_of_others(names, out, phases):
         kept = counted(len(others), "line")
         print(f"The gradebook keeps {kept} of other submissions: {listing(others)}")
 

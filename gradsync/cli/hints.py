@@ -14,15 +14,17 @@ from gradsync.course.catalogue import find_course
 
 @app.command()
 def hint(
-    exercise: Annotated[str, typer.Argument(help="The exercise, such as average_gradients.")],
+    exercise: Annotated[
+        str, typer.Argument(help="The exercise's name, as `gradsync check` shows it.")
+    ],
     number: Annotated[
         int, typer.Option("--number", "-n", min=1, help="How many hints to show.")
     ] = 1,
 ) -> None:
     """Show hints on an exercise, starting with the smallest.
 
-    [dim]gradsync hint average_gradients[/]         the first hint
-    [dim]gradsync hint average_gradients -n 2[/]    the first two hints
+    [dim]gradsync hint EXERCISE[/]         the first hint
+    [dim]gradsync hint EXERCISE -n 2[/]    the first two hints
     """
     course = find_course()
     chosen = course.find(exercise)

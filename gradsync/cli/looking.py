@@ -19,7 +19,9 @@ def trace_command(
     submission: Annotated[
         Path | None, typer.Argument(help="A submission. Default: your own files.")
     ] = None,
-    phase: Annotated[int, typer.Option(min=1, max=2, help="The phase of the trainer.")] = 1,
+    phase: Annotated[
+        str | None, typer.Option(help="The phase of the trainer, such as 2. Default: the first.")
+    ] = None,
     ranks: Annotated[int, typer.Option(min=1, max=8, help="The number of ranks.")] = 2,
     out: Annotated[Path, typer.Option(help="The path of the trace, without an ending.")] = Path(
         "trace"
@@ -27,7 +29,7 @@ def trace_command(
 ) -> None:
     """Draw when each rank of a trainer computes and when it communicates.
 
-    Runs a few steps of `train`. Writes OUT.svg, and OUT.json for https://ui.perfetto.dev.
+    Runs a few steps of training. Writes OUT.svg, and OUT.json for https://ui.perfetto.dev.
 
     [dim]gradsync trace --phase 2[/]              your own trainer of phase 2, on 2 ranks
     [dim]gradsync trace ada.zip --ranks 4[/]      the trainer of phase 1 in ada.zip, on 4 ranks
@@ -40,7 +42,7 @@ def trace_command(
     from gradsync.reports.timeline import spans  # commands do not need
 
     course = find_course()
-    chosen = f"phase{phase}"
+    chosen = course.phases[0] if phase is None else course.phase(phase)
     if submission is not None and not submission.exists():
         raise SubmissionError(f"{submission} does not exist. Name a folder, .zip or .tar.gz.")
     given = read_submission((submission or course.root).resolve(), course, phases=[chosen])

@@ -16,6 +16,7 @@ else:
     import tomli as tomllib
 
 from gradsync.errors import UnusableInput
+from gradsync.records import FIRST_PHASE
 from gradsync.text import listed
 
 Audience = Literal["visible", "hidden"]
@@ -30,7 +31,7 @@ class CourseError(UnusableInput):
 class Exercise:
     """A function or class that a learner writes, with its hints."""
 
-    id: str  # "phase1/average_gradients"
+    id: str  # "phase1/NAME"
     name: str
     file: str  # "template_trainer.py"
     guide: str  # a heading of GUIDELINES.md
@@ -45,14 +46,29 @@ class Exercise:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A course folder, which has a file `phase1/exercises.toml`."""
+    """A course folder: each phase is a folder with a file `exercises.toml`, the first is phase1."""
 
     root: Path
 
     @property
     def phases(self) -> tuple[str, ...]:
         """Return the phases that have exercises, in order."""
-        return tuple(sorted(p.parent.name for p in self.root.glob(f"phase*/{EXERCISES_FILE}")))
+        names = [p.parent.name for p in self.root.glob(f"phase*/{EXERCISES_FILE}")]
+        return tuple(sorted(names, key=lambda name: (len(name), name)))  # phase10 after phase9
+
+    def phase(self, number: str) -> str:
+        """Return the phase with a number that a user typed: "phase2" for "2" or "phase2".
+
+        Raises:
+            CourseError: the course has no such phase.
+        """
+        name = f"phase{number.removeprefix('phase')}"
+        if name not in self.phases:
+            numbers = [phase.removeprefix("phase") for phase in self.phases]
+            raise CourseError(
+                f"This course has no phase {number!r}. Choose --phase {listed(numbers, 'or')}."
+            )
+        return name
 
     def exercises(self, phase: str) -> tuple[Exercise, ...]:
         """Return a phase's exercises in the order in which they build on each other."""
@@ -113,11 +129,11 @@ def find_course(start: Path | None = None) -> Course:
     """
     here = (start or Path.cwd()).resolve()
     for folder in (here, *here.parents, Path(__file__).resolve().parents[2]):
-        if (folder / "phase1" / EXERCISES_FILE).is_file():
+        if (folder / FIRST_PHASE / EXERCISES_FILE).is_file():
             return Course(folder)
     raise CourseError(
         f"There is no course here: neither {here} nor a folder above it has "
-        f"phase1/{EXERCISES_FILE}. Change into your copy of the course."
+        f"{FIRST_PHASE}/{EXERCISES_FILE}. Change into your copy of the course."
     )
 
 

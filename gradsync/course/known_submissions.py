@@ -30,10 +30,11 @@ class Wrong:
     """A realistic mistake, and the diagnosis that it must get."""
 
     name: str
-    exercise: str  # "phase1/average_gradients"
-    code: str  # "sum-not-mean"
+    exercise: str  # "phase1/NAME"
+    code: str  # of the diagnosis
     file: str  # "phase1/template_trainer.py"
     patches: tuple[tuple[str, str], ...]  # of the solution's code: old, new (see `patches`)
+    demo: bool = False  # `gradsync demo` shows it
 
     @property
     def phase(self) -> str:
@@ -71,7 +72,7 @@ class Right:
 
     @property
     def definitions(self) -> frozenset[str]:
-        """The functions and classes that it rewrites: "phase1/template_trainer.py train"."""
+        """The functions and classes that it rewrites: "phase1/template_trainer.py NAME"."""
         return frozenset(
             f"{path} {node.name}"
             for path, text in self.additions.items()
@@ -97,6 +98,19 @@ def wrong_submissions(course: Course, phase: str) -> tuple[Wrong, ...]:
     return tuple(wrong for path in paths for wrong in _wrong_ones(path, course, phase))
 
 
+def shown_mistake(course: Course) -> Wrong:
+    """Return the known mistake that `gradsync demo` shows.
+
+    Raises:
+        CourseError: the course marks none.
+    """
+    for phase in course.phases:
+        for wrong in wrong_submissions(course, phase):
+            if wrong.demo:
+                return wrong
+    raise CourseError("No mistake in tests/wrong has `demo = true`, so there is nothing to show.")
+
+
 def _wrong_ones(path: Path, course: Course, phase: str) -> tuple[Wrong, ...]:
     try:
         rows = tomllib.loads(path.read_text(encoding="utf-8"))["wrong"]
@@ -107,6 +121,7 @@ def _wrong_ones(path: Path, course: Course, phase: str) -> tuple[Wrong, ...]:
                 code=row["code"],
                 file=f"{phase}/{course.find(f'{phase}/' + row['exercise']).file}",
                 patches=tuple(zip(_list(row["old"]), _list(row["new"]), strict=True)),
+                demo=row.get("demo", False),
             )
             for row in rows
         )

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterator
 
 from gradsync.course.catalogue import Course, CourseError
+from gradsync.records import FIRST_PHASE
 
 BEGIN = "### BEGIN SOLUTION"
 END = "### END SOLUTION"
@@ -92,8 +93,7 @@ def _lines(node: ast.FunctionDef) -> range:
 def _stub(owner: str, phase: str, indent: str, removed: list[str]) -> list[str]:
     size = sum(1 for line in removed if line.strip())
     about = f"about {size} line{'s' * (size != 1)}"
-    # A name without a phase means phase 1.
-    asked = owner if phase == "phase1" else f"{phase}/{owner}"
+    asked = owner if phase == FIRST_PHASE else f"{phase}/{owner}"
     return [
         f"{indent}# TODO: {about}; `gradsync hint {asked}` if you are stuck",
         f'{indent}raise NotImplementedError("{phase}/{owner}")',

@@ -85,7 +85,7 @@ def grade_class(
     Args:
         entries: the submissions, in the order of grading.
         course: the course with the hidden suites.
-        phases: "phase1", "phase2".
+        phases: names of phases, such as "phase1".
         out: the folder of the reports and the gradebook.
         seed: the seed of the tests' random inputs; None takes the folder's seed.
         fresh: grade unchanged submissions again, too.
@@ -101,19 +101,20 @@ def grade_class(
     with _alone_in(out):
         remove_leftovers(out)
         names = [entry.submission.name for entry in entries]
-        seed = _settled_seed(out, seed, fresh=fresh, others=bool(lines_of_others(names, out)))
+        others = bool(lines_of_others(names, out, course.phases))
+        seed = _settled_seed(out, seed, fresh=fresh, others=others)
         origins = {
             name: Origin(submission_digest(entry.submission), course_made, sandboxed)
             for name, entry in zip(names, entries, strict=True)
         }
         done = {} if fresh else _finished(origins, out, seed)
-        update_gradebook(done.values(), out)
+        update_gradebook(done.values(), out, course.phases)
         for name, entry in zip(names, entries, strict=True):
             if name in done:
                 yield Outcome(done[name], _page(name, out))
                 continue
             outcome = _grade(entry, course, phases, seed, origins[name], out)
-            update_gradebook([outcome.grade], out)
+            update_gradebook([outcome.grade], out, course.phases)
             yield outcome
 
 

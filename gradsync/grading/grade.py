@@ -44,7 +44,7 @@ def grade(
     Args:
         submission: the submission.
         course: the course with the suites.
-        phases: "phase1", "phase2".
+        phases: names of phases, such as "phase1".
         seed: the seed of the tests' random inputs: the same seed gives the same grade.
         audience: the visible suites, or the hidden ones, which give the points.
         exercise: run only the tests of this exercise.

@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gradsync.records import Grade, Observation, Origin, Report
@@ -42,24 +42,24 @@ def read_grade(submission: str, out: Path, origin: Origin, seed: int) -> Grade |
     return machine.read(text, origin, seed) if (folder / PAGE).is_file() else None
 
 
-def update_gradebook(grades: Iterable[Grade], out: Path) -> Path:
+def update_gradebook(grades: Iterable[Grade], out: Path, phases: Sequence[str]) -> Path:
     """Add these grades to `gradebook.csv` in `out`, or replace their lines; return its path.
 
     Raises:
-        NoGradebook: the existing file is not a gradebook.
+        NoGradebook: the existing file is not a gradebook of a course with these phases.
     """
     path = out / GRADEBOOK
-    write_whole(path, gradebook.render(grades, _former(path)))
+    write_whole(path, gradebook.render(grades, phases, _former(path)))
     return path
 
 
-def lines_of_others(submissions: Iterable[str], out: Path) -> list[str]:
+def lines_of_others(submissions: Iterable[str], out: Path, phases: Sequence[str]) -> list[str]:
     """Return the names of all other submissions with a line in the gradebook in `out`.
 
     Raises:
-        NoGradebook: the existing file is not a gradebook.
+        NoGradebook: the existing file is not a gradebook of a course with these phases.
     """
-    known = gradebook.submissions(_former(out / GRADEBOOK))
+    known = gradebook.submissions(_former(out / GRADEBOOK), phases)
     return sorted(known - {gradebook.cell(submission) for submission in submissions})
 
 

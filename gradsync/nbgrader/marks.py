@@ -28,7 +28,7 @@ class Mark:
         return min(self.points * (most / self.max_points), most)
 
 
-Marks = Mapping[str, Mark]  # by exercise: "phase1/average_gradients"
+Marks = Mapping[str, Mark]  # by exercise: "phase1/NAME"
 
 
 def marks_of(report: Report) -> Marks:

@@ -63,7 +63,7 @@ def check(exercise: str, answer: object, *, seed: int | None = None) -> Result:
     """Run the visible tests of an exercise on a function or class of this notebook.
 
     Args:
-        exercise: its name or id, such as "average_gradients" or "phase2/train".
+        exercise: its name, or its id such as "phase2/NAME".
         answer: the function or class; it may have any name.
         seed: of the tests' random inputs; the result shows its seed.
 
@@ -113,8 +113,7 @@ def _name(exercise: object) -> str:
     if isinstance(exercise, str):
         return exercise
     raise NotebookError(
-        "the first argument is an exercise's name, the second is your answer: "
-        '("average_gradients", average_gradients)'
+        'the first argument is an exercise\'s name, the second is your answer: ("NAME", NAME)'
     )
 
 

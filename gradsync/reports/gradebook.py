@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from io import StringIO
 from typing import Any
 
@@ -16,7 +16,7 @@ from gradsync.errors import UnusableInput
 from gradsync.records import Grade
 from gradsync.reports.text import printable
 
-COLUMNS = ("submission", "score", "max_score", "phase1", "phase2", "status")
+NUMBERS = ("submission", "score", "max_score")  # then the phases of the course, then the status
 
 # A spreadsheet takes a cell that begins with one of these for a formula, which could read other
 # cells or open connections. Some accept the full-width forms too, and skip invisible characters.
@@ -36,31 +36,32 @@ class NoGradebook(UnusableInput):
         )
 
 
-def render(grades: Iterable[Grade], former: str = "") -> str:
+def render(grades: Iterable[Grade], phases: Sequence[str], former: str = "") -> str:
     """Return the gradebook as CSV, sorted by submission.
 
     Args:
         grades: each replaces the line of its submission, or adds one.
+        phases: all phases of the course, which have a column each.
         former: the gradebook so far; its other lines are kept.
 
     Raises:
         NoGradebook: `former` can't be read.
     """
-    rows = _rows(former) | {cell(grade.submission): _row(grade) for grade in grades}
+    rows = _rows(former, phases) | {cell(g.submission): _row(g, phases) for g in grades}
     lines = StringIO()
-    writer = csv.DictWriter(lines, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(lines, _columns(phases), lineterminator="\n")
     writer.writeheader()
     writer.writerows(row for _, row in sorted(rows.items()))
     return lines.getvalue()
 
 
-def submissions(former: str) -> set[str]:
+def submissions(former: str, phases: Sequence[str]) -> set[str]:
     """Return the names of the submissions in a gradebook, as `cell` writes them.
 
     Raises:
         NoGradebook: it can't be read.
     """
-    return set(_rows(former))
+    return set(_rows(former, phases))
 
 
 def cell(text: str) -> str:
@@ -72,26 +73,36 @@ def cell(text: str) -> str:
     return "'" + line if next(seen, "").startswith(_FORMULA) else line
 
 
-def _rows(text: str) -> dict[str, dict[str, Any]]:
-    """Return the lines of a gradebook by submission."""
+def _columns(phases: Iterable[str]) -> tuple[str, ...]:
+    return (*NUMBERS, *phases, "status")
+
+
+def _rows(text: str, phases: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the lines of a gradebook by submission; phases that are new have empty cells."""
     if not text.strip():
         return {}
     try:
         reader = csv.DictReader(StringIO(text, newline=""))
-        if tuple(reader.fieldnames or ())[: len(COLUMNS)] != COLUMNS:
+        if not _is_header(tuple(reader.fieldnames or ()), phases):
             raise NoGradebook(f"its first line is {text.splitlines()[0][:80]!r}")
-        rows = [{name: row.get(name) for name in COLUMNS} for row in reader]
+        rows = [{name: row.get(name) for name in _columns(phases)} for row in reader]
     except csv.Error as problem:
         raise NoGradebook(str(problem)) from None
     return {row["submission"] or "": row for row in rows}
 
 
-def _row(grade: Grade) -> dict[str, Any]:
+def _is_header(names: tuple[str, ...], phases: Sequence[str]) -> bool:
+    """Tell whether a gradebook begins so, of this course or of one with fewer phases."""
+    known = [phase for phase in phases if phase in names]
+    columns = _columns(known)
+    return names[: len(columns)] == columns
+
+
+def _row(grade: Grade, phases: Sequence[str]) -> dict[str, Any]:
     return {  # None leaves its cell empty
         "submission": cell(grade.submission),
         "score": grade.score,
         "max_score": grade.max_score,
-        "phase1": grade.phases.get("phase1"),
-        "phase2": grade.phases.get("phase2"),
+        **{phase: grade.phases.get(phase) for phase in phases},
         "status": grade.status,
     }

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
-from gradsync.records import Grade, Printed, Report, Status, Verdict
+from gradsync.records import FIRST_PHASE, Grade, Printed, Report, Status, Verdict
 from gradsync.reports.text import finite, printable
 from gradsync.text import counted, ranks_text
 
@@ -18,7 +18,7 @@ _NAMED = 3  # exercises of a problem that are named; more are only counted
 class Exercise:
     """One exercise and its verdicts."""
 
-    id: str  # "phase1/average_gradients"
+    id: str  # "phase1/NAME"
     verdicts: tuple[Verdict, ...]
 
     @property
@@ -218,8 +218,8 @@ def guide(verdict: Verdict) -> Guide | None:
 
 
 def short_name(exercise: Exercise) -> str:
-    """Return the name of an exercise for a command: a name without a phase means phase 1."""
-    name = exercise.name if exercise.id.startswith("phase1/") else exercise.id
+    """Return the name of an exercise for a command, with its phase unless that is the first."""
+    name = exercise.name if exercise.id.startswith(f"{FIRST_PHASE}/") else exercise.id
     return shlex.quote(printable(name))
 
 

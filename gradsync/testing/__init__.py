@@ -19,7 +19,6 @@ from gradsync.testing.assertions import (
     seen_of,
 )
 from gradsync.testing.values import EXACT
-from gradsync.testing.wrong_results import differs_from_one_process, ends_with
 
 __all__ = [
     "EXACT",
@@ -30,10 +29,8 @@ __all__ = [
     "case_by_case",
     "check",
     "check_no_deadlock",
-    "differs_from_one_process",
     "each",
     "early",
-    "ends_with",
     "exercise",
     "free_port",
     "raise_mistake",

@@ -81,11 +81,13 @@ WRONG = "def double(number):\n    return number + 1\n"
 SLOW = f"{RIGHT}# slow\n"
 
 
-def write_course(root: Path, source: str = SUITE, exercises: str = EXERCISES) -> Course:
-    """Write a course with one suite."""
-    (root / "phase1").mkdir(parents=True, exist_ok=True)
-    (root / "phase1" / "exercises.toml").write_text(exercises)
-    suite = root / "tests" / "hidden" / "phase1"
+def write_course(
+    root: Path, source: str = SUITE, exercises: str = EXERCISES, phase: str = "phase1"
+) -> Course:
+    """Write a course with one suite, or add a phase to a course."""
+    (root / phase).mkdir(parents=True, exist_ok=True)
+    (root / phase / "exercises.toml").write_text(exercises)
+    suite = root / "tests" / "hidden" / phase
     suite.mkdir(parents=True, exist_ok=True)
     (suite / "test_trainer.py").write_text(source)
     return Course(root)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import math
 import zlib
-from collections.abc import Generator
+from collections import Counter, defaultdict
+from collections.abc import Generator, Sequence
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from gradsync.grading.suite.time_budget import KEPT
 from gradsync.grading.suite.verdicts import REFUSED, exercise_of, verdict_id, verdict_of
 from gradsync.ranks import get_launcher
 
+PHASE_POINTS = 100  # of all hidden tests of a phase, in every course
 # For a rank in a visible suite, so that an endless loop is reported soon.
 PROCESSOR_SECONDS = 5.0
 POINTS = pytest.StashKey[float]()
@@ -31,24 +34,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "exercise(id, points): the exercise of a test, and the points for passing it"
+        "markers", "exercise(id, points): the exercise of a test, and its weight among all tests"
     )
     config.addinivalue_line(
         "markers", "early: run first, since it imports much while the ranks' process still starts"
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # other plugins remove tests, but a share is that of all tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Divide a test's points by the number of its parameter sets."""
-    families: dict[str, int] = {}
-    for item in items:
-        family = item.nodeid.split("[")[0]
-        families[family] = families.get(family, 0) + 1
-    for item in items:
-        marker = item.get_closest_marker("exercise")
-        if marker is not None:
-            points = float(marker.kwargs["points"])
-            item.stash[POINTS] = points / families[item.nodeid.split("[")[0]]
+    """Give each hidden test its share of the phase's points; a visible test's weight is its points.
+
+    The points in a test's marker are its weight, which its parameter sets share.
+    """
+    weights = _weights(items)
+    totals: dict[Path, Fraction] = defaultdict(Fraction)
+    for item, weight in weights.items():
+        totals[item.path.parent] += weight
+    for item, weight in weights.items():
+        suite = item.path.parent
+        is_scaled = suite.parent.name == "hidden" and totals[suite]
+        scale = PHASE_POINTS / totals[suite] if is_scaled else 1
+        item.stash[POINTS] = float(weight * scale)
+
+
+def _weights(items: Sequence[pytest.Item]) -> dict[pytest.Item, Fraction]:
+    """Return the weight of each test of an exercise; fractions, so that thirds add up to one."""
+    families = Counter(item.nodeid.split("[")[0] for item in items)
+    return {
+        item: Fraction(marker.kwargs["points"]) / families[item.nodeid.split("[")[0]]
+        for item in items
+        if (marker := item.get_closest_marker("exercise")) is not None
+    }
 
 
 def pytest_make_ranks(request: pytest.FixtureRequest) -> GradedRanks | None:

@@ -44,7 +44,7 @@ def assignments(course: Course, points: Mapping[str, float]) -> Iterator[tuple[s
 
     Args:
         course: a course that has its solutions.
-        points: by exercise, such as "phase1/average_gradients"; phases without points are skipped.
+        points: by exercise, such as "phase1/NAME"; phases without points are skipped.
 
     Raises:
         CourseError: two files of a phase define a name differently, or a file lacks an exercise.

@@ -15,7 +15,7 @@ DIGITS = 6  # a test's points are divided among its parameter sets; thirds need 
 
 
 def points_of(course: Course, audience: Audience, phase: str) -> dict[str, float]:
-    """Return the points of a suite by exercise, such as "phase1/average_gradients".
+    """Return the points of a suite by exercise, such as "phase1/NAME".
 
     Raises:
         CourseError: the phase has no such suite.

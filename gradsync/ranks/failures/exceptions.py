@@ -16,7 +16,7 @@ from gradsync.text import full_stop, ranks_text
 
 MAX_MESSAGE = 2_000  # characters of an exception's message that a report shows
 ARGUMENTS = re.compile(r"positional argument|keyword argument|takes no arguments|multiple values")
-EXERCISE = re.compile(r"phase\d/\w+")
+EXERCISE = re.compile(r"phase\d+/\w+")
 FILE_LINE = re.compile(r"\.py:\d+$")  # a line in a notebook's cell does not match
 # What a test raises that uses None, or another value of the wrong type.
 UNUSABLE = ("TypeError", "AttributeError", "KeyError", "IndexError", "ValueError")

@@ -94,3 +94,23 @@ def test_models_that_are_all_unchanged_are_reported(line, said):
 
     assert (found.code, found.ranks, found.where) == ("models-differ", (1,), line)
     assert said in found.explanation
+
+
+BEFORE = [
+    {"w": torch.full((2,), float(rank)), "mean": torch.tensor([rank + 10.0])} for rank in (0, 1)
+]
+
+
+@pytest.mark.parametrize(
+    ("after", "code"),
+    [
+        ([BEFORE[1], BEFORE[1]], "wrong-source"),
+        ([BEFORE[0], {**BEFORE[1], "w": BEFORE[0]["w"]}], "buffers-not-broadcast"),
+        ([BEFORE[0], {**BEFORE[1], "mean": BEFORE[0]["mean"]}], "models-differ"),
+        (BEFORE, "models-differ"),
+    ],
+)
+def test_each_mistake_in_broadcasting_has_its_code(after, code):
+    rules = broadcast_mistakes(BEFORE, 0, ["mean"])
+
+    assert first_diagnosis(observed(*after), [BEFORE[0]] * 2, rules).code == code

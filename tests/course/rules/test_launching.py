@@ -2,12 +2,17 @@
 
 from dataclasses import replace
 
+import pytest
+
 from gradsync.records import Collective, Diagnosis, Event, Failure, Observation
 from support.rules.launching import (
+    address_taken,
     left_waiting,
     never_connected,
     none_started,
     string_for_a_number,
+    variable_not_set,
+    without_a_group,
     wrong_address,
 )
 
@@ -89,3 +94,33 @@ def test_a_setup_without_a_group_is_distinguished_from_an_early_collective():
     assert none_started(after, None).code == "group-not-initialised"
     assert "returned on rank 0 of 2 without starting" in none_started(after, None).explanation
     assert none_started(early, None) is None
+
+
+def ended(failure):
+    return Observation(1, (None,), (), ("",), 0.1, failure)
+
+
+def raised(detail):
+    known = Diagnosis("exception", (0,), detail, "template_trainer.py:115")
+    return ended(Failure("error", known, "ValueError", detail))
+
+
+@pytest.mark.parametrize(
+    ("rule", "detail", "code"),
+    [
+        (variable_not_set, "environment variable RANK expected, but not set", "launcher-not-read"),
+        (address_taken, "port: 29500, errno: 98, Address already in use", "wrong-master"),
+        (
+            without_a_group("needs none", "Checkpoints"),
+            "Default process group has not been initialized, please make sure ...",
+            "group-not-initialised",
+        ),
+    ],
+)
+def test_an_exception_of_the_process_group_is_explained(rule, detail, code):
+    diagnosis = rule(raised(detail), None)
+
+    assert (diagnosis.code, diagnosis.ranks) == (code, (0,))
+    assert "template_trainer.py:115" in diagnosis.explanation
+    assert rule(raised("something else"), None) is None
+    assert rule(ended(None), None) is None

@@ -3,9 +3,9 @@
 import pytest
 
 from gradsync.records import Collective, Event, Observation
-from gradsync.testing.rounding import without_fractions
 from gradsync.testing.rules import first_diagnosis
 from support.rules.gradients import gradient_mistakes
+from support.rules.rounding import without_fractions
 
 LOCAL = [{"weight": 2.0, "bias": 1.0}, {"weight": 7.0, "bias": 4.0}]
 MEAN = {"weight": 4.5, "bias": 2.5}

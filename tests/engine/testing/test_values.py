@@ -1,4 +1,4 @@
-"""Comparing values, and mistakes recognised by the values that they lead to."""
+"""Comparing values."""
 
 import numpy as np
 import pytest
@@ -6,16 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradsync.records import Diagnosis, Failure, Observation
-from gradsync.testing.rules import first_diagnosis
 from gradsync.testing.values import EXACT, close, differing_ranks
-from gradsync.testing.wrong_results import differs_from_one_process, ends_with
-from support.rules.broadcast import broadcast_mistakes
-from support.rules.launching import address_taken, variable_not_set, without_a_group
-
-
-def observed(*values, failure=None):
-    return Observation(len(values), values, (), ("",) * len(values), 0.1, failure)
 
 
 @pytest.mark.parametrize(
@@ -71,73 +62,3 @@ def test_another_shape_or_type_is_another_value(value, wanted):
 
 def test_the_ranks_that_differ_are_named():
     assert differing_ranks([1.0, 2.0, 1.0, 3.0], [1.0] * 4, 64) == [1, 3]
-
-
-def test_a_mistake_is_recognised_by_its_values():
-    rule = ends_with([2.0, 4.0], "loss-is-local", "each rank has its own loss", "Training")
-
-    assert rule(observed(2.0, 4.0), [3.0, 3.0]).code == "loss-is-local"
-    assert rule(observed(2.0, 3.0), [3.0, 3.0]) is None
-    assert rule(observed(2.0, 4.0), None) is None
-
-
-def test_an_unknown_mistake_is_reported_without_the_right_value():
-    diagnosis = differs_from_one_process("Training", "2 ranks")(observed(1.0, 1.0), [3.0, 3.0])
-
-    assert diagnosis.code == "differs-from-single-process"
-    assert "3" not in diagnosis.explanation
-
-
-def test_the_size_of_a_difference_is_reported():
-    weights = [{"fc.weight": np.array([1.0, 4.0])}] * 2
-    seen = observed(*[{"fc.weight": np.array([1.0, 2.0])}] * 2)
-
-    diagnosis = differs_from_one_process("Training", "2 ranks")(seen, weights)
-
-    assert "On rank 0, `fc.weight` is off by up to 50 % of" in diagnosis.explanation
-
-
-BEFORE = [
-    {"w": torch.full((2,), float(rank)), "mean": torch.tensor([rank + 10.0])} for rank in (0, 1)
-]
-
-
-@pytest.mark.parametrize(
-    ("after", "code"),
-    [
-        ([BEFORE[1], BEFORE[1]], "wrong-source"),
-        ([BEFORE[0], {**BEFORE[1], "w": BEFORE[0]["w"]}], "buffers-not-broadcast"),
-        ([BEFORE[0], {**BEFORE[1], "mean": BEFORE[0]["mean"]}], "models-differ"),
-        (BEFORE, "models-differ"),
-    ],
-)
-def test_each_mistake_in_broadcasting_has_its_code(after, code):
-    rules = broadcast_mistakes(BEFORE, 0, ["mean"])
-
-    assert first_diagnosis(observed(*after), [BEFORE[0]] * 2, rules).code == code
-
-
-def raised(detail):
-    known = Diagnosis("exception", (0,), detail, "template_trainer.py:115")
-    return observed(None, failure=Failure("error", known, "ValueError", detail))
-
-
-@pytest.mark.parametrize(
-    ("rule", "detail", "code"),
-    [
-        (variable_not_set, "environment variable RANK expected, but not set", "launcher-not-read"),
-        (address_taken, "port: 29500, errno: 98, Address already in use", "wrong-master"),
-        (
-            without_a_group("needs none", "Checkpoints"),
-            "Default process group has not been initialized, please make sure ...",
-            "group-not-initialised",
-        ),
-    ],
-)
-def test_an_exception_of_the_process_group_is_explained(rule, detail, code):
-    diagnosis = rule(raised(detail), None)
-
-    assert (diagnosis.code, diagnosis.ranks) == (code, (0,))
-    assert "template_trainer.py:115" in diagnosis.explanation
-    assert rule(raised("something else"), None) is None
-    assert rule(observed(1.0), None) is None

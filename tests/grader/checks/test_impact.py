@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from small_course import EXERCISES, write_course
 
-from benchmarks.impact import affected_exercises, exercises_running, ran_by_exercise
+from checks.impact import affected_exercises, exercises_running, ran_by_exercise
 from gradsync.course.known_submissions import reference
 from gradsync.submission import Submission
 

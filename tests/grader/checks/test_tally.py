@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.outcome import Outcome
-from benchmarks.tally import BEGIN, END, table, tally, write_into
+from checks.outcome import Outcome
+from checks.tally import BEGIN, END, table, tally, write_into
 from gradsync.course.known_submissions import Right, Wrong
 from gradsync.records import Diagnosis, Verdict
 

@@ -108,7 +108,7 @@ def test_lost_ranks_are_an_error_of_the_grader(typed):
 
     assert grader.returncode == 3
     assert "bob could not be graded: the process that forks the ranks has ended" in said
-    assert "bob,,,,,grader-failed\n" in (typed.root / "out" / "gradebook.csv").read_text()
+    assert "bob,,,,grader-failed\n" in (typed.root / "out" / "gradebook.csv").read_text()
 
 
 def test_a_second_grader_in_the_same_folder_is_refused(typed):

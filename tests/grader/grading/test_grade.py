@@ -78,7 +78,7 @@ def test_garbage_of_many_suites_is_collected(tmp_path):
     objects = []
 
     for _ in range(3 * SWEPT_AFTER):
-        assert grade(submission, course, phases=["phase1"], seed=1, parallel=1).score == 2
+        assert grade(submission, course, phases=["phase1"], seed=1, parallel=1).score == 100
         objects.append(len(gc.get_objects()))
 
     settled, later = objects[SWEPT_AFTER : 2 * SWEPT_AFTER], objects[2 * SWEPT_AFTER :]
@@ -90,8 +90,9 @@ def test_garbage_of_many_suites_is_collected(tmp_path):
 def test_each_grade_runs_the_current_tests_of_the_course(tmp_path):
     submission = Submission("ada", {"phase1/template_trainer.py": RIGHT.encode()})
 
-    def points(folder, worth):
-        course = write_course(tmp_path / folder, SUITE.replace("points=2", f"points={worth}"))
-        return grade(submission, course, phases=["phase1"], seed=1, parallel=1).score
+    def count(folder, tests):
+        numbers = ", ".join(map(str, range(100, 100 + tests)))
+        course = write_course(tmp_path / folder, SUITE.replace("10, 100", numbers))
+        return len(grade(submission, course, phases=["phase1"], seed=1, parallel=1).verdicts)
 
-    assert [points("one", 2), points("another", 3), points("another", 40)] == [2, 3, 40]
+    assert [count("one", 2), count("another", 3), count("another", 5)] == [2, 3, 5]

@@ -25,7 +25,7 @@ def test_a_report_is_written_as_json_and_html(tmp_path):
 
 
 def test_the_gradebook_has_one_line_per_submission(tmp_path):
-    path = update_gradebook([Grade("ada", "graded"), Grade("bob", "graded")], tmp_path)
+    path = update_gradebook([Grade("ada", "graded"), Grade("bob", "graded")], tmp_path, ["phase1"])
 
     rows = list(csv.DictReader(path.read_text().splitlines()))
     assert [row["submission"] for row in rows] == ["ada", "bob"]

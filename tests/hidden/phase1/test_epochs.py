@@ -5,20 +5,13 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 
-from gradsync.testing import (
-    assert_on_every_rank,
-    by_rank,
-    check,
-    each,
-    ends_with,
-    exercise,
-    raise_mistake,
-)
-from gradsync.testing.rounding import rounded_loss
+from gradsync.testing import assert_on_every_rank, by_rank, check, each, exercise, raise_mistake
 from gradsync.text import counted, no_float
 from support.probes.evaluation import Spy
 from support.rules.epochs import other_batches
+from support.rules.rounding import rounded_loss
 from support.rules.waiting import nobody_waited
+from support.rules.wrong_results import ends_with
 
 GUIDE = "Epochs and evaluation"
 EPOCHS = (5, 0)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from gradsync.testing import assert_on_every_rank, by_rank, each, ends_with, exercise, raise_mistake
+from gradsync.testing import assert_on_every_rank, by_rank, each, exercise, raise_mistake
 from gradsync.text import listed
 from support.probes.evaluation import Spy, numbers, spied_evaluation, tells_predictions_apart
 from support.rules.evaluation import (
@@ -21,6 +21,7 @@ from support.rules.evaluation import (
 )
 from support.rules.means import mean_of_ranks
 from support.rules.waiting import nobody_waited, raised_before_waiting
+from support.rules.wrong_results import ends_with
 
 GUIDE = "Epochs and evaluation"
 BATCH = 4

@@ -11,14 +11,11 @@ from gradsync.testing import (
     by_rank,
     check,
     check_no_deadlock,
-    differs_from_one_process,
     each,
-    ends_with,
     exercise,
     raise_mistake,
     seen_of,
 )
-from gradsync.testing.rounding import rounded_loss
 from gradsync.text import counted, no_float
 from support.probes.devices import devices_met
 from support.probes.models import placed
@@ -28,7 +25,9 @@ from support.probes.seeding import seed_weights
 from support.rules.gpus import batch_not_moved
 from support.rules.losses import loss_mistakes
 from support.rules.names import order_depends_on_names
+from support.rules.rounding import rounded_loss
 from support.rules.waiting import nobody_waited, skipped_because_of_nan
+from support.rules.wrong_results import differs_from_one_process, ends_with
 
 GUIDE = "The training step"
 LEARNING_RATE, MOMENTUM = 0.01, 0.9

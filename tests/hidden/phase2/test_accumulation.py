@@ -6,16 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gradsync.testing import (
-    assert_on_every_rank,
-    by_rank,
-    case_by_case,
-    check,
-    differs_from_one_process,
-    each,
-    ends_with,
-    exercise,
-)
+from gradsync.testing import assert_on_every_rank, by_rank, case_by_case, check, each, exercise
 from gradsync.testing.rules import first_diagnosis
 from gradsync.text import counted, no_float
 from support.probes.accumulation import (
@@ -31,6 +22,7 @@ from support.probes.returned import number_or_nan
 from support.rules.losses import loss_mistakes
 from support.rules.reductions import parameters_averaged
 from support.rules.waiting import stepped_too_early, stepped_too_often
+from support.rules.wrong_results import differs_from_one_process, ends_with
 
 GUIDE = "Gradient accumulation"
 CASES = {  # for each training run: samples by rank and microbatch, and whether targets are numbers

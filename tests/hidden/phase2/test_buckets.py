@@ -15,7 +15,6 @@ from gradsync.testing import (
     raise_mistake,
     seen_of,
 )
-from gradsync.testing.rounding import OF_FLOAT64
 from gradsync.testing.values import ROUNDINGS, close
 from gradsync.text import listed
 from support.probes.buckets import (
@@ -41,6 +40,7 @@ from support.rules.buckets import (
 from support.rules.departures import left_too_early
 from support.rules.gradients import mean_of
 from support.rules.names import order_depends_on_names
+from support.rules.rounding import OF_FLOAT64
 
 GUIDE = "Buckets and overlap"
 TWO_PARTS = 24 / 2**20  # MiB: the bytes of two parameters whose names differ by rank

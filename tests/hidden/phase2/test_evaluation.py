@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from gradsync.records import Diagnosis
-from gradsync.testing import assert_on_every_rank, check, each, ends_with, exercise, raise_mistake
+from gradsync.testing import assert_on_every_rank, check, each, exercise, raise_mistake
 from gradsync.text import ranks_text
 from support.probes.evaluation import Spy, numbers, spied_evaluation, tells_predictions_apart
 from support.rules.evaluation import (
@@ -21,6 +21,7 @@ from support.rules.evaluation import (
     told,
 )
 from support.rules.waiting import nobody_waited
+from support.rules.wrong_results import ends_with
 
 GUIDE = "Evaluation without padding"
 BATCH = 4

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from gradsync.records import Diagnosis
-from gradsync.testing import assert_on_every_rank, case_by_case, check, each, ends_with, exercise
+from gradsync.testing import assert_on_every_rank, case_by_case, check, each, exercise
 from support.rules.parallel_layers import unlike_linear
+from support.rules.wrong_results import ends_with
 
 GUIDE = "Tensor parallelism"
 INPUTS, HIDDEN, OUTPUTS = 5, 12, 3

@@ -10,9 +10,7 @@ from gradsync.testing import (
     by_rank,
     case_by_case,
     check,
-    differs_from_one_process,
     each,
-    ends_with,
     exercise,
     raise_mistake,
 )
@@ -42,6 +40,7 @@ from support.rules.pipelines import (
     stepped_in_between,
 )
 from support.rules.waiting import nobody_waited
+from support.rules.wrong_results import differs_from_one_process, ends_with
 
 GUIDE = "Pipelines"
 

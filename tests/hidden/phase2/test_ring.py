@@ -14,14 +14,14 @@ from gradsync.testing import (
     by_rank,
     check,
     each,
-    ends_with,
     exercise,
 )
-from gradsync.testing.rounding import OF_FLOAT64, rounded
 from gradsync.testing.traffic import bytes_by_rank
 from gradsync.testing.values import ROUNDINGS
 from gradsync.text import counted, listed
 from support.rules.rings import GUIDE, some_chunks_wrong
+from support.rules.rounding import OF_FLOAT64, rounded
+from support.rules.wrong_results import ends_with
 
 ALLOWED = ("send", "recv", "new_group")  # creating a group moves no data
 

@@ -12,7 +12,6 @@ from gradsync.testing import (
     case_by_case,
     check,
     each,
-    ends_with,
     exercise,
     raise_mistake,
 )
@@ -30,6 +29,7 @@ from support.rules.parallel_layers import (
     unlike_linear,
 )
 from support.rules.waiting import nobody_waited
+from support.rules.wrong_results import ends_with
 
 GUIDE = "Tensor parallelism"
 COLUMN, ROW = "ColumnParallelLinear", "RowParallelLinear"

@@ -9,7 +9,6 @@ from gradsync.testing import (
     by_rank,
     case_by_case,
     check,
-    differs_from_one_process,
     each,
     exercise,
     raise_mistake,
@@ -39,6 +38,7 @@ from support.rules.training import (
     training_mistakes,
     with_its_momentum,
 )
+from support.rules.wrong_results import differs_from_one_process
 
 SAMPLER, STEP, GUIDE = "Resumable shares", "Gradient accumulation", "Resuming"
 

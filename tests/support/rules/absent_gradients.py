@@ -11,11 +11,11 @@ from gradsync.ranks.deadlocks.explanations import without_advice
 from gradsync.records import Collective, Diagnosis, Observation
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import array, close
-from gradsync.testing.wrong_results import ends_with
 from gradsync.text import full_stop, ranks_text
 from support.rules.gradients import GUIDE, agree, found, wrong_names
 from support.rules.reductions import last_reduce
 from support.rules.waiting import leaves_a_result, nobody_waited
+from support.rules.wrong_results import ends_with
 
 
 def none_gradient_skipped(without: Sequence[int], name: str) -> Rule:

@@ -10,8 +10,8 @@ import numpy as np
 from gradsync.records import Diagnosis, Observation
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import EXACT, array, close
-from gradsync.testing.wrong_results import last_line
 from gradsync.text import listed, ranks_text, verb
+from support.rules.wrong_results import last_line
 
 GUIDE = "Model synchronisation"
 State = Mapping[str, Any]

@@ -15,14 +15,14 @@ from typing import Any
 from gradsync.ranks.deadlocks.calls import numel
 from gradsync.ranks.deadlocks.explanations import without_advice
 from gradsync.records import Collective, Diagnosis, Observation
-from gradsync.testing.rounding import rounded
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import close
-from gradsync.testing.wrong_results import ends_with
 from gradsync.text import listed, ranks_text
 from support.rules import gradients as phase1
 from support.rules import waiting
 from support.rules.reductions import last_reduce
+from support.rules.rounding import rounded
+from support.rules.wrong_results import ends_with
 
 GUIDE = "Buckets and overlap"
 CARRIERS = ("float", "bfloat", "uint8")  # gradients, or the bytes of an object that contains them

@@ -14,9 +14,9 @@ import numpy as np
 from gradsync.records import Diagnosis, Observation
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import close
-from gradsync.testing.wrong_results import last_line
 from gradsync.text import listed, ranks_text, verb
 from support.rules.vectors import common_factor, flat
+from support.rules.wrong_results import last_line
 
 MANY = 6  # ranks: they have 62 subsets to try, and each further rank doubles the number
 

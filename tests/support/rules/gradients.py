@@ -9,7 +9,6 @@ import numpy as np
 from numpy.linalg import norm
 
 from gradsync.records import Diagnosis, Observation
-from gradsync.testing.rounding import without_fractions
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import FLOAT32, ROUNDINGS, close
 from gradsync.text import listed, ranks_text
@@ -21,6 +20,7 @@ from support.rules.reductions import (
     parameters_passed,
     reduced_over_all,
 )
+from support.rules.rounding import without_fractions
 from support.rules.vectors import common_factor, flat
 
 GUIDE = "Gradient aggregation"

@@ -8,7 +8,7 @@ from typing import Any
 from gradsync.records import Diagnosis, Observation
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import close
-from gradsync.testing.wrong_results import ends_with
+from support.rules.wrong_results import ends_with
 
 
 def loss_mistakes(

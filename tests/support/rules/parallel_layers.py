@@ -11,8 +11,8 @@ from gradsync.records import Diagnosis, Observation
 from gradsync.testing.differences import describe_difference
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import array, close
-from gradsync.testing.wrong_results import ends_with, last_line
 from gradsync.text import ranks_text
+from support.rules.wrong_results import ends_with, last_line
 
 GUIDE = "Tensor parallelism"
 GRADIENTS = {

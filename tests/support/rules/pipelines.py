@@ -11,9 +11,9 @@ from gradsync.records import Diagnosis, Observation
 from gradsync.testing.differences import describe_difference
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import array, close
-from gradsync.testing.wrong_results import ends_with, last_line
 from gradsync.text import counted, listed, ranks_text
 from support.rules.vectors import common_factor
+from support.rules.wrong_results import ends_with, last_line
 
 GUIDE = "Pipelines"
 # How the microbatches were treated -> the code and the message.

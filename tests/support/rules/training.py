@@ -11,9 +11,9 @@ from typing import Any
 from gradsync.records import Diagnosis
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import EXACT, close
-from gradsync.testing.wrong_results import differs_from_one_process, ends_with
 from gradsync.text import counted, listed, verb
 from support.rules.histories import KEYS, Row, Run
+from support.rules.wrong_results import differs_from_one_process, ends_with
 
 MOMENTA = [*(k / 20 for k in range(1, 20)), 0.99, 0.999]
 

@@ -4,12 +4,13 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 
-from gradsync.testing import assert_on_every_rank, check, each, ends_with, exercise, raise_mistake
+from gradsync.testing import assert_on_every_rank, check, each, exercise, raise_mistake
 from support.probes.evaluation import numbers
 from support.probes.returned import call_with_line, float_returned
 from support.rules.epochs import other_batches
 from support.rules.evaluation import other_keys, predicts_otherwise
 from support.rules.means import left_the_loop, mean_of_ranks
+from support.rules.wrong_results import ends_with
 
 GUIDE = "Epochs and evaluation"
 

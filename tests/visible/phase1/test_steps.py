@@ -3,11 +3,12 @@
 import torch
 from torch import nn
 
-from gradsync.testing import assert_on_every_rank, each, ends_with, exercise
+from gradsync.testing import assert_on_every_rank, each, exercise
 from support.probes.returned import float_returned
 from support.probes.steps import traced_step
 from support.rules.losses import loss_mistakes
 from support.rules.steps import averaged_too_late, without_its_gradient
+from support.rules.wrong_results import ends_with
 
 GUIDE = "The training step"
 AFTER = (0.3**2 + 1.6**2) / 2  # the mean loss after the first step, with weight 0.7

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from gradsync.testing import assert_on_every_rank, each, ends_with, exercise, raise_mistake, seen_of
+from gradsync.testing import assert_on_every_rank, each, exercise, raise_mistake, seen_of
 from support.probes.names import PARTS, first_numbers, model_named, name_sets
 from support.probes.seeding import seed_weights
 from support.rules.absent_gradients import none_gradient_skipped
@@ -11,6 +11,7 @@ from support.rules.broadcast import broadcast_mistakes
 from support.rules.gradients import gradient_mistakes
 from support.rules.names import order_depends_on_names
 from support.rules.waiting import nobody_waited
+from support.rules.wrong_results import ends_with
 
 MODEL, GRADIENTS = "Model synchronisation", "Gradient aggregation"
 

@@ -4,8 +4,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from gradsync.testing import assert_on_every_rank, check, each, ends_with, exercise
+from gradsync.testing import assert_on_every_rank, check, each, exercise
 from support.rules.buckets import between, lanes
+from support.rules.wrong_results import ends_with
 
 GUIDE = "Gradient accumulation"
 

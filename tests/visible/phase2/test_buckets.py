@@ -7,14 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from gradsync.testing import (
-    assert_on_every_rank,
-    check,
-    ends_with,
-    exercise,
-    raise_mistake,
-    seen_of,
-)
+from gradsync.testing import assert_on_every_rank, check, exercise, raise_mistake, seen_of
 from gradsync.text import counted, listed
 from support.probes.bucket_marks import mark
 from support.probes.names import PARTS, first_numbers, model_named, name_sets
@@ -26,6 +19,7 @@ from support.rules.buckets import (
     waits_in_backward,
 )
 from support.rules.names import order_depends_on_names
+from support.rules.wrong_results import ends_with
 
 GUIDE = "Buckets and overlap"
 CAP = 3000 / 2**20  # MiB: 3000 bytes, which is more than one of the layers below, less than two

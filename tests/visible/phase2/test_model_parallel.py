@@ -7,7 +7,6 @@ from gradsync.testing import (
     assert_rank_by_rank,
     check,
     each,
-    ends_with,
     exercise,
     raise_mistake,
 )
@@ -19,6 +18,7 @@ from support.rules.parallel_layers import (
     row_output_mistakes,
     unlike_linear,
 )
+from support.rules.wrong_results import ends_with
 
 LAYERS = "Tensor parallelism"
 

@@ -6,9 +6,7 @@ from torch import nn
 from gradsync.testing import (
     assert_on_every_rank,
     assert_rank_by_rank,
-    differs_from_one_process,
     each,
-    ends_with,
     exercise,
     raise_mistake,
 )
@@ -18,6 +16,7 @@ from support.rules.pipelines import (
     pipeline_gradient_mistakes,
     pipeline_loss_mistakes,
 )
+from support.rules.wrong_results import differs_from_one_process, ends_with
 
 GUIDE = "Pipelines"
 

@@ -4,8 +4,9 @@ import math
 
 import torch
 
-from gradsync.testing import assert_on_every_rank, check, ends_with, exercise
+from gradsync.testing import assert_on_every_rank, check, exercise
 from gradsync.text import listed
+from support.rules.wrong_results import ends_with
 
 GUIDE = "The ring"
 

@@ -3,7 +3,8 @@
 import torch
 from torch import nn
 
-from gradsync.testing import assert_on_every_rank, check, ends_with, exercise
+from gradsync.testing import assert_on_every_rank, check, exercise
+from support.rules.wrong_results import ends_with
 
 GUIDE = "Sharding the optimizer"
 

@@ -8,12 +8,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from gradsync.testing import assert_on_every_rank, check, ends_with, exercise
+from gradsync.testing import assert_on_every_rank, check, exercise
 from gradsync.testing.values import close
 from gradsync.text import counted
 from support.probes import Info
 from support.probes.evaluation import numbers
 from support.probes.printing import printed
+from support.rules.wrong_results import ends_with
 
 GUIDE, EVALUATION = "Resuming", "Evaluation without padding"
 COUNT, EPOCHS = 12, 3

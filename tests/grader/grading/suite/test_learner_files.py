@@ -28,7 +28,7 @@ def verdicts(course, source):
         (
             "import torch.distributed as d\nd.init_process_group()\n",
             "error",
-            "line 2 starts a process group",
+            "line 2 starts a",
         ),
         ("from my_utils import x\n", "error", "A submission has the course's files only"),
     ],

@@ -101,13 +101,13 @@ def test_the_verdicts_equal_those_of_one_test_at_a_time(graded, launcher, reques
 
     told = [[(v.id, v.points, v.message) for v in report.verdicts] for report in (one, three)]
     assert told[0] == told[1]
-    assert [verdict.points for verdict in three.verdicts] == [1, 0, 1, 0, 0, 0]
+    assert [v.id for v in three.verdicts if v.points] == [three.verdicts[i].id for i in (0, 2)]
 
 
 def test_tests_run_at_the_same_time(graded):
     report = graded("def double(number):\n    return 2 * number\n", MEETING, parallel=2)
 
-    assert report.score == report.max_score == 8
+    assert report.score == report.max_score == pytest.approx(100)
 
 
 def test_the_first_failure_ends_all_with_exitfirst(graded):

@@ -124,7 +124,7 @@ def test_an_endless_loop_in_one_case_does_not_affect_other_cases(tmp_path):
     source = "def double(number):\n    while number == 1:\n        pass\n    return 2 * number\n"
     points = [verdict.points for verdict in graded(tmp_path, source)]
 
-    assert points == [1.0, 0.0, *[1.0] * 6]
+    assert points == [12.5, 0.0, *[12.5] * 6]
 
 
 def test_verdicts_of_tests_that_ran_are_not_changed(tmp_path):

@@ -1,11 +1,11 @@
 """`make truth`: grade the whole bank, and print how many grades are correct.
 
 A submission is graded only by the exercises whose tests run a function that it changes
-(`benchmarks.impact`), since the other tests would run exactly the code of the solution; and only up
+(`checks.impact`), since the other tests would run exactly the code of the solution; and only up
 to the first test that fails, in the order of a report. One in fifty is also graded by all tests,
 which must give the same first failure. The table in docs/figures.md is replaced. With phases or
 names of submissions as arguments, only these are graded and docs/figures.md stays unchanged:
-`python -m benchmarks.truth phase1`.
+`python -m checks.truth phase1`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks.impact import affected_exercises, exercises_running, ran_by_exercise
-from benchmarks.outcome import Outcome, summary
-from benchmarks.tally import Tally, table, tally, write_into
+from checks.impact import affected_exercises, exercises_running, ran_by_exercise
+from checks.outcome import Outcome, summary
+from checks.tally import Tally, table, tally, write_into
 from gradsync.course.catalogue import find_course
 from gradsync.course.known_submissions import (
     Right,

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from gradsync.records import Observation
-from gradsync.testing.rounding import OF_FLOAT64, rounded, rounded_loss
 from gradsync.testing.rules import first_diagnosis
 from gradsync.testing.values import close
+from support.rules.rounding import OF_FLOAT64, rounded, rounded_loss
 
 RULES = [rounded("the sum over the ranks", "The ring")]
 DOUBLES = torch.tensor([1 / 3, -2 / 3, 1 / 7], dtype=torch.float64)

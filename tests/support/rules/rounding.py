@@ -10,9 +10,9 @@ import numpy as np
 from gradsync.records import Diagnosis, Observation
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import FLOAT32, array, close
-from gradsync.testing.wrong_results import last_line
 from gradsync.text import counted
 from support.rules.vectors import flat
+from support.rules.wrong_results import last_line
 
 # In roundings of float32, the unit of `close`.
 OF_FLOAT64 = 2.0**-40 / FLOAT32  # float64 stays within it over thousands of sums, float32 does not

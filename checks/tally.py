@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.outcome import Outcome
+from checks.outcome import Outcome
 from gradsync.course.known_submissions import Right, Wrong
 
 NAMED_SHARE = 0.97  # of the mistakes must get the expected code first

@@ -1,0 +1,1 @@
+"""Checks of the whole project, which take too long for `make test`, and of its English."""

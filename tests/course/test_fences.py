@@ -1,0 +1,85 @@
+"""The package knows no course: it contains neither its exercises' names nor its mistakes' codes."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from gradsync.course.catalogue import find_course
+from gradsync.course.known_submissions import wrong_submissions
+
+COURSE = find_course(Path(__file__))
+PACKAGE = COURSE.root / "gradsync"
+# Codes that the engine, the grader, or the rules of `gradsync.testing` give.
+OF_THE_PACKAGE = {
+    "deadlock-order-differs",
+    "deadlock-rank-missing",
+    "exception",
+    "forbidden-shortcut",
+    "group-not-initialised",
+    "missing-name",
+    "rank-crashed",
+    "shape-mismatch",
+    "tampering",
+    "too-many-bytes",
+    "unfinished",
+    "wrong-signature",
+    "wrong-source",
+}
+NAMES = {exercise.name for phase in COURSE.phases for exercise in COURSE.exercises(phase)}
+WRONG = [wrong for phase in COURSE.phases for wrong in wrong_submissions(COURSE, phase)]
+MISTAKES = {wrong.name for wrong in WRONG if "-" in wrong.name}
+CODES = {wrong.code for wrong in WRONG}
+CODES |= {
+    code
+    for folder in ("support/rules", "visible", "hidden")
+    for path in (COURSE.root / "tests" / folder).rglob("*.py")
+    for code in re.findall(r'"([a-z]+(?:-[a-z]+)+)"', path.read_text())
+}
+# Words such as `train` are also ordinary English, and names of other things.
+ORDINARY = {name for name in NAMES if re.fullmatch("[a-z]+", name)}
+OTHER_THINGS = {("mnist.py", "train"), ("mnist_folder.py", "train")}  # MNIST's own file names
+
+
+def mentions(text, words):
+    """Return the words that a text contains, as whole words."""
+    return {w for w in words if re.search(rf"(?<![\w-]){re.escape(w)}(?![\w-])", text)}
+
+
+def uses(source, words):
+    """Return the words that Python code calls, reads as an attribute, or has as a string."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            found.add(node.func.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.Constant):
+            found.add(node.value)
+    return {word for word in words if word in found}
+
+
+@pytest.mark.parametrize(
+    "name", sorted(p.relative_to(PACKAGE).as_posix() for p in PACKAGE.rglob("*.[jp][2y]"))
+)
+def test_no_file_of_the_package_knows_the_course(name):
+    path = PACKAGE / name
+    source = path.read_text()
+
+    found = mentions(source, (NAMES - ORDINARY) | MISTAKES | (CODES - OF_THE_PACKAGE))
+    if path.suffix == ".py":
+        found |= uses(source, ORDINARY)
+
+    assert {word for word in found if (path.name, word) not in OTHER_THINGS} == set()
+
+
+def test_names_and_codes_are_found():
+    assert mentions('"phase1/average_gradients"', {"average_gradients", "gradients"}) == {
+        "average_gradients"
+    }
+    assert mentions("# such as sum-not-mean", {"sum-not-mean", "not-mean"}) == {"sum-not-mean"}
+    assert uses("loss = trainer.train(model)", ORDINARY) == {"train"}
+    assert uses("evaluate(model)", ORDINARY) == {"evaluate"}
+    assert uses("train = Part(); part(train)", ORDINARY) == set()
+    assert {"train", "evaluate"} <= ORDINARY
