@@ -1,15 +1,18 @@
-"""The engine's pytest plugin: the `ranks` fixture."""
+"""The engine's pytest plugin: the `ranks` fixture, and `@pytest.mark.ranks` for whole tests."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from gradsync.records import Observation
+
+FILLED_IN = ("rank", "world_size")  # by the ranks
 
 
 class Hooks:
@@ -33,6 +36,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--ranks-launcher", choices=("fork", "spawn", "sandbox"), help="how ranks are started"
     )
+    group.addoption(
+        "--ranks-pdb", type=int, metavar="RANK", help="debug this rank of each run in this terminal"
+    )
+    parser.addini("ranks_timeout", "time limit of a run of ranks, in seconds", default="60")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--ranks-pdb") is not None and (
+        config.getoption("numprocesses", None) or config.getoption("--ranks-launcher") == "sandbox"
+    ):
+        raise pytest.UsageError("--ranks-pdb needs the terminal: leave out -n and the sandbox.")
+    config.addinivalue_line(
+        "markers", "ranks(*world_sizes, **options): run the test on so many ranks (see run_ranks)"
+    )
 
 
 @pytest.fixture
@@ -44,7 +61,81 @@ def ranks(request: pytest.FixtureRequest) -> Callable[..., Observation]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_make_ranks(request: pytest.FixtureRequest) -> Callable[..., Observation]:
-    """Run functions with the launcher that the command line asks for."""
+    """Run functions with the options of the command line and the configuration."""
     from gradsync.ranks import run_ranks  # few of the tests that load this plugin need it
 
-    return functools.partial(run_ranks, launcher=request.config.getoption("--ranks-launcher"))
+    config = request.config
+    debug = config.getoption("--ranks-pdb")
+    options = {"launcher": config.getoption("--ranks-launcher"), "debug": debug}
+    run = functools.partial(run_ranks, timeout=float(config.getini("ranks_timeout")), **options)
+    if debug is None:
+        return run
+
+    def run_in_terminal(*arguments: Any, **inputs: Any) -> Observation:
+        __tracebackhide__ = True
+        with _terminal_of(config):
+            return run(*arguments, **inputs)
+
+    return run_in_terminal
+
+
+@contextmanager
+def _terminal_of(config: pytest.Config) -> Iterator[None]:
+    """Give a debugger the terminal, from which pytest otherwise captures what tests print."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    capture.suspend(in_=True)
+    try:
+        yield
+    finally:
+        capture.resume()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make a test of `@pytest.mark.ranks(2, 4)` one for each world size."""
+    mark = metafunc.definition.get_closest_marker("ranks")
+    if mark is None:
+        return
+    sizes = mark.args
+    if not sizes or not all(type(size) is int for size in sizes):
+        raise pytest.UsageError(
+            f"{metafunc.definition.nodeid}: name one or more world sizes, as in "
+            f"@pytest.mark.ranks(4), not {sizes!r}"
+        )
+    for name in FILLED_IN:
+        if name not in metafunc.fixturenames:
+            metafunc.fixturenames.append(name)
+    hidden = [pytest.HIDDEN_PARAM]
+    metafunc.parametrize("rank", [None], ids=hidden)
+    ids = hidden if len(sizes) == 1 else [f"{size}-ranks" for size in sizes]
+    metafunc.parametrize("world_size", sizes, ids=ids)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run the body of a marked test on the ranks; its other fixtures' values are sent to them."""
+    __tracebackhide__ = True
+    mark = pyfuncitem.get_closest_marker("ranks")
+    if mark is None:
+        return None
+    names = [n for n in pyfuncitem._fixtureinfo.argnames if n not in FILLED_IN]
+    values = {name: pyfuncitem.funcargs[name] for name in names}
+    world_size = pyfuncitem.callspec.params["world_size"]
+    run = pyfuncitem.config.hook.pytest_make_ranks(request=pyfuncitem._request)
+    try:
+        run(functools.partial(pyfuncitem.obj, **values), world_size, **mark.kwargs)
+    except TypeError:
+        _refuse_unpicklable(values)
+        raise
+    return True
+
+
+def _refuse_unpicklable(values: dict[str, Any]) -> None:
+    """Raise an error that names the fixture whose value can't be sent to the ranks, if any."""
+    import cloudpickle
+
+    for name, value in values.items():
+        try:
+            cloudpickle.dumps(value)
+        except Exception as problem:  # noqa: BLE001 - whatever a value's own code raises
+            text = f"the value of the fixture {name!r} can't be sent to the ranks: {problem}"
+            raise TypeError(text) from None

@@ -1,11 +1,23 @@
 """The command line: `gradsync check`, `hint`, `grade`, `demo`, `trace`, `doctor`, ...
 
-The modules register their commands with `app`, in the order of `--help`. `ending` has `main`, which
-turns each outcome of a command into an exit status.
+Each module registers its commands with `app`. `ending` has `main`, which turns each outcome of a
+command into an exit status.
 """
 
-from gradsync.cli import checking, hints, grading, looking, authoring, nbgrading  # noqa: F401, I001
-from gradsync.cli.app import app
-from gradsync.cli.ending import main
+from __future__ import annotations
 
-__all__ = ["app", "main"]
+import sys
+
+NEEDED = "gradsync's commands need more packages: pip install 'gradsync[course]'"
+
+
+def main() -> None:
+    """Run the command of this process's arguments."""
+    try:
+        from gradsync.cli import ending, every_command  # noqa: F401 - registers the commands
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").startswith("gradsync"):
+            raise
+        print(f"gradsync: {missing.name} is not installed. {NEEDED}", file=sys.stderr)
+        sys.exit(2)
+    ending.main()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -23,14 +25,14 @@ def run_ranks(
     process_group: bool = True,
     launcher: LauncherName | None = None,
     may_fail: Collection[int] = (),
+    debug: int | None = None,
     **inputs: Any,
 ) -> Observation:
     """Run `function` on `world_size` ranks, each a process with a gloo group around it.
 
     Its parameters are filled by name: `rank`, `world_size` and the `inputs` (arrays, tensors,
     anything that cloudpickle can pickle). It may be a closure, a lambda or a function from a
-    notebook. The ranks' output is printed here, with the rank before each line. Their temporary
-    files are removed.
+    notebook. The ranks' output is printed here, with the rank before each line.
 
     Args:
         function: the function that each rank runs; it returns numbers, strings, tensors, arrays,
@@ -40,6 +42,8 @@ def run_ranks(
         process_group: start the default group before the function is called.
         launcher: "fork" (Linux, fast), "spawn" (anywhere, slow) or "sandbox" (with bubblewrap).
         may_fail: ranks that may die or be late; the others continue, and no deadlock is proved.
+        debug: on this rank, `breakpoint()` and an uncaught exception open pdb in this process's
+            terminal, and no time limit applies. On other ranks, `breakpoint()` does nothing.
         **inputs: the function's other arguments, the same for every rank.
 
     Returns:
@@ -49,22 +53,37 @@ def run_ranks(
         RankFailure: a rank raised, died, deadlocked or timed out; the message says which and where.
         LauncherError: the ranks could not be started, or were lost.
     """
+    __tracebackhide__ = True  # pytest shows the test's line instead
+    in_sandbox = launcher == "sandbox"
     task = Task(
         function=function,
         world_size=world_size,
         inputs=inputs,
         path=tuple(entry or str(Path.cwd()) for entry in sys.path),
-        cwd=None if launcher == "sandbox" else Path.cwd(),
-        environ=rank_environ(bare=launcher == "sandbox"),
+        cwd=None if in_sandbox else Path.cwd(),
+        environ=rank_environ(bare=in_sandbox),
         process_group=process_group,
-        timeout=timeout,
+        timeout=timeout if debug is None else math.inf,
         may_fail=tuple(may_fail),
+        debugger=None if debug is None else (debug, _terminal()),
     )
     observation = observe(task, get_launcher(launcher))
     _print_output(observation)
     if observation.failure is not None:
         raise RankFailure(observation)
     return observation
+
+
+def _terminal() -> str:
+    """Return the path of this process's terminal.
+
+    Raises:
+        RuntimeError: it has none.
+    """
+    try:
+        return os.ttyname(0)
+    except OSError:
+        raise RuntimeError("A debugger needs a terminal, but stdin is not one.") from None
 
 
 def _print_output(observation: Observation) -> None:

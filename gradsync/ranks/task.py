@@ -42,6 +42,7 @@ class Task:
     timeout: float = 60.0  # seconds; a deadlock is found much sooner
     processor_seconds: float = math.inf  # for each rank: the same work on any machine
     may_fail: tuple[int, ...] = ()  # ranks that may die or be late: the others continue
+    debugger: tuple[int, str] | None = None  # a rank, and the terminal in which pdb opens
     seed: str | None = None  # of the global random states, different on each rank; None: random
 
     def __post_init__(self) -> None:
@@ -105,6 +106,7 @@ class Task:
             "path": list(self.path),
             "process_group": self.process_group,
             "seed": self._seed_of(rank),
+            "debugger": self.debugger,
             "began": began,
             "nonce": nonce,
         }

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from gradsync.records import Observation
+from gradsync.records import Failure, Observation
+
+
+class RankError(Exception):
+    """The exception that a rank raised, as text: nothing that a rank sends is unpickled."""
+
+    def __init__(self, failure: Failure) -> None:
+        where = f" at {failure.diagnosis.where}" if failure.diagnosis.where else ""
+        head = f"rank {failure.diagnosis.ranks[0]} raised {failure.exception}{where}"
+        lines = [f"{head}: {failure.detail}" if failure.detail else head]
+        lines += [f"  {line}" for line in failure.traceback.splitlines()]
+        super().__init__("\n".join(lines))
 
 
 class RankFailure(Exception):  # noqa: N818 - it is about a rank's failure, not an error of ours
@@ -11,6 +22,9 @@ class RankFailure(Exception):  # noqa: N818 - it is about a rank's failure, not 
     def __init__(self, observation: Observation) -> None:
         super().__init__(observation)
         self.observation = observation
+        failure = observation.failure
+        if failure is not None and failure.exception and failure.diagnosis.ranks:
+            self.__cause__ = RankError(failure)
 
     def __str__(self) -> str:
         failure = self.observation.failure

@@ -1,0 +1,258 @@
+"""The engine's pytest plugin in somebody else's repository."""
+
+import os
+import pty
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+pytest_plugins = "pytester"
+
+
+def run(pytester, source, *options):
+    pytester.makepyfile(textwrap.dedent(source))
+    return pytester.runpytest_subprocess(*options)
+
+
+def test_the_body_of_a_marked_test_runs_on_each_rank(pytester):
+    done = run(
+        pytester,
+        """
+        import pytest, torch
+        import torch.distributed as dist
+
+        @pytest.fixture
+        def start():
+            return 10
+
+        @pytest.mark.parametrize("step", [1, 2])
+        @pytest.mark.ranks(2, 3)
+        def test_sum(rank, world_size, start, step):
+            total = torch.tensor(start + step * rank)
+            dist.all_reduce(total)
+            assert total == world_size * start + step * sum(range(world_size))
+
+        class TestMore:
+            @pytest.mark.ranks(2, timeout=30)
+            def test_without_parameters(self):
+                assert dist.get_world_size() == 2
+        """,
+        "-v",
+    )
+
+    done.assert_outcomes(passed=5)
+    done.stdout.fnmatch_lines(["*test_sum[[]2-ranks-1[]]*", "*::test_without_parameters PASSED*"])
+
+
+def test_a_failure_shows_the_line_of_the_rank_and_its_values(pytester):
+    done = run(
+        pytester,
+        """
+        import pytest
+
+        @pytest.mark.ranks(2)
+        def test_marked(rank):
+            print("rank", rank, "is here")
+            assert rank + 1 == 7
+
+        def test_called(ranks):
+            def divide(rank):
+                return 1 / rank
+
+            ranks(divide, 2)
+        """,
+    )
+
+    done.assert_outcomes(failed=2)
+    text = done.stdout.str()
+    assert "assert 1 == 7" in text or "assert (0 + 1) == 7" in text
+    assert "[rank 1] rank 1 is here" in text
+    assert "RankError: rank 0 raised ZeroDivisionError at test_a_failure" in text
+    assert ">       ranks(divide, 2)" in text
+    assert "gradsync/ranks" not in text
+
+
+def test_pytest_raises_matches_the_explanation(pytester):
+    done = run(
+        pytester,
+        """
+        import pytest
+        import torch.distributed as dist
+        from gradsync import RankFailure
+
+        def test_it(ranks):
+            def skip(rank):
+                if rank:
+                    dist.barrier()
+
+            with pytest.raises(RankFailure, match="Rank 0 returned without calling barrier"):
+                ranks(skip, 2)
+        """,
+    )
+
+    done.assert_outcomes(passed=1)
+
+
+def test_a_fixture_that_can_not_be_sent_is_named(pytester):
+    done = run(
+        pytester,
+        """
+        import threading
+        import pytest
+
+        @pytest.fixture
+        def lock():
+            return threading.Lock()
+
+        @pytest.mark.ranks(2)
+        def test_it(rank, lock):
+            pass
+        """,
+    )
+
+    done.assert_outcomes(failed=1)
+    done.stdout.fnmatch_lines(["*the value of the fixture 'lock' can't be sent to the ranks*"])
+
+
+@pytest.mark.parametrize("sizes", ["", "'four'", "2.0"])
+def test_a_mark_needs_world_sizes(pytester, sizes):
+    done = run(
+        pytester, f"import pytest\n\n@pytest.mark.ranks({sizes})\ndef test_it(rank):\n    pass\n"
+    )
+
+    assert "name one or more world sizes" in done.stdout.str() + done.stderr.str()
+    assert done.ret != 0
+
+
+def test_a_project_with_its_own_options_and_fixtures_works(pytester):
+    pytester.makeconftest(
+        """
+        import random
+        import pytest
+
+        def pytest_addoption(parser):
+            parser.addoption("--seed", type=int)
+            parser.addoption("--submission")
+
+        @pytest.fixture
+        def rng(request):
+            return random.Random(request.config.getoption("--seed"))
+        """
+    )
+    pytester.makeini("[pytest]\nranks_timeout = 2\npythonpath = src\n")
+    package = pytester.path / "src" / "theirs"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("def double(value):\n    return 2 * value\n")
+    done = run(
+        pytester,
+        """
+        import time
+        import pytest
+        from gradsync import RankFailure
+        from theirs import double
+
+        def test_ranks_import_the_package(ranks, rng):
+            number = rng.randrange(100)
+
+            def use(rank):
+                import theirs
+                return theirs.double(number)
+
+            assert list(ranks(use, 2)) == [double(number)] * 2
+
+        def test_the_time_limit_is_that_of_the_configuration(ranks):
+            with pytest.raises(RankFailure, match="within 2 s"):
+                ranks(lambda: time.sleep(60), 1)
+        """,
+        "--seed=5",
+        "--submission=mine",
+    )
+
+    done.assert_outcomes(passed=2)
+
+
+def in_a_terminal(command, answers, folder):
+    """Run a command in a terminal of its own, give each answer at its prompt; return the screen."""
+    master, slave = pty.openpty()
+    with subprocess.Popen(
+        command, stdin=slave, stdout=slave, stderr=slave, cwd=folder, start_new_session=True
+    ) as process:
+        os.close(slave)
+        screen, until = "", time.monotonic() + 60
+        while time.monotonic() < until:
+            try:
+                screen += os.read(master, 4096).decode()
+            except OSError:  # the other end is closed
+                break
+            if answers and answers[0][0] in screen:
+                os.write(master, f"{answers.pop(0)[1]}\n".encode())
+        process.kill()
+    os.close(master)
+    return screen
+
+
+def test_a_rank_can_be_debugged_while_the_others_wait(pytester):
+    pytester.makepyfile(
+        """
+        import pytest, torch
+        import torch.distributed as dist
+
+        @pytest.mark.ranks(2, timeout=0.5)
+        def test_it(rank):
+            secret = 40 + rank
+            breakpoint()
+            dist.barrier()
+        """
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "--ranks-pdb", "1"]
+
+    screen = in_a_terminal(
+        command, [("(rank 1)", "p secret + 1"), ("\r\n42\r\n", "c")], pytester.path
+    )
+
+    assert "\r\n42\r\n" in screen
+    assert "1 passed" in screen
+
+
+def test_the_debugger_opens_where_a_rank_raises(pytester):
+    pytester.makepyfile("def test_it(ranks):\n    ranks(lambda rank: 1 / (rank - 1), 2)\n")
+    command = [sys.executable, "-m", "pytest", "-q", "--ranks-pdb", "1"]
+
+    screen = in_a_terminal(
+        command, [("(rank 1)", "p rank + 70"), ("\r\n71\r\n", "q")], pytester.path
+    )
+
+    assert "rank 1 raised ZeroDivisionError" in screen
+    assert "1 failed" in screen
+
+
+def test_a_debugger_without_a_terminal_is_refused(pytester):
+    done = run(pytester, "def test_it(ranks):\n    ranks(lambda: 1, 1)\n", "--ranks-pdb=0")
+
+    assert "A debugger needs a terminal" in done.stdout.str()
+
+
+OTHERS = ("typer", "rich", "jinja2", "sklearn", "torchvision", "filelock", "platformdirs")
+WITHOUT = f"import sys; sys.modules |= dict.fromkeys({OTHERS!r}); "
+
+
+def test_the_engine_needs_none_of_the_courses_packages():
+    code = f"{WITHOUT}import gradsync, gradsync.pytest_plugin; "
+    code += "print(gradsync.run_ranks(lambda rank: rank, 2)[1])"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "1"
+
+
+def test_the_commands_say_which_packages_they_need():
+    code = f"{WITHOUT}sys.argv = ['gradsync']; from gradsync.cli import main; main()"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert "pip install 'gradsync[course]'" in done.stderr
+    assert done.stderr.count("\n") == 1
