@@ -156,11 +156,11 @@ def predicts_otherwise(guide: str) -> Rule:
     """Return the rule for a wrong accuracy if the loss and the number of samples are right."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
-        pairs = zip(seen, expected, strict=True)
-        if not all(_right_but_for(result, wanted, "accuracy") for result, wanted in pairs):
+        both = zip(seen, expected, strict=True)
+        if not all(_right_but_for(result, wanted, "accuracy") for result, wanted in both):
             return None
         text = (
-            f"evaluate returns {results(seen[0])}. The loss and the number of samples are right, but "
+            f"evaluate returns {pairs(seen[0])}. The loss and the number of samples are right, but "
             "the accuracy is not the share of correctly classified samples. The predicted class of "
             "a sample is the one with the largest of this sample's outputs: compare along "
             "dimension 1 only."
