@@ -18,7 +18,7 @@ ROW = re.compile(r"^(\| \d+ \| `(\w+)` \| )[^|]*( \|)", re.MULTILINE)
 
 
 def guides(course: Course) -> Iterator[tuple[str, str]]:
-    """Yield (path within the course, text) of every guide, with the sizes that hold today."""
+    """Yield (path within the course, text) of every guide, with current sizes."""
     for phase in course.phases:
         sizes: dict[str, str] = {}
         for file in course.files(phase):

@@ -116,6 +116,6 @@ def mark(task: Task) -> str:
                 task.marking.marks(task.student, path.stem, cells, phase)
         except FAILURES as problem:
             return str(problem)
-        except Exception as problem:  # noqa: BLE001 - a notebook may hold anything
+        except Exception as problem:  # noqa: BLE001 - a notebook may contain anything
             return f"{path.name} can't be read as a notebook ({type(problem).__name__}: {problem})"
     return ""

@@ -24,7 +24,7 @@ from gradsync.nbgrader.course_folder import NbCourse
 from gradsync.nbgrader.grading_folder import GradingFolder
 from gradsync.nbgrader.marking import Marking, Submitted, Task, mark
 from gradsync.nbgrader.rebuilding import Notebook
-from gradsync.nbgrader.seats import side_by_side
+from gradsync.nbgrader.workers import side_by_side
 from gradsync.ranks.sandbox import sandbox
 from gradsync.submission import SubmissionError
 

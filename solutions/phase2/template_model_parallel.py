@@ -254,9 +254,9 @@ def pipeline_train_step(
             _send(torch.zeros_like(arrived) if arrived.grad is None else arrived.grad, rank - 1)
 
     optimizer.step()
-    told = torch.tensor(loss, dtype=torch.float64, device=device)
-    dist.broadcast(told, src=last)
-    return told.item()
+    shared = torch.tensor(loss, dtype=torch.float64, device=device)
+    dist.broadcast(shared, src=last)
+    return shared.item()
     ### END SOLUTION
 
 

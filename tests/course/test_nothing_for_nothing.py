@@ -123,9 +123,11 @@ def test_an_empty_file_is_reported_in_every_test(phase):
 
     report = grade(empty, COURSE, phases=[phase], seed=1)
 
-    told = {verdict.id: verdict.diagnosis and verdict.diagnosis.code for verdict in report.verdicts}
-    assert len(told) > 50
-    assert {name: code for name, code in told.items() if code != "missing-name"} == {}
+    codes = {
+        verdict.id: verdict.diagnosis and verdict.diagnosis.code for verdict in report.verdicts
+    }
+    assert len(codes) > 50
+    assert {name: code for name, code in codes.items() if code != "missing-name"} == {}
 
 
 @pytest.mark.parametrize("exercise", WITH_EMPTY_ANSWERS)

@@ -101,10 +101,10 @@ def test_no_module_or_function_is_too_long(module):
     assert [f.name for f in functions if (f.end_lineno or 0) - f.lineno >= 50] == []
 
 
-@pytest.mark.parametrize(
-    "statement",
-    ["import gradsync", "import gradsync.cli.every_command", "import gradsync.notebook"],
-)
+LIGHT = ("gradsync", "gradsync.cli.every_command", "gradsync.notebook", "gradsync.pytest_plugin")
+
+
+@pytest.mark.parametrize("module", LIGHT)
 def test_importing_it_imports_no_torch(module):
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
 
@@ -140,6 +140,7 @@ def test_only_modules_that_use_nbgrader_import_it():
 
 
 def test_the_commands_import_neither_ipython_nor_nbgrader():
-    code = "import sys, gradsync.cli.every_command; sys.exit(bool({'IPython', 'nbgrader'} & set(sys.modules)))"
+    code = "import sys, gradsync.cli.every_command; "
+    code += "sys.exit(bool({'IPython', 'nbgrader'} & set(sys.modules)))"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

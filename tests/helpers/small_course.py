@@ -43,8 +43,8 @@ def test_a_number_is_doubled(ranks, rng, pytestconfig, most):
     number = int(rng.integers(2, most))
     source = (pytestconfig.getoption("--submission") / "phase1/template_trainer.py").read_text()
     rest = 60 if "# slow" in source and not (COURSE / "hurry").exists() else 0
-    told = {"number": number, "seconds": rest, "sign": str(COURSE / f"at-work-{most}")}
-    seen = ranks(probe, 1, process_group=False, **told)
+    inputs = {"number": number, "seconds": rest, "sign": str(COURSE / f"at-work-{most}")}
+    seen = ranks(probe, 1, process_group=False, **inputs)
 
     check(seen[0] == 2 * number, "not-doubled", "it is not twice as large")
 '''

@@ -94,10 +94,10 @@ def secrets():
 @pytest.fixture(scope="module")
 def undisturbed(secrets):
     """Return a neighbour's report without any attack."""
-    return told(graded(reference(COURSE), *NEIGHBOUR))
+    return outcomes(graded(reference(COURSE), *NEIGHBOUR))
 
 
-def told(report):
+def outcomes(report):
     """Return the parts of a report that do not depend on time."""
     return [replace(verdict, seconds=0.0, events=()) for verdict in report.verdicts]
 
@@ -145,7 +145,7 @@ def test_an_attack_gains_no_points_harms_no_grade_and_leaves_nothing(
     assert attack.says in verdict.message
     assert report.score == (report.max_score if attack.on == "reference" else 0)
     assert report.seconds < IN_TIME
-    assert told(neighbour) == undisturbed
+    assert outcomes(neighbour) == undisturbed
     assert neighbour.score == neighbour.max_score > 0
     shown = terminal.render(report, width=500) + html.render(report)
     assert len(shown) < MAX_SHOWN

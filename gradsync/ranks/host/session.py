@@ -169,7 +169,7 @@ class Session:
         return lost
 
     def _shown(self, seen: Observation, lost: Collection[int], since: float) -> Observation:
-        """Note which variables ranks have told; return what a cell showed, its seconds from 0."""
+        """Store the ranks' variables; return what a cell showed, its seconds from 0."""
         for rank, value in enumerate(seen.values):
             if rank in lost:
                 self._variables[rank] = []

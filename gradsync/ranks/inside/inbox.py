@@ -25,7 +25,7 @@ from gradsync.ranks.protocol import wire
 SIGNAL_SECONDS = 0.05  # between two signals to a main thread that goes on
 # After which all ranks know that the cell ends, and gloo has sent what it can. A deadlock is known
 # as a rank enters a collective: if gloo's own thread finds a connection closed while it sends, it
-# loses the message, and the thread that waits for that is never told.
+# loses the message, and the thread that waits for it never wakes.
 TOLD_SECONDS = 0.03
 MESSAGE_SECONDS = 0.2  # for a message to come and be taken
 

@@ -55,7 +55,7 @@ def test_the_memory_layout_of_a_tensor_does_not_matter():
 
 
 @pytest.mark.parametrize(
-    ("ended", "code", "told"),
+    ("ended", "code", "text"),
     [
         ((0, 0), None, ""),
         ((1, 1), "wrong-source", "first layer of rank 1. The default source is"),
@@ -63,14 +63,14 @@ def test_the_memory_layout_of_a_tensor_does_not_matter():
         ((2, 2), "models-differ", "it is not the one of rank 0"),
     ],
 )
-def test_the_rank_whose_weight_was_sent_is_reported(ended, code, told):
+def test_the_rank_whose_weight_was_sent_is_reported(ended, code, text):
     weights = [torch.full((2,), float(rank)) for rank in range(2)]
     values = [{"weight": torch.full((2,), float(end))} for end in ended]
 
     found = weight_not_sent(observed(*values), weights)
 
     assert (found and found.code) == code
-    assert told in (found.explanation if found else "")
+    assert text in (found.explanation if found else "")
 
 
 def test_a_part_from_another_source_is_distinguished_from_a_missing_one():

@@ -22,14 +22,14 @@ from support.rules.checkpoints import (
 GUIDE = "Checkpoints"
 
 
-def told(**values):
+def observed(**values):
     """Return the same values of two ranks after a load that is right apart from `values`."""
     fine = {"loaded": [1.0], "after": [2.0], "trainable": [True, False], "kind": None}
     return Observation(2, ({**fine, **values},) * 2, (), ("", ""), 0.1)
 
 
 def test_a_right_checkpoint_gets_no_diagnosis():
-    seen = told()
+    seen = observed()
     rules = [
         trainable_changed([True, False], GUIDE),
         epoch_not_an_int(GUIDE),
@@ -84,13 +84,13 @@ def test_a_save_that_fails_after_a_crash_is_reported(again, renewed, said):
 
 
 def test_changed_trainable_parameters_are_reported():
-    found = trainable_changed([True, False], GUIDE)(told(trainable=[True, True]), None)
+    found = trainable_changed([True, False], GUIDE)(observed(trainable=[True, True]), None)
 
     assert (found.code, found.ranks) == ("frozen-touched", (0, 1))
 
 
 def test_the_type_of_a_wrong_epoch_is_named():
-    found = epoch_not_an_int(GUIDE)(told(kind="Tensor"), None)
+    found = epoch_not_an_int(GUIDE)(observed(kind="Tensor"), None)
 
     assert found.code == "wrong-signature"
     assert "as a Tensor" in found.explanation
@@ -98,7 +98,7 @@ def test_the_type_of_a_wrong_epoch_is_named():
 
 @pytest.mark.parametrize(("after", "code"), [([1.0], "tensors-replaced"), ([1.5], "state-lost")])
 def test_a_step_after_loading_distinguishes_new_parameters_from_lost_state(after, code):
-    found = step_after_load_differs([2.0], GUIDE)(told(after=after), None)
+    found = step_after_load_differs([2.0], GUIDE)(observed(after=after), None)
 
     assert found.code == code
 

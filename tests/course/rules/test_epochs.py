@@ -56,18 +56,18 @@ def test_the_orders_of_epochs_0_1_and_so_on_are_right():
 
 
 @pytest.mark.parametrize(
-    ("epochs", "told"),
+    ("epochs", "text"),
     [
         ((1, 2), "In epoch 0 of the history, rank 1 goes over its samples in the order of the "),
         ((0, 2), "In epoch 1 of the history"),
         ((1, 0), "of the sampler's epoch 1"),
     ],
 )
-def test_the_order_of_another_epoch_is_reported(epochs, told):
+def test_the_order_of_another_epoch_is_reported(epochs, text):
     found = order_of_another_epoch([trained_in(0, 1), trained_in(*epochs)], "Epochs")
 
     assert (found.code, found.ranks) == ("epoch-not-set", (1,))
-    assert told in found.explanation
+    assert text in found.explanation
 
 
 def test_an_unknown_epoch_is_reported_if_another_pass_uses_the_sampler():

@@ -173,20 +173,20 @@ def test_other_factors_are_reported_with_their_value(factor, made):
 
 
 @pytest.mark.parametrize(
-    ("norm", "told"),
+    ("norm", "text"),
     [
         (0.3, "common norm is 0.3. They were scaled"),
         (0.1, "norm is 0.1."),
         (0.1234, "0.2327 times the mean"),
     ],
 )
-def test_gradients_with_another_small_factor_were_not_divided_twice(norm, told):
+def test_gradients_with_another_small_factor_were_not_divided_twice(norm, text):
     length = np.sqrt(sum((part**2).sum() for part in MEAN.values()))
 
     found = diagnose([times(MEAN, norm / length)] * 4)
 
     assert found.code == "differs-from-single-process"
-    assert told in found.explanation
+    assert text in found.explanation
 
 
 WITHOUT = (1, 2)
@@ -221,8 +221,8 @@ def deadlock(last):
         for rank, shape in last.items()
     ]
     missing = tuple(set(range(4)) - set(last)) or WITHOUT
-    told = Diagnosis("deadlock-rank-missing", missing, "Ranks 1 and 2 returned.", "trainer.py:9")
-    return observed([None] * 4, events, Failure("deadlock", told))
+    known = Diagnosis("deadlock-rank-missing", missing, "Ranks 1 and 2 returned.", "trainer.py:9")
+    return observed([None] * 4, events, Failure("deadlock", known))
 
 
 @pytest.mark.parametrize("last", [{0: (3,), 1: (3, 2), 2: (3, 2), 3: (3,)}, {0: (3,), 3: (3,)}])
@@ -246,17 +246,17 @@ def test_a_barrier_of_some_ranks_is_not_explained_by_a_missing_gradient():
         for rank in range(4)
     ]
     for code in ("deadlock-order-differs", "deadlock-rank-missing"):
-        told = Diagnosis(code, WITHOUT, "ranks call different collectives", "trainer.py:9")
+        known = Diagnosis(code, WITHOUT, "ranks call different collectives", "trainer.py:9")
 
-        assert SKIPPED(observed([None] * 4, events, Failure("deadlock", told)), None) is None
+        assert SKIPPED(observed([None] * 4, events, Failure("deadlock", known)), None) is None
 
 
 def test_a_wait_for_another_gradient_is_not_explained_by_a_missing_one():
     reduce = Collective("all_reduce", "w", (), ((3,),), label="weight.grad")
     events = [Event(rank, "enter", 0, 0.0, 1, collective=reduce) for rank in (0, 3)]
-    told = Diagnosis("deadlock-rank-missing", WITHOUT, "Ranks 1 and 2 returned.", "trainer.py:9")
+    known = Diagnosis("deadlock-rank-missing", WITHOUT, "Ranks 1 and 2 returned.", "trainer.py:9")
 
-    assert SKIPPED(observed([None] * 4, events, Failure("deadlock", told)), None) is None
+    assert SKIPPED(observed([None] * 4, events, Failure("deadlock", known)), None) is None
 
 
 def test_a_constant_divisor_is_reported():

@@ -10,7 +10,7 @@ OWN = [1.0, 2.0, 6.0]
 
 
 @pytest.mark.parametrize(
-    ("told", "code", "ranks"),
+    ("returned", "code", "ranks"),
     [
         (OWN, "loss-is-local", (0, 1, 2)),
         ([1 / 3, 2 / 3, 2.0], "loss-is-local", (0, 1, 2)),
@@ -21,17 +21,17 @@ OWN = [1.0, 2.0, 6.0]
         ([2.5] * 3, "differs-from-single-process", (0, 1, 2)),
     ],
 )
-def test_each_mistake_in_the_loss_has_its_code(told, code, ranks):
+def test_each_mistake_in_the_loss_has_its_code(returned, code, ranks):
     found = first_diagnosis(
-        Observation(3, tuple(told), (), (), 0.0), [3.0] * 3, loss_mistakes(OWN, 2.5, "Steps")
+        Observation(3, tuple(returned), (), (), 0.0), [3.0] * 3, loss_mistakes(OWN, 2.5, "Steps")
     )
 
     assert (found.code, found.ranks, found.guide) == (code, ranks, "Steps")
 
 
 def test_only_a_loss_that_was_never_reduced_is_at_the_line_that_returns_it():
-    def where(told):
-        seen = Observation(3, tuple(told), (), (), 0.0)
+    def where(returned):
+        seen = Observation(3, tuple(returned), (), (), 0.0)
         rules = loss_mistakes(OWN, 2.5, "Steps", "trainer.py:9")
         return first_diagnosis(seen, [3.0] * 3, rules).where
 

@@ -16,8 +16,8 @@ RIGHT = {
 }
 
 
-def found(name, told):
-    rows = [{**RIGHT, name: number} for number in told]
+def found(name, returned):
+    rows = [{**RIGHT, name: number} for number in returned]
     seen = [{"history": [row]} for row in rows]
     return other_means(seen, [RIGHT], 2, guide="Resuming", evaluation="Evaluation")
 
@@ -27,7 +27,7 @@ def test_right_numbers_get_no_diagnosis():
 
 
 @pytest.mark.parametrize(
-    ("name", "told", "code"),
+    ("name", "returned", "code"),
     [
         ("val_loss", [VAL[:3].mean(), VAL[3:].mean()], "loss-is-local"),
         ("val_loss", [VAL[::2].mean(), VAL[1::2].mean()], "loss-is-local"),
@@ -38,8 +38,8 @@ def test_right_numbers_get_no_diagnosis():
         ("train_loss", [np.mean([1.0, 2.0, 4.0]), np.mean([5.0, 9.0, 7.0])], "loss-is-local"),
     ],
 )
-def test_a_mean_over_other_samples_is_reported(name, told, code):
-    assert found(name, told).code == code
+def test_a_mean_over_other_samples_is_reported(name, returned, code):
+    assert found(name, returned).code == code
 
 
 def test_other_numbers_get_no_diagnosis():

@@ -55,17 +55,17 @@ def test_shares_and_a_verdict_in_any_wording_are_right(tmp_path, shown, verdict)
 
 
 @pytest.mark.parametrize(
-    ("last", "code", "told"),
+    ("last", "code", "text"),
     [
         ("1 / 0", "exception", "at loader.py:19: ZeroDivisionError: division by zero. It should"),
         ("import torch.distributed as dist; dist.get_rank()", "group-not-initialised", "torchrun"),
     ],
 )
-def test_an_exception_is_reported_with_its_line(tmp_path, last, code, told):
+def test_an_exception_is_reported_with_its_line(tmp_path, last, code, text):
     found = raises(runs_of(tmp_path, f"{SHARES.format(shown='share')}{last}"))
 
     assert (found.code, found.where) == (code, "loader.py:19")
-    assert told in found.explanation
+    assert text in found.explanation
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,8 @@ def test_numbers_repeated_from_the_previous_epoch_are_recognised():
 )
 def test_a_loss_of_only_some_steps_is_recognised(weights, code, what):
     right = one_process(DATA, [[[0, 1, 2, 3, 4], [5, 6, 7]]], 0)
-    told = float(np.dot(weights, right.losses[0]))
-    seen = [{"history": [{**right.history[0], "train_loss": told}]}]
+    loss = float(np.dot(weights, right.losses[0]))
+    seen = [{"history": [{**right.history[0], "train_loss": loss}]}]
 
     found = other_numbers(seen, *right[1:], guide=GUIDE, evaluation="Val")
 

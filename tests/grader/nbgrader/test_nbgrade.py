@@ -7,14 +7,14 @@ import pytest
 from class_folder import PROGRAMS, ClassFolder, environment
 from learners import COURSE, ROOT, read
 from processes import children_of
-from seat_work import double_or_die
+from worker_tasks import double_or_die
 
 from gradsync.errors import GraderError
 from gradsync.nbgrader.autograde import phases_of
 from gradsync.nbgrader.grading_folder import GradingFolder
 from gradsync.nbgrader.marks import Mark, render
 from gradsync.nbgrader.marks import read as read_marks
-from gradsync.nbgrader.seats import side_by_side
+from gradsync.nbgrader.workers import side_by_side
 from gradsync.records import Origin
 
 
@@ -194,7 +194,7 @@ def test_a_seed_is_drawn_once(tmp_path):
 def test_if_a_process_dies_only_its_task_is_lost():
     numbers = [1, 13, 2, 13, 3]
     results = sorted(
-        side_by_side(double_or_die, numbers, seats=2), key=lambda pair: (pair[0], str(pair[1]))
+        side_by_side(double_or_die, numbers, count=2), key=lambda pair: (pair[0], str(pair[1]))
     )
 
     assert results == [(1, 2), (2, 4), (3, 6), (13, None), (13, None)]
@@ -202,7 +202,7 @@ def test_if_a_process_dies_only_its_task_is_lost():
 
 def test_processes_end_when_the_iterator_is_closed():
     before = set(children_of(os.getpid()))
-    results = side_by_side(double_or_die, [1, 2, 3, 4], seats=2)
+    results = side_by_side(double_or_die, [1, 2, 3, 4], count=2)
     next(results)
     results.close()
     left = set(children_of(os.getpid())) - before

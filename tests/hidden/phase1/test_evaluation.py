@@ -16,8 +16,8 @@ from support.rules.evaluation import (
     mode_not_restored,
     other_keys,
     own_samples_alone,
+    pairs,
     predicts_otherwise,
-    told,
 )
 from support.rules.means import mean_of_ranks
 from support.rules.waiting import nobody_waited, raised_before_waiting
@@ -123,7 +123,7 @@ def check_results(seen, rows):
             ),
             predicts_otherwise(GUIDE),
         ],
-        otherwise=f"evaluate returns {told(results[0])} on rank 0. The ranks have "
+        otherwise=f"evaluate returns {pairs(results[0])} on rank 0. The ranks have "
         f"{listed(counts)} samples, in batches of at most {BATCH}. It should return the loss and "
         "the accuracy over all samples",
     )

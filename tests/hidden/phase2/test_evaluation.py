@@ -17,8 +17,8 @@ from support.rules.evaluation import (
     mode_not_restored,
     other_keys,
     own_samples_alone,
+    pairs,
     predicts_otherwise,
-    told,
 )
 from support.rules.waiting import nobody_waited
 from support.rules.wrong_results import ends_with
@@ -170,7 +170,7 @@ def counts_other_samples(count):
 
 def other_numbers(seen, _expected):
     text = (
-        f"evaluate returns {told(seen[0])} on {len(seen)} ranks. The number of samples is right, "
+        f"evaluate returns {pairs(seen[0])} on {len(seen)} ranks. The number of samples is right, "
         "but the loss or the accuracy is not that of one process with all samples."
     )
     return Diagnosis("differs-from-single-process", tuple(range(len(seen))), text, guide=GUIDE)

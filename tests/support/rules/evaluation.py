@@ -28,7 +28,8 @@ LEFT_ALONE = {  # what a rank reports: the message if it is not true
 }
 
 
-def told(result: Mapping[str, float]) -> str:
+def pairs(result: Mapping[str, float]) -> str:
+    """Return "loss 0.5, accuracy 1, samples 8"."""
     return ", ".join(f"{name} {value:.4g}" for name, value in result.items())
 
 
@@ -60,7 +61,7 @@ def own_samples_alone(own: Sequence[Mapping[str, float]], guide: str) -> Rule:
     def rule(seen: Observation, _expected: Any) -> Diagnosis | None:
         if len(seen) < 2 or not close(list(seen), list(own)):
             return None
-        text = f"Every rank returns the numbers of its own samples, {told(seen[0])} on rank 0. "
+        text = f"Every rank returns the numbers of its own samples, {pairs(seen[0])} on rank 0. "
         where = last_reduce(seen)
         if where is None:
             text += "Sum them over all ranks."
@@ -82,7 +83,7 @@ def differs_across_ranks(guide: str) -> Rule:
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         if all(close(result, seen[0]) for result in seen):
             return None
-        shown = f"{told(seen[0])} on rank 0 and {told(seen[-1])} on rank {len(seen) - 1}"
+        shown = f"{pairs(seen[0])} on rank 0 and {pairs(seen[-1])} on rank {len(seen) - 1}"
         if close(seen[0], expected[0]):
             text = (
                 f"Only rank 0 has the numbers of all ranks: evaluate returns {shown}. It must "
@@ -144,7 +145,7 @@ def kept_from_before(
         return None
     text = (
         f"The first call of evaluate is right, but a second call with other samples returns "
-        f"{told(again[wrong[0]])}. It should return {told(expected)}. Keep nothing from one call "
+        f"{pairs(again[wrong[0]])}. It should return {pairs(expected)}. Keep nothing from one call "
         "to the next: start every sum at zero, also a sum in a default argument, and use the "
         "samples of the loader that is passed."
     )
@@ -155,11 +156,11 @@ def predicts_otherwise(guide: str) -> Rule:
     """Return the rule for a wrong accuracy if the loss and the number of samples are right."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
-        pairs = zip(seen, expected, strict=True)
-        if not all(_right_but_for(result, wanted, "accuracy") for result, wanted in pairs):
+        both = zip(seen, expected, strict=True)
+        if not all(_right_but_for(result, wanted, "accuracy") for result, wanted in both):
             return None
         text = (
-            f"evaluate returns {told(seen[0])}. The loss and the number of samples are right, but "
+            f"evaluate returns {pairs(seen[0])}. The loss and the number of samples are right, but "
             "the accuracy is not the share of correctly classified samples. The predicted class of "
             "a sample is the one with the largest of this sample's outputs: compare along "
             "dimension 1 only."

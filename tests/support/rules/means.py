@@ -11,7 +11,7 @@ from gradsync.records import Diagnosis, Observation
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import close
 from gradsync.text import listed
-from support.rules.evaluation import told
+from support.rules.evaluation import pairs
 from support.rules.histories import Run
 
 Numbers = Sequence[float]
@@ -63,7 +63,7 @@ def mean_of_ranks(own: Sequence[Mapping[str, float]], guide: str) -> Rule:
             return None
         counts = listed(f"{one['samples']:g}" for one in own)
         text = (
-            f"evaluate returns {told(means)}: the means of the ranks' own numbers. By rank there "
+            f"evaluate returns {pairs(means)}: the means of the ranks' own numbers. By rank there "
             f"are {counts} samples, so a sample does not have the same weight on every rank. Sum "
             "the losses, the hits and the samples over the ranks, and then divide once."
         )
@@ -86,7 +86,7 @@ def left_the_loop(samples: int, guide: str, line: str | None = None) -> Rule:
         if not few or close(seen[0]["loss"], expected[0]["loss"]):
             return None
         text = (
-            f"evaluate returns {told(seen[0])}, but the ranks' loaders yield {samples} samples. "
+            f"evaluate returns {pairs(seen[0])}, but the ranks' loaders yield {samples} samples. "
             "Does a `return` or `break` end the loop over the batches too early?"
         )
         return Diagnosis("samples-dropped", tuple(range(len(seen))), text, line, guide)

@@ -53,9 +53,9 @@ def _unwaited(
 ) -> Diagnosis:
     first = calls[which[0]]
     what = f" ({first.label})" if first.label else ""
-    told = f"The {first.op} that starts at {line_text(first)}{what} {text}"
+    message = f"The {first.op} that starts at {line_text(first)}{what} {text}"
     ranks = tuple(sorted({rank for rank, _ in which}))
-    return Diagnosis("no-rank-waits", ranks, told, first.where, guide)
+    return Diagnosis("no-rank-waits", ranks, message, first.where, guide)
 
 
 def raised_before_waiting(rank: int, what: str, guide: str) -> Rule:
@@ -71,8 +71,8 @@ def raised_before_waiting(rank: int, what: str, guide: str) -> Rule:
 
     def rule(seen: Observation, _expected: object) -> Diagnosis | None:
         failure = seen.failure
-        told = failure.diagnosis if failure and failure.status == "error" else None
-        if told is None or told.ranks != (rank,):
+        cause = failure.diagnosis if failure and failure.status == "error" else None
+        if cause is None or cause.ranks != (rank,):
             return None
         began = {(event.rank, event.call) for event in seen.events if event.kind != "enter"}
         where = [
@@ -86,11 +86,11 @@ def raised_before_waiting(rank: int, what: str, guide: str) -> Rule:
         if not where:
             return None
         text = (
-            f"{full_stop(told.explanation)} This rank has {what}, and did not wait for the "
+            f"{full_stop(cause.explanation)} This rank has {what}, and did not wait for the "
             f"collective that it started at {where[0]}. Until that is complete, it has no data of "
             "the other ranks. Wait for it before you use the result."
         )
-        return Diagnosis("no-rank-waits", told.ranks, text, where[0], guide)
+        return Diagnosis("no-rank-waits", cause.ranks, text, where[0], guide)
 
     return rule
 
@@ -158,14 +158,14 @@ def skipped_because_of_nan(rank: int, what: str, guide: str) -> Rule:
 
     def rule(seen: Observation, _expected: object) -> Diagnosis | None:
         failure = seen.failure
-        told = failure.diagnosis if failure and failure.status == "deadlock" else None
-        if told is None or told.ranks != (rank,) or not seen.collectives(rank):
+        cause = failure.diagnosis if failure and failure.status == "deadlock" else None
+        if cause is None or cause.ranks != (rank,) or not seen.collectives(rank):
             return None
         text = (
-            f"{full_stop(without_advice(told.explanation))} Only {ranks_text([rank])} "
+            f"{full_stop(without_advice(cause.explanation))} Only {ranks_text([rank])} "
             f"had {what} that is NaN. All ranks must decide together whether to skip: if one rank "
             "skips alone, the others wait for it."
         )
-        return Diagnosis(told.code, told.ranks, text, told.where, guide)
+        return Diagnosis(cause.code, cause.ranks, text, cause.where, guide)
 
     return rule

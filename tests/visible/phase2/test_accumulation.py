@@ -47,7 +47,7 @@ def check_weight(seen, expected, mistakes=(), alone=()):
         expected,
         mistakes=[
             own,
-            *(ends_with([wrong] * len(seen), *told, GUIDE) for wrong, *told in mistakes),
+            *(ends_with([wrong] * len(seen), *rest, GUIDE) for wrong, *rest in mistakes),
         ],
         otherwise=f"the step should lead to weight {expected}, but leads to "
         f"{[value['weight'] for value in seen]} by rank",

@@ -99,8 +99,8 @@ def test_the_verdicts_equal_those_of_one_test_at_a_time(graded, launcher, reques
 
     one, three = (graded(squares, launcher=launcher, parallel=count) for count in (1, 3))
 
-    told = [[(v.id, v.points, v.message) for v in report.verdicts] for report in (one, three)]
-    assert told[0] == told[1]
+    seen = [[(v.id, v.points, v.message) for v in report.verdicts] for report in (one, three)]
+    assert seen[0] == seen[1]
     assert [v.id for v in three.verdicts if v.points] == [three.verdicts[i].id for i in (0, 2)]
 
 

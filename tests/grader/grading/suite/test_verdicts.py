@@ -18,9 +18,9 @@ def test_a_long_text_is_cut_with_a_note():
     text = "x" * (MAX_TEXT + 1_234_567)
     seen = verdict(Mistake(text, Diagnosis("exception", (0,), text, where=text)))
 
-    for told in (seen.message, seen.diagnosis.explanation, seen.diagnosis.where):
-        assert told.startswith("x" * MAX_TEXT + "...")
-        assert told.endswith("(1,234,567 more characters)")
+    for kept in (seen.message, seen.diagnosis.explanation, seen.diagnosis.where):
+        assert kept.startswith("x" * MAX_TEXT + "...")
+        assert kept.endswith("(1,234,567 more characters)")
 
 
 def test_other_texts_are_not_changed():

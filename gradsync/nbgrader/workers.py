@@ -15,7 +15,7 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
-class Seat(Generic[Task, Result]):
+class Worker(Generic[Task, Result]):
     """A separate process that does one task after the other."""
 
     def __init__(self, work: Callable[[Task], Result]) -> None:
@@ -44,36 +44,36 @@ class Seat(Generic[Task, Result]):
 
 
 def side_by_side(
-    work: Callable[[Task], Result], tasks: Iterable[Task], seats: int
+    work: Callable[[Task], Result], tasks: Iterable[Task], count: int
 ) -> Iterator[tuple[Task, Result | None]]:
     """Yield each task with its result when it is done, or with None if its process died.
 
     Args:
         work: a module-level function that never raises.
         tasks: its arguments, one for each call.
-        seats: number of processes.
+        count: number of processes.
     """
     waiting = list(tasks)[::-1]
-    busy: list[Seat[Task, Result]] = []
+    busy: list[Worker[Task, Result]] = []
     try:
-        for _ in range(min(seats, len(waiting))):
-            busy.append(Seat(work))
+        for _ in range(min(count, len(waiting))):
+            busy.append(Worker(work))
             busy[-1].begin(waiting.pop())
         while busy:
-            ready = wait([seat.connection for seat in busy])
-            for seat in [seat for seat in busy if seat.connection in ready]:
-                task, result = cast(Task, seat.task), seat.result()
+            ready = wait([worker.connection for worker in busy])
+            for worker in [worker for worker in busy if worker.connection in ready]:
+                task, result = cast(Task, worker.task), worker.result()
                 if result is None or not waiting:
-                    busy.remove(seat)
-                    seat.close()
+                    busy.remove(worker)
+                    worker.close()
                 if waiting and result is None:
-                    busy.append(seat := Seat(work))
+                    busy.append(worker := Worker(work))
                 if waiting:
-                    seat.begin(waiting.pop())
+                    worker.begin(waiting.pop())
                 yield task, result
     finally:
-        for seat in busy:
-            seat.close()
+        for worker in busy:
+            worker.close()
 
 
 def _serve(work: Callable[[Task], Result], tasks: Connection, parent: int) -> None:
