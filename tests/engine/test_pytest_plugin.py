@@ -1,4 +1,4 @@
-"""The engine's pytest plugin in somebody else's repository."""
+"""The engine's pytest plugin in a repository of another project."""
 
 import os
 import pty
