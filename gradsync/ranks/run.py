@@ -30,9 +30,8 @@ def run_ranks(
 ) -> Observation:
     """Run `function` on `world_size` ranks, each a process with a gloo group around it.
 
-    Its parameters are filled by name: `rank`, `world_size` and the `inputs` (arrays, tensors,
-    anything that cloudpickle can pickle). It may be a closure, a lambda or a function from a
-    notebook. The ranks' output is printed here, with the rank before each line.
+    Its parameters are filled by name: `rank`, `world_size` and the `inputs`. It may be a closure, a
+    lambda or a function from a notebook. The ranks' output is printed here.
 
     Args:
         function: the function that each rank runs; it returns numbers, strings, tensors, arrays,
@@ -56,22 +55,30 @@ def run_ranks(
     __tracebackhide__ = True  # pytest shows the test's line instead
     in_sandbox = launcher == "sandbox"
     task = Task(
-        function=function,
-        world_size=world_size,
-        inputs=inputs,
-        path=tuple(entry or str(Path.cwd()) for entry in sys.path),
-        cwd=None if in_sandbox else Path.cwd(),
-        environ=rank_environ(bare=in_sandbox),
+        function,
+        world_size,
+        inputs,
         process_group=process_group,
         timeout=timeout if debug is None else math.inf,
         may_fail=tuple(may_fail),
         debugger=None if debug is None else (debug, _terminal()),
+        **_surroundings(launcher),
     )
     observation = observe(task, get_launcher(launcher))
     _print_output(observation)
     if observation.failure is not None:
         raise RankFailure(observation)
     return observation
+
+
+def _surroundings(launcher: LauncherName | None) -> dict[str, Any]:
+    """Return what ranks have in common with this process, as far as a sandbox allows it."""
+    in_sandbox = launcher == "sandbox"
+    return {
+        "path": tuple(entry or str(Path.cwd()) for entry in sys.path),
+        "cwd": None if in_sandbox else Path.cwd(),
+        "environ": rank_environ(bare=in_sandbox),
+    }
 
 
 def _terminal() -> str:
