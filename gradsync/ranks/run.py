@@ -41,8 +41,7 @@ def run_ranks(
         process_group: start the default group before the function is called.
         launcher: "fork" (Linux, fast), "spawn" (anywhere, slow) or "sandbox" (with bubblewrap).
         may_fail: ranks that may die or be late; the others continue, and no deadlock is proved.
-        debug: on this rank, `breakpoint()` and an uncaught exception open pdb in this process's
-            terminal, and no time limit applies. On other ranks, `breakpoint()` does nothing.
+        debug: the rank on which `breakpoint()` and an uncaught exception open pdb in this terminal.
         **inputs: the function's other arguments, the same for every rank.
 
     Returns:
@@ -53,7 +52,6 @@ def run_ranks(
         LauncherError: the ranks could not be started, or were lost.
     """
     __tracebackhide__ = True  # pytest shows the test's line instead
-    in_sandbox = launcher == "sandbox"
     task = Task(
         function,
         world_size,

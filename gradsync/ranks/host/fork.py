@@ -150,11 +150,17 @@ class ForkLauncher:
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    env={**rank_environ(bare=self._sandboxed), **memory.tunables()},
+                    env=self._environ(),
                     start_new_session=True,  # Ctrl-C goes to the trusted side, which then ends it
                 )
             self._control = ours
         return self._control
+
+    def _environ(self) -> dict[str, str]:
+        """Return the environment of the warm process, which itself is not to be measured."""
+        environ = rank_environ(bare=self._sandboxed)
+        kept = {n: value for n, value in environ.items() if not n.startswith("COVERAGE_PROCESS")}
+        return {**kept, **memory.tunables()}
 
     def _finish(self, control: socket.socket, what: str) -> None:
         """Ask the warm process to end this run or its siblings, and wait until it has."""

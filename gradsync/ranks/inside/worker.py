@@ -28,6 +28,7 @@ from gradsync.ranks.fast import dynamo, memory, symbolic_shapes
 from gradsync.ranks.fast.store import start_group
 from gradsync.ranks.inside import cells, watch
 from gradsync.ranks.inside.debugging import call_with
+from gradsync.ranks.inside.measuring import measured
 from gradsync.ranks.inside.watch import callers
 from gradsync.ranks.inside.watch.recorder import Recorder
 from gradsync.ranks.protocol import values, wire
@@ -115,7 +116,8 @@ def _run(channel: socket.socket, place: dict[str, Any], recorder: Recorder) -> A
     function, inputs = pickle.loads(task.body)
     modules = {name: Path(path) for name, path in place["modules"].items()}
     arguments = _arguments(function, rank, world_size, modules, inputs)
-    value = call_with(place.get("debugger"), rank, function, arguments)
+    with measured():
+        value = call_with(place.get("debugger"), rank, function, arguments)
     watching.handles.settle()
     return value
 
