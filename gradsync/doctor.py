@@ -13,7 +13,7 @@ from gradsync.course.catalogue import CourseError, find_course
 from gradsync.errors import SandboxError
 from gradsync.mnist_folder import DataError, mnist_root
 from gradsync.ranks import LauncherError, RankFailure, get_launcher, run_ranks
-from gradsync.ranks.host.launchers import LauncherName
+from gradsync.ranks.host.launcher_choice import LauncherName
 from gradsync.ranks.sandbox import cgroups
 from gradsync.ranks.sandbox.sandbox import MEMORY, TASKS, check
 from gradsync.text import listed

@@ -14,10 +14,10 @@ NEEDED = "gradsync's commands need more packages: pip install 'gradsync[course]'
 def main() -> None:
     """Run the command of this process's arguments."""
     try:
-        from gradsync.cli import ending, every_command  # noqa: F401 - registers the commands
+        from gradsync.cli import every_command, exit_status  # noqa: F401 - registers the commands
     except ModuleNotFoundError as missing:
         if (missing.name or "").startswith("gradsync"):
             raise
         print(f"gradsync: {missing.name} is not installed. {NEEDED}", file=sys.stderr)
         sys.exit(2)
-    ending.main()
+    exit_status.main()

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from gradsync.cli.app import Seed, app
-from gradsync.cli.ending import GRADER_FAILED
+from gradsync.cli.exit_status import GRADER_FAILED
 from gradsync.reports.text import amount, printable
 from gradsync.submission import SubmissionError
 from gradsync.text import listed

@@ -31,7 +31,7 @@ from gradsync.grading.output_files import (
     write_report,
     write_whole,
 )
-from gradsync.ranks.host.launchers import LauncherName
+from gradsync.ranks.host.launcher_choice import LauncherName
 from gradsync.records import Grade, Origin, Report
 from gradsync.reports import gradebook, summary
 from gradsync.submission import (

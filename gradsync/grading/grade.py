@@ -18,7 +18,7 @@ from gradsync.grading.suite.run import run_pytest
 from gradsync.grading.suite.time_budget import TimeBudget
 from gradsync.ranks import LauncherError, get_launcher
 from gradsync.ranks.fast import dynamo
-from gradsync.ranks.host.launchers import LauncherName
+from gradsync.ranks.host.launcher_choice import LauncherName
 from gradsync.records import Report, Verdict
 from gradsync.submission import Submission
 from gradsync.temporary_folders import unpacked

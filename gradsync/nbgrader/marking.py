@@ -20,7 +20,7 @@ from gradsync.nbgrader.submitted import cells_of, submission_of
 from gradsync.notebook.definitions.file import Cell
 from gradsync.notebook.definitions.locations import relocate
 from gradsync.ranks import LauncherError
-from gradsync.ranks.host.launchers import LauncherName
+from gradsync.ranks.host.launcher_choice import LauncherName
 from gradsync.ranks.sandbox import sandbox
 from gradsync.records import Origin
 

@@ -16,7 +16,7 @@ from gradsync.notebook.namespace import namespace_of, running_shell
 from gradsync.notebook.undisturbed import undisturbed
 from gradsync.notebook.waiting import Waiting
 from gradsync.ranks import get_launcher
-from gradsync.ranks.host.launchers import LauncherName
+from gradsync.ranks.host.launcher_choice import LauncherName
 from gradsync.ranks.sandbox import sandbox
 from gradsync.records import Report, Verdict
 from gradsync.reports import terminal

@@ -2,7 +2,7 @@
 
 `run` is the entry point. `task` describes a run, and `host` starts and supervises its ranks, with a
 `sandbox` around them if asked. `inside` is what runs in a rank: nothing trusted imports it, except
-`warm_start`, the program of the process that forks the ranks. Both sides know the `protocol`.
+`warm_program`, the program of the process that forks the ranks. Both sides know the `protocol`.
 `deadlocks` proves from the ranks' events who waits for whom, and `failures` describes how a run
 failed. `fast` has what only saves time.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradsync.ranks.failures.rank_failure import RankFailure
 from gradsync.ranks.host.launcher import LauncherError
-from gradsync.ranks.host.launchers import get_launcher
+from gradsync.ranks.host.launcher_choice import get_launcher
 
 if TYPE_CHECKING:
     from gradsync.ranks.run import run_ranks

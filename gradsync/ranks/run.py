@@ -11,7 +11,7 @@ from typing import Any
 
 from gradsync.ranks.failures.rank_failure import RankFailure
 from gradsync.ranks.host.launcher import rank_environ
-from gradsync.ranks.host.launchers import LauncherName, get_launcher
+from gradsync.ranks.host.launcher_choice import LauncherName, get_launcher
 from gradsync.ranks.host.observe import observe
 from gradsync.ranks.task import Task
 from gradsync.records import Observation

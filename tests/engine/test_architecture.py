@@ -25,7 +25,7 @@ LAYERS = [
     ["gradsync.ranks.deadlocks", "gradsync.ranks.task", INSIDE],
     ["gradsync.ranks.failures"],
     ["gradsync.ranks.host"],
-    ["gradsync.ranks.warm_start", "gradsync.ranks.run", "gradsync.ranks.flight_recorder"],
+    ["gradsync.ranks.warm_program", "gradsync.ranks.run", "gradsync.ranks.flight_recorder"],
     ["gradsync.ranks"],
     ["gradsync.testing", "gradsync.pytest_plugin"],
     ["gradsync.course", "gradsync.mnist", "gradsync.model"],
@@ -71,7 +71,7 @@ def test_each_module_has_a_room_and_imports_only_from_lower_ones(module):
 def test_trusted_modules_do_not_import_what_runs_in_ranks(module):
     untrusted = {other for other in imports_of(module) if other.startswith(INSIDE)}
 
-    assert not untrusted or module == "gradsync.ranks.warm_start"
+    assert not untrusted or module == "gradsync.ranks.warm_program"
 
 
 @pytest.mark.parametrize("module", sorted(m for m in MODULES if m.startswith(INSIDE)))

@@ -1,4 +1,4 @@
-"""The grader's own pytest plugin: selects the tests, runs them, and records their verdicts."""
+"""Select the tests of a grade, run several at a time, and collect their verdicts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradsync.grading.suite.time_budget import KEPT, TimeBudget
 from gradsync.grading.suite.verdicts import REFUSED, exercise_of
 from gradsync.ranks import LauncherError
 from gradsync.ranks.fast import symbolic_shapes
-from gradsync.ranks.host.fork import ForkLauncher
+from gradsync.ranks.host.fork_launcher import ForkLauncher
 from gradsync.ranks.host.launcher import Launcher
 from gradsync.records import Verdict
 

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from gradsync.ranks import LauncherError
-from gradsync.ranks.host.fork import ForkLauncher
+from gradsync.ranks.host.fork_launcher import ForkLauncher
 from gradsync.ranks.sandbox.namespaces import end_with
 
 MOST = 2  # tests with up to four ranks each; the memory limit of a grade covers all of them

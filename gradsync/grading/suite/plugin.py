@@ -1,4 +1,4 @@
-"""The grader's pytest plugin: tests of exercises, their points, inputs and verdicts."""
+"""The pytest plugin of suites: the exercise, points and inputs of a test, and its verdict."""
 
 from __future__ import annotations
 

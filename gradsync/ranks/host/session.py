@@ -19,9 +19,9 @@ from typing import Any
 
 from gradsync.ranks.deadlocks.detector import DeadlockDetector
 from gradsync.ranks.failures.rank_failure import RankFailure
-from gradsync.ranks.host.fork import ForkLauncher
+from gradsync.ranks.host.fork_launcher import ForkLauncher
 from gradsync.ranks.host.launcher import LauncherError, rank_environ
-from gradsync.ranks.host.launchers import get_launcher
+from gradsync.ranks.host.launcher_choice import get_launcher
 from gradsync.ranks.host.rank_state import ResidentRank
 from gradsync.ranks.host.supervise import START_SECONDS, Run
 from gradsync.ranks.protocol import events, pickles

@@ -29,6 +29,7 @@ from support.probes.buckets import (
 )
 from support.probes.models import placed
 from support.probes.names import PARTS, first_numbers, model_named, name_sets
+from support.rules.bucket_timing import left_too_early
 from support.rules.buckets import (
     averaged_elements,
     averaging_mistakes,
@@ -37,7 +38,6 @@ from support.rules.buckets import (
     some_undivided,
     unlike_buckets,
 )
-from support.rules.departures import left_too_early
 from support.rules.gradients import mean_of
 from support.rules.names import order_depends_on_names
 from support.rules.rounding import OF_FLOAT64

@@ -9,13 +9,13 @@ from gradsync.testing import assert_on_every_rank, by_rank, case_by_case, check,
 from gradsync.testing.values import close
 from support.probes.bucket_marks import mark
 from support.probes.buckets import ALL, SMALL, Net, backward, draw, gradients_of, own_gradients
+from support.rules.bucket_timing import left_too_early, overwritten
 from support.rules.buckets import (
     averaging_mistakes,
     between,
     lost_or_local,
     unlike_buckets,
 )
-from support.rules.departures import left_too_early, overwritten
 from support.rules.gradients import mean_of
 
 GUIDE = "Buckets and overlap"

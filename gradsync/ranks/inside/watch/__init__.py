@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from gradsync.ranks.inside.watch import ddp, functional, process_groups
 from gradsync.ranks.inside.watch.handles import is_done
-from gradsync.ranks.inside.watch.reporting import Watch
+from gradsync.ranks.inside.watch.state import Watch
 from gradsync.ranks.inside.watch.tensors import versioned, with_own_versions
 
 # ProcessGroup's method -> (the name in torch.distributed, the position of the input tensors)

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from gradsync.ranks.inside.watch.reporting import Watch
+from gradsync.ranks.inside.watch.state import Watch
 
 Future = torch.futures.Future[torch.Tensor]
 Hook = Callable[[Any, Any], Future]

@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from gradsync.ranks.inside.watch.reporting import Watch
+from gradsync.ranks.inside.watch.state import Watch
 
 
 def install(watch: Watch) -> None:

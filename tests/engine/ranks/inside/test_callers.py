@@ -1,163 +1,151 @@
-"""Ranks end with the program that started them, on Ctrl-C and with the warm process."""
+"""The caller of a collective: the user's functions, or the test itself."""
 
-import os
-import signal
-import subprocess
-import sys
 import textwrap
-from pathlib import Path
 
 import pytest
-from processes import descendants_of, eventually, is_alive, linux_only
+import torch
+import torch.distributed as dist
+from deadlock_story import Story
+
+from gradsync import RankFailure, run_ranks
+from gradsync.ranks import get_launcher
+from gradsync.ranks.deadlocks.explanations import ADVICE
+from gradsync.ranks.host.observe import observe
+from gradsync.ranks.task import Task
+from support.probes.bucket_marks import mark
+
+TRAINER = """
+    import torch
+    import torch.distributed as dist
+
+    def train(skips=False):
+        for _ in range(1):
+            evaluate(skips)
+
+    def evaluate(skips):
+        total(2, skips)
+
+    def total(depth, skips):
+        if depth:
+            return total(depth - 1, skips)
+        if not skips:
+            dist.all_reduce(torch.ones(1))
+
+    def call(function):
+        return function()
+
+    def hook(weight):
+        weight.register_post_accumulate_grad_hook(dist.all_reduce)
+"""
+LINE = 1 + TRAINER.strip().splitlines().index("            dist.all_reduce(torch.ones(1))")
 
 
 @pytest.fixture
-def script(folder, tmp_path):
-    """Run a user's program in a new process, whose output is read line by line."""
-    processes = []
+def run(tmp_path):
+    """Return the observation of a function that gets a learner's file, like a test's probe."""
+    path = tmp_path / "template_trainer.py"
+    path.write_text(textwrap.dedent(TRAINER).strip())
 
-    def start(code):
-        path = tmp_path / "program.py"
-        path.write_text(PREAMBLE + textwrap.dedent(code))
-        process = subprocess.Popen(
-            [sys.executable, str(path)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "FOLDER": str(folder)},
-        )
-        processes.append(process)
-        return process
+    def run(probe, world_size=2, **inputs):
+        modules = {"trainer": path}
+        task = Task(probe, world_size, inputs=inputs, modules=modules, roots=(tmp_path,))
+        return observe(task, get_launcher())
 
-    yield start
-    for process in processes:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    return run
 
 
-ROOT = Path(__file__).parents[4]
-PREAMBLE = """
-import os, signal, sys, time
-from pathlib import Path
-from gradsync import run_ranks
-from gradsync.ranks import LauncherError, get_launcher
+def test_a_deadlock_names_the_functions_that_lead_to_it(run):
+    def probe(rank, trainer):
+        trainer.train(rank == 1)
 
-# Whoever started the tests in the background had their Ctrl-C ignored, and ours with it.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+    diagnosis = run(probe).failure.diagnosis
 
-def tell(*words):
-    print(*words, flush=True)
-
-def never_end(rank):
-    here = Path(os.environ["FOLDER"])
-    if os.fork() == 0:
-        os.setsid()
-        time.sleep(60)
-    (here / f"writing-{rank}").write_text(str(os.getpid()))
-    (here / f"writing-{rank}").rename(here / f"pid-{rank}")
-    time.sleep(60)
-"""
+    place = f"template_trainer.py:{LINE} (train -> evaluate -> total)"
+    assert diagnosis.explanation.endswith(f"Rank 0 is waiting in it, at {place}. {ADVICE}")
+    assert diagnosis.where == f"template_trainer.py:{LINE}"
 
 
-def pids_in(folder):
-    """Wait until both ranks of `never_end` run, and return their process ids."""
-    paths = [folder / "pid-0", folder / "pid-1"]
-    assert eventually(lambda: all(path.exists() for path in paths), seconds=60)
-    return [int(path.read_text()) for path in paths]
+def test_mismatched_calls_name_the_functions_that_lead_to_them(run):
+    def disagree(rank, trainer):
+        trainer.call(dist.barrier) if rank else trainer.train()
+
+    failure = run(disagree).failure
+
+    assert "(train -> evaluate -> total)" in failure.diagnosis.explanation
+    assert "Rank 1 calls barrier #1, at template_trainer.py" in failure.diagnosis.explanation
 
 
-@linux_only
-@pytest.mark.parametrize("launcher", ["fork", "spawn"])
-def test_ranks_end_if_their_caller_is_killed(script, folder, launcher):
-    process = script(f"run_ranks(never_end, 2, launcher={launcher!r})")
-    ranks = pids_in(folder)
-    family = {*ranks, *descendants_of(process.pid)}
+def test_a_collective_of_the_test_is_named_as_such(run):
+    def probe(rank, trainer):
+        trainer.train()
+        if rank:
+            dist.barrier()
 
-    process.send_signal(signal.SIGKILL)
+    seen = run(probe)
 
-    if launcher == "spawn":
-        assert eventually(lambda: not any(map(is_alive, ranks)))
-    else:
-        assert eventually(lambda: not any(map(is_alive, family)))
-        assert eventually(lambda: {path.name for path in folder.iterdir()} == {"pid-0", "pid-1"})
-
-
-@linux_only
-def test_the_warm_process_ends_with_its_caller(script):
-    process = script(
-        """
-        run_ranks(lambda: None, 1)
-        tell(get_launcher()._process.pid)
-        """
-    )
-    warm = int(process.stdout.readline())
-
-    assert process.wait() == 0
-    assert eventually(lambda: not is_alive(warm))
+    text = seen.failure.diagnosis.explanation
+    assert text.startswith("Rank 0 returned without calling the test's own barrier #2.")
+    assert text.endswith("Rank 1 is waiting in it.")
+    assert seen.failure.diagnosis.where is None
+    assert [call.by_test for call in seen.collectives(1)] == [False, True]
 
 
-@linux_only
-def test_ctrl_c_ends_all_ranks_and_leaves_the_launcher_usable(script, folder):
-    process = script(
-        """
-        try:
-            run_ranks(never_end, 2)
-        except KeyboardInterrupt:
-            tell("interrupted")
-        tell(*run_ranks(lambda rank: rank, 3))
-        """
-    )
-    ranks = pids_in(folder)
+@pytest.mark.parametrize("own", [mark, None], ids=["of the probes' folder", "of the test's file"])
+def test_a_callback_of_the_test_belongs_to_the_test(run, own):
+    def probe(trainer, own):
+        group = dist.new_group()
+        trainer.call(lambda: own(group, 1) if own else dist.all_reduce(torch.ones(1)))
 
-    process.send_signal(signal.SIGINT)
+    last = run(probe, own=own).collectives(0)[-1]
 
-    assert process.stdout.readline() == "interrupted\n"
-    assert not any(map(is_alive, ranks))
-    assert process.stdout.readline() == "0 1 2\n"
+    assert (last.op, last.by_test, last.where, last.callers) == ("all_reduce", True, None, ())
 
 
-@linux_only
-def test_a_lost_warm_process_is_reported_and_replaced(script, folder):
-    process = script(
-        """
-        tell(*run_ranks(lambda rank: rank, 2))
-        warm = get_launcher()._process.pid
-        os.kill(warm, signal.SIGKILL)
-        os.waitid(os.P_PID, warm, os.WEXITED | os.WNOWAIT)
-        tell(*run_ranks(lambda rank: rank, 2))
-        tell(get_launcher()._process.pid)
-        try:
-            run_ranks(never_end, 2)
-        except LauncherError as error:
-            tell(error)
-        tell(*run_ranks(lambda rank: rank, 2))
-        """
-    )
+def test_a_hook_of_the_user_does_not_belong_to_the_test(run):
+    def probe(trainer):
+        weight = torch.ones(1, requires_grad=True)
+        trainer.hook(weight)
+        weight.sum().backward()
 
-    assert [process.stdout.readline() for _ in range(2)] == ["0 1\n", "0 1\n"]
-    warm = int(process.stdout.readline())
-    ranks = pids_in(folder)
-    os.kill(warm, signal.SIGKILL)
-    assert "the process that forks the ranks has ended" in process.stdout.readline()
-    assert process.stdout.readline() == "0 1\n"
-    assert eventually(lambda: not any(map(is_alive, ranks)))
+    [call] = run(probe).collectives(0)
+
+    assert not call.by_test
 
 
-@linux_only
-def test_a_fork_of_the_caller_has_its_own_launcher(script):
-    process = script(
-        """
-        run_ranks(lambda rank: rank, 1)
-        warm = get_launcher()._process.pid
-        child = os.fork()
-        seen = run_ranks(lambda rank: rank + 10 * (child == 0), 2)
-        tell(*seen, warm == get_launcher()._process.pid)
-        if child:
-            os.waitpid(child, 0)
-            tell(*run_ranks(lambda rank: rank, 2))
-        """
-    )
+def test_a_deadlock_between_the_test_and_the_user_names_the_users_line(run):
+    def probe(rank, trainer):
+        if rank:
+            trainer.train()
+        else:
+            dist.barrier()
 
-    said = process.communicate()[0].splitlines()
+    diagnosis = run(probe).failure.diagnosis
 
-    assert sorted(said) == ["0 1", "0 1 True", "10 11 False"]
+    assert "the test's own barrier #1" in diagnosis.explanation
+    assert diagnosis.where == f"template_trainer.py:{LINE}"
+
+
+def test_without_files_under_test_all_code_belongs_to_the_user():
+    def function(rank):
+        def inner():
+            dist.barrier()
+
+        if rank:
+            inner()
+
+    with pytest.raises(
+        RankFailure, match=r"Rank 1 is waiting in it, at \S+:\d+ \(function -> inner\)"
+    ):
+        run_ranks(function, 2)
+
+
+def test_ranks_with_different_callers_of_a_line_are_listed_separately():
+    story = Story(3)
+    story.waits_in(0, where="a.py:1", callers=("train", "evaluate"))
+    story.waits_in(1, where="a.py:1", callers=("main", "evaluate"))
+    story.returns(2)
+
+    text = story.told().explanation
+
+    assert "Rank 0 is waiting in it, at a.py:1 (train -> evaluate)." in text
+    assert "Rank 1 is waiting in it, at a.py:1 (main -> evaluate)." in text

@@ -144,7 +144,7 @@ class ForkLauncher:
         if self._control is None:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
-                warm = command("gradsync.ranks.warm_start", theirs.fileno(), int(self._sandboxed))
+                warm = command("gradsync.ranks.warm_program", theirs.fileno(), int(self._sandboxed))
                 self._process = subprocess.Popen(
                     sandbox.outer(warm) if self._sandboxed else warm,
                     pass_fds=[theirs.fileno()],

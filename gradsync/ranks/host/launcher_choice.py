@@ -10,9 +10,9 @@ import functools
 import sys
 from typing import Literal, get_args
 
-from gradsync.ranks.host.fork import ForkLauncher
+from gradsync.ranks.host.fork_launcher import ForkLauncher
 from gradsync.ranks.host.launcher import Launcher
-from gradsync.ranks.host.spawn import SpawnLauncher
+from gradsync.ranks.host.spawn_launcher import SpawnLauncher
 
 LauncherName = Literal["fork", "spawn", "sandbox"]
 

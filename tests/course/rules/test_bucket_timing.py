@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gradsync.records import Observation
-from support.rules.departures import left_too_early, overwritten
+from support.rules.bucket_timing import left_too_early, overwritten
 
 EARLIER = [{"weight": np.array([1.0, 2.0]), "bias": np.array([r + 3.0])} for r in range(2)]
 MEAN = {"weight": np.array([5.0, 6.0]), "bias": np.array([7.0])}

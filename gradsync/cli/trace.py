@@ -1,4 +1,4 @@
-"""`gradsync trace` and `gradsync doctor`: look at a trainer, and at this machine."""
+"""`gradsync trace`: draw when each rank of a trainer computes and when it communicates."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from gradsync.cli.app import app
 from gradsync.course.catalogue import find_course
@@ -55,16 +53,3 @@ def trace_command(
     print(spans.waiting(seen.events, seen.world_size))
     if seen.failure is not None:
         print(f"The run failed. {seen.failure.diagnosis.explanation}")
-
-
-@app.command(name="doctor")
-def doctor_command() -> None:
-    """Check that ranks, sandbox and data work on this machine; exit status 1 if one does not."""
-    from gradsync.doctor import examine  # imports the engine, which other commands don't need
-
-    console, fine = Console(), True
-    for finding in examine():
-        mark, style = ("✓", "green") if finding.fine else ("✗", "red")
-        console.print(f"[{style}]{mark}[/] [bold]{finding.what:8}[/] {escape(finding.text)}")
-        fine = fine and finding.fine
-    raise typer.Exit(0 if fine else 1)
