@@ -45,5 +45,5 @@ class Story:
     def likely(self):
         return set(self.detector.likely())
 
-    def told(self):
+    def diagnosis(self):
         return explanations.explain(self.detector, self.detector.likely()).diagnosis

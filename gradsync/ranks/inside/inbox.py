@@ -26,7 +26,7 @@ SIGNAL_SECONDS = 0.05  # between two signals to a main thread that goes on
 # After which all ranks know that the cell ends, and gloo has sent what it can. A deadlock is known
 # as a rank enters a collective: if gloo's own thread finds a connection closed while it sends, it
 # loses the message, and the thread that waits for it never wakes.
-TOLD_SECONDS = 0.03
+NOTICE_SECONDS = 0.03
 MESSAGE_SECONDS = 0.2  # for a message to come and be taken
 
 
@@ -100,7 +100,7 @@ class Inbox:
             if frame.kind == "end":
                 self._end(frame.header)
             elif frame.kind == "wake":
-                threading.Event().wait(TOLD_SECONDS)
+                threading.Event().wait(NOTICE_SECONDS)
                 self._send(frame.header["messages"])
             else:
                 self.commands.put(frame)
@@ -114,7 +114,7 @@ class Inbox:
         waiting = threading.Event()
         if header["patient"]:  # some rank wakes by a message alone, and must not go on then
             self._signal()
-        waiting.wait(TOLD_SECONDS)
+        waiting.wait(NOTICE_SECONDS)
         if header["patient"]:
             self._send(header["messages"])
             until = time.monotonic() + MESSAGE_SECONDS

@@ -106,9 +106,9 @@ def test_functional_collectives_give_the_results_of_plain_ones():
         assert own.sum() == 6 + 40 * rank  # the input is not changed
         return [functional.wait_tensor(one).tolist() for one in made]
 
-    for rank, (summed, told, gathered, share, swapped) in enumerate(run_ranks(use_all, 2)):
+    for rank, (summed, reported, gathered, share, swapped) in enumerate(run_ranks(use_all, 2)):
         assert summed == [[10, 14], [12, 16]]
-        assert told == [[10, 11], [12, 13]]
+        assert reported == [[10, 11], [12, 13]]
         assert gathered == [[0, 1], [2, 3], [10, 11], [12, 13]]
         assert share == [[10 + 4 * rank, 12 + 4 * rank]]
         assert swapped == [[2.0 * rank, 2 * rank + 1], [2 * rank + 10, 2 * rank + 11]]

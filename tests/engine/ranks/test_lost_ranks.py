@@ -66,9 +66,9 @@ def test_a_late_rank_finds_that_the_others_have_ended(tmp_path):
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1))
         while rank == 1 and len(list(tmp_path.iterdir())) < 2:
             time.sleep(0.01)
-        heard = sum_up()
+        received = sum_up()
         (tmp_path / str(rank)).touch()
-        return heard
+        return received
 
     seen = run_ranks(function, 3, may_fail=[1])
 
@@ -81,12 +81,12 @@ def test_mismatched_collectives_are_not_blocked():
     def function(rank):
         if rank == 1:
             die()
-        heard = sum_up()
+        received = sum_up()
         try:
             dist.barrier() if rank == 0 else dist.broadcast(torch.ones(2), src=2)
         except RuntimeError:
-            heard += "; failed again"
-        return heard
+            received += "; failed again"
+        return received
 
     seen = run_ranks(function, 3, may_fail=[1])
 

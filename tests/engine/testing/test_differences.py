@@ -9,12 +9,12 @@ from gradsync.testing.differences import describe_difference
 RIGHT = {"weight": np.array([[1.0, -4.0]]), "bias": np.array([1.0, 2.0])}
 
 
-def told(value, wanted=RIGHT):
+def reported(value, wanted=RIGHT):
     return describe_difference([value], [wanted])
 
 
 def test_right_values_have_no_differences():
-    assert told(dict(RIGHT)) == ""
+    assert reported(dict(RIGHT)) == ""
 
 
 @pytest.mark.parametrize(
@@ -31,47 +31,47 @@ def test_right_values_have_no_differences():
     ],
 )
 def test_the_name_and_the_kind_of_difference_are_reported(bias, text):
-    assert told({**RIGHT, "bias": bias}) == f". On rank 0, {text}"
+    assert reported({**RIGHT, "bias": bias}) == f". On rank 0, {text}"
 
 
 def test_a_list_of_another_length_is_reported():
-    assert told([1.0, 2.0], [1.0]) == ". On rank 0, the value has length 2, not 1"
+    assert reported([1.0, 2.0], [1.0]) == ". On rank 0, the value has length 2, not 1"
 
 
 def test_a_number_in_place_of_nan_is_reported():
     nan = np.array([np.nan, 1.0])
 
     assert (
-        told({"bias": np.ones(2)}, {"bias": nan})
+        reported({"bias": np.ones(2)}, {"bias": nan})
         == ". On rank 0, `bias` contains no NaN or infinity"
     )
 
 
 def test_nonzero_values_in_place_of_zeros_are_reported():
-    assert told(np.ones(2), np.zeros(2)) == ". On rank 0, the value is not zero"
+    assert reported(np.ones(2), np.zeros(2)) == ". On rank 0, the value is not zero"
 
 
 def test_a_missing_name_is_reported():
-    assert told({"weight": RIGHT["weight"]}) == ". On rank 0, `bias` is missing"
+    assert reported({"weight": RIGHT["weight"]}) == ". On rank 0, `bias` is missing"
 
 
 def test_only_some_of_many_names_are_reported():
     wanted = {name: np.ones(2) for name in "abcde"}
 
-    text = told({name: np.zeros(2) for name in "abcde"}, wanted)
+    text = reported({name: np.zeros(2) for name in "abcde"}, wanted)
 
     assert text.count("is off by") == 3
     assert text.endswith("; 2 more differ")
 
 
 def test_the_largest_difference_in_a_list_is_reported():
-    text = told([np.ones(2), np.full(2, 3.0)], [np.full(2, 2.0), np.ones(2)])
+    text = reported([np.ones(2), np.full(2, 3.0)], [np.full(2, 2.0), np.ones(2)])
 
     assert text == ". On rank 0, the value is off by up to 2 times its largest element"
 
 
 def test_a_description_is_not_quoted():
-    text = told({"parameter 0": np.zeros(2)}, {"parameter 0": np.ones(2)})
+    text = reported({"parameter 0": np.zeros(2)}, {"parameter 0": np.ones(2)})
 
     assert text.startswith(". On rank 0, parameter 0 is off by")
 
@@ -87,5 +87,5 @@ def test_ranks_with_the_same_wrong_value_are_reported():
 
 
 def test_the_error_of_a_single_number_is_not_reported():
-    assert told(1.25, 1.0) == ""
-    assert told({"loss": 1.25}, {"loss": 1.0}) == ". On rank 0, `loss` is a wrong number"
+    assert reported(1.25, 1.0) == ""
+    assert reported({"loss": 1.25}, {"loss": 1.0}) == ". On rank 0, `loss` is a wrong number"

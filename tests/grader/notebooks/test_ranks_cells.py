@@ -197,19 +197,19 @@ def test_a_line_that_only_ipython_understands_is_named(run, line, number):
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reported"),
     [
         ("name = input('who?')", "input() does not work on ranks. Ask in a cell without"),
         ("get_ipython()", "Ranks run plain Python. Use IPython in a cell without %%ranks"),
         ("breakpoint()", "Remove breakpoint(): a rank has no terminal"),
     ],
 )
-def test_what_nobody_can_answer_on_a_rank_is_told(run, line, told):
-    assert told in run(f"%%ranks 4\n{line}").text
+def test_what_nobody_can_answer_on_a_rank_is_told(run, line, reported):
+    assert reported in run(f"%%ranks 4\n{line}").text
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "reported"),
     [
         ('check("averge_gradients", print)',
          "CourseError: There is no exercise 'averge_gradients'. Did you mean average_gradients?"),
@@ -218,10 +218,10 @@ def test_what_nobody_can_answer_on_a_rank_is_told(run, line, told):
         ('check("average_gradients", 3)', "NotebookError: No cell that has run defines"),
     ],
 )  # fmt: skip
-def test_a_wrong_argument_of_check_is_told_in_one_line(run, call, told):
+def test_a_wrong_argument_of_check_is_told_in_one_line(run, call, reported):
     failed = run(f"from gradsync.notebook import check\n{call}")
 
-    assert failed.traceback.startswith(told)
+    assert failed.traceback.startswith(reported)
     assert "\n" not in failed.traceback
 
 

@@ -6,7 +6,7 @@ from gradsync.ranks.failures import exceptions, import_errors
 from gradsync.records import Diagnosis, Failure
 
 
-def told(type_, message="", *frames, **more):
+def described(type_, message="", *frames, **more):
     header = {"type": type_, "message": message, "frames": list(frames), **more}
     return exceptions.raised(exceptions.Raised.read(header), (0, 1))
 
@@ -16,7 +16,7 @@ def outside(line, source, file="template_trainer.py"):
 
 
 def test_a_syntax_error_has_its_line_a_text_and_a_mark():
-    failure = told(
+    failure = described(
         "SyntaxError", "'(' was never closed", outside(9, "x = ("), marked=["x = (1,\n", 5]
     )
 
@@ -38,7 +38,7 @@ def test_the_mark_is_below_its_character_in_long_lines():
 
 
 def test_an_exception_outside_functions_is_an_import_that_failed():
-    failure = told(
+    failure = described(
         "ValueError", "no", outside(90, "train(4)"), ["template_trainer.py:7", "train", "raise"]
     )
 
@@ -50,14 +50,16 @@ def test_an_exception_outside_functions_is_an_import_that_failed():
 
 
 def test_a_failing_definition_gets_no_advice_to_move_it():
-    failure = told("NameError", "name 'nn' is not defined", outside(5, "class Net(nn.Module):"))
+    failure = described(
+        "NameError", "name 'nn' is not defined", outside(5, "class Net(nn.Module):")
+    )
 
     assert "line 5 raises NameError" in failure.diagnosis.explanation
     assert "__main__" not in failure.diagnosis.explanation
 
 
 def test_a_cell_of_a_notebook_is_not_a_file():
-    failure = told("ValueError", "no", ["In [3]:1", "<module>", "int('x')"])
+    failure = described("ValueError", "no", ["In [3]:1", "<module>", "int('x')"])
 
     assert failure.diagnosis.explanation == "Ranks 0 and 1 raised ValueError at In [3]:1: no."
 
@@ -85,15 +87,15 @@ def test_an_endless_import_is_reported_as_such():
 )
 def test_a_missing_module_is_misspelt_or_a_helper(module, said):
     message = f"No module named '{module}'"
-    on_import = told("ModuleNotFoundError", message, outside(2, f"import {module}"))
-    later = told("ModuleNotFoundError", message, ["template_trainer.py:8", "train", "import"])
+    on_import = described("ModuleNotFoundError", message, outside(2, f"import {module}"))
+    later = described("ModuleNotFoundError", message, ["template_trainer.py:8", "train", "import"])
 
     assert said in on_import.diagnosis.explanation
     assert said in later.diagnosis.explanation
 
 
 def test_a_misspelt_function_is_suggested():
-    failure = told(
+    failure = described(
         "AttributeError",
         "module has no attribute",
         missing="average_gradients",
@@ -110,9 +112,9 @@ def test_a_misspelt_function_is_suggested():
 def test_a_learners_not_implemented_error_is_unfinished():
     row = ["template_trainer.py:8", "evaluate", "raise NotImplementedError"]
 
-    assert told("NotImplementedError", "", row, by_user=True).status == "unfinished"
-    assert told("NotImplementedError", "later", row, by_user=True).detail == "evaluate"
-    assert told("NotImplementedError", "sparse", row).status == "error"  # raised by torch
+    assert described("NotImplementedError", "", row, by_user=True).status == "unfinished"
+    assert described("NotImplementedError", "later", row, by_user=True).detail == "evaluate"
+    assert described("NotImplementedError", "sparse", row).status == "error"  # raised by torch
 
 
 @pytest.mark.parametrize(
@@ -139,7 +141,7 @@ def test_a_learners_not_implemented_error_is_unfinished():
     ],
 )
 def test_a_common_error_gets_a_hint_after_its_line(type_, message, said):
-    seen = told(type_, message, ["template_trainer.py:8", "train", "x"]).diagnosis.explanation
+    seen = described(type_, message, ["template_trainer.py:8", "train", "x"]).diagnosis.explanation
 
     assert said in seen.partition(" at template_trainer.py:8")[2]
 
@@ -159,14 +161,14 @@ def test_a_common_error_gets_a_hint_after_its_line(type_, message, said):
     ],
 )
 def test_mismatched_arguments_name_a_likely_cause(message, said):
-    assert said in told("TypeError", message).diagnosis.explanation
+    assert said in described("TypeError", message).diagnosis.explanation
 
 
 def test_a_process_group_that_starts_on_import_is_reported_as_such():
     message = "trying to initialize the default process group twice!"
     inside = ["template_trainer.py:7", "setup", "dist.init_process_group()"]
 
-    failure = told("ValueError", message, outside(90, "setup()"), inside)
+    failure = described("ValueError", message, outside(90, "setup()"), inside)
 
     text = failure.diagnosis.explanation
     assert "line 90 starts a process group" in text
@@ -186,6 +188,6 @@ def test_a_process_group_that_starts_on_import_is_reported_as_such():
     ],
 )
 def test_advice_on_an_unknown_name_depends_on_the_line(source, advice):
-    text = told("NameError", "name 'Tensr' is not defined", outside(3, source)).diagnosis
+    text = described("NameError", "name 'Tensr' is not defined", outside(3, source)).diagnosis
 
     assert text.explanation.endswith(f"is not defined.{advice and f' {advice}'}")

@@ -79,23 +79,23 @@ def test_a_submodule_is_imported_once_and_an_unknown_one_is_missing():
         part = sys.modules["torch._dynamo.utils"]
         try:
             importlib.import_module("torch._dynamo.nowhere")
-            told = ""
+            reported = ""
         except ModuleNotFoundError as error:
-            told = str(error)
+            reported = str(error)
         return [
             is_compile_supported is part.is_compile_supported,
             sys.modules["torch._dynamo"].utils is part,
             part.__spec__.loader.__class__.__name__,
-            told,
+            reported,
             hasattr(sys.modules["torch._dynamo"], "nothing"),
         ]
 
-    same, one, loader, told, has_it = run_ranks(function, 1)[0]
+    same, one, loader, reported, has_it = run_ranks(function, 1)[0]
 
     assert same
     assert one
     assert loader == "SourceFileLoader"
-    assert "torch._dynamo.nowhere" in told
+    assert "torch._dynamo.nowhere" in reported
     assert not has_it
 
 

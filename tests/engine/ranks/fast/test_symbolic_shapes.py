@@ -39,11 +39,11 @@ def test_a_gradient_of_the_wrong_shape_raises_torchs_error(shape):
         except RuntimeError as error:
             return str(error)
 
-    told = run_ranks(function, 1, shape=shape)[0]
+    reported = run_ranks(function, 1, shape=shape)[0]
 
     with pytest.raises(RuntimeError) as refused:
         torch.ones(2, 3, requires_grad=True).mul(2).backward(torch.ones(shape))
-    assert told == str(refused.value)
+    assert reported == str(refused.value)
 
 
 def test_symbolic_shapes_are_compared_by_the_real_module():

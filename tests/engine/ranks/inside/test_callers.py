@@ -145,7 +145,7 @@ def test_ranks_with_different_callers_of_a_line_are_listed_separately():
     story.waits_in(1, where="a.py:1", callers=("main", "evaluate"))
     story.returns(2)
 
-    text = story.told().explanation
+    text = story.diagnosis().explanation
 
     assert "Rank 0 is waiting in it, at a.py:1 (train -> evaluate)." in text
     assert "Rank 1 is waiting in it, at a.py:1 (main -> evaluate)." in text

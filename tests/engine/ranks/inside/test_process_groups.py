@@ -86,7 +86,7 @@ def test_mismatched_calls_may_not_start(one, other, code):
     assert not story.enters(1, **other)
 
     assert story.proved == {0, 1}
-    assert story.told().code == code
+    assert story.diagnosis().code == code
 
 
 def test_shapes_of_the_same_size_match():
@@ -134,7 +134,7 @@ def test_the_deviating_rank_is_named():
     for rank in (3, 0, 1, 2):
         story.waits_in(rank, "barrier" if rank == 3 else "all_reduce")
 
-    assert story.told().ranks == (3,)
+    assert story.diagnosis().ranks == (3,)
 
 
 def test_a_rank_that_returned_is_named_before_those_that_wait_elsewhere():
@@ -144,7 +144,7 @@ def test_a_rank_that_returned_is_named_before_those_that_wait_elsewhere():
     story.waits_in(2)
     story.returns(1)
 
-    assert (story.told().code, story.told().ranks) == ("deadlock-rank-missing", (1,))
+    assert (story.diagnosis().code, story.diagnosis().ranks) == ("deadlock-rank-missing", (1,))
 
 
 def test_the_call_in_which_most_ranks_wait_is_named_first():
@@ -153,4 +153,4 @@ def test_the_call_in_which_most_ranks_wait_is_named_first():
     for rank in (0, 1, 2):
         story.waits_in(rank)
 
-    assert (story.told().code, story.told().ranks) == ("deadlock-order-differs", (3,))
+    assert (story.diagnosis().code, story.diagnosis().ranks) == ("deadlock-order-differs", (3,))

@@ -105,18 +105,18 @@ def test_an_exception_is_plain_data():
     with pytest.raises(ValueError, match="because") as caught:
         fail()
 
-    told = callers.describe_exception(caught.value, ())
-    assert (told["type"], told["message"]) == ("ValueError", "because")
-    assert re.fullmatch(r"test_tensor_names.py:\d+", told["frames"][-1][0])
-    assert told["frames"][-1][1] == "fail"
+    reported = callers.describe_exception(caught.value, ())
+    assert (reported["type"], reported["message"]) == ("ValueError", "because")
+    assert re.fullmatch(r"test_tensor_names.py:\d+", reported["frames"][-1][0])
+    assert reported["frames"][-1][1] == "fail"
 
 
 def test_folders_are_removed_from_messages():
     with pytest.raises(ImportError) as caught:
         raise ImportError("cannot import name 'a' from 'b' (/tmp/once/phase1/b.py)")
 
-    told = callers.describe_exception(caught.value, ("/elsewhere", "/tmp/once"))
-    assert told["message"] == "cannot import name 'a' from 'b' (phase1/b.py)"
+    reported = callers.describe_exception(caught.value, ("/elsewhere", "/tmp/once"))
+    assert reported["message"] == "cannot import name 'a' from 'b' (phase1/b.py)"
 
 
 def test_memory_addresses_are_removed_from_messages():
@@ -130,8 +130,8 @@ def test_a_syntax_error_is_reported_with_its_line():
     with pytest.raises(SyntaxError) as caught:
         compile("def f(:", "/submission/template_trainer.py", "exec")
 
-    told = callers.describe_exception(caught.value, ("/submission",))
-    assert told["frames"] == [["template_trainer.py:1", "<module>", ""]]
+    reported = callers.describe_exception(caught.value, ("/submission",))
+    assert reported["frames"] == [["template_trainer.py:1", "<module>", ""]]
 
 
 def test_a_name_that_a_file_lacks_is_reported():

@@ -163,7 +163,7 @@ def reduce_several_at_once_again_and_again():
 
 @pytest.mark.filterwarnings("ignore:.*all_reduce_coalesced:FutureWarning")
 @pytest.mark.parametrize(
-    ("function", "told"),
+    ("function", "reported"),
     [
         (divide_then_wait, True),
         (divide_then_poll, True),
@@ -189,9 +189,9 @@ def reduce_several_at_once_again_and_again():
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_tensor_changed_before_completion_is_reported(function, told):
+def test_a_tensor_changed_before_completion_is_reported(function, reported):
     for _ in range(5):
         seen = run_ranks(function, 2)
 
         touched = {event.rank for event in seen.events if event.touched}
-        assert touched == ({0, 1} if told else set())
+        assert touched == ({0, 1} if reported else set())
