@@ -21,7 +21,7 @@ from support.probes.returned import (
     number_of,
     number_or_nan,
     numbers_of,
-    tensor_of,
+    tensor_returned,
 )
 from support.probes.sampling import indices_of, length_of
 from support.probes.training import rows_of
@@ -107,8 +107,8 @@ def test_a_value_that_is_no_number_can_become_nan(value):
 
 
 def test_a_value_that_is_no_tensor_is_reported():
-    with pytest.raises(WrongReturn, match=r"it is a tuple\. It must be a tensor"):
-        tensor_of((torch.ones(1),), "it")
+    with pytest.raises(WrongReturn, match=r"it returns a tuple\. It must return a tensor"):
+        tensor_returned((torch.ones(1),), "it")
 
 
 def test_all_items_of_a_finite_iterator_are_returned():
@@ -138,7 +138,7 @@ def test_a_wrong_type_fails_the_test_instead_of_raising():
 
 def test_only_a_float_is_a_float():
     assert float_returned(np.float64(1), "f") == 1.0
-    with pytest.raises(WrongReturn, match=r"f returns a Tensor\. It must return a float\.$"):
+    with pytest.raises(WrongReturn, match=r"f returns a Tensor\. It must return a float\. Call `.item\(\)`"):
         float_returned(torch.tensor(1.0), "f")
 
 

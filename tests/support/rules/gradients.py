@@ -106,7 +106,8 @@ def wrong_scale(seen: Observation, expected: Any) -> Diagnosis | None:
     if _is(factor, size):
         text = (
             f"{who} is exactly {size} times the mean over the ranks: the gradients were summed "
-            f"over {size} ranks but not divided by {size}, or the quotient was not stored."
+            f"over {size} ranks. Either the sum is not divided by {size}, or the result is only in "
+            "another variable: write it into `grad`."
         )
         return found("sum-not-mean", wrong, text + at, where)
     if _is(factor * size, 1):

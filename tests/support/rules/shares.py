@@ -95,7 +95,7 @@ def _why_missing(
             text += some(sorted(set(shares[a]) & set(shares[b])))
         text += (
             ". The counts are right, so the ranks cut their shares from different permutations. "
-            "The permutation must depend only on the seed and the epoch."
+            "The permutation must depend only on the seed and the epoch, not on the rank."
         )
         return "shuffle-differs-across-ranks", every, text
     return "samples-missing", every, f"{text}. Every sample must be in some rank's share."

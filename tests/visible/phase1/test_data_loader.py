@@ -83,7 +83,7 @@ def test_all_ranks_use_the_same_order_in_each_epoch(ranks):
         "same-shard-on-every-rank" if seen[0] == seen[1] else "shuffle-differs-across-ranks",
         f"In epoch 0, the two ranks together leave out {missing} of 20 samples and repeat others. "
         "Both must cut their shares from the same permutation. Use a generator that depends only "
-        "on the seed and the epoch.",
+        "on the seed and the epoch, not on the rank.",
         ranks=(0, 1),
         guide=SHARES,
     )

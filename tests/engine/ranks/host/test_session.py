@@ -181,7 +181,8 @@ def test_an_end_of_the_group_that_waits_for_a_collective_ends_the_cell(run):
     assert diagnosis.explanation == (
         "Rank 0 returned without calling all_reduce #1 (2 x float32). Ranks 1 and 2 are waiting in "
         "destroy_process_group, at In [2]:4. It returns only when all collectives that the rank "
-        "has started are complete."
+        "has started are complete. Every rank must make this call. Look for a branch or an early "
+        "return before it."
     )
     assert seconds < 2
     assert outcome.lost == ()
