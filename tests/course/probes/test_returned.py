@@ -138,7 +138,9 @@ def test_a_wrong_type_fails_the_test_instead_of_raising():
 
 def test_only_a_float_is_a_float():
     assert float_returned(np.float64(1), "f") == 1.0
-    with pytest.raises(WrongReturn, match=r"f returns a Tensor\. It must return a float\. Call `.item\(\)`"):
+    with pytest.raises(
+        WrongReturn, match=r"f returns a Tensor\. It must return a float\. Call `.item\(\)`"
+    ):
         float_returned(torch.tensor(1.0), "f")
 
 
