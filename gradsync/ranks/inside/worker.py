@@ -28,7 +28,7 @@ from gradsync.ranks.fast import dynamo, memory, symbolic_shapes
 from gradsync.ranks.fast.store import start_group
 from gradsync.ranks.inside import cells, watch
 from gradsync.ranks.inside.debugging import call_with
-from gradsync.ranks.inside.measuring import measured
+from gradsync.ranks.inside.measuring import start_coverage
 from gradsync.ranks.inside.watch import callers
 from gradsync.ranks.inside.watch.recorder import Recorder
 from gradsync.ranks.protocol import values, wire
@@ -116,8 +116,11 @@ def _run(channel: socket.socket, place: dict[str, Any], recorder: Recorder) -> A
     function, inputs = pickle.loads(task.body)
     modules = {name: Path(path) for name, path in place["modules"].items()}
     arguments = _arguments(function, rank, world_size, modules, inputs)
-    with measured():
+    save_coverage = start_coverage()
+    try:
         value = call_with(place.get("debugger"), rank, function, arguments)
+    finally:
+        save_coverage()
     watching.handles.settle()
     return value
 

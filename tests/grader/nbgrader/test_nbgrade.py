@@ -135,7 +135,7 @@ def test_without_a_sandbox_learners_get_no_score_unless_the_settings_allow_it(co
 
 @pytest.mark.slow
 def test_without_hidden_tests_the_visible_tests_give_the_points(released, needs_sandbox, tmp_path):
-    for part in ("phase1", "solutions", "tests/visible"):
+    for part in ("phase1", "solutions", "tests/visible", "tests/support"):
         shutil.copytree(ROOT / part, tmp_path / part)
     shutil.copytree(released.root / "source", tmp_path / "class" / "source")
     shutil.copy(released.root / "nbgrader_config.py", tmp_path / "class")
