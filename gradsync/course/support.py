@@ -16,20 +16,24 @@ SUPPORT = "support"  # in `tests`
 
 @contextlib.contextmanager
 def support_of(root: Path) -> Iterator[None]:
-    """Let `import support` find the package in the course's `tests`, while the block runs."""
-    folder = str(root / "tests")
+    """Let `import support` find the package in the course's `tests`, while the block runs.
+
+    It stays imported for the next grade; only where another course's was, that one is put back.
+    """
+    folder = root / "tests"
     loaded = getattr(sys.modules.get(SUPPORT), "__file__", None)
-    if loaded == str(root / "tests" / SUPPORT / "__init__.py"):
-        yield  # imported by this process: what it has pickled by reference must stay the same
+    if loaded == str(folder / SUPPORT / "__init__.py"):
+        yield
         return
     others = _taken_out(SUPPORT)
-    sys.path.insert(0, folder)
+    sys.path.insert(0, str(folder))
     try:
         yield
     finally:
-        sys.path.remove(folder)
-        _taken_out(SUPPORT)
-        sys.modules.update(others)
+        sys.path.remove(str(folder))
+        if others:
+            _taken_out(SUPPORT)
+            sys.modules.update(others)
 
 
 def _taken_out(package: str) -> dict[str, ModuleType]:
