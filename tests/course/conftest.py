@@ -1,19 +1,3 @@
-"""Fixtures for the tests of the course."""
+"""Fixtures for the tests of the course: see tests/helpers/shared_fixtures.py."""
 
-from shared_fixtures import (
-    afresh,
-    failure_of,
-    folder,
-    here,
-    needs_sandbox,
-    pytest_xdist_make_scheduler,
-)
-
-__all__ = [
-    "afresh",
-    "failure_of",
-    "folder",
-    "here",
-    "needs_sandbox",
-    "pytest_xdist_make_scheduler",
-]
+from shared_fixtures import *  # noqa: F403

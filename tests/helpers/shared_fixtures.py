@@ -1,4 +1,4 @@
-"""Fixtures for the tests of the engine."""
+"""Fixtures and hooks that the conftest.py of each folder of tests imports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from sandboxed import needs_sandbox
 from gradsync.ranks import RankFailure, get_launcher, run_ranks
 from gradsync.records import Failure
 
-__all__ = ["needs_sandbox"]  # a fixture for the tests in this folder and in tests/hostile
+__all__ = [
+    "afresh",
+    "failure_of",
+    "folder",
+    "here",
+    "needs_sandbox",
+    "pytest_xdist_make_scheduler",
+]
 
 # The same examples in every run, without a time limit, as the machine may be busy.
 hypothesis.settings.register_profile("gradsync", deadline=None, derandomize=True, database=None)
