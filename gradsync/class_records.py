@@ -1,0 +1,110 @@
+"""Frozen, plain data on a class: its people, the results of their submissions, and corrections.
+
+`gradsync.grading.class_results` reads them from a folder of grades; pages and exports show them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from gradsync.records import Diagnosis, GradeStatus, Status
+
+ResultStatus = Literal[GradeStatus, "missing"]  # missing: on the roster, but nothing handed in
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """A row of roster.csv."""
+
+    id: str
+    name: str
+    email: str = ""
+    section: str = ""
+    due: datetime | None = None  # instead of the course's due time
+    days: float = 0.0  # extension granted, in days
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A row of overrides.csv: points that replace those of an exercise, and why."""
+
+    submission: str
+    exercise: str  # "phase1/NAME"
+    points: float
+    reason: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class TestResult:
+    """A test in a report.json."""
+
+    id: str
+    exercise: str
+    points: float
+    max_points: float
+    status: Status
+    message: str
+    diagnosis: Diagnosis | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExerciseResult:
+    """A learner's points in an exercise, with the override if there is one."""
+
+    exercise: str
+    points: float  # after the override
+    max_points: float
+    override: Override | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of one submission, or of a person who handed in nothing."""
+
+    submission: str
+    status: ResultStatus
+    score: float | None = None  # final: with overrides, and without the points lost by lateness
+    max_score: float | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)  # after overrides
+    exercises: tuple[ExerciseResult, ...] = ()
+    tests: tuple[TestResult, ...] = ()
+    person: Person | None = None  # if the roster names one
+    seconds: float | None = None  # of grading
+    handed_in: datetime | None = None
+    days_late: float = 0.0  # after extension and grace
+    points_lost: float = 0.0  # by lateness
+    attempt: int | None = None  # the one that counts, from 1, where there are several
+    attempts: int = 1
+    notes: tuple[str, ...] = ()
+    folder: str = ""  # of its report in the folder of grades; "" if it has none
+
+    @property
+    def first_code(self) -> str:
+        """The code of the first diagnosis in the report, or ""."""
+        return next((test.diagnosis.code for test in self.tests if test.diagnosis), "")
+
+
+@dataclass(frozen=True, slots=True)
+class GradedExercise:
+    """An exercise of the course, as a class page or an export shows it."""
+
+    id: str
+    name: str
+    guide: str  # the heading in GUIDELINES.md
+    max_points: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClassResults:
+    """All results in a folder of grades, sorted by submission."""
+
+    title: str  # of the course
+    phases: tuple[str, ...]
+    exercises: tuple[GradedExercise, ...]
+    results: Sequence[Result]
+    seed: int | None = None
+    graded_at: datetime | None = None  # when the last of them was graded
