@@ -18,14 +18,8 @@ INSIDE = "gradsync.ranks.inside"
 # Each module belongs to the longest of these names that begins its own. It may import only from its
 # own room and from rooms of earlier rows.
 LAYERS = [
-    [
-        "gradsync.records",
-        "gradsync.class_records",
-        "gradsync.errors",
-        "gradsync.text",
-        "gradsync.temporary_folders",
-    ],
-    ["gradsync.ranks.fast"],
+    ["gradsync.records", "gradsync.errors", "gradsync.text", "gradsync.temporary_folders"],
+    ["gradsync.class_records", "gradsync.ranks.fast"],
     ["gradsync.ranks.protocol", "gradsync.reports", "gradsync.submission", "gradsync.mnist_folder"],
     ["gradsync.ranks.inputs", "gradsync.ranks.sandbox"],
     ["gradsync.ranks.deadlocks", "gradsync.ranks.task", INSIDE],
