@@ -57,7 +57,7 @@ def grade_command(
     from gradsync.ranks.sandbox import sandbox  # starts without, and without numpy
 
     course = find_course()
-    phases = (course.phase(phase),) if phase is not None else course.graded_phases("hidden")
+    phases = course.phases_to_grade("hidden", phase)
     chosen = "" if phase is None else f" --phase {phase}"
     command = f"gradsync grade{chosen}" + f" {NO_SANDBOX}" * unsafe
     entries = entries_at(submissions, course, phases, out, command)
@@ -84,6 +84,7 @@ def demo(
     from gradsync.grading.classroom import Entry, grade_class
 
     course = find_course()
+    course.phases_to_grade("hidden")
     shown = known_submissions.shown_mistake(course)
     right, empty = known_submissions.reference(course), known_submissions.untouched(course)
     wrong = shown.submission(course)

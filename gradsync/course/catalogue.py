@@ -21,6 +21,11 @@ from gradsync.text import listed
 
 Audience = Literal["visible", "hidden"]
 EXERCISES_FILE = "exercises.toml"
+COURSE_FILE = "course.toml"  # at the course's root: its title, and rules for late submissions
+LEARNERS = (
+    "These tests give the points, and are not part of a learner's copy. Run `gradsync check` to "
+    "test your work with the visible tests."
+)
 
 
 class CourseError(UnusableInput):
@@ -49,6 +54,24 @@ class Course:
     """A course folder: each phase is a folder with a file `exercises.toml`, the first is phase1."""
 
     root: Path
+
+    @property
+    def title(self) -> str:
+        """Return the title in `course.toml`, or else the name of the course's folder.
+
+        Raises:
+            CourseError: the file can't be read, or has no title.
+        """
+        path = self.root / COURSE_FILE
+        if not path.is_file():
+            return self.root.resolve().name
+        try:
+            return str(tomllib.loads(path.read_text(encoding="utf-8"))["course"]["title"])
+        except (OSError, LookupError, TypeError, ValueError) as problem:
+            raise CourseError(
+                f"{path} has no title: {problem}. It must have the lines\n"
+                '[course]\ntitle = "Name of the course"'
+            ) from None
 
     @property
     def phases(self) -> tuple[str, ...]:
@@ -102,9 +125,10 @@ class Course:
         """
         folder = self.root / "tests" / audience / phase
         if not folder.is_dir():
-            raise CourseError(
-                f"This copy of the course has no {audience} tests for {phase}: {folder} is missing."
-            )
+            missing = f"This copy of the course has no {audience} tests for {phase}"
+            if audience == "hidden":
+                raise CourseError(f"{missing}. {LEARNERS}")
+            raise CourseError(f"{missing}: {folder} is missing.")
         return folder
 
     @property
@@ -119,6 +143,21 @@ class Course:
     def graded_phases(self, audience: Audience) -> tuple[str, ...]:
         """Return the phases that have tests for this audience."""
         return tuple(p for p in self.phases if (self.root / "tests" / audience / p).is_dir())
+
+    def phases_to_grade(self, audience: Audience, number: str | None = None) -> tuple[str, ...]:
+        """Return the phase with a number that a user typed, or else all phases that have tests.
+
+        Raises:
+            CourseError: the course has no such phase, or no such tests in this copy.
+        """
+        if number is not None:
+            phase = self.phase(number)
+            self.suite(audience, phase)
+            return (phase,)
+        found = self.graded_phases(audience)
+        if not found:
+            self.suite(audience, FIRST_PHASE)
+        return found
 
 
 def find_course(start: Path | None = None) -> Course:
