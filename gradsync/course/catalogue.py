@@ -21,7 +21,6 @@ from gradsync.text import listed
 
 Audience = Literal["visible", "hidden"]
 EXERCISES_FILE = "exercises.toml"
-COURSE_FILE = "course.toml"  # at the course's root: its title, and rules for late submissions
 LEARNERS = (
     "These tests give the points, and are not part of a learner's copy. Run `gradsync check` to "
     "test your work with the visible tests."
@@ -54,24 +53,6 @@ class Course:
     """A course folder: each phase is a folder with a file `exercises.toml`, the first is phase1."""
 
     root: Path
-
-    @property
-    def title(self) -> str:
-        """Return the title in `course.toml`, or else the name of the course's folder.
-
-        Raises:
-            CourseError: the file can't be read, or has no title.
-        """
-        path = self.root / COURSE_FILE
-        if not path.is_file():
-            return self.root.resolve().name
-        try:
-            return str(tomllib.loads(path.read_text(encoding="utf-8"))["course"]["title"])
-        except (OSError, LookupError, TypeError, ValueError) as problem:
-            raise CourseError(
-                f"{path} has no title: {problem}. It must have the lines\n"
-                '[course]\ntitle = "Name of the course"'
-            ) from None
 
     @property
     def phases(self) -> tuple[str, ...]:

@@ -6,15 +6,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from gradsync.course.catalogue import COURSE_FILE, EXERCISES_FILE, Course, CourseError
+from gradsync.course.catalogue import EXERCISES_FILE, Course, CourseError
 from gradsync.course.release.notebooks import notebooks
 from gradsync.course.release.texts import texts
 from gradsync.course.release.visible_tests import visible_tests
 from gradsync.course.release.wheel import package_wheel
+from gradsync.course.settings import SETTINGS_FILE
 from gradsync.course.templates import BEGIN, END, make_template
 
 GUIDE = "GUIDELINES.md"
-ROOT_FILES = (COURSE_FILE, "LICENSE", "constraints.txt")  # copied if the course has them
+ROOT_FILES = (SETTINGS_FILE, "LICENSE", "constraints.txt")  # copied if the course has them
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")  # of Markdown: the path of a picture or a page
 WHEELS = "wheels"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from gradsync.course.release.update import (
     manifest_text,
     read_manifest,
     update,
+    write_archive,
 )
 from gradsync.course.release.zips import zipped
 
@@ -57,7 +56,7 @@ def publish(course: Course, out: Path, last: str | None, *, archive: bool) -> Pu
         whole = files | {MANIFEST: manifest_text(phases, known).encode()}
         written = out.with_name(f"{out.name}.zip")
         named = {f"{out.name}/{path}": content for path, content in sorted(whole.items())}
-        _write(written, zipped(named))
+        write_archive(written, zipped(named))
     return Published(phases, len(files), change, written)
 
 
@@ -77,16 +76,3 @@ def _check(course: Course, out: Path) -> None:
 def _phases(course: Course, last: str | None, released: Sequence[str]) -> tuple[str, ...]:
     count = len(course.phases) if last is None else course.phases.index(last) + 1
     return tuple(phase for at, phase in enumerate(course.phases) if at < count or phase in released)
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Replace a file atomically."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)

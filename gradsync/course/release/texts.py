@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gradsync.course.catalogue import Course
+from gradsync.course.settings import read_settings
 from gradsync.course.support import TRACED
 from gradsync.text import listed
 
@@ -29,7 +30,7 @@ def texts(
         others: the release's other files, by path.
 
     Raises:
-        CourseError: course.toml has no title.
+        CourseError: course.toml can't be read.
     """
     about = _about(course, phases, others)
     environment = Environment(
@@ -55,7 +56,7 @@ def _about(course: Course, phases: Sequence[str], others: Mapping[str, bytes]) -
     files = {phase: [f"{phase}/{file}" for file in course.files(phase)] for phase in phases}
     templates = [path for phase in phases for path in files[phase]]
     return {
-        "title": course.title,
+        "title": read_settings(course.root).title,
         "phases": [
             {
                 "name": f"Phase {phase.removeprefix('phase')}",

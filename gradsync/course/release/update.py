@@ -111,6 +111,12 @@ def update(
     return change
 
 
+def write_archive(path: Path, content: bytes) -> None:
+    """Replace a file atomically."""
+    with tempfile.TemporaryDirectory(prefix=STAGING, dir=path.parent) as name:
+        _staged(Path(name) / path.name, content).replace(path)
+
+
 def manifest_text(phases: Sequence[str], files: Mapping[str, Sequence[str]]) -> str:
     """Return the text of a manifest."""
     unique = {path: list(dict.fromkeys(digests)) for path, digests in sorted(files.items())}

@@ -117,11 +117,11 @@ def test_the_course_itself_is_not_overwritten(course, out):
     assert "Choose" in done.stderr
 
 
-def test_a_course_file_without_a_title_is_explained(course, tmp_path):
+def test_an_unusable_course_file_is_explained_before_anything_is_written(course, tmp_path):
     (course.root / "course.toml").write_text("[late]\nper_day = 10\n")
 
     done = gradsync(course.root, "release", tmp_path / "copy")
 
     assert done.returncode == 2
-    assert 'title = "Name of the course"' in done.stderr
+    assert "course.toml: per_day in [late] must be" in done.stderr
     assert not (tmp_path / "copy").exists()
