@@ -1,0 +1,1 @@
+"""Commands for a course's staff: hand out the course, and export its grades."""
