@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -21,6 +23,18 @@ from gradsync.text import listed
 
 POLL_SECONDS = 0.25  # also how long files must stay unchanged: editors write in several steps
 Stamps = Mapping[Path, tuple[int, int, int] | None]  # of each file; None: it does not exist
+
+
+class Interrupt:
+    """Remembers Ctrl-C: Python drops a KeyboardInterrupt raised in a destructor or a fork's hook."""
+
+    def __init__(self) -> None:
+        self.came = False
+        signal.signal(signal.SIGINT, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.came = True
+        signal.default_int_handler(number, frame)
 
 
 @app.command(name="check")
@@ -104,9 +118,12 @@ def _watch(
 ) -> None:
     """Check all phases, then each phase whenever one of its files changes."""
     due = phases
+    interrupt = Interrupt()
     while True:
         before = _stamps(course, phases)
         _check(course, due, chosen, seed)
+        if interrupt.came:
+            raise KeyboardInterrupt
         print("\nWatching for changes. Press Ctrl-C to stop.", flush=True)
         changed = _await_change(course, phases, before)
         print(f"\n{time.strftime('%H:%M:%S')}  changed: {listed(changed)}\n", flush=True)
