@@ -26,7 +26,7 @@ Stamps = Mapping[Path, tuple[int, int, int] | None]  # of each file; None: it do
 
 
 class Interrupt:
-    """Remembers Ctrl-C: Python drops a KeyboardInterrupt raised in a destructor or a fork's hook."""
+    """Remembers Ctrl-C: Python drops a KeyboardInterrupt that a destructor raises."""
 
     def __init__(self) -> None:
         self.came = False
