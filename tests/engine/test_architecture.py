@@ -21,7 +21,7 @@ LAYERS = [
     ["gradsync.records", "gradsync.errors", "gradsync.text", "gradsync.temporary_folders"],
     ["gradsync.class_records", "gradsync.ranks.fast"],
     ["gradsync.ranks.protocol", "gradsync.reports", "gradsync.submission", "gradsync.mnist_folder"],
-    ["gradsync.ranks.inputs", "gradsync.ranks.sandbox"],
+    ["gradsync.ranks.inputs", "gradsync.ranks.backends", "gradsync.ranks.sandbox"],
     ["gradsync.ranks.deadlocks", "gradsync.ranks.task", INSIDE],
     ["gradsync.ranks.failures"],
     ["gradsync.ranks.host"],

@@ -26,7 +26,7 @@ import torch
 
 from gradsync.ranks.fast import dynamo, memory, symbolic_shapes
 from gradsync.ranks.fast.store import start_group
-from gradsync.ranks.inside import cells, watch
+from gradsync.ranks.inside import cells, comparisons, watch
 from gradsync.ranks.inside.debugging import call_with
 from gradsync.ranks.inside.measuring import start_coverage
 from gradsync.ranks.inside.watch import callers
@@ -106,14 +106,17 @@ def _outcome(
 def _run(channel: socket.socket, place: dict[str, Any], recorder: Recorder) -> Any:
     rank, world_size = place["rank"], place["world_size"]
     _settle(place)
+    if "nccl" in place["backend"]:
+        torch.cuda.set_device(rank)
     if place["process_group"]:
-        start_group(str(Path(place["directory"]) / "store"), rank, world_size)
+        start_group(str(Path(place["directory"]) / "store"), rank, world_size, place["backend"])
     watching = watch.install()
     watching.begin(recorder, world_size, tuple(place["roots"]))
     task = _receive(channel)  # pickled while the ranks met
     recorder.send(wire.pack("ready"))
     recorder.await_go()
     function, inputs = pickle.loads(task.body)
+    comparisons.explain()
     modules = {name: Path(path) for name, path in place["modules"].items()}
     arguments = _arguments(function, rank, world_size, modules, inputs)
     save_coverage = start_coverage()
