@@ -42,6 +42,8 @@ class Override:
 class TestResult:
     """A test in a report.json."""
 
+    __test__ = False  # pytest must not collect it
+
     id: str
     exercise: str
     points: float
@@ -87,6 +89,11 @@ class Result:
         """The code of the first diagnosis in the report, or ""."""
         return next((test.diagnosis.code for test in self.tests if test.diagnosis), "")
 
+    @property
+    def overrides(self) -> tuple[Override, ...]:
+        """The overrides of its exercises."""
+        return tuple(each.override for each in self.exercises if each.override)
+
 
 @dataclass(frozen=True, slots=True)
 class GradedExercise:
@@ -108,3 +115,4 @@ class ClassResults:
     results: Sequence[Result]
     seed: int | None = None
     graded_at: datetime | None = None  # when the last of them was graded
+    warnings: tuple[str, ...] = ()  # on lines of overrides.csv that have no effect

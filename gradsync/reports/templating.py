@@ -14,7 +14,7 @@ from gradsync.reports import summary
 from gradsync.reports.text import amount, blocks, printable
 from gradsync.reports.timeline import collectives
 from gradsync.reports.timeline.palette import rank_colour
-from gradsync.text import counted
+from gradsync.text import counted, full_stop
 
 STATUS_WORDS: dict[Status, str] = {
     "passed": "done",
@@ -57,6 +57,6 @@ def _environment() -> Environment:
     made.filters.update(
         sentence=summary.sentence, paragraphs=summary.paragraphs, guide=summary.guide
     )
-    made.filters.update(printed_by=summary.printed_by)
+    made.filters.update(printed_by=summary.printed_by, full_stop=full_stop)
     made.globals.update(words=STATUS_WORDS, hint=summary.hint_command, counted=counted)
     return made
