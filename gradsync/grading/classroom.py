@@ -17,6 +17,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from gradsync.course.catalogue import Course
+from gradsync.course.guide_texts import guide_texts
 from gradsync.errors import UnusableInput
 from gradsync.grading.fingerprint import course_digest, submission_digest
 from gradsync.grading.grade import draw_seed, grade
@@ -155,7 +156,7 @@ def _grade(
         launcher: LauncherName | None = "sandbox" if origin.sandboxed else None
         report = grade(entry.submission, course, phases=phases, seed=seed, launcher=launcher)
         report = replace(report, command=entry.command, origin=origin)
-        write_report(report, out)
+        write_report(report, out, guide_texts(course))
     except Exception as problem:  # noqa: BLE001 - the other submissions must still be graded
         return Outcome(Grade(name, "grader-failed"), _page(name, out), problem=problem)
     return Outcome(summary.grade(report), _page(name, out), report)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gradsync.records import Grade, Observation, Origin, Report
 from gradsync.reports import gradebook, html, machine
+from gradsync.reports.guide_sections import GuideText
 from gradsync.reports.timeline import chrome_trace, overlap
 
 REPORT, PAGE, GRADEBOOK = "report.json", "report.html", "gradebook.csv"
@@ -20,14 +21,15 @@ UNSAFE = re.compile(r"[^\w. @+-]|^\.|\.$|^g(?=radebook\.csv$)", re.IGNORECASE)
 MAX_NAME = 200  # bytes; most file systems allow 255
 
 
-def write_report(report: Report, out: Path) -> Path:
+def write_report(report: Report, out: Path, guides: Sequence[GuideText] = ()) -> Path:
     """Write `report.html` and `report.json` to the submission's folder in `out`; return it.
 
-    The JSON is written last: if it exists, the report is complete.
+    The page contains the sections of the guides that it refers to. The JSON is written last: if it
+    exists, the report is complete.
     """
     folder = out / folder_name(report.submission)
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / PAGE, html.render(report))
+    write_whole(folder / PAGE, html.render(report, guides))
     write_whole(folder / REPORT, machine.render(report))
     return folder
 

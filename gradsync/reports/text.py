@@ -43,6 +43,11 @@ def amount(number: float) -> str:
     return f"{finite(number):.2f}".rstrip("0").rstrip(".")
 
 
+def slug(heading: str) -> str:
+    """Return the anchor of a heading in Markdown, as in GitHub and most editors."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """Some lines of a message: prose to wrap, or indented lines to keep unchanged."""

@@ -40,7 +40,9 @@ def times(moments: Sequence[float]) -> list[str]:
     return [f"{moment * 1000:,.{decimals}f}" for moment in moments]
 
 
-def legend(items: Sequence[Bar | Gap], *, left_out: int, shortened: bool) -> list[tuple[str, str]]:
+def legend(
+    items: Sequence[Bar | Gap], *, left_out: int, shortened: bool, wide: bool
+) -> list[tuple[str, str]]:
     """Return the legend for unusual marks: pairs of a mark's name, or "", and a text."""
     bars = [item for item in items if isinstance(item, Bar)]
     notes = []
@@ -55,6 +57,8 @@ def legend(items: Sequence[Bar | Gap], *, left_out: int, shortened: bool) -> lis
         notes.append(("", f"{last}; {left_out:,} earlier ones are not drawn"))
     if shortened:
         notes.append(("", "// a shortened pause"))
+    if wide:
+        notes.append(("", "the end of the run is on the right"))
     return notes
 
 
