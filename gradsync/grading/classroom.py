@@ -25,6 +25,7 @@ from gradsync.grading.output_files import (
     PAGE,
     STATE,
     folder_name,
+    kept_seed,
     lines_of_others,
     read_grade,
     remove_leftovers,
@@ -190,7 +191,7 @@ def _settled_seed(out: Path, given: int | None, *, fresh: bool, others: bool) ->
     It is not stored if the folder has grades of `others` from another seed, as these would then
     have to be graded again.
     """
-    kept = _kept_seed(out)
+    kept = kept_seed(out)
     if given is not None:
         seed = given
     elif kept is None or (fresh and not others):
@@ -200,14 +201,6 @@ def _settled_seed(out: Path, given: int | None, *, fresh: bool, others: bool) ->
     if seed != kept and (kept is None or not others):
         write_whole(out / STATE, json.dumps({"seed": seed}) + "\n")
     return seed
-
-
-def _kept_seed(out: Path) -> int | None:
-    try:
-        seed = json.loads((out / STATE).read_text(encoding="utf-8"))["seed"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return None  # there is no file, or it is damaged
-    return seed if type(seed) is int and seed >= 0 else None
 
 
 def _unique_names(paths: Iterable[Path]) -> dict[Path, str]:

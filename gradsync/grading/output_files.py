@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import secrets
@@ -12,9 +13,11 @@ from pathlib import Path
 from gradsync.records import Grade, Observation, Origin, Report
 from gradsync.reports import gradebook, html, machine
 from gradsync.reports.guide_sections import GuideText
+from gradsync.reports.text import carriable
 from gradsync.reports.timeline import chrome_trace, overlap
 
 REPORT, PAGE, GRADEBOOK = "report.json", "report.html", "gradebook.csv"
+FAILURE = "grader-failed.json"  # instead of a grade: why the grader failed on a submission
 STATE = ".grading.json"  # beside the gradebook: what the next run needs from this one
 # Characters that some file systems refuse, and the name of the gradebook in the same folder.
 UNSAFE = re.compile(r"[^\w. @+-]|^\.|\.$|^g(?=radebook\.csv$)", re.IGNORECASE)
@@ -42,6 +45,34 @@ def read_grade(submission: str, out: Path, origin: Origin, seed: int) -> Grade |
     except (OSError, UnicodeDecodeError):
         return None
     return machine.read(text, origin, seed) if (folder / PAGE).is_file() else None
+
+
+def write_failure(submission: str, problem: str, out: Path) -> None:
+    """Store that the grader failed on a submission, and why."""
+    folder = out / folder_name(submission)
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {"submission": carriable(submission), "problem": carriable(problem)}
+    write_whole(folder / FAILURE, json.dumps(content, indent=2) + "\n")
+
+
+def read_failure(path: Path) -> tuple[str, str] | None:
+    """Return the name of a submission and why the grader failed on it, or None if it did not."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return str(content["submission"]), str(content["problem"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, LookupError, TypeError):
+        return path.parent.name, "the grader failed"
+
+
+def kept_seed(out: Path) -> int | None:
+    """Return the seed of the grades in a folder, or None if it has none."""
+    try:
+        seed = json.loads((out / STATE).read_text(encoding="utf-8"))["seed"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None  # there is no file, or it is damaged
+    return seed if type(seed) is int and seed >= 0 else None
 
 
 def update_gradebook(grades: Iterable[Grade], out: Path, phases: Sequence[str]) -> Path:

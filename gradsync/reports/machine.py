@@ -24,6 +24,7 @@ def render(report: Report) -> str:
         "notes": [carriable(note) for note in report.notes],
         "status": grade.status,
         "phases": dict(grade.phases),
+        "exercises": {carriable(each.id): _exercise(each) for each in summary.exercises(report)},
         "made_from": None if report.origin is None else asdict(report.origin),
     }
     return json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2) + "\n"
@@ -47,6 +48,10 @@ def read(text: str, origin: Origin, seed: int) -> Grade | None:
         )
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
         return None  # damaged, or not one of our reports
+
+
+def _exercise(exercise: summary.Exercise) -> dict[str, float]:
+    return {"points": finite(exercise.points), "max_points": finite(exercise.max_points)}
 
 
 def _test(verdict: Verdict) -> dict[str, Any]:

@@ -1,0 +1,226 @@
+"""Read the results of a class from a folder of grades: reports, roster and overrides.
+
+A result is a function of files alone: of each `report.json`, `.class.json`, `roster.csv`,
+`overrides.csv`, and the course's `course.toml`. So a correction needs no new grade.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from gradsync.class_records import (
+    ClassResults,
+    ExerciseResult,
+    GradedExercise,
+    Override,
+    Person,
+    Result,
+)
+from gradsync.course.catalogue import Course
+from gradsync.course.settings import Settings, read_settings
+from gradsync.grading.classes.facts import Facts, read_facts
+from gradsync.grading.classes.lateness import days_late, points_lost
+from gradsync.grading.classes.overrides import OVERRIDES, read_overrides
+from gradsync.grading.classes.roster import ROSTER, Roster, read_roster
+from gradsync.grading.output_files import FAILURE, REPORT, folder_name, kept_seed, read_failure
+from gradsync.reports import gradebook, stored
+from gradsync.reports.text import finite
+
+
+def read_class(out: Path, course: Course) -> ClassResults:
+    """Return the results of all submissions in a folder of grades, and of people without one.
+
+    Args:
+        out: the folder that `gradsync grade --out` wrote.
+        course: the course of these grades.
+
+    Raises:
+        TableError: roster.csv or overrides.csv can't be used.
+        CourseError: course.toml can't be used.
+    """
+    reader = ClassReader(out, course)
+    results = sorted(reader.results(), key=lambda result: result.submission)
+    return ClassResults(
+        title=reader.settings.title,
+        phases=course.phases,
+        exercises=tuple(reader.exercises()),
+        results=tuple(results),
+        seed=kept_seed(out),
+        graded_at=reader.graded_at,
+        warnings=tuple(reader.warnings),
+    )
+
+
+class ClassReader:
+    """Reads one result after the other, so that memory does not grow with the class."""
+
+    def __init__(self, out: Path, course: Course) -> None:
+        """Read what concerns the whole class; raises the errors of `read_class`."""
+        self.settings: Settings = read_settings(course.root)
+        self.graded_at: datetime | None = None
+        self._out = out
+        self._course = [e for phase in course.phases for e in course.exercises(phase)]
+        ids = {exercise.id: exercise.id for exercise in self._course}
+        names = [exercise.name for exercise in self._course]
+        ids |= {e.name: e.id for e in self._course if names.count(e.name) == 1}
+        self._roster = read_roster(out / ROSTER) if (out / ROSTER).exists() else Roster()
+        self._overrides, self.warnings = read_overrides(out / OVERRIDES, ids)
+        self._facts = read_facts(out)
+        self._max_points: dict[str, float] = {}  # by exercise
+
+    def results(self) -> Iterator[Result]:
+        """Yield the results by name, then the missing ones; afterwards `warnings` is complete."""
+        places = _places(self._out, self._facts)
+        found: dict[str, Person | None] = {}
+        for learner, folders in places.items():
+            facts = self._facts.get(folders[0][0])
+            names = facts.names if facts else ()
+            found[learner] = self._roster.find(*names, learner)
+        absent = {
+            person.id if person.id not in places else f"{person.id} (not handed in)": person
+            for person in self._roster.people
+            if person not in found.values()
+        }
+        for learner in sorted(places):
+            attempts = [self._result(learner, *place, found[learner]) for place in places[learner]]
+            yield max(attempts, key=_rank)
+        for name in sorted(absent):
+            yield self._missing(name, absent[name])
+        self._warn_of_unknown({*places, *absent})
+
+    def exercises(self) -> Iterator[GradedExercise]:
+        """Yield the exercises in the results, in the order of the course."""
+        for each in self._course:
+            if each.id in self._max_points:
+                yield GradedExercise(each.id, each.name, each.guide, self._max_points[each.id])
+        known = {each.id for each in self._course}
+        for exercise in self._max_points.keys() - known:  # in a report of an earlier course
+            name = exercise.rpartition("/")[2]
+            yield GradedExercise(exercise, name, "", self._max_points[exercise])
+
+    def _result(self, learner: str, name: str, folder: str, person: Person | None) -> Result:
+        path = self._out / folder / REPORT
+        facts = self._facts.get(name) or Facts(name, learner)
+        result = Result(
+            submission=learner,
+            status="grader-failed",
+            person=person,
+            handed_in=facts.handed_in,
+            attempt=facts.attempt,
+            attempts=facts.attempts,
+            folder=folder,
+        )
+        failure = read_failure(path.with_name(FAILURE))
+        report = None if failure else stored.read(path.read_text("utf-8", "replace"))
+        if report is None:
+            problem = failure[1] if failure else "its report.json is damaged: grade it again"
+            return replace(result, notes=(*facts.notes, problem))
+        graded_at = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
+        self.graded_at = max(self.graded_at or graded_at, graded_at)
+        return self._scored(result, report, facts)
+
+    def _scored(self, result: Result, report: stored.StoredReport, facts: Facts) -> Result:
+        given = self._overrides_of(result.submission, report.exercises)
+        for exercise, (_, most) in report.exercises.items():
+            self._max_points[exercise] = max(self._max_points.get(exercise, 0.0), most)
+        exercises = tuple(
+            ExerciseResult(
+                exercise,
+                given[exercise].points if exercise in given else points,
+                most,
+                given.get(exercise),
+            )
+            for exercise, (points, most) in report.exercises.items()
+        )
+        added = {e: override.points - report.exercises[e][0] for e, override in given.items()}
+        score = report.score + sum(added.values())
+        late = days_late(self.settings.late, facts.handed_in, result.person)
+        lost = points_lost(self.settings.late, late, score, report.max_score)
+        return replace(
+            result,
+            status=report.status,
+            score=finite(score - lost),
+            max_score=report.max_score,
+            phases=_added(report.phases, added),
+            exercises=exercises,
+            tests=report.tests,
+            seconds=report.seconds,
+            days_late=finite(late),
+            points_lost=finite(lost),
+            notes=(*facts.notes, *report.notes),
+        )
+
+    def _missing(self, name: str, person: Person) -> Result:
+        given = self._overrides_of(name, self._max_points)
+        result = Result(name, "missing", person=person)
+        if not given:
+            return result
+        exercises = tuple(
+            ExerciseResult(exercise, override.points, self._max_points[exercise], override)
+            for exercise, override in given.items()
+        )
+        return replace(
+            result,
+            score=finite(sum(each.points for each in exercises)),
+            max_score=finite(sum(self._max_points.values())),
+            phases=_added({}, {exercise: override.points for exercise, override in given.items()}),
+            exercises=exercises,
+        )
+
+    def _overrides_of(self, name: str, exercises: Mapping[str, object]) -> dict[str, Override]:
+        """Return the overrides of a submission for these exercises, and warn of others."""
+        given = self._overrides.get(name) or self._overrides.get(gradebook.cell(name)) or {}
+        for exercise in given.keys() - exercises.keys():
+            self.warnings.append(
+                f"{OVERRIDES}: {name} was not graded on {exercise}. The line has no effect."
+            )
+        return {exercise: given[exercise] for exercise in exercises if exercise in given}
+
+    def _warn_of_unknown(self, learners: set[str]) -> None:
+        known = learners | {gradebook.cell(learner) for learner in learners}
+        for name in sorted(self._overrides.keys() - known):
+            self.warnings.append(
+                f"{OVERRIDES}: there is no submission {name!r}. Its lines are ignored; copy the "
+                "name from gradebook.csv."
+            )
+
+
+def _places(out: Path, facts: Mapping[str, Facts]) -> dict[str, list[tuple[str, str]]]:
+    """Return, for each learner, the names and folders of the submissions that count."""
+    by_folder = {folder_name(name): name for name in facts}
+    places: dict[str, list[tuple[str, str]]] = {}
+    folders = {path.parent.name for file in (REPORT, FAILURE) for path in out.glob(f"*/{file}")}
+    for folder in sorted(folders):
+        name = by_folder.get(folder) or _name_in(out / folder)
+        known = facts.get(name) if name else None
+        if name and (known is None or known.counts):
+            places.setdefault(known.learner if known else name, []).append((name, folder))
+    return places
+
+
+def _name_in(folder: Path) -> str:
+    """Return the name of the submission in a folder, which its first lines have."""
+    for file in (REPORT, FAILURE):
+        with suppress(OSError, ValueError), (folder / file).open(encoding="utf-8") as lines:
+            first = [next(lines, ""), next(lines, "")][1].strip().rstrip(",")
+            return str(json.loads(f"{{{first}}}").get("submission", folder.name))
+    return folder.name
+
+
+def _rank(result: Result) -> tuple[float, int]:
+    """Return what the best of several attempts has most of; the last of equal ones counts."""
+    return (-1.0 if result.score is None else result.score, result.attempt or 0)
+
+
+def _added(phases: Mapping[str, float], added: Mapping[str, float]) -> dict[str, float]:
+    """Return the points of each phase with what overrides add to its exercises."""
+    sums = dict(phases)
+    for exercise, points in added.items():
+        phase = exercise.partition("/")[0]
+        sums[phase] = finite(sums.get(phase, 0.0) + points)
+    return sums

@@ -1,0 +1,1 @@
+"""What staff decide about a class: its roster, due times and corrections of grades."""

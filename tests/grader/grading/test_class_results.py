@@ -1,0 +1,259 @@
+"""The results of a class, read from its folder of grades."""
+
+from dataclasses import replace
+from datetime import datetime, timezone
+
+import pytest
+from report_samples import SUM_NOT_MEAN, report, verdict
+from small_course import write_course
+
+from gradsync.course.catalogue import CourseError
+from gradsync.grading.class_results import read_class
+from gradsync.grading.classes import facts
+from gradsync.grading.classes.facts import Facts
+from gradsync.grading.classes.tables import TableError
+from gradsync.grading.output_files import write_failure, write_report
+
+DUE = datetime(2026, 10, 30, 12, tzinfo=timezone.utc)
+DAY = 86_400
+
+
+class Folder:
+    """A folder of grades of the course with one exercise, phase1/double."""
+
+    def __init__(self, root):
+        self.course = write_course(root / "course")
+        self.out = root / "out"
+        self.out.mkdir()
+
+    def grade(self, name, points=1.0, most=4.0, **changes):
+        known = verdict(exercise="phase1/double", points=points, max_points=most, **changes)
+        write_report(report(known, submission=name), self.out)
+
+    def write(self, name, *lines):
+        (self.out / name).write_text("\n".join([*lines, ""]))
+
+    def facts(self, *every):
+        text = facts.render({each.submission: each for each in every})
+        (self.out / facts.FACTS).write_text(text)
+
+    def settings(self, *lines):
+        (self.course.root / "course.toml").write_text("\n".join(lines))
+
+    def read(self):
+        return read_class(self.out, self.course)
+
+    def results(self):
+        return {result.submission: result for result in self.read().results}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return Folder(tmp_path)
+
+
+def test_a_result_has_the_points_of_each_exercise_and_the_first_mistake(folder):
+    folder.grade("ada", status="failed", diagnosis=SUM_NOT_MEAN)
+
+    [ada] = folder.read().results
+    assert (ada.submission, ada.status, ada.score, ada.max_score) == ("ada", "graded", 1.0, 4.0)
+    assert [(e.exercise, e.points, e.max_points) for e in ada.exercises] == [
+        ("phase1/double", 1.0, 4.0)
+    ]
+    assert ada.first_code == "sum-not-mean"
+    assert ada.folder == "ada"
+
+
+def test_the_class_has_the_exercises_of_the_course_that_were_graded(folder):
+    folder.settings("[course]", 'title = "Doubling for all"')
+    folder.grade("ada")
+
+    seen = folder.read()
+    assert seen.title == "Doubling for all"
+    assert [(e.id, e.guide, e.max_points) for e in seen.exercises] == [
+        ("phase1/double", "Doubling", 4.0)
+    ]
+    assert seen.graded_at is not None
+
+
+def test_an_override_replaces_the_points_of_an_exercise(folder):
+    folder.grade("ada")
+    folder.write(
+        "overrides.csv", "submission,exercise,points,reason,by", "ada,double,3.5,appeal,Kim"
+    )
+
+    [ada] = folder.read().results
+    assert (ada.score, ada.phases) == (3.5, {"phase1": 3.5})
+    assert ada.exercises[0].override.reason == "appeal"
+
+
+def test_an_override_may_name_the_submission_as_the_gradebook_does(folder):
+    folder.grade("=ada")
+    folder.write("overrides.csv", "submission,exercise,points,reason,by", "'=ada,double,3,x,Kim")
+
+    assert folder.results()["=ada"].score == 3.0
+
+
+@pytest.mark.parametrize(
+    ("line", "warning"),
+    [
+        ("eve,double,3,x,Kim", "there is no submission 'eve'"),
+        ("ada,triple,3,x,Kim", "line 2: the course has no exercise 'triple'"),
+    ],
+)
+def test_an_override_without_effect_is_warned_of(folder, line, warning):
+    folder.grade("ada")
+    folder.write("overrides.csv", "submission,exercise,points,reason,by", line)
+
+    [seen] = folder.read().warnings
+    assert warning in seen
+    assert folder.results()["ada"].score == 1.0
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        (["submission,points"], "no column 'exercise'"),
+        (["submission,exercise,points,reason,by", "ada,double,many,x,Kim"], "line 2: points must"),
+        (
+            ["submission,exercise,points,reason,by", "ada,double,-1,x,Kim"],
+            "line 2: points must not",
+        ),
+        (
+            ["submission,exercise,points,reason,by", "ada,double,1,,Kim"],
+            "line 2: there is no reason",
+        ),
+        (["submission,exercise,points,reason,by", *["ada,double,1,x,Kim"] * 2], "line 3"),
+        (["submission,exercise,points,reason,by", "ada,double,1,x,Kim,y"], "has 6 cells"),
+    ],
+)
+def test_a_bad_line_of_overrides_is_one_clear_error(folder, lines, problem):
+    folder.grade("ada")
+    folder.write("overrides.csv", *lines)
+
+    with pytest.raises(TableError, match=problem):
+        folder.read()
+
+
+def test_the_roster_names_people_and_those_who_handed_in_nothing(folder):
+    folder.grade("17")
+    folder.write("roster.csv", "id;name;email", "17;Ada Lovelace;ada@x.org", "18;Bob;bob@x.org")
+
+    seen = folder.results()
+    assert seen["17"].person.name == "Ada Lovelace"
+    assert (seen["18"].status, seen["18"].score) == ("missing", None)
+
+
+@pytest.mark.parametrize(
+    "name", ["17", "ada", "ada@x.org", "Ada Lovelace", "lovelaceada", "adalovelace", "ÁDA lovelace"]
+)
+def test_a_submission_is_matched_by_id_address_or_name(folder, name):
+    folder.grade(name)
+    folder.write("roster.csv", "id,name,email", "17,Ada Lovelace,ada@x.org", "18,Bob,bob@x.org")
+
+    assert folder.results()[name].person.id == "17"
+
+
+def test_a_name_that_two_people_share_matches_nobody(folder):
+    folder.grade("Ada Lovelace")
+    folder.write("roster.csv", "id,name,email", "17,Ada Lovelace,", "18,Ada Lovelace,")
+
+    seen = folder.results()
+    assert seen["Ada Lovelace"].person is None
+    assert {seen["17"].status, seen["18"].status} == {"missing"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        (["name,email"], "no column 'id'"),
+        (["id,name,email", ",Ada,"], "line 2: there is no id"),
+        (["id,name,email", "1,Ada,", "1,Bob,"], "line 3: the id '1' occurs a second time"),
+        (["id,name,email,due", "1,Ada,,tomorrow"], "line 2: due must be a time"),
+        (["id,name,email,days", "1,Ada,,some"], "line 2: days must be a number"),
+        (["id,name,email", '1,"Ada,'], "roster.csv, line"),
+    ],
+)
+def test_a_bad_line_of_a_roster_is_one_clear_error(folder, lines, problem):
+    folder.write("roster.csv", *lines)
+
+    with pytest.raises(TableError, match=problem):
+        folder.read()
+
+
+@pytest.mark.parametrize(
+    ("days", "lost"), [(-1, 0), (2.9, 0), (3.1, 0.4), (4.0, 0.4), (4.1, 0.8), (50, 1.0)]
+)
+def test_each_day_after_the_grace_period_costs_points_but_never_more_than_there_are(
+    folder, days, lost
+):
+    folder.settings("[late]", f"due = {DUE.isoformat()}", "grace_days = 3", 'per_day = "10%"')
+    folder.grade("ada", points=1.0, most=4.0)
+    moment = datetime.fromtimestamp(DUE.timestamp() + days * DAY, timezone.utc)
+    folder.facts(Facts("ada", "ada", handed_in=moment))
+
+    ada = folder.results()["ada"]
+    assert ada.points_lost == pytest.approx(lost)
+    assert ada.score == pytest.approx(1.0 - lost)
+
+
+@pytest.mark.parametrize("extension", [f"{DUE.replace(month=11).isoformat()},", ",5"])
+def test_an_extension_on_the_roster_counts_before_the_grace_period(folder, extension):
+    folder.settings("[late]", f"due = {DUE.isoformat()}", "per_day = 0.1")
+    folder.grade("17")
+    folder.write("roster.csv", "id,name,email,due,days", f"17,Ada,,{extension}")
+    handed_in = datetime.fromtimestamp(DUE.timestamp() + 4.5 * DAY, timezone.utc)
+    folder.facts(Facts("17", "17", handed_in=handed_in))
+
+    assert folder.results()["17"].points_lost == 0.0
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("due = 3", "due in"),
+        ('per_day = "200%"', "per_day in"),
+        ("grace = 1", "no key 'grace'"),
+        ("grace_days = -1", "must not be negative"),
+        ("due =", "can't be read"),
+    ],
+)
+def test_unusable_settings_are_one_clear_error(folder, line, problem):
+    folder.settings("[late]", line)
+
+    with pytest.raises(CourseError, match=problem):
+        folder.read()
+
+
+def test_the_best_attempt_counts_and_the_last_of_equal_ones(folder):
+    attempts = [Facts(f"ada {n}", "ada", attempt=n, attempts=3) for n in (1, 2, 3)]
+    folder.facts(*attempts)
+    for name, points in {"ada 1": 1.0, "ada 2": 2.0, "ada 3": 2.0}.items():
+        folder.grade(name, points=points)
+
+    [ada] = folder.read().results
+    assert (ada.submission, ada.attempt, ada.folder, ada.score) == ("ada", 3, "ada 3", 2.0)
+
+
+def test_an_attempt_that_a_later_download_lacks_does_not_count(folder):
+    folder.facts(replace(Facts("ada 1", "ada"), counts=False), Facts("ada", "ada"))
+    folder.grade("ada 1", points=4.0)
+    folder.grade("ada", points=1.0)
+
+    assert folder.results()["ada"].score == 1.0
+
+
+def test_a_submission_on_which_the_grader_failed_has_the_reason(folder):
+    write_failure("ada", "out of memory", folder.out)
+
+    [ada] = folder.read().results
+    assert (ada.status, ada.score, ada.notes) == ("grader-failed", None, ("out of memory",))
+
+
+def test_a_damaged_report_is_a_failure_that_says_what_to_do(folder):
+    folder.grade("ada")
+    (folder.out / "ada" / "report.json").write_text("{")
+
+    [ada] = folder.read().results
+    assert ada.status == "grader-failed"
+    assert "grade it again" in ada.notes[0]
