@@ -109,10 +109,18 @@ def _places(guide: GuideText) -> Iterator[_Place]:
 
 def _rendered(place: _Place, anchors: Mapping[str, str]) -> Markup:
     """Return a section as HTML; its links lead to sections with `anchors` or to the web."""
-    tokens = [_moved(token, place, anchors) for token in place.tokens]
+    tokens = [_moved(token, place, anchors) for token in _without_empty_headers(place.tokens)]
     parser = _parser()
     # Markup: the renderer escapes all text, and passes no HTML of the guide through.
     return Markup(parser.renderer.render(tokens, parser.options, {}))
+
+
+def _without_empty_headers(tokens: Sequence[Token]) -> Iterator[Token]:
+    """Yield the tokens, with header cells without text as plain cells."""
+    empty = {i for i, t in enumerate(tokens) if t.type == "th_open" and not tokens[i + 1].content}
+    for i, token in enumerate(tokens):
+        is_plain = i in empty or i - 2 in empty  # opens or closes such a cell
+        yield token.copy(type=token.type.replace("th", "td"), tag="td") if is_plain else token
 
 
 def _moved(token: Token, place: _Place, anchors: Mapping[str, str]) -> Token:

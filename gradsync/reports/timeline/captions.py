@@ -45,7 +45,7 @@ def legend(
 ) -> list[tuple[str, str]]:
     """Return the legend for unusual marks: pairs of a mark's name, or "", and a text."""
     bars = [item for item in items if isinstance(item, Bar)]
-    notes = []
+    notes = [("", "the end of the run is on the right")] * wide
     if any(bar.end is None for bar in bars):
         notes.append(("bar", "still waiting"))
     if len(bars) < len(items):
@@ -57,8 +57,6 @@ def legend(
         notes.append(("", f"{last}; {left_out:,} earlier ones are not drawn"))
     if shortened:
         notes.append(("", "// a shortened pause"))
-    if wide:
-        notes.append(("", "the end of the run is on the right"))
     return notes
 
 

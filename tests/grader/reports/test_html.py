@@ -110,6 +110,13 @@ def test_the_first_exercise_to_write_links_to_its_section():
     assert "#guide-phase1-deadlocks" in seen.values_of("href")
 
 
+def test_an_empty_header_of_a_table_is_a_plain_cell():
+    seen = shown(report(FAILED), [GUIDE])
+
+    assert "rank 0 grad" in seen.text
+    assert seen.values_of("scope").count("col") == 3 + 1  # of the points, and of the guide
+
+
 def test_html_in_a_guide_is_shown_as_text():
     guide = replace(GUIDE, markdown=f"## Gradient aggregation\n\n{SCRIPT}\n")
 
