@@ -9,6 +9,7 @@ from gradsync.reports.timeline.lanes import Bar, Gap
 from gradsync.reports.timeline.svg import text_width
 
 _SHORTEST = 4  # letters from which an op can still be recognised
+_SENTENCES = 16  # of a description
 _SHAPES = 8  # of a collective's tensors that are shown; a bucket may have hundreds
 
 
@@ -31,6 +32,21 @@ def tooltip(item: Bar | Gap) -> str:
     if item.end is not None:
         took = f"took {_duration(item.end - item.start)}, starting at {_duration(item.start)}"
     return f"rank {item.rank}: {item.name}\n{_details(item)}\n{took}"
+
+
+def description(items: Sequence[Bar | Gap], world_size: int) -> str:
+    """Return what the drawing shows, for readers who can't see it."""
+    missing = [f"Rank {i.rank} never called {i.name}." for i in items if isinstance(i, Gap)]
+    waiting = [
+        f"Rank {item.rank} is still waiting in {item.name}."
+        for item in items
+        if isinstance(item, Bar) and item.end is None
+    ]
+    calls = [item for item in items if isinstance(item, Bar)]
+    differing = {call[0].name: None for call in lanes.meetings(calls) if lanes.disagree(call)}
+    unequal = [f"The calls of {name} do not match." for name in differing]
+    begin = f"The collectives of {world_size} ranks over time."
+    return " ".join([begin, *(missing + waiting + unequal)[:_SENTENCES]])
 
 
 def times(moments: Sequence[float]) -> list[str]:

@@ -31,7 +31,7 @@ _STYLE = """
 .gs-timeline .meeting-line{fill:none;stroke:currentColor;stroke-opacity:.3}
 .gs-timeline .differs{fill:#d9483b;fill-opacity:.25}
 .gs-timeline .differs-line{fill:none;stroke:#d9483b}
-.gs-timeline .name{fill:color-mix(in srgb,var(--rank) 45%,currentColor);font-weight:600}
+.gs-timeline .name{fill:color-mix(in srgb,var(--rank) 70%,currentColor);font-weight:600}
 .gs-timeline .bar{fill:var(--rank);fill-opacity:.2;stroke:var(--rank)}
 .gs-timeline .hatch{fill:none;stroke:var(--rank);stroke-opacity:.32}
 .gs-timeline .gap{fill:#d9483b;fill-opacity:.06;stroke:#d9483b;stroke-dasharray:4 3}
@@ -89,7 +89,7 @@ def render(events: Sequence[Event], world_size: int) -> str:
     )
     width = plan.right + (_GUTTER if plan.is_wide else _MARGIN)
     height = plan.tops[-1] + _AXIS + (_LEGEND if notes else 0)
-    drawing = svg.canvas(width, height, f"The collectives of {world_size} ranks over time")
+    drawing = svg.canvas(width, height, captions.description(items, world_size))
     SubElement(drawing, "style").text = _STYLE
     _draw_meetings(drawing, plan)
     _draw_lanes(drawing, plan)
