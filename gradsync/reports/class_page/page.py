@@ -82,6 +82,7 @@ def _rule(scores: Fences | None, times: Fences | None) -> str:
         parts += [f"a grading time under {amount(times.low)} s"] * (times.low > 0)
         parts.append(f"a grading time over {amount(times.high)} s")
     return (
-        f"Unusual in this class: {listed(parts, 'or')}. These limits are 1.5 interquartile ranges "
-        "below the first and above the third quartile of all submissions (Tukey's rule)."
+        f"A result of this class is called unusual if it has {listed(parts, 'or')}. "
+        "These limits are 1.5 interquartile ranges below the first and above the third quartile "
+        "(Tukey's rule)."
     )

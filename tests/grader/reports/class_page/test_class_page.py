@@ -89,7 +89,7 @@ def test_an_unusual_score_and_time_are_named_with_the_rule():
     seen = shown(class_of(*usual, odd)).text
 
     assert "odd : a low score, slow to grade (0 of 10 points, 300 s)" in seen
-    assert "Unusual in this class: a score below 85%" in seen
+    assert "called unusual if it has a score below 85%" in seen
 
 
 def test_equal_scores_do_not_make_a_slightly_lower_one_unusual():
