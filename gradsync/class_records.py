@@ -42,6 +42,8 @@ class Override:
 class TestResult:
     """A test in a report.json."""
 
+    __test__ = False  # pytest must not collect it
+
     id: str
     exercise: str
     points: float
@@ -86,6 +88,11 @@ class Result:
     def first_code(self) -> str:
         """The code of the first diagnosis in the report, or ""."""
         return next((test.diagnosis.code for test in self.tests if test.diagnosis), "")
+
+    @property
+    def overrides(self) -> tuple[Override, ...]:
+        """The overrides of its exercises."""
+        return tuple(each.override for each in self.exercises if each.override)
 
 
 @dataclass(frozen=True, slots=True)

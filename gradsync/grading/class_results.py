@@ -26,8 +26,15 @@ from gradsync.course.settings import Settings, read_settings
 from gradsync.grading.classes.facts import Facts, read_facts
 from gradsync.grading.classes.lateness import days_late, points_lost
 from gradsync.grading.classes.overrides import OVERRIDES, read_overrides
-from gradsync.grading.classes.roster import ROSTER, Roster, read_roster
-from gradsync.grading.output_files import FAILURE, REPORT, folder_name, kept_seed, read_failure
+from gradsync.grading.classes.roster import Roster, read_roster
+from gradsync.grading.output_files import (
+    FAILURE,
+    REPORT,
+    ROSTER,
+    folder_name,
+    kept_seed,
+    read_failure,
+)
 from gradsync.reports import gradebook, stored
 from gradsync.reports.text import finite
 
@@ -72,6 +79,10 @@ class ClassReader:
         self._overrides, self.warnings = read_overrides(out / OVERRIDES, ids)
         self._facts = read_facts(out)
         self._max_points: dict[str, float] = {}  # by exercise
+
+    def submissions(self) -> set[str]:
+        """Return the names of the submissions with a report, or on which the grader failed."""
+        return set(_places(self._out, self._facts))
 
     def results(self) -> Iterator[Result]:
         """Yield the results by name, then the missing ones; afterwards `warnings` is complete."""

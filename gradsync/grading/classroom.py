@@ -1,62 +1,54 @@
 """Grade many submissions into one folder; a run that was stopped can be continued.
 
-Each submission's report is written when it is graded, and its line in the gradebook right after. A
+Each submission's report is written when it is graded, and the gradebook is made from the reports. A
 later run keeps each complete report that was made from the same submission, course and seed. It
-also keeps the lines of submissions that it does not name, and with them the seed of the folder.
+also keeps the grades of submissions that it does not name, and with them the seed of the folder.
+Several submissions are graded at a time, each in a process of its own. These processes return
+texts; this process alone writes files.
 """
 
 from __future__ import annotations
 
 import json
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from gradsync.course.catalogue import Course
-from gradsync.course.guide_texts import guide_texts
-from gradsync.errors import UnusableInput
-from gradsync.grading.fingerprint import course_digest, submission_digest
-from gradsync.grading.grade import draw_seed, grade
+from gradsync.errors import GraderError, UnusableInput
+from gradsync.grading.class_files import Gradebook, lines_of_others, write_class
+from gradsync.grading.classes import facts
+from gradsync.grading.classes.roster import read_roster
+from gradsync.grading.entries import Entry
+from gradsync.grading.fingerprint import course_digest
+from gradsync.grading.grade import draw_seed
 from gradsync.grading.output_files import (
+    FACTS,
     PAGE,
+    ROSTER,
     STATE,
     folder_name,
     kept_seed,
-    lines_of_others,
     read_grade,
     remove_leftovers,
-    update_gradebook,
+    write_failure,
     write_report,
     write_whole,
 )
-from gradsync.ranks.host.launcher_choice import LauncherName
-from gradsync.records import Grade, Origin, Report
-from gradsync.reports import gradebook, summary
-from gradsync.submission import (
-    Submission,
-    SubmissionError,
-    find_submissions,
-    read_submission,
-    submission_name,
-)
+from gradsync.grading.tasks import Conditions, Graded, Perform, Task, failed, here
+from gradsync.records import Grade, Report
 
 LOCK = ".grading.lock"
+KILLED = GraderError(
+    "the process that graded it was killed, twice. If memory ran out, use a smaller --jobs."
+)
 
 
 class FolderInUse(UnusableInput):
     """Another grader is writing to the folder."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A submission to grade, and the command that repeats the grade if a seed is appended."""
-
-    submission: Submission
-    command: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +57,21 @@ class Outcome:
 
     grade: Grade
     page: Path  # its report.html
-    report: Report | None = None  # if it was graded now
-    problem: Exception | None = None  # if the grader failed
+    is_new: bool  # graded now
+    report: Report | None = None  # if it was asked for
+    problem: str = ""  # if the grader failed
+    traceback: str = ""  # if the problem was unexpected
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """Where the grading is done, and who is told of it. It does not affect any grade."""
+
+    perform: Perform = here  # does the tasks, here or in other processes
+    parallel: int | None = None  # tests of a submission at a time; None: as many as are useful
+    with_reports: bool = False  # return the whole reports too, which are large
+    on_begin: Callable[[str], None] = lambda _: None  # told the name of each submission
+    on_warning: Callable[[str], None] = lambda _: None  # told of useless overrides, at the end
 
 
 def grade_class(
@@ -75,11 +80,13 @@ def grade_class(
     phases: Sequence[str],
     out: Path,
     *,
+    roster: Path | None = None,
     seed: int | None = None,
     fresh: bool = False,
     sandboxed: bool = True,
+    execution: Execution = Execution(),
 ) -> Iterator[Outcome]:
-    """Grade the submissions one after the other into `out`, yielding each as it is done.
+    """Grade the submissions into `out`, yielding each as it is done; the unchanged ones first.
 
     Names must be unique. If the grader fails on one submission, only that one gets no points; the
     next run tries it again.
@@ -89,78 +96,99 @@ def grade_class(
         course: the course with the hidden suites.
         phases: names of phases, such as "phase1".
         out: the folder of the reports and the gradebook.
+        roster: the roster of the class; None takes the folder's roster.
         seed: the seed of the tests' random inputs; None takes the folder's seed.
         fresh: grade unchanged submissions again, too.
         sandboxed: run the ranks in a sandbox; `ranks.sandbox.check` tells whether that works.
+        execution: where the grading is done.
 
     Raises:
         FolderInUse: another grader is writing to `out`.
         NoGradebook: the gradebook.csv in `out` can't be read.
-        CourseError: a phase has no hidden suite.
+        TableError: the roster.csv or overrides.csv in `out` can't be used.
+        CourseError: a phase has no hidden suite, or course.toml can't be used.
         OSError: `out` can't be written to.
     """
-    course_made = course_digest(course, phases)
-    with _alone_in(out):
+    made = course_digest(course, phases)
+    with alone_in(out):
         remove_leftovers(out)
-        names = [entry.submission.name for entry in entries]
-        others = bool(lines_of_others(names, out, course.phases))
-        seed = _settled_seed(out, seed, fresh=fresh, others=others)
-        origins = {
-            name: Origin(submission_digest(entry.submission), course_made, sandboxed)
-            for name, entry in zip(names, entries, strict=True)
-        }
-        done = {} if fresh else _finished(origins, out, seed)
-        update_gradebook(done.values(), out, course.phases)
-        for name, entry in zip(names, entries, strict=True):
-            if name in done:
-                yield Outcome(done[name], _page(name, out))
-                continue
-            outcome = _grade(entry, course, phases, seed, origins[name], out)
-            update_gradebook([outcome.grade], out, course.phases)
-            yield outcome
+        _store_facts(entries, roster, out)
+        others = lines_of_others([entry.facts.learner for entry in entries], out, course)
+        seed = _settled_seed(out, seed, fresh=fresh, others=bool(others))
+        conditions = Conditions(course, tuple(phases), seed, made, sandboxed, execution.parallel)
+        try:
+            done = {} if fresh else _finished(entries, conditions, out)
+            yield from _outcomes(entries, done, conditions, execution, out)
+        finally:
+            for warning in write_class(out, course):
+                execution.on_warning(warning)
 
 
-def entries_at(
-    paths: Sequence[Path], course: Course, phases: Sequence[str], out: Path, command: str
-) -> list[Entry]:
-    """Read the submissions at these paths; a path may be a class of several submissions.
+def _outcomes(
+    entries: Sequence[Entry],
+    done: Mapping[str, Grade],
+    conditions: Conditions,
+    execution: Execution,
+    out: Path,
+) -> Iterator[Outcome]:
+    book = Gradebook(out, conditions.course)
+    book.update()
+    for name, grade in done.items():
+        yield Outcome(grade, _page(name, out), is_new=False)
 
-    A number is added to names that occur twice. `out` does not count, though it may be in a class.
-    `command` followed by a path must grade the submission there.
+    def tasks() -> Iterator[Task]:
+        for entry in entries:
+            if entry.name not in done:
+                execution.on_begin(entry.name)
+                submission = entry.submission(conditions.course, conditions.phases)
+                yield Task(submission, entry.command, conditions, execution.with_reports)
 
-    Raises:
-        SubmissionError: there is no submission at a path.
-    """
-    found = [member for path in paths for member in find_submissions(path, course)]
-    members = [path for path in dict.fromkeys(found) if path.resolve() != out.resolve()]
-    if not members:
-        raise SubmissionError(
-            f"There is no submission beside {out}, which is the folder for the grades."
-        )
-    return [
-        Entry(read_submission(path, course, name, phases), f"{command} {shlex.quote(str(path))}")
-        for path, name in _unique_names(members).items()
-    ]
-
-
-def _finished(origins: Mapping[str, Origin], out: Path, seed: int) -> dict[str, Grade]:
-    """Return the grades of an earlier run that are still valid, by submission."""
-    found = {name: read_grade(name, out, origin, seed) for name, origin in origins.items()}
-    return {name: grade for name, grade in found.items() if grade is not None}
+    for task, graded in execution.perform(tasks()):
+        name = task.submission.name
+        outcome = _outcome(name, graded or failed(name, KILLED), out)
+        book.update()
+        yield outcome
 
 
-def _grade(
-    entry: Entry, course: Course, phases: Sequence[str], seed: int, origin: Origin, out: Path
-) -> Outcome:
-    name = entry.submission.name
+def _outcome(name: str, graded: Graded, out: Path) -> Outcome:
+    """Write the files of a grade, or why there is none."""
     try:
-        launcher: LauncherName | None = "sandbox" if origin.sandboxed else None
-        report = grade(entry.submission, course, phases=phases, seed=seed, launcher=launcher)
-        report = replace(report, command=entry.command, origin=origin)
-        write_report(report, out, guide_texts(course))
-    except Exception as problem:  # noqa: BLE001 - the other submissions must still be graded
-        return Outcome(Grade(name, "grader-failed"), _page(name, out), problem=problem)
-    return Outcome(summary.grade(report), _page(name, out), report)
+        if not graded.problem:
+            write_report(name, graded.page, graded.content, out)
+    except (OSError, ValueError) as problem:  # the other submissions must still be graded
+        graded = failed(name, problem)
+    if graded.problem:
+        write_failure(name, graded.problem, out)
+    return Outcome(
+        grade=graded.grade,
+        page=_page(name, out),
+        is_new=True,
+        report=graded.report,
+        problem=graded.problem,
+        traceback=graded.traceback,
+    )
+
+
+def _finished(entries: Sequence[Entry], conditions: Conditions, out: Path) -> dict[str, Grade]:
+    """Return the grades of an earlier run that are still valid, by submission."""
+    found = {}
+    for entry in entries:
+        origin = conditions.origin(entry.submission(conditions.course, conditions.phases))
+        grade = read_grade(entry.name, out, origin, conditions.seed)
+        if grade is not None:
+            found[entry.name] = grade
+    return found
+
+
+def _store_facts(entries: Sequence[Entry], roster: Path | None, out: Path) -> None:
+    """Store what later runs need too: the roster, and whose the submissions are."""
+    if roster is not None:
+        read_roster(roster)  # it must be usable before it replaces the former one
+        write_whole(out / ROSTER, roster.read_bytes().decode("utf-8-sig"))
+    stored = facts.read_facts(out)
+    new = facts.merged(stored, (entry.facts for entry in entries))
+    if new != stored:
+        write_whole(out / FACTS, facts.render(new))
 
 
 def _page(name: str, out: Path) -> Path:
@@ -168,8 +196,12 @@ def _page(name: str, out: Path) -> Path:
 
 
 @contextmanager
-def _alone_in(out: Path) -> Iterator[None]:
-    """Lock the folder against other graders; the system releases the lock with this process."""
+def alone_in(out: Path) -> Iterator[None]:
+    """Lock the folder against other graders; the system releases the lock with this process.
+
+    Raises:
+        FolderInUse: another grader has locked it.
+    """
     out.mkdir(parents=True, exist_ok=True)
     lock = FileLock(out / LOCK)
     try:
@@ -201,18 +233,3 @@ def _settled_seed(out: Path, given: int | None, *, fresh: bool, others: bool) ->
     if seed != kept and (kept is None or not others):
         write_whole(out / STATE, json.dumps({"seed": seed}) + "\n")
     return seed
-
-
-def _unique_names(paths: Iterable[Path]) -> dict[Path, str]:
-    """Return a name for each path; a number is added to names that would share a folder."""
-    names: dict[Path, str] = {}
-    taken: set[str] = set()
-    for path in paths:
-        name = plain = submission_name(path)
-        count = 1
-        while taken & {folder_name(name), gradebook.cell(name)}:
-            count += 1
-            name = f"{plain}-{count}"
-        names[path] = name
-        taken |= {folder_name(name), gradebook.cell(name)}
-    return names

@@ -1,4 +1,4 @@
-"""Write grades to files: each submission's report, and the class's gradebook, atomically."""
+"""The files in a folder of grades, and how each is written: whole, or not at all."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from gradsync.records import Grade, Observation, Origin, Report
-from gradsync.reports import gradebook, html, machine
-from gradsync.reports.guide_sections import GuideText
+from gradsync.records import Grade, Observation, Origin
+from gradsync.reports import gradebook, machine
 from gradsync.reports.text import carriable
 from gradsync.reports.timeline import chrome_trace, overlap
 
 REPORT, PAGE, GRADEBOOK = "report.json", "report.html", "gradebook.csv"
 FAILURE = "grader-failed.json"  # instead of a grade: why the grader failed on a submission
 STATE = ".grading.json"  # beside the gradebook: what the next run needs from this one
+FACTS, ROSTER = ".class.json", "roster.csv"
+SHARED = (GRADEBOOK, STATE, FACTS, ROSTER)
 # Characters that some file systems refuse, and the name of the gradebook in the same folder.
 UNSAFE = re.compile(r"[^\w. @+-]|^\.|\.$|^g(?=radebook\.csv$)", re.IGNORECASE)
 MAX_NAME = 200  # bytes; most file systems allow 255
 
 
-def write_report(report: Report, out: Path, guides: Sequence[GuideText] = ()) -> Path:
+def write_report(submission: str, page: str, content: str, out: Path) -> Path:
     """Write `report.html` and `report.json` to the submission's folder in `out`; return it.
 
-    The page contains the sections of the guides that it refers to. The JSON is written last: if it
-    exists, the report is complete.
+    The JSON is written last: if it exists, the report is complete.
     """
-    folder = out / folder_name(report.submission)
+    folder = out / folder_name(submission)
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / PAGE, html.render(report, guides))
-    write_whole(folder / REPORT, machine.render(report))
+    write_whole(folder / PAGE, page)
+    write_whole(folder / REPORT, content)
+    (folder / FAILURE).unlink(missing_ok=True)
     return folder
 
 
@@ -44,7 +44,9 @@ def read_grade(submission: str, out: Path, origin: Origin, seed: int) -> Grade |
         text = (folder / REPORT).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return None
-    return machine.read(text, origin, seed) if (folder / PAGE).is_file() else None
+    if not (folder / PAGE).is_file() or (folder / FAILURE).exists():
+        return None
+    return machine.read(text, origin, seed)
 
 
 def write_failure(submission: str, problem: str, out: Path) -> None:
@@ -75,31 +77,14 @@ def kept_seed(out: Path) -> int | None:
     return seed if type(seed) is int and seed >= 0 else None
 
 
-def update_gradebook(grades: Iterable[Grade], out: Path, phases: Sequence[str]) -> Path:
-    """Add these grades to `gradebook.csv` in `out`, or replace their lines; return its path.
+def former_gradebook(out: Path) -> str:
+    """Return the text of the existing gradebook, or "".
 
     Raises:
-        NoGradebook: the existing file is not a gradebook of a course with these phases.
+        NoGradebook: it is not text.
     """
-    path = out / GRADEBOOK
-    write_whole(path, gradebook.render(grades, phases, _former(path)))
-    return path
-
-
-def lines_of_others(submissions: Iterable[str], out: Path, phases: Sequence[str]) -> list[str]:
-    """Return the names of all other submissions with a line in the gradebook in `out`.
-
-    Raises:
-        NoGradebook: the existing file is not a gradebook of a course with these phases.
-    """
-    known = gradebook.submissions(_former(out / GRADEBOOK), phases)
-    return sorted(known - {gradebook.cell(submission) for submission in submissions})
-
-
-def _former(path: Path) -> str:
-    """Return the text of the existing gradebook, or ""."""
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return (out / GRADEBOOK).read_bytes().decode(gradebook.ENCODING)
     except FileNotFoundError:
         return ""
     except UnicodeDecodeError:
@@ -125,11 +110,11 @@ def folder_name(submission: str) -> str:
     return f"{data[:MAX_NAME].decode(errors='ignore')}%{digest}"
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str, encoding: str = "utf-8") -> None:
     """Replace a file atomically: a crash leaves the former file."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with beside.open("w", encoding="utf-8", newline="") as file:
+        with beside.open("w", encoding=encoding, newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())  # otherwise a power cut may leave an empty file
@@ -140,7 +125,7 @@ def write_whole(path: Path, text: str) -> None:
 
 def remove_leftovers(out: Path) -> None:
     """Remove the temporary files of a killed grader; no other one may be writing to `out`."""
-    for place in (GRADEBOOK, STATE, f"*/{REPORT}", f"*/{PAGE}"):
+    for place in (*SHARED, *(f"*/{name}" for name in (REPORT, PAGE, FAILURE))):
         folder, _, name = place.rpartition("/")
         for path in out.glob(f"{folder or '.'}/.{name}.{'[0-9a-f]' * 8}"):
             path.unlink()

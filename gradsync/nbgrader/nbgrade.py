@@ -18,13 +18,13 @@ from typing import Literal
 
 from gradsync.course.catalogue import Course, find_course
 from gradsync.errors import GraderError, SandboxError
+from gradsync.grading.processes.workers import side_by_side
 from gradsync.grading.suite.parallel import MOST
 from gradsync.nbgrader.autograde import NO_SANDBOX, phases_of
 from gradsync.nbgrader.course_folder import NbCourse
 from gradsync.nbgrader.grading_folder import GradingFolder
 from gradsync.nbgrader.marking import Marking, Submitted, Task, mark
 from gradsync.nbgrader.rebuilding import Notebook
-from gradsync.nbgrader.workers import side_by_side
 from gradsync.ranks.sandbox import sandbox
 from gradsync.submission import SubmissionError
 

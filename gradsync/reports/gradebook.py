@@ -1,6 +1,7 @@
 """Render gradebook.csv, with one line for each submission of a class.
 
-Lines that are kept stay exactly as they were read, since a spreadsheet may have saved the file.
+A line is kept as it was read only if its submission has no report any more: all others are made
+from the reports. Points are corrected in overrides.csv.
 """
 
 from __future__ import annotations
@@ -12,11 +13,18 @@ from collections.abc import Iterable, Sequence
 from io import StringIO
 from typing import Any
 
+from gradsync.class_records import Override, Result
 from gradsync.errors import UnusableInput
-from gradsync.records import Grade
-from gradsync.reports.text import printable
+from gradsync.reports.text import amount, printable
 
+ENCODING = "utf-8-sig"  # with a byte order mark: without it, Excel shows other letters for umlauts
 NUMBERS = ("submission", "score", "max_score")  # then the phases of the course, then the status
+
+# After the exercises. The roster and the download give most of them.
+DETAILS = (
+    *("first_mistake", "overrides", "id", "name", "email", "section"),
+    *("handed_in", "days_late", "points_lost", "attempt"),
+)
 
 # A spreadsheet takes a cell that begins with one of these for a formula, which could read other
 # cells or open connections. Some accept the full-width forms too, and skip invisible characters.
@@ -36,20 +44,29 @@ class NoGradebook(UnusableInput):
         )
 
 
-def render(grades: Iterable[Grade], phases: Sequence[str], former: str = "") -> str:
-    """Return the gradebook as CSV, sorted by submission.
+def render(
+    results: Iterable[Result],
+    phases: Sequence[str],
+    exercises: Sequence[str] = (),
+    former: str = "",
+) -> str:
+    """Return the gradebook as CSV, sorted by submission, for a file encoded as `ENCODING`.
 
     Args:
-        grades: each replaces the line of its submission, or adds one.
+        results: each replaces the line of its submission, or adds one.
         phases: all phases of the course, which have a column each.
-        former: the gradebook so far; its other lines are kept.
+        exercises: ids of the exercises that have a column each.
+        former: the gradebook so far; its lines of other submissions are kept.
 
     Raises:
         NoGradebook: `former` can't be read.
     """
-    rows = _rows(former, phases) | {cell(g.submission): _row(g, phases) for g in grades}
+    columns = (*_columns(phases), *exercises, *DETAILS)
+    rows = _rows(former, phases) | {
+        cell(result.submission): _row(result, phases, exercises) for result in results
+    }
     lines = StringIO()
-    writer = csv.DictWriter(lines, _columns(phases), lineterminator="\n")
+    writer = csv.DictWriter(lines, columns, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     writer.writerows(row for _, row in sorted(rows.items()))
     return lines.getvalue()
@@ -57,6 +74,8 @@ def render(grades: Iterable[Grade], phases: Sequence[str], former: str = "") -> 
 
 def submissions(former: str, phases: Sequence[str]) -> set[str]:
     """Return the names of the submissions in a gradebook, as `cell` writes them.
+
+    People who handed in nothing do not count.
 
     Raises:
         NoGradebook: it can't be read.
@@ -78,17 +97,17 @@ def _columns(phases: Iterable[str]) -> tuple[str, ...]:
 
 
 def _rows(text: str, phases: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the lines of a gradebook by submission; phases that are new have empty cells."""
+    """Return the lines of the submissions in a gradebook; new columns have empty cells."""
     if not text.strip():
         return {}
     try:
         reader = csv.DictReader(StringIO(text, newline=""))
         if not _is_header(tuple(reader.fieldnames or ()), phases):
             raise NoGradebook(f"its first line is {text.splitlines()[0][:80]!r}")
-        rows = [{name: row.get(name) for name in _columns(phases)} for row in reader]
+        rows = [{str(name): row[name] for name in row if name} for row in reader]
     except csv.Error as problem:
         raise NoGradebook(str(problem)) from None
-    return {row["submission"] or "": row for row in rows}
+    return {row["submission"] or "": row for row in rows if row["status"] != "missing"}
 
 
 def _is_header(names: tuple[str, ...], phases: Sequence[str]) -> bool:
@@ -98,11 +117,30 @@ def _is_header(names: tuple[str, ...], phases: Sequence[str]) -> bool:
     return names[: len(columns)] == columns
 
 
-def _row(grade: Grade, phases: Sequence[str]) -> dict[str, Any]:
+def _row(result: Result, phases: Sequence[str], exercises: Sequence[str]) -> dict[str, Any]:
+    points = {each.exercise: each.points for each in result.exercises}
+    person = result.person
     return {  # None leaves its cell empty
-        "submission": cell(grade.submission),
-        "score": grade.score,
-        "max_score": grade.max_score,
-        **{phase: grade.phases.get(phase) for phase in phases},
-        "status": grade.status,
+        "submission": cell(result.submission),
+        "score": result.score,
+        "max_score": result.max_score,
+        **{phase: result.phases.get(phase) for phase in phases},
+        "status": result.status,
+        **{exercise: points.get(exercise) for exercise in exercises},
+        "first_mistake": cell(result.first_code),
+        "overrides": cell("; ".join(map(override_text, result.overrides))),
+        "id": person and cell(person.id),
+        "name": person and cell(person.name),
+        "email": person and cell(person.email),
+        "section": person and cell(person.section),
+        "handed_in": result.handed_in and result.handed_in.isoformat(" ", "seconds"),
+        "days_late": result.days_late or None,
+        "points_lost": result.points_lost or None,
+        "attempt": f"{result.attempt} of {result.attempts}" if result.attempt else None,
     }
+
+
+def override_text(override: Override) -> str:
+    """Return who gave how many points, and why."""
+    points = amount(override.points)
+    return f"{override.exercise}: {points} ({override.reason}, {override.by})"

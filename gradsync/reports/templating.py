@@ -17,7 +17,7 @@ from gradsync.reports import summary
 from gradsync.reports.text import amount, blocks, duration, printable
 from gradsync.reports.timeline import collectives
 from gradsync.reports.timeline.palette import rank_colour
-from gradsync.text import counted
+from gradsync.text import counted, full_stop
 
 STATUS_WORDS: dict[Status, str] = {
     "passed": "done",
@@ -82,7 +82,8 @@ def _environment() -> Environment:
     made.filters.update(
         sentence=summary.sentence, paragraphs=summary.paragraphs, guide=summary.guide
     )
-    made.filters.update(printed_by=summary.printed_by, breakable=_breakable, duration=duration)
+    made.filters.update(printed_by=summary.printed_by, full_stop=full_stop)
+    made.filters.update(breakable=_breakable, duration=duration)
     made.globals.update(script=_script, script_policy=_script_policy)
     made.globals.update(words=STATUS_WORDS, hint=summary.hint_command, counted=counted)
     return made

@@ -16,10 +16,10 @@ from pathlib import Path
 from report_samples import report, verdict
 
 from gradsync.course.catalogue import Course
-from gradsync.grading import classroom
+from gradsync.grading import classroom, entries, output_files, tasks
 
 ON_FILES = ("open", "os.mkdir", "os.remove", "os.rename")
-KEPT = (classroom.LOCK, classroom.STATE)
+KEPT = (classroom.LOCK, output_files.STATE, output_files.FACTS)
 graded: list[str] = []
 
 
@@ -30,8 +30,8 @@ def fake_grade(submission, course, *, seed, **options):
 
 
 def grade_class(course: Course, folder: Path, out: Path) -> None:
-    entries = classroom.entries_at([folder], course, ["phase1"], out, "gradsync grade")
-    for _ in classroom.grade_class(entries, course, ["phase1"], out, seed=3):
+    found = entries.entries_at([folder], course, out, "gradsync grade")
+    for _ in classroom.grade_class(found, course, ["phase1"], out, seed=3):
         pass
 
 
@@ -59,7 +59,7 @@ def is_killed(moment: int, course: Course, folder: Path, out: Path) -> bool:
 
 
 def main(root: str, folder: str) -> None:
-    classroom.grade = fake_grade
+    tasks.grade = fake_grade
     course = Course(Path(root))
     grade_class(course, Path(folder), course.root / "undisturbed")
     print(json.dumps((course.root / "undisturbed" / "gradebook.csv").read_text()))

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-FACTS = ".class.json"
+from gradsync.grading.output_files import FACTS
 
 
 @dataclass(frozen=True, slots=True)

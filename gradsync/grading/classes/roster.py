@@ -11,7 +11,6 @@ from gradsync.class_records import Person
 from gradsync.course.settings import local
 from gradsync.grading.classes.tables import Row, read_table
 
-ROSTER = "roster.csv"
 COLUMNS = ("id", "name", "email")
 
 

@@ -49,7 +49,7 @@ def test_a_class_is_graded_even_with_unreadable_submissions(graded_class):
     assert done.returncode == 0, done.stderr
     rows = {
         row["submission"]: row
-        for row in csv.DictReader((out / "gradebook.csv").read_text().splitlines())
+        for row in csv.DictReader((out / "gradebook.csv").read_text("utf-8-sig").splitlines())
     }
     assert list(rows) == ["ada", "bob", "cleo", "dan"]
     assert {row["max_score"] for row in rows.values()} == {"100.0"}
@@ -277,4 +277,4 @@ def test_a_trace_without_a_trainer_is_refused(tmp_path):
 
 
 def _gradebook(out):
-    return list(csv.DictReader((out / "gradebook.csv").read_text().splitlines()))
+    return list(csv.DictReader((out / "gradebook.csv").read_text("utf-8-sig").splitlines()))

@@ -13,6 +13,7 @@ from gradsync.grading.classes import facts
 from gradsync.grading.classes.facts import Facts
 from gradsync.grading.classes.tables import TableError
 from gradsync.grading.output_files import write_failure, write_report
+from gradsync.reports import machine
 
 DUE = datetime(2026, 10, 30, 12, tzinfo=timezone.utc)
 DAY = 86_400
@@ -28,7 +29,8 @@ class Folder:
 
     def grade(self, name, points=1.0, most=4.0, **changes):
         known = verdict(exercise="phase1/double", points=points, max_points=most, **changes)
-        write_report(report(known, submission=name), self.out)
+        graded = report(known, submission=name)
+        write_report(name, "", machine.render(graded), self.out)
 
     def write(self, name, *lines):
         (self.out / name).write_text("\n".join([*lines, ""]))

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,11 @@ from report_samples import report, verdict
 from small_course import WRONG, write_course, write_submission
 
 from gradsync.errors import GraderError
-from gradsync.grading import classroom
-from gradsync.grading.classroom import FolderInUse, entries_at, grade_class
+from gradsync.grading import tasks
+from gradsync.grading.classes.tables import TableError
+from gradsync.grading.classroom import Execution, FolderInUse, grade_class
+from gradsync.grading.entries import entries_at
+from gradsync.grading.tasks import in_processes
 from gradsync.reports.gradebook import NoGradebook
 
 HELPERS = Path(__file__).parents[2] / "helpers"
@@ -28,15 +32,15 @@ class Class:
         self.failing = {}  # name -> the error that the grader raises
         for name in ("ada", "bob", "cleo"):
             write_submission(self.folder / name)
-        monkeypatch.setattr(classroom, "grade", self._fake_grade)
+        monkeypatch.setattr(tasks, "grade", self._fake_grade)
 
     def grade(self, **options):
         """Grade the class; return the names of those that were graded now."""
-        return [o.grade.submission for o in self.outcomes(**options) if o.report or o.problem]
+        return [o.grade.submission for o in self.outcomes(**options) if o.is_new]
 
     def outcomes(self, only="", **options):
         paths = [self.folder / only]
-        entries = entries_at(paths, self.course, ["phase1"], self.out, "gradsync grade")
+        entries = entries_at(paths, self.course, self.out, "gradsync grade")
         return grade_class(entries, self.course, ["phase1"], self.out, **options)
 
     def rows(self):
@@ -44,13 +48,16 @@ class Class:
         rows = csv.DictReader(text.splitlines())
         return {row["submission"]: row for row in rows}
 
+    def page(self, name):
+        return (self.out / name / "report.html").read_text()
+
     def seeds(self):
         return {json.loads(path.read_text())["seed"] for path in self.out.glob("*/report.json")}
 
     def _fake_grade(self, submission, _course, *, seed, **_options):
         if submission.name in self.failing:
             raise self.failing[submission.name]
-        third = verdict(points=1 / 3, max_points=1.0)
+        third = verdict(exercise="phase1/double", points=1 / 3, max_points=1.0)
         return report(third, third, submission=submission.name, seed=seed)
 
 
@@ -168,14 +175,27 @@ def test_an_incomplete_report_is_graded_again(klass, breaks):
     assert klass.grade() == ["bob"]
 
 
-@pytest.mark.parametrize("problem", [GraderError("pytest broke"), RuntimeError("unthought of")])
-def test_a_failure_of_the_grader_affects_one_submission_only(klass, problem):
-    klass.failing = {"bob": problem}
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [
+        (GraderError("pytest broke"), "pytest broke"),
+        (RuntimeError("unthought of"), "RuntimeError: unthought of"),
+    ],
+)
+def test_a_failure_of_the_grader_affects_one_submission_only(klass, error, problem):
+    klass.failing = {"bob": error}
     lost = {o.grade.submission: o.problem for o in klass.outcomes() if o.problem}
 
     assert lost == {"bob": problem}
     assert [row["status"] for row in klass.rows().values()] == ["graded", "grader-failed", "graded"]
     assert klass.rows()["bob"]["score"] == ""
+
+
+def test_the_traceback_of_an_unexpected_failure_is_kept(klass):
+    klass.failing = {"bob": RuntimeError("unthought of")}
+    [text] = [outcome.traceback for outcome in klass.outcomes() if outcome.problem]
+
+    assert "_fake_grade" in text
 
 
 def test_a_submission_on_which_the_grader_failed_is_tried_again(klass):
@@ -229,16 +249,74 @@ def test_a_seed_for_one_submission_is_not_stored_for_the_class(klass):
     assert len(klass.seeds()) == 1
 
 
-def test_changes_by_a_spreadsheet_do_not_affect_other_lines(klass):
+def test_a_gradebook_that_a_spreadsheet_saved_can_be_read(klass):
     klass.grade()
+    rows = klass.rows()
     book = klass.out / "gradebook.csv"
-    book.write_text("\ufeff" + book.read_text().replace("\n", ",\r\n").replace("0.333", "0.5"))
-    scores = {name: row["score"] for name, row in klass.rows().items()}
+    book.write_text(book.read_text().replace("\n", ",\r\n"))
     klass.grade(only="bob", fresh=True)
 
-    assert {**scores, "bob": klass.rows()["bob"]["score"]} == {
-        name: row["score"] for name, row in klass.rows().items()
-    }
+    assert klass.rows() == rows
+
+
+def test_the_line_of_a_submission_whose_report_was_removed_is_kept(klass):
+    klass.grade()
+    rows = klass.rows()
+    shutil.rmtree(klass.out / "cleo")
+    klass.grade(only="bob")
+
+    assert klass.rows() == rows
+
+
+def test_overrides_are_kept_through_regrading_and_shown_on_the_page(klass):
+    klass.grade()
+    lines = ["submission,exercise,points,reason,by", "ada,phase1/double,2,appeal,Kim"]
+    (klass.out / "overrides.csv").write_text("\n".join(lines))
+    klass.grade()
+    unchanged = (klass.rows()["ada"]["score"], klass.page("ada").count("appeal"))
+    klass.grade(fresh=True)
+
+    assert unchanged == ("2.0", 1)
+    assert (klass.rows()["ada"]["score"], klass.page("ada").count("appeal")) == unchanged
+    assert "appeal, Kim" in klass.rows()["ada"]["overrides"]
+
+
+def test_a_withdrawn_override_leaves_the_page_and_the_gradebook(klass):
+    klass.grade()
+    page, rows = klass.page("ada"), klass.rows()
+    overrides = klass.out / "overrides.csv"
+    overrides.write_text("submission,exercise,points,reason,by\nada,phase1/double,2,x,y\n")
+    klass.grade()
+    overrides.unlink()
+    klass.grade()
+
+    assert klass.page("ada") == page
+    assert klass.rows() == rows
+
+
+def test_bad_overrides_end_the_run_before_anything_is_graded(klass):
+    klass.out.mkdir()
+    (klass.out / "overrides.csv").write_text("submission,exercise,points,reason,by\na,b,many,x,y")
+
+    with pytest.raises(TableError, match="line 2: points must be a number"):
+        klass.grade()
+    assert not list(klass.out.glob("*/report.json"))
+
+
+def test_several_processes_grade_a_class_as_one_does(klass, monkeypatch):
+    monkeypatch.undo()  # the processes really grade
+    write_submission(klass.folder / "bob", WRONG)
+    options = {"sandboxed": False, "seed": 3}
+    klass.grade(**options)
+    rows = klass.rows()
+    klass.out = klass.out.with_name("parallel")
+    begun = []
+    execution = Execution(in_processes(2), parallel=1, on_begin=begun.append)
+
+    assert sorted(klass.grade(execution=execution, **options)) == ["ada", "bob", "cleo"]
+    assert klass.rows() == rows
+    assert begun == ["ada", "bob", "cleo"]
+    assert klass.seeds() == {3}
 
 
 @pytest.mark.parametrize("other", [b"name;points\nada;3\n", b"\xff\xfe\x00"])

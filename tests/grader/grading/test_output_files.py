@@ -1,34 +1,33 @@
 """Writing grades to files, atomically."""
 
-import csv
-import json
-
 import pytest
-from report_samples import report, verdict
 
 from gradsync.grading.output_files import (
+    FAILURE,
     folder_name,
+    read_failure,
     remove_leftovers,
-    update_gradebook,
+    write_failure,
     write_report,
     write_whole,
 )
-from gradsync.records import Grade
 
 
-def test_a_report_is_written_as_json_and_html(tmp_path):
-    folder = write_report(report(verdict()), tmp_path)
+def test_a_report_is_written_in_the_folder_of_its_submission(tmp_path):
+    folder = write_report("ada", "the page", "the content", tmp_path)
 
     assert folder == tmp_path / "ada"
-    assert json.loads((folder / "report.json").read_text())["submission"] == "ada"
-    assert "<html" in (folder / "report.html").read_text()
+    assert (folder / "report.json").read_text() == "the content"
+    assert (folder / "report.html").read_text() == "the page"
 
 
-def test_the_gradebook_has_one_line_per_submission(tmp_path):
-    path = update_gradebook([Grade("ada", "graded"), Grade("bob", "graded")], tmp_path, ["phase1"])
+def test_a_report_replaces_an_earlier_failure(tmp_path):
+    write_failure("ada", "out of memory", tmp_path)
+    failure = read_failure(tmp_path / "ada" / FAILURE)
+    write_report("ada", "", "", tmp_path)
 
-    rows = list(csv.DictReader(path.read_text().splitlines()))
-    assert [row["submission"] for row in rows] == ["ada", "bob"]
+    assert failure == ("ada", "out of memory")
+    assert read_failure(tmp_path / "ada" / FAILURE) is None
 
 
 @pytest.mark.parametrize(
@@ -64,7 +63,7 @@ def test_no_submission_folder_has_the_gradebooks_name(tmp_path):
 
 
 def test_only_temporary_files_of_a_killed_grader_are_removed(tmp_path):
-    folder = write_report(report(verdict()), tmp_path)
+    folder = write_report("ada", "", "", tmp_path)
     kept = {*tmp_path.rglob("*"), tmp_path / ".grading.lock", folder / ".report.json.swp"}
     for path in (tmp_path / ".grading.lock", folder / ".report.json.swp"):
         path.touch()

@@ -1,20 +1,16 @@
 """Problems in `gradsync nbgrade`, and in nbgrader with the settings of the course."""
 
-import os
 import shutil
 
 import pytest
 from class_folder import PROGRAMS, ClassFolder, environment
 from learners import COURSE, ROOT, read
-from processes import children_of
-from worker_tasks import double_or_die
 
 from gradsync.errors import GraderError
 from gradsync.nbgrader.autograde import phases_of
 from gradsync.nbgrader.grading_folder import GradingFolder
 from gradsync.nbgrader.marks import Mark, render
 from gradsync.nbgrader.marks import read as read_marks
-from gradsync.nbgrader.workers import side_by_side
 from gradsync.records import Origin
 
 
@@ -189,22 +185,3 @@ def test_a_seed_is_drawn_once(tmp_path):
     assert folder.seed(7) == 7
     assert folder.seed() == 7
     assert [path.name for path in folder.root.iterdir()] == ["seed.json"]
-
-
-def test_if_a_process_dies_only_its_task_is_lost():
-    numbers = [1, 13, 2, 13, 3]
-    results = sorted(
-        side_by_side(double_or_die, numbers, count=2), key=lambda pair: (pair[0], str(pair[1]))
-    )
-
-    assert results == [(1, 2), (2, 4), (3, 6), (13, None), (13, None)]
-
-
-def test_processes_end_when_the_iterator_is_closed():
-    before = set(children_of(os.getpid()))
-    results = side_by_side(double_or_die, [1, 2, 3, 4], count=2)
-    next(results)
-    results.close()
-    left = set(children_of(os.getpid())) - before
-
-    assert len(left) <= 1  # multiprocessing's own, which tracks resources

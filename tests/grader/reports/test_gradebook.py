@@ -4,69 +4,101 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
 
 import pytest
-from report_samples import SCRIPT, report, verdict
+from report_samples import SCRIPT, SUM_NOT_MEAN
 
-from gradsync.records import Grade, Report
-from gradsync.reports import gradebook, summary
+from gradsync.class_records import ExerciseResult, Override, Person, Result, TestResult
+from gradsync.reports import gradebook
 
 PHASES = ("phase1", "phase2")
-HEADER = "submission,score,max_score,phase1,phase2,status\n"
+CONTRACT = "submission,score,max_score,phase1,phase2,status"
 
 
-def rows(*reports: Report) -> list[dict[str, str]]:
-    grades = [summary.grade(report) for report in reports]
-    return list(csv.DictReader(io.StringIO(gradebook.render(grades, PHASES))))
+def rows(*results: Result) -> list[dict[str, str]]:
+    text = gradebook.render(results, PHASES, ["phase1/double"])
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def graded(submission: str = "ada", **changes: Any) -> Result:
+    return replace(Result(submission, "graded", 1.0, 2.0, {"phase1": 1.0}), **changes)
+
+
+def filled(row: dict[str, str]) -> dict[str, str]:
+    return {name: cell for name, cell in row.items() if cell}
 
 
 def test_gradebook_has_a_line_for_each_submission_sorted_by_name():
-    seen = rows(report(submission="bob"), report(submission="ada"))
+    seen = rows(graded("bob"), graded("ada"))
 
     assert [row["submission"] for row in seen] == ["ada", "bob"]
 
 
-def test_gradebook_has_the_contracts_columns():
-    assert gradebook.render([], PHASES) == HEADER
+def test_gradebook_begins_with_the_contracts_columns():
+    assert gradebook.render([], PHASES).startswith(CONTRACT)
 
 
-def test_gradebook_leaves_ungraded_phases_empty():
-    row = rows(report(verdict(), verdict(status="failed")))[0]
+def test_gradebook_leaves_ungraded_phases_and_unknown_facts_empty():
+    row = rows(graded())[0]
 
-    assert row == {
+    assert filled(row) == {
         "submission": "ada",
         "score": "1.0",
         "max_score": "2.0",
         "phase1": "1.0",
-        "phase2": "",
         "status": "graded",
     }
 
 
-def test_gradebook_sums_each_phase_separately():
-    other = verdict(exercise="phase2/ring_all_reduce", points=0.5)
+def test_gradebook_has_the_points_of_each_exercise_and_the_first_mistake():
+    test = TestResult("t", "phase1/double", 0.0, 2.0, "failed", "", SUM_NOT_MEAN)
+    exercise = ExerciseResult("phase1/double", 1.5, 2.0)
 
-    row = rows(report(verdict(), other))[0]
+    row = rows(graded(tests=(test,), exercises=(exercise,)))[0]
 
-    assert (row["phase1"], row["phase2"]) == ("1.0", "0.5")
+    assert (row["phase1/double"], row["first_mistake"]) == ("1.5", "sum-not-mean")
+
+
+def test_gradebook_has_the_person_and_when_the_submission_was_handed_in():
+    moment = datetime(2026, 10, 30, 12, tzinfo=timezone.utc)
+    person = Person("17", "=Ada", "ada@x.org", "Tuesday")
+    late = {"handed_in": moment, "days_late": 1.5, "points_lost": 2.0}
+
+    row = rows(graded(person=person, attempt=2, attempts=3, **late))[0]
+
+    assert list(row.values())[-8:] == [
+        *("17", "'=Ada", "ada@x.org", "Tuesday"),
+        *("2026-10-30 12:00:00+00:00", "1.5", "2.0", "2 of 3"),
+    ]
+
+
+def test_gradebook_shows_overrides():
+    override = Override("ada", "phase1/double", 2.0, "appeal", "Kim")
+
+    row = rows(graded(exercises=(ExerciseResult("phase1/double", 2.0, 2.0, override),)))[0]
+
+    assert row["overrides"] == "phase1/double: 2 (appeal, Kim)"
 
 
 @pytest.mark.parametrize(
     "name", ["=1+1", "+1", "-1", "@sum(A1)", "\t=1", "\uff1d1", "\xa0=1", "\ufeff\u200b=1"]
 )
 def test_gradebook_escapes_a_name_that_a_spreadsheet_would_compute(name):
-    assert rows(report(submission=name))[0]["submission"] == "'" + name
+    assert rows(graded(name))[0]["submission"] == "'" + name
 
 
 @pytest.mark.parametrize("name", ["a,b", 'a"b', "ada=1", SCRIPT])
 def test_gradebook_does_not_change_other_names(name):
-    assert rows(report(submission=name))[0]["submission"] == name
+    assert rows(graded(name))[0]["submission"] == name
 
 
 def test_gradebook_removes_control_characters():
-    seen = gradebook.render([Grade("a\x1b[2J\x07\u202eb\x1b", "graded")], PHASES)
+    seen = rows(graded("a\x1b[2J\x07\u202eb\x1b"))[0]["submission"]
 
-    assert seen.endswith("\na\ufffd\ufffdb\ufffd,,,,,graded\n")
+    assert seen == "a\ufffd\ufffdb\ufffd"
 
 
 @pytest.mark.parametrize(
@@ -74,45 +106,49 @@ def test_gradebook_removes_control_characters():
     [("a\nb", "a b"), ("a\r\n=1", "a =1"), ("\r=1", "' =1"), ("\x1b[m=1", "'=1")],
 )
 def test_gradebook_has_one_line_for_a_name_with_line_breaks(name, expected):
-    assert rows(report(submission=name))[0]["submission"] == expected
+    assert rows(graded(name))[0]["submission"] == expected
 
 
-def test_gradebook_says_when_nothing_could_be_read():
-    unreadable = report(verdict(status="missing"), notes=("unreadable: not a zip archive",))
+@pytest.mark.parametrize("status", ["grader-failed", "missing"])
+def test_gradebook_has_no_numbers_without_a_grade(status):
+    row = rows(Result("ada", status))[0]
 
-    assert rows(unreadable)[0]["status"] == "unreadable"
-
-
-def test_gradebook_has_no_numbers_if_the_grader_failed():
-    seen = gradebook.render([Grade("ada", "grader-failed")], PHASES)
-
-    assert seen.endswith("\nada,,,,,grader-failed\n")
-
-
-def test_a_submission_without_files_is_graded():
-    assert rows(report(verdict(status="missing")))[0]["status"] == "graded"
+    assert filled(row) == {"submission": "ada", "status": status}
 
 
 def test_a_gradebook_has_a_column_for_each_phase_of_the_course():
-    grade = Grade("ada", "graded", 3.0, 4.0, {"phase3": 3.0})
+    result = graded(phases={"phase3": 3.0})
 
-    header, row = gradebook.render([grade], [*PHASES, "phase3"]).splitlines()
+    header, row = gradebook.render([result], [*PHASES, "phase3"]).splitlines()
 
-    assert header == "submission,score,max_score,phase1,phase2,phase3,status"
-    assert row == "ada,3.0,4.0,,,3.0,graded"
+    assert header.startswith("submission,score,max_score,phase1,phase2,phase3,status,")
+    assert row.startswith("ada,1.0,2.0,,,3.0,graded,")
 
 
 def test_lines_are_kept_if_the_course_has_a_new_phase():
-    former = f"{HEADER}bob,1.0,2.0,1.0,,graded\n"
+    former = f"{CONTRACT}\nbob,1.0,2.0,1.0,,graded\n"
 
-    seen = gradebook.render([], [*PHASES, "phase3"], former)
+    seen = gradebook.render([], [*PHASES, "phase3"], former=former)
 
-    assert seen.splitlines()[1] == "bob,1.0,2.0,1.0,,,graded"
+    assert seen.splitlines()[1].startswith("bob,1.0,2.0,1.0,,,graded,")
+
+
+def test_a_line_that_is_kept_keeps_its_exercises():
+    exercise = ExerciseResult("phase1/double", 1.5, 2.0)
+    former = gradebook.render([graded(exercises=(exercise,))], PHASES, ["phase1/double"])
+
+    assert gradebook.render([], PHASES, ["phase1/double"], former) == former
+
+
+def test_a_line_on_a_person_who_handed_in_nothing_is_not_kept():
+    former = gradebook.render([Result("bob", "missing")], PHASES)
+
+    assert gradebook.render([], PHASES, former=former).count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    "header", [HEADER, "submission,score,max_score,phase2,phase1,status\n", "a,b\n"]
+    "header", [CONTRACT, "submission,score,max_score,phase2,phase1,status\n", "a,b\n"]
 )
 def test_a_gradebook_of_another_course_is_refused(header):
     with pytest.raises(gradebook.NoGradebook, match="its first line is"):
-        gradebook.render([], ["phase1"], header)
+        gradebook.render([], ["phase1"], former=header)

@@ -1,0 +1,1 @@
+"""Commands on a whole class, and how they show progress."""

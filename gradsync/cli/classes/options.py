@@ -1,0 +1,31 @@
+"""The options of `gradsync grade`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradsync.cli.app import NO_SANDBOX
+
+Submissions = Annotated[
+    list[Path],
+    typer.Argument(help="Submissions (folders, .zip, .tar.gz), or folders of submissions."),
+]
+Phase = Annotated[str | None, typer.Option(help="Grade this phase only, such as 1.")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(min=1, help="Submissions at a time. Default: for this machine's cores."),
+]
+Roster = Annotated[
+    Path | None,
+    typer.Option(dir_okay=False, help="The class: a CSV with the columns id,name,email."),
+]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Grade all submissions again, unchanged ones too.")
+]
+Unsafe = Annotated[
+    bool,
+    typer.Option(NO_SANDBOX, help="Run submissions without a sandbox, with your permissions."),
+]

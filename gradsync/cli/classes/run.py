@@ -1,0 +1,122 @@
+"""Grade submissions, show each outcome as it comes, and sum up."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradsync.cli.classes.progress import Progress, shown_progress, spread
+from gradsync.course.catalogue import Course
+from gradsync.errors import GraderError
+from gradsync.reports.text import printable
+from gradsync.submission.contents import listing
+from gradsync.text import counted, listed
+
+if TYPE_CHECKING:
+    from gradsync.grading.classroom import Outcome
+    from gradsync.grading.entries import Entry
+    from gradsync.grading.tasks import Perform
+
+
+def run_class(
+    entries: Sequence[Entry],
+    course: Course,
+    phases: Sequence[str],
+    out: Path,
+    *,
+    seed: int | None,
+    fresh: bool,
+    sandboxed: bool,
+    perform: Perform,
+    parallel: int | None = None,
+    roster: Path | None = None,
+    whole: bool = False,
+) -> None:
+    """Grade submissions and show the outcomes; `grade_class` explains the arguments.
+
+    With `whole`, show the whole report of each submission, as is done for a single one.
+
+    Raises:
+        GraderError: the grader failed on some submissions; the others are graded.
+    """
+    from gradsync.grading.classroom import Execution, grade_class
+
+    whole = whole or len(entries) == 1
+    try:
+        with shown_progress(len(entries), whole=whole) as progress:
+            outcomes = grade_class(
+                entries,
+                course,
+                phases,
+                out,
+                roster=roster,
+                seed=seed,
+                fresh=fresh,
+                sandboxed=sandboxed,
+                execution=Execution(perform, parallel, whole, progress.begin, progress.print),
+            )
+            tally = _shown(outcomes, progress)
+    except KeyboardInterrupt:
+        again = "command again without --fresh" if fresh else "same command again"
+        print(f"\ngradsync: Stopped. Run the {again} to continue from here.", file=sys.stderr)
+        raise
+    tally.show(out)
+    _show_kept_lines(entries, out, course)
+    tally.check()
+
+
+class Tally:
+    """Counts the outcomes of a run."""
+
+    def __init__(self) -> None:
+        self.graded = self.kept = 0
+        self.lost: list[str] = []  # names of submissions on which the grader failed
+        self.shares: list[float] = []  # of the possible points
+
+    def count(self, outcome: Outcome) -> None:
+        """Count an outcome."""
+        grade = outcome.grade
+        if outcome.problem:
+            self.lost.append(printable(grade.submission))
+            return
+        self.graded += outcome.is_new
+        self.kept += not outcome.is_new
+        if grade.max_score:
+            self.shares.append((grade.score or 0.0) / grade.max_score)
+
+    def show(self, out: Path) -> None:
+        """Print how many submissions were graded, and the range of their scores."""
+        from gradsync.grading.output_files import GRADEBOOK
+
+        kept = f", {self.kept} unchanged (--fresh grades them again)" if self.kept else ""
+        scores = spread(self.shares)
+        print(f"{out / GRADEBOOK}: {self.graded} graded{kept}" + f". {scores}" * bool(scores))
+
+    def check(self) -> None:
+        """Raise GraderError if the grader failed on some submissions; the others are graded."""
+        if self.lost:
+            raise GraderError(f"no grade for {listed(self.lost)}. Run the same command again.")
+
+
+def _shown(outcomes: Iterable[Outcome], progress: Progress) -> Tally:
+    """Show each outcome as it comes, and count them."""
+    tally = Tally()
+    for outcome in outcomes:
+        tally.count(outcome)
+        progress.end(outcome)
+        if outcome.problem:
+            name = printable(outcome.grade.submission)
+            problem = f"{name} could not be graded: {outcome.problem}"
+            progress.print(f"{outcome.traceback}{problem}")
+    return tally
+
+
+def _show_kept_lines(entries: Sequence[Entry], out: Path, course: Course) -> None:
+    """Show which lines of the gradebook come from earlier runs."""
+    from gradsync.grading.class_files import lines_of_others
+
+    if others := lines_of_others([entry.facts.learner for entry in entries], out, course):
+        kept = counted(len(others), "line")
+        print(f"The gradebook keeps {kept} of other submissions: {listing(others)}")

@@ -1,0 +1,90 @@
+"""Write what concerns a whole class, from the results in its folder of grades."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from gradsync.class_records import Result
+from gradsync.course.catalogue import Course
+from gradsync.errors import UnusableInput
+from gradsync.grading.class_results import ClassReader
+from gradsync.grading.output_files import GRADEBOOK, PAGE, former_gradebook, write_whole
+from gradsync.reports import corrections, gradebook
+
+SMALL = 50  # lines of a gradebook that is always kept up to date
+SHARE = 0.05  # the part of a run that is spent on writing the gradebook of a larger class
+
+
+def write_class(out: Path, course: Course) -> list[str]:
+    """Write the gradebook, and the corrections into each report.html, at the end of a run.
+
+    Returns warnings on lines of overrides.csv that have no effect.
+
+    Raises:
+        NoGradebook: the existing gradebook.csv can't be read.
+        TableError: roster.csv or overrides.csv can't be used.
+        CourseError: course.toml can't be used.
+    """
+    reader = ClassReader(out, course)
+    _write_gradebook(_corrected(reader.results(), out), out, course)
+    return reader.warnings
+
+
+class Gradebook:
+    """The gradebook during a run; it is written often, but takes little of the time."""
+
+    def __init__(self, out: Path, course: Course) -> None:
+        self._out, self._course = out, course
+        self._next = 0.0  # when it may be written again
+
+    def update(self) -> None:
+        """Write the gradebook if the last time was long enough ago.
+
+        Staff may be about to edit roster.csv or overrides.csv. `write_class` reports their errors.
+        """
+        began = time.monotonic()
+        if began < self._next:
+            return
+        lines = 0
+        with suppress(UnusableInput):
+            results = ClassReader(self._out, self._course).results()
+            lines = _write_gradebook(results, self._out, self._course)
+        ended = time.monotonic()
+        self._next = ended if lines < SMALL else ended + (ended - began) / SHARE
+
+
+def lines_of_others(submissions: Iterable[str], out: Path, course: Course) -> list[str]:
+    """Return the names of all other submissions with a line in the gradebook, or a report.
+
+    Raises:
+        NoGradebook: the existing gradebook.csv can't be read.
+    """
+    lines = gradebook.submissions(former_gradebook(out), course.phases)
+    known = {gradebook.cell(name) for name in ClassReader(out, course).submissions()}
+    return sorted((lines | known) - {gradebook.cell(name) for name in submissions})
+
+
+def _write_gradebook(results: Iterable[Result], out: Path, course: Course) -> int:
+    """Write gradebook.csv, and return its number of lines.
+
+    Results are taken one by one, so that memory does not grow with them.
+    """
+    exercises = [exercise.id for phase in course.phases for exercise in course.exercises(phase)]
+    text = gradebook.render(results, course.phases, exercises, former_gradebook(out))
+    write_whole(out / GRADEBOOK, text, gradebook.ENCODING)
+    return text.count("\n")
+
+
+def _corrected(results: Iterable[Result], out: Path) -> Iterator[Result]:
+    """Yield the results, and show the corrections of each in its report.html."""
+    for result in results:
+        path = out / result.folder / PAGE
+        if result.folder and path.is_file():
+            page = path.read_text(encoding="utf-8")
+            corrected = corrections.insert(page, result)
+            if corrected != page:
+                write_whole(path, corrected)
+        yield result

@@ -1,0 +1,49 @@
+"""Decide how many submissions are graded at a time on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from gradsync.grading.suite.parallel import MOST
+
+# Measured on phase 1: a grader, its warm process and ranks of two tests. Most of it is shared.
+MEMORY = 1.5 * 2**30  # bytes of one submission
+KEPT_FREE = 1 * 2**30  # bytes for the rest of the machine
+
+
+def default_jobs(submissions: int) -> int:
+    """Return how many submissions to grade at a time, for the cores and the free memory here.
+
+    A submission keeps about one core busy: its ranks wait for each other most of the time.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    fitting = int(max(_free_memory() - KEPT_FREE, 0) / MEMORY)
+    return max(1, min(cores or 1, fitting, submissions))
+
+
+def parallel_tests(jobs: int) -> int | None:
+    """Return how many tests of a submission run at a time; None leaves it to the suite's runner."""
+    if jobs == 1:
+        return None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    return max(1, min(MOST, cores // jobs))
+
+
+def _free_memory() -> float:
+    """Return the memory that this process may still take, in bytes."""
+    free = float("inf")
+    with suppress(OSError, AttributeError):
+        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+        free = int(found[1]) * 2**10 if found else free
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        with suppress(OSError, ValueError):
+            group = Path("/sys/fs/cgroup")
+            most = int((group / limit).read_text())
+            free = min(free, most - int((group / used).read_text()))
+    return free

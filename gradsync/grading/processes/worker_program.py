@@ -1,0 +1,33 @@
+"""The program of a worker: it does one task after the other for the process that started it.
+
+Run as `python -m gradsync.grading.processes.worker_program FD PARENT`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from multiprocessing.connection import Connection
+
+from gradsync.ranks.sandbox.namespaces import end_with
+
+
+def main(descriptor: int, parent: int) -> None:
+    """Receive a module-level function, then its arguments one by one; send each result."""
+    if sys.platform == "linux":
+        end_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends this process
+    os.set_inheritable(descriptor, False)  # ranks must not hold it open
+    with Connection(descriptor) as tasks:
+        work = tasks.recv()
+        while True:
+            try:
+                task = tasks.recv()
+            except EOFError:
+                return
+            tasks.send(work(task))
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,103 @@
+"""The grading of one submission of a class, in this process or in another one."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from gradsync.course.catalogue import Course
+from gradsync.course.guide_texts import guide_texts
+from gradsync.errors import GraderError
+from gradsync.grading.fingerprint import submission_digest
+from gradsync.grading.grade import grade
+from gradsync.grading.processes.workers import side_by_side
+from gradsync.ranks.host.launcher_choice import LauncherName
+from gradsync.records import Grade, Origin, Report
+from gradsync.reports import html, machine, summary
+from gradsync.submission import Submission
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What all grades of a run have in common."""
+
+    course: Course
+    phases: tuple[str, ...]
+    seed: int
+    course_made: str  # the digest of the course
+    sandboxed: bool
+    parallel: int | None = None  # tests of a submission at a time; None: as many as are useful
+
+    def origin(self, submission: Submission) -> Origin:
+        """Return what a grade is made from, besides the seed."""
+        return Origin(submission_digest(submission), self.course_made, self.sandboxed)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A submission to grade."""
+
+    submission: Submission
+    command: str  # repeats the grade if a seed is appended
+    conditions: Conditions
+    with_report: bool = False  # return the report too, which is large
+
+
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """A grade and its files as texts, or why the grader failed."""
+
+    grade: Grade
+    page: str = ""
+    content: str = ""  # report.json
+    report: Report | None = None
+    problem: str = ""
+    traceback: str = ""  # if the problem was unexpected
+
+
+Perform = Callable[[Iterator[Task]], Iterator[tuple[Task, Graded | None]]]
+"""Does tasks, and yields each with its result, or with None if the process that did it died."""
+
+
+def here(tasks: Iterator[Task]) -> Iterator[tuple[Task, Graded | None]]:
+    """Do one task after the other in this process."""
+    return ((task, do(task)) for task in tasks)
+
+
+def in_processes(jobs: int) -> Perform:
+    """Return what does `jobs` tasks at a time, each in a process of its own."""
+    return lambda tasks: side_by_side(do, tasks, jobs)
+
+
+def do(task: Task) -> Graded:
+    """Grade a submission; an error of the grader is part of the result."""
+    submission, conditions = task.submission, task.conditions
+    launcher: LauncherName | None = "sandbox" if conditions.sandboxed else None
+    try:
+        report = grade(
+            submission,
+            conditions.course,
+            phases=conditions.phases,
+            seed=conditions.seed,
+            launcher=launcher,
+            parallel=conditions.parallel,
+        )
+        report = replace(report, command=task.command, origin=conditions.origin(submission))
+        return Graded(
+            grade=summary.grade(report),
+            page=html.render(report, guide_texts(conditions.course)),
+            content=machine.render(report),
+            report=report if task.with_report else None,
+        )
+    except Exception as problem:  # noqa: BLE001 - the other submissions must still be graded
+        return failed(submission.name, problem)
+
+
+def failed(name: str, problem: Exception) -> Graded:
+    """Return the result for a submission on which the grader failed."""
+    grade = Grade(name, "grader-failed")
+    if isinstance(problem, GraderError):
+        return Graded(grade, problem=str(problem) or "the grader failed")
+    text = f"{type(problem).__name__}: {problem}"
+    return Graded(grade, problem=text, traceback="".join(traceback.format_exception(problem)))

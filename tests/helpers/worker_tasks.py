@@ -1,0 +1,27 @@
+"""Work for separate processes, which import it by name."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+
+def double_or_die(number: int) -> int:
+    """Return twice the number; the process that gets 13 dies."""
+    if number == 13:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 2 * number
+
+
+def die_once(marks: tuple[Path, str]) -> str:
+    """Die at the first call for a name; at the second, return how many others are at work."""
+    folder, name = marks
+    if name == "mortal" and not (folder / name).exists():
+        (folder / name).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    at_work = folder / f"{name}-at-work"
+    at_work.touch()
+    time.sleep(0.2)
+    others = len(list(folder.glob("*-at-work"))) - 1
+    at_work.unlink()
+    return f"{name} {others}"
