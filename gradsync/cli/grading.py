@@ -18,6 +18,7 @@ def grade_command(
     out: Out = Path("grades"),
     jobs: options.Jobs = None,
     roster: options.Roster = None,
+    keep: options.KeepAttempt = None,
     seed: Seed = None,
     fresh: options.Fresh = False,
     unsafe: options.Unsafe = False,
@@ -40,7 +41,7 @@ def grade_command(
     phases = (course.phase(phase),) if phase is not None else course.graded_phases("hidden")
     chosen = "" if phase is None else f" --phase {phase}"
     command = f"gradsync grade{chosen}" + f" {NO_SANDBOX}" * unsafe
-    entries = entries_at(submissions, course, out, command)
+    entries = entries_at(submissions, course, out, command, keep)
     if not unsafe:
         sandbox.check(course.root)
     jobs = min(jobs, len(entries)) if jobs else default_jobs(len(entries))

@@ -8,6 +8,7 @@ from gradsync.submission.reading import (
     Submission,
     SubmissionError,
     find_submissions,
+    is_archive,
     read_submission,
     submission_name,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "Submission",
     "SubmissionError",
     "find_submissions",
+    "is_archive",
     "read_submission",
     "submission_name",
 ]

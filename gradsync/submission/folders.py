@@ -6,7 +6,7 @@ import errno
 import functools
 import os
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from gradsync.submission.contents import FOLDER, MAX_FILE, Entry, Refused
@@ -75,6 +75,17 @@ def folder_entries(path: Path, phases: Collection[str]) -> Iterator[Entry]:
         os.close(root)
 
 
+def file_entries(files: Mapping[str, Path]) -> Iterator[Entry]:
+    """Yield single files as entries with these names."""
+    for name, path in files.items():
+        try:
+            found = path.lstat()
+        except (OSError, ValueError) as problem:
+            yield Entry(name, 0, bytes, _why(problem))
+        else:
+            yield Entry(name, found.st_size, functools.partial(_read, path, None), _flaw(found))
+
+
 def _entries(folder: int, prefix: str, phases: Collection[str]) -> Iterator[Entry]:
     with os.scandir(folder) as listed:
         for item in listed:
@@ -102,7 +113,7 @@ def _phase_entries(phase: str, root: int, phases: Collection[str]) -> Iterator[E
         os.close(folder)
 
 
-def _read(name: str, folder: int) -> bytes:
+def _read(name: str | Path, folder: int | None) -> bytes:
     with open(open_regular(name, folder), "rb") as file:
         try:
             source = file.read(MAX_FILE + 1)

@@ -7,15 +7,15 @@ Notes list the files that are missing, ignored or refused.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from gradsync.errors import UnusableInput
 from gradsync.submission.archives import ENDINGS, archive_entries
-from gradsync.submission.contents import Contents, Refused, Unreadable, listing, printed
-from gradsync.submission.folders import folder_entries
+from gradsync.submission.contents import Contents, Entry, Refused, Unreadable, listing, printed
+from gradsync.submission.folders import file_entries, folder_entries
 from gradsync.text import listed
 
 OTHER_KIND = "is not a folder, .zip or .tar.gz"
@@ -52,11 +52,14 @@ class Submission:
     refused: Mapping[str, str] = field(default_factory=dict)  # path of a course file -> why
 
 
-def find_submissions(path: Path, course: Layout) -> list[Path]:
+def find_submissions(
+    path: Path, course: Layout, is_upload: Callable[[str], bool] = lambda _: False
+) -> list[Path]:
     """Return `path` itself if it is a submission, or else the submissions of the class in it.
 
     If `path` is a link, it is followed. Links in a class, and files of another kind such as a .rar,
-    count as submissions that can't be read; files of the staff do not count.
+    count as submissions that can't be read; files of the staff do not count. `is_upload` tells
+    whether a single file in a class is a part of a submission, by its name.
 
     Raises:
         SubmissionError: nothing at `path`, or in it, could be a submission.
@@ -77,7 +80,7 @@ def find_submissions(path: Path, course: Layout) -> list[Path]:
             members = sorted(Path(item.path) for item in items if _is_member(item))
     except (OSError, RuntimeError, ValueError) as problem:  # RuntimeError: links in a circle
         raise SubmissionError(f"{path} can't be read: {problem}") from None
-    if not any(_may_be_submission(member) for member in members):
+    if not any(_may_be_submission(member) or is_upload(member.name) for member in members):
         expected = listed((places[0] for places in wanted), "or")
         raise SubmissionError(
             f"There is no submission in {path}. Expected a folder or an archive with {expected}."
@@ -86,33 +89,35 @@ def find_submissions(path: Path, course: Layout) -> list[Path]:
 
 
 def read_submission(
-    path: Path, course: Layout, name: str | None = None, phases: Sequence[str] | None = None
+    path: Path | Mapping[str, Path],
+    course: Layout,
+    name: str | None = None,
+    phases: Sequence[str] | None = None,
 ) -> Submission:
     """Read the files of a submission that count; a note lists what can't be read.
 
     Args:
-        path: a folder or an archive, not a link.
+        path: a folder or an archive, not a link; or single files by name, with a `name` for them.
         course: the course, which names the files.
         name: the name of the submission; by default the name of its file.
         phases: the phases to read; by default all.
     """
-    name = name or submission_name(path)
+    if isinstance(path, Path):
+        name, shown = name or submission_name(path), path.name
+    else:
+        name = shown = name or next(iter(path))
     files = {file for phase in course.phases for file in course.files(phase)}
     contents = Contents(phases=course.phases, wanted=files)
-    is_packed = is_archive(path)
-    entries = archive_entries(path) if is_packed else folder_entries(path, course.phases)
     try:
-        if path.is_file() and not _may_be_submission(path):
-            raise Refused(f"{OTHER_KIND}: pack the files again as a .zip")
-        contents.take_all(entries)
+        contents.take_all(_entries(path, course))
         top = contents.folder()
     except Unreadable as problem:
-        return Submission(name, {}, (f"unreadable: {printed(path.name)}: {problem}",))
+        return Submission(name, {}, (f"unreadable: {printed(shown)}: {problem}",))
     except Refused as problem:
-        return Submission(name, {}, (f"unreadable: {printed(path.name)} {problem}",))
+        return Submission(name, {}, (f"unreadable: {printed(shown)} {problem}",))
     if not (contents.sources or contents.refused or contents.misnamed()):
         holds = f"it has {listing(contents.others)}" if contents.others else "it is empty"
-        what = f"{printed(path.name)} has none of the course's files: {holds}"
+        what = f"{printed(shown)} has none of the course's files: {holds}"
         return Submission(name, {}, (f"unreadable: {what}",))
     found = _found(contents, top, course, phases or course.phases)
     sources = {
@@ -138,6 +143,21 @@ def submission_name(path: Path) -> str:
         ending = next(ending for ending in ENDINGS if name.lower().endswith(ending))
         name = name[: -len(ending)]
     return name
+
+
+def _entries(path: Path | Mapping[str, Path], course: Layout) -> Iterator[Entry]:
+    """Yield the entries of a submission.
+
+    Raises:
+        Refused: it is neither a folder nor an archive.
+    """
+    if not isinstance(path, Path):
+        return file_entries(path)
+    if is_archive(path):
+        return archive_entries(path)
+    if path.is_file() and not _may_be_submission(path):
+        raise Refused(f"{OTHER_KIND}: pack the files again as a .zip")
+    return folder_entries(path, course.phases)
 
 
 def _places(phase: str, file: str) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -21,6 +21,10 @@ Jobs = Annotated[
 Roster = Annotated[
     Path | None,
     typer.Option(dir_okay=False, help="The class: a CSV with the columns id,name,email."),
+]
+KeepAttempt = Annotated[
+    Literal["best", "last"] | None,
+    typer.Option(help="Which attempt counts, if a learner has several. Default: last."),
 ]
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Grade all submissions again, unchanged ones too.")

@@ -1,0 +1,79 @@
+"""Find the submissions in folders and downloads, and which attempts of a learner count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from gradsync.course.catalogue import Course
+from gradsync.grading.imports import canvas, clones, gradescope, moodle
+from gradsync.grading.imports.handed_in import HandedIn
+from gradsync.submission import find_submissions, submission_name
+
+Keep = Literal["best", "last"]
+
+
+def found_at(path: Path, course: Course) -> list[HandedIn]:
+    """Return what was handed in at a path: one submission, or a class of them, in any form.
+
+    Raises:
+        SubmissionError: there is no submission at the path.
+        TableError: the file of names in a download can't be read.
+    """
+    if (path / gradescope.METADATA).is_file():
+        return list(gradescope.handed_in(path))
+    members = find_submissions(path, course, lambda name: canvas.NAME.fullmatch(name) is not None)
+    members = [member for member in members if not moodle.is_other(member.name)]
+    known = [*moodle.handed_in(members), *canvas.handed_in(members)]
+    taken = {member for each in known for member in each.members}
+    return [*known, *_plain([member for member in members if member not in taken], path)]
+
+
+def attempts(found: Iterable[HandedIn]) -> Iterator[list[HandedIn]]:
+    """Yield all attempts of each learner, the earliest first.
+
+    Learners who share a name get their keys in addition.
+    """
+    groups: dict[object, list[HandedIn]] = {}
+    for each in found:
+        groups.setdefault(each.key or object(), []).append(each)
+    owners: dict[str, set[str]] = {}
+    for group in groups.values():
+        owners.setdefault(group[-1].learner, set()).add(group[-1].key)
+    for group in groups.values():
+        name, key = group[-1].learner, group[-1].key
+        learner = f"{name} {key}" if key and len(owners[name]) > 1 else name
+        yield sorted((replace(each, learner=learner) for each in group), key=_age)
+
+
+def by_name(found: Iterable[HandedIn]) -> Iterator[HandedIn]:
+    """Yield submissions such that those with the same name are attempts of one learner."""
+    for each in found:
+        yield each if each.key else replace(each, key=f"name:{each.learner}")
+
+
+def _age(each: HandedIn) -> tuple[bool, float, int]:
+    moment = each.moment
+    return (moment is not None, moment.timestamp() if moment else 0.0, each.attempt)
+
+
+def _plain(members: Sequence[Path], folder: Path) -> Iterator[HandedIn]:
+    """Yield submissions whose names say nothing; the names of clones often share a beginning."""
+    names = [submission_name(member) for member in members]
+    for member, name in zip(members, names, strict=True):
+        if member != folder and clones.is_clone(member):
+            own = name.removeprefix(_shared(names))
+            yield HandedIn(member, name, names=(name, own), moment=clones.commit_time(member))
+        else:
+            yield HandedIn(member, name, names=(name,))
+
+
+def _shared(names: Sequence[str]) -> str:
+    """Return the beginning that all names share, up to a hyphen: "week3-" of "week3-ada"."""
+    first, last = min(names), max(names)
+    length = next(
+        (at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), 0
+    )
+    return first[: first.rfind("-", 0, length) + 1]

@@ -1,0 +1,40 @@
+"""Read the names in a bulk download of Canvas: `lovelaceada_LATE_1234_5678_solution-1.zip`.
+
+The name of the learner, without spaces, is followed by the ids of the user and of the submission,
+and by the name of the file. Canvas appends a number to the names of files that are handed in again.
+The download has the last attempt of each learner only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from gradsync.grading.imports.handed_in import HandedIn, archive_or_files
+
+NAME = re.compile(
+    r"(?P<learner>[^_]+)_(?P<late>LATE_)?(?P<user>\d+)_(?P<upload>\d+)_(?P<file>.+)", re.DOTALL
+)
+AGAIN = re.compile(r"-(\d+)(?=(\.\w+)+$)")
+
+
+def handed_in(paths: Iterable[Path]) -> Iterator[HandedIn]:
+    """Yield the submissions among these paths; each has all files of a user."""
+    users: dict[str, list[re.Match[str]]] = {}
+    places = {path.name: path for path in paths}
+    for found in filter(None, map(NAME.fullmatch, places)):
+        users.setdefault(found["user"], []).append(found)
+    for user, uploads in users.items():
+        uploads.sort(key=lambda found: int(found["upload"]))
+        files = {AGAIN.sub("", found["file"]): places[found[0]] for found in uploads}
+        learner = uploads[-1]["learner"]
+        yield HandedIn(
+            source=archive_or_files(files),
+            learner=learner,
+            key=user,
+            names=(user, learner),
+            attempt=int(uploads[-1]["upload"]),
+            notes=("Canvas marks it as late",) if uploads[-1]["late"] else (),
+            members=tuple(places[found[0]] for found in uploads),
+        )

@@ -1,0 +1,30 @@
+"""What a learner handed in, as a download describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from gradsync.submission import is_archive
+
+
+@dataclass(frozen=True, slots=True)
+class HandedIn:
+    """One submission of a download."""
+
+    source: Path | Mapping[str, Path]  # a folder or an archive; or single files by name
+    learner: str  # a name for the gradebook
+    key: str = ""  # the same for all attempts of a learner; "": there is only this one
+    names: tuple[str, ...] = ()  # ids, addresses or names by which a roster may know the learner
+    moment: datetime | None = None  # when it was handed in, with a time zone
+    attempt: int = 0  # a later attempt of a learner has a larger number, if the times do not tell
+    notes: tuple[str, ...] = ()
+    members: tuple[Path, ...] = ()  # of the download, which this is made of
+
+
+def archive_or_files(files: Mapping[str, Path]) -> Path | Mapping[str, Path]:
+    """Return the archive among these files, or all of them if there is not exactly one."""
+    archives = [path for path in files.values() if is_archive(path)]
+    return archives[0] if len(archives) == 1 else files

@@ -1,0 +1,238 @@
+"""Submissions as Canvas, Moodle, Gradescope and cloned repositories bring them."""
+
+import os
+import subprocess
+import zipfile
+from datetime import datetime, timezone
+
+import pytest
+from small_course import RIGHT, WRONG, write_course, write_submission
+
+from gradsync.grading.classes.tables import TableError
+from gradsync.grading.entries import entries_at
+from gradsync.grading.imports import clones
+
+FILE = "phase1/template_trainer.py"
+METADATA = """---
+submission_101:
+  :submitters:
+  - :name: Ada Lovelace
+    :sid: '17'
+    :email: ada@x.org
+  :created_at: 2026-10-30 20:53:49.186494000 Z
+  :score: 3.0
+  :results:
+    tests: []
+submission_102:
+  :submitters:
+  - :name: Bob
+    :sid: '18'
+    :email: bob@x.org
+  - :name: Cleo
+    :sid: '19'
+    :email: cleo@x.org
+  :created_at: 2026-10-31 08:00:00.000000000 Z
+"""
+
+
+class Download:
+    """A folder in which a download is unpacked."""
+
+    def __init__(self, root):
+        self.course = write_course(root / "course")
+        self.folder = root / "download"
+        self.folder.mkdir()
+
+    def zip(self, name, source=RIGHT, folder=None):
+        with zipfile.ZipFile((folder or self.folder) / name, "w") as archive:
+            archive.writestr(FILE, source)
+
+    def entries(self, *folders, keep=None):
+        paths = folders or (self.folder,)
+        return entries_at(paths, self.course, self.folder / "out", "gradsync grade", keep)
+
+    def sources(self, *folders, keep=None):
+        """Return the source of each submission's file by name."""
+        read = {
+            e.name: e.submission(self.course, ["phase1"]) for e in self.entries(*folders, keep=keep)
+        }
+        return {name: given.files[FILE].decode() for name, given in read.items()}
+
+
+@pytest.fixture
+def download(tmp_path):
+    return Download(tmp_path)
+
+
+def test_canvas_names_the_learner_and_the_user(download):
+    download.zip("lovelaceada_17_555_solution.zip")
+    download.zip("bob_LATE_18_556_my_solution-2.zip", WRONG)
+
+    ada, bob = sorted(download.entries(), key=lambda e: e.name, reverse=True)
+    assert (ada.name, ada.facts.names, ada.facts.notes) == (
+        "lovelaceada",
+        ("17", "lovelaceada"),
+        (),
+    )
+    assert (bob.name, bob.facts.notes) == ("bob", ("Canvas marks it as late",))
+    assert download.sources() == {"lovelaceada": RIGHT, "bob": WRONG}
+
+
+def test_files_of_one_canvas_user_are_one_submission_without_canvas_numbers(download):
+    (download.folder / "ada_17_555_notes.txt").write_text("hello")
+    (download.folder / "ada_17_556_template_trainer-1.py").write_text(RIGHT)
+
+    assert download.sources() == {"ada": RIGHT}
+    assert download.entries()[0].command == f"gradsync grade {download.folder}"
+
+
+def test_canvas_learners_with_one_name_get_their_ids(download):
+    download.zip("ada_17_555_solution.zip")
+    download.zip("ada_18_556_solution.zip", WRONG)
+
+    assert download.sources() == {"ada 17": RIGHT, "ada 18": WRONG}
+
+
+def test_moodle_has_a_folder_for_each_learner(download):
+    write_submission(download.folder / "Ada Lovelace_17_assignsubmission_file_")
+    (download.folder / "Bob van Dyk_18_assignsubmission_file_").mkdir()
+    download.zip("my.zip", WRONG, download.folder / "Bob van Dyk_18_assignsubmission_file_")
+    (download.folder / "Ada Lovelace_17_assignsubmission_onlinetext_").mkdir()
+
+    assert download.sources() == {"Ada Lovelace": RIGHT, "Bob van Dyk": WRONG}
+    assert download.entries()[0].facts.names == ("17", "Ada Lovelace")
+
+
+def test_moodle_without_folders_has_the_same_names(download):
+    download.zip("Ada Lovelace_17_assignsubmission_file_my_work.zip")
+
+    assert download.sources() == {"Ada Lovelace": RIGHT}
+
+
+def test_gradescope_names_people_and_times_and_counts_a_group_for_each_member(download):
+    write_submission(download.folder / "submission_101")
+    write_submission(download.folder / "submission_102", WRONG)
+    (download.folder / "submission_metadata.yml").write_text(METADATA)
+
+    ada, bob, cleo = download.entries()
+    assert download.sources() == {"Ada Lovelace": RIGHT, "Bob": WRONG, "Cleo": WRONG}
+    assert ada.facts.names == ("17", "ada@x.org", "Ada Lovelace")
+    assert ada.facts.handed_in == datetime(2026, 10, 30, 20, 53, 49, 186494, timezone.utc)
+    assert bob.facts.notes == cleo.facts.notes == ("handed in by Bob and Cleo",)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "- a", "x: [", "submission_101: 3", "!!python/object:os.system {}"]
+)
+def test_a_damaged_file_of_names_is_one_clear_error(download, text):
+    write_submission(download.folder / "submission_101")
+    (download.folder / "submission_metadata.yml").write_text(text)
+
+    with pytest.raises(TableError, match="can't be read as Gradescope's file of names"):
+        download.entries()
+
+
+def git(folder, *arguments):
+    moment = "2026-10-30T12:00:00+02:00"
+    person = {
+        f"GIT_{who}_{what}": "x" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+    }
+    subprocess.run(
+        ["git", *arguments],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        env={**os.environ, **person, "GIT_COMMITTER_DATE": moment, "GIT_AUTHOR_DATE": moment},
+    )
+
+
+def clone(folder, source=RIGHT):
+    write_submission(folder / "phase1", source)
+    git(folder, "init", "--quiet")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "x")
+    return folder
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_clone_has_the_time_of_its_commit_and_the_name_after_what_all_share(download, packed):
+    for name in ("week3-ada", "week3-bob"):
+        clone(download.folder / name)
+        if packed:
+            git(download.folder / name, "gc", "--quiet")
+
+    ada, bob = download.entries()
+    assert ada.facts.handed_in == datetime(2026, 10, 30, 10, tzinfo=timezone.utc)
+    assert (ada.name, ada.facts.names) == ("week3-ada", ("week3-ada", "ada"))
+    assert (bob.name, bob.facts.names) == ("week3-bob", ("week3-bob", "bob"))
+
+
+def test_reading_a_clone_runs_nothing_that_its_settings_name(download, tmp_path):
+    folder = clone(download.folder / "ada")
+    clone(download.folder / "bob")
+    proof = tmp_path / "it-ran"
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch {proof}\n")
+    program.chmod(0o755)
+    for key in (
+        "core.fsmonitor",
+        "core.pager",
+        "gpg.program",
+        "core.sshCommand",
+        "log.showSignature",
+    ):
+        git(folder, "config", key, "true" if key == "log.showSignature" else str(program))
+    for hook in ("post-checkout", "pre-commit", "post-index-change"):
+        (folder / ".git/hooks" / hook).write_text(program.read_text())
+        (folder / ".git/hooks" / hook).chmod(0o755)
+
+    assert clones.commit_time(folder) is not None
+    assert not proof.exists()
+
+
+@pytest.mark.parametrize(
+    "head",
+    ["", "ref: refs/../../../etc/passwd", "ref: refs/heads/none", "f" * 40, "--help", "x" * 9999],
+)
+def test_a_damaged_clone_has_no_time(download, head):
+    folder = clone(download.folder / "ada")
+    (folder / ".git" / "HEAD").write_text(head)
+
+    assert clones.commit_time(folder) is None
+
+
+def two_downloads(download, tmp_path):
+    folders = [tmp_path / name for name in ("first", "second")]
+    for folder, source in zip(folders, (RIGHT, WRONG), strict=True):
+        folder.mkdir()
+        download.zip(f"ada_17_{55 + folders.index(folder)}_x.zip", source, folder)
+    return folders
+
+
+@pytest.mark.parametrize("keep", [None, "last"])
+def test_the_last_attempt_counts_by_default(download, tmp_path, keep):
+    first, second = two_downloads(download, tmp_path)
+
+    [entry] = download.entries(second, first, keep=keep)
+    assert download.sources(second, first, keep=keep) == {"ada": WRONG}
+    assert (entry.facts.attempt, entry.facts.attempts) == (2, 2)
+
+
+def test_all_attempts_are_graded_if_the_best_one_counts(download, tmp_path):
+    folders = two_downloads(download, tmp_path)
+
+    entries = download.entries(*folders, keep="best")
+    assert download.sources(*folders, keep="best") == {
+        "ada (attempt 1)": RIGHT,
+        "ada (attempt 2)": WRONG,
+    }
+    assert {entry.facts.learner for entry in entries} == {"ada"}
+
+
+def test_plain_submissions_with_one_name_are_attempts_only_if_asked_for(download, tmp_path):
+    for name, source in (("week1", RIGHT), ("week2", WRONG)):
+        write_submission(tmp_path / name / "ada", source)
+    folders = (tmp_path / "week1", tmp_path / "week2")
+
+    assert download.sources(*folders) == {"ada": RIGHT, "ada-2": WRONG}
+    assert download.sources(*folders, keep="last") == {"ada": WRONG}
