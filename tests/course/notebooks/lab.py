@@ -1,4 +1,4 @@
-"""JupyterLab in a real browser."""
+"""JupyterLab, and a notebook that is open in it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -16,31 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
-import pytest
 from nbformat.v4 import new_code_cell, new_notebook
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 
 SECONDS = 180.0  # for a busy machine; an idle one needs three
 ANSWER_SECONDS = 10.0  # for the first cell, before it is run again
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 TOKEN = "tests-alone"
-
-
-@contextmanager
-def browser() -> Iterator[Browser]:
-    """Start the system's Chromium.
-
-    Tests that need it are skipped if it is not installed. `make test` installs it for root.
-    """
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if program is None:
-        pytest.skip("Chromium is not installed, so no test ran in a browser.")
-    with sync_playwright() as play:
-        options = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
-        options += ["--disable-background-networking", "--disable-component-update"]
-        started = play.chromium.launch(executable_path=program, args=options)
-        with contextlib.closing(started):
-            yield started
 
 
 @contextmanager

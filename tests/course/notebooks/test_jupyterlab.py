@@ -3,7 +3,8 @@
 import time
 
 import pytest
-from lab import Lab, browser, server, write_notebook
+from chromium import browser
+from lab import Lab, server, write_notebook
 
 CELLS = [
     "%load_ext gradsync",
