@@ -83,6 +83,7 @@ class Result:
     attempts: int = 1
     notes: tuple[str, ...] = ()
     folder: str = ""  # of its report in the folder of grades; "" if it has none
+    sandboxed: bool = True  # False: its ranks ran with the grader's rights
 
     @property
     def first_code(self) -> str:

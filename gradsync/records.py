@@ -124,7 +124,7 @@ class Printed:
 class Verdict:
     """The result of one test on a submission."""
 
-    id: str  # "phase1/trainer::test_every_rank_ends_with_the_mean"
+    id: str  # "phase1/trainer::test_gradients_become_their_mean"
     exercise: str  # "phase1/NAME"
     file: str  # "phase1/template_trainer.py"
     points: float

@@ -641,8 +641,7 @@ check("phase2/train", train)
 # | `pipeline_train_step` | `torch.distributed.pipelining` | more schedules than GPipe |
 # | `save_checkpoint` | `torch.distributed.checkpoint` | every rank writes its own part |
 #
-# The table in [What production does](../phase2/GUIDELINES.md#what-production-does) is longer, and
-# `solutions/phase2/production.py` of the course uses these classes in one training script.
+# The table in [What production does](../phase2/GUIDELINES.md#what-production-does) is longer.
 
 # %% [markdown]
 # ## What to remember

@@ -46,6 +46,9 @@ def check_command(
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Check again after each save, until Ctrl-C.")
     ] = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with status 1 if a shown test does not pass.")
+    ] = False,
 ) -> None:
     """Run the visible tests on your files, and show your progress.
 
@@ -55,11 +58,11 @@ def check_command(
     """
     course = find_course()
     chosen = course.find(exercise) if exercise is not None else None
-    phases = (chosen.phase,) if chosen else course.graded_phases("visible")
+    phases = (chosen.phase,) if chosen else course.phases_to_grade("visible")
     _start_imports()
     if not watch:
-        _check(course, phases, chosen, seed)
-        return
+        passed = _check(course, phases, chosen, seed)
+        raise typer.Exit(1 if exit_code and not passed else 0)
     try:
         _watch(course, phases, chosen, seed)
     except KeyboardInterrupt:
@@ -75,19 +78,22 @@ def _start_imports() -> None:
 
 def _check(
     course: Course, phases: Sequence[str], chosen: Exercise | None, seed: int | None
-) -> None:
+) -> bool:
+    """Run the visible tests and show the reports; tell whether all tests in them passed."""
     from gradsync.grading.grade import (
         draw_seed,  # imports pytest, which `gradsync --help` does not need
     )
 
-    done = True  # all earlier phases
+    done = passed = True  # done: all tests of the phase before passed
     for phase in phases:
         report = _run(course, phase, chosen, draw_seed() if seed is None else seed)
         if not done and all(verdict.status == "unfinished" for verdict in report.verdicts):
             continue  # a phase that is not begun is shown only when the one before is done
         done = all(verdict.status == "passed" for verdict in report.verdicts)
+        passed = passed and done
         render = partial(terminal.render, with_points=False) if chosen else progress.render
         show(render, report)
+    return passed
 
 
 def _run(course: Course, phase: str, chosen: Exercise | None, seed: int) -> Report:

@@ -38,7 +38,7 @@ def grade_command(
     from gradsync.ranks.sandbox import sandbox
 
     course = find_course()
-    phases = (course.phase(phase),) if phase is not None else course.graded_phases("hidden")
+    phases = course.phases_to_grade("hidden", phase)
     chosen = "" if phase is None else f" --phase {phase}"
     command = f"gradsync grade{chosen}" + f" {NO_SANDBOX}" * unsafe
     entries = entries_at(submissions, course, out, command, keep)
@@ -69,6 +69,7 @@ def demo(
     from gradsync.grading.tasks import here
 
     course = find_course()
+    course.phases_to_grade("hidden")
     shown = known_submissions.shown_mistake(course)
     right, empty = known_submissions.reference(course), known_submissions.untouched(course)
     wrong = shown.submission(course)

@@ -21,6 +21,10 @@ from gradsync.text import listed
 
 Audience = Literal["visible", "hidden"]
 EXERCISES_FILE = "exercises.toml"
+LEARNERS = (
+    "These tests give the points, and are not part of a learner's copy. Run `gradsync check` to "
+    "test your work with the visible tests."
+)
 
 
 class CourseError(UnusableInput):
@@ -102,9 +106,10 @@ class Course:
         """
         folder = self.root / "tests" / audience / phase
         if not folder.is_dir():
-            raise CourseError(
-                f"This copy of the course has no {audience} tests for {phase}: {folder} is missing."
-            )
+            missing = f"This copy of the course has no {audience} tests for {phase}"
+            if audience == "hidden":
+                raise CourseError(f"{missing}. {LEARNERS}")
+            raise CourseError(f"{missing}: {folder} is missing.")
         return folder
 
     @property
@@ -119,6 +124,21 @@ class Course:
     def graded_phases(self, audience: Audience) -> tuple[str, ...]:
         """Return the phases that have tests for this audience."""
         return tuple(p for p in self.phases if (self.root / "tests" / audience / p).is_dir())
+
+    def phases_to_grade(self, audience: Audience, number: str | None = None) -> tuple[str, ...]:
+        """Return the phase with a number that a user typed, or else all phases that have tests.
+
+        Raises:
+            CourseError: the course has no such phase, or no such tests in this copy.
+        """
+        if number is not None:
+            phase = self.phase(number)
+            self.suite(audience, phase)
+            return (phase,)
+        found = self.graded_phases(audience)
+        if not found:
+            self.suite(audience, FIRST_PHASE)
+        return found
 
 
 def find_course(start: Path | None = None) -> Course:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 SUPPORT = "support"  # in `tests`
+TRACED = f"{SUPPORT}.probes.tracing"  # what `gradsync trace` runs: `run` and its `inputs_of`
 
 
 @contextlib.contextmanager

@@ -47,11 +47,22 @@ def make_template(solution: str, phase: str) -> str:
 
 
 def templates(course: Course) -> Iterator[tuple[str, str]]:
-    """Yield (path within the course, text) of every template."""
+    """Yield (path within the course, text) of every template.
+
+    Raises:
+        CourseError: a solution is missing, or has a marker without a counterpart.
+    """
     for phase in course.phases:
         for file in course.files(phase):
             source = course.root / "solutions" / phase / file
-            yield f"{phase}/{file}", make_template(source.read_text(encoding="utf-8"), phase)
+            try:
+                solution = source.read_text(encoding="utf-8")
+            except OSError:
+                raise CourseError(
+                    f"This copy of the course has no solution from which to make {phase}/{file}: "
+                    f"{source} is missing."
+                ) from None
+            yield f"{phase}/{file}", make_template(solution, phase)
 
 
 def _check_markers(source: str) -> None:

@@ -169,6 +169,7 @@ class ClassReader:
             days_late=finite(late),
             points_lost=finite(lost),
             notes=(*facts.notes, *report.notes),
+            sandboxed=bool(report.made_from.get("sandboxed", True)),
         )
 
     def _missing(self, name: str, person: Person) -> Result:

@@ -114,15 +114,15 @@ def folder_name(submission: str) -> str:
 
 def write_whole(path: Path, text: str, encoding: str = "utf-8") -> None:
     """Replace a file atomically: a crash leaves the former file."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with beside.open("w", encoding=encoding, newline="") as file:
+        with temporary.open("w", encoding=encoding, newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())  # otherwise a power cut may leave an empty file
-        beside.replace(path)
+        temporary.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def remove_leftovers(out: Path) -> None:

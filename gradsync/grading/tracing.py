@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib
 
 from gradsync.course.catalogue import Course, CourseError
-from gradsync.course.support import SUPPORT, support_of
+from gradsync.course.support import TRACED, support_of
 from gradsync.grading.suite.graded_ranks import GradedRanks
 from gradsync.ranks import RankFailure, get_launcher
 from gradsync.records import Observation
 from gradsync.submission import Submission
 from gradsync.temporary_folders import unpacked
 
-PROBE = f"{SUPPORT}.probes.tracing"  # has `run`, which the ranks call, and `inputs_of`
 SECONDS = 120.0
 
 
@@ -28,9 +27,9 @@ def trace(submission: Submission, course: Course, phase: str, world_size: int) -
     """
     with support_of(course.root), unpacked(submission.files) as folder:
         try:
-            probe = importlib.import_module(PROBE)
+            probe = importlib.import_module(TRACED)
         except ModuleNotFoundError:
-            raise CourseError(f"{course.root} has no {PROBE}, which says what to trace.") from None
+            raise CourseError(f"{course.root} has no {TRACED}, which says what to trace.") from None
         ranks = GradedRanks(
             get_launcher(),
             folder,

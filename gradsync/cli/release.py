@@ -1,0 +1,59 @@
+"""`gradsync release`: write the learners' copy of the course."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gradsync.cli.app import app
+from gradsync.course.catalogue import find_course
+from gradsync.text import counted, listed
+
+if TYPE_CHECKING:
+    from gradsync.course.release.update import Change
+
+
+@app.command(name="release")
+def release_command(
+    out: Annotated[Path, typer.Argument(help="The folder of the learners' copy.")],
+    archive: Annotated[bool, typer.Option("--zip", help="Also write the copy to OUT.zip.")] = False,
+    phase: Annotated[
+        str | None, typer.Option(help="Release the phases up to this one, such as 1. Default: all.")
+    ] = None,
+) -> None:
+    """Write the learners' copy of the course, without solutions and hidden tests.
+
+    If OUT is a release already, it is updated. Files that a learner edited stay as
+    they are; a new version is saved beside them, with the ending .new.
+
+    [dim]gradsync release ../ddp-course[/]                the whole course
+    [dim]gradsync release ../ddp-course --phase 1 --zip[/]  phase 1 only, and an archive of it
+    """
+    from gradsync.course.release.publish import publish  # imports jinja2, as few commands do
+
+    course = find_course()
+    chosen = None if phase is None else course.phase(phase)
+    published = publish(course, out, chosen, archive=archive)
+    _show_change(out, published.change)
+    print(f"{out}: {listed(published.phases)}, {counted(published.count, 'file')}")
+    if published.archive is not None:
+        print(published.archive)
+
+
+def _show_change(out: Path, change: Change) -> None:
+    """Show how many files were changed, and name each file that was kept, with the reason."""
+    for paths, what in (
+        (change.added, "added"),
+        (change.updated, "updated"),
+        (change.removed, "removed, as the course no longer has them"),
+    ):
+        if paths:
+            print(f"{counted(len(paths), 'file')} {what}")
+    for path in change.kept:
+        print(f"kept {out / path}: it was edited. The course has no new version of it.")
+    for path, new in change.beside.items():
+        print(f"kept {out / path}: it was edited. The new version is in {out / new}.")
+    for path in change.kept_old:
+        print(f"kept {out / path}: it was edited. The course no longer has this file.")

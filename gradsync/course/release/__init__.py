@@ -1,0 +1,1 @@
+"""The learners' copy of a course: its files, without solutions and hidden tests."""

@@ -1,0 +1,87 @@
+"""The files of a release: what learners get of a course, and nothing that they must not see."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from gradsync.course.catalogue import EXERCISES_FILE, Course, CourseError
+from gradsync.course.release.notebooks import notebooks
+from gradsync.course.release.texts import texts
+from gradsync.course.release.visible_tests import visible_tests
+from gradsync.course.release.wheel import package_wheel
+from gradsync.course.settings import SETTINGS_FILE
+from gradsync.course.templates import BEGIN, END, make_template
+
+GUIDE = "GUIDELINES.md"
+ROOT_FILES = (SETTINGS_FILE, "LICENSE", "constraints.txt")  # copied if the course has them
+LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")  # of Markdown: the path of a picture or a page
+WHEELS = "wheels"
+
+
+def release_files(course: Course, phases: Sequence[str]) -> dict[str, bytes]:
+    """Return the files of a release by path, such as "phase1/GUIDELINES.md", sorted.
+
+    Args:
+        course: the course of its staff, with solutions and hidden tests.
+        phases: the phases that learners get, such as "phase1".
+
+    Raises:
+        CourseError: a part is missing, or a template contains a solution.
+        UnusableInput: gradsync itself is not installed, so that no wheel can be made of it.
+    """
+    wheel, package = package_wheel()
+    wheel_path = f"{WHEELS}/{wheel}"
+    found: dict[str, bytes] = {wheel_path: package}
+    for name in ROOT_FILES:
+        if (course.root / name).is_file():
+            found[name] = (course.root / name).read_bytes()
+    for phase in phases:
+        found |= _phase(course, phase)
+    found |= visible_tests(course, phases)
+    found |= notebooks(course, phases)
+    found |= texts(course, phases, wheel_path, found)
+    return dict(sorted(found.items()))
+
+
+def _phase(course: Course, phase: str) -> Mapping[str, bytes]:
+    """Return a phase's list of exercises, its templates, its guide and what the guide shows."""
+    folder = course.root / phase
+    found = {f"{phase}/{EXERCISES_FILE}": (folder / EXERCISES_FILE).read_bytes()}
+    for file in course.files(phase):
+        found[f"{phase}/{file}"] = _template(course, phase, file).encode()
+    if (folder / GUIDE).is_file():
+        guide = (folder / GUIDE).read_text(encoding="utf-8")
+        found[f"{phase}/{GUIDE}"] = guide.encode()
+        found |= {
+            f"{phase}/{path}": (folder / path).read_bytes() for path in _linked(guide, folder)
+        }
+    return found
+
+
+def _template(course: Course, phase: str, file: str) -> str:
+    """Return a template, made from the solution; a course without one keeps its template."""
+    solution, template = course.root / "solutions" / phase / file, course.root / phase / file
+    if solution.is_file():
+        return make_template(solution.read_text(encoding="utf-8"), phase)
+    try:
+        text = template.read_text(encoding="utf-8")
+    except OSError:
+        raise CourseError(
+            f"There is neither {solution} nor {template}, which {phase}/{EXERCISES_FILE} names."
+        ) from None
+    if BEGIN in text or END in text:
+        raise CourseError(
+            f"{template} contains a marked solution. Move the file to {solution} and run "
+            "`gradsync templates`."
+        )
+    return text
+
+
+def _linked(guide: str, folder: Path) -> Iterator[str]:
+    """Yield the files of the phase's folder that the guide shows or links to."""
+    for link in sorted(set(LINK.findall(guide))):
+        path = (folder / link).resolve()
+        if path.is_file() and path.is_relative_to(folder.resolve()) and path.suffix != ".py":
+            yield path.relative_to(folder.resolve()).as_posix()

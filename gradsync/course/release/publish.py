@@ -1,0 +1,78 @@
+"""Write a course's release, as a folder and as an archive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradsync.course.catalogue import Course, CourseError
+from gradsync.course.release.contents import release_files
+from gradsync.course.release.update import (
+    MANIFEST,
+    Change,
+    digest,
+    manifest_text,
+    read_manifest,
+    update,
+    write_archive,
+)
+from gradsync.course.release.zips import zipped
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A written release."""
+
+    phases: tuple[str, ...]
+    count: int  # of its files
+    change: Change
+    archive: Path | None  # if one was written
+
+
+def publish(course: Course, out: Path, last: str | None, *, archive: bool) -> Published:
+    """Write the learners' copy of a course to `out`, or update the one that is there.
+
+    Args:
+        course: the course with its solutions and hidden tests.
+        out: the folder of the release.
+        last: the last phase of the release, such as "phase1"; None takes all phases. Phases that
+            the folder already has stay.
+        archive: also write the release to `out`.zip, as learners get it first.
+
+    Raises:
+        CourseError: this is itself a learners' copy, or a part of the course is missing.
+        UnusableInput: `out` has other files.
+        OSError: `out` can't be written to.
+    """
+    _check(course, out)
+    before = read_manifest(out)
+    phases = _phases(course, last, before.phases if before else ())
+    files = release_files(course, phases)
+    change = update(out, files, phases, before)
+    written = None
+    if archive:
+        known = {path: [digest(content)] for path, content in files.items()}
+        whole = files | {MANIFEST: manifest_text(phases, known).encode()}
+        written = out.with_name(f"{out.name}.zip")
+        named = {f"{out.name}/{path}": content for path, content in sorted(whole.items())}
+        write_archive(written, zipped(named))
+    return Published(phases, len(files), change, written)
+
+
+def _check(course: Course, out: Path) -> None:
+    if (course.root / MANIFEST).is_file():
+        raise CourseError(
+            f"{course.root} is itself a learners' copy. Run `gradsync release` in the folder of "
+            "the whole course."
+        )
+    target, root = out.resolve(), course.root.resolve()
+    if target == root or root.is_relative_to(target):
+        raise CourseError(
+            f"{out} contains the course itself. Choose another folder for the learners' copy."
+        )
+
+
+def _phases(course: Course, last: str | None, released: Sequence[str]) -> tuple[str, ...]:
+    count = len(course.phases) if last is None else course.phases.index(last) + 1
+    return tuple(phase for at, phase in enumerate(course.phases) if at < count or phase in released)

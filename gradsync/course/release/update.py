@@ -1,0 +1,191 @@
+"""Write a release to a folder, and update it later without touching what a learner edited.
+
+A manifest in the folder has the digests of every version of each file that was released there. A
+file with another content was edited. New files are first written to a temporary folder beside their
+places, so that a full disk leaves the release as it was; then each is moved to its place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gradsync.errors import UnusableInput
+
+MANIFEST = ".gradsync-release.json"
+STAGING = ".gradsync-release-"  # the temporary folder's name begins so
+BESIDE = ".new"  # the ending of a new version beside an edited file
+OWN = (".git", MANIFEST)  # a folder with these alone may become a release
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The phases of a release, and the digests of all versions of each of its files."""
+
+    phases: tuple[str, ...] = ()
+    files: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What an update does; each is a list of paths within the release."""
+
+    added: tuple[str, ...] = ()
+    updated: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()  # edited, and the release has the same version as before
+    beside: Mapping[str, str] = field(default_factory=dict)  # edited -> where its new version is
+    kept_old: tuple[str, ...] = ()  # edited, and the release has no such file any more
+
+
+def read_manifest(out: Path) -> Manifest | None:
+    """Return the manifest of the release in a folder, or None if the folder has no files yet.
+
+    Raises:
+        UnusableInput: `out` is a file, has a damaged manifest, or has files but no manifest.
+    """
+    if out.exists() and not out.is_dir():
+        raise UnusableInput(f"{out} is a file. Name a folder for the release.")
+    try:
+        content = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
+        files = {str(path): [str(each) for each in seen] for path, seen in content["files"].items()}
+        return Manifest(tuple(map(str, content["phases"])), files)
+    except FileNotFoundError:
+        _check_is_empty(out)
+        return None
+    except (ValueError, LookupError, TypeError, AttributeError) as problem:
+        raise UnusableInput(
+            f"{out / MANIFEST} is damaged ({problem}). It tells which files a learner edited. "
+            "Restore it, or choose an empty folder."
+        ) from None
+
+
+def _check_is_empty(out: Path) -> None:
+    others = sorted(path.name for path in out.glob("*") if path.name not in OWN)
+    if [name for name in others if not name.startswith(STAGING)]:
+        raise UnusableInput(
+            f"{out} has files that are no release, such as {others[0]}. Choose an empty folder."
+        )
+
+
+def update(
+    out: Path, files: Mapping[str, bytes], phases: Sequence[str], before: Manifest | None
+) -> Change:
+    """Make `out` a release with these files; keep what a learner edited.
+
+    Args:
+        out: the folder; it need not exist.
+        files: the content of each file, by path.
+        phases: the phases in these files.
+        before: the folder's manifest, from `read_manifest`.
+
+    Raises:
+        UnusableInput: a folder stands in the place of a file, or the other way round.
+        OSError: a file can't be written. Until all new files are on the disk, nothing is changed.
+    """
+    before = before or Manifest()
+    _check_places(out, files)
+    change = _planned(out, files, before)
+    targets = {path: path for path in (*change.added, *change.updated)} | dict(change.beside)
+    known = {path: [*before.files.get(path, ()), digest(new)] for path, new in files.items()}
+    known |= {path: list(before.files[path]) for path in (*change.removed, *change.kept_old)}
+    manifest = manifest_text(phases, known)
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=STAGING, dir=out) as name:
+        staged = [
+            (_staged(Path(name) / str(number), files[path]), out / target)
+            for number, (path, target) in enumerate(targets.items())
+        ]
+        written = _staged(Path(name) / "manifest", manifest.encode())
+        # First the manifest: if the next lines are interrupted, no released file looks edited.
+        for source, target in [(written, out / MANIFEST), *staged]:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            source.replace(target)
+        for path in change.removed:
+            _remove(out, path)
+    return change
+
+
+def write_archive(path: Path, content: bytes) -> None:
+    """Replace a file atomically."""
+    with tempfile.TemporaryDirectory(prefix=STAGING, dir=path.parent) as name:
+        _staged(Path(name) / path.name, content).replace(path)
+
+
+def manifest_text(phases: Sequence[str], files: Mapping[str, Sequence[str]]) -> str:
+    """Return the text of a manifest."""
+    unique = {path: list(dict.fromkeys(digests)) for path, digests in sorted(files.items())}
+    return json.dumps({"phases": list(phases), "files": unique}, indent=1) + "\n"
+
+
+def digest(content: bytes) -> str:
+    """Return the SHA-256 digest of a file's content, as a manifest has it."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def _check_places(out: Path, files: Mapping[str, bytes]) -> None:
+    for path in files:
+        if (out / path).is_dir():
+            raise UnusableInput(f"{out / path} is a folder. The release needs its name for a file.")
+        for folder in (out / path).parents:
+            if folder.is_relative_to(out) and folder.exists() and not folder.is_dir():
+                raise UnusableInput(f"{folder} is a file. The release needs its name for a folder.")
+
+
+def _planned(out: Path, files: Mapping[str, bytes], before: Manifest) -> Change:
+    added, updated, kept = [], [], []
+    beside: dict[str, str] = {}
+    for path, content in files.items():
+        known, new = before.files.get(path, ()), digest(content)
+        if not (out / path).is_file():
+            added.append(path)
+        elif (current := digest((out / path).read_bytes())) == new:
+            continue
+        elif current in known:
+            updated.append(path)
+        elif known and known[-1] == new:
+            kept.append(path)
+        else:
+            beside[path] = _free(out, path, content)
+    gone = [path for path in before.files if path not in files and (out / path).is_file()]
+    edited = [path for path in gone if digest((out / path).read_bytes()) not in before.files[path]]
+    removed = [path for path in gone if path not in edited]
+    return Change(tuple(added), tuple(updated), tuple(removed), tuple(kept), beside, tuple(edited))
+
+
+def _free(out: Path, path: str, content: bytes) -> str:
+    """Return a path beside a file for its new version, which no other content has."""
+    return next(
+        name
+        for name in _numbered(f"{path}{BESIDE}")
+        if not (out / name).exists() or (out / name).read_bytes() == content
+    )
+
+
+def _numbered(path: str) -> Iterator[str]:
+    yield path
+    number = 2
+    while True:
+        yield f"{path}-{number}"
+        number += 1
+
+
+def _staged(path: Path, content: bytes) -> Path:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())  # otherwise a power cut may leave an empty file
+    return path
+
+
+def _remove(out: Path, path: str) -> None:
+    (out / path).unlink()
+    for folder in (out / path).parents:
+        if folder == out or any(folder.iterdir()):
+            break
+        folder.rmdir()

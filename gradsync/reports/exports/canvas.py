@@ -1,0 +1,71 @@
+"""Render a CSV file for the import of Canvas's gradebook, or fill in one that Canvas exported.
+
+Canvas finds a learner by ID, then by SIS User ID, by SIS Login ID, and by name.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gradsync.class_records import ClassResults, Result
+from gradsync.reports.exports import sheets
+from gradsync.reports.exports.sheets import NotASheet, Sheet
+from gradsync.reports.gradebook import cell
+from gradsync.reports.text import amount
+from gradsync.text import listed
+
+HEADER = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
+POINTS_POSSIBLE = "    Points Possible"
+ASSIGNMENT = re.compile(r"(.*\S)\s*\((\d+)\)")  # "Title (id)"
+
+
+def render(data: ClassResults, former: str = "") -> Sheet:
+    """Return the scores of a class as CSV.
+
+    Args:
+        data: the results.
+        former: the text of a file that Canvas exported: the scores are filled in, in the column of
+            the assignment with the course's title, or in the only one.
+
+    Raises:
+        NotASheet: `former` is no such file, or does not show which column to fill in.
+    """
+    if former.strip():
+        return _filled(data, former)
+    most = max((result.max_score or 0.0 for result in data.results), default=0.0)
+    rows = [_row(result) for result in data.results]
+    points = [POINTS_POSSIBLE, *[""] * (len(HEADER) - 1), amount(most)]
+    text = sheets.write([*HEADER, cell(data.title)], [points, *rows])
+    return Sheet(text, sheets.without_score(data))
+
+
+def _row(result: Result) -> list[str]:
+    person = result.person
+    if person is None:
+        return [cell(result.submission), "", "", "", "", sheets.score_cell(result)]
+    known = (person.name or result.submission, "", person.id, person.email, person.section)
+    return [*map(cell, known), sheets.score_cell(result)]
+
+
+def _filled(data: ClassResults, former: str) -> Sheet:
+    header, rows = sheets.read(former, HEADER[:2], "a gradebook that Canvas exported")
+    column = header.index(_assignment(header, data.title))
+    learners = [dict(zip(header, row, strict=True)) for row in rows]
+    found = sheets.matched(data, learners, ("SIS User ID", "SIS Login ID", "ID", "Student"))
+    for number, result in found.items():
+        rows[number][column] = sheets.score_cell(result) or rows[number][column]
+    covered = {result.submission for result in found.values()}
+    absent = [each.submission for each in data.results if each.submission not in covered]
+    return Sheet(sheets.write(header, rows), sheets.without_score(data), tuple(absent))
+
+
+def _assignment(header: list[str], title: str) -> str:
+    """Return the name of the column to fill in."""
+    columns = {name: match[1] for name in header if (match := ASSIGNMENT.fullmatch(name))}
+    same = [name for name, plain in columns.items() if plain == title]
+    if len(same) == 1 or len(columns) == 1:
+        return (same or list(columns))[0]
+    raise NotASheet(
+        f"It is not clear which column to fill in. Its assignments are {listed(columns.values())}. "
+        f"Delete the columns of all others, or give one the title {title!r} of course.toml."
+    )

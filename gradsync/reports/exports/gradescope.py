@@ -1,0 +1,45 @@
+"""Render results.json for Gradescope: https://gradescope-autograders.readthedocs.io/en/latest/specs.
+
+Texts are plain, and learners see them: a report says no more of hidden tests than their messages.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gradsync.class_records import Result
+from gradsync.reports.exports.lines import Line, lines_of, summary_of
+from gradsync.reports.text import finite
+
+
+def render(result: Result) -> str:
+    """Return the result of one submission as JSON.
+
+    Args:
+        result: a result with a score.
+    """
+    content: dict[str, Any] = {
+        "score": finite(result.score or 0.0),
+        "output": summary_of(result),
+        "output_format": "text",
+        "visibility": "visible",
+        "stdout_visibility": "hidden",
+        "tests": [_test(number, line) for number, line in enumerate(lines_of(result), 1)],
+    }
+    if result.seconds is not None:
+        content["execution_time"] = finite(result.seconds)
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2) + "\n"
+
+
+def _test(number: int, line: Line) -> dict[str, Any]:
+    return {
+        "name": line.name,
+        "number": str(number),
+        "score": line.points,
+        "max_score": line.max_points,
+        "status": "passed" if line.status == "passed" else "failed",
+        "output": line.text,
+        "output_format": "text",
+        "visibility": "visible",
+    }

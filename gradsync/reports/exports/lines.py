@@ -1,0 +1,105 @@
+"""What all exports say of a result: a line for each exercise, and a text for the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gradsync.class_records import ExerciseResult, Result, TestResult
+from gradsync.reports.text import amount, finite, printable
+from gradsync.text import counted, full_stop
+
+LineStatus = Literal["passed", "failed", "error"]
+NO_SANDBOX = (
+    "Graded without a sandbox, because this machine or container can't create one. Points come "
+    "only from values that the grader compared. Apart from that, nothing is guaranteed: the "
+    "submission ran with the grader's rights, so it could read all files of this container, the "
+    "hidden tests among them, and change what the grader writes."
+)
+# An exercise ends with an error if a test did not get as far as a comparison of values.
+ERRORS = ("error", "crashed", "timeout", "deadlock")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An exercise in an export."""
+
+    exercise: str  # "phase1/NAME"
+    name: str  # "phase1: NAME"
+    points: float
+    max_points: float
+    status: LineStatus
+    text: str  # why points are missing; "" if none are
+
+
+def lines_of(result: Result) -> list[Line]:
+    """Return a line for each exercise of a result, in the order of the course."""
+    tests: dict[str, list[TestResult]] = {}
+    for test in result.tests:
+        tests.setdefault(test.exercise, []).append(test)
+    return [_line(each, tests.get(each.exercise, [])) for each in result.exercises]
+
+
+def summary_of(result: Result) -> str:
+    """Return what concerns the whole result, one fact in a line: lateness, notes, the sandbox."""
+    facts = []
+    if result.status == "missing":
+        facts.append("Nothing was handed in.")
+    elif result.status == "unreadable":
+        facts.append("The submission can't be read.")
+    elif result.status == "grader-failed":
+        facts.append("The grader itself failed, so there is no score.")
+    if result.points_lost:
+        days = f"{amount(result.days_late)} day{'' if result.days_late == 1 else 's'}"
+        facts.append(f"Handed in {days} late: {amount(result.points_lost)} points are lost.")
+    if result.attempt is not None and result.attempts > 1:
+        facts.append(f"Attempt {result.attempt} of {counted(result.attempts, 'attempt')} counts.")
+    if not result.sandboxed:
+        facts.append(NO_SANDBOX)
+    return "\n".join(printable(fact) for fact in (*facts, *result.notes))
+
+
+def whole_points(
+    parts: Sequence[float], total: float, caps: Sequence[int] | None = None
+) -> list[int]:
+    """Return integers in proportion to `parts`, with the rounded `total` as their sum.
+
+    Args:
+        parts: points that may have fractions.
+        total: what they should add up to; less than their sum if points were lost by lateness.
+        caps: the most for each; None sets no limit.
+    """
+    whole, target = sum(parts), round(total)
+    if whole <= 0:
+        return [0] * len(parts)
+    most = [target] * len(parts) if caps is None else list(caps)
+    shares = [part * target / whole for part in parts]
+    points = [min(int(share), cap) for share, cap in zip(shares, most, strict=True)]
+    # The largest fractions are rounded up, so that the sum is right.
+    for at in sorted(range(len(parts)), key=lambda at: points[at] - shares[at]) * 2:
+        if sum(points) < target and points[at] < most[at]:
+            points[at] += 1
+    return points
+
+
+def _line(each: ExerciseResult, tests: Sequence[TestResult]) -> Line:
+    phase, _, name = each.exercise.partition("/")
+    failing = [test for test in tests if test.status != "passed"]
+    texts = list(dict.fromkeys(printable(test.message).strip() for test in failing))
+    if each.override is not None:
+        why = f"{each.override.by} set the points: {each.override.reason}"
+        texts.insert(0, full_stop(printable(why)))
+    status: LineStatus = "failed"
+    if each.points >= each.max_points:
+        status = "passed"
+    elif failing and failing[0].status in ERRORS:
+        status = "error"
+    return Line(
+        exercise=each.exercise,
+        name=f"{phase}: {name}",
+        points=finite(each.points),
+        max_points=finite(each.max_points),
+        status=status,
+        text="\n\n".join(text for text in texts if text),
+    )

@@ -1,0 +1,203 @@
+"""The learners' copy of this course shows no solution and no hidden test, and it works."""
+
+import ast
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from gradsync.course.catalogue import find_course
+from gradsync.course.known_submissions import reference, wrong_submissions
+from gradsync.course.release.contents import release_files
+from gradsync.course.release.update import update
+from gradsync.course.templates import BEGIN, END, make_template
+
+COURSE = find_course(Path(__file__))
+SHORT = 20  # characters; shorter lines are `return False`, `except ValueError:` and the like
+# Lines of solutions that any program with torch may have.
+ORDINARY = {
+    "@torch.no_grad()",
+    "dist.all_reduce(total)",
+    "except RuntimeError:",
+    "for param in model.parameters():",
+    "for param in params:",
+    "if dist.is_initialized():",
+    "optimizer.zero_grad()",
+    "outputs = model(inputs)",
+    "return inputs.view_as(inputs)",
+    "while time.monotonic() < until:",
+    "with torch.enable_grad():",
+    "with torch.no_grad():",
+}
+
+
+def released():
+    """Return the text of each file of the release; those in the wheel, too."""
+    texts = {}
+    for path, content in release_files(COURSE, COURSE.phases).items():
+        if path.endswith(".whl"):
+            archive = zipfile.ZipFile(io.BytesIO(content))
+            texts |= {name: archive.read(name).decode() for name in archive.namelist()}
+        elif path.endswith(".ipynb"):
+            cells = json.loads(content)["cells"]
+            texts[path] = "\n".join("".join(cell["source"]) + str(cell) for cell in cells)
+        else:
+            texts[path] = content.decode()
+    return texts
+
+
+RELEASED = released()
+
+
+def marked_lines(source):
+    """Return the lines that a template of this solution does not have, in order."""
+    inside, lines = False, []
+    for line in map(str.strip, source.splitlines()):
+        if line in (BEGIN, END):
+            inside = line == BEGIN
+        elif inside and line:
+            lines.append(line)
+    return lines
+
+
+def solutions():
+    for path in sorted((COURSE.root / "solutions").rglob("*.py")):
+        yield path.relative_to(COURSE.root / "solutions").as_posix(), path.read_text()
+
+
+TEMPLATE_LINES = {
+    line.strip() for _, source in solutions() for line in make_template(source, "x").splitlines()
+}
+
+
+def leaks(texts):
+    """Return (file, lines) of each long line, and of each run of three lines, of a solution."""
+    known = TEMPLATE_LINES | ORDINARY
+    telling = set()
+    for _, source in solutions():
+        lines = marked_lines(source)
+        telling |= {(line,) for line in lines if len(line) >= SHORT and line not in known}
+        runs = zip(lines, lines[1:], lines[2:], strict=False)
+        telling |= {run for run in runs if len("".join(run)) >= 2 * SHORT}
+    found = []
+    for path, text in texts.items():
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        runs = {(line,) for line in lines} | set(zip(lines, lines[1:], lines[2:], strict=False))
+        found += [(path, run) for run in telling & runs]
+    return found
+
+
+def hidden_sentences():
+    """Return names and docstrings of hidden tests that visible tests do not have."""
+    found = {"visible": set(), "hidden": set()}
+    for audience, sentences in found.items():
+        for path in (COURSE.root / "tests" / audience).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                    sentences |= {node.name, (ast.get_docstring(node) or node.name).split("\n")[0]}
+    return found["hidden"] - found["visible"]
+
+
+def test_no_line_of_a_solution_is_in_the_release():
+    assert leaks(RELEASED) == []
+
+
+@pytest.mark.parametrize("path", [path for path, _ in solutions()])
+def test_each_solution_would_be_found(path):
+    source = (COURSE.root / "solutions" / path).read_text()
+
+    assert not marked_lines(source) or len(leaks({path: source})) > 10
+
+
+def test_no_hidden_test_is_named():
+    text = "\n".join(RELEASED.values())
+
+    assert {sentence for sentence in hidden_sentences() if sentence in text} == set()
+    assert len(hidden_sentences()) > 100
+
+
+def test_no_known_mistake_is_named():
+    text = "\n".join(RELEASED.values())
+    names = {w.name for phase in COURSE.phases for w in wrong_submissions(COURSE, phase)}
+
+    assert {name for name in names if re.search(rf"(?<![\w-]){name}(?![\w-])", text)} == set()
+
+
+def test_no_folder_of_the_staff_is_in_it():
+    tops = {"/".join(path.split("/")[:2]) for path in RELEASED}
+
+    assert {path for path in tops if path.split("/")[0] in ("solutions", "benchmarks")} == set()
+    assert {path for path in tops if path.startswith("tests/")} == {
+        "tests/support",
+        "tests/visible",
+    }
+
+
+def test_every_picture_and_notebook_is_in_it():
+    pictures = {
+        path.relative_to(COURSE.root).as_posix()
+        for phase in COURSE.phases
+        for path in (COURSE.root / phase / "pictures").iterdir()
+    }
+    notebooks = {f"notebooks/{path.name}" for path in (COURSE.root / "notebooks").glob("*.ipynb")}
+
+    assert pictures | notebooks <= set(RELEASED)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """A release with the reference solution in place of the templates, and its wheel unpacked."""
+    out = tmp_path_factory.mktemp("learner") / "course"
+    update(out, release_files(COURSE, COURSE.phases), COURSE.phases, None)
+    [wheel] = (out / "wheels").glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(out / ".site")
+    for path, content in reference(COURSE).files.items():
+        (out / path).write_bytes(content)
+    return out
+
+
+def run(copy, *arguments):
+    environ = {**os.environ, "PYTHONPATH": str(copy / ".site")}
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=copy, env=environ, check=False, capture_output=True, text=True
+    )
+
+
+def test_the_commands_come_from_the_wheel(copy):
+    done = run(copy, "-c", "import gradsync; print(gradsync.__file__)")
+
+    assert done.stdout.strip() == str(copy / ".site/gradsync/__init__.py")
+
+
+@pytest.mark.slow
+def test_a_right_solution_passes_every_visible_test_of_the_copy(copy):
+    done = run(copy, "-m", "gradsync", "check", "--exit-code")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("✓") == sum(len(COURSE.exercises(phase)) for phase in COURSE.phases)
+
+
+def test_hints_and_the_main_of_the_data_loader_work_in_the_copy(copy):
+    hint = run(copy, "-m", "gradsync", "hint", "average_gradients")
+    shares = run(copy, "phase1/template_data_loader.py")
+
+    assert "average_gradients: " in hint.stdout
+    assert shares.stdout.splitlines()[0] == "rank 0: [0, 1, 2]"
+
+
+@pytest.mark.slow
+def test_traces_and_the_main_of_the_trainer_work_in_the_copy(copy):
+    trace = run(copy, "-m", "gradsync", "trace")
+    trainer = run(copy, "phase1/template_trainer.py")
+
+    assert trace.returncode == 0, trace.stderr
+    assert (copy / "trace.svg").is_file()
+    assert trainer.returncode == 0, trainer.stderr
+    assert "epoch" in trainer.stdout

@@ -1,0 +1,111 @@
+"""CSV for Canvas, read as Canvas's importer does (lib/gradebook_importer.rb)."""
+
+import csv
+import io
+import re
+from dataclasses import replace
+
+import pytest
+from export_samples import CLASS, MISSING, NAMES, STRANGER
+
+from gradsync.reports.exports.canvas import render
+from gradsync.reports.exports.sheets import NotASheet
+
+HEADER = (
+    'Student,ID,SIS User ID,SIS Login ID,Section,"Training, part 1 (4711)",Other (12),Final Score'
+)
+DOWNLOADED = f"""{HEADER}
+    Points Possible,,,,,10.0,5.0,(read only)
+"Őry, Ödön",77,1000,oe1@example.org,"Tue, 10:00",,4.0,80
+"Nobody, N.",78,1999,n@example.org,"Tue, 10:00",3.0,,
+"Guest, G.",79,,p2@example.org,,,,
+"""
+
+
+def canvas(text):
+    """Return (titles of the assignments, possible points, cells of each learner)."""
+    [header, *rows] = csv.reader(io.StringIO(text, newline=""))
+    assert "Student" in header[0]
+    assert "ID" in header[1]
+    assert re.search(r"SIS\s+User\s+ID", header[2])
+    assert re.search(r"SIS\s+Login\s+ID", header[3])
+    assert "Section" in header[4]  # the last column on the learner
+    points = [row for row in rows if "Points Possible" in row[0]]
+    learners = [row for row in rows if "Points Possible" not in row[0]]
+    return header[5:], [row[5:] for row in points], learners
+
+
+def test_canvas_reads_every_learner_and_score():
+    titles, points, learners = canvas(render(CLASS).text)
+
+    assert titles == ["Training, part 1"]
+    assert points == [["10"]]
+    assert [row[2:4] for row in learners][:2] == [
+        ["1000", "p0@example.org"],
+        ["1001", "p1@example.org"],
+    ]
+    assert [row[5] for row in learners][: len(NAMES)] == ["7.33"] * len(NAMES)
+
+
+def test_the_row_of_possible_points_is_the_one_that_canvas_writes():
+    assert render(CLASS).text.splitlines()[1] == "    Points Possible,,,,,10"
+
+
+def test_names_keep_their_commas_quotes_and_umlauts():
+    _, _, learners = canvas(render(CLASS).text)
+
+    assert [row[0] for row in learners][:2] == list(NAMES[:2])
+
+
+def test_no_cell_is_a_formula():
+    cells = [cell for row in csv.reader(io.StringIO(render(CLASS).text)) for cell in row]
+
+    assert "'=1+1" in cells
+    assert [cell for cell in cells if cell[:1] in "=+-@" and cell] == []
+
+
+def test_a_submission_without_a_person_has_its_name_only():
+    _, _, learners = canvas(render(CLASS).text)
+    [row] = [row for row in learners if row[0] == f"'{STRANGER.submission}"]
+
+    assert row[1:5] == ["", "", "", ""]
+
+
+def test_who_has_no_score_keeps_an_empty_cell():
+    _, _, learners = canvas(render(CLASS).text)
+    [row] = [row for row in learners if row[2] == MISSING.submission]
+
+    assert row[5] == ""
+    assert set(render(CLASS).without_score) == {"unlucky", "1999"}
+
+
+def test_an_exported_gradebook_is_filled_in():
+    sheet = render(CLASS, DOWNLOADED)
+
+    titles, points, learners = canvas(sheet.text)
+    assert titles == ["Training, part 1 (4711)", "Other (12)", "Final Score"]
+    assert points == [["10.0", "5.0", "(read only)"]]
+    assert [row[5] for row in learners] == ["7.33", "3.0", "7.33"]
+    assert [row[6:] for row in learners] == [["4.0", "80"], ["", ""], ["", ""]]
+    assert "Zoë\nNewline" in sheet.not_in_file
+
+
+def test_the_only_assignment_is_filled_in_whatever_its_title():
+    alone = DOWNLOADED.replace("Training, part 1 (4711)", "Homework (4711)").replace(
+        ",Other (12)", ",Other"
+    )
+
+    _, _, learners = canvas(render(CLASS, alone).text)
+
+    assert learners[0][5] == "7.33"
+
+
+def test_an_unclear_column_is_refused_with_those_there_are():
+    with pytest.raises(NotASheet, match="Training, part 1 and Other"):
+        render(replace(CLASS, title="Elsewhere"), DOWNLOADED)
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,2\n", "\x00", "Student\nx\n"])
+def test_another_file_is_refused(text):
+    with pytest.raises(NotASheet, match="not a gradebook that Canvas exported"):
+        render(CLASS, text)

@@ -1,0 +1,82 @@
+"""results.json for Gradescope, read as its specification says."""
+
+import json
+
+import pytest
+from export_samples import CORRECTED, GRADED, LATE, UNREADABLE, UNSAFE, WITH_SCORE
+
+from gradsync.reports.exports.gradescope import render
+
+TEXT_FORMATS = {"text", "html", "simple_format", "md", "ansi"}
+VISIBILITIES = {"hidden", "after_due_date", "after_published", "visible"}
+
+
+def gradescope(text):
+    """Return (score, tests), as Gradescope reads the file; the top-level score comes first."""
+    content = json.loads(text)
+    tests = content.get("tests", [])
+    assert "score" in content or all("score" in test for test in tests)
+    assert content.get("output_format", "text") in TEXT_FORMATS
+    assert content.get("visibility", "visible") in VISIBILITIES
+    assert content.get("stdout_visibility", "hidden") in VISIBILITIES
+    for test in tests:
+        assert test["status"] in ("passed", "failed")
+        assert test["output_format"] in TEXT_FORMATS
+        assert test["visibility"] in VISIBILITIES
+        assert isinstance(test["name"], str)
+        assert 0 <= test["score"] <= test["max_score"]
+    score = content.get("score", sum(test["score"] for test in tests))
+    assert isinstance(score, int | float)
+    return score, tests, content.get("output", "")
+
+
+@pytest.mark.parametrize("result", WITH_SCORE, ids=lambda result: repr(result.submission))
+def test_gradescope_reads_the_score_of_each_result(result):
+    score, tests, _ = gradescope(render(result))
+
+    assert score == result.score
+    assert [test["score"] for test in tests] == [each.points for each in result.exercises]
+
+
+def test_a_test_says_why_points_are_missing():
+    _, [right, wrong, stuck], _ = gradescope(render(GRADED[0]))
+
+    assert (right["status"], right["output"]) == ("passed", "")
+    assert (wrong["name"], wrong["status"]) == ("phase1: evaluate", "failed")
+    assert wrong["output"].startswith("Rank 0: 3 < 4 & 5.")
+    assert stuck["output"] == "Rank 1 waits.\nAt a.py:3."
+
+
+def test_control_characters_do_not_reach_gradescope():
+    assert "\\u001b" not in render(GRADED[0])
+    assert "\\u0000" not in render(GRADED[0])
+
+
+def test_lateness_lowers_the_score_and_is_explained():
+    score, tests, output = gradescope(render(LATE))
+
+    assert score == 6.33
+    assert sum(test["score"] for test in tests) == pytest.approx(7.33)
+    assert "Handed in 1 day late: 1 points are lost." in output
+
+
+def test_an_override_is_explained():
+    _, [_, _, ring], _ = gradescope(render(CORRECTED))
+
+    assert ring["score"] == 1.67
+    assert ring["output"].startswith("Prof. Ö set the points: the ring is right.")
+
+
+def test_an_unreadable_submission_gets_0_and_the_reason():
+    score, tests, output = gradescope(render(UNREADABLE))
+
+    assert (score, tests) == (0, [])
+    assert "can't be read" in output
+    assert "It is not a zip." in output
+
+
+def test_a_grade_without_a_sandbox_says_what_is_not_guaranteed():
+    _, _, output = gradescope(render(UNSAFE))
+
+    assert "Graded without a sandbox" in output
+    assert "it could read all files of this container" in output

@@ -1,0 +1,87 @@
+"""The offline worksheet, read as Moodle's importer does (assignfeedback_offline)."""
+
+import csv
+import io
+from dataclasses import replace
+
+import pytest
+from export_samples import CLASS, GRADED, LATE, NAMES
+
+from gradsync.reports.exports.moodle import render
+from gradsync.reports.exports.sheets import NotASheet
+
+HEADER = (
+    'Identifier,"Full name","Email address",Status,Grade,"Maximum Grade","Grade can be changed",'
+    '"Last modified (submission)","Last modified (grade)","Feedback comments"'
+)
+DATES = '"Monday, 2 November 2026","Tuesday, 3 November 2026"'
+DOWNLOADED = f"""{HEADER}
+"Participant 5501","Ödön, Őry",p0@example.org,"Submitted for grading",,10.00,Yes,{DATES},
+"Participant 5502","Ann ""Annie"" O'Neil",,"Submitted for grading",5.00,10.00,Yes,-,-,"by hand"
+"Participant 5503","Somebody Else",x@example.org,"No submission",,10.00,Yes,-,-,
+"""
+
+
+def moodle(text):
+    """Return {number of the learner: (grade, when it was changed, comment)}."""
+    [header, *rows] = csv.reader(io.StringIO(text, newline=""))
+    where = {name: header.index(name) for name in ("Grade", "Identifier", "Last modified (grade)")}
+    comment = header.index("Feedback comments")
+    return {
+        row[where["Identifier"]][len("Participant ") :]: (
+            row[where["Grade"]],
+            row[where["Last modified (grade)"]],
+            row[comment],
+        )
+        for row in rows
+    }
+
+
+def test_moodle_reads_the_grade_of_everybody_with_a_number():
+    read = moodle(render(CLASS).text)
+
+    assert [read[str(1000 + number)][0] for number in range(len(NAMES))] == ["7.33"] * len(NAMES)
+    assert read["1999"][0] == ""
+
+
+def test_a_comment_says_where_points_are_missing():
+    _, _, comment = moodle(render(CLASS).text)["1007"]
+
+    assert comment == (
+        "Handed in 1 day late: 1 points are lost. "
+        "Points: phase1: evaluate 2.33 of 3.33; phase2: ring 0 of 1.67."
+    )
+
+
+def test_names_keep_their_commas_quotes_and_umlauts_and_no_cell_is_a_formula():
+    rows = list(csv.reader(io.StringIO(render(CLASS).text)))
+
+    assert [row[1] for row in rows[1:4]] == [*NAMES[:2], "'=1+1"]
+    assert [cell for row in rows for cell in row if cell[:1] in "=+@" and cell] == []
+
+
+def test_a_downloaded_worksheet_is_filled_in():
+    sheet = render(replace(CLASS, results=GRADED), DOWNLOADED)
+
+    read = moodle(sheet.text)
+    assert read["5501"][:2] == ("7.33", "Tuesday, 3 November 2026")
+    assert read["5502"][0] == "7.33"  # found by the name
+    assert read["5503"] == ("", "-", "")
+    assert "=1+1" in sheet.not_in_file
+
+
+def test_two_people_with_one_name_are_not_mixed_up():
+    twins = [
+        replace(GRADED[0], submission="a", person=replace(GRADED[0].person, id="1", email="")),
+        replace(LATE, submission="b", person=replace(GRADED[0].person, id="2", email="")),
+    ]
+    both = DOWNLOADED + DOWNLOADED.splitlines()[1].replace("5501", "5509") + "\n"
+
+    sheet = render(replace(CLASS, results=twins), both)
+
+    assert sheet.not_in_file == ("a", "b")
+
+
+def test_another_file_is_refused():
+    with pytest.raises(NotASheet, match=r"not a worksheet of Moodle.*no column 'Identifier'"):
+        render(CLASS, "Name,Points\nAda,3\n")
