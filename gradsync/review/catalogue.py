@@ -31,7 +31,11 @@ RULES: tuple[Rule, ...] = tuple(
         key=lambda rule: rule.code,
     )
 )
-PAGES = "https://github.com/gradsync/gradsync/blob/main/docs/rules"
+
+
+def page(code: str) -> str:
+    """Return where a rule is explained, relative to the repository."""
+    return f"docs/rules/{code}.md"
 
 
 def selected(codes: str | None) -> Sequence[Rule]:

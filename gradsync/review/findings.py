@@ -6,8 +6,9 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from gradsync.review.flow.program import Program, Step
+from gradsync.review.flow.program import Program
 from gradsync.review.flow.project import Source
+from gradsync.review.flow.values import Step
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -6,9 +6,9 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradsync.review.flow.program import Loop, Program, Step
+from gradsync.review.flow.program import Program
 from gradsync.review.flow.project import Source
-from gradsync.review.flow.values import MAYBE_RANK, RANK, Thing, Value
+from gradsync.review.flow.values import MAYBE_RANK, RANK, Loop, Step, Thing, Value
 
 _DEEPEST = 6
 _MESH = ("init_device_mesh", "DeviceMesh", "parallelize_module", "initialize_model_parallel")
@@ -88,9 +88,10 @@ def function_around(step: Step) -> ast.AST:
     line = step.node.lineno
     found: ast.AST = step.source.tree
     for node in ast.walk(step.source.tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            if node.lineno <= line <= (node.end_lineno or line):
-                found = node  # ast.walk goes inwards
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if node.lineno <= line <= (node.end_lineno or line):
+            found = node  # ast.walk goes inwards
     return found
 
 

@@ -88,4 +88,3 @@ def _ignored(hit: Hit, code: str) -> bool:
     last = min(last, first + 20)
     ignored = hit.source.ignored
     return any({code, ""} & ignored.get(line, frozenset()) for line in range(first, last + 1))
-

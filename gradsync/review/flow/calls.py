@@ -7,29 +7,46 @@ from collections import Counter
 from dataclasses import replace
 
 from gradsync.review.flow import classes, torch_api
-from gradsync.review.flow.expressions import Evaluator, Frame, attribute_of, evaluate
+from gradsync.review.flow.expressions import Evaluator, attribute_of, evaluate
+from gradsync.review.flow.frame import Frame
 from gradsync.review.flow.names import by_name, of_environment
-from gradsync.review.flow.program import Guard, Loop, Step
-from gradsync.review.flow.values import DATA, MAYBE_RANK, RANK, WORLD, Code, Thing, Value, either, mixed, uncertain
+from gradsync.review.flow.values import (
+    DATA,
+    MAYBE_RANK,
+    RANK,
+    WORLD,
+    Code,
+    Guard,
+    Loop,
+    Step,
+    Thing,
+    Value,
+    either,
+    escape,
+    mixed,
+    uncertain,
+)
 
 DEEPEST = 14  # calls in calls
 MOST_TIMES = 10  # that one function is followed, from all places together
 MOST_CALLS = 12_000  # of a program
 SPAWN = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
 PROCESS = ("torch.multiprocessing.Process", "multiprocessing.Process")
-_CLEARS = frozenset(
-    "all_reduce broadcast all_gather all_gather_into_tensor broadcast_object_list "
-    "all_gather_object".split()
-)
-_ON_ONE_RANK = ("rank_zero_only", "master_only", "main_process_only", "on_main_process", "rank0_only",
-                "only_main_process", "main_process", "run_on_main", "rank_zero", "only_on_main",
-                "on_local_main_process", "master_process_only")  # fmt: skip
+_CLEARS = (
+    "all_reduce", "broadcast", "all_gather", "all_gather_into_tensor", "broadcast_object_list",
+    "all_gather_object",
+)  # fmt: skip
+_ON_ONE_RANK = (
+    "rank_zero_only", "rank0_only", "rank_zero", "master_only", "master_process_only",
+    "main_process_only", "only_main_process", "on_main_process", "on_local_main_process",
+)  # fmt: skip
 
 
 class Calls(Evaluator):
     """The part of the interpreter that follows calls."""
 
     def __init__(self) -> None:
+        self.frame: Frame
         self.steps: list[Step] = []
         self.guards: list[Guard] = []
         self.loops: list[Loop] = []
@@ -84,13 +101,10 @@ class Calls(Evaluator):
             found = attribute_of(self, thing, func.attr)
             if found is not None:
                 callee = found if callee is None else either(callee, found)
-        if callee is None and receiver.code is not None and func.attr:
-            callee = self._of_class(receiver.code, func.attr)
+        code = receiver.code
+        if callee is None and code is not None and isinstance(code.node, ast.ClassDef):
+            callee = classes.find(self, code, func.attr)
         return callee or Value(), receiver, func.attr
-
-    def _of_class(self, code: Code, name: str) -> Value | None:
-        is_class = isinstance(code.node, ast.ClassDef)
-        return classes.find(self, code, name) if is_class else None
 
     @staticmethod
     def _is_super(node: ast.expr) -> bool:
@@ -126,7 +140,8 @@ class Calls(Evaluator):
         if models:
             return torch_api.output(step, Value(things=frozenset(models), maybe=callee.maybe))
         if step.receiver.things or step.receiver.tags:
-            self._escape(step, only=step.receiver.of_kind("instance"))
+            if step.receiver.of_kind("instance"):
+                self._escape(step)
             return torch_api.result_of_method(step)
         if callee.of_kind("loss") or step.method in ("backward", "item", "to", "cuda", "format"):
             return mixed([step.receiver, *step.args])
@@ -159,7 +174,8 @@ class Calls(Evaluator):
 
     def _clear(self, step: Step) -> None:
         """Note that a tensor is now the same on every rank."""
-        for node in step.node.args[:2]:
+        for argument in step.node.args[:2]:
+            node = argument
             while isinstance(node, (ast.Attribute, ast.Subscript)) and not self._is_self(node):
                 node = node.value
             if isinstance(node, (ast.Name, ast.Attribute)):
@@ -185,24 +201,20 @@ class Calls(Evaluator):
             named = by_name(name.id)
         return Value(things=found.things, tags=tags | named.tags)
 
-    def _escape(self, step: Step, only: list[Thing] | None = None) -> None:
-        if only is not None and not only:
-            return
-        pending = [t for v in (*step.args, *step.kwargs.values()) for t in v.deep()]
-        while pending:
-            thing = pending.pop()
-            if not thing.escaped:
-                thing.escaped = True
-                pending += [t for value in (thing.inner, *thing.attrs.values()) for t in value.deep()]
-                if thing.kind == "loader" and thing.step:
-                    values = [*thing.step.args, *thing.step.kwargs.values()]
-                    pending += [t for value in values for t in value.deep()]
+    @staticmethod
+    def _escape(step: Step) -> None:
+        """Note that a function that we can't read has the arguments of a call."""
+        escape([*step.args, *step.kwargs.values()])
 
     def _call_back(self, step: Step) -> None:
         """Follow the script's functions that are passed to a function that we can't read."""
         for value in (*step.args, *step.kwargs.values()):
             code = value.code
-            if code is not None and not isinstance(code.node, ast.ClassDef) and code.node not in self.times:
+            if (
+                code is not None
+                and not isinstance(code.node, ast.ClassDef)
+                and code.node not in self.times
+            ):
                 self.follow(code, step, (), {})
 
     def _spawn(self, step: Step) -> Value:
@@ -230,7 +242,7 @@ class Calls(Evaluator):
         self.times[node] += 1
         frame = Frame(code.source, code.module, {}, code.scope, getattr(node, "name", ""))
         frame.of_class = code.of_class
-        self._bind_parameters(node.args, frame, code, args, kwargs)
+        frame.bind_parameters(code, args, kwargs)
         return self._inside(code, step, frame)
 
     def _inside(self, code: Code, step: Step, frame: Frame) -> Value:
@@ -257,33 +269,6 @@ class Calls(Evaluator):
         if result.blank:
             return by_name(frame.name)
         return result
-
-    def _bind_parameters(
-        self, parameters: ast.arguments, frame: Frame, code: Code,
-        args: tuple[Value, ...], kwargs: dict[str, Value],
-    ) -> None:  # fmt: skip
-        names = [arg.arg for arg in (*parameters.posonlyargs, *parameters.args)]
-        if code.receiver is not None and not isinstance(code.node, ast.Lambda):
-            args = (code.receiver, *args)
-        if code.of_class is not None and names:
-            frame.me = names[0]
-        every = [*names, *(arg.arg for arg in parameters.kwonlyargs)]
-        frame.env.update({name: Value() for name in every})
-        defaults = parameters.defaults
-        for name, default in zip(names[len(names) - len(defaults) :], defaults, strict=True):
-            frame.env[name] = self._default(default)
-        for arg, value in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True):
-            frame.env[arg.arg] = self._default(value)
-        frame.env.update(zip(names, args, strict=False))
-        frame.env.update({name: value for name, value in kwargs.items() if name in every})
-        if parameters.vararg:
-            frame.env[parameters.vararg.arg] = Value(parts=args[len(names) :])
-        if parameters.kwarg:
-            rest = {name: value for name, value in kwargs.items() if name not in every}
-            frame.env[parameters.kwarg.arg] = Value(parts=tuple(rest.values()), keys=tuple(rest))
-
-    def _default(self, node: ast.expr | None) -> Value:
-        return Value(const=node.value) if isinstance(node, ast.Constant) else Value()
 
     def _instance(
         self, code: Code, step: Step, args: tuple[Value, ...], kwargs: dict[str, Value]

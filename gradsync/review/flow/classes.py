@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gradsync.review.flow.expressions import Evaluator, Frame, evaluate
+from gradsync.review.flow.expressions import Evaluator, evaluate
+from gradsync.review.flow.frame import Frame
 from gradsync.review.flow.values import Code, Thing, Value
 
 _DEEPEST = 6  # bases of bases

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 
 from gradsync.review.flow.interpreter import Interpreter
-from gradsync.review.flow.program import Program, Step
+from gradsync.review.flow.program import Program
 from gradsync.review.flow.project import Project, Source
-from gradsync.review.flow.values import Code, Value
+from gradsync.review.flow.values import Code, Step, Value
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -66,13 +67,9 @@ def _is_used(node: Definition, interpreter: Interpreter) -> bool:
 def _callers_first(source: Source) -> list[Definition]:
     """Return the file's functions and classes, those first that no other one mentions."""
     nodes = [node for node in source.tree.body if isinstance(node, Definition)]
-    mentioned = {
-        node.name: {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
-        for node in nodes
-    }
-    return sorted(
-        nodes,
-        key=lambda node: any(
-            node.name in names for name, names in mentioned.items() if name != node.name
-        ),
-    )
+    defined = {node.name for node in nodes}
+    mentioned: Counter[str] = Counter()
+    for node in nodes:
+        names = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+        mentioned.update(names & defined - {node.name})
+    return sorted(nodes, key=lambda node: node.name in mentioned)

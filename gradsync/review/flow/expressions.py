@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import ast
-from collections import ChainMap
-from collections.abc import MutableMapping
+import builtins
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
+from gradsync.review.flow.frame import Frame
 from gradsync.review.flow.names import by_name, of_environment
-from gradsync.review.flow.project import Source
 from gradsync.review.flow.values import (
     DATA,
     GRAD,
-    MAYBE_RANK,
     LOCAL,
+    MAYBE_RANK,
     MEAN,
     NUMBERED,
     RANK,
@@ -27,35 +27,7 @@ from gradsync.review.flow.values import (
     mixed,
 )
 
-Env = MutableMapping[str, Value]
-BUILTINS = frozenset(
-    "print int str bool float abs repr enumerate iter list tuple dict set zip range len sum max min "
-    "sorted reversed open super isinstance hasattr getattr setattr type round any all map filter "
-    "next input format exit quit".split()
-)
-
-
-class Frame:
-    """The names of a function's run, or of a module."""
-
-    def __init__(self, source: Source, module: Env, env: Env, outer: Env, name: str = "") -> None:
-        self.source = source
-        self.module = module  # the names of the file
-        self.env = env  # the names of the function itself
-        self.outer = outer  # the names of the functions around it
-        self.name = name
-        self.of_class: Code | None = None  # of a method
-        self.me = ""  # the name of its first parameter, such as "self"
-        self.returned: list[Value] = []
-        self.global_names: set[str] = set()
-
-    def scope(self) -> Env:
-        """Return the names that a function defined here sees, beside those of the file."""
-        return {} if self.env is self.module else ChainMap(self.env, self.outer)
-
-    def set(self, name: str, value: Value) -> None:
-        """Assign a value to a name."""
-        (self.module if name in self.global_names else self.env)[name] = value
+BUILTINS = frozenset(dir(builtins))
 
 
 class Evaluator(Protocol):
@@ -77,15 +49,11 @@ def evaluate(run: Evaluator, node: ast.expr | None) -> Value:
     handler = _HANDLERS.get(type(node))
     if handler is not None:
         return handler(run, node)
-    parts = [evaluate(run, child) for child in ast.iter_child_nodes(node) if _is_value(child)]
-    return mixed(parts)
+    children = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+    return mixed([evaluate(run, child) for child in children])
 
 
-def _is_value(node: ast.AST) -> bool:
-    return isinstance(node, ast.expr)
-
-
-def _constant(run: Evaluator, node: ast.Constant) -> Value:
+def _constant(_: Evaluator, node: ast.Constant) -> Value:
     return Value(const=node.value)
 
 
@@ -145,8 +113,15 @@ def _subscript(run: Evaluator, node: ast.Subscript) -> Value:
         return of_environment(key.const)
     if key.const is not UNKNOWN and key.const in base.keys:
         return base.parts[base.keys.index(key.const)]
-    if isinstance(key.const, int) and not base.keys and -len(base.parts) <= key.const < len(base.parts):
+    if (
+        isinstance(key.const, int)
+        and not base.keys
+        and -len(base.parts) <= key.const < len(base.parts)
+    ):
         return base.parts[key.const]
+    named = by_name(key.const) if isinstance(key.const, str) else Value()
+    if not named.blank and not base.things:
+        return named
     tags = base.deep_tags() | (key.tags & {RANK, MAYBE_RANK})
     return Value(things=frozenset(base.deep()), tags=tags, maybe=len(base.parts) > 1)
 
@@ -267,7 +242,7 @@ def _inside(run: Evaluator, node: ast.expr) -> Value:
     return evaluate(run, getattr(node, "value", None))
 
 
-_HANDLERS = {
+_HANDLERS: dict[type[ast.expr], Callable[..., Value]] = {
     ast.Constant: _constant,
     ast.Name: _name,
     ast.Attribute: _attribute,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gradsync.review.flow.program import Step
 from gradsync.review.flow.values import (
     DATA,
     GRAD,
@@ -13,6 +12,7 @@ from gradsync.review.flow.values import (
     TOO_EARLY,
     UNKNOWN,
     WORLD,
+    Step,
     Thing,
     Value,
     mixed,
@@ -76,7 +76,9 @@ def result_of(step: Step, *, started: bool) -> Value | None:
     if path == "io.BytesIO":
         return _made("buffer", step, None)
     if name == "zip" and step.args:
-        return Value(frozenset(t for arg in step.args for t in arg.things), mixed([*step.args]).tags)
+        return Value(
+            frozenset(t for arg in step.args for t in arg.things), mixed([*step.args]).tags
+        )
     return _of_torch(step, name)
 
 
@@ -101,12 +103,17 @@ def _of_torch(step: Step, name: str) -> Value | None:
     if name in _KINDS and path.startswith(("torch.", "torchdata")):
         module = step.argument(0, "module") or step.argument(0, "dataset")
         return _made(_KINDS[name], step, module or Value())
-    if path == "torch.compile":
-        return _made("compiled", step, first) if first.things else first
-    if name in ("fully_shard", "convert_sync_batchnorm", "checkpoint_wrapper"):
+    if path == "torch.compile" and first.things:
+        return _made("compiled", step, first)
+    if name in ("compile", "fully_shard", "convert_sync_batchnorm", "checkpoint_wrapper"):
         return first
     if _is_optimizer(path, name):
         return _made("optimizer", step, first if step.args else step.kwargs.get("params"))
+    return _computed(step, name)
+
+
+def _computed(step: Step, name: str) -> Value | None:
+    path = step.path
     if path.startswith("torch.nn.") and name[:1].isupper():
         loss = name.endswith("Loss")
         return _made("loss" if loss else "model", step, Value(parts=step.args))
@@ -134,18 +141,10 @@ def _made(kind: str, step: Step, inner: Value | None) -> Value:
 def result_of_method(step: Step) -> Value:
     """Return what a method of an object returns that isn't an instance of the script's classes."""
     receiver, name = step.receiver, step.method
-    of = receiver.of_kind(*MODELS)
-    if of:
-        if name in _SAME_MODEL.split():
-            return receiver
-        if name in ("parameters", "named_parameters", "buffers"):
-            return _made("params", step, receiver)
-        if name == "state_dict":
-            return _made("state", step, receiver)
-        if name == "no_sync":
-            return _made("no_sync", step, receiver)
-        if name == "forward":
-            return output(step, receiver)
+    if receiver.of_kind(*MODELS):
+        made = _of_model(step)
+        if made is not None:
+            return made
     if receiver.of_kind("optimizer") and name == "state_dict":
         return _made("state", step, Value())
     if name in ("size", "dim", "numel", "device", "get_device"):
@@ -157,6 +156,18 @@ def result_of_method(step: Step) -> Value:
     if name in ("format", "join", "joinpath", "with_suffix", "with_name", "get"):
         return mixed([receiver, *step.args, *step.kwargs.values()])
     return uncertain(mixed([receiver, *step.args]))
+
+
+def _of_model(step: Step) -> Value | None:
+    """Return what a method of `nn.Module` or of a wrapper returns; None for others."""
+    name = step.method
+    if name in _SAME_MODEL.split():
+        return step.receiver
+    if name in ("parameters", "named_parameters", "buffers"):
+        return _made("params", step, step.receiver)
+    if name in ("state_dict", "no_sync"):
+        return _made("state" if name == "state_dict" else name, step, step.receiver)
+    return output(step, step.receiver) if name == "forward" else None
 
 
 def output(step: Step, model: Value) -> Value:

@@ -1,15 +1,12 @@
-"""What an expression may be, as far as the source shows."""
+"""What an expression may be, as far as the source shows, and the calls that are recorded."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from gradsync.review.flow.program import Step
-    from gradsync.review.flow.project import Source
+from gradsync.review.flow.project import Source
 
 UNKNOWN = object()  # the `const` of a value that is no known constant
 RANK = "rank"  # differs between ranks
@@ -21,6 +18,28 @@ MEAN = "mean"  # divided by a number of this rank
 GRAD = "grad"  # a gradient
 NUMBERED = "numbered"  # what `enumerate` returns
 TOO_EARLY = "too early"  # `is_initialized()`, asked before there was a process group
+COLLECTIVES = frozenset(
+    [
+        "all_reduce",
+        "broadcast",
+        "reduce",
+        "all_gather",
+        "all_gather_into_tensor",
+        "gather",
+        "scatter",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "all_to_all",
+        "all_to_all_single",
+        "barrier",
+        "monitored_barrier",
+        "broadcast_object_list",
+        "all_gather_object",
+        "gather_object",
+        "scatter_object_list",
+    ]
+)
+DIST = "torch.distributed."
 
 
 class Thing:
@@ -109,6 +128,72 @@ class Value:
         return self.tags.union(*(part.deep_tags() for part in self.parts))
 
 
+@dataclass(frozen=True, eq=False)
+class Guard:
+    """A condition under which a call runs."""
+
+    node: ast.AST  # the `if`, `while` or `for`
+    value: Value  # of its test
+    positive: bool  # whether the test must be true
+    early: bool = False  # the others have left before, by `return`, `continue` or `break`
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A loop around a call."""
+
+    node: ast.For | ast.AsyncFor | ast.While
+    over: Value
+
+
+@dataclass(eq=False)
+class Step:
+    """One call, in one place of the program."""
+
+    index: int
+    node: ast.Call
+    source: Source
+    function: str  # the name of the function that has the call; "" for the module
+    path: str  # "torch.distributed.all_reduce"; "" if it is no imported name
+    method: str  # "backward" of `loss.backward()`; "" if there is no receiver
+    receiver: Value
+    args: tuple[Value, ...]
+    kwargs: dict[str, Value]
+    guards: tuple[Guard, ...]
+    loops: tuple[Loop, ...]
+    contexts: tuple[Value, ...]
+    stack: tuple[ast.AST, ...]  # the calls that lead to it, outermost first
+    run: int = 0  # steps of different runs have no order, but run 0 comes first
+    evaluating: bool = False  # without gradients
+    in_try: bool = False
+    discarded: bool = False  # the result is not used
+    result: Value = field(default_factory=Value)
+
+    def argument(self, position: int, name: str) -> Value | None:
+        """Return an argument by its position or its name; None if it is not passed."""
+        if name in self.kwargs:
+            return self.kwargs[name]
+        return self.args[position] if position < len(self.args) else None
+
+    @property
+    def spread(self) -> bool:
+        """Whether some of its arguments are hidden in `*args` or `**kwargs`."""
+        starred = any(isinstance(arg, ast.Starred) for arg in self.node.args)
+        return starred or any(keyword.arg is None for keyword in self.node.keywords)
+
+    @property
+    def on_some_ranks(self) -> bool:
+        """Whether a condition that may depend on the rank decides if it runs."""
+        values = [*(guard.value for guard in self.guards), *self.contexts]
+        return any(value.tags & {RANK, MAYBE_RANK} for value in values)
+
+    @property
+    def collective(self) -> str:
+        """The name of the collective that it calls; "" if it calls none."""
+        name = self.path.rpartition(".")[2]
+        return name if self.path.startswith(DIST) and name in COLLECTIVES else ""
+
+
 def either(one: Value, other: Value) -> Value:
     """Return the value that may be the one or the other."""
     if one is other or one == other:
@@ -154,3 +239,17 @@ def mixed(values: list[Value]) -> Value:
     tags: frozenset[str] = frozenset().union(*(value.deep_tags() for value in values))
     outputs = frozenset(t for value in values for t in value.deep() if t.kind == "output")
     return Value(things=outputs, tags=tags)
+
+
+def escape(values: list[Value]) -> None:
+    """Note that code that we can't read has these values, and so all that they are made of."""
+    pending = [thing for value in values for thing in value.deep()]
+    while pending:
+        thing = pending.pop()
+        if thing.escaped:
+            continue
+        thing.escaped = True
+        inside = [thing.inner, *thing.attrs.values()]
+        if thing.kind == "loader" and thing.step:
+            inside += [*thing.step.args, *thing.step.kwargs.values()]
+        pending += [part for value in inside for part in value.deep()]

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, at, data_parallel, rule
-from gradsync.review.flow.program import Program, Step
-from gradsync.review.flow.values import WORLD
+from gradsync.review.flow.program import Program
+from gradsync.review.flow.values import WORLD, Step
 from gradsync.review.queries import (
     argument_node,
     function_around,
@@ -37,8 +37,8 @@ def batch_of_all_ranks(program: Program) -> Iterator[Hit]:
         if size is not None and _OF_ALL.search(name) and WORLD not in size.tags:
             yield at(
                 step,
-                f"`{name}` is the batch size of this rank's loader. All ranks together take N times "
-                "as many samples in a step.",
+                f"`{name}` is the batch size of this rank's loader. All ranks together take N "
+                "times as many samples in a step.",
             )
         yield from _steps_without_ranks(step)
 
@@ -58,13 +58,13 @@ def _steps_without_ranks(loader: Step) -> Iterator[Hit]:
         counted = node.left
         if not (isinstance(counted, ast.Call) and getattr(counted.func, "id", "") == "len"):
             continue
-        if counted.args and same_text(counted.args[0], dataset) and same_text(node.right, size):
-            if id(node) not in divided:
-                yield Hit(
-                    node,
-                    loader.source,
-                    "This counts the batches of one process with the whole dataset. Each rank has "
-                    "only its share, and so N times fewer.",
-                    "Use `len(loader)`, or divide by the number of ranks.",
-                    loader.function,
-                )
+        same = counted.args and same_text(counted.args[0], dataset) and same_text(node.right, size)
+        if same and id(node) not in divided:
+            yield Hit(
+                node,
+                loader.source,
+                "This counts the batches of one process with the whole dataset. Each rank has only "
+                "its share, and so N times fewer.",
+                "Use `len(loader)`, or divide by the number of ranks.",
+                loader.function,
+            )

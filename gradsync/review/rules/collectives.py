@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, any_part, at, rule
-from gradsync.review.flow.program import Guard, Program, Step
-from gradsync.review.flow.values import DATA, RANK, Thing
+from gradsync.review.flow.program import Program
+from gradsync.review.flow.values import DATA, RANK, Guard, Step, Thing
 from gradsync.review.queries import argument_node, function_around, is_true
 
 _POSITIONS = {"barrier": 0, "all_reduce": 2, "broadcast": 2, "all_gather": 2}  # of `group`
@@ -94,7 +94,7 @@ def left_before(program: Program) -> Iterator[Hit]:
     applies=any_part,
 )
 def depends_on_samples(program: Program) -> Iterator[Hit]:
-    """Find collectives, and backward passes of wrapped models, that a rank's values decide about."""
+    """Find collectives and backward passes that only a rank's own values decide about."""
     for step in program.steps:
         backward = step.method == "backward" and _is_wrapped(step)
         if not backward and not _all_ranks_join(step):
@@ -133,8 +133,8 @@ def never_waited(program: Program) -> Iterator[Hit]:
         if step.discarded or _name_never_read(work):
             yield at(
                 step,
-                f"`{_name(step)}` returns at once, and nothing waits for its handle: the tensor may "
-                "still change while it is used.",
+                f"`{_name(step)}` returns at once, and nothing waits for its handle: the tensor "
+                "may still change while it is used.",
             )
 
 

@@ -7,12 +7,14 @@ import re
 from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, at, rule, whole
-from gradsync.review.flow.program import Program, Step
-from gradsync.review.flow.values import WORLD
+from gradsync.review.flow.program import Program
+from gradsync.review.flow.values import WORLD, Step
 from gradsync.review.queries import argument_node, mentions, surely_on_every_rank
 
 _INDEXED = re.compile(r"^(cuda|xpu):\d+$")
-_PINS = r"set_device|device_index|CUDA_VISIBLE_DEVICES|cuda\.device\(|set_default_device|gpu_affinity"
+_PINS = (
+    r"set_device|device_index|CUDA_VISIBLE_DEVICES|cuda\.device\(|set_default_device|gpu_affinity"
+)
 
 
 @rule(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, at, rule, whole
-from gradsync.review.flow.program import Program, Step
-from gradsync.review.flow.values import MAYBE_RANK, RANK, Value
+from gradsync.review.flow.program import Program
+from gradsync.review.flow.values import MAYBE_RANK, RANK, Step, Value
 from gradsync.review.queries import (
     argument_node,
     is_true,
@@ -121,8 +121,8 @@ def state_of_the_wrapper(program: Program) -> Iterator[Hit]:
             if state.kind == "state" and state.step and state.inner.surely("ddp"):
                 yield at(
                     state.step,
-                    "These are the wrapper's names: each begins with `module.`, and a model without "
-                    "the wrapper can't load them.",
+                    "These are the wrapper's names: each begins with `module.`, and a model "
+                    "without the wrapper can't load them.",
                 )
 
 

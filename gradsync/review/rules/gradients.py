@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, any_part, at, rule
-from gradsync.review.flow.program import Program, Step
-from gradsync.review.flow.values import WORLD
+from gradsync.review.flow.program import Program
+from gradsync.review.flow.values import WORLD, Step, Value
 from gradsync.review.queries import function_around
 
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_")
@@ -28,7 +28,9 @@ def never_divided(program: Program) -> Iterator[Hit]:
         operation = step.argument(1, "op")
         if operation is not None and not operation.path.endswith("SUM"):
             continue
-        if _divides(function_around(step)) or any(_divides(s.tree, _RANKS) for s in program.sources):
+        if _divides(function_around(step)) or any(
+            _divides(s.tree, _RANKS) for s in program.sources
+        ):
             continue
         yield at(
             step,
@@ -106,14 +108,14 @@ def clipped_too_early(program: Program) -> Iterator[Hit]:
                 "only afterwards.",
             )
         params = step.args[0] if step.args else None
-        if clips and params is not None and step.path.endswith("clip_grad_norm_"):
-            if any(thing.inner.surely("fsdp") for thing in params.of_kind("params")):
-                yield at(
-                    step,
-                    "FullyShardedDataParallel leaves this rank only a shard of the gradients, and "
-                    "so this is the norm of the shard.",
-                    "Call the wrapper's own method: `model.clip_grad_norm_(max_norm)`.",
-                )
+        sharded = (params or Value()).of_kind("params") if step.path.endswith("norm_") else []
+        if any(thing.inner.surely("fsdp") for thing in sharded):
+            yield at(
+                step,
+                "FullyShardedDataParallel leaves this rank only a shard of the gradients, and so "
+                "this is the norm of the shard.",
+                "Call the wrapper's own method: `model.clip_grad_norm_(max_norm)`.",
+            )
 
 
 def _averaged_later(program: Program, position: int, averages: set[int]) -> bool:
@@ -122,7 +124,9 @@ def _averaged_later(program: Program, position: int, averages: set[int]) -> bool
     for step in program.steps[position + 1 :]:
         if step.run != here.run or step.method == "backward":
             return False
-        if step.method == "step" and (step.receiver.of_kind("optimizer", "scaler") or not step.path):
+        if step.method == "step" and (
+            step.receiver.of_kind("optimizer", "scaler") or not step.path
+        ):
             return False
         if step.index in averages:
             return not any(WORLD in guard.value.tags for guard in here.guards)

@@ -6,8 +6,9 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradsync.review.findings import Hit, any_part, at, rule, whole
-from gradsync.review.flow.program import Program, Step
+from gradsync.review.findings import Hit, any_part, at, rule
+from gradsync.review.flow.program import Program
+from gradsync.review.flow.values import Step
 from gradsync.review.queries import constant, function_around, mentions, same_text
 
 _ENDS = re.compile("cleanup|clean_up|destroy|teardown|tear_down|shutdown|finali[sz]e|end_training")
@@ -53,20 +54,17 @@ def ranks_are_fixed(program: Program) -> Iterator[Hit]:
             )
     for thing in program.things("sampler"):
         size = constant(thing.step.argument(1, "num_replicas")) if thing.step else None
-        if thing.step and thing.of_class is None and isinstance(size, int) and size > 1:
-            if not _same_everywhere(program):
-                yield at(
-                    thing.step,
-                    f"The samples are always split into {size} shares, whatever the number of ranks.",
-                )
+        fixed = thing.of_class is None and isinstance(size, int) and size > 1
+        if thing.step and fixed and not _same_everywhere(program):
+            yield at(thing.step, f"The samples are always split into {size} shares.")
     for step in program.steps:
         if step.collective == "all_reduce" and step.node.args:
             for node in _fixed_divisions(step):
                 yield Hit(
                     node,
                     step.source,
-                    "The sum over all ranks is divided by a fixed number, which is the mean only for "
-                    "that many ranks.",
+                    "The sum over all ranks is divided by a fixed number, which gives the "
+                    "mean only for that many ranks.",
                     function=step.function,
                 )
 
@@ -83,9 +81,9 @@ def _fixed_divisions(step: Step) -> Iterator[ast.AST]:
             continue
         value = node.target if isinstance(node, ast.AugAssign) else node.left
         by = node.value if isinstance(node, ast.AugAssign) else node.right
-        whole = isinstance(by, ast.Constant) and isinstance(by.value, int) and by.value > 1
+        fixed = isinstance(by, ast.Constant) and isinstance(by.value, int) and by.value > 1
         later = node.lineno >= step.node.lineno
-        if whole and later and (same_text(value, reduced) or same_text(value, _item(reduced))):
+        if fixed and later and (same_text(value, reduced) or same_text(value, _item(reduced))):
             yield node
 
 
@@ -105,7 +103,9 @@ def port_is_fixed(program: Program) -> Iterator[Hit]:
     for step in program.calls("os.environ.__setitem__"):
         name, port = step.args[0].const, step.args[1].const
         if name == "MASTER_PORT" and isinstance(port, (str, int)) and str(port) != "0":
-            if any("MASTER_PORT" in ast.unparse(getattr(g.node, "test", g.node)) for g in step.guards):
+            if any(
+                "MASTER_PORT" in ast.unparse(getattr(g.node, "test", g.node)) for g in step.guards
+            ):
                 continue
             yield at(step, f"{_collides(port)} It also overrides the launcher's port.")
     for step in program.starts:
@@ -115,4 +115,6 @@ def port_is_fixed(program: Program) -> Iterator[Hit]:
 
 
 def _collides(port: object) -> str:
-    return f"Port {port} is fixed: a second run on this machine fails with `Address already in use`."
+    return (
+        f"Port {port} is fixed: a second run on this machine fails with `Address already in use`."
+    )

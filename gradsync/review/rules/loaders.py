@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, at, data_parallel, rule, whole
-from gradsync.review.flow.program import Program, Step
-from gradsync.review.flow.values import TOO_EARLY
+from gradsync.review.flow.program import Program
+from gradsync.review.flow.values import TOO_EARLY, Step
 from gradsync.review.queries import (
     constant,
     depends_on_rank,

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, at, rule, whole
-from gradsync.review.flow.program import Program, Step
-from gradsync.review.flow.values import MAYBE_RANK, RANK
+from gradsync.review.flow.program import Program
+from gradsync.review.flow.values import MAYBE_RANK, RANK, Step
 from gradsync.review.queries import surely_on_every_rank
 
 _RUNS = ("wandb.init", "mlflow.start_run", "SummaryWriter", "trackio.init")

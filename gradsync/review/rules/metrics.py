@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, any_part, at, rule
-from gradsync.review.flow.program import Program, Step
-from gradsync.review.flow.values import DATA, MEAN
+from gradsync.review.flow.program import Program
+from gradsync.review.flow.values import DATA, MEAN, Step
 from gradsync.review.queries import function_around
 
 _RANKS = re.compile("world_?size|num_replicas|num_ranks|n_ranks|nprocs", re.IGNORECASE)
@@ -31,8 +31,8 @@ def mean_of_means(program: Program) -> Iterator[Hit]:
         if MEAN in tags and DATA in tags and _evaluates(program, step) and _averages(step):
             yield at(
                 step,
-                "Each rank divides by its own number of samples, and then the means are averaged. If "
-                "ranks have different numbers, this is not the mean over all samples.",
+                "Each rank divides by its own number of samples, and then the means are averaged. "
+                "If ranks have different numbers, this is not the mean over all samples.",
             )
 
 

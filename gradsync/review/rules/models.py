@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, any_part, at, data_parallel, rule
-from gradsync.review.flow.program import Program, Step
-from gradsync.review.flow.values import Thing
+from gradsync.review.flow.program import Program
+from gradsync.review.flow.values import Step, Thing
 from gradsync.review.queries import mentions, models_of
 
 _MOVES = ("to", "cuda", "half", "double", "float", "bfloat16", "to_empty", "xpu")
@@ -35,8 +35,8 @@ def changed_after_wrapping(program: Program) -> Iterator[Hit]:
         if step.args and step.args[0].surely("ddp"):
             yield at(
                 step,
-                "The BatchNorm layers are replaced after wrapping, so that the wrapper doesn't know "
-                "the new ones.",
+                "The BatchNorm layers are replaced after wrapping, so that the wrapper doesn't "
+                "know the new ones.",
             )
 
 
@@ -89,9 +89,11 @@ def changed_after_optimizer(program: Program) -> Iterator[Hit]:
 
 def _moved_late(program: Program, made: Step, step: Step, models: set[Thing]) -> bool:
     """Return whether a model moves between its optimizer and the training, in one function."""
-    if step.function != made.function or step.stack != made.stack or step.receiver.kinds() - {
-        "model"
-    }:
+    if (
+        step.function != made.function
+        or step.stack != made.stack
+        or step.receiver.kinds() - {"model"}
+    ):
         return False
     to_cpu = step.args and str(step.args[0].const) == "cpu"
     trained = any(program.before(backward, step) for backward in program.backwards)
@@ -139,8 +141,8 @@ def local_batch_norm(program: Program) -> Iterator[Hit]:
     if layers and wrapper is not None and wrapper.step is not None:
         yield at(
             wrapper.step,
-            f"The model has BatchNorm (line {layers[0].node.lineno}). Each rank normalises with the "
-            "mean and variance of its own, N times smaller batch.",
+            f"The model has BatchNorm (line {layers[0].node.lineno}). Each rank normalises with "
+            "the mean and variance of its own, N times smaller batch.",
         )
 
 

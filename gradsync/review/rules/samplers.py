@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, any_part, at, data_parallel, rule
-from gradsync.review.flow.program import Program, Step
-from gradsync.review.flow.project import Source
-from gradsync.review.flow.values import LOCAL, Thing, Value
+from gradsync.review.flow.program import Program
+from gradsync.review.flow.values import LOCAL, Step, Thing, Value
 from gradsync.review.queries import (
     argument_node,
     classes_in,
@@ -45,7 +44,7 @@ def ignores_its_rank(program: Program) -> Iterator[Hit]:
                 "same share and the others are never read.",
                 "Pass the rank of this process, or leave `rank` and `num_replicas` out.",
             )
-    for cls in _samplers(program.source):
+    for cls in _samplers(program):
         method = _method(cls, "__iter__")
         if method is not None and _takes_rank(cls) and not _uses_rank(cls):
             yield Hit(
@@ -56,8 +55,9 @@ def ignores_its_rank(program: Program) -> Iterator[Hit]:
             )
 
 
-def _samplers(source: Source) -> Iterator[ast.ClassDef]:
-    for cls in classes_in(source):
+def _samplers(program: Program) -> Iterator[ast.ClassDef]:
+    """Yield the classes of samplers in a file, with the first of its programs only."""
+    for cls in classes_in(program.source) if program.entry else ():
         if any(ast.unparse(base).split("[")[0].endswith("Sampler") for base in cls.bases):
             yield cls
 
@@ -143,7 +143,7 @@ def _shuffles(sampler: Thing) -> bool:
 )
 def uneven_shares(program: Program) -> Iterator[Hit]:
     """Find shares that are not padded, so that some ranks have one batch more."""
-    for cls in _samplers(program.source):
+    for cls in _samplers(program):
         method = _method(cls, "__iter__")
         stride = next(_strides(method), None) if method and _uses_rank(cls) else None
         if stride is not None and not _evens_out(cls):
@@ -167,9 +167,10 @@ def uneven_shares(program: Program) -> Iterator[Hit]:
 
 def _strides(method: ast.AST) -> Iterator[ast.AST]:
     for node in ast.walk(method):
-        if isinstance(node, ast.Slice) and node.step is not None:
-            if re.search("replicas|world|size|ranks", ast.unparse(node.step)):
-                yield node.lower or node.step
+        if not isinstance(node, ast.Slice) or node.step is None:
+            continue
+        if re.search("replicas|world|size|ranks", ast.unparse(node.step)):
+            yield node.lower or node.step
 
 
 def _evens_out(cls: ast.ClassDef) -> bool:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, at, data_parallel, rule
-from gradsync.review.flow.program import Program, Step
-from gradsync.review.flow.values import MAYBE_RANK, RANK
+from gradsync.review.flow.program import Program
+from gradsync.review.flow.values import MAYBE_RANK, RANK, Step
 from gradsync.review.queries import has_distributed_sampler, training_loops
 
 _SEEDS = ("torch.manual_seed", "torch.cuda.manual_seed", "torch.cuda.manual_seed_all")
