@@ -1,3 +1,5 @@
 """Register all commands, in the order of `gradsync --help`."""
 
-from gradsync.cli import checking, hints, grading, trace, doctor, templates, release, nbgrading  # noqa: F401, I001
+# isort: off
+from gradsync.cli import checking, hints, trace, reviewing  # noqa: F401
+from gradsync.cli import grading, release, doctor, templates, nbgrading  # noqa: F401
