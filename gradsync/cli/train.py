@@ -191,4 +191,4 @@ def _launch(
         agent.launch(settings, meeting, nodes, ranks, wait)
     except agent.TrainingError as problem:
         print(f"gradsync: {problem}", file=sys.stderr)
-        raise typer.Exit(1) from None
+        raise typer.Exit(problem.status) from None

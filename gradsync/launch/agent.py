@@ -34,6 +34,10 @@ FAILED_RANK = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
 class TrainingError(Exception):
     """The ranks started but did not finish; the text says which rank failed and what to do."""
 
+    def __init__(self, text: str, status: int = 1) -> None:
+        super().__init__(text)
+        self.status = status  # of the command
+
 
 def launch(settings: Settings, master: Master | None, nodes: int, nproc: int, wait: float) -> None:
     """Run the ranks of this node until all ranks of the job have ended.
@@ -64,7 +68,8 @@ def launch(settings: Settings, master: Master | None, nodes: int, nproc: int, wa
         raise TrainingError(_why(failed.failures, settings)) from None
     except SignalException as stopped:
         name = signal.Signals(stopped.sigval).name
-        raise TrainingError(f"Stopped by {name}. {how_to_continue(settings)}") from None
+        text = f"Stopped by {name}. {how_to_continue(settings)}"
+        raise TrainingError(text, 128 + stopped.sigval) from None
     except RendezvousTimeoutError:
         raise TrainingError(
             f"After {time.monotonic() - began:.0f} s, not all {counted(nodes, 'node')} had come to "

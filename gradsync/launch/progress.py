@@ -11,6 +11,7 @@ import torch.distributed as dist
 from gradsync.launch import artifacts
 from gradsync.launch.rank_errors import LaunchedWrongly
 from gradsync.launch.settings import Settings
+from gradsync.text import counted
 
 Entry = dict[str, Any]  # "epoch", "train_loss", "val_loss", "val_accuracy"
 
@@ -33,7 +34,8 @@ class Progress:
         nodes = sum(local == "0" for _, local in counts)
         where = f" on {nodes} nodes" if nodes > 1 else ""
         backend = dist.get_backend()
-        self._say(f"Distributed training: {backend} backend, {len(counts)} processes{where}")
+        processes = counted(len(counts), "process", "processes")
+        self._say(f"Distributed training: {backend} backend, {processes}{where}")
         self._say(f"Master: {master}")
         for rank, (count, _) in enumerate(counts):
             self._say(f"[Rank {rank}] Training samples: {count}")
