@@ -30,7 +30,7 @@ LAYERS = [
     ["gradsync.testing", "gradsync.pytest_plugin"],
     ["gradsync.course", "gradsync.mnist", "gradsync.model"],
     ["gradsync.grading", "gradsync.data"],
-    ["gradsync.notebook", "gradsync.doctor"],
+    ["gradsync.notebook", "gradsync.doctor", "gradsync.launch"],
     ["gradsync.nbgrader"],
     ["gradsync.cli"],
     ["gradsync", "gradsync.__main__"],
