@@ -1,5 +1,8 @@
 """Register all commands, in the order of `gradsync --help`."""
 
 # isort: off
-from gradsync.cli import checking, hints, trace, train, reviewing  # noqa: F401
-from gradsync.cli import grading, release, doctor, templates, nbgrading  # noqa: F401
+from gradsync.cli.learn import checking, hints, trace  # noqa: F401
+from gradsync.cli.launch import train, reviewing  # noqa: F401
+from gradsync.cli.teach import grading, release  # noqa: F401
+from gradsync.cli.launch import doctor  # noqa: F401
+from gradsync.cli.teach import templates, nbgrading  # noqa: F401
