@@ -107,10 +107,11 @@ def _fix(paths: Sequence[Path], rules: Sequence[Rule]) -> None:
 
 
 def _print_sarif(found: Review, rules: Sequence[Rule]) -> None:
-    from gradsync import __version__
+    from importlib.metadata import version
+
     from gradsync.review import sarif
 
-    print(sarif.render(found, rules, __version__))
+    print(sarif.render(found, rules, version("gradsync")))
 
 
 def _print_text(found: Review, rules: Sequence[Rule]) -> None:

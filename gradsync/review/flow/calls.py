@@ -143,7 +143,9 @@ class Calls(Evaluator):
             if step.receiver.of_kind("instance"):
                 self._escape(step)
             return torch_api.result_of_method(step)
-        if callee.of_kind("loss") or step.method in ("backward", "item", "to", "cuda", "format"):
+        if step.method in torch_api.MOVES:
+            return step.receiver
+        if callee.of_kind("loss") or step.method in ("backward", "item", "format"):
             return mixed([step.receiver, *step.args])
         if step.method and not step.receiver.blank:
             return uncertain(mixed([step.receiver, *step.args]))

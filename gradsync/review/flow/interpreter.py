@@ -151,7 +151,6 @@ class Interpreter(Names):
         return self._loop(node, evaluate(self, node.test))
 
     def _loop(self, node: ast.For | ast.While, over: Value) -> str:
-        env, before = self.frame.env, dict(self.frame.env)
         base = len(self.guards)
         self.loops.append(Loop(node, over))
         endless = isinstance(node, ast.While) and over.const is True
@@ -162,9 +161,6 @@ class Interpreter(Names):
         left = [g for g in self.guards[base:] if g.early and _is_return(g)]
         del self.guards[base:]
         self.guards += left
-        merged = _merged([before, dict(env)], Value())
-        env.clear()
-        env.update(merged)
         return self.block(node.orelse)
 
     def _with(self, node: ast.With) -> str:

@@ -24,6 +24,7 @@ ELSEWHERE = sys.stdlib_module_names | {
     "matplotlib", "tqdm", "wandb", "transformers", "datasets", "accelerate", "timm",
     "einops", "yaml", "cv2",
 }  # fmt: skip
+_DISTRIBUTED = re.compile("distributed|DataParallel|fully_shard|num_replicas|world_size")
 _PARENTS = 3  # folders above a file in which its imports are looked for
 
 
@@ -52,9 +53,7 @@ class Source:
     @property
     def is_distributed(self) -> bool:
         """Whether the text mentions what programs on several ranks import."""
-        return "torch" in self.text and (
-            "distributed" in self.text or "DataParallel" in self.text or "fully_shard" in self.text
-        )
+        return "torch" in self.text and bool(_DISTRIBUTED.search(self.text))
 
 
 def parse(path: str, text: str, *, wanted: bool = True) -> Source:

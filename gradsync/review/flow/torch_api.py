@@ -42,6 +42,8 @@ _KINDS = {
     "random_split": "dataset",
 }
 _SAMPLERS = ("RandomSampler", "SequentialSampler", "WeightedRandomSampler", "BatchSampler")
+MOVES = ("to", "cuda", "cpu", "xpu")
+_PLACES = ("device", "map_location", "dtype", "pin_memory")  # where a result is, not what it is
 _SAME_MODEL = "to cuda cpu half float double bfloat16 train eval requires_grad_ apply to_empty xpu"
 _OUTSIDE = ("torch", "numpy", "os", "math", "random", "time", "tqdm", "json", "logging", "pathlib",
             "builtins", "itertools", "functools", "collections", "contextlib", "copy", "warnings",
@@ -124,7 +126,8 @@ def _computed(step: Step, name: str) -> Value | None:
     if path.startswith(("torch.", "numpy.", "math.", "builtins.", "os.path.", "os.fspath")):
         if step.collective or name in ("isend", "irecv"):
             return _made("work", step, Value())
-        found = mixed([*step.args, *step.kwargs.values()])
+        kwargs = [value for key, value in step.kwargs.items() if key not in _PLACES]
+        found = mixed([*step.args, *kwargs])
         return found.tagged(MEAN) if name == "mean" else found.without(GRAD)
     return None
 
@@ -149,6 +152,8 @@ def result_of_method(step: Step) -> Value:
         return _made("state", step, Value())
     if name in ("size", "dim", "numel", "device", "get_device"):
         return Value()
+    if name in MOVES:
+        return receiver
     if name == "mean":
         return mixed([receiver, *step.args]).tagged(MEAN)
     if receiver.of_kind("loader", "sampler", "params", "generator") and name != "state_dict":

@@ -31,7 +31,13 @@ def made_too_early(program: Program) -> Iterator[Hit]:
         step = thing.step
         if step is None or not program.before(step, start) or step.run != start.run:
             continue
-        if thing.kind == "sampler" and thing.of_class is None and _asks_the_group(step):
+        asked = any(TOO_EARLY in guard.value.tags for guard in step.guards)  # so it isn't made
+        if (
+            thing.kind == "sampler"
+            and thing.of_class is None
+            and not asked
+            and _asks_the_group(step)
+        ):
             yield at(
                 step,
                 "DistributedSampler asks the process group for the rank and the number of ranks, "
