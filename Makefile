@@ -13,7 +13,7 @@ ifneq ($(wildcard ../shared/mnist),)
 export GRADSYNC_DATA ?= $(abspath ../shared/mnist)
 endif
 
-.PHONY: demo test test-all matrix notebooks bench truth soak kills fuzz lint bubblewrap chromium templates \
+.PHONY: demo test test-all test-cluster matrix notebooks bench truth soak kills fuzz lint bubblewrap slurm chromium templates \
   notebook-outputs lock clean
 
 demo: .venv/ready  ## grade three submissions and show their reports
@@ -31,6 +31,9 @@ test: lint bubblewrap chromium  ## all rules and all parts of the code, in 8 min
 
 test-all: test  ## and then what `make test` leaves out
 	$(BIN)/pytest $(AT_ONCE) -m slow
+
+test-cluster: .venv/ready slurm  ## train on a real Slurm and on two network namespaces (for root, 4 minutes)
+	$(BIN)/pytest tests/cluster
 
 matrix:  ## the engine's tests with each supported Python that is installed here
 	sh checks/matrix.sh $(VERSIONS)
@@ -60,6 +63,12 @@ bubblewrap:  ## the sandbox: installed for root; for other users, only reported 
 	@command -v bwrap >/dev/null \
 	  || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq --yes bubblewrap; } \
 	  || echo "bubblewrap is not installed: the tests that need a sandbox will be skipped"
+
+slurm:  ## a cluster of one machine, and network namespaces: installed for root; for others, reported
+	@command -v slurmctld slurmd munged ip >/dev/null \
+	  || { test "$$(id -u)" = 0 && apt-get update -qq \
+	       && apt-get install -qq --yes slurm-wlm munge iproute2; } \
+	  || echo "Slurm is not installed: the tests that need it will be skipped"
 
 chromium:  ## a browser for tests of notebooks: installed for root; for others, only reported
 	@command -v chromium chromium-browser google-chrome >/dev/null \

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import functools
+import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 if TYPE_CHECKING:
+    from gradsync.ranks import RankFailure
     from gradsync.records import Observation
 
 FILLED_IN = ("rank", "world_size")  # by the ranks
@@ -62,21 +65,44 @@ def ranks(request: pytest.FixtureRequest) -> Callable[..., Observation]:
 @pytest.hookimpl(trylast=True)
 def pytest_make_ranks(request: pytest.FixtureRequest) -> Callable[..., Observation]:
     """Run functions with the options of the command line and the configuration."""
-    from gradsync.ranks import run_ranks  # few of the tests that load this plugin need it
+    # Few of the tests that load this plugin need it.
+    from gradsync.ranks import RankFailure, lacking, run_ranks
 
     config = request.config
     debug = config.getoption("--ranks-pdb")
     options = {"launcher": config.getoption("--ranks-launcher"), "debug": debug}
-    run = functools.partial(run_ranks, timeout=float(config.getini("ranks_timeout")), **options)
-    if debug is None:
-        return run
+    limit = float(config.getini("ranks_timeout"))
 
-    def run_in_terminal(*arguments: Any, **inputs: Any) -> Observation:
+    def ranks(function: Callable[..., Any], world_size: int, **inputs: Any) -> Observation:
         __tracebackhide__ = True
-        with _terminal_of(config):
-            return run(*arguments, **inputs)
+        if (lack := lacking(inputs.get("backend", "gloo"), world_size)) is not None:
+            _skip(lack)
+        try:
+            with _terminal_of(config) if debug is not None else nullcontext():
+                return run_ranks(function, world_size, **{"timeout": limit, **options, **inputs})
+        except RankFailure as failure:
+            _end_test(failure)
+            raise
 
-    return run_in_terminal
+    return ranks
+
+
+def _end_test(failure: RankFailure) -> None:
+    """Skip the test, or let it fail as expected, if a rank asked for it."""
+    __tracebackhide__ = True
+    seen = failure.observation.failure
+    if seen is None or seen.exception not in ("Skipped", "XFailed"):
+        return
+    reason = f"{seen.detail} (rank {seen.diagnosis.ranks[0]})"
+    if seen.exception == "XFailed":
+        pytest.xfail(reason)
+    _skip(reason)
+
+
+def _skip(reason: str) -> NoReturn:
+    """Skip the test; pytest's summary names the test's line and not ours."""
+    __tracebackhide__ = True
+    raise pytest.skip.Exception(reason, _use_item_location=True)
 
 
 @contextmanager
@@ -121,12 +147,33 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     values = {name: pyfuncitem.funcargs[name] for name in names}
     world_size = pyfuncitem.callspec.params["world_size"]
     run = pyfuncitem.config.hook.pytest_make_ranks(request=pyfuncitem._request)
+    from gradsync.ranks import RankFailure
+
     try:
         run(functools.partial(pyfuncitem.obj, **values), world_size, **mark.kwargs)
     except TypeError:
         _refuse_unpicklable(values)
         raise
+    except RankFailure as failure:
+        _raise_in_test(failure, pyfuncitem)
     return True
+
+
+def _raise_in_test(failure: RankFailure, test: pytest.Function) -> NoReturn:
+    """Raise a failure at the line where the rank left the test, so that pytest shows this line."""
+    __tracebackhide__ = True
+    seen = failure.observation.failure
+    first = test.function.__code__.co_firstlineno
+    places = f"{seen.diagnosis.where}\n{seen.traceback}" if seen else ""
+    lines = [int(n) for n in re.findall(rf"\b{re.escape(test.path.name)}:(\d+)", places)]
+    line = next((number for number in lines if number > first), first)
+    source = ast.parse("\n" * (line - first) + "raise failure")
+    for node in ast.walk(source):  # no column is known, so pytest must not mark any
+        if isinstance(node, ast.Raise | ast.Name):
+            node.end_col_offset = node.col_offset = 0
+    code = compile(source, test.path, "exec")
+    exec(code.replace(co_name=test.name, co_firstlineno=first), {"failure": failure})
+    raise AssertionError  # not reached
 
 
 def _refuse_unpicklable(values: dict[str, Any]) -> None:

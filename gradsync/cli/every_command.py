@@ -1,5 +1,8 @@
 """Register all commands, in the order of `gradsync --help`."""
 
-from gradsync.cli import checking, hints, grading, trace, doctor  # noqa: F401, I001
-from gradsync.cli.staff import release, export, templates  # noqa: F401
-from gradsync.cli import nbgrading  # noqa: F401
+# isort: off
+from gradsync.cli.learn import checking, hints, trace  # noqa: F401
+from gradsync.cli.launch import train, reviewing  # noqa: F401
+from gradsync.cli.teach import grading, release, export  # noqa: F401
+from gradsync.cli.launch import doctor  # noqa: F401
+from gradsync.cli.teach import templates, nbgrading  # noqa: F401

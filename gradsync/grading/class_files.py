@@ -9,17 +9,29 @@ from pathlib import Path
 
 from gradsync.class_records import Result
 from gradsync.course.catalogue import Course
+from gradsync.course.guide_texts import guide_texts
 from gradsync.errors import UnusableInput
 from gradsync.grading.class_results import ClassReader
-from gradsync.grading.output_files import GRADEBOOK, PAGE, former_gradebook, write_whole
+from gradsync.grading.output_files import (
+    CLASS_PAGE,
+    GRADEBOOK,
+    PAGE,
+    former_gradebook,
+    write_whole,
+)
 from gradsync.reports import corrections, gradebook
+from gradsync.reports.class_page import page
+from gradsync.reports.class_page.condensing import condensed
 
 SMALL = 50  # lines of a gradebook that is always kept up to date
 SHARE = 0.05  # the part of a run that is spent on writing the gradebook of a larger class
 
 
 def write_class(out: Path, course: Course) -> list[str]:
-    """Write the gradebook, and the corrections into each report.html, at the end of a run.
+    """Write the gradebook, class.html, and the corrections into each report.html.
+
+    This is done at the end of a run. Each report.json is read once, and each result is shortened
+    for the page, so that memory hardly grows with the class.
 
     Returns warnings on lines of overrides.csv that have no effect.
 
@@ -29,7 +41,9 @@ def write_class(out: Path, course: Course) -> list[str]:
         CourseError: course.toml can't be used.
     """
     reader = ClassReader(out, course)
-    _write_gradebook(_corrected(reader.results(), out), out, course)
+    kept: list[Result] = []
+    _write_gradebook(_kept(_corrected(reader.results(), out), kept), out, course)
+    write_whole(out / CLASS_PAGE, page.render(reader.class_of(kept), guide_texts(course)))
     return reader.warnings
 
 
@@ -78,13 +92,20 @@ def _write_gradebook(results: Iterable[Result], out: Path, course: Course) -> in
     return text.count("\n")
 
 
+def _kept(results: Iterable[Result], kept: list[Result]) -> Iterator[Result]:
+    """Yield the results, and add what the class page needs of each to a list."""
+    for result in results:
+        kept.append(condensed(result))
+        yield result
+
+
 def _corrected(results: Iterable[Result], out: Path) -> Iterator[Result]:
     """Yield the results, and show the corrections of each in its report.html."""
     for result in results:
         path = out / result.folder / PAGE
         if result.folder and path.is_file():
-            page = path.read_text(encoding="utf-8")
-            corrected = corrections.insert(page, result)
-            if corrected != page:
+            report = path.read_text(encoding="utf-8")
+            corrected = corrections.insert(report, result)
+            if corrected != report:
                 write_whole(path, corrected)
         yield result

@@ -7,7 +7,7 @@ A result is a function of files alone: of each `report.json`, `.class.json`, `ro
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -51,16 +51,7 @@ def read_class(out: Path, course: Course) -> ClassResults:
         CourseError: course.toml can't be used.
     """
     reader = ClassReader(out, course)
-    results = sorted(reader.results(), key=lambda result: result.submission)
-    return ClassResults(
-        title=reader.settings.title,
-        phases=course.phases,
-        exercises=tuple(reader.exercises()),
-        results=tuple(results),
-        seed=kept_seed(out),
-        graded_at=reader.graded_at,
-        warnings=tuple(reader.warnings),
-    )
+    return reader.class_of(reader.results())
 
 
 class ClassReader:
@@ -71,6 +62,7 @@ class ClassReader:
         self.settings: Settings = read_settings(course.root)
         self.graded_at: datetime | None = None
         self._out = out
+        self._phases = course.phases
         self._course = [e for phase in course.phases for e in course.exercises(phase)]
         ids = {exercise.id: exercise.id for exercise in self._course}
         names = [exercise.name for exercise in self._course]
@@ -113,6 +105,19 @@ class ClassReader:
         for exercise in self._max_points.keys() - known:  # in a report of an earlier course
             name = exercise.rpartition("/")[2]
             yield GradedExercise(exercise, name, "", self._max_points[exercise])
+
+    def class_of(self, results: Iterable[Result]) -> ClassResults:
+        """Return the class with these results, which may be shortened ones of `results()`."""
+        by_name = tuple(sorted(results, key=lambda result: result.submission))
+        return ClassResults(
+            title=self.settings.title,
+            phases=self._phases,
+            exercises=tuple(self.exercises()),
+            results=by_name,
+            seed=kept_seed(self._out),
+            graded_at=self.graded_at,
+            warnings=tuple(self.warnings),
+        )
 
     def _result(self, learner: str, name: str, folder: str, person: Person | None) -> Result:
         path = self._out / folder / REPORT

@@ -18,9 +18,11 @@ REPORT, PAGE, GRADEBOOK = "report.json", "report.html", "gradebook.csv"
 FAILURE = "grader-failed.json"  # instead of a grade: why the grader failed on a submission
 STATE = ".grading.json"  # beside the gradebook: what the next run needs from this one
 FACTS, ROSTER = ".class.json", "roster.csv"
-SHARED = (GRADEBOOK, STATE, FACTS, ROSTER)
-# Characters that some file systems refuse, and the name of the gradebook in the same folder.
-UNSAFE = re.compile(r"[^\w. @+-]|^\.|\.$|^g(?=radebook\.csv$)", re.IGNORECASE)
+CLASS_PAGE = "class.html"
+SHARED = (GRADEBOOK, CLASS_PAGE, STATE, FACTS, ROSTER)
+# Characters that some file systems refuse, and the names of the class's files in the same folder.
+_TAKEN = r"^(?=(?:gradebook|roster|overrides)\.csv$|class\.html$)."
+UNSAFE = re.compile(rf"[^\w. @+-]|^\.|\.$|{_TAKEN}", re.IGNORECASE)
 MAX_NAME = 200  # bytes; most file systems allow 255
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from gradsync.course.catalogue import Course
+from gradsync.course.guide_texts import guide_texts
 from gradsync.errors import GraderError
 from gradsync.grading.fingerprint import submission_digest
 from gradsync.grading.grade import grade
@@ -85,7 +86,7 @@ def do(task: Task) -> Graded:
         report = replace(report, command=task.command, origin=conditions.origin(submission))
         return Graded(
             grade=summary.grade(report),
-            page=html.render(report),
+            page=html.render(report, guide_texts(conditions.course)),
             content=machine.render(report),
             report=report if task.with_report else None,
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gradsync.ranks.backends import lacking
 from gradsync.ranks.failures.rank_failure import RankFailure
 from gradsync.ranks.host.launcher import LauncherError
 from gradsync.ranks.host.launcher_choice import get_launcher
@@ -18,7 +19,7 @@ from gradsync.ranks.host.launcher_choice import get_launcher
 if TYPE_CHECKING:
     from gradsync.ranks.run import run_ranks
 
-__all__ = ["LauncherError", "RankFailure", "get_launcher", "run_ranks"]
+__all__ = ["LauncherError", "RankFailure", "get_launcher", "lacking", "run_ranks"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+from gradsync.ranks.backends import lacking
 from gradsync.ranks.failures.rank_failure import RankFailure
-from gradsync.ranks.host.launcher import rank_environ
+from gradsync.ranks.host.launcher import LauncherError, rank_environ
 from gradsync.ranks.host.launcher_choice import LauncherName, get_launcher
 from gradsync.ranks.host.observe import observe
 from gradsync.ranks.task import Task
@@ -23,22 +24,23 @@ def run_ranks(
     *,
     timeout: float = 60.0,
     process_group: bool = True,
+    backend: str = "gloo",
     launcher: LauncherName | None = None,
     may_fail: Collection[int] = (),
     debug: int | None = None,
     **inputs: Any,
 ) -> Observation:
-    """Run `function` on `world_size` ranks, each a process with a gloo group around it.
+    """Run `function` on `world_size` ranks, each a process with a process group around it.
 
-    Its parameters are filled by name: `rank`, `world_size` and the `inputs`. It may be a closure, a
-    lambda or a function from a notebook. The ranks' output is printed here.
+    The ranks' output is printed here.
 
     Args:
-        function: the function that each rank runs; it returns numbers, strings, tensors, arrays,
-            or lists, tuples, sets and dicts of them.
+        function: called with `rank`, `world_size` (if it has such parameters) and the `inputs`; it
+            returns numbers, strings, tensors, arrays, or containers of them. Closures are allowed.
         world_size: the number of ranks, 1 to 64.
         timeout: seconds after which ranks that still run are ended; a deadlock is found at once.
         process_group: start the default group before the function is called.
+        backend: the group's backend. With "nccl", rank r uses GPU r as its current device.
         launcher: "fork" (Linux, fast), "spawn" (anywhere, slow) or "sandbox" (with bubblewrap).
         may_fail: ranks that may die or be late; the others continue, and no deadlock is proved.
         debug: the rank on which `breakpoint()` and an uncaught exception open pdb in this terminal.
@@ -49,24 +51,23 @@ def run_ranks(
 
     Raises:
         RankFailure: a rank raised, died, deadlocked or timed out; the message says which and where.
-        LauncherError: the ranks could not be started, or were lost.
+        LauncherError: the ranks could not be started, or were lost; or there are too few GPUs.
     """
     __tracebackhide__ = True  # pytest shows the test's line instead
+    if (lack := lacking(backend, world_size, launcher)) is not None:
+        raise LauncherError(lack)
     task = Task(
         function,
         world_size,
         inputs,
         process_group=process_group,
+        backend=backend,
         timeout=timeout if debug is None else math.inf,
         may_fail=tuple(may_fail),
         debugger=None if debug is None else (debug, _terminal()),
         **_surroundings(launcher),
     )
-    observation = observe(task, get_launcher(launcher))
-    _print_output(observation)
-    if observation.failure is not None:
-        raise RankFailure(observation)
-    return observation
+    return _checked(observe(task, get_launcher(launcher)))
 
 
 def _surroundings(launcher: LauncherName | None) -> dict[str, Any]:
@@ -91,7 +92,12 @@ def _terminal() -> str:
         raise RuntimeError("A debugger needs a terminal, but stdin is not one.") from None
 
 
-def _print_output(observation: Observation) -> None:
+def _checked(observation: Observation) -> Observation:
+    """Print what the ranks printed; return the observation, or raise its failure."""
+    __tracebackhide__ = True
     for rank, text in enumerate(observation.output):
         for line in text.splitlines():
             print(f"[rank {rank}] {line}")
+    if observation.failure is not None:
+        raise RankFailure(observation)
+    return observation

@@ -39,6 +39,7 @@ class Task:
     cwd: Path | None = None  # None: a private temporary folder
     environ: Mapping[str, str] | None = None  # None: the launcher's
     process_group: bool = True  # start the default group before calling the function
+    backend: str = "gloo"  # of the default group
     timeout: float = 60.0  # seconds; a deadlock is found much sooner
     processor_seconds: float = math.inf  # for each rank: the same work on any machine
     may_fail: tuple[int, ...] = ()  # ranks that may die or be late: the others continue
@@ -105,6 +106,7 @@ class Task:
             "roots": [str(root) for root in self.roots],
             "path": list(self.path),
             "process_group": self.process_group,
+            "backend": self.backend,
             "seed": self._seed_of(rank),
             "debugger": self.debugger,
             "began": began,

@@ -1,19 +1,26 @@
 """Render report.html, a single file without external resources.
 
-Its texts may come from a learner's program. The templates escape all of them, and a content
-security policy prevents network access even if a page is tampered with.
+Its texts may come from a learner's program. The templates escape all of them. A content security
+policy prevents network access, and any script but the page's own, even if a page is tampered with.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gradsync.records import Report
 from gradsync.reports import summary
+from gradsync.reports.guide_sections import GuideText, sections
 from gradsync.reports.templating import template
 
 
-def render(report: Report) -> str:
-    """Return the report as an HTML page."""
+def render(report: Report, guides: Sequence[GuideText] = ()) -> str:
+    """Return the report as an HTML page, with the sections of the guides that it refers to."""
     exercises, problems = summary.exercises(report), summary.problems(report)
+    unfinished = summary.unfinished(report)
+    verdicts = [verdict for problem in problems for verdict in problem.verdicts]
+    verdicts += [exercise.verdicts[0] for exercise in unfinished[:1]]
+    wanted = [(guide.path, guide.heading) for guide in map(summary.guide, verdicts) if guide]
     share = report.score / report.max_score if report.max_score > 0 else 0.0
     return _PAGE.render(
         report=report,
@@ -22,8 +29,10 @@ def render(report: Report) -> str:
         files=summary.by_file(report),
         problems=problems,
         anchors=_anchors(problems),
-        unfinished=summary.unfinished(report),
+        unfinished=unfinished,
         passed=[exercise for exercise in exercises if exercise.passed],
+        read=sections(guides, wanted),
+        scripts=["page.js"],
         repeat=summary.repeat_command(report),
         unreadable=summary.is_unreadable(report),
     )

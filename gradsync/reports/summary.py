@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 from gradsync.records import FIRST_PHASE, Grade, Printed, Report, Status, Verdict
-from gradsync.reports.text import finite, printable
+from gradsync.reports.text import finite, printable, slug
 from gradsync.text import counted, ranks_text
 
 _NAMED = 3  # exercises of a problem that are named; more are only counted
@@ -106,8 +105,7 @@ class Guide:
     @property
     def link(self) -> str:
         """The path with the heading's anchor, as in GitHub and most editors."""
-        slug = re.sub(r"[^\w\- ]", "", self.heading.strip().lower()).replace(" ", "-")
-        return f"{self.path}#{slug}"
+        return f"{self.path}#{slug(self.heading)}"
 
 
 def exercises(report: Report) -> list[Exercise]:

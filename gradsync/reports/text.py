@@ -43,6 +43,21 @@ def amount(number: float) -> str:
     return f"{finite(number):.2f}".rstrip("0").rstrip(".")
 
 
+def duration(seconds: float) -> str:
+    """Return "12.5 s", "3 min 20 s" or "1 h 5 min"."""
+    if seconds < 60:
+        return f"{amount(seconds)} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60:,} h {minutes % 60} min"
+
+
+def slug(heading: str) -> str:
+    """Return the anchor of a heading in Markdown, as in GitHub and most editors."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """Some lines of a message: prose to wrap, or indented lines to keep unchanged."""

@@ -412,9 +412,8 @@ def _lost_ranks() -> list[int]:
     rank, hung_up = dist.get_rank(), set()
     peers = set(range(dist.get_world_size())) - {rank}
     until = time.monotonic() + GRACE_SECONDS
-    while (
-        peers and not hung_up and time.monotonic() < until
-    ):  # a broken connection may be noticed late
+    # A broken connection may be noticed late.
+    while peers and not hung_up and time.monotonic() < until:
         hung_up = {peer for peer in peers if _hung_up(peer)}
         time.sleep(0.01)
     silent = set(hung_up)

@@ -19,9 +19,9 @@ INSIDE = "gradsync.ranks.inside"
 # own room and from rooms of earlier rows.
 LAYERS = [
     ["gradsync.records", "gradsync.errors", "gradsync.text", "gradsync.temporary_folders"],
-    ["gradsync.class_records", "gradsync.ranks.fast"],
+    ["gradsync.class_records", "gradsync.ranks.fast", "gradsync.review"],
     ["gradsync.ranks.protocol", "gradsync.reports", "gradsync.submission", "gradsync.mnist_folder"],
-    ["gradsync.ranks.inputs", "gradsync.ranks.sandbox"],
+    ["gradsync.ranks.inputs", "gradsync.ranks.backends", "gradsync.ranks.sandbox"],
     ["gradsync.ranks.deadlocks", "gradsync.ranks.task", INSIDE],
     ["gradsync.ranks.failures"],
     ["gradsync.ranks.host"],
@@ -30,7 +30,7 @@ LAYERS = [
     ["gradsync.testing", "gradsync.pytest_plugin"],
     ["gradsync.course", "gradsync.mnist", "gradsync.model"],
     ["gradsync.grading", "gradsync.data"],
-    ["gradsync.notebook", "gradsync.doctor", "gradsync.exporting"],
+    ["gradsync.notebook", "gradsync.doctor", "gradsync.launch", "gradsync.exporting"],
     ["gradsync.nbgrader"],
     ["gradsync.cli"],
     ["gradsync", "gradsync.__main__"],

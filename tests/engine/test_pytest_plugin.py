@@ -69,10 +69,58 @@ def test_a_failure_shows_the_line_of_the_rank_and_its_values(pytester):
     done.assert_outcomes(failed=2)
     text = done.stdout.str()
     assert "assert 1 == 7" in text or "assert (0 + 1) == 7" in text
+    assert ">       assert rank + 1 == 7" in text
     assert "[rank 1] rank 1 is here" in text
     assert "RankError: rank 0 raised ZeroDivisionError at test_a_failure" in text
     assert ">       ranks(divide, 2)" in text
     assert "gradsync/ranks" not in text
+
+
+def test_a_failed_comparison_shows_the_differences(pytester):
+    done = run(
+        pytester,
+        """
+        import pytest
+
+        @pytest.mark.ranks(2)
+        def test_it(rank):
+            assert {"mean": 2.0, "percent": "1%"} == {"mean": 3.0, "percent": "1%"}
+        """,
+    )
+
+    done.stdout.fnmatch_lines(["*{'mean': 2.0} != {'mean': 3.0}*", "*'percent': '1%'*"])
+
+
+def test_a_rank_can_skip_its_test_and_a_backend_without_gpus_does(pytester, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    done = run(
+        pytester,
+        """
+        import pytest
+
+        @pytest.mark.ranks(2)
+        def test_skipped(rank):
+            pytest.skip("not today")
+
+        @pytest.mark.ranks(2)
+        def test_expected(rank):
+            if rank == 1:
+                pytest.xfail("later")
+
+        @pytest.mark.ranks(2, backend="nccl")
+        def test_marked():
+            pass
+
+        def test_called(ranks):
+            ranks(print, 2, backend="nccl")
+        """,
+        "-rs",
+    )
+
+    done.assert_outcomes(skipped=3, xfailed=1)
+    done.stdout.fnmatch_lines(
+        ["*test_a_rank_can*: not today (rank 0)", "*needs a GPU for each of 2 ranks*finds 0"]
+    )
 
 
 def test_pytest_raises_matches_the_explanation(pytester):
@@ -227,6 +275,30 @@ def test_the_debugger_opens_where_a_rank_raises(pytester):
 
     assert "rank 1 raised ZeroDivisionError" in screen
     assert "1 failed" in screen
+
+
+def test_the_debugger_stays_open_after_another_rank_has_failed(pytester):
+    pytester.makepyfile(
+        """
+        def test_it(ranks):
+            def fail(rank):
+                if rank == 0:
+                    raise ValueError("early")
+                breakpoint()
+
+            ranks(fail, 2)
+        """
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "--ranks-pdb", "1"]
+
+    screen = in_a_terminal(
+        command,
+        [("(rank 1)", "import time; time.sleep(2); print(rank + 70)"), ("\r\n71\r\n", "c")],
+        pytester.path,
+    )
+
+    assert "\r\n71\r\n" in screen
+    assert "rank 0 raised ValueError" in screen
 
 
 def test_a_debugger_without_a_terminal_is_refused(pytester):

@@ -29,7 +29,7 @@ ENTERED = Event(
         reduce="sum", root=None, peer=None, tag=0, label=None, where="template_trainer.py:8",
     ),
 )  # fmt: skip
-ANSWERS = [values.encode(value) for value in VALUES]
+ANSWERS = [(tree, b"".join(pieces)) for tree, pieces in (values.encode(value) for value in VALUES)]
 FRAMES = [
     *(pack("answer", {"value": tree}, body) for tree, body in ANSWERS),
     pack("events", {"events": [events.Writer().row(ENTERED)], "asks": True}),

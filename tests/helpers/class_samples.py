@@ -1,6 +1,11 @@
-"""Results of a small class whose names are hard on CSV, JSON, XML and spreadsheets."""
+"""A sample class to render, with everything that can happen to a submission."""
 
-from datetime import datetime, timezone
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
 
 from gradsync.class_records import (
     ClassResults,
@@ -13,74 +18,106 @@ from gradsync.class_records import (
 )
 from gradsync.records import Diagnosis
 
-GRADED_AT = datetime(2026, 11, 3, 9, 30, tzinfo=timezone.utc)
-HANDED_IN = datetime(2026, 11, 2, 23, 59, 1, tzinfo=timezone.utc)
-NAMES = ("Ödön, Őry", 'Ann "Annie" O\'Neil', "=1+1", "+49", "Zoë\nNewline", "<b>&amp;</b>")
-SUM = Diagnosis("sum-not-mean", (0, 1), "Every rank has the sum.")
+EXERCISES = (
+    GradedExercise("phase1/PaddedDistributedSampler", "PaddedDistributedSampler", "Data", 10.0),
+    GradedExercise("phase1/average_gradients", "average_gradients", "Gradients", 10.0),
+    GradedExercise("phase2/ring_all_reduce", "ring_all_reduce", "The ring", 20.0),
+)
+MISTAKES = {
+    "phase1/PaddedDistributedSampler": ("padding-wrong", "epoch-ignored"),
+    "phase1/average_gradients": ("sum-not-mean", "deadlock-rank-missing"),
+    "phase2/ring_all_reduce": ("deadlock-order-differs", "exception"),
+}
 
 
-def person(number, name):
-    return Person(str(1000 + number), name, f"p{number}@example.org", "Tue, 10:00")
+def outcome(
+    exercise: str, points: float, most: float, code: str = "", status: Any = None, **more: Any
+) -> TestResult:
+    """Return the result of a test, which failed with this code if it has one."""
+    known = Diagnosis(code, (0, 1), f"This is what {code} means.") if code else None
+    status = status or ("failed" if code else "passed")
+    fields = {"message": "", "diagnosis": known, **more}
+    return TestResult(f"{exercise}::test", exercise, points, most, status, **fields)
 
 
-def result(name, number, **changes):
-    """Return a result of 7.33 of 10 points: one exercise passed, one failed, one deadlocked."""
-    exercises = (
-        ExerciseResult("phase1/train_step", 5.0, 5.0),
-        ExerciseResult("phase1/evaluate", 2.33, 3.33),
-        ExerciseResult("phase2/ring", 0.0, 1.67),
-    )
-    tests = (
-        TestResult("phase1/trainer::test_step", "phase1/train_step", 5.0, 5.0, "passed", ""),
-        TestResult("phase1/a::test_ü", "phase1/evaluate", 2.33, 2.33, "passed", ""),
-        TestResult(
-            "phase1/a::test_b",
-            "phase1/evaluate",
-            0.0,
-            1.0,
-            "failed",
-            "Rank 0: 3 < 4 & 5.\x1b[31m\x00",
-            SUM,
-        ),
-        TestResult(
-            "phase2/r::test_c", "phase2/ring", 0.0, 1.67, "deadlock", "Rank 1 waits.\nAt a.py:3."
-        ),
-    )
-    content = {
+def result(submission: str, *tests: TestResult, **more: Any) -> Result:
+    """Return a graded result with these tests, one for each exercise."""
+    exercises = tuple(ExerciseResult(t.exercise, t.points, t.max_points) for t in tests)
+    phases: dict[str, float] = {}
+    for test in tests:
+        phase = test.exercise.partition("/")[0]
+        phases[phase] = phases.get(phase, 0.0) + test.points
+    fields = {
         "status": "graded",
-        "score": 7.33,
-        "max_score": 10.0,
-        "phases": {"phase1": 7.33, "phase2": 0.0},
+        "score": sum(test.points for test in tests),
+        "max_score": sum(test.max_points for test in tests),
+        "phases": phases,
         "exercises": exercises,
         "tests": tests,
-        "person": person(number, name),
-        "seconds": 13.25,
-        "handed_in": HANDED_IN,
+        "seconds": 12.5,
+        "folder": submission,
     }
-    return Result(submission=name, **(content | changes))
+    return Result(submission, **{**fields, **more})
 
 
-OVERRIDDEN = ExerciseResult(
-    "phase2/ring", 1.67, 1.67, Override("ann", "phase2/ring", 1.67, "the ring is right", "Prof. Ö")
-)
-GRADED = tuple(result(name, number) for number, name in enumerate(NAMES))
-LATE = result("late", 7, score=6.33, days_late=1.0, points_lost=1.0)
-UNSAFE = result("unsafe", 8, sandboxed=False)
-CORRECTED = result("corrected", 9, score=9.0, exercises=(*GRADED[0].exercises[:2], OVERRIDDEN))
-UNREADABLE = Result("broken", "unreadable", 0.0, 10.0, notes=("It is not a zip.",))
-FAILED = Result("unlucky", "grader-failed", notes=("The machine went down.",))
-MISSING = Result("1999", "missing", person=Person("1999", "Nobody, N.", "n@example.org"))
-STRANGER = result("@stranger", 10, person=None)
-CLASS = ClassResults(
-    title="Training, part 1",
-    phases=("phase1", "phase2"),
-    exercises=(
-        GradedExercise("phase1/train_step", "train_step", "Steps", 5.0),
-        GradedExercise("phase1/evaluate", "evaluate", "Evaluation", 3.33),
-        GradedExercise("phase2/ring", "ring", "Rings", 1.67),
-    ),
-    results=(*GRADED, LATE, UNSAFE, CORRECTED, UNREADABLE, FAILED, MISSING, STRANGER),
-    seed=7,
-    graded_at=GRADED_AT,
-)
-WITH_SCORE = [each for each in CLASS.results if each.score is not None]
+def class_of(*results: Result, **more: Any) -> ClassResults:
+    """Return the results of a class."""
+    phases, seed = ("phase1", "phase2"), 7
+    fields = {"title": "Parallel training", "phases": phases, "exercises": EXERCISES, "seed": seed}
+    return ClassResults(**{**fields, **more, "results": results})
+
+
+def sample_class(size: int, tests: int = 1) -> ClassResults:
+    """Return a class of this size, with `tests` tests for each exercise."""
+    draw = random.Random(7)
+    results = [_learner(number, tests, draw) for number in range(size)]
+    absent = Person("z9", "Nobody Here", "nobody@example.org")
+    results.append(Result("z9", "missing", person=absent))
+    results.append(Result("yy-broken", "grader-failed", notes=("no space left on device",)))
+    unreadable = {"score": 0.0, "max_score": 40.0, "folder": "zip", "seconds": 0.1}
+    results.append(Result("zip", "unreadable", notes=("unreadable: not an archive",), **unreadable))
+    graded_at = datetime(2026, 11, 2, 14, 5, tzinfo=timezone.utc)
+    return class_of(*results, graded_at=graded_at, warnings=("overrides.csv: line 3 is ignored.",))
+
+
+def _learner(number: int, tests: int, draw: random.Random) -> Result:
+    name = f"student{number:04}"
+    made = [_test(exercise, tests, draw) for exercise in EXERCISES for _ in range(tests)]
+    person = Person(f"s{number}", f"{draw.choice(FIRST)} {draw.choice(LAST)}", section="A")
+    seconds = round(draw.gauss(13, 1.5), 2) if number % 37 else 95.0
+    learner = result(name, *made, person=person, seconds=seconds)
+    learner = replace(learner, exercises=_exercises(learner, number))
+    if number % 9 == 0:
+        handed_in = datetime(2026, 11, 1, 18, 30, tzinfo=timezone.utc) + timedelta(hours=number)
+        late = {"days_late": 1.5, "points_lost": 2.0, "handed_in": handed_in}
+        learner = replace(learner, **late, attempts=3, attempt=2)
+    return learner
+
+
+def _exercises(learner: Result, number: int) -> tuple[ExerciseResult, ...]:
+    sums: dict[str, list[float]] = {}
+    for test in learner.tests:
+        points = sums.setdefault(test.exercise, [0.0, 0.0])
+        points[0] += test.points
+        points[1] += test.max_points
+    override = Override(learner.submission, EXERCISES[1].id, 8.0, "The line was right.", "Noether")
+    return tuple(
+        ExerciseResult(name, 8.0, most, override)
+        if number % 50 == 3 and name == EXERCISES[1].id
+        else ExerciseResult(name, points, most)
+        for name, (points, most) in sums.items()
+    )
+
+
+def _test(exercise: GradedExercise, tests: int, draw: random.Random) -> TestResult:
+    most = exercise.max_points / tests
+    chance = draw.random()
+    if chance < 0.72:
+        return outcome(exercise.id, most, most)
+    if chance < 0.8:
+        return outcome(exercise.id, 0.0, most, status="unfinished")
+    return outcome(exercise.id, 0.0, most, draw.choice(MISTAKES[exercise.id]))
+
+
+FIRST = ("Ada", "Emmy", "Alan", "Grace", "Linus", "Barbara", "Edsger", "Sofja", "Srinivasa")
+LAST = ("Lovelace", "Noether", "Turing", "Hopper", "Müller-Lüdenscheidt", "Kowalewskaja", "Ng")

@@ -67,3 +67,13 @@ def deadlock(missing: int = 1) -> tuple[Event, ...]:
     for rank in set(range(4)) - {missing}:
         events += call(rank, 3, 0.046, None, stuck)
     return tuple(events)
+
+
+def long_run(rounds: int = 30) -> tuple[Event, ...]:
+    """Return the events of four ranks whose timeline is wider than a page."""
+    return tuple(
+        event
+        for number in range(rounds)
+        for rank in range(4)
+        for event in call(rank, number, 0.04 + 0.002 * number, 0.041 + 0.002 * number)
+    )

@@ -10,9 +10,9 @@ TOGETHER = {
     "tests/grader/cli/test_commands.py",
     "tests/grader/notebook/test_answer.py",
     "tests/grader/nbgrader",
-    "tests/grader/notebooks/test_jupyterlab.py",
-    "tests/grader/notebooks/test_ranks_cells.py",
-    "tests/grader/notebooks/test_self_study.py",
+    "tests/course/notebooks/test_jupyterlab.py",
+    "tests/course/notebooks/test_ranks_cells.py",
+    "tests/course/notebooks/test_self_study.py",
 }
 
 

@@ -42,6 +42,7 @@ def run_class(
         GraderError: the grader failed on some submissions; the others are graded.
     """
     from gradsync.grading.classroom import Execution, grade_class
+    from gradsync.grading.output_files import CLASS_PAGE
 
     whole = whole or len(entries) == 1
     try:
@@ -63,6 +64,8 @@ def run_class(
         print(f"\ngradsync: Stopped. Run the {again} to continue from here.", file=sys.stderr)
         raise
     tally.show(out)
+    if len(entries) > 1:
+        print(f"{out / CLASS_PAGE}: scores, commonest mistakes and a table of all submissions")
     _show_kept_lines(entries, out, course)
     tally.check()
 

@@ -128,7 +128,7 @@ def mismatch(meeting: Meeting) -> Failure:
         for view, ranks in views.items()
     ]
     op = first.collective.op
-    name = _numbered(first)
+    name = numbered_text(first)
     root = "dst" if op.startswith(("reduce", "gather")) else "src"
     return Failure(
         "deadlock",
@@ -162,10 +162,10 @@ def call_text(call: Call, more: str = "") -> str:
         whom = "any rank" if collective.peer is None else f"rank {collective.peer}"
         peer = f" to {whom}" if collective.op == "send" else f" from {whom}"
     whose = "the test's own " if collective.by_test else ""
-    return f"{whose}{_numbered(call)}{peer}" + (f" ({details})" if details else "")
+    return f"{whose}{numbered_text(call)}{peer}" + (f" ({details})" if details else "")
 
 
-def _numbered(call: Call) -> str:
+def numbered_text(call: Call) -> str:
     """Return "all_reduce #7", as its rank counts them."""
     op = call.collective.op
     return f"{op} #{call.number}" if call.number else f"the {op} of an earlier cell"

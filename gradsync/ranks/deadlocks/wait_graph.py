@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gradsync.ranks.deadlocks.calls import Call
 from gradsync.ranks.deadlocks.detector import DeadlockDetector
+from gradsync.ranks.deadlocks.explanations import numbered_text
 from gradsync.text import ranks_text
 
 
@@ -22,8 +23,7 @@ def _line(rank: int, call: Call | None, detector: DeadlockDetector) -> str:
     if call is None:
         return f"rank {rank} is running"
     collective = call.collective
-    number = f" #{call.number}" if call.number else ""
     label = f" ({collective.label})" if collective.label else ""
     where = f" at {collective.where}" if collective.where else ""
     others = ranks_text(detector.missing(call) or set(call.meeting.calls) - {rank})
-    return f"rank {rank} -> {others}: {collective.op}{number}{label}{where}"
+    return f"rank {rank} -> {others}: {numbered_text(call)}{label}{where}"

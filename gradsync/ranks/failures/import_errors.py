@@ -26,8 +26,8 @@ MISSPELT = (
     '`if __name__ == "__main__":`.'
 )
 HELPER = (
-    "A submission has the course's files only: if it is a file of yours, move what you need "
-    "from it into {file}."
+    "If it is a file of yours, the ranks can't import it. Only a course's own files are handed in: "
+    "move what you need from it into {file}."
 )
 # Python's messages that a beginner may not understand -> what to do.
 PLAIN = {

@@ -15,11 +15,12 @@ KEPT: list[EagerFileStore] = []
 LOOK_SECONDS = 0.0005  # between two checks for a key
 
 
-def start_group(path: str, rank: int, world_size: int) -> None:
+def start_group(path: str, rank: int, world_size: int, backend: str = "gloo") -> None:
     """Start the default process group with the other ranks."""
-    kind = EagerFileStore if uses("store") else dist.FileStore  # type: ignore[attr-defined]
+    eager = uses("store") and backend == "gloo"
+    kind = EagerFileStore if eager else dist.FileStore  # type: ignore[attr-defined]
     store = kind(path, world_size)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
 
 
 class EagerFileStore(dist.Store):  # type: ignore[name-defined, misc]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from gradsync.ranks.deadlocks.detector import DeadlockDetector
 from gradsync.ranks.deadlocks.lost_ranks import LostRanksDetector
 from gradsync.ranks.host.launcher import Launcher
 from gradsync.ranks.host.rank_state import RankState
-from gradsync.ranks.host.supervise import START_SECONDS, Run
+from gradsync.ranks.host.supervise import GRACE_SECONDS, START_SECONDS, Run
 from gradsync.ranks.task import Task
 from gradsync.records import Observation
 from gradsync.temporary_folders import own_folder
@@ -34,6 +36,7 @@ def observe(task: Task, launcher: Launcher) -> Observation:
             detector,
             task.shows,
             task.timeout,
+            grace=GRACE_SECONDS if task.debugger is None else math.inf,
             processor_seconds=task.processor_seconds,
         )
         _hand_out(task, run, states, str(folder))

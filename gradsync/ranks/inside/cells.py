@@ -77,7 +77,8 @@ class Cells:
         }
         while True:
             frame = self._inbox.commands.get()
-            self._recorder.send(*_outcome(answers[frame.kind], frame))
+            head, pieces = _outcome(answers[frame.kind], frame)
+            self._recorder.send(head, *pieces)
 
     def _new_recorder(self, began: float) -> CellRecorder:
         return CellRecorder(self._channel, self._rank, began, self._inbox)
@@ -158,13 +159,16 @@ def serve(channel: socket.socket, place: dict[str, Any]) -> NoReturn:
     Cells(channel, place).serve()
 
 
-def _outcome(answer: Callable[[wire.Frame], Any], frame: wire.Frame) -> tuple[bytes, bytes]:
-    """Return the head and the body of the frame that answers a command."""
+def _outcome(
+    answer: Callable[[wire.Frame], Any], frame: wire.Frame
+) -> tuple[bytes, list[bytearray | memoryview]]:
+    """Return the head of the frame that answers a command, and its body's pieces."""
     try:
-        tree, body = values.encode(answer(frame))
-        return wire.head("answer", {"value": tree, "nonce": frame.header["nonce"]}, len(body)), body
+        tree, pieces = values.encode(answer(frame))
+        head = {"value": tree, "nonce": frame.header["nonce"]}
+        return wire.head("answer", head, sum(map(len, pieces))), pieces
     except BaseException as error:  # noqa: BLE001 - whatever a cell raises is reported as itself
-        return wire.head("raised", callers.describe_exception(error, ()), 0), b""
+        return wire.head("raised", callers.describe_exception(error, ()), 0), []
 
 
 def _compiled(source: str, name: str) -> tuple[CodeType, CodeType | None]:

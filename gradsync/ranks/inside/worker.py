@@ -26,7 +26,7 @@ import torch
 
 from gradsync.ranks.fast import dynamo, memory, symbolic_shapes
 from gradsync.ranks.fast.store import start_group
-from gradsync.ranks.inside import cells, watch
+from gradsync.ranks.inside import cells, comparisons, watch
 from gradsync.ranks.inside.debugging import call_with
 from gradsync.ranks.inside.measuring import start_coverage
 from gradsync.ranks.inside.watch import callers
@@ -70,14 +70,14 @@ def main(
         cells.serve(channel, place)
     process = os.getpid()
     recorder = Recorder(channel, place["rank"], place["began"])
-    head, body = _outcome(channel, place, recorder)
+    head, pieces = _outcome(channel, place, recorder)
     if os.getpid() != process:  # a child that the function forked, and that returned
         os._exit(0)
     before_leaving()
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, ValueError, OSError):  # the function may have closed it
             stream.flush()
-    recorder.send(head, body)
+    recorder.send(head, *pieces)
     while channel.recv(1):  # a rank that leaves early breaks the connections of slower ones
         pass
     os._exit(0)
@@ -92,28 +92,31 @@ def _receive(channel: socket.socket) -> wire.Frame:
 
 def _outcome(
     channel: socket.socket, place: dict[str, Any], recorder: Recorder
-) -> tuple[bytes, bytes]:
-    """Return the head and the body of the frame that reports how the function ended."""
+) -> tuple[bytes, list[bytearray | memoryview]]:
+    """Return the head of the frame that reports how the function ended, and its body's pieces."""
     try:
-        tree, body = values.encode(_run(channel, place, recorder))
+        tree, pieces = values.encode(_run(channel, place, recorder))
         head = {"value": tree, "nonce": place["nonce"]}
-        return wire.head("answer", head, len(body)), body
+        return wire.head("answer", head, sum(map(len, pieces))), pieces
     except BaseException as error:  # noqa: BLE001 - whatever a rank raises is reported as itself
         roots = tuple(place["roots"])
-        return wire.head("raised", callers.describe_exception(error, roots), 0), b""
+        return wire.head("raised", callers.describe_exception(error, roots), 0), []
 
 
 def _run(channel: socket.socket, place: dict[str, Any], recorder: Recorder) -> Any:
     rank, world_size = place["rank"], place["world_size"]
     _settle(place)
+    if "nccl" in place["backend"]:
+        torch.cuda.set_device(rank)
     if place["process_group"]:
-        start_group(str(Path(place["directory"]) / "store"), rank, world_size)
+        start_group(str(Path(place["directory"]) / "store"), rank, world_size, place["backend"])
     watching = watch.install()
     watching.begin(recorder, world_size, tuple(place["roots"]))
     task = _receive(channel)  # pickled while the ranks met
     recorder.send(wire.pack("ready"))
     recorder.await_go()
     function, inputs = pickle.loads(task.body)
+    comparisons.explain()
     modules = {name: Path(path) for name, path in place["modules"].items()}
     arguments = _arguments(function, rank, world_size, modules, inputs)
     save_coverage = start_coverage()

@@ -40,22 +40,37 @@ ARRAY_DTYPES = {np.dtype(order + kind).str for order in "<>" for kind in NUMBERS
 CONTAINERS: dict[str, type] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 
 
-def encode(value: Any) -> tuple[Any, bytes]:
-    """Return `value` as a JSON tree and the bytes of its tensors.
+LARGE = 2**16  # bytes of a tensor that is neither copied when it is sent nor when it arrives
+
+
+def encode(value: Any) -> tuple[Any, list[bytearray | memoryview]]:
+    """Return `value` as a JSON tree and the bytes of its tensors, in pieces.
+
+    The pieces of large tensors are views of their memory.
 
     Raises:
         TypeError: it contains something that is not plain data, or too many items; the message
             names the place.
     """
     blobs = _Blobs()
-    tree = _encode(value, blobs, "the returned value", MAX_DEPTH)
-    return tree, blobs[0] if len(blobs) == 1 else b"".join(blobs)
+    return _encode(value, blobs, "the returned value", MAX_DEPTH), blobs.pieces
 
 
-class _Blobs(list[bytes]):
+class _Blobs:
     """The bytes of tensors, and the number of items in containers so far."""
 
-    items = 0
+    def __init__(self) -> None:
+        self.items = 0
+        self.pieces: list[bytearray | memoryview] = []
+
+    def add(self, data: memoryview) -> None:
+        """Append bytes; small ones join those before, so that few pieces are sent."""
+        if len(data) >= LARGE:
+            self.pieces.append(data)
+        elif self.pieces and isinstance(self.pieces[-1], bytearray):
+            self.pieces[-1] += data
+        else:
+            self.pieces.append(bytearray(data))
 
 
 def _encode(value: Any, blobs: _Blobs, path: str, depth: int) -> Any:
@@ -68,7 +83,7 @@ def _encode(value: Any, blobs: _Blobs, path: str, depth: int) -> Any:
     if isinstance(value, (np.ndarray, np.generic)):
         return _encode_array(np.asarray(value), blobs, path, scalar=isinstance(value, np.generic))
     if isinstance(value, (bytes, bytearray)):
-        blobs.append(bytes(value))
+        blobs.add(memoryview(value))
         return {"bytes": len(value)}
     if isinstance(value, (dict, *CONTAINERS.values())):
         if depth == 0:
@@ -114,9 +129,10 @@ def _encode_tensor(tensor: torch.Tensor, blobs: _Blobs, path: str) -> Any:
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in TENSOR_DTYPES or tensor.layout != torch.strided:
         raise TypeError(f"{path} is a {tensor.layout} tensor of {dtype}, which a rank can't return")
-    # A copy: a one-element tensor counts as contiguous whatever its stride, and view() then fails.
-    dense = tensor.cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
-    blobs.append(dense.reshape(-1).view(torch.uint8).numpy().tobytes())
+    dense = tensor.cpu().resolve_conj().resolve_neg().contiguous()
+    if dense.numel() < 2:  # such a tensor is contiguous whatever its stride, and view() then fails
+        dense = dense.clone(memory_format=torch.contiguous_format)
+    blobs.add(dense.reshape(-1).view(torch.uint8).numpy().data)
     return {"tensor": dtype, "shape": list(tensor.shape)}
 
 
@@ -127,7 +143,7 @@ def _encode_array(array: np.ndarray[Any, Any], blobs: _Blobs, path: str, *, scal
         )
     if scalar and type(array.item()) in PLAIN:
         return array.item()
-    blobs.append(array.tobytes())
+    blobs.add(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return {"array": array.dtype.str, "shape": list(array.shape)}
 
 
@@ -154,11 +170,18 @@ class _Reader:
         if self._items > MAX_ITEMS:
             raise WireError(f"its answer has {TOO_MANY}")
 
-    def take(self, size: int) -> bytearray:
+    def take(self, size: int, alignment: int = 1) -> bytearray | memoryview:
+        """Return the next bytes: a copy, or a view if they are many and at an aligned address."""
         if size > len(self.rest):
             raise WireError("the tensors of its answer are longer than the bytes that came")
         taken, self.rest = self.rest[:size], self.rest[size:]
-        return bytearray(taken)
+        if size < LARGE or taken.readonly or _address(taken) % alignment:
+            return bytearray(taken)
+        return taken
+
+
+def _address(data: memoryview) -> int:
+    return int(np.frombuffer(data, np.uint8).ctypes.data)
 
 
 def _decode(tree: Any, reader: _Reader, depth: int) -> Any:
@@ -207,7 +230,8 @@ def _decode_tensor(dtype: Any, shape: list[int], reader: _Reader) -> torch.Tenso
 
     if type(dtype) is not str or dtype not in TENSOR_DTYPES:
         raise WireError("its answer contains a tensor of an unknown dtype")
-    data = reader.take(math.prod(shape) * TENSOR_DTYPES[dtype])
+    size = TENSOR_DTYPES[dtype]
+    data = reader.take(math.prod(shape) * size, size)
     if dtype == "bool":
         _check_bools(data)
     kind = getattr(torch, dtype)
@@ -223,7 +247,7 @@ def _decode_array(dtype: Any, shape: list[int], reader: _Reader) -> np.ndarray[A
     if type(dtype) is not str or dtype not in ARRAY_DTYPES:
         raise WireError("its answer contains an array of an unknown dtype")
     kind = np.dtype(dtype)
-    data = reader.take(math.prod(shape) * kind.itemsize)
+    data = reader.take(math.prod(shape) * kind.itemsize, kind.alignment)
     if kind.kind == "b":
         _check_bools(data)
     try:
@@ -232,8 +256,8 @@ def _decode_array(dtype: Any, shape: list[int], reader: _Reader) -> np.ndarray[A
         raise WireError("its answer contains an array with an impossible shape") from None
 
 
-def _check_bools(data: bytearray) -> None:
-    if data.translate(None, b"\0\1"):
+def _check_bools(data: bytearray | memoryview) -> None:
+    if bytes(data).translate(None, b"\0\1"):
         raise WireError("its answer contains a bool that is neither true nor false")
 
 

@@ -9,6 +9,7 @@ from gradsync.reports.timeline.lanes import Bar, Gap
 from gradsync.reports.timeline.svg import text_width
 
 _SHORTEST = 4  # letters from which an op can still be recognised
+_SENTENCES = 16  # of a description
 _SHAPES = 8  # of a collective's tensors that are shown; a bucket may have hundreds
 
 
@@ -33,6 +34,21 @@ def tooltip(item: Bar | Gap) -> str:
     return f"rank {item.rank}: {item.name}\n{_details(item)}\n{took}"
 
 
+def description(items: Sequence[Bar | Gap], world_size: int) -> str:
+    """Return what the drawing shows, for readers who can't see it."""
+    missing = [f"Rank {i.rank} never called {i.name}." for i in items if isinstance(i, Gap)]
+    waiting = [
+        f"Rank {item.rank} is still waiting in {item.name}."
+        for item in items
+        if isinstance(item, Bar) and item.end is None
+    ]
+    calls = [item for item in items if isinstance(item, Bar)]
+    differing = {call[0].name: None for call in lanes.meetings(calls) if lanes.disagree(call)}
+    unequal = [f"The calls of {name} do not match." for name in differing]
+    begin = f"The collectives of {world_size} ranks over time."
+    return " ".join([begin, *(missing + waiting + unequal)[:_SENTENCES]])
+
+
 def times(moments: Sequence[float]) -> list[str]:
     """Return the moments in milliseconds, with enough decimals to distinguish them."""
     span = (moments[-1] - moments[0]) * 1000
@@ -40,10 +56,12 @@ def times(moments: Sequence[float]) -> list[str]:
     return [f"{moment * 1000:,.{decimals}f}" for moment in moments]
 
 
-def legend(items: Sequence[Bar | Gap], *, left_out: int, shortened: bool) -> list[tuple[str, str]]:
+def legend(
+    items: Sequence[Bar | Gap], *, left_out: int, shortened: bool, wide: bool
+) -> list[tuple[str, str]]:
     """Return the legend for unusual marks: pairs of a mark's name, or "", and a text."""
     bars = [item for item in items if isinstance(item, Bar)]
-    notes = []
+    notes = [("", "the end of the run is on the right")] * wide
     if any(bar.end is None for bar in bars):
         notes.append(("bar", "still waiting"))
     if len(bars) < len(items):

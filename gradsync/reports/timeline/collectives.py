@@ -31,7 +31,7 @@ _STYLE = """
 .gs-timeline .meeting-line{fill:none;stroke:currentColor;stroke-opacity:.3}
 .gs-timeline .differs{fill:#d9483b;fill-opacity:.25}
 .gs-timeline .differs-line{fill:none;stroke:#d9483b}
-.gs-timeline .name{fill:var(--rank);font-weight:600}
+.gs-timeline .name{fill:color-mix(in srgb,var(--rank) 70%,currentColor);font-weight:600}
 .gs-timeline .bar{fill:var(--rank);fill-opacity:.2;stroke:var(--rank)}
 .gs-timeline .hatch{fill:none;stroke:var(--rank);stroke-opacity:.32}
 .gs-timeline .gap{fill:#d9483b;fill-opacity:.06;stroke:#d9483b;stroke-dasharray:4 3}
@@ -69,9 +69,9 @@ class _Plan:
         return _GUTTER + self.axis.edge
 
     @property
-    def last_screen(self) -> float:
-        """The left edge of the visible part if the drawing is scrolled to its end."""
-        return max(_GUTTER, self.right - _WIDTH)
+    def is_wide(self) -> bool:
+        """Whether the drawing is wider than a page."""
+        return self.right > _GUTTER + _WIDTH
 
 
 def render(events: Sequence[Event], world_size: int) -> str:
@@ -84,17 +84,19 @@ def render(events: Sequence[Event], world_size: int) -> str:
     items: list[Bar | Gap] = [*kept, *lanes.gaps(found)]
     plan = _plan(items, kept, world_size)
     left_out = len(found) - len(kept)
-    notes = captions.legend(items, left_out=left_out, shortened=bool(plan.axis.breaks))
-    width = plan.right + (_GUTTER if plan.last_screen > _GUTTER else _MARGIN)
+    notes = captions.legend(
+        items, left_out=left_out, shortened=bool(plan.axis.breaks), wide=plan.is_wide
+    )
+    width = plan.right + (_GUTTER if plan.is_wide else _MARGIN)
     height = plan.tops[-1] + _AXIS + (_LEGEND if notes else 0)
-    drawing = svg.canvas(width, height, f"The collectives of {world_size} ranks over time")
+    drawing = svg.canvas(width, height, captions.description(items, world_size))
     SubElement(drawing, "style").text = _STYLE
     _draw_meetings(drawing, plan)
     _draw_lanes(drawing, plan)
     for box in plan.boxes:
         _draw_box(drawing, box)
     _draw_axis(drawing, plan)
-    _draw_legend(drawing, notes, plan.last_screen, plan.tops[-1] + _AXIS)
+    _draw_legend(drawing, notes, _GUTTER, plan.tops[-1] + _AXIS)
     return tostring(drawing, encoding="unicode")
 
 
@@ -136,7 +138,7 @@ def _draw_lanes(drawing: Element, plan: _Plan) -> None:
     for rank, top in enumerate(plan.tops[:-1]):
         lane = svg.group(drawing, color=rank_colour(rank))
         svg.text(lane, "name", 0, top + _BASELINE, f"rank {rank}")
-        if plan.last_screen > _GUTTER:
+        if plan.is_wide:
             svg.text(lane, "name", plan.right + _MARGIN, top + _BASELINE, f"rank {rank}")
     for top in plan.tops[1:-1]:
         middle = top - (_LANE_GAP + _ROW_GAP) / 2

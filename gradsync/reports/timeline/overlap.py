@@ -26,7 +26,7 @@ _STYLE = """
 .gs-timeline text{fill:currentColor;font:10.5px ui-monospace,Menlo,Consolas,monospace}
 .gs-timeline .quiet{fill-opacity:.65}
 .gs-timeline .line{fill:none;stroke:currentColor;stroke-opacity:.16}
-.gs-timeline .name{fill:var(--rank);font-weight:600}
+.gs-timeline .name{fill:color-mix(in srgb,var(--rank) 70%,currentColor);font-weight:600}
 .gs-timeline .compute{fill:var(--rank);fill-opacity:.75}
 .gs-timeline .waits{fill:none;stroke:var(--rank);stroke-dasharray:3 2}
 .gs-timeline .bar{fill:var(--rank);fill-opacity:.3}

@@ -15,7 +15,7 @@ def canvas(width: float, height: float, label: str) -> Element:
     size = {"width": f"{width:.0f}", "height": f"{height:.0f}"}
     view = f"0 0 {width:.0f} {height:.0f}"
     kind = {"xmlns": "http://www.w3.org/2000/svg", "class": "gs-timeline", "role": "img"}
-    return Element("svg", {**kind, **size, "viewBox": view, "aria-label": label})
+    return Element("svg", {**kind, **size, "viewBox": view, "aria-label": printable(label)})
 
 
 def group(parent: Element, *, tooltip: str = "", color: str = "") -> Element:

@@ -76,6 +76,27 @@ def test_finished_grades_and_their_gradebook_are_kept(klass):
     assert (klass.out / "gradebook.csv").read_bytes() == book
 
 
+def test_the_page_of_the_class_shows_all_that_were_ever_graded(klass):
+    klass.failing = {"bob": GraderError("no space left")}
+    klass.grade()
+    list(klass.outcomes("cleo", fresh=True))
+    page = (klass.out / "class.html").read_text()
+
+    assert 'href="ada/report.html"' in page
+    assert 'href="cleo/report.html"' in page
+    assert "no space left" in page
+
+
+def test_a_stopped_run_leaves_a_page_of_what_was_graded(klass):
+    outcomes = klass.outcomes()
+    next(outcomes)
+    outcomes.close()
+    page = (klass.out / "class.html").read_text()
+
+    assert "ada/report.html" in page
+    assert "bob/report.html" not in page
+
+
 def test_a_changed_submission_is_graded_again(klass):
     klass.grade()
     write_submission(klass.folder / "bob", WRONG)

@@ -57,9 +57,10 @@ def test_two_names_never_share_a_folder(names):
     assert folder_name(one) != folder_name(other)
 
 
-def test_no_submission_folder_has_the_gradebooks_name(tmp_path):
-    assert folder_name("gradebook.csv") != "gradebook.csv"
-    assert folder_name("gradebook.csv2") == "gradebook.csv2"
+@pytest.mark.parametrize("name", ["gradebook.csv", "Class.html", "roster.csv", "overrides.csv"])
+def test_no_submission_folder_has_the_name_of_a_file_of_the_class(name):
+    assert folder_name(name) != name
+    assert folder_name(f"{name}2") == f"{name}2"
 
 
 def test_only_temporary_files_of_a_killed_grader_are_removed(tmp_path):
@@ -69,6 +70,7 @@ def test_only_temporary_files_of_a_killed_grader_are_removed(tmp_path):
         path.touch()
     for name in (
         ".gradebook.csv.0a1b2c3d",
+        ".class.html.0a1b2c3d",
         "ada/.report.json.0a1b2c3d",
         "ada/.report.html.01234567",
     ):

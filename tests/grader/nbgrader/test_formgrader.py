@@ -1,7 +1,8 @@
 """The autograded class in nbgrader's formgrader, opened in a real browser."""
 
 import pytest
-from lab import SECONDS, TOKEN, browser, server
+from chromium import browser
+from lab import SECONDS, TOKEN, server
 
 pytestmark = pytest.mark.slow
 

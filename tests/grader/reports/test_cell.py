@@ -3,65 +3,37 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 
 import pytest
+from parsed_html import ParsedHtml
 from report_samples import SCRIPT, SUM_NOT_MEAN, deadlock, report, verdict
 
 from gradsync.records import Diagnosis, Report
 from gradsync.reports.notebook import cell
 
 FAILED = verdict(status="failed", diagnosis=SUM_NOT_MEAN)
-VOID = {"img", "br"}
 
 
-class Fragment(HTMLParser):
-    """The tags, classes and words of a fragment; fails if a tag is not closed."""
-
-    def __init__(self, of: Report) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.words: list[str] = []
-        self._open: list[str] = []
-        self.feed(cell.render(of))
-        self.close()
-        assert not self._open
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += attrs
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self._open.pop() == tag
-
-    def handle_data(self, data):
-        if "style" not in self._open:
-            self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
+def shown(of: Report) -> ParsedHtml:
+    return ParsedHtml(cell.render(of))
 
 
 def test_each_exercise_has_a_line_with_its_status_and_points():
-    seen = Fragment(report(verdict(), verdict("evaluate", "failed"))).text
+    seen = shown(report(verdict(), verdict("evaluate", "failed"))).text
 
     assert "✓ average_gradients done 1 of 1 points" in seen
     assert "✗ evaluate failed 0 of 1 points" in seen
 
 
 def test_a_failed_test_shows_its_message_and_its_diagnosis():
-    seen = Fragment(report(FAILED)).text
+    seen = shown(report(FAILED)).text
 
     assert "average_gradients went wrong every rank has 4 times the mean" in seen
     assert "mistake sum-not-mean ranks 0 1 2 3 line template_trainer.py:94" in seen
 
 
 def test_ranks_have_their_colours():
-    chips = [value for name, value in Fragment(report(FAILED)).attributes if name == "style"]
+    chips = [value for name, value in shown(report(FAILED)).attributes if name == "style"]
 
     assert chips[:2] == ["--rank: #3f7fd9", "--rank: #dd7a1b"]
 
@@ -69,7 +41,7 @@ def test_ranks_have_their_colours():
 def test_a_deadlock_shows_its_timeline():
     stuck = verdict(status="deadlock", events=deadlock(), world_size=4)
 
-    assert "never called all_reduce #4" in Fragment(report(stuck)).text
+    assert "never called all_reduce #4" in shown(report(stuck)).text
 
 
 def test_passed_tests_are_collapsed():
@@ -85,20 +57,20 @@ def test_passed_tests_are_collapsed():
 def test_an_unfinished_exercise_is_shown_once_with_a_hint():
     gap = verdict(status="unfinished", message="phase1/average_gradients is not written yet")
 
-    seen = Fragment(report(gap, gap)).text
+    seen = shown(report(gap, gap)).text
 
     assert seen.count("is not written yet") == 1
     assert "gradsync hint average_gradients" in seen
 
 
 def test_it_says_how_to_repeat_the_check():
-    seen = Fragment(report(command='gradsync.notebook.check("a", a, ')).text
+    seen = shown(report(command='gradsync.notebook.check("a", a, ')).text
 
     assert 'gradsync.notebook.check("a", a, seed=7)' in seen
 
 
 def test_notes_are_shown():
-    assert "x.py was refused" in Fragment(report(notes=("x.py was refused",))).text
+    assert "x.py was refused" in shown(report(notes=("x.py was refused",))).text
 
 
 def test_styles_do_not_affect_the_notebook():
@@ -124,7 +96,7 @@ def test_texts_of_a_learner_are_escaped(hostile):
     gap = verdict(hostile, "unfinished", message=hostile, id=hostile, title=hostile)
     done = verdict(hostile, id=hostile, title=hostile)
 
-    seen = Fragment(report(bad, gap, done, notes=(hostile,), command=hostile))
+    seen = shown(report(bad, gap, done, notes=(hostile,), command=hostile))
 
     assert not {"script", "img"} & set(seen.tags)
     assert not any(name.startswith("on") for name, _ in seen.attributes)

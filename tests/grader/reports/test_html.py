@@ -2,71 +2,159 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
-from html.parser import HTMLParser
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
+from parsed_html import ParsedHtml
 from report_samples import SCRIPT, SUM_NOT_MEAN, deadlock, report, verdict
 
 from gradsync.records import Diagnosis, Report
 from gradsync.reports import html
+from gradsync.reports.guide_sections import GuideText
 
-VOID = {"meta", "br", "hr", "img", "link", "input"}
 
-
-class Page(HTMLParser):
-    """The tags, attributes and words of a page; fails if a tag is not closed."""
-
-    def __init__(self, of: Report) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.words: list[str] = []
-        self._open: list[str] = []
-        self.feed(html.render(of))
-        self.close()
-        assert not self._open
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += attrs
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += attrs
-
-    def handle_endtag(self, tag):
-        assert self._open.pop() == tag
-
-    def handle_data(self, data):
-        self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
+def shown(of: Report, guides: Sequence[GuideText] = ()) -> ParsedHtml:
+    return ParsedHtml(html.render(of, guides))
 
 
 FAILED = verdict(status="failed", diagnosis=SUM_NOT_MEAN)
 
 
 def test_the_page_shows_the_name_and_the_points():
-    seen = Page(report(verdict(), verdict(points=0.5)))
+    seen = shown(report(verdict(), verdict(points=0.5)))
 
     assert "ada: 1.5 of 2 points" in seen.text
 
 
 def test_a_failed_test_is_a_card_with_message_and_diagnosis():
-    seen = Page(report(FAILED)).text
+    seen = shown(report(FAILED)).text
 
     assert "average_gradients went wrong every rank has 4 times the mean" in seen
     assert "mistake sum-not-mean ranks 0 1 2 3 line template_trainer.py:94" in seen
-    assert "Gradient aggregation, phase1/GUIDELINES.md#gradient-aggregation" in seen
+    assert "read Gradient aggregation, phase1/GUIDELINES.md#gradient-aggregation" in seen
+
+
+GUIDE = GuideText(
+    "phase1/GUIDELINES.md",
+    """# Phase 1
+
+## Gradient aggregation
+
+Every rank needs the *mean*, see [Deadlocks](#deadlocks) and [PyTorch](https://pytorch.org).
+
+![Four ranks add.](pictures/sum.svg)
+
+### Why `None`
+
+| rank | |
+|---|---|
+| 0 | `grad` |
+
+## Deadlocks
+
+A rank waits.
+""",
+    {"pictures/sum.svg": b"<svg/>"},
+)
+
+
+def test_the_section_to_read_is_in_the_page_and_linked():
+    seen = shown(report(FAILED), [GUIDE])
+
+    assert "read Gradient aggregation" in seen.text
+    assert "#guide-phase1-gradient-aggregation" in seen.values_of("href")
+    assert "guide-phase1-gradient-aggregation" in seen.values_of("id")
+    assert "Every rank needs the mean" in seen.text
+    assert "A rank waits." not in seen.text
+
+
+def test_a_section_of_the_guide_has_its_pictures():
+    seen = shown(report(FAILED), [GUIDE])
+
+    assert "data:image/svg+xml;base64,PHN2Zy8+" in seen.values_of("src")
+    assert "Four ranks add." in seen.values_of("alt")
+
+
+def test_a_picture_that_does_not_exist_is_described():
+    seen = shown(report(FAILED), [replace(GUIDE, pictures={})])
+
+    assert "img" not in seen.tags
+    assert "Four ranks add." in seen.text
+
+
+def test_a_section_links_to_the_web_and_to_sections_in_the_page():
+    stuck = verdict("evaluate", "deadlock", guide="Deadlocks")
+
+    alone, both = (shown(report(*failed), [GUIDE]) for failed in ([FAILED], [FAILED, stuck]))
+
+    assert alone.values_of("href").count("#guide-phase1-deadlocks") == 0
+    assert both.values_of("href").count("#guide-phase1-deadlocks") == 2
+    assert "https://pytorch.org" in alone.values_of("href")
+
+
+def test_a_section_of_another_phase_is_found():
+    stuck = verdict("ring", "deadlock", exercise="phase2/ring", guide="Deadlocks")
+
+    assert "#guide-phase1-deadlocks" in shown(report(stuck), [GUIDE]).values_of("href")
+
+
+def test_the_first_exercise_to_write_links_to_its_section():
+    seen = shown(report(verdict("b", "unfinished", guide="Deadlocks")), [GUIDE])
+
+    assert "Read: Deadlocks" in seen.text
+    assert "#guide-phase1-deadlocks" in seen.values_of("href")
+
+
+def test_an_empty_header_of_a_table_is_a_plain_cell():
+    seen = shown(report(FAILED), [GUIDE])
+
+    assert "rank 0 grad" in seen.text
+    assert seen.values_of("scope").count("col") == 3 + 1  # of the points, and of the guide
+
+
+def test_html_in_a_guide_is_shown_as_text():
+    guide = replace(GUIDE, markdown=f"## Gradient aggregation\n\n{SCRIPT}\n")
+
+    seen = shown(report(FAILED), [guide])
+
+    assert seen.tags.count("script") == 1
+    assert SCRIPT in seen.text
+
+
+def test_headings_descend_by_one_level_at_a_time():
+    unwritten = verdict("b", "unfinished", guide="Deadlocks")
+
+    seen = shown(report(verdict("a"), FAILED, unwritten, notes=("x was ignored",)), [GUIDE])
+
+    assert seen.headings[0] == 1
+    assert seen.headings.count(1) == 1
+    assert all(later <= earlier + 1 for earlier, later in pairwise(seen.headings))
+
+
+def test_the_page_has_a_language_captions_and_a_link_to_skip_to():
+    seen = shown(report(FAILED))
+
+    assert ("lang", "en") in seen.attributes
+    assert seen.tags.count("caption") == seen.tags.count("table")
+    assert "Skip to the first mistake" in seen.text
+    assert {"#problem-1"} <= set(seen.values_of("href"))
+
+
+def test_each_link_within_the_page_leads_somewhere():
+    seen = shown(report(verdict("a"), FAILED, verdict("b", "unfinished")), [GUIDE])
+
+    inner = {href[1:] for href in seen.values_of("href") if href.startswith("#")}
+
+    assert inner <= set(seen.values_of("id"))
 
 
 def test_a_failed_exercise_links_to_its_card():
-    seen = Page(report(verdict("evaluate"), FAILED))
+    seen = shown(report(verdict("evaluate"), FAILED))
 
     assert ("href", "#problem-1") in seen.attributes
     assert ("id", "problem-1") in seen.attributes
@@ -77,7 +165,7 @@ def test_each_test_of_a_problem_is_on_the_page():
         status="failed", message="the second one", title="Sister.", diagnosis=SUM_NOT_MEAN
     )
 
-    seen = Page(report(FAILED, other)).text
+    seen = shown(report(FAILED, other)).text
 
     assert "The same mistake in 1 more test Sister. the second one" in seen
 
@@ -85,13 +173,13 @@ def test_each_test_of_a_problem_is_on_the_page():
 def test_a_deadlock_shows_its_timeline():
     stuck = verdict(status="deadlock", events=deadlock(), world_size=4)
 
-    seen = Page(report(stuck)).text
+    seen = shown(report(stuck)).text
 
     assert "never called all_reduce #4" in seen
 
 
 def test_a_test_without_a_run_has_no_timeline():
-    assert "figure" not in Page(report(FAILED)).tags
+    assert "figure" not in shown(report(FAILED)).tags
 
 
 def test_passed_tests_are_collapsed():
@@ -104,22 +192,22 @@ def test_passed_tests_are_collapsed():
 
 
 def test_unfinished_exercises_are_one_list_without_cards():
-    seen = Page(report(verdict("b", "unfinished"), verdict("a", "unfinished")))
+    seen = shown(report(verdict("b", "unfinished"), verdict("a", "unfinished")))
 
     assert "Begin with b : gradsync hint b Then: a." in seen.text
     assert "article" not in seen.tags
 
 
 def test_the_page_says_how_to_repeat_the_grade():
-    assert "gradsync grade --seed 7" in Page(report()).text
+    assert "gradsync grade --seed 7" in shown(report()).text
 
 
 def test_notes_are_shown():
-    assert "x.ipynb was ignored" in Page(report(notes=("x.ipynb was ignored",))).text
+    assert "x.ipynb was ignored" in shown(report(notes=("x.ipynb was ignored",))).text
 
 
 def test_an_unreadable_submission_has_no_table():
-    seen = Page(report(verdict(status="missing"), notes=("unreadable: not a zip archive",)))
+    seen = shown(report(verdict(status="missing"), notes=("unreadable: not a zip archive",)))
 
     assert "Nothing could be read, so nothing was graded." in seen.text
     assert "table" not in seen.tags
@@ -130,18 +218,35 @@ def test_texts_of_a_learner_are_escaped(hostile):
     known = Diagnosis(hostile, (0, -1, 10**9), hostile, hostile, hostile)
     bad = verdict(hostile, "failed", message=hostile, title=hostile, id=hostile, diagnosis=known)
 
-    seen = Page(report(bad, verdict("b"), submission=hostile, notes=(hostile,)))
+    seen = shown(report(bad, verdict("b"), submission=hostile, notes=(hostile,)))
 
-    assert not {"script", "img"} & set(seen.tags)
+    assert "img" not in seen.tags
+    assert seen.tags.count("script") == 1
     assert not any(name.startswith("on") for name, _ in seen.attributes)
     assert seen.text.count(hostile) >= 5
 
 
 def test_the_page_loads_nothing_from_outside():
-    seen = html.render(report(FAILED, verdict(events=deadlock(), world_size=4)))
+    seen = html.render(report(FAILED, verdict(events=deadlock(), world_size=4)), [GUIDE])
 
-    assert not re.search(r"(?:src|href)=\"(?!#)|url\(|@import", seen)
+    loaded = re.findall(r"<(?!a )[^>]*\b(?:src|href)=\"(?!#|data:image/)[^>]*", seen)
+
+    assert not loaded
+    assert not re.search(r"url\(|@import", seen)
     assert "default-src 'none'" in seen
+
+
+def test_only_the_script_of_the_page_may_run():
+    seen = html.render(report())
+
+    script = re.search("<script>(.*?)</script>", seen, re.DOTALL)
+
+    assert script
+    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    assert any(
+        policy.endswith(f"script-src 'sha256-{digest}'")
+        for policy in ParsedHtml(seen).values_of("content")
+    )
 
 
 def test_the_page_is_valid_utf8_for_any_message():
@@ -155,4 +260,4 @@ def test_the_same_report_gives_the_same_page():
 
 
 def test_a_report_without_points_can_be_rendered():
-    assert "0 of 0" in Page(report(seconds=float("nan"))).text
+    assert "0 of 0" in shown(report(seconds=float("nan"))).text

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_samples import SCRIPT, call, collective, deadlock
+from report_samples import SCRIPT, call, collective, deadlock, long_run
 
 from gradsync.records import Collective, Event
 from gradsync.reports.timeline import collectives
@@ -132,6 +132,23 @@ def test_a_call_that_was_never_made_is_a_marked_gap():
 
     assert "never called all_reduce #4" in seen.labels()
     assert any(tip.startswith("rank 1 never called all_reduce #4") for tip in seen.tooltips())
+
+
+def test_the_drawing_is_described_in_words():
+    seen = Picture(deadlock(), 4).root.get("aria-label")
+
+    assert seen == (
+        "The collectives of 4 ranks over time. Rank 1 never called all_reduce #4."
+        " Rank 0 is still waiting in all_reduce #4. Rank 2 is still waiting in all_reduce #4."
+        " Rank 3 is still waiting in all_reduce #4."
+    )
+
+
+def test_a_wide_drawing_says_that_its_end_is_on_the_right():
+    hint = "the end of the run is on the right"
+
+    assert hint in Picture(long_run(), 4).words()
+    assert hint not in Picture(deadlock(), 4).words()
 
 
 def test_there_is_no_gap_without_a_waiting_rank():

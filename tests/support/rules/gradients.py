@@ -12,7 +12,7 @@ from gradsync.records import Diagnosis, Observation
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import FLOAT32, ROUNDINGS, close
 from gradsync.text import listed, ranks_text
-from support.rules.exchanges import in_other_places, one_ranks_own, over_a_part
+from support.rules.averaged_ranks import in_other_places, one_ranks_own, over_a_part
 from support.rules.reductions import (
     another_operation,
     last_reduce,

@@ -111,7 +111,7 @@ class Recorder:
         finally:
             self._report_waits(self._asleep.discard, thread)
 
-    def send(self, *parts: bytes) -> None:
+    def send(self, *parts: bytes | bytearray | memoryview) -> None:
         """Send a frame other than an event."""
         with self._lock:
             self._flush()

@@ -81,7 +81,7 @@ def test_an_endless_import_is_reported_as_such():
         ("numpi", "Did you mean numpy?"),
         ("template_data_loaders", "Did you mean template_data_loader?"),
         ("jason", "Did you mean json?"),
-        ("my_utils", "A submission has the course's files only"),
+        ("my_utils", "Only a course's own files are handed in"),
         ("my_utils.shapes", "move what you need from it into template_trainer.py"),
     ],
 )

@@ -53,8 +53,8 @@ json_trees = st.recursive(
 
 
 def through_json(value):
-    tree, body = encode(value)
-    return decode(json.loads(json.dumps(tree)), body)
+    tree, pieces = encode(value)
+    return decode(json.loads(json.dumps(tree)), bytearray(b"".join(pieces)))
 
 
 @given(plain)
@@ -111,6 +111,30 @@ def test_a_conjugated_view_returns_with_its_values():
 )
 def test_a_view_with_unusual_strides_returns_with_its_values(view):
     assert torch.equal(through_json(view), view)
+
+
+def test_large_tensors_after_an_odd_number_of_bytes_return_with_their_values():
+    values = [b"odd", torch.arange(2.0**15), torch.arange(2**15).view(torch.complex64)[::3]]
+
+    _, floats, complexes = through_json(values)
+
+    assert torch.equal(floats, values[1])
+    assert torch.equal(complexes, values[2])
+
+
+def test_large_arrays_in_any_memory_order_return_with_their_values_and_can_be_changed():
+    values = [
+        np.arange(2.0**16).reshape(2**8, 2**8).T,
+        np.ones((300, 300), dtype=">f4"),
+        b"x" * 2**17,
+    ]
+
+    transposed, big_endian, data = through_json(values)
+    transposed += 1
+
+    np.testing.assert_array_equal(transposed, values[0] + 1, strict=True)
+    np.testing.assert_array_equal(big_endian, values[1], strict=True)
+    assert data == values[2]
 
 
 def test_a_subclass_returns_as_its_base_type():

@@ -4,7 +4,7 @@ import base64
 import json
 
 import pytest
-from class_samples import GRADED, LATE, UNREADABLE, WITH_SCORE
+from export_samples import GRADED, LATE, UNREADABLE, WITH_SCORE
 
 from gradsync.reports.exports.actions import render
 

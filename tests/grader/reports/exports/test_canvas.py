@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from class_samples import CLASS, LATE, MISSING, NAMES, STRANGER
+from export_samples import CLASS, LATE, MISSING, NAMES, STRANGER
 
 from gradsync.reports.exports.canvas import render
 from gradsync.reports.exports.sheets import NotASheet

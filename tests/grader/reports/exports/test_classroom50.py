@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from class_samples import GRADED, GRADED_AT, LATE, UNSAFE, WITH_SCORE
+from export_samples import GRADED, GRADED_AT, LATE, UNSAFE, WITH_SCORE
 
 from gradsync.class_records import ExerciseResult
 from gradsync.reports.exports.classroom50 import render

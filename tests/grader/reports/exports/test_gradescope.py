@@ -1,7 +1,7 @@
 """results.json for Gradescope, read as its specification says."""
 
 import pytest
-from class_samples import CORRECTED, GRADED, LATE, UNREADABLE, UNSAFE, WITH_SCORE
+from export_samples import CORRECTED, GRADED, LATE, UNREADABLE, UNSAFE, WITH_SCORE
 from platforms import gradescope
 
 from gradsync.reports.exports.gradescope import render

@@ -2,7 +2,7 @@
 
 from xml.etree import ElementTree as ET
 
-from class_samples import CLASS, MISSING, NAMES
+from export_samples import CLASS, MISSING, NAMES
 
 from gradsync.reports.exports.junit import render
 

@@ -5,7 +5,7 @@ import io
 from dataclasses import replace
 
 import pytest
-from class_samples import CLASS, GRADED, LATE, NAMES
+from export_samples import CLASS, GRADED, LATE, NAMES
 
 from gradsync.reports.exports.moodle import render
 from gradsync.reports.exports.sheets import NotASheet

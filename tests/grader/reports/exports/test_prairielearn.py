@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from class_samples import FAILED, GRADED, LATE, MISSING, UNREADABLE, UNSAFE, WITH_SCORE
+from export_samples import FAILED, GRADED, LATE, MISSING, UNREADABLE, UNSAFE, WITH_SCORE
 from platforms import prairielearn
 
 from gradsync.reports.exports.prairielearn import render

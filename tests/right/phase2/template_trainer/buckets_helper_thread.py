@@ -19,7 +19,6 @@ class BucketedGradientAverager:
             else:
                 bucket.append(param)
             param.register_post_accumulate_grad_hook(self._on_gradient)
-        self._group = dist.new_group()  # of the helper's own
         self._start()
         self._holding = False
 
@@ -35,7 +34,7 @@ class BucketedGradientAverager:
     def _work(self):
         try:
             while (flat := self._tasks.get()) is not None:
-                dist.all_reduce(flat, group=self._group)
+                dist.all_reduce(flat)  # train calls no other collective meanwhile
                 self._results.append(flat / dist.get_world_size())
         except RuntimeError as error:  # for finish to raise
             self._error = error

@@ -1,0 +1,31 @@
+"""Write docs/rules/README.md, the index of the rules of `gradsync review`.
+
+`python -m checks.rule_index` writes it from the rules; a test compares both.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gradsync.review.catalogue import RULES
+
+INDEX = Path(__file__).parents[1] / "docs" / "rules" / "README.md"
+
+
+def render() -> str:
+    """Return the index: a table with a line for each rule."""
+    lines = [
+        "# Rules of `gradsync review`",
+        "",
+        "Each page explains a rule, and has a script that it reports and the corrected script.",
+        "[docs/review.md](../review.md) describes the command.",
+        "",
+        "| code | what it reports | practice |",
+        "|---|---|---|",
+    ]
+    lines += [f"| [{r.code}]({r.code}.md) | {r.title} | {r.topic} |" for r in RULES]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    INDEX.write_text(render(), encoding="utf-8")

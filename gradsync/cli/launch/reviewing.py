@@ -1,0 +1,136 @@
+"""`gradsync review`: read training scripts, and report the pitfalls of distributed training."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from gradsync.cli.app import app
+from gradsync.errors import UnusableInput
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gradsync.review.findings import Rule
+    from gradsync.review.reviewing import Review
+
+FOUND = 1
+
+
+class Format(str, Enum):
+    """How findings are written."""
+
+    text = "text"
+    sarif = "sarif"
+
+
+@app.command(name="review")
+def review_command(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Training scripts, reviewed together.")
+    ],
+    format: Annotated[
+        Format, typer.Option("--format", help="Lines of text, or SARIF 2.1.0.")
+    ] = Format.text,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Change the files where a fix is safe, and show how.")
+    ] = False,
+    select: Annotated[
+        str | None,
+        typer.Option(metavar="CODES", help="Only these rules, such as DDP004,DDP005."),
+    ] = None,
+) -> None:
+    """Find the pitfalls of distributed training in any PyTorch script, without running it.
+
+    Exit status 1 if something was found. A comment `# gradsync: ignore[DDP004]` on the line
+    accepts a finding. docs/review.md lists the rules.
+    """
+    from gradsync.review import review
+    from gradsync.review.catalogue import selected
+
+    rules = selected(select)
+    paths = _python_files(files)
+    if fix:
+        _fix(paths, rules)
+    found = review(paths, rules)
+    if format is Format.sarif:
+        _print_sarif(found, rules)
+    else:
+        _print_text(found, rules)
+    raise typer.Exit(FOUND if found.findings else 0)
+
+
+def _python_files(given: Sequence[Path]) -> list[Path]:
+    """Return the files, and for a folder the Python files in it.
+
+    Raises:
+        UnusableInput: if there is no such file, or a folder has none.
+    """
+    found: dict[Path, None] = {}
+    for path in given:
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*.py") if not _is_hidden(p.relative_to(path)))
+            if not inside:
+                raise UnusableInput(f"{path} has no Python files. Name the scripts to review.")
+            found.update(dict.fromkeys(inside))
+        elif path.exists():
+            found[path] = None
+        else:
+            raise UnusableInput(f"{path} does not exist. Name the scripts to review.")
+    return list(found)
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") or part == "site-packages" for part in path.parts)
+
+
+def _fix(paths: Sequence[Path], rules: Sequence[Rule]) -> None:
+    try:
+        from gradsync.review.fixing import fix
+    except ModuleNotFoundError as missing:
+        raise UnusableInput(
+            f"--fix needs {missing.name}. Run: pip install 'gradsync[review]'"
+        ) from None
+    console = Console(stderr=True, highlight=False)
+    for path in paths:
+        change = fix(path, rules)
+        if change:
+            console.print(f"[bold]changed {escape(str(path))}[/]")
+            for line in change.splitlines():
+                style = {"+": "green", "-": "red"}.get(line[:1], "dim")
+                console.print(f"[{style}]{escape(line)}[/]", soft_wrap=True)
+
+
+def _print_sarif(found: Review, rules: Sequence[Rule]) -> None:
+    from importlib.metadata import version
+
+    from gradsync.review import sarif
+
+    print(sarif.render(found, rules, version("gradsync")))
+
+
+def _print_text(found: Review, rules: Sequence[Rule]) -> None:
+    """Print a line for each finding to stdout, and the checklist to stderr."""
+    from gradsync.review.checklist import checklist
+
+    console = Console(highlight=False, soft_wrap=True)
+    for f in found.findings:
+        place = f"{f.path}:{f.line}:{f.column}"
+        console.print(f"{escape(place)} [bold red]{f.code}[/] {escape(f.text)}")
+    lines = checklist(found, rules)
+    summary = Console(stderr=True, highlight=False)
+    marks = {"fine": "[green]✓[/]", "found": "[red]✗[/]"}
+    for line in lines:
+        if line.state in marks:
+            codes = f"  [red]{', '.join(line.codes)}[/]" if line.codes else ""
+            summary.print(f"{marks[line.state]} {line.topic}{codes}")
+    absent = [line.topic for line in lines if line.state == "not applicable"]
+    if absent:
+        summary.print(f"[dim]- not applicable: {'; '.join(absent)}[/]")
+    if len(absent) == len(lines):
+        summary.print("No distributed training was found in these files.")

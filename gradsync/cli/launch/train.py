@@ -1,0 +1,194 @@
+"""`gradsync train`: train with your own trainer, on one node or several."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradsync.cli.app import app
+from gradsync.course.catalogue import Course, CourseError, find_course
+from gradsync.launch import placement
+from gradsync.launch.placement import LaunchError, Master
+from gradsync.launch.settings import Settings
+from gradsync.text import counted, listed
+
+DEFAULT_RANKS = 2  # on a machine without GPUs
+
+
+PhaseFile = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[PHASE] [FILE]",
+        help="A phase, such as phase2, or the file of a trainer, or both. Default: phase 1.",
+    ),
+]
+Nproc = Annotated[
+    int | None,
+    typer.Option(min=1, help="Ranks on each node. Default: one for each GPU, or else 2."),
+]
+Nodes = Annotated[
+    int | None, typer.Option(min=1, help="Nodes. Default: those of the `srun` step, or else 1.")
+]
+Restarts = Annotated[
+    int, typer.Option(min=0, help="How often to restart all ranks after one has failed.")
+]
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST[:PORT]",
+        help="Where several nodes meet. Default: $MASTER_ADDR and $MASTER_PORT, or else the first "
+        "node of the Slurm job and port 29500.",
+    ),
+]
+Wait = Annotated[float, typer.Option(min=1, help="Seconds to wait for the other nodes.")]
+Timeout = Annotated[int, typer.Option(min=1, help="Seconds that a rank waits for the others.")]
+Epochs = Annotated[int, typer.Option(min=1, help="Passes over the training samples.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Samples of one rank in a batch.")]
+LearningRate = Annotated[float, typer.Option(min=0, help="The learning rate.")]
+Samples = Annotated[int, typer.Option(min=1, help="Training samples to use.")]
+Seed = Annotated[int, typer.Option(min=0, help="The seed of the weights and the shuffling.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(file_okay=False, help="The folder for the results. Default: runs/PHASE."),
+]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start again, despite a checkpoint.")]
+TestLinks = Annotated[
+    bool, typer.Option("--test-links", help="Test the links between the ranks instead.")
+]
+
+
+@app.command(name="train")
+def train_command(
+    phase_file: PhaseFile = None,
+    nproc: Nproc = None,
+    nodes: Nodes = None,
+    max_restarts: Restarts = 0,
+    master: MasterOption = None,
+    wait: Wait = 300,
+    timeout: Timeout = 60,
+    epochs: Epochs = 5,
+    batch_size: BatchSize = 50,
+    lr: LearningRate = 0.1,
+    samples: Samples = 10_000,
+    seed: Seed = 0,
+    out: Out = None,
+    fresh: Fresh = False,
+    test_links: TestLinks = False,
+) -> None:
+    """Train the small CNN on MNIST with your own trainer, under torchrun.
+
+    Writes checkpoint.pt after each epoch, then curves.png and the exported
+    model.pt2. The same command continues an interrupted run.
+
+    [dim]gradsync train[/]                          phase 1, on this machine
+    [dim]gradsync train phase2 --max-restarts 3[/]   restarts after a failed rank
+    [dim]gradsync train --nodes 2 --master n1[/]     the same on both nodes
+    """
+    course = find_course()
+    phase, trainer = _trainer(course, phase_file or [])
+    settings = Settings(
+        course.root,
+        phase,
+        trainer,
+        out or Path("runs", phase),
+        epochs,
+        batch_size,
+        lr,
+        samples,
+        seed,
+        timeout,
+        max_restarts,
+        test_links,
+    )
+    nodes = nodes or placement.nodes_of_step(os.environ)
+    meeting = _meeting(nodes, master, wait)
+    if not test_links:
+        _prepare(settings, fresh=fresh)
+    _launch(settings, meeting, nodes, nproc, wait)
+
+
+def _trainer(course: Course, words: list[str]) -> tuple[str, Path]:
+    """Return the phase and the file that the arguments name."""
+    if len(words) > 2:
+        raise LaunchError("Name one phase and one file at most, as in: gradsync train phase1 FILE.")
+    files = [Path(word) for word in words if word.endswith(".py")]
+    phases = [_phase(course, word) for word in words if not word.endswith(".py")]
+    if len(files) > 1 or len(phases) > 1:
+        raise LaunchError("Name one phase and one file at most, as in: gradsync train phase1 FILE.")
+    if not files:
+        phase = phases[0] if phases else course.phases[0]
+        return phase, _existing(course.root / phase / "template_trainer.py")
+    file = _existing(files[0])
+    if phases:
+        return phases[0], file
+    if file.parent.name in course.phases:
+        return file.parent.name, file
+    raise LaunchError(
+        f"The phase of {files[0]} is not clear: it is not in a folder such as {course.phases[0]}. "
+        f"Name the phase, too: gradsync train {course.phases[0]} {files[0]}."
+    )
+
+
+def _phase(course: Course, word: str) -> str:
+    try:
+        return course.phase(word)
+    except CourseError:
+        known = listed(course.phases, "or")
+        raise LaunchError(f"{word!r} is neither a phase ({known}) nor a Python file.") from None
+
+
+def _existing(file: Path) -> Path:
+    if not file.is_file():
+        raise LaunchError(f"There is no trainer {file}.")
+    return file.resolve()
+
+
+def _meeting(nodes: int, master: str | None, wait: float) -> Master | None:
+    """Return where the nodes meet, once it can be reached; None if there is one node."""
+    if nodes == 1:
+        return None
+    meeting = placement.find_master(os.environ, master)
+    if meeting.is_here:
+        placement.check_port(meeting)
+    else:
+        print(f"gradsync: Connecting to {meeting.host}:{meeting.port} ...", file=sys.stderr)
+        placement.wait_for_master(meeting, wait)
+    return meeting
+
+
+def _prepare(settings: Settings, *, fresh: bool) -> None:
+    """Create the output folder, and remove the files of a finished run, or of any if `fresh`."""
+    from gradsync.launch.finished import is_finished, remove
+
+    settings.out.mkdir(parents=True, exist_ok=True)
+    if fresh or is_finished(settings):
+        remove(settings)
+
+
+def _launch(
+    settings: Settings, meeting: Master | None, nodes: int, nproc: int | None, wait: float
+) -> None:
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # this and the ranks; read at import
+    import torch
+
+    from gradsync.launch import agent
+
+    gpus = torch.cuda.device_count()
+    ranks = nproc or gpus or DEFAULT_RANKS
+    if gpus and ranks > gpus:
+        raise LaunchError(
+            f"{counted(ranks, 'rank')} need as many GPUs, but this machine has {gpus}: nccl does "
+            f"not let two ranks share one. Use --nproc {gpus}, or set CUDA_VISIBLE_DEVICES= to "
+            "train on the CPU with gloo."
+        )
+    cores = len(os.sched_getaffinity(0))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // ranks)))
+    try:
+        agent.launch(settings, meeting, nodes, ranks, wait)
+    except agent.TrainingError as problem:
+        print(f"gradsync: {problem}", file=sys.stderr)
+        raise typer.Exit(problem.status) from None

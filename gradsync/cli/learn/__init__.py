@@ -1,0 +1,1 @@
+"""The commands of learners, on their own files."""

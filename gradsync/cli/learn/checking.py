@@ -1,0 +1,160 @@
+"""`gradsync check`: run the visible tests, once or after each save."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from gradsync.cli.activity import activity
+from gradsync.cli.app import Seed, app, show
+from gradsync.course.catalogue import Course, Exercise, find_course
+from gradsync.records import Report
+from gradsync.reports import progress, terminal
+from gradsync.submission import read_submission
+from gradsync.text import listed
+
+POLL_SECONDS = 0.25  # also how long files must stay unchanged: editors write in several steps
+Stamps = Mapping[Path, tuple[int, int, int] | None]  # of each file; None: it does not exist
+
+
+class Interrupt:
+    """Remembers Ctrl-C: Python drops a KeyboardInterrupt that a destructor raises."""
+
+    def __init__(self) -> None:
+        self.came = False
+        signal.signal(signal.SIGINT, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.came = True
+        signal.default_int_handler(number, frame)
+
+
+@app.command(name="check")
+def check_command(
+    exercise: Annotated[
+        str | None, typer.Argument(help="The name of one exercise. Default: all.")
+    ] = None,
+    seed: Seed = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Check again after each save, until Ctrl-C.")
+    ] = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with status 1 if a shown test does not pass.")
+    ] = False,
+) -> None:
+    """Run the visible tests on your files, and show your progress.
+
+    [dim]gradsync check[/]             all exercises, and the next step
+    [dim]gradsync check EXERCISE[/]    one exercise, with all details
+    [dim]gradsync check --watch[/]     check again each time you save a file
+    """
+    course = find_course()
+    chosen = course.find(exercise) if exercise is not None else None
+    phases = (chosen.phase,) if chosen else course.phases_to_grade("visible")
+    _start_imports()
+    if not watch:
+        passed = _check(course, phases, chosen, seed)
+        raise typer.Exit(1 if exit_code and not passed else 0)
+    try:
+        _watch(course, phases, chosen, seed)
+    except KeyboardInterrupt:
+        print()
+
+
+def _start_imports() -> None:
+    """Let the ranks' process import torch while this process imports pytest and torch."""
+    from gradsync.ranks import get_launcher
+
+    get_launcher().warm_up()
+
+
+def _check(
+    course: Course, phases: Sequence[str], chosen: Exercise | None, seed: int | None
+) -> bool:
+    """Run the visible tests and show the reports; tell whether all tests in them passed."""
+    from gradsync.grading.grade import (
+        draw_seed,  # imports pytest, which `gradsync --help` does not need
+    )
+
+    done = passed = True  # done: all tests of the phase before passed
+    for phase in phases:
+        report = _run(course, phase, chosen, draw_seed() if seed is None else seed)
+        if not done and all(verdict.status == "unfinished" for verdict in report.verdicts):
+            continue  # a phase that is not begun is shown only when the one before is done
+        done = all(verdict.status == "passed" for verdict in report.verdicts)
+        passed = passed and done
+        render = partial(terminal.render, with_points=False) if chosen else progress.render
+        show(render, report)
+    return passed
+
+
+def _run(course: Course, phase: str, chosen: Exercise | None, seed: int) -> Report:
+    from gradsync.grading.grade import grade
+
+    command = "gradsync check"
+    if chosen is not None:
+        command += f" {chosen.name if course.find(chosen.name) == chosen else chosen.id}"
+    with activity() as now:
+        subject = f"checking {phase}"
+        now.show(subject, ", starting")
+        report = grade(
+            read_submission(course.root, course, "your work"),
+            course,
+            phases=[phase],
+            seed=seed,
+            audience="visible",
+            exercise=chosen.id if chosen else None,
+            on_test=lambda exercise, begun, count: now.show(
+                subject, f", test {begun + 1} of {count}: {exercise.partition('/')[2]}"
+            ),
+        )
+    return replace(report, command=command)
+
+
+def _watch(
+    course: Course, phases: Sequence[str], chosen: Exercise | None, seed: int | None
+) -> None:
+    """Check all phases, then each phase whenever one of its files changes."""
+    due = phases
+    interrupt = Interrupt()
+    while True:
+        before = _stamps(course, phases)
+        _check(course, due, chosen, seed)
+        if interrupt.came:
+            raise KeyboardInterrupt
+        print("\nWatching for changes. Press Ctrl-C to stop.", flush=True)
+        changed = _await_change(course, phases, before)
+        print(f"\n{time.strftime('%H:%M:%S')}  changed: {listed(changed)}\n", flush=True)
+        due = [phase for phase in phases if any(name.startswith(phase) for name in changed)]
+
+
+def _await_change(course: Course, phases: Sequence[str], before: Stamps) -> list[str]:
+    """Wait until files have changed and are no longer being written; return their names."""
+    last = before
+    while (now := _stamps(course, phases)) == before or now != last:
+        last = now
+        time.sleep(POLL_SECONDS)
+    changed = [path for path in now if now[path] != before[path]]
+    return [path.relative_to(course.root).as_posix() for path in changed]
+
+
+def _stamps(course: Course, phases: Sequence[str]) -> Stamps:
+    paths = [course.root / phase / file for phase in phases for file in course.files(phase)]
+    return {path: _stamp(path) for path in paths}
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """Return values that change with each save, even if an editor replaces the file."""
+    try:
+        found = path.stat()
+    except OSError:  # it does not exist, or is just being replaced
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,0 +1,1 @@
+"""The commands of staff: hand out, grade, and author the course."""

@@ -1,0 +1,170 @@
+"""Start the ranks of this node with torchrun's elastic agent, and explain how they ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from tempfile import TemporaryDirectory
+
+from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousTimeoutError,
+)
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from gradsync.launch import network
+from gradsync.launch.placement import Master
+from gradsync.launch.settings import Settings
+from gradsync.text import counted
+
+WORKER = ("-m", "gradsync.launch.worker")
+SHUTDOWN_SECONDS = 5  # from SIGTERM to SIGKILL of a rank
+FAILED_RANK = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
+
+
+class TrainingError(Exception):
+    """The ranks started but did not finish; the text says which rank failed and what to do."""
+
+    def __init__(self, text: str, status: int = 1) -> None:
+        super().__init__(text)
+        self.status = status  # of the command
+
+
+def launch(settings: Settings, master: Master | None, nodes: int, nproc: int, wait: float) -> None:
+    """Run the ranks of this node until all ranks of the job have ended.
+
+    Args:
+        settings: what each rank does.
+        master: where the nodes meet; None if there is only this node.
+        nodes: the number of nodes.
+        nproc: the number of ranks on this node.
+        wait: for how many seconds to wait for the other nodes.
+
+    Raises:
+        TrainingError: a rank failed more often than it may, or a node did not come.
+    """
+    _report_failed_ranks()
+    _choose_interface(master)
+    # If the ranks shared the agents' store, a restarted rank could read the address of a rank of
+    # the attempt before (pytorch issue 135712): "connectFullMesh failed ... Connection refused".
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    began = time.monotonic()
+    try:
+        with TemporaryDirectory(prefix="gradsync-launch-") as logs:
+            run = elastic_launch(
+                _config(settings, master, nodes, nproc, wait, logs), sys.executable
+            )
+            run(*WORKER, settings.to_json())
+    except ChildFailedError as failed:
+        raise TrainingError(_why(failed.failures, settings)) from None
+    except SignalException as stopped:
+        name = signal.Signals(stopped.sigval).name
+        text = f"Stopped by {name}. {how_to_continue(settings)}"
+        raise TrainingError(text, 128 + stopped.sigval) from None
+    except RendezvousTimeoutError:
+        raise TrainingError(
+            f"After {time.monotonic() - began:.0f} s, not all {counted(nodes, 'node')} had come to "
+            f"{_endpoint(master)}. Start the same command on every node, with the same --nodes "
+            "and --master; `gradsync doctor --launch` checks whether a node can reach the master."
+        ) from None
+    except (RendezvousConnectionError, RendezvousClosedError):
+        raise TrainingError(
+            f"The connection from {socket.gethostname()} to the master at {_endpoint(master)} is "
+            "lost: the master ended, or the network is interrupted. "
+            f"{how_to_continue(settings)}"
+        ) from None
+
+
+def _config(
+    settings: Settings, master: Master | None, nodes: int, nproc: int, wait: float, logs: str
+) -> LaunchConfig:
+    return LaunchConfig(
+        min_nodes=nodes,
+        max_nodes=nodes,
+        nproc_per_node=nproc,
+        run_id=os.environ.get("SLURM_JOB_ID", "gradsync"),
+        rdzv_backend="c10d",
+        rdzv_endpoint=_endpoint(master),
+        rdzv_configs={
+            "join_timeout": max(1, int(wait)),
+            "close_timeout": SHUTDOWN_SECONDS,
+            "read_timeout": settings.timeout,
+        },
+        max_restarts=settings.max_restarts,
+        local_addr=None if master is None else network.route_to(master.address),
+        logs_specs=DefaultLogsSpecs(log_dir=logs),
+        shutdown_timeout=SHUTDOWN_SECONDS,
+    )
+
+
+def _endpoint(master: Master | None) -> str:
+    return "localhost:0" if master is None else f"{master.address}:{master.port}"
+
+
+def _choose_interface(master: Master | None) -> None:
+    """Let gloo and nccl use the interface that leads to the master.
+
+    By default gloo uses the address of the host's name. On many machines this is 127.0.1.1, at
+    which other nodes can't connect, and then all ranks wait until their time limit.
+    """
+    address = "127.0.0.1" if master is None else network.route_to(master.address)
+    name = network.interface_with(address)
+    if name is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        if master is not None:
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+
+
+def how_to_continue(settings: Settings) -> str:
+    """Say how to continue from the checkpoint, if there is one."""
+    if settings.test_links:
+        return "Run `gradsync doctor --launch` on each node."
+    if not settings.checkpoint.is_file():
+        return "There is no checkpoint yet: the same command starts from the beginning."
+    return f"Run the same command again to continue from {settings.checkpoint}."
+
+
+def _why(failures: dict[int, ProcessFailure], settings: Settings) -> str:
+    """Say which rank failed first, and what to do."""
+    rank, first = min(failures.items(), key=lambda item: (item[1].exitcode > 0, item[1].timestamp))
+    attempts = f", after {counted(settings.max_restarts, 'restart')}" * bool(settings.max_restarts)
+    return f"Rank {rank} {_ending(first.exitcode)}{attempts}. {how_to_continue(settings)}"
+
+
+def _ending(exitcode: int) -> str:
+    if exitcode >= 0:
+        return f"failed (its message is above; exit status {exitcode})"
+    with suppress(ValueError):
+        return f"was killed by {signal.Signals(-exitcode).name}"
+    return f"was killed by signal {-exitcode}"
+
+
+def _report_failed_ranks() -> None:
+    """Replace the agent's own log by one line for each rank that fails.
+
+    The environment variable LOGLEVEL, such as LOGLEVEL=INFO, shows torchrun's own log instead.
+    """
+    if "LOGLEVEL" in os.environ:
+        return
+    for name in [*logging.root.manager.loggerDict]:
+        if name.startswith("torch.distributed.elastic"):
+            logger = logging.getLogger(name)
+            logger.handlers, logger.propagate = [_FailedRanks()], False
+
+
+class _FailedRanks(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        found = FAILED_RANK.search(record.getMessage())
+        if found is not None:
+            ending = _ending(int(found[1]))
+            text = f"The process with local rank {found[2]} on {socket.gethostname()} {ending}."
+            print(f"gradsync: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,158 @@
+"""Where the ranks of a job run: how many nodes, which is the master, and how to reach it."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gradsync.errors import UnusableInput
+from gradsync.launch import network
+
+DEFAULT_PORT = 29500
+CONNECT_SECONDS = 3.0  # for one attempt
+PAUSE_SECONDS = 0.3  # between two attempts
+
+
+class LaunchError(UnusableInput):
+    """The ranks can't be started here; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    """The node and the port at which all nodes meet."""
+
+    host: str
+    port: int
+    address: str  # IPv4
+
+    @property
+    def is_here(self) -> bool:
+        return network.is_this_machine(self.address)
+
+
+def nodes_of_step(environ: Mapping[str, str]) -> int:
+    """Return the number of nodes if `srun` started one process on each, or else 1."""
+    nodes = environ.get("SLURM_STEP_NUM_NODES", "1")
+    return int(nodes) if nodes == environ.get("SLURM_STEP_NUM_TASKS") else 1
+
+
+def find_master(environ: Mapping[str, str], given: str | None) -> Master:
+    """Return the master: `given` as HOST or HOST:PORT, or else that of the environment.
+
+    Raises:
+        LaunchError: no master is named, its name can't be resolved, or its port is no port.
+    """
+    host, _, port = (given or "").partition(":")
+    host = host or environ.get("MASTER_ADDR") or _first_node(environ)
+    if not host:
+        raise LaunchError(
+            "The nodes need a master to meet at. Add --master HOST (the same on every node), or "
+            "set MASTER_ADDR."
+        )
+    text = port or environ.get("MASTER_PORT") or str(DEFAULT_PORT)
+    if not (text.isdecimal() and 0 < int(text) < 2**16):
+        where = "--master" if port else "MASTER_PORT"
+        raise LaunchError(f"{where} has the port {text!r}. Use a number from 1 to 65535.")
+    return Master(host, int(text), _resolved(host))
+
+
+def _first_node(environ: Mapping[str, str]) -> str:
+    """Return the first node of the Slurm job, or nothing."""
+    nodes = environ.get("SLURM_JOB_NODELIST")
+    lines = _scontrol("show", "hostnames", nodes).splitlines() if nodes else []
+    return lines[0] if lines else ""
+
+
+def _resolved(host: str) -> str:
+    """Return a host's IPv4 address; Slurm may know that of a node that has no name elsewhere."""
+    try:
+        return network.address_of(host)
+    except OSError as problem:
+        known = re.search(r"NodeAddr=(\S+)", _scontrol("--oneliner", "show", "node", host))
+        if known is not None and known[1] != host:
+            return _resolved(known[1])
+        raise LaunchError(
+            f"The master's name {host!r} can't be resolved on {socket.gethostname()}: "
+            f"{problem.strerror}. Use its IP address, which `hostname -I` shows on that machine."
+        ) from None
+
+
+def _scontrol(*arguments: str) -> str:
+    if "SLURM_JOB_ID" not in os.environ:
+        return ""
+    command = ["scontrol", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def check_port(master: Master) -> None:
+    """Check that the port is free on the master, or held by another node of the same job.
+
+    Raises:
+        LaunchError: another program holds the port; the message names it.
+    """
+    if not network.is_taken(master.port):
+        return
+    holder = network.holder_of(master.port)
+    if holder is not None and _is_of_this_job(holder):
+        return
+    raise LaunchError(
+        f"Port {master.port} is in use on this machine, by {holder_text(holder)}. The ranks need "
+        f"it to meet. Choose another port on every node, such as MASTER_PORT={master.port + 1}, or "
+        "end that process."
+    )
+
+
+def holder_text(holder: network.Holder | None) -> str:
+    """Name the process that holds a port."""
+    if holder is None:
+        return "a process of another user"
+    return f"process {holder.pid} ({holder.command[:80]})"
+
+
+def _is_of_this_job(holder: network.Holder) -> bool:
+    """Tell whether a process is the agent of another node of this job on the same machine."""
+    words = holder.command.split()
+    return any("gradsync" in word for word in words) and "train" in words
+
+
+def wait_for_master(master: Master, seconds: float) -> None:
+    """Return when the master accepts connections.
+
+    Raises:
+        LaunchError: it did not within `seconds`.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((master.address, master.port), CONNECT_SECONDS).close()
+        except OSError as problem:
+            if time.monotonic() > until:
+                raise LaunchError(unreachable(master, problem, seconds)) from None
+            time.sleep(PAUSE_SECONDS)
+        else:
+            return
+
+
+def unreachable(master: Master, problem: OSError, seconds: float) -> str:
+    """Describe why the master does not answer, and what to do."""
+    where = f"{master.host}:{master.port}"
+    if isinstance(problem, ConnectionRefusedError):
+        return (
+            f"The master {where} can be reached, but for {seconds:g} s nothing listened on its "
+            "port. Start the same command on the master, and use the same port on every node."
+        )
+    reason = problem.strerror or "no answer"
+    return (
+        f"The master {where} could not be reached from {socket.gethostname()} within "
+        f"{seconds:g} s: {reason}. A firewall or a wrong address may be the cause. Run "
+        "`gradsync doctor --launch` on both machines."
+    )

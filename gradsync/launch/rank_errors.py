@@ -1,0 +1,59 @@
+"""Explain in a few lines why a rank failed."""
+
+from __future__ import annotations
+
+import re
+import traceback
+
+from torch.distributed import DistError
+
+from gradsync.launch.settings import Settings
+from gradsync.text import full_stop
+
+CLOSED = re.compile(r"[Cc]onnection (was )?(closed|reset)|[Bb]roken pipe|Connection refused|EOF")
+LATE = re.compile(r"[Tt]imed out|timeout|Timeout")
+LOST_CONNECTION = re.compile(r"gloo|nccl|NCCL|TCPStore|[Ss]ocket|c10d|Timed out waiting")
+
+
+class LaunchedWrongly(Exception):  # noqa: N818 - the settings are at fault
+    """The trainer can't be run like this; the text is complete, and needs no traceback."""
+
+
+def describe(error: Exception, settings: Settings) -> str:
+    """Return what happened, where in the trainer, and what to do."""
+    if isinstance(error, LaunchedWrongly):
+        return str(error)
+    place = _place(error, settings)
+    if isinstance(error, NotImplementedError) and str(error):
+        return f"{error} is not written yet{place}. Run `gradsync check`."
+    text = str(error).strip()
+    if isinstance(error, DistError) or LOST_CONNECTION.search(text):
+        if LATE.search(text):
+            return (
+                f"No answer from another rank within {settings.timeout} s{place}. That rank is "
+                "stuck or has ended, or the network between the nodes is interrupted. "
+                "`gradsync train --test-links` tests each link."
+            )
+        if CLOSED.search(text):
+            return (
+                f"The connection to another rank was closed{place}: that rank has ended. Its own "
+                "message, if it left one, says why."
+            )
+    return f"{_traceback(error, settings)}\n{type(error).__name__}{place}: {full_stop(text)}"
+
+
+def _place(error: Exception, settings: Settings) -> str:
+    """Return the last line of the trainer's folder that was running."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename.startswith(str(settings.trainer.parent)):
+            return f", at {frame.filename.rpartition('/')[2]}:{frame.lineno} in {frame.name}"
+    return ""
+
+
+def _traceback(error: Exception, settings: Settings) -> str:
+    """Return the traceback from the trainer's first line on, or all of it if it has none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame.filename.startswith(str(settings.trainer.parent)) for frame in frames]
+    first = own.index(True) if True in own else 0
+    lines = traceback.format_list(frames[first:])
+    return "Traceback (most recent call last):\n" + "".join(lines).rstrip()

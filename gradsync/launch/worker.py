@@ -1,0 +1,65 @@
+"""The program of each rank: `python -m gradsync.launch.worker SETTINGS`, started by the agent.
+
+It runs the course's `support.training`, which knows the functions of this course's trainers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from types import ModuleType
+
+from gradsync.course.support import SUPPORT, support_of
+from gradsync.launch import artifacts, links
+from gradsync.launch.progress import Progress
+from gradsync.launch.rank_errors import LaunchedWrongly, describe
+from gradsync.launch.settings import Settings
+from gradsync.ranks.fast import dynamo
+
+RECIPES = f"{SUPPORT}.training"
+
+
+def main() -> None:
+    """Run one rank; exit status 1 if it fails, after a message on stderr."""
+    settings = Settings.from_json(sys.argv[1])
+    status = 0
+    try:
+        links.test(settings) if settings.test_links else _train(settings)
+    except Exception as error:  # noqa: BLE001 - each error of a learner's file ends here
+        rank = os.environ["RANK"]
+        print(f"[Rank {rank}] {describe(error, settings)}", file=sys.stderr, flush=True)
+        status = 1
+    sys.stdout.flush()
+    os._exit(status)  # the destructor of a gloo group that has failed can hang
+
+
+def _train(settings: Settings) -> None:
+    dynamo.defer()  # the import of torch's compiler delays the start, and each restart
+    # Before there is a process group: see `main` of the trainers.
+    import torch.distributed.nn.functional  # noqa: F401
+
+    progress = Progress(settings)
+    with support_of(settings.course):
+        recipes = importlib.import_module(RECIPES)
+        model, images = recipes.run(settings, _imported(settings), progress)
+    if progress.is_rank_0:
+        artifacts.finish(settings, model, images)
+
+
+def _imported(settings: Settings) -> ModuleType:
+    """Import the trainer, as `python FILE` would: its folder is searched first."""
+    sys.path.insert(0, str(settings.trainer.parent))
+    try:
+        return importlib.import_module(settings.trainer.stem)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.startswith("torch"):
+            raise
+        raise LaunchedWrongly(
+            f"{settings.trainer} imports {missing.name}, which is not in {settings.trainer.parent} "
+            "and is not installed."
+        ) from None
+
+
+if __name__ == "__main__":
+    main()

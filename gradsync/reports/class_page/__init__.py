@@ -1,0 +1,1 @@
+"""Render class.html: what a class did not understand, and who needs attention."""

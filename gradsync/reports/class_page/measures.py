@@ -1,0 +1,124 @@
+"""Count the results of a class: scores, grading times and success in each exercise."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from gradsync.class_records import ClassResults, GradedExercise, Result
+from gradsync.reports.class_page.outliers import Fences
+from gradsync.reports.text import amount
+
+UNWRITTEN = ("unfinished", "missing")  # statuses of a test without an attempt to solve it
+_STEPS = 10  # bars of a chart
+_ROUNDING = 1e-6  # points
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar of a chart, with its length as a share of the longest one."""
+
+    label: str
+    count: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """How a class did in one exercise."""
+
+    exercise: GradedExercise
+    graded: int  # number of submissions with a result in it
+    solved: int  # with all points
+    unwritten: int  # with nothing written
+    mean: float  # share of the points, from 0 to 1
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The middle and the ends of some numbers."""
+
+    least: float
+    mean: float
+    median: float
+    most: float
+
+
+def graded(results: Iterable[Result]) -> list[Result]:
+    """Return the results with a score that says how much a learner could do."""
+    return [result for result in results if result.status == "graded" and result.max_score]
+
+
+def percent(result: Result) -> float:
+    """Return the share of the points of a graded result, in percent."""
+    return 100 * (result.score or 0.0) / (result.max_score or 1.0)
+
+
+def spread(numbers: Sequence[float]) -> Spread | None:
+    """Return the spread of some numbers, or None if there are none."""
+    if not numbers:
+        return None
+    return Spread(min(numbers), fmean(numbers), median(numbers), max(numbers))
+
+
+def score_bars(results: Sequence[Result]) -> list[Bar]:
+    """Return how many graded results have 0-9%, 10-19%, ... and 90-100% of the points."""
+    counts = Counter(min(max(int(percent(result) // 10), 0), 9) for result in results)
+    labels = [f"{low}–{low + 9}%" for low in range(0, 90, 10)] + ["90–100%"]
+    return _bars(labels, [counts[index] for index in range(10)])
+
+
+def time_bars(seconds: Sequence[float], fences: Fences | None) -> list[Bar]:
+    """Return how many gradings took how long; unusually long ones share the last bar."""
+    if not seconds:
+        return []
+    end = max(seconds) if fences is None else min(max(seconds), fences.high)
+    step = _round_step(end / _STEPS)
+    counts = Counter(min(int(time / step), int(end / step) + 1) for time in seconds)
+    last = max(counts)
+    labels = [f"{amount(i * step)}–{amount((i + 1) * step)} s" for i in range(last + 1)]
+    if max(seconds) >= (last + 1) * step:
+        labels[last] = f"{amount(last * step)} s or more"
+    return _bars(labels, [counts[index] for index in range(last + 1)])
+
+
+def successes(results: ClassResults) -> list[Success]:
+    """Return the success in each exercise that was graded, the least successful first."""
+    shares: dict[str, list[float]] = defaultdict(list)
+    solved: Counter[str] = Counter()
+    unwritten: Counter[str] = Counter()
+    for result in graded(results.results):
+        written = {test.exercise for test in result.tests if test.status not in UNWRITTEN}
+        for each in result.exercises:
+            if each.max_points > 0:
+                shares[each.exercise].append(each.points / each.max_points)
+                solved[each.exercise] += each.points >= each.max_points - _ROUNDING
+                unwritten[each.exercise] += each.exercise not in written and not each.override
+    found = [
+        Success(
+            exercise=exercise,
+            graded=len(shares[exercise.id]),
+            solved=solved[exercise.id],
+            unwritten=unwritten[exercise.id],
+            mean=fmean(shares[exercise.id]),
+        )
+        for exercise in results.exercises
+        if shares[exercise.id]
+    ]
+    return sorted(found, key=lambda success: success.mean)
+
+
+def _bars(labels: Sequence[str], counts: Sequence[int]) -> list[Bar]:
+    longest = max(*counts, 1)
+    return [Bar(label, n, n / longest) for label, n in zip(labels, counts, strict=True)]
+
+
+def _round_step(least: float) -> float:
+    """Return the first of 0.1, 0.2, 0.5, 1, 2, 5, 10, ... that is not less."""
+    step, factors = 0.1, (2.0, 2.5, 2.0)
+    while step < least:
+        step *= factors[0]
+        factors = (*factors[1:], factors[0])
+    return round(step, 6)

@@ -1,0 +1,8 @@
+"""Review training scripts: find the pitfalls of distributed training in their source.
+
+`review` reads files and returns what the rules find. Nothing is run or imported.
+"""
+
+from gradsync.review.reviewing import Review, review, review_text
+
+__all__ = ["Review", "review", "review_text"]

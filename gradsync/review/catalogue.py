@@ -1,0 +1,58 @@
+"""All rules, and the choice between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradsync.errors import UnusableInput
+from gradsync.review.findings import Rule
+from gradsync.review.rules import (
+    batches,
+    collectives,
+    devices,
+    files,
+    gradients,
+    launching,
+    loaders,
+    logs,
+    metrics,
+    models,
+    samplers,
+    seeds,
+)
+
+_MODULES = (
+    loaders, samplers, batches, files, logs, collectives, launching, devices, models, gradients,
+    metrics, seeds,
+)  # fmt: skip
+RULES: tuple[Rule, ...] = tuple(
+    sorted(
+        (rule for module in _MODULES for rule in vars(module).values() if isinstance(rule, Rule)),
+        key=lambda rule: rule.code,
+    )
+)
+
+
+def page(code: str) -> str:
+    """Return where a rule is explained, relative to the repository."""
+    return f"docs/rules/{code}.md"
+
+
+def selected(codes: str | None) -> Sequence[Rule]:
+    """Return the rules of a list such as "DDP004,DDP01"; all rules for None.
+
+    Raises:
+        UnusableInput: if no rule's code begins with one of them.
+    """
+    if codes is None:
+        return RULES
+    wanted = [code.strip().upper() for code in codes.split(",") if code.strip()]
+    for code in wanted:
+        if not any(rule.code.startswith(code) for rule in RULES):
+            raise UnusableInput(
+                f"--select {code}: there is no such rule. The codes are {RULES[0].code} to "
+                f"{RULES[-1].code}; docs/review.md lists them."
+            )
+    if not wanted:
+        raise UnusableInput("--select needs codes, such as --select DDP004,DDP005.")
+    return [rule for rule in RULES if rule.code.startswith(tuple(wanted))]

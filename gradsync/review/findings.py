@@ -1,0 +1,85 @@
+"""What a rule finds, and what a rule is."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from gradsync.review.flow.program import Program
+from gradsync.review.flow.project import Source
+from gradsync.review.flow.values import Step
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """A mistake in a file: where it is, why it is one, and what to do."""
+
+    path: str
+    line: int  # from 1
+    column: int  # from 1
+    code: str  # "DDP001"
+    reason: str
+    remedy: str
+    end_line: int = 0
+    end_column: int = 0
+    function: str = ""  # the name of the function that has the line; "" for the module
+
+    @property
+    def text(self) -> str:
+        """The reason and the remedy."""
+        return f"{self.reason} {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A place that a rule found."""
+
+    node: ast.AST
+    source: Source
+    reason: str
+    remedy: str = ""  # where it differs from the rule's
+    function: str = ""
+
+
+def at(step: Step, reason: str, remedy: str = "") -> Hit:
+    """Return the hit of a call."""
+    return Hit(step.node, step.source, reason, remedy, step.function)
+
+
+Find = Callable[[Program], Iterator[Hit]]
+Applies = Callable[[Program], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One kind of mistake."""
+
+    code: str
+    title: str  # what is wrong, as a line of the index
+    topic: str  # the line of the checklist it belongs to
+    remedy: str
+    applies: Applies  # whether a program has what the rule looks at
+    find: Find
+
+
+def rule(
+    code: str, title: str, *, topic: str, remedy: str, applies: Applies
+) -> Callable[[Find], Rule]:
+    """Make a rule of the function that finds its mistake."""
+    return lambda find: Rule(code, title, topic, remedy, applies, find)
+
+
+def whole(program: Program) -> bool:
+    """The program starts a process group and trains."""
+    return program.whole
+
+
+def data_parallel(program: Program) -> bool:
+    """The program trains one model on all ranks."""
+    return program.data_parallel
+
+
+def any_part(program: Program) -> bool:
+    """The rule also reads functions without their program."""
+    return any(source.is_distributed for source in program.sources)

@@ -1,0 +1,36 @@
+"""The rules as a plugin of flake8, which then reports them beside its own."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from gradsync.errors import UnusableInput
+from gradsync.review.reviewing import review_text
+
+
+class Plugin:
+    """Reviews one file for flake8, which creates an instance for each file.
+
+    Args:
+        tree: the file's syntax tree; the rules read the lines again, for the comments.
+        filename: its path.
+        lines: its lines.
+    """
+
+    name = "gradsync-review"
+    version = "1.0"
+
+    def __init__(self, tree: ast.AST, filename: str, lines: Sequence[str]) -> None:
+        del tree
+        self._filename = filename
+        self._text = "".join(lines)
+
+    def run(self) -> Iterator[tuple[int, int, str, type[Plugin]]]:
+        """Yield the line, the column from 0, the code with the text, and this class."""
+        try:
+            found = review_text(self._text, self._filename).findings
+        except UnusableInput:  # flake8 reports the error of syntax itself
+            return
+        for finding in found:
+            yield finding.line, finding.column - 1, f"{finding.code} {finding.text}", type(self)

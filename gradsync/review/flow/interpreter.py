@@ -1,0 +1,253 @@
+"""Run a script's statements in order, without running Python: branches are both taken."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+
+from gradsync.review.flow.expressions import combined, element_of, evaluate
+from gradsync.review.flow.frame import Frame
+from gradsync.review.flow.naming import Names
+from gradsync.review.flow.values import (
+    MAYBE_RANK,
+    RANK,
+    TOO_EARLY,
+    Code,
+    Guard,
+    Loop,
+    Value,
+    either,
+    uncertain,
+)
+
+_EXITS = ("sys.exit", "builtins.exit", "builtins.quit", "os._exit", "os.abort")
+_NO_GRADIENTS = ("torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad")
+LEAVES = ("return", "continue", "break")
+
+
+class Interpreter(Names):
+    """Follows a program from its entry point, and records its calls."""
+
+    def body(self, code: Code, frame: Frame) -> None:
+        """Run the statements of a function."""
+        if isinstance(code.node, ast.Lambda):
+            frame.returned.append(evaluate(self, code.node.body))
+        elif not isinstance(code.node, ast.ClassDef):
+            self.block(code.node.body)
+
+    def block(self, statements: Sequence[ast.stmt]) -> str:
+        """Run statements; return how they end: "return", "raise", "break", "continue" or ""."""
+        for statement in statements:
+            handler = getattr(self, f"_{type(statement).__name__.lower()}", None)
+            end: str = handler(statement) if handler is not None else ""
+            if end:
+                return end
+        return ""
+
+    def _expr(self, node: ast.Expr) -> str:
+        self.discard = node.value
+        evaluate(self, node.value)
+        if isinstance(node.value, ast.Call) and self.steps and self.steps[-1].node is node.value:
+            return "raise" if self.steps[-1].path in _EXITS else ""
+        return ""
+
+    def _assign(self, node: ast.Assign) -> str:
+        value = evaluate(self, node.value)
+        for target in node.targets:
+            self.bind(target, value)
+        return ""
+
+    def _annassign(self, node: ast.AnnAssign) -> str:
+        if node.value is not None:
+            self.bind(node.target, evaluate(self, node.value))
+        return ""
+
+    def _augassign(self, node: ast.AugAssign) -> str:
+        former = evaluate(self, node.target)
+        self.bind(node.target, combined(node.op, former, evaluate(self, node.value)))
+        return ""
+
+    def _return(self, node: ast.Return) -> str:
+        value = evaluate(self, node.value) if node.value else Value(const=None)
+        tags = {t for guard in self.guards for t in guard.value.tags if t in (RANK, MAYBE_RANK)}
+        is_constant = isinstance(value.const, bool)
+        self.frame.returned.append(value.tagged(*tags) if is_constant else value)
+        return "return"
+
+    def _raise(self, node: ast.Raise) -> str:
+        evaluate(self, node.exc)
+        return "raise"
+
+    def _assert(self, node: ast.Assert) -> str:
+        evaluate(self, node.test)
+        return ""
+
+    def _break(self, _: ast.Break) -> str:
+        return "break"
+
+    def _continue(self, _: ast.Continue) -> str:
+        return "continue"
+
+    def _global(self, node: ast.Global) -> str:
+        self.frame.global_names.update(node.names)
+        return ""
+
+    def _if(self, node: ast.If) -> str:
+        test = evaluate(self, node.test)
+        if isinstance(test.const, bool) and self._is_main_guard(node.test):
+            return self.block(node.body if test.const else node.orelse)
+        return self._branches(node, test, node.body, node.orelse)
+
+    def _is_main_guard(self, test: ast.expr) -> bool:
+        return isinstance(test, ast.Compare) and getattr(test.left, "id", "") == "__name__"
+
+    def _branches(
+        self, node: ast.AST, test: Value, one: Sequence[ast.stmt], other: Sequence[ast.stmt]
+    ) -> str:
+        """Run both branches of a condition, and merge what they leave behind."""
+        env, before = self.frame.env, dict(self.frame.env)
+        early: list[Guard] = []
+        ends, after = [], []
+        for positive, statements in ((True, one), (False, other)):
+            base = len(self.guards)
+            self.guards.append(Guard(node, test, positive))
+            ends.append(self.block(statements))
+            early += self.guards[base + 1 :]
+            del self.guards[base:]
+            after.append(dict(env))
+            env.clear()
+            env.update(before)
+        self.guards += early
+        if ends[0] and ends[1]:
+            return ends[0] if ends[0] != "raise" else ends[1]
+        for positive in (True, False):
+            end = ends[0 if positive else 1]
+            if end in LEAVES:
+                self.guards.append(Guard(node, test, not positive, early=True))
+        stay = [names for names, end in zip(after, ends, strict=True) if not end]
+        env.clear()
+        env.update(_merged(stay, test))
+        return ""
+
+    def _match(self, node: ast.Match) -> str:
+        subject = evaluate(self, node.subject)
+        for case in node.cases:
+            self._branches(node, subject, case.body, [])
+        return ""
+
+    def _for(self, node: ast.For) -> str:
+        over = evaluate(self, node.iter)
+        self.bind(node.target, self._item(over))
+        return self._loop(node, over)
+
+    _asyncfor = _for
+
+    @staticmethod
+    def _item(over: Value) -> Value:
+        return element_of(over)
+
+    def _while(self, node: ast.While) -> str:
+        return self._loop(node, evaluate(self, node.test))
+
+    def _loop(self, node: ast.For | ast.While, over: Value) -> str:
+        base = len(self.guards)
+        self.loops.append(Loop(node, over))
+        endless = isinstance(node, ast.While) and over.const is True
+        if not endless and not over.of_kind("loader", "params"):
+            self.guards.append(Guard(node, over, True))
+        self.block(node.body)
+        self.loops.pop()
+        left = [g for g in self.guards[base:] if g.early and _is_return(g)]
+        del self.guards[base:]
+        self.guards += left
+        return self.block(node.orelse)
+
+    def _with(self, node: ast.With) -> str:
+        contexts, no_gradients = len(self.contexts), 0
+        for item in node.items:
+            value = evaluate(self, item.context_expr)
+            if self.steps and self.steps[-1].node is item.context_expr:
+                no_gradients += self.steps[-1].path in _NO_GRADIENTS
+            self.contexts.append(self._context(item.context_expr, value))
+            if item.optional_vars is not None:
+                self.bind(item.optional_vars, value)
+        self.evaluating += no_gradients
+        end = self.block(node.body)
+        self.evaluating -= no_gradients
+        del self.contexts[contexts:]
+        return end
+
+    _asyncwith = _with
+
+    def _context(self, node: ast.expr, value: Value) -> Value:
+        """Return a context manager's value; it may let only some ranks pass at a time."""
+        if isinstance(node, ast.Call) and not value.things:
+            step = next((s for s in reversed(self.steps) if s.node is node), None)
+            args = [*step.args, *step.kwargs.values()] if step else []
+            named = re.search("first|main|master|zero", ast.unparse(node.func))
+            if named or any(arg.deep_tags() & {RANK, MAYBE_RANK} for arg in args):
+                return value.tagged(MAYBE_RANK)
+        return value
+
+    def _try(self, node: ast.Try) -> str:
+        before = dict(self.frame.env)
+        self.tries += bool(node.handlers)
+        end = self.block(node.body)
+        self.tries -= bool(node.handlers)
+        states = [] if end else [dict(self.frame.env)]
+        for handler in node.handlers:
+            self.frame.env.update(before)
+            if not self.block(handler.body):
+                states.append(dict(self.frame.env))
+        if states:
+            self.frame.env.update(_merged(states, Value()))
+        if not end:
+            end = self.block(node.orelse)
+        last = self.block(node.finalbody)
+        return last or (end if not states else "")
+
+    _trystar = _try
+
+    def _functiondef(self, node: ast.FunctionDef) -> str:
+        frame = self.frame
+        for decorator in node.decorator_list:
+            evaluate(self, decorator)
+        self.bind(
+            ast.Name(node.name), Value(code=Code(node, frame.source, frame.scope(), frame.module))
+        )
+        return ""
+
+    _asyncfunctiondef = _functiondef
+
+    def _classdef(self, node: ast.ClassDef) -> str:
+        frame = self.frame
+        code = Code(node, frame.source, frame.scope(), frame.module)
+        self.bind(ast.Name(node.name), Value(code=code))
+        return ""
+
+
+def _is_return(guard: Guard) -> bool:
+    node = guard.node
+    body = getattr(node, "body", []) if not guard.positive else getattr(node, "orelse", [])
+    return any(isinstance(inner, ast.Return) for part in body for inner in ast.walk(part))
+
+
+def _merged(states: list[dict[str, Value]], test: Value) -> dict[str, Value]:
+    """Return the names after branches: each may be what any branch made of it."""
+    if len(states) == 1:
+        return states[0]
+    found: dict[str, Value] = {}
+    depends = test.tags & {RANK, MAYBE_RANK, TOO_EARLY}
+    for name in {name for state in states for name in state}:
+        values = [state[name] for state in states if name in state]
+        value = values[0]
+        for other in values[1:]:
+            value = either(value, other)
+        changed = any(other is not values[0] for other in values) or len(values) < len(states)
+        if changed and depends:
+            value = value.tagged(*depends)
+            if not all(isinstance(other.const, (bool, int)) for other in values):
+                value = uncertain(value)
+        found[name] = value
+    return found

@@ -1,0 +1,51 @@
+"""What names and environment variables say about values that we can't follow."""
+
+from __future__ import annotations
+
+import re
+
+from gradsync.review.flow.values import LOCAL, RANK, WORLD, Value
+
+_RANK = re.compile(r"(^|_)rank(_id)?$|^(proc|process)_(id|idx|index)$")
+_LOCAL = re.compile(r"(^|_)local_?rank$|^localrank$")
+_FIRST = re.compile(
+    r"^_?(is|am|on)_(local_|global_|world_)?(main|master|root|chief|primary|rank_?(0|zero)|first)"
+    r"(_|$)|(^|_)(main|master|root|primary)_(process|proc|rank)$|(^|_)rank_?(0|zero)(_only)?$"
+    r"|process_zero$"
+)
+_WORLD = re.compile(r"(^|_)world_?size$|^(is_)?distributed$|^(use_)?(ddp|fsdp)$|^n(um)?_replicas$")
+ENVIRONMENT = {
+    "RANK": (RANK,),
+    "SLURM_PROCID": (RANK,),
+    "OMPI_COMM_WORLD_RANK": (RANK,),
+    "PMI_RANK": (RANK,),
+    "LOCAL_RANK": (RANK, LOCAL),
+    "SLURM_LOCALID": (RANK, LOCAL),
+    "OMPI_COMM_WORLD_LOCAL_RANK": (RANK, LOCAL),
+    "GROUP_RANK": (RANK,),
+    "SLURM_NODEID": (RANK,),
+    "WORLD_SIZE": (WORLD,),
+    "LOCAL_WORLD_SIZE": (WORLD,),
+    "SLURM_NTASKS": (WORLD,),
+    "SLURM_NPROCS": (WORLD,),
+    "OMPI_COMM_WORLD_SIZE": (WORLD,),
+}
+
+
+def by_name(name: str) -> Value:
+    """Return what a name says about an unknown value."""
+    name = name.lower()
+    if _FIRST.search(name):
+        return Value(tags=frozenset({RANK}))
+    if _LOCAL.search(name):
+        return Value(tags=frozenset({RANK, LOCAL}))
+    if _RANK.search(name):
+        return Value(tags=frozenset({RANK}))
+    if _WORLD.search(name):
+        return Value(tags=frozenset({WORLD}))
+    return Value()
+
+
+def of_environment(name: object) -> Value:
+    """Return the value of an environment variable that launchers set."""
+    return Value(tags=frozenset(ENVIRONMENT.get(str(name), ())))

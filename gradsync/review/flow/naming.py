@@ -1,0 +1,127 @@
+"""Names: assignments to them, and imports that bring them from other files."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from gradsync.review.flow.calls import Calls
+from gradsync.review.flow.expressions import evaluate
+from gradsync.review.flow.frame import Env, Frame
+from gradsync.review.flow.project import Project, Source
+from gradsync.review.flow.values import Thing, Value, either
+
+
+class Names(Calls):
+    """The part of the interpreter that assigns and imports."""
+
+    def __init__(self, project: Project) -> None:
+        super().__init__()
+        self.project = project
+        self.modules: dict[Source, Env] = {}
+
+    def block(self, statements: Sequence[ast.stmt]) -> str:
+        """Run statements."""
+        raise NotImplementedError
+
+    def load(self, source: Source, *, as_main: bool) -> Env:
+        """Run a file's own statements, once, and return its names."""
+        if source in self.modules:
+            return self.modules[source]
+        env: Env = {}
+        self.modules[source] = env
+        former = getattr(self, "frame", None)
+        self.frame = Frame(source, env, env, {})
+        main = "__main__" if as_main else source.path
+        env["__name__"] = Value(const=main)
+        guards, loops, contexts = self.guards, self.loops, self.contexts
+        self.guards, self.loops, self.contexts = [], [], []
+        try:
+            self.block(source.tree.body)
+        finally:
+            self.guards, self.loops, self.contexts = guards, loops, contexts
+            if former is not None:
+                self.frame = former
+        return env
+
+    def bind(self, target: ast.expr, value: Value) -> None:
+        """Assign a value to a name, an attribute or several of them."""
+        if isinstance(target, ast.Name):
+            self.frame.set(target.id, value)
+        elif isinstance(target, ast.Attribute):
+            self._bind_attribute(target, value)
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            for number, part in enumerate(target.elts):
+                known = number < len(value.parts) and len(value.parts) == len(target.elts)
+                self.bind(part, value.parts[number] if known else self._part(value))
+        elif isinstance(target, ast.Starred):
+            self.bind(target.value, value)
+        elif isinstance(target, ast.Subscript):
+            evaluate(self, target.slice)
+            self._bind_subscript(target, value)
+
+    @staticmethod
+    def _part(value: Value) -> Value:
+        return Value(things=frozenset(value.deep()), tags=value.deep_tags(), maybe=True)
+
+    def _bind_attribute(self, target: ast.Attribute, value: Value) -> None:
+        owner = evaluate(self, target.value)
+        for thing in owner.things:
+            former = thing.attrs.get(target.attr)
+            sure = not self.guards or former is None
+            thing.attrs[target.attr] = value if sure or former is None else either(former, value)
+        if isinstance(target.value, ast.Name) and owner.blank and not owner.path:
+            holder = Thing("namespace", None)  # a parameter, such as `args`
+            holder.attrs[target.attr] = value
+            self.frame.set(target.value.id, Value(things=frozenset({holder})))
+
+    def _bind_subscript(self, target: ast.Subscript, value: Value) -> None:
+        if evaluate(self, target.value).path == "os.environ":
+            set_item = ast.Attribute(target.value, "__setitem__")
+            self.call(ast.copy_location(ast.Call(set_item, [target.slice, target], []), target))
+            self.steps[-1].args = (self.steps[-1].args[0], value)
+            return
+        if isinstance(target.value, ast.Name):
+            former = self.frame.env.get(target.value.id)
+            if former is not None and not former.path:
+                parts = (*former.parts, value)
+                keys = (*former.keys, evaluate(self, target.slice).const)
+                new = Value(former.things, former.tags, parts=parts,
+                            keys=keys if len(keys) == len(parts) else ())  # fmt: skip
+                self.frame.set(target.value.id, new)
+
+    def _import(self, node: ast.Import) -> str:
+        for alias in node.names:
+            source = self.project.find(self.frame.source, alias.name, 0)
+            if source is not None and alias.asname:
+                self.frame.set(alias.asname, self._module(source))
+            elif source is not None and "." not in alias.name:
+                self.frame.set(alias.name, self._module(source))
+            else:
+                name = alias.asname or alias.name.partition(".")[0]
+                path = alias.name if alias.asname else name
+                self.frame.set(name, Value(path=path))
+        return ""
+
+    def _importfrom(self, node: ast.ImportFrom) -> str:
+        source = self.project.find(self.frame.source, node.module or "", node.level)
+        env = self.load(source, as_main=False) if source is not None else None
+        for alias in node.names:
+            name = alias.asname or alias.name
+            if alias.name == "*":
+                for key, value in (env or {}).items():
+                    self.frame.env.setdefault(key, value)
+            elif env is not None and alias.name in env:
+                self.frame.set(name, env[alias.name])
+            else:
+                inside = f"{node.module}." if node.module else ""
+                nested = self.project.find(self.frame.source, inside + alias.name, node.level)
+                path = "." * node.level + inside + alias.name
+                value = self._module(nested) if nested else Value(path=path)
+                self.frame.set(name, value)
+        return ""
+
+    def _module(self, source: Source) -> Value:
+        thing = Thing("module", None)
+        thing.attrs = self.load(source, as_main=False)  # type: ignore[assignment]
+        return Value(things=frozenset({thing}))

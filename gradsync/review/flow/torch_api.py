@@ -1,0 +1,181 @@
+"""What PyTorch's functions and methods return, as far as rules need it."""
+
+from __future__ import annotations
+
+from gradsync.review.flow.values import (
+    DATA,
+    GRAD,
+    LOCAL,
+    MEAN,
+    NUMBERED,
+    RANK,
+    TOO_EARLY,
+    UNKNOWN,
+    WORLD,
+    Step,
+    Thing,
+    Value,
+    mixed,
+    uncertain,
+)
+
+MODELS = ("model", "ddp", "fsdp", "compiled")
+_TAGS = {
+    "torch.distributed.get_rank": (RANK,),
+    "torch.distributed.get_node_local_rank": (RANK, LOCAL),
+    "torch.distributed.get_group_rank": (RANK,),
+    "torch.cuda.current_device": (RANK, LOCAL),
+    "torch.distributed.get_world_size": (WORLD,),
+    "torch.distributed.is_available": (WORLD,),
+    "torch.distributed.is_torchelastic_launched": (WORLD,),
+    "torch.cuda.device_count": (WORLD,),
+}
+_KINDS = {
+    "DistributedDataParallel": "ddp",
+    "FullyShardedDataParallel": "fsdp",
+    "DataLoader": "loader",
+    "DistributedSampler": "sampler",
+    "GradScaler": "scaler",
+    "ShardedGradScaler": "scaler",
+    "Generator": "generator",
+    "Subset": "dataset",
+    "random_split": "dataset",
+}
+_SAMPLERS = ("RandomSampler", "SequentialSampler", "WeightedRandomSampler", "BatchSampler")
+MOVES = ("to", "cuda", "cpu", "xpu")
+_PLACES = ("device", "map_location", "dtype", "pin_memory")  # where a result is, not what it is
+_SAME_MODEL = "to cuda cpu half float double bfloat16 train eval requires_grad_ apply to_empty xpu"
+_OUTSIDE = ("torch", "numpy", "os", "math", "random", "time", "tqdm", "json", "logging", "pathlib",
+            "builtins", "itertools", "functools", "collections", "contextlib", "copy", "warnings",
+            "wandb", "argparse", "sys", "typing", "datetime", "shutil", "rich", "transformers",
+            "datasets", "torchvision", "einops")  # fmt: skip
+_PASS_ON = ("enumerate", "tqdm", "iter", "trange", "list", "reversed", "islice", "cycle", "track")
+
+
+def well_known(path: str) -> bool:
+    """Return whether a function of this path keeps no reference to its arguments that matters."""
+    return path.partition(".")[0] in _OUTSIDE
+
+
+def result_of(step: Step, *, started: bool) -> Value | None:
+    """Return what a call of an imported name returns; None if nothing is known of it.
+
+    Args:
+        step: the call.
+        started: whether there was an `init_process_group` before it.
+    """
+    path, name = step.path, step.path.rpartition(".")[2]
+    if path in _TAGS:
+        return Value(tags=frozenset(_TAGS[path]))
+    if path == "torch.distributed.is_initialized":
+        return Value(tags=frozenset({WORLD} if started else {WORLD, TOO_EARLY}))
+    if path.startswith("builtins.") and name in ("int", "str", "bool", "float", "abs", "repr"):
+        return _converted(step)
+    if name in ("isinstance", "hasattr", "len", "type"):
+        return Value(tags=step.args[0].tags & {WORLD} if step.args else frozenset())
+    if name in _PASS_ON and step.args and well_known(path):
+        return step.args[0].tagged(NUMBERED) if name == "enumerate" else step.args[0]
+    if path == "io.BytesIO":
+        return _made("buffer", step, None)
+    if name == "zip" and step.args:
+        return Value(
+            frozenset(t for arg in step.args for t in arg.things), mixed([*step.args]).tags
+        )
+    return _of_torch(step, name)
+
+
+def _converted(step: Step) -> Value | None:
+    if not step.args:
+        return None
+    of = step.args[0]
+    constant = of.const
+    if constant is not UNKNOWN and step.path == "builtins.int":
+        try:
+            constant = int(str(constant))
+        except ValueError:
+            constant = UNKNOWN
+    return Value(things=of.things, tags=of.tags, const=constant)
+
+
+def _of_torch(step: Step, name: str) -> Value | None:
+    path, first = step.path, step.args[0] if step.args else Value()
+    if name in _SAMPLERS and path.startswith("torch"):
+        inner = first if name == "BatchSampler" else Value()
+        return _made("other sampler" if name != "BatchSampler" else "batch sampler", step, inner)
+    if name in _KINDS and path.startswith(("torch.", "torchdata")):
+        module = step.argument(0, "module") or step.argument(0, "dataset")
+        return _made(_KINDS[name], step, module or Value())
+    if path == "torch.compile" and first.things:
+        return _made("compiled", step, first)
+    if name in ("compile", "fully_shard", "convert_sync_batchnorm", "checkpoint_wrapper"):
+        return first
+    if _is_optimizer(path, name):
+        return _made("optimizer", step, first if step.args else step.kwargs.get("params"))
+    return _computed(step, name)
+
+
+def _computed(step: Step, name: str) -> Value | None:
+    path = step.path
+    if path.startswith("torch.nn.") and name[:1].isupper():
+        loss = name.endswith("Loss")
+        return _made("loss" if loss else "model", step, Value(parts=step.args))
+    if path.startswith("torchvision.models"):
+        return _made("model", step, Value())
+    if path.startswith("torchvision.datasets") and name[:1].isupper():
+        return _made("dataset", step, Value())
+    if path.startswith(("torch.", "numpy.", "math.", "builtins.", "os.path.", "os.fspath")):
+        if step.collective or name in ("isend", "irecv"):
+            return _made("work", step, Value())
+        kwargs = [value for key, value in step.kwargs.items() if key not in _PLACES]
+        found = mixed([*step.args, *kwargs])
+        return found.tagged(MEAN) if name == "mean" else found.without(GRAD)
+    return None
+
+
+def _is_optimizer(path: str, name: str) -> bool:
+    torchs = path.startswith("torch.optim.") and path.count(".") <= 3 and "lr_scheduler" not in path
+    return name[:1].isupper() and (torchs or name == "ZeroRedundancyOptimizer")
+
+
+def _made(kind: str, step: Step, inner: Value | None) -> Value:
+    return Value(things=frozenset({Thing(kind, step, inner)}))
+
+
+def result_of_method(step: Step) -> Value:
+    """Return what a method of an object returns that isn't an instance of the script's classes."""
+    receiver, name = step.receiver, step.method
+    if receiver.of_kind(*MODELS):
+        made = _of_model(step)
+        if made is not None:
+            return made
+    if receiver.of_kind("optimizer") and name == "state_dict":
+        return _made("state", step, Value())
+    if name in ("size", "dim", "numel", "device", "get_device"):
+        return Value()
+    if name in MOVES:
+        return receiver
+    if name == "mean":
+        return mixed([receiver, *step.args]).tagged(MEAN)
+    if receiver.of_kind("loader", "sampler", "params", "generator") and name != "state_dict":
+        return receiver
+    if name in ("format", "join", "joinpath", "with_suffix", "with_name", "get"):
+        return mixed([receiver, *step.args, *step.kwargs.values()])
+    return uncertain(mixed([receiver, *step.args]))
+
+
+def _of_model(step: Step) -> Value | None:
+    """Return what a method of `nn.Module` or of a wrapper returns; None for others."""
+    name = step.method
+    if name in _SAME_MODEL.split():
+        return step.receiver
+    if name in ("parameters", "named_parameters", "buffers"):
+        return _made("params", step, step.receiver)
+    if name in ("state_dict", "no_sync"):
+        return _made("state" if name == "state_dict" else name, step, step.receiver)
+    return output(step, step.receiver) if name == "forward" else None
+
+
+def output(step: Step, model: Value) -> Value:
+    """Return the output of a model: it depends on this rank's samples."""
+    thing = Thing("output", step, model)
+    return Value(things=frozenset({thing}), tags=frozenset({DATA}))

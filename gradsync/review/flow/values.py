@@ -1,0 +1,255 @@
+"""What an expression may be, as far as the source shows, and the calls that are recorded."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field, replace
+
+from gradsync.review.flow.project import Source
+
+UNKNOWN = object()  # the `const` of a value that is no known constant
+RANK = "rank"  # differs between ranks
+MAYBE_RANK = "rank?"  # a function that we can't read had the rank as an argument
+LOCAL = "local"  # the rank on this machine, not among all ranks
+WORLD = "world"  # depends on the number of ranks: the same on every rank
+DATA = "data"  # computed from this rank's samples
+MEAN = "mean"  # divided by a number of this rank
+GRAD = "grad"  # a gradient
+NUMBERED = "numbered"  # what `enumerate` returns
+TOO_EARLY = "too early"  # `is_initialized()`, asked before there was a process group
+COLLECTIVES = frozenset(
+    [
+        "all_reduce",
+        "broadcast",
+        "reduce",
+        "all_gather",
+        "all_gather_into_tensor",
+        "gather",
+        "scatter",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "all_to_all",
+        "all_to_all_single",
+        "barrier",
+        "monitored_barrier",
+        "broadcast_object_list",
+        "all_gather_object",
+        "gather_object",
+        "scatter_object_list",
+    ]
+)
+DIST = "torch.distributed."
+
+
+class Thing:
+    """An object that the script makes: a model, a loader, an instance of one of its classes.
+
+    Args:
+        kind: "model", "ddp", "fsdp", "compiled", "optimizer", "params", "state", "loader",
+            "sampler", "dataset", "work", "output", "scaler", "no_sync", "instance" and so on.
+        step: the call that made it.
+        inner: what it was made of: the model of a wrapper, the parameters of an optimizer.
+    """
+
+    def __init__(self, kind: str, step: Step | None, inner: Value | None = None) -> None:
+        self.kind = kind
+        self.step = step
+        self.inner = inner or Value()
+        self.attrs: dict[str, Value] = {}
+        self.of_class: Code | None = None
+        self.escaped = False  # a function that we can't read has it
+
+
+@dataclass(frozen=True, eq=False)
+class Code:
+    """A function, method, lambda or class of the script."""
+
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
+    source: Source
+    scope: MutableMapping[str, Value]  # the names of the functions around it
+    module: MutableMapping[str, Value]  # the names of its file
+    receiver: Value | None = None  # of a method
+    of_class: Code | None = None  # of a method
+
+
+@dataclass(frozen=True)
+class Value:
+    """All that is known of a value; a value without anything is unknown."""
+
+    things: frozenset[Thing] = frozenset()
+    tags: frozenset[str] = frozenset()
+    const: object = UNKNOWN
+    path: str = ""  # of an imported name: "torch.distributed.all_reduce"
+    parts: tuple[Value, ...] = field(default=(), compare=False)  # of a tuple, list or dict
+    keys: tuple[object, ...] = field(default=(), compare=False)  # of a dict, beside `parts`
+    code: Code | None = None
+    maybe: bool = False  # it may also be something else
+
+    @property
+    def blank(self) -> bool:
+        """Whether nothing is known of it."""
+        known = self.things or self.tags or self.path or self.parts or self.code
+        return not known and self.const is UNKNOWN
+
+    def tagged(self, *tags: str) -> Value:
+        return replace(self, tags=self.tags | set(tags))
+
+    def without(self, *tags: str) -> Value:
+        return replace(self, tags=self.tags - set(tags))
+
+    def of_kind(self, *kinds: str) -> list[Thing]:
+        """Return the things of these kinds that it may be, in order of their creation."""
+        found = [thing for thing in self.things if thing.kind in kinds]
+        return sorted(found, key=lambda thing: thing.step.index if thing.step else -1)
+
+    def surely(self, *kinds: str) -> bool:
+        """Return whether it can only be a thing of these kinds."""
+        return bool(self.things) and not self.maybe and all(t.kind in kinds for t in self.things)
+
+    def kinds(self) -> set[str]:
+        """Return the kinds of the things that it may be."""
+        return {thing.kind for thing in self.things}
+
+    def deep(self) -> list[Thing]:
+        """Return its things and those of its parts."""
+        found = list(self.things)
+        for part in self.parts:
+            found += part.deep()
+        return found
+
+    def cleared(self, *tags: str) -> Value:
+        """Return it without these tags, and its parts too."""
+        parts = tuple(part.cleared(*tags) for part in self.parts)
+        return replace(self, tags=self.tags - set(tags), parts=parts)
+
+    def deep_tags(self) -> frozenset[str]:
+        """Return its tags and those of its parts."""
+        return self.tags.union(*(part.deep_tags() for part in self.parts))
+
+
+@dataclass(frozen=True, eq=False)
+class Guard:
+    """A condition under which a call runs."""
+
+    node: ast.AST  # the `if`, `while` or `for`
+    value: Value  # of its test
+    positive: bool  # whether the test must be true
+    early: bool = False  # the others have left before, by `return`, `continue` or `break`
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A loop around a call."""
+
+    node: ast.For | ast.AsyncFor | ast.While
+    over: Value
+
+
+@dataclass(eq=False)
+class Step:
+    """One call, in one place of the program."""
+
+    index: int
+    node: ast.Call
+    source: Source
+    function: str  # the name of the function that has the call; "" for the module
+    path: str  # "torch.distributed.all_reduce"; "" if it is no imported name
+    method: str  # "backward" of `loss.backward()`; "" if there is no receiver
+    receiver: Value
+    args: tuple[Value, ...]
+    kwargs: dict[str, Value]
+    guards: tuple[Guard, ...]
+    loops: tuple[Loop, ...]
+    contexts: tuple[Value, ...]
+    stack: tuple[ast.AST, ...]  # the calls that lead to it, outermost first
+    run: int = 0  # steps of different runs have no order, but run 0 comes first
+    evaluating: bool = False  # without gradients
+    in_try: bool = False
+    discarded: bool = False  # the result is not used
+    result: Value = field(default_factory=Value)
+
+    def argument(self, position: int, name: str) -> Value | None:
+        """Return an argument by its position or its name; None if it is not passed."""
+        if name in self.kwargs:
+            return self.kwargs[name]
+        return self.args[position] if position < len(self.args) else None
+
+    @property
+    def spread(self) -> bool:
+        """Whether some of its arguments are hidden in `*args` or `**kwargs`."""
+        starred = any(isinstance(arg, ast.Starred) for arg in self.node.args)
+        return starred or any(keyword.arg is None for keyword in self.node.keywords)
+
+    @property
+    def on_some_ranks(self) -> bool:
+        """Whether a condition that may depend on the rank decides if it runs."""
+        values = [*(guard.value for guard in self.guards), *self.contexts]
+        return any(value.tags & {RANK, MAYBE_RANK} for value in values)
+
+    @property
+    def collective(self) -> str:
+        """The name of the collective that it calls; "" if it calls none."""
+        name = self.path.rpartition(".")[2]
+        return name if self.path.startswith(DIST) and name in COLLECTIVES else ""
+
+
+def either(one: Value, other: Value) -> Value:
+    """Return the value that may be the one or the other."""
+    if one is other or one == other:
+        return one
+    same_const = one.const is other.const or (
+        type(one.const) is type(other.const) and one.const == other.const
+    )
+    return Value(
+        things=one.things | other.things,
+        tags=_tags_of_either(one, other),
+        const=one.const if same_const else UNKNOWN,
+        path=one.path if one.path == other.path else "",
+        parts=one.parts if len(one.parts) >= len(other.parts) else other.parts,
+        keys=one.keys if len(one.parts) >= len(other.parts) else other.keys,
+        code=one.code or other.code,
+        maybe=one.maybe or other.maybe or bool(one.things) != bool(other.things),
+    )
+
+
+def _tags_of_either(one: Value, other: Value) -> frozenset[str]:
+    """Return the tags of a value that may be the one or the other.
+
+    What is true of one of them only is certain if the other is a constant, such as a default.
+    """
+    tags = one.tags | other.tags
+    for value, second in ((one, other), (other, one)):
+        if second.const is UNKNOWN:
+            unsure = value.tags - second.tags
+            if RANK in unsure:
+                tags = tags - {RANK} | {MAYBE_RANK}
+            tags -= unsure & {DATA}
+    return tags
+
+
+def uncertain(value: Value) -> Value:
+    """Return a value that only may depend on the rank."""
+    tags = value.tags - {RANK, LOCAL} | {MAYBE_RANK} if RANK in value.tags else value.tags
+    return replace(value, tags=tags)
+
+
+def mixed(values: list[Value]) -> Value:
+    """Return what is computed from these values: it has their tags."""
+    tags: frozenset[str] = frozenset().union(*(value.deep_tags() for value in values))
+    outputs = frozenset(t for value in values for t in value.deep() if t.kind == "output")
+    return Value(things=outputs, tags=tags)
+
+
+def escape(values: list[Value]) -> None:
+    """Note that code that we can't read has these values, and so all that they are made of."""
+    pending = [thing for value in values for thing in value.deep()]
+    while pending:
+        thing = pending.pop()
+        if thing.escaped:
+            continue
+        thing.escaped = True
+        inside = [thing.inner, *thing.attrs.values()]
+        if thing.kind == "loader" and thing.step:
+            inside += [*thing.step.args, *thing.step.kwargs.values()]
+        pending += [part for value in inside for part in value.deep()]

@@ -1,0 +1,133 @@
+"""What several rules ask of a program."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from gradsync.review.flow.program import Program
+from gradsync.review.flow.project import Source
+from gradsync.review.flow.values import MAYBE_RANK, RANK, Loop, Step, Thing, Value
+
+_DEEPEST = 6
+_MESH = ("init_device_mesh", "DeviceMesh", "parallelize_module", "initialize_model_parallel")
+
+
+def training_loops(program: Program) -> Iterator[tuple[Thing, tuple[Loop, ...]]]:
+    """Yield each loader that is trained on, and the loops around its batches, outermost first."""
+    seen = set()
+    for step in program.backwards:
+        for number, loop in enumerate(step.loops):
+            for loader in loop.over.of_kind("loader"):
+                if loader not in seen and loader.step is not None:
+                    seen.add(loader)
+                    yield loader, step.loops[: number + 1]
+
+
+def sampler_of(loader: Step) -> Value | None:
+    """Return the sampler of a loader, also that of its batch sampler; None without one."""
+    batches = loader.argument(4, "batch_sampler")
+    if batches is not None and batches.const is not None:
+        inner = [thing.inner for thing in batches.of_kind("batch sampler")]
+        return inner[0] if inner else batches
+    sampler = loader.argument(3, "sampler")
+    return None if sampler is None or sampler.const is None else sampler
+
+
+def has_distributed_sampler(loader: Step) -> bool:
+    """Return whether a loader's sampler surely gives each rank its share."""
+    sampler = sampler_of(loader)
+    return sampler is not None and bool(sampler.of_kind("sampler"))
+
+
+def depends_on_rank(value: Value, depth: int = 0) -> bool:
+    """Return whether a value, or what it was made of, may differ between ranks."""
+    if value.deep_tags() & {RANK, MAYBE_RANK}:
+        return True
+    if depth > _DEEPEST:
+        return True
+    for thing in value.deep():
+        step = thing.step
+        if thing.of_class is not None and "rank" in ast.unparse(thing.of_class.node).lower():
+            return True
+        passed = (*step.args, *step.kwargs.values()) if step is not None else ()
+        if any(depends_on_rank(part, depth + 1) for part in (*passed, thing.inner)):
+            return True
+    return False
+
+
+def surely_on_every_rank(step: Step) -> bool:
+    """Return whether no condition around a call can mean the rank."""
+    if step.on_some_ranks:
+        return False
+    return not any(g.value.blank and _asks_elsewhere(g.node) for g in step.guards)
+
+
+def _asks_elsewhere(node: ast.AST) -> bool:
+    """Return whether a condition calls a function, which may ask for the rank."""
+    test = getattr(node, "test", None)
+    return test is not None and any(isinstance(inner, ast.Call) for inner in ast.walk(test))
+
+
+def is_true(value: Value | None) -> bool:
+    return value is not None and value.const is True
+
+
+def is_false(value: Value | None) -> bool:
+    return value is not None and value.const is False
+
+
+def constant(value: Value | None) -> object:
+    """Return an argument's constant: None if it is not passed, UNKNOWN if it is no constant."""
+    return None if value is None else value.const
+
+
+def function_around(step: Step) -> ast.AST:
+    """Return the function that has a call, or the module."""
+    line = step.node.lineno
+    found: ast.AST = step.source.tree
+    for node in ast.walk(step.source.tree):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if node.lineno <= line <= (node.end_lineno or line):
+            found = node  # ast.walk goes inwards
+    return found
+
+
+def same_text(one: ast.AST | None, other: ast.AST | None) -> bool:
+    return one is not None and other is not None and ast.unparse(one) == ast.unparse(other)
+
+
+def argument_node(step: Step, position: int, name: str) -> ast.expr | None:
+    """Return the expression of an argument; None if it is not passed."""
+    for keyword in step.node.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    return step.node.args[position] if position < len(step.node.args) else None
+
+
+def mentions(program: Program, pattern: str) -> bool:
+    """Return whether a file of the program has this pattern anywhere."""
+    return any(re.search(pattern, source.text) for source in program.sources)
+
+
+def has_mesh(program: Program) -> bool:
+    """Return whether ranks are split further, so that some of them need the same samples."""
+    return next(program.calls(*_MESH), None) is not None
+
+
+def models_of(value: Value) -> set[Thing]:
+    """Return the models that parameters, wrappers and outputs belong to."""
+    found, pending = set(), list(value.deep())
+    while pending:
+        thing = pending.pop()
+        if thing not in found:
+            found.add(thing)
+            pending += thing.inner.deep()
+    return {t for t in found if t.kind in ("model", "ddp", "fsdp", "compiled", "instance")}
+
+
+def classes_in(source: Source) -> Iterator[ast.ClassDef]:
+    """Yield the classes of a file."""
+    return (node for node in ast.walk(source.tree) if isinstance(node, ast.ClassDef))

@@ -1,0 +1,90 @@
+"""Review files: follow their programs, and ask each rule."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradsync.review.catalogue import RULES
+from gradsync.review.findings import Finding, Hit, Rule
+from gradsync.review.flow.entry_points import programs
+from gradsync.review.flow.program import Program
+from gradsync.review.flow.project import Project, parse, read
+
+_DEEPEST = 8_000  # Python's limit of recursion while a script is followed
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """The findings in some files, sorted by place, and what was looked at."""
+
+    findings: tuple[Finding, ...]
+    applied: frozenset[str]  # codes of the rules that had something to look at
+    files: tuple[str, ...]
+
+
+def review(paths: Iterable[Path], rules: Sequence[Rule] = RULES) -> Review:
+    """Review files together: a file may call functions of another one.
+
+    Raises:
+        UnusableInput: if a file can't be read, or is no Python.
+    """
+    return _review(Project([read(path) for path in paths]), rules)
+
+
+def review_text(text: str, path: str, rules: Sequence[Rule] = RULES) -> Review:
+    """Review the text of a file; `path` is its name in the findings.
+
+    Raises:
+        UnusableInput: if it is no Python.
+    """
+    return _review(Project([parse(path, text)]), rules)
+
+
+def _review(project: Project, rules: Sequence[Rule]) -> Review:
+    findings: dict[tuple[str, int, int, str], Finding] = {}
+    applied: set[str] = set()
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _DEEPEST))
+    try:
+        for source in project.sources:
+            for program in programs(project, source):
+                for rule in rules:
+                    if rule.applies(program):
+                        applied.add(rule.code)
+                        for finding in _findings(program, rule):
+                            key = (finding.path, finding.line, finding.column, finding.code)
+                            findings.setdefault(key, finding)
+    finally:
+        sys.setrecursionlimit(limit)
+    names = tuple(source.path for source in project.sources)
+    return Review(tuple(sorted(findings.values())), frozenset(applied), names)
+
+
+def _findings(program: Program, rule: Rule) -> Iterator[Finding]:
+    for hit in rule.find(program):
+        if hit.source.wanted and not _ignored(hit, rule.code):
+            node = hit.node
+            line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
+            yield Finding(
+                path=hit.source.path,
+                line=line,
+                column=column,
+                code=rule.code,
+                reason=hit.reason,
+                remedy=hit.remedy or rule.remedy,
+                end_line=getattr(node, "end_lineno", None) or line,
+                end_column=(getattr(node, "end_col_offset", None) or 0) + 1,
+                function=hit.function,
+            )
+
+
+def _ignored(hit: Hit, code: str) -> bool:
+    """Return whether a comment on one of the lines of the place ignores the rule."""
+    first = getattr(hit.node, "lineno", 1)
+    last = getattr(hit.node, "end_lineno", first) or first
+    last = min(last, first + 20)
+    ignored = hit.source.ignored
+    return any({code, ""} & ignored.get(line, frozenset()) for line in range(first, last + 1))

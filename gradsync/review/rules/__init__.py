@@ -1,0 +1,1 @@
+"""Rules: each finds one kind of mistake in a program."""

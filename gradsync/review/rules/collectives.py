@@ -1,0 +1,162 @@
+"""Collectives: all ranks must call them, in the same order, and wait for them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from gradsync.review.findings import Hit, any_part, at, rule
+from gradsync.review.flow.program import Program
+from gradsync.review.flow.values import DATA, RANK, Guard, Step, Thing
+from gradsync.review.queries import argument_node, function_around, is_true
+
+_POSITIONS = {"barrier": 0, "all_reduce": 2, "broadcast": 2, "all_gather": 2}  # of `group`
+
+
+def _all_ranks_join(step: Step) -> bool:
+    """Return whether a call is a collective of all ranks, not of a smaller group."""
+    if step.path == "torch.distributed.new_group":
+        return True
+    if not step.collective or step.spread:
+        return False
+    group = step.argument(_POSITIONS.get(step.collective, 9), "group")
+    return group is None or group.const is None
+
+
+def _name(step: Step) -> str:
+    return step.collective or step.method or step.path.rpartition(".")[2]
+
+
+def _joined_elsewhere(program: Program, step: Step, guard: Guard) -> bool:
+    """Return whether the other ranks call the same collective in another branch."""
+    for other in program.steps:
+        if other is step or _name(other) != _name(step) or other.source is not step.source:
+            continue
+        if any(RANK in g.value.tags and _differ(g, guard) for g in other.guards):
+            return True
+    return False
+
+
+def _differ(one: Guard, other: Guard) -> bool:
+    return one.node is not other.node or one.positive != other.positive
+
+
+@rule(
+    "DDP015",
+    "Only some ranks call a collective",
+    topic="all ranks call each collective",
+    remedy="Move it out of the branch, so that every rank calls it.",
+    applies=any_part,
+)
+def on_some_ranks(program: Program) -> Iterator[Hit]:
+    """Find collectives in a branch or a loop that depends on the rank."""
+    for step in program.steps:
+        sharded = step.method == "state_dict" and step.receiver.surely("fsdp")
+        if not sharded and not _all_ranks_join(step):
+            continue
+        guard = next((g for g in step.guards if RANK in g.value.tags and not g.early), None)
+        if guard is None or _joined_elsewhere(program, step, guard):
+            continue
+        line = getattr(guard.node, "lineno", 0)
+        yield at(
+            step,
+            f"Only the ranks for which the condition in line {line} is true call `{_name(step)}`. "
+            "They wait there for the others, which never come.",
+        )
+
+
+@rule(
+    "DDP016",
+    "Some ranks leave before a collective",
+    topic="all ranks call each collective",
+    remedy="Let all ranks reach it: put only the work of one rank into the branch.",
+    applies=any_part,
+)
+def left_before(program: Program) -> Iterator[Hit]:
+    """Find collectives after a `return`, `continue` or `break` of some ranks."""
+    for step in program.steps:
+        if not _all_ranks_join(step):
+            continue
+        guard = next((g for g in step.guards if RANK in g.value.tags and g.early), None)
+        if guard is not None and not _joined_elsewhere(program, step, guard):
+            yield at(
+                step,
+                f"Some ranks leave in the branch of line {getattr(guard.node, 'lineno', 0)} and "
+                f"never call `{_name(step)}`. The others wait there for them.",
+            )
+
+
+@rule(
+    "DDP017",
+    "A collective depends on a rank's own samples",
+    topic="all ranks call each collective",
+    remedy="Reduce the value over all ranks first, then let all of them decide alike.",
+    applies=any_part,
+)
+def depends_on_samples(program: Program) -> Iterator[Hit]:
+    """Find collectives and backward passes that only a rank's own values decide about."""
+    for step in program.steps:
+        backward = step.method == "backward" and _is_wrapped(step)
+        if not backward and not _all_ranks_join(step):
+            continue
+        guard = next(
+            (g for g in step.guards if DATA in g.value.tags and RANK not in g.value.tags), None
+        )
+        if guard is not None:
+            what = "the all-reduce of `backward`" if backward else f"`{_name(step)}`"
+            yield at(
+                step,
+                f"The condition in line {getattr(guard.node, 'lineno', 0)} depends on this rank's "
+                f"own samples. Ranks that decide differently never meet in {what}.",
+            )
+
+
+def _is_wrapped(step: Step) -> bool:
+    values = (step.receiver, *step.args)
+    outputs = [thing for value in values for thing in value.deep() if thing.kind == "output"]
+    return any(output.inner.of_kind("ddp", "fsdp") for output in outputs)
+
+
+@rule(
+    "DDP018",
+    "Nobody waits for an asynchronous collective",
+    topic="asynchronous work is waited for",
+    remedy="Keep the handle and call its `wait()` before you use the tensor.",
+    applies=any_part,
+)
+def never_waited(program: Program) -> Iterator[Hit]:
+    """Find handles that are thrown away."""
+    for work in program.things("work"):
+        step = work.step
+        if step is None or not _is_asynchronous(step):
+            continue
+        if step.discarded or _name_never_read(work):
+            yield at(
+                step,
+                f"`{_name(step)}` returns at once, and nothing waits for its handle: the tensor "
+                "may still change while it is used.",
+            )
+
+
+def _is_asynchronous(step: Step) -> bool:
+    name = step.path.rpartition(".")[2]
+    if name == "irecv":  # into a temporary tensor: nobody reads what arrives
+        return not isinstance(argument_node(step, 0, "tensor"), ast.Call)
+    return name == "isend" or is_true(step.kwargs.get("async_op"))
+
+
+def _name_never_read(work: Thing) -> bool:
+    assert work.step is not None
+    around = function_around(work.step)
+    for node in ast.walk(around):
+        if isinstance(node, ast.Assign) and node.value is work.step.node:
+            target = node.targets[0]
+            if not isinstance(target, ast.Name) or len(node.targets) > 1:
+                return False
+            return not any(
+                isinstance(inner, ast.Name)
+                and inner.id == target.id
+                and isinstance(inner.ctx, ast.Load)
+                for inner in ast.walk(around)
+            )
+    return False

@@ -1,0 +1,147 @@
+"""Files: who writes them, who reads them, and what is in a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradsync.review.findings import Hit, at, rule, whole
+from gradsync.review.flow.program import Program
+from gradsync.review.flow.values import MAYBE_RANK, RANK, Step, Value
+from gradsync.review.queries import (
+    argument_node,
+    is_true,
+    mentions,
+    same_text,
+    surely_on_every_rank,
+)
+
+_DOWNLOADS = ("urllib.request.urlretrieve", "gdown.download", "wget.download")
+_WRITERS = ("torch.save", "pyplot.savefig", "safetensors.torch.save_file")
+
+
+@rule(
+    "DDP009",
+    "Every rank saves the same file",
+    topic="one rank writes files",
+    remedy="Save on one rank: `if dist.get_rank() == 0:`, and let the others wait in a barrier.",
+    applies=whole,
+)
+def saved_on_every_rank(program: Program) -> Iterator[Hit]:
+    """Find files that all ranks write to the same path at the same time."""
+    for step in program.calls(*_WRITERS):
+        position = 0 if step.path.endswith("savefig") else 1
+        path = step.argument(position, "f") or step.argument(position, "filename")
+        if path is None or path.of_kind("buffer") or not surely_on_every_rank(step):
+            continue
+        if not path.deep_tags() & {RANK, MAYBE_RANK}:
+            yield at(
+                step,
+                "Every rank writes this file at the same time: it is written N times, and may be "
+                "broken for whoever reads it.",
+            )
+
+
+@rule(
+    "DDP010",
+    "Every rank downloads the data",
+    topic="one rank writes files",
+    remedy="Download on one rank, then let all ranks pass a barrier before they read.",
+    applies=whole,
+)
+def downloaded_on_every_rank(program: Program) -> Iterator[Hit]:
+    """Find downloads that all ranks make into the same folder."""
+    first: set[str] = set()  # what one rank has downloaded before
+    for step in program.steps:
+        downloads = step.path in _DOWNLOADS or (
+            step.path.startswith("torchvision.datasets.") and is_true(step.kwargs.get("download"))
+        )
+        if not downloads:
+            continue
+        if not surely_on_every_rank(step):
+            first.add(step.path)
+        elif step.path not in first:
+            yield at(
+                step,
+                "Every rank downloads into the same folder at the same time. A rank may read files "
+                "that another one is still writing.",
+            )
+
+
+@rule(
+    "DDP011",
+    "A file is read before the rank that writes it has finished",
+    topic="one rank writes files",
+    remedy="Call `dist.barrier()` on all ranks between writing and reading.",
+    applies=whole,
+)
+def read_too_early(program: Program) -> Iterator[Hit]:
+    """Find files that one rank writes and all ranks read, without a collective in between."""
+    writes = [step for step in program.calls("torch.save") if step.on_some_ranks]
+    for read in program.calls("torch.load"):
+        if read.on_some_ranks:
+            continue
+        path = argument_node(read, 0, "f")
+        for write in writes:
+            if write.function != read.function or write.stack != read.stack:
+                continue
+            same = same_text(argument_node(write, 1, "f"), path)
+            if same and program.before(write, read) and not _meet(program, write, read):
+                yield at(
+                    read,
+                    f"Line {write.node.lineno} writes this file on one rank, and nothing makes the "
+                    "others wait for it: they may find no file, or half of it.",
+                )
+                break
+
+
+def _meet(program: Program, one: Step, other: Step) -> bool:
+    """Return whether all ranks call a collective between two steps."""
+    between = program.steps[program.steps.index(one) : program.steps.index(other)]
+    return any(step.collective and not step.on_some_ranks for step in between) or any(
+        step.method in ("wait_for_everyone", "barrier", "synchronize") for step in between
+    )
+
+
+@rule(
+    "DDP012",
+    "The wrapper's state_dict is saved as the model's",
+    topic="checkpoints fit the model",
+    remedy="Save `model.module.state_dict()`.",
+    applies=whole,
+)
+def state_of_the_wrapper(program: Program) -> Iterator[Hit]:
+    """Find checkpoints whose names all begin with "module."."""
+    for step in program.methods("load_state_dict"):
+        if step.receiver.of_kind("ddp"):
+            return  # it is loaded as it was saved
+    if mentions(program, r"""["']module\.["']|consume_prefix_in_state_dict_if_present"""):
+        return  # the prefix is removed
+    for save in program.calls("torch.save"):
+        for state in (save.args[0] if save.args else Value()).deep():
+            if state.kind == "state" and state.step and state.inner.surely("ddp"):
+                yield at(
+                    state.step,
+                    "These are the wrapper's names: each begins with `module.`, and a model "
+                    "without the wrapper can't load them.",
+                )
+
+
+@rule(
+    "DDP013",
+    "`torch.load` has no `map_location`",
+    topic="checkpoints fit the model",
+    remedy='Pass `map_location="cpu"`, or the device of this rank.',
+    applies=whole,
+)
+def no_map_location(program: Program) -> Iterator[Hit]:
+    """Find checkpoints that every rank loads onto the GPU of the rank that saved them."""
+    if not mentions(program, r"cuda|nccl"):
+        return
+    for step in program.calls("torch.load"):
+        passed = step.argument(1, "map_location")
+        if passed is None and not step.spread and surely_on_every_rank(step):
+            yield at(
+                step,
+                "Every rank loads the tensors onto the GPU from which they were saved, usually "
+                "GPU 0, whose memory then holds N copies.",
+            )

@@ -1,0 +1,133 @@
+"""Gradients: sums, means, accumulation and clipping."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from gradsync.review.findings import Hit, any_part, at, rule
+from gradsync.review.flow.program import Program
+from gradsync.review.flow.values import WORLD, Step, Value
+from gradsync.review.queries import function_around
+
+_CLIPS = ("clip_grad_norm_", "clip_grad_value_")
+_RANKS = re.compile("world|size|replicas|ranks|nprocs|num_")
+
+
+@rule(
+    "DDP028",
+    "Gradients are summed, not averaged",
+    topic="gradients are averaged",
+    remedy="Divide by `dist.get_world_size()`.",
+    applies=lambda program: bool(program.averages_by_hand),
+)
+def never_divided(program: Program) -> Iterator[Hit]:
+    """Find all-reduces of gradients whose sum nothing divides."""
+    for step in program.averages_by_hand:
+        operation = step.argument(1, "op")
+        if operation is not None and not operation.path.endswith("SUM"):
+            continue
+        if _divides(function_around(step)) or any(
+            _divides(s.tree, _RANKS) for s in program.sources
+        ):
+            continue
+        yield at(
+            step,
+            "all_reduce leaves the sum over all ranks, and nothing divides it: the step is N times "
+            "too long.",
+        )
+
+
+def _divides(tree: ast.AST, by: re.Pattern[str] | None = None) -> bool:
+    """Return whether code divides or scales by something, or by something of this name."""
+    for node in ast.walk(tree):
+        right: ast.AST | None = None
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            right = node.right
+        elif isinstance(node, ast.AugAssign) and isinstance(node.op, (ast.Div, ast.Mult)):
+            right = node.value
+        elif isinstance(node, ast.Call) and node.args:
+            name = getattr(node.func, "attr", "")
+            right = node.args[-1] if name in ("div", "div_", "mul", "mul_", "true_divide") else None
+        if right is not None and (by is None or by.search(ast.unparse(right))):
+            return True
+    return False
+
+
+@rule(
+    "DDP029",
+    "`no_sync` is never left",
+    topic="gradients are averaged",
+    remedy="Run the last microbatch's forward and backward outside of `no_sync()`.",
+    applies=lambda program: bool(program.things("no_sync")),
+)
+def never_synchronised(program: Program) -> Iterator[Hit]:
+    """Find accumulations of which no part is averaged."""
+    left = any(step.receiver.of_kind("no_sync") for step in program.methods("__exit__"))
+    for step in program.methods("__enter__"):
+        if step.receiver.surely("no_sync") and not left:
+            yield at(step, "`no_sync` is entered and never left: no gradient is averaged again.")
+            return
+    inside = [step for step in program.backwards if _without_sync(step)]
+    if inside and len(inside) == len(program.backwards):
+        yield at(
+            inside[0],
+            "Every backward runs inside `no_sync()`, so that the gradients are never averaged and "
+            "the ranks' models drift apart.",
+        )
+        return
+    for step in program.methods("step"):
+        if step.receiver.of_kind("optimizer") and _without_sync(step):
+            yield at(
+                step,
+                "The optimizer steps inside `no_sync()`, with the gradients of this rank alone.",
+            )
+
+
+def _without_sync(step: Step) -> bool:
+    return any(value.surely("no_sync") for value in step.contexts)
+
+
+@rule(
+    "DDP030",
+    "Gradients are clipped or unscaled before they are averaged",
+    topic="gradients are averaged",
+    remedy="Average first, then unscale and clip.",
+    applies=any_part,
+)
+def clipped_too_early(program: Program) -> Iterator[Hit]:
+    """Find gradients that each rank changes by its own norm."""
+    averages = {step.index for step in program.averages_by_hand}
+    for position, step in enumerate(program.steps):
+        clips = step.path.rpartition(".")[2] in _CLIPS or step.method == "unscale_"
+        if clips and averages and _averaged_later(program, position, averages):
+            yield at(
+                step,
+                "Each rank clips or unscales by the norm of its own gradients, which are averaged "
+                "only afterwards.",
+            )
+        params = step.args[0] if step.args else None
+        sharded = (params or Value()).of_kind("params") if step.path.endswith("norm_") else []
+        if any(thing.inner.surely("fsdp") for thing in sharded):
+            yield at(
+                step,
+                "FullyShardedDataParallel leaves this rank only a shard of the gradients, and so "
+                "this is the norm of the shard.",
+                "Call the wrapper's own method: `model.clip_grad_norm_(max_norm)`.",
+            )
+
+
+def _averaged_later(program: Program, position: int, averages: set[int]) -> bool:
+    """Return whether an all-reduce of gradients comes before the next optimizer step."""
+    here = program.steps[position]
+    for step in program.steps[position + 1 :]:
+        if step.run != here.run or step.method == "backward":
+            return False
+        if step.method == "step" and (
+            step.receiver.of_kind("optimizer", "scaler") or not step.path
+        ):
+            return False
+        if step.index in averages:
+            return not any(WORLD in guard.value.tags for guard in here.guards)
+    return False

@@ -1,0 +1,120 @@
+"""Launching: how a script joins the process group, and how it leaves."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from gradsync.review.findings import Hit, any_part, at, rule
+from gradsync.review.flow.program import Program
+from gradsync.review.flow.values import Step
+from gradsync.review.queries import constant, function_around, mentions, same_text
+
+_ENDS = re.compile("cleanup|clean_up|destroy|teardown|tear_down|shutdown|finali[sz]e|end_training")
+_PORT = re.compile(r"^tcp://[^:]*:\d+$")
+
+
+@rule(
+    "DDP019",
+    "The process group is never destroyed",
+    topic="the process group ends",
+    remedy="Call `dist.destroy_process_group()` at the end.",
+    applies=lambda program: program.entry and program.whole,
+)
+def never_destroyed(program: Program) -> Iterator[Hit]:
+    """Find programs that leave the process group to the interpreter's shutdown."""
+    if not program.entry or mentions(program, "destroy_process_group"):
+        return
+    for step in program.steps:
+        name = step.method or getattr(step.node.func, "id", step.path)
+        if _ENDS.search(name) and not step.path.startswith(("torch.", "os.")):
+            return
+    yield at(
+        program.starts[0],
+        "Nothing destroys this process group. Its threads still run when Python exits, where they "
+        "can hang or abort the process.",
+    )
+
+
+@rule(
+    "DDP020",
+    "The number of ranks is hard-coded",
+    topic="the launcher decides ranks, port and device",
+    remedy="Ask for it: `dist.get_world_size()`, or WORLD_SIZE.",
+    applies=any_part,
+)
+def ranks_are_fixed(program: Program) -> Iterator[Hit]:
+    """Find numbers of ranks that are right for one launch only."""
+    for step in program.starts:
+        size = constant(step.kwargs.get("world_size"))
+        if isinstance(size, int) and size > 1 and not _same_everywhere(program):
+            yield at(
+                step, f"The group waits for {size} ranks, whatever number the launcher starts."
+            )
+    for thing in program.things("sampler"):
+        size = constant(thing.step.argument(1, "num_replicas")) if thing.step else None
+        fixed = thing.of_class is None and isinstance(size, int) and size > 1
+        if thing.step and fixed and not _same_everywhere(program):
+            yield at(thing.step, f"The samples are always split into {size} shares.")
+    for step in program.steps:
+        if step.collective == "all_reduce" and step.node.args:
+            for node in _fixed_divisions(step):
+                yield Hit(
+                    node,
+                    step.source,
+                    "The sum over all ranks is divided by a fixed number, which gives the "
+                    "mean only for that many ranks.",
+                    function=step.function,
+                )
+
+
+def _same_everywhere(program: Program) -> bool:
+    """Return whether the script itself starts its ranks."""
+    return mentions(program, r"\bmp\.|multiprocessing")
+
+
+def _fixed_divisions(step: Step) -> Iterator[ast.AST]:
+    reduced = step.node.args[0]
+    for node in ast.walk(function_around(step)):
+        if not isinstance(node, (ast.AugAssign, ast.BinOp)) or not isinstance(node.op, ast.Div):
+            continue
+        value = node.target if isinstance(node, ast.AugAssign) else node.left
+        by = node.value if isinstance(node, ast.AugAssign) else node.right
+        fixed = isinstance(by, ast.Constant) and isinstance(by.value, int) and by.value > 1
+        later = node.lineno >= step.node.lineno
+        if fixed and later and (same_text(value, reduced) or same_text(value, _item(reduced))):
+            yield node
+
+
+def _item(tensor: ast.expr) -> ast.expr:
+    return ast.Call(ast.Attribute(tensor, "item", ast.Load()), [], [])
+
+
+@rule(
+    "DDP021",
+    "The port is hard-coded",
+    topic="the launcher decides ranks, port and device",
+    remedy='Use `os.environ.setdefault("MASTER_PORT", ...)`, or leave the port to torchrun.',
+    applies=any_part,
+)
+def port_is_fixed(program: Program) -> Iterator[Hit]:
+    """Find ports that collide as soon as a second run is on the machine."""
+    for step in program.calls("os.environ.__setitem__"):
+        name, port = step.args[0].const, step.args[1].const
+        if name == "MASTER_PORT" and isinstance(port, (str, int)) and str(port) != "0":
+            if any(
+                "MASTER_PORT" in ast.unparse(getattr(g.node, "test", g.node)) for g in step.guards
+            ):
+                continue
+            yield at(step, f"{_collides(port)} It also overrides the launcher's port.")
+    for step in program.starts:
+        method = constant(step.argument(1, "init_method"))
+        if isinstance(method, str) and _PORT.match(method):
+            yield at(step, _collides(method.rpartition(":")[2]))
+
+
+def _collides(port: object) -> str:
+    return (
+        f"Port {port} is fixed: a second run on this machine fails with `Address already in use`."
+    )

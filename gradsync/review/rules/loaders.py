@@ -1,0 +1,119 @@
+"""Loaders: when they are made, and whether ranks read different samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradsync.review.findings import Hit, at, data_parallel, rule, whole
+from gradsync.review.flow.program import Program
+from gradsync.review.flow.values import TOO_EARLY, Step
+from gradsync.review.queries import (
+    constant,
+    depends_on_rank,
+    has_mesh,
+    is_true,
+    sampler_of,
+    training_loops,
+)
+
+
+@rule(
+    "DDP001",
+    "A loader or sampler is made before the process group",
+    topic="process group before loaders",
+    remedy="Call `init_process_group` first, then make samplers and loaders.",
+    applies=whole,
+)
+def made_too_early(program: Program) -> Iterator[Hit]:
+    """Find loaders that ask for the process group before it exists."""
+    start = program.starts[0]
+    for thing in program.things("sampler", "loader"):
+        step = thing.step
+        if step is None or not program.before(step, start) or step.run != start.run:
+            continue
+        asked = any(TOO_EARLY in guard.value.tags for guard in step.guards)  # so it isn't made
+        if (
+            thing.kind == "sampler"
+            and thing.of_class is None
+            and not asked
+            and _asks_the_group(step)
+        ):
+            yield at(
+                step,
+                "DistributedSampler asks the process group for the rank and the number of ranks, "
+                f"but the group is made only in line {start.node.lineno}.",
+            )
+        elif thing.kind == "loader" and _depends_on_the_group(step):
+            yield at(
+                step,
+                "`is_initialized()` is still false here, because the process group is made only "
+                f"in line {start.node.lineno}: the loader gets no distributed sampler, and every "
+                "rank trains on the same samples.",
+            )
+
+
+def _asks_the_group(step: Step) -> bool:
+    return not step.spread and (
+        step.argument(1, "num_replicas") is None or step.argument(2, "rank") is None
+    )
+
+
+def _depends_on_the_group(step: Step) -> bool:
+    values = [value for value in (sampler_of(step), step.argument(2, "shuffle")) if value]
+    values += [guard.value for guard in step.guards]
+    return any(TOO_EARLY in value.deep_tags() for value in values)
+
+
+@rule(
+    "DDP002",
+    "The training loader has no distributed sampler",
+    topic="each rank has its own samples",
+    remedy="Pass `sampler=DistributedSampler(dataset)` and leave `shuffle` out.",
+    applies=data_parallel,
+)
+def no_sampler(program: Program) -> Iterator[Hit]:
+    """Find training loaders that give every rank all samples."""
+    if has_mesh(program):
+        return
+    for loader, _ in training_loops(program):
+        step = loader.step
+        if step is None or step.spread or step.on_some_ranks or loader.of_class is not None:
+            continue
+        sampler, dataset = sampler_of(step), step.argument(0, "dataset")
+        if sampler is not None and not _ignores_ranks(sampler.kinds()):
+            continue
+        if dataset is None or depends_on_rank(dataset) or _depends_on_the_group(step):
+            continue
+        shuffled = is_true(step.argument(2, "shuffle"))
+        if not shuffled and not dataset.of_kind("dataset"):
+            continue  # it may be iterable, and share its samples itself
+        if not shuffled and constant(step.argument(2, "shuffle")) not in (False, None):
+            continue  # we can't tell which of the two mistakes it is
+        order = "in an order of its own" if shuffled else "in the same order"
+        yield at(
+            step,
+            f"Every rank trains on all samples, {order}, instead of on its own share: N ranks do "
+            "N times the work of one.",
+        )
+
+
+def _ignores_ranks(kinds: set[str]) -> bool:
+    return bool(kinds) and kinds <= {"other sampler"}
+
+
+@rule(
+    "DDP003",
+    "A loader has a sampler and `shuffle=True`",
+    topic="each rank has its own samples",
+    remedy="Leave `shuffle` out of the loader. DistributedSampler shuffles.",
+    applies=lambda program: bool(program.things("loader")),
+)
+def sampler_and_shuffle(program: Program) -> Iterator[Hit]:
+    """Find loaders that PyTorch refuses to make."""
+    for loader in program.things("loader"):
+        step = loader.step
+        if step is None or not is_true(step.argument(2, "shuffle")):
+            continue
+        sampler = step.argument(3, "sampler")
+        if sampler is not None and sampler.surely("sampler", "other sampler"):
+            yield at(step, "DataLoader raises a ValueError for `shuffle=True` beside a sampler.")

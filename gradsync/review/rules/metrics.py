@@ -1,0 +1,58 @@
+"""Metrics: a mean over all samples is not the mean of the ranks' means."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from gradsync.review.findings import Hit, any_part, at, rule
+from gradsync.review.flow.program import Program
+from gradsync.review.flow.values import DATA, MEAN, Step
+from gradsync.review.queries import function_around
+
+_RANKS = re.compile("world_?size|num_replicas|num_ranks|n_ranks|nprocs", re.IGNORECASE)
+_EVALUATES = re.compile("eval|valid|test", re.IGNORECASE)
+
+
+@rule(
+    "DDP031",
+    "The evaluation averages the ranks' means",
+    topic="metrics count each sample once",
+    remedy="Sum the totals and the counts over all ranks, then divide one by the other.",
+    applies=any_part,
+)
+def mean_of_means(program: Program) -> Iterator[Hit]:
+    """Find metrics that are divided on each rank, then averaged."""
+    for step in program.steps:
+        if step.collective != "all_reduce" or not step.args:
+            continue
+        tags = step.args[0].deep_tags()
+        if MEAN in tags and DATA in tags and _evaluates(program, step) and _averages(step):
+            yield at(
+                step,
+                "Each rank divides by its own number of samples, and then the means are averaged. "
+                "If ranks have different numbers, this is not the mean over all samples.",
+            )
+
+
+def _evaluates(program: Program, step: Step) -> bool:
+    if step.evaluating or _EVALUATES.search(step.function):
+        return True
+    return any(
+        other.function == step.function and other.stack == step.stack and other.evaluating
+        for other in program.steps
+    )
+
+
+def _averages(step: Step) -> bool:
+    """Return whether the sum over ranks is divided by their number."""
+    operation = step.argument(1, "op")
+    if operation is not None and operation.path.endswith("AVG"):
+        return True
+    for node in ast.walk(function_around(step)):
+        if isinstance(node, (ast.BinOp, ast.AugAssign)) and isinstance(node.op, ast.Div):
+            by = node.value if isinstance(node, ast.AugAssign) else node.right
+            if _RANKS.search(ast.unparse(by)):
+                return True
+    return False

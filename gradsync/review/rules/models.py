@@ -1,0 +1,173 @@
+"""Models: the order of moving, converting, wrapping and compiling."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from gradsync.review.findings import Hit, any_part, at, data_parallel, rule
+from gradsync.review.flow.program import Program
+from gradsync.review.flow.values import Step, Thing
+from gradsync.review.queries import mentions, models_of
+
+_MOVES = ("to", "cuda", "half", "double", "float", "bfloat16", "to_empty", "xpu")
+_WITH_BATCH_NORM = re.compile("resnet|resnext|densenet|mobilenet|efficientnet|regnet|mnasnet|_bn$")
+
+
+@rule(
+    "DDP023",
+    "The model is moved or converted after wrapping",
+    topic="the model is ready before it is wrapped",
+    remedy="Move and convert the model first, then wrap it.",
+    applies=any_part,
+)
+def changed_after_wrapping(program: Program) -> Iterator[Hit]:
+    """Find wrapped models that are moved to a device or get another type or other layers."""
+    for step in program.methods(*_MOVES):
+        if step.receiver.surely("ddp") and not _moved_before(program, step):
+            yield at(
+                step,
+                f"`{step.method}` changes the model after DistributedDataParallel has built its "
+                "buckets for the old parameters.",
+            )
+    for step in program.calls("convert_sync_batchnorm"):
+        if step.args and step.args[0].surely("ddp"):
+            yield at(
+                step,
+                "The BatchNorm layers are replaced after wrapping, so that the wrapper doesn't "
+                "know the new ones.",
+            )
+
+
+def _moved_before(program: Program, step: Step) -> bool:
+    """Return whether the model was already moved to the same place, before it was wrapped."""
+    models = models_of(step.receiver)
+    arguments = ast.unparse(ast.Tuple(step.node.args, ast.Load()))
+    return any(
+        other is not step
+        and other.method == step.method
+        and program.before(other, step)
+        and models & models_of(other.receiver)
+        and ast.unparse(ast.Tuple(other.node.args, ast.Load())) == arguments
+        for other in program.methods(*_MOVES)
+    )
+
+
+@rule(
+    "DDP024",
+    "The model is moved or sharded after its optimizer was made",
+    topic="the model is ready before its optimizer",
+    remedy="Make the optimizer last, from the parameters of the finished model.",
+    applies=any_part,
+)
+def changed_after_optimizer(program: Program) -> Iterator[Hit]:
+    """Find optimizers that refer to parameters from before the model was changed."""
+    for optimizer in program.things("optimizer"):
+        made = optimizer.step
+        models = models_of(optimizer.inner)
+        if made is None or not models:
+            continue
+        for step in program.steps:
+            if not program.before(made, step) or step.run != made.run:
+                continue
+            sharded = step.path.rpartition(".")[2] in ("fully_shard", "FullyShardedDataParallel")
+            if sharded and step.args and models & models_of(step.args[0]):
+                yield at(
+                    step,
+                    "Sharding replaces the parameters. The optimizer of line "
+                    f"{made.node.lineno} keeps the old ones, and trains nothing.",
+                )
+            elif step.method in _MOVES and _moved_late(program, made, step, models):
+                yield at(
+                    step,
+                    f"The optimizer of line {made.node.lineno} was made from the parameters before "
+                    "this move. State that it already has, as after `load_state_dict` or in "
+                    "Adagrad, stays on the old device.",
+                )
+
+
+def _moved_late(program: Program, made: Step, step: Step, models: set[Thing]) -> bool:
+    """Return whether a model moves between its optimizer and the training, in one function."""
+    if (
+        step.function != made.function
+        or step.stack != made.stack
+        or step.receiver.kinds() - {"model"}
+    ):
+        return False
+    to_cpu = step.args and str(step.args[0].const) == "cpu"
+    trained = any(program.before(backward, step) for backward in program.backwards)
+    return bool(models & set(step.receiver.things)) and not to_cpu and not trained
+
+
+@rule(
+    "DDP025",
+    "The model is compiled before it is wrapped",
+    topic="the model is ready before it is wrapped",
+    remedy="Wrap first: `torch.compile(DistributedDataParallel(model))`.",
+    applies=data_parallel,
+)
+def compiled_first(program: Program) -> Iterator[Hit]:
+    """Find models whose compiled graph doesn't know the buckets."""
+    for wrapper in program.things("ddp"):
+        for compiled in wrapper.inner.of_kind("compiled"):
+            if compiled.step is not None:
+                yield at(
+                    compiled.step,
+                    "The model is compiled before DistributedDataParallel wraps it. The compiled "
+                    "backward is then one piece, and no all-reduce overlaps with it.",
+                )
+
+
+@rule(
+    "DDP026",
+    "BatchNorm uses the samples of one rank",
+    topic="BatchNorm sees the batch of all ranks",
+    remedy="Convert it before wrapping: `nn.SyncBatchNorm.convert_sync_batchnorm(model)`. If the "
+    "batch of one rank is large enough, ignore this rule.",
+    applies=data_parallel,
+)
+def local_batch_norm(program: Program) -> Iterator[Hit]:
+    """Find wrapped models with BatchNorm layers that are not synchronised."""
+    if mentions(program, "SyncBatchNorm|sync_batchnorm|sync_bn|SyncBN"):
+        return
+    layers = [s for s in program.steps if re.search(r"\.BatchNorm[123]d$", s.path)]
+    layers += [
+        step
+        for step in program.steps
+        if step.path.startswith("torchvision.models.") and _WITH_BATCH_NORM.search(step.path)
+    ]
+    wrapper = next(iter(program.things("ddp")), None)
+    if layers and wrapper is not None and wrapper.step is not None:
+        yield at(
+            wrapper.step,
+            f"The model has BatchNorm (line {layers[0].node.lineno}). Each rank normalises with "
+            "the mean and variance of its own, N times smaller batch.",
+        )
+
+
+@rule(
+    "DDP027",
+    "Training calls the model without its wrapper",
+    topic="gradients are averaged",
+    remedy="Call the wrapped model.",
+    applies=data_parallel,
+)
+def calls_the_inner_model(program: Program) -> Iterator[Hit]:
+    """Find forward passes that DistributedDataParallel doesn't see."""
+    wrapped = {t: w for w in program.things("ddp") for t in w.inner.of_kind("model", "compiled")}
+    seen = set()
+    for backward in program.backwards:
+        for output in (*backward.receiver.deep(), *(t for a in backward.args for t in a.deep())):
+            step = output.step
+            if output.kind != "output" or step is None or step in seen or step.evaluating:
+                continue
+            seen.add(step)
+            inner = output.inner.surely("model", "compiled") and len(output.inner.things) == 1
+            wrapper = wrapped.get(next(iter(output.inner.things))) if inner else None
+            if wrapper is not None and wrapper.step and program.before(wrapper.step, step):
+                yield at(
+                    step,
+                    "This forward pass goes around DistributedDataParallel, which then doesn't "
+                    "average the gradients: the ranks' models drift apart.",
+                )

@@ -1,0 +1,222 @@
+"""Samplers: whether each rank gets its own samples, as many as the others, in a new order."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from gradsync.review.findings import Hit, any_part, at, data_parallel, rule
+from gradsync.review.flow.program import Program
+from gradsync.review.flow.values import LOCAL, Step, Thing, Value
+from gradsync.review.queries import (
+    argument_node,
+    classes_in,
+    constant,
+    is_false,
+    mentions,
+    sampler_of,
+    training_loops,
+)
+
+_RANK = re.compile(r"(^|_)rank$")
+_EVENS_OUT = (ast.FloorDiv, ast.Mod)
+
+
+@rule(
+    "DDP004",
+    "A sampler ignores its rank",
+    topic="each rank has its own samples",
+    remedy="Select the samples by this rank, such as `indices[rank::num_replicas]` after padding.",
+    applies=any_part,
+)
+def ignores_its_rank(program: Program) -> Iterator[Hit]:
+    """Find samplers that give every rank the same samples."""
+    for thing in program.things("sampler"):
+        step = thing.step
+        if step is None or thing.of_class is not None:
+            continue
+        rank, replicas = step.argument(2, "rank"), step.argument(1, "num_replicas")
+        if isinstance(constant(rank), int) and constant(replicas) != 1:
+            yield at(
+                step,
+                f"The sampler has rank {constant(rank)} on every rank, so that all ranks read the "
+                "same share and the others are never read.",
+                "Pass the rank of this process, or leave `rank` and `num_replicas` out.",
+            )
+    for cls in _samplers(program):
+        method = _method(cls, "__iter__")
+        if method is not None and _takes_rank(cls) and not _uses_rank(cls):
+            yield Hit(
+                method,
+                program.source,
+                f"`{cls.name}` takes a rank but never uses it: every rank gets the same samples.",
+                function="__iter__",
+            )
+
+
+def _samplers(program: Program) -> Iterator[ast.ClassDef]:
+    """Yield the classes of samplers in a file, with the first of its programs only."""
+    for cls in classes_in(program.source) if program.entry else ():
+        if any(ast.unparse(base).split("[")[0].endswith("Sampler") for base in cls.bases):
+            yield cls
+
+
+def _method(cls: ast.ClassDef, name: str) -> ast.FunctionDef | None:
+    """Return a method that is written, not only announced by `raise NotImplementedError`."""
+    for node in cls.body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return None if isinstance(node.body[-1], ast.Raise) else node
+    return None
+
+
+def _takes_rank(cls: ast.ClassDef) -> bool:
+    init = _method(cls, "__init__")
+    return init is not None and any(_RANK.search(arg.arg) for arg in init.args.args)
+
+
+def _uses_rank(cls: ast.ClassDef) -> bool:
+    """Return whether a method uses the rank for more than to store it or to check it."""
+    for node in cls.body:
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        for statement in node.body:
+            stores = isinstance(statement, (ast.Assign, ast.AnnAssign)) and isinstance(
+                statement.value, (ast.Name, ast.Attribute)
+            )
+            checks = isinstance(statement, (ast.Assert, ast.If)) and node.name == "__init__"
+            delegates = isinstance(statement, ast.Expr) and "super()" in ast.unparse(statement)
+            if (not stores and not checks and _loads_rank(statement)) or delegates:
+                return delegates or node.name != "__repr__"
+    return False
+
+
+def _loads_rank(node: ast.AST) -> bool:
+    names = (
+        getattr(inner, "attr", getattr(inner, "id", ""))
+        for inner in ast.walk(node)
+        if isinstance(getattr(inner, "ctx", None), ast.Load)
+    )
+    return any(_RANK.search(name) or name == "get_rank" for name in names)
+
+
+@rule(
+    "DDP005",
+    "`set_epoch` is never called",
+    topic="each epoch has a new order",
+    remedy="Call `sampler.set_epoch(epoch)` at the start of each epoch.",
+    applies=data_parallel,
+)
+def epoch_never_set(program: Program) -> Iterator[Hit]:
+    """Find samplers that shuffle each epoch into the same order."""
+    calls = list(program.methods("set_epoch"))
+    if any(not step.receiver.things for step in calls):
+        return  # it may be this sampler
+    told = {thing for step in calls for thing in step.receiver.things}
+    for loader, loops in training_loops(program):
+        sampler = sampler_of(loader.step) if loader.step else None
+        if sampler is None or loader.escaped or len(loops) < 2 or loader in told:
+            continue
+        for thing in sampler.of_kind("sampler"):
+            if thing.step and thing not in told and not thing.escaped and _shuffles(thing):
+                yield at(
+                    thing.step,
+                    "Nothing calls `set_epoch` on this sampler: every epoch has the same order, "
+                    "and the same samples always meet in a batch.",
+                )
+
+
+def _shuffles(sampler: Thing) -> bool:
+    assert sampler.step is not None
+    if sampler.of_class is not None:
+        node = sampler.of_class.node
+        return isinstance(node, ast.ClassDef) and _method(node, "set_epoch") is not None
+    return not is_false(sampler.step.argument(3, "shuffle")) and not sampler.step.spread
+
+
+@rule(
+    "DDP006",
+    "Ranks have different numbers of samples",
+    topic="each rank has its own samples",
+    remedy="Pad the indices to a multiple of the number of ranks, or use DistributedSampler.",
+    applies=any_part,
+)
+def uneven_shares(program: Program) -> Iterator[Hit]:
+    """Find shares that are not padded, so that some ranks have one batch more."""
+    for cls in _samplers(program):
+        method = _method(cls, "__iter__")
+        stride = next(_strides(method), None) if method and _uses_rank(cls) else None
+        if stride is not None and not _evens_out(cls):
+            yield Hit(
+                stride,
+                program.source,
+                f"`{cls.name}` neither pads nor cuts its indices. Where they don't divide evenly, "
+                "some ranks have one more, and the others never join their last collective.",
+                function="__iter__",
+            )
+    if program.data_parallel and not mentions(program, r"\bJoin\b"):
+        for loader, _ in training_loops(program):
+            for dataset in _datasets(loader):
+                if dataset.step and _is_strided(dataset.step):
+                    yield at(
+                        dataset.step,
+                        "The ranks' shares may differ by one sample, and so by one batch: the "
+                        "others then never join the last all-reduce.",
+                    )
+
+
+def _strides(method: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.walk(method):
+        if not isinstance(node, ast.Slice) or node.step is None:
+            continue
+        if re.search("replicas|world|size|ranks", ast.unparse(node.step)):
+            yield node.lower or node.step
+
+
+def _evens_out(cls: ast.ClassDef) -> bool:
+    text = ast.unparse(cls)
+    if re.search(r"ceil|pad|drop|total_size|extend|cycle|resize|\+=", text):
+        return True
+    return any(isinstance(getattr(node, "op", None), _EVENS_OUT) for node in ast.walk(cls))
+
+
+def _datasets(loader: Thing) -> list[Thing]:
+    value = loader.step.argument(0, "dataset") if loader.step else None
+    return (value or Value()).of_kind("dataset")
+
+
+def _is_strided(subset: Step) -> bool:
+    node = argument_node(subset, 1, "indices")
+    if not subset.path.endswith(".Subset") or not isinstance(node, ast.Call):
+        return False
+    if getattr(node.func, "id", "") != "range" or len(node.args) != 3:
+        return False
+    return bool(re.search("rank", ast.unparse(node.args[0])))
+
+
+@rule(
+    "DDP007",
+    "The local rank is used as the rank",
+    topic="each rank has its own samples",
+    remedy="Pass the rank among all ranks: `dist.get_rank()`, or RANK instead of LOCAL_RANK.",
+    applies=any_part,
+)
+def local_rank_as_rank(program: Program) -> Iterator[Hit]:
+    """Find local ranks where the rank among all ranks is meant."""
+    for thing in program.things("sampler"):
+        step = thing.step
+        rank = step.argument(2, "rank") if step and thing.of_class is None else None
+        if step and rank and LOCAL in rank.tags and constant(step.argument(1, "num_replicas")) != 1:
+            yield at(
+                step,
+                "The sampler gets the local rank, which counts from 0 on each machine: on several "
+                "machines, ranks read the same samples and others are never read.",
+            )
+    for step in program.starts:
+        rank = step.kwargs.get("rank")
+        if rank and LOCAL in rank.tags:
+            yield at(
+                step,
+                "The process group gets the local rank, which counts from 0 on each machine: on "
+                "several machines, two processes have the same rank, and the start hangs.",
+            )

@@ -1,0 +1,71 @@
+"""Seeds: what must be the same on every rank, and what must not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gradsync.review.findings import Hit, at, data_parallel, rule
+from gradsync.review.flow.program import Program
+from gradsync.review.flow.values import MAYBE_RANK, RANK, Step
+from gradsync.review.queries import has_distributed_sampler, training_loops
+
+_SEEDS = ("torch.manual_seed", "torch.cuda.manual_seed", "torch.cuda.manual_seed_all")
+_RANDOM = re.compile(
+    r"^torchvision\.transforms\.(v2\.)?(Random\w+|ColorJitter|AutoAugment|RandAugment|AugMix|"
+    r"TrivialAugmentWide|ElasticTransform|GaussianNoise)$"
+)
+
+
+def _by_rank(step: Step) -> bool:
+    return any(value.deep_tags() & {RANK, MAYBE_RANK} for value in step.args)
+
+
+@rule(
+    "DDP032",
+    "The ranks begin with different models",
+    topic="all ranks begin with the same model",
+    remedy="Broadcast rank 0's parameters and buffers before training.",
+    applies=lambda program: program.whole and bool(program.averages_by_hand),
+)
+def different_models(program: Program) -> Iterator[Hit]:
+    """Find models that are made after a seed that differs by rank, and never made equal."""
+    if program.wrappers or any("broadcast" in step.collective for step in program.steps):
+        return
+    seeds = [step for step in program.calls(*_SEEDS) if _by_rank(step)]
+    models = [thing.step for thing in program.things("model") if thing.step]
+    for seed in seeds[:1]:
+        later = [model for model in models if program.before(seed, model)]
+        if later:
+            yield at(
+                seed,
+                f"This seed differs by rank, and the model of line {later[0].node.lineno} is made "
+                "after it. Averaged gradients don't make different models equal.",
+            )
+
+
+@rule(
+    "DDP033",
+    "All ranks draw the same augmentations",
+    topic="augmentations differ between ranks",
+    remedy="Once the model is made, seed with the rank: `torch.manual_seed(seed + rank)`.",
+    applies=data_parallel,
+)
+def same_augmentations(program: Program) -> Iterator[Hit]:
+    """Find seeds that are equal on every rank where the samples are changed at random."""
+    seeds = list(program.calls("torch.manual_seed"))
+    if not seeds or any(_by_rank(step) for step in seeds) or seeds[0].on_some_ranks:
+        return
+    random = next((step for step in program.steps if _RANDOM.match(step.path)), None)
+    for loader, _ in training_loops(program):
+        step = loader.step
+        if random is None or step is None or not has_distributed_sampler(step):
+            continue
+        if {"worker_init_fn", "generator"} & set(step.kwargs) or step.spread:
+            continue
+        yield at(
+            seeds[0],
+            "Every rank has this seed, and so draws the same random numbers for the transforms of "
+            f"line {random.node.lineno}.",
+        )
+        return

@@ -1,0 +1,196 @@
+"""The analysis follows names, functions, classes and files, and what conditions depend on."""
+
+from pathlib import Path
+
+import pytest
+
+from gradsync.errors import UnusableInput
+from gradsync.review import review, review_text
+
+START = """
+import os
+import torch
+import torch.distributed as dist
+"""
+
+
+def codes(body, path="script.py"):
+    return [finding.code for finding in review_text(START + body, path).findings]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "dist.get_rank() == 0",
+        "not dist.get_rank()",
+        "int(os.environ['RANK']) == 0",
+        "os.environ.get('RANK', '0') == '0'",
+        "args.local_rank in [-1, 0]",
+        "is_main_process()",
+        "self.config['rank'] == 0",
+        "dist.get_world_size() > 1 and dist.get_rank() == 0",
+    ],
+)
+def test_a_collective_under_a_condition_of_the_rank_is_found(condition):
+    assert codes(f"def f(args, self):\n    if {condition}:\n        dist.barrier()\n") == ["DDP015"]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "dist.is_initialized()",
+        "dist.get_world_size() > 1",
+        "args.local_rank != -1",
+        "'RANK' in os.environ",
+        "rank >= 0",
+        "rank is not None",
+        "args.distributed",
+        "epoch % 10 == 0",
+    ],
+)
+def test_a_condition_that_is_the_same_on_every_rank_is_fine(condition):
+    body = f"def f(args, rank, epoch):\n    if {condition}:\n        dist.barrier()\n"
+
+    assert codes(body) == []
+
+
+def test_a_rank_is_followed_through_variables_functions_and_attributes():
+    body = """
+class Run:
+    def __init__(self):
+        self.number = dist.get_rank()
+        self.first = self.is_first()
+
+    def is_first(self):
+        return self.number == 0
+
+    def end(self):
+        if self.first:
+            finish()
+
+def finish():
+    dist.barrier()
+
+Run().end()
+"""
+    assert codes(body) == ["DDP015"]
+
+
+def test_a_collective_that_both_branches_call_is_fine():
+    body = """
+def share(objects):
+    if dist.get_rank() == 0:
+        dist.scatter_object_list([None], objects)
+    else:
+        dist.scatter_object_list([None], None)
+"""
+    assert codes(body) == []
+
+
+def test_a_collective_of_a_smaller_group_is_fine():
+    body = (
+        "def f(x, group):\n    if dist.get_rank() < 2:\n        dist.all_reduce(x, group=group)\n"
+    )
+
+    assert codes(body) == []
+
+
+def test_an_error_is_no_early_return():
+    body = (
+        "def f(x):\n    if dist.get_rank() > 8:\n        raise ValueError\n    dist.all_reduce(x)\n"
+    )
+
+    assert codes(body) == []
+
+
+def test_an_early_return_ends_with_its_function():
+    body = """
+def log(text):
+    if dist.get_rank() != 0:
+        return
+    print(text)
+
+def f(x):
+    log("begin")
+    dist.all_reduce(x)
+"""
+    assert codes(body) == []
+
+
+def test_a_value_that_all_ranks_have_reduced_is_fine():
+    body = """
+def f(loader, model):
+    for x in torch.utils.data.DataLoader(loader):
+        loss = model(x).mean()
+        dist.all_reduce(loss)
+        if loss < 0.1:
+            dist.barrier()
+            break
+"""
+    assert codes(body) == []
+
+
+def test_a_value_of_this_ranks_samples_is_found():
+    body = """
+def f(dataset, model):
+    for x in torch.utils.data.DataLoader(dataset):
+        if x.mean() < 0.1:
+            dist.barrier()
+"""
+    assert codes(body) == ["DDP017"]
+
+
+def test_functions_of_files_beside_a_script_are_followed(tmp_path):
+    (tmp_path / "tools.py").write_text(
+        "import torch.distributed as dist\n\ndef first():\n    return dist.get_rank() == 0\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch.distributed as dist\nfrom tools import first\n\n"
+        "if first():\n    dist.barrier()\n"
+    )
+
+    found = review([script]).findings
+
+    assert [(f.code, Path(f.path).name, f.line) for f in found] == [("DDP015", "script.py", 5)]
+
+
+def test_files_that_nobody_asked_for_get_no_findings(tmp_path):
+    (tmp_path / "tools.py").write_text(
+        "import torch.distributed as dist\n\ndef end():\n    if dist.get_rank() == 0:\n"
+        "        dist.barrier()\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text("from tools import end\n\nend()\n")
+
+    assert review([script]).findings == ()
+    assert [f.code for f in review([script, tmp_path / "tools.py"]).findings] == ["DDP015"]
+
+
+def test_recursion_and_cyclic_imports_end(tmp_path):
+    (tmp_path / "a.py").write_text(
+        "import b\nimport torch.distributed\n\ndef f(n):\n    f(n - 1)\n\nf(3)\n"
+    )
+    (tmp_path / "b.py").write_text("import a\n\ndef g():\n    a.f(1)\n\ng()\n")
+
+    assert review([tmp_path / "a.py", tmp_path / "b.py"]).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("comment", "expected"),
+    [
+        ("# gradsync: ignore[DDP015]", []),
+        ("# gradsync: ignore[DDP001, ddp015]", []),
+        ("# gradsync: ignore", []),
+        ("# gradsync: ignore[DDP001]", ["DDP015"]),
+        ("# DDP015", ["DDP015"]),
+    ],
+)
+def test_a_comment_accepts_a_finding(comment, expected):
+    assert codes(f"if dist.get_rank() == 0:\n    dist.barrier()  {comment}\n") == expected
+
+
+@pytest.mark.parametrize("text", ["def f(:\n", "x = '\0'\n", "é" * 2_000_001])
+def test_what_is_no_python_is_one_clear_error(text):
+    with pytest.raises(UnusableInput, match=r"script\.py"):
+        review_text(text, "script.py")

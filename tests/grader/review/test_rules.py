@@ -1,0 +1,85 @@
+"""Each rule finds its mistake, and nothing in scripts that are right."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from checks import rule_index
+from gradsync.review import review, review_text
+from gradsync.review.catalogue import RULES
+
+ROOT = Path(__file__).parents[3]
+SAMPLES = Path(__file__).parent / "samples"
+RIGHT = sorted((SAMPLES / "right").glob("*.py"))
+WRONG = sorted((SAMPLES / "wrong").glob("*.py"))
+SOLUTIONS = sorted((ROOT / "solutions").rglob("*.py"))
+
+
+def code_of(page, heading):
+    return re.search(rf"^## {heading}\n\n```python\n(.*?)^```", page, re.M | re.S)[1]
+
+
+def page_of(rule):
+    return (ROOT / "docs" / "rules" / f"{rule.code}.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_the_wrong_code_of_a_page_gives_its_code_alone(rule):
+    found = review_text(code_of(page_of(rule), "Wrong"), "wrong.py").findings
+
+    assert [finding.code for finding in found] == [rule.code]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_the_right_code_of_a_page_gives_nothing(rule):
+    assert review_text(code_of(page_of(rule), "Right"), "right.py").findings == ()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_a_page_has_the_title_of_its_rule(rule):
+    assert page_of(rule).startswith(f"# {rule.code}: {rule.title}\n")
+
+
+def test_the_index_lists_all_rules():
+    assert rule_index.INDEX.read_text(encoding="utf-8") == rule_index.render(), (
+        "run: python -m checks.rule_index"
+    )
+
+
+def test_no_code_stands_for_two_rules():
+    codes = [rule.code for rule in RULES]
+
+    assert codes == [f"DDP{number:03}" for number in range(1, len(RULES) + 1)]
+
+
+@pytest.mark.parametrize("path", RIGHT, ids=lambda path: path.stem)
+def test_nothing_is_found_in_a_script_that_is_right(path):
+    found = review([path])
+
+    assert found.findings == ()
+
+
+@pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_nothing_is_found_in_a_solution(path):
+    assert review([path]).findings == ()
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted(ROOT.glob("phase*/template_*.py")),
+    ids=lambda path: f"{path.parent.name}-{path.stem}",
+)
+def test_nothing_is_found_in_an_untouched_template(path):
+    assert review([path]).findings == ()
+
+
+@pytest.mark.parametrize("path", WRONG, ids=lambda path: path.stem)
+def test_the_mistake_of_a_wrong_script_is_found_in_its_line(path):
+    text = path.read_text(encoding="utf-8")
+    codes = re.search(r"^# expect: (.*)$", text, re.M)[1].split(", ")
+    lines = [n for n, line in enumerate(text.splitlines(), 1) if line.endswith("  # here")]
+
+    found = review([path]).findings
+
+    assert [(f.code, f.line) for f in found] == list(zip(codes, lines, strict=True))
