@@ -83,6 +83,7 @@ def test_the_copy_for_learners_has_no_solution(course):
     assert "tests/hidden/phase1/test_names.py" not in files
 
 
+@pytest.mark.slow
 def test_the_rule_of_the_page_names_the_mistake(course, tmp_path):
     root = tmp_path / "course"
     shutil.copytree(course.root, root)
