@@ -95,6 +95,7 @@ def test_it_learns_the_builtin_digits(model, tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(not (MNIST / "MNIST").is_dir(), reason="MNIST is not on this machine")
+@pytest.mark.slow
 def test_it_learns_mnist_from_ten_thousand_digits(model):
     data = digits(MNIST)
     some = data.train.first(10_000)
