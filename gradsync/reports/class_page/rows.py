@@ -65,7 +65,7 @@ def _row(result: Result, scores: Fences | None, times: Fences | None) -> Row:
         result=result,
         name=name,
         handle="" if name == result.submission else result.submission,
-        link=f"{quote(result.folder)}/report.html" if _has_page(result) else "",
+        link=f"{quote(result.folder, safe='')}/report.html" if _has_page(result) else "",
         state=STATES[result.status],
         overrides=sum(each.override is not None for each in result.exercises),
         unusual=tuple(_unusual(result, scores, times)),
