@@ -2,6 +2,7 @@
 
 import gc
 
+import pytest
 from small_course import RIGHT, SUITE, write_course
 
 from gradsync.grading.grade import grade
