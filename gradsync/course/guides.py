@@ -18,13 +18,18 @@ ROW = re.compile(r"^(\| \d+ \| `(\w+)` \| )[^|]*( \|)", re.MULTILINE)
 
 
 def guides(course: Course) -> Iterator[tuple[str, str]]:
-    """Yield (path within the course, text) of every guide, with current sizes."""
+    """Yield (path within the course, text) of every guide, with current sizes.
+
+    A phase may have no guide.
+    """
     for phase in course.phases:
+        path = f"{phase}/GUIDELINES.md"
+        if not (course.root / path).is_file():
+            continue
         sizes: dict[str, str] = {}
         for file in course.files(phase):
             source = course.root / "solutions" / phase / file
             sizes |= exercise_sizes(source.read_text(encoding="utf-8"))
-        path = f"{phase}/GUIDELINES.md"
         yield path, with_sizes((course.root / path).read_text(encoding="utf-8"), sizes)
 
 

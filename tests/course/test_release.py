@@ -23,6 +23,7 @@ SHORT = 20  # characters; shorter lines are `return False`, `except ValueError:`
 # Lines of solutions that any program with torch may have.
 ORDINARY = {
     "@torch.no_grad()",
+    "beside.unlink(missing_ok=True)",
     "dist.all_reduce(total)",
     "except RuntimeError:",
     "for param in model.parameters():",
@@ -31,6 +32,7 @@ ORDINARY = {
     "optimizer.zero_grad()",
     "outputs = model(inputs)",
     "return inputs.view_as(inputs)",
+    "use_cuda = torch.cuda.is_available()",
     "while time.monotonic() < until:",
     "with torch.enable_grad():",
     "with torch.no_grad():",

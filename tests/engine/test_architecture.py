@@ -31,7 +31,7 @@ LAYERS = [
     ["gradsync.testing", "gradsync.pytest_plugin"],
     ["gradsync.course", "gradsync.mnist", "gradsync.model"],
     ["gradsync.grading", "gradsync.data"],
-    ["gradsync.notebook", "gradsync.doctor", "gradsync.launch"],
+    ["gradsync.notebook", "gradsync.doctor", "gradsync.launch", "gradsync.exporting"],
     ["gradsync.nbgrader"],
     ["gradsync.cli"],
     ["gradsync", "gradsync.__main__"],

@@ -34,4 +34,5 @@ def hint(
         console.print(f"[bold]{index}.[/] {escape(text)}\n")
     if number < len(chosen.hints):
         console.print(f"[dim]Next hint: gradsync hint {exercise} -n {number + 1}[/]")
-    console.print(f'[dim]Guide: {chosen.phase}/GUIDELINES.md, "{chosen.guide}"[/]')
+    if (course.root / chosen.phase / "GUIDELINES.md").is_file():
+        console.print(f'[dim]Guide: {chosen.phase}/GUIDELINES.md, "{chosen.guide}"[/]')

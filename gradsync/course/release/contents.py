@@ -50,7 +50,7 @@ def _phase(course: Course, phase: str) -> Mapping[str, bytes]:
     folder = course.root / phase
     found = {f"{phase}/{EXERCISES_FILE}": (folder / EXERCISES_FILE).read_bytes()}
     for file in course.files(phase):
-        found[f"{phase}/{file}"] = _template(course, phase, file).encode()
+        found[f"{phase}/{file}"] = template_of(course, phase, file).encode()
     if (folder / GUIDE).is_file():
         guide = (folder / GUIDE).read_text(encoding="utf-8")
         found[f"{phase}/{GUIDE}"] = guide.encode()
@@ -60,8 +60,12 @@ def _phase(course: Course, phase: str) -> Mapping[str, bytes]:
     return found
 
 
-def _template(course: Course, phase: str, file: str) -> str:
-    """Return a template, made from the solution; a course without one keeps its template."""
+def template_of(course: Course, phase: str, file: str) -> str:
+    """Return a template, made from the solution; a course without one keeps its template.
+
+    Raises:
+        CourseError: there is neither, or the template contains a marked solution.
+    """
     solution, template = course.root / "solutions" / phase / file, course.root / phase / file
     if solution.is_file():
         return make_template(solution.read_text(encoding="utf-8"), phase)

@@ -15,7 +15,7 @@ from gradsync.course.release.update import (
     manifest_text,
     read_manifest,
     update,
-    write_archive,
+    write_atomically,
 )
 from gradsync.course.release.zips import zipped
 
@@ -56,7 +56,7 @@ def publish(course: Course, out: Path, last: str | None, *, archive: bool) -> Pu
         whole = files | {MANIFEST: manifest_text(phases, known).encode()}
         written = out.with_name(f"{out.name}.zip")
         named = {f"{out.name}/{path}": content for path, content in sorted(whole.items())}
-        write_archive(written, zipped(named))
+        write_atomically(written, zipped(named))
     return Published(phases, len(files), change, written)
 
 

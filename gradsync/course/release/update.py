@@ -111,8 +111,9 @@ def update(
     return change
 
 
-def write_archive(path: Path, content: bytes) -> None:
-    """Replace a file atomically."""
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file atomically; create its folder if it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=STAGING, dir=path.parent) as name:
         _staged(Path(name) / path.name, content).replace(path)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 FIRST_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that the format can store
 PERMISSIONS = 0o100644 << 16  # of a regular file
+OF_PROGRAMS = 0o100755 << 16  # of one that begins with "#!"
 
 
 def zipped(files: Mapping[str, bytes]) -> bytes:
@@ -18,6 +19,6 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
             info = zipfile.ZipInfo(path, FIRST_DATE)
             info.compress_type = zipfile.ZIP_DEFLATED
             info.create_system = 3  # Unix, on every system
-            info.external_attr = PERMISSIONS
+            info.external_attr = OF_PROGRAMS if content.startswith(b"#!") else PERMISSIONS
             archive.writestr(info, content, compresslevel=9)
     return buffer.getvalue()

@@ -61,6 +61,8 @@ def _filled(data: ClassResults, former: str) -> Sheet:
 
 def _assignment(header: list[str], title: str) -> str:
     """Return the name of the column to fill in."""
+    if title in header:
+        return title
     columns = {name: match[1] for name in header if (match := ASSIGNMENT.fullmatch(name))}
     same = [name for name, plain in columns.items() if plain == title]
     if len(same) == 1 or len(columns) == 1:

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from export_samples import CLASS, MISSING, NAMES, STRANGER
+from export_samples import CLASS, LATE, MISSING, NAMES, STRANGER
 
 from gradsync.reports.exports.canvas import render
 from gradsync.reports.exports.sheets import NotASheet
@@ -98,6 +98,14 @@ def test_the_only_assignment_is_filled_in_whatever_its_title():
     _, _, learners = canvas(render(CLASS, alone).text)
 
     assert learners[0][5] == "7.33"
+
+
+def test_an_earlier_export_is_filled_in():
+    earlier = render(replace(CLASS, results=[replace(LATE, score=1.0)])).text
+
+    _, _, learners = canvas(render(CLASS, earlier).text)
+
+    assert [row[5] for row in learners] == ["6.33"]
 
 
 def test_an_unclear_column_is_refused_with_those_there_are():

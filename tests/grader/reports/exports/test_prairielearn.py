@@ -1,32 +1,17 @@
 """results.json for PrairieLearn, read as its documentation says."""
 
-import json
 from dataclasses import replace
 
 import pytest
 from export_samples import FAILED, GRADED, LATE, MISSING, UNREADABLE, UNSAFE, WITH_SCORE
+from platforms import prairielearn
 
 from gradsync.reports.exports.prairielearn import render
 
 
-def prairielearn(text):
-    """Return the score in 0..1 and the tests, or None for what is not gradable."""
-    assert len(text.encode()) <= 1_000_000
-    content = json.loads(text)
-    if not content.get("gradable", True):
-        assert all(isinstance(error, str) for error in content["format_errors"])
-        return None, content["format_errors"]
-    assert isinstance(content["score"], float)
-    assert 0.0 <= content["score"] <= 1.0
-    for test in content["tests"]:
-        assert {"name", "points", "max_points", "message", "output"} == set(test)
-        assert 0 <= test["points"] <= test["max_points"]
-    return content["score"], content["tests"]
-
-
 @pytest.mark.parametrize("result", [*GRADED, LATE, UNSAFE], ids=lambda each: repr(each.submission))
 def test_prairielearn_reads_the_share_of_the_points(result):
-    score, tests = prairielearn(render(result))
+    score, tests, _ = prairielearn(render(result))
 
     assert score == pytest.approx(result.score / result.max_score)
     assert [test["points"] for test in tests] == [each.points for each in result.exercises]
@@ -34,14 +19,14 @@ def test_prairielearn_reads_the_share_of_the_points(result):
 
 @pytest.mark.parametrize("result", [UNREADABLE, FAILED, MISSING])
 def test_what_has_no_grade_costs_no_attempt(result):
-    score, [error] = prairielearn(render(result))
+    score, [error], _ = prairielearn(render(result))
 
     assert score is None
     assert all(note in error for note in result.notes)
 
 
 def test_a_score_with_a_bonus_is_at_most_1():
-    score, _ = prairielearn(render(replace(GRADED[0], score=11.0)))
+    score, _, _ = prairielearn(render(replace(GRADED[0], score=11.0)))
 
     assert score == 1.0
 
@@ -49,7 +34,7 @@ def test_a_score_with_a_bonus_is_at_most_1():
 def test_very_long_messages_are_cut():
     tests = tuple(replace(test, message="ü" * 2_000_000) for test in GRADED[0].tests)
 
-    _, shown = prairielearn(render(replace(GRADED[0], tests=tests)))
+    _, shown, _ = prairielearn(render(replace(GRADED[0], tests=tests)))
 
     assert shown[-1]["output"].endswith("(cut, as the result would be too large)")
 

@@ -1,0 +1,67 @@
+"""`gradsync export`: write grades for another system."""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gradsync.cli.app import app
+from gradsync.course.catalogue import find_course
+from gradsync.submission.contents import listing
+from gradsync.text import counted
+
+if TYPE_CHECKING:
+    from gradsync.exporting.export import Exported
+
+
+class System(str, Enum):
+    """The systems for which there is an export."""
+
+    gradescope = "gradescope"
+    classroom50 = "classroom50"
+    actions = "actions"
+    prairielearn = "prairielearn"
+    canvas = "canvas"
+    moodle = "moodle"
+    junit = "junit"
+    similarity = "similarity"
+
+
+@app.command(name="export")
+def export_command(
+    out: Annotated[
+        Path,
+        typer.Argument(help="A folder of grades. For similarity: the folder of the submissions."),
+    ],
+    to: Annotated[System, typer.Option(help="The system that reads the export.")],
+    into: Annotated[
+        Path | None,
+        typer.Option(help="Where to write. Default: in OUT/exports, or beside the submissions."),
+    ] = None,
+) -> None:
+    """Write grades for Canvas, Moodle, Gradescope and other systems.
+
+    [dim]gradsync export week3 --to canvas[/]                        week3/exports/canvas.csv
+    [dim]gradsync export week3 --to moodle --into worksheet.csv[/]   fill in a downloaded file
+    [dim]gradsync export week3 --to gradescope --into grader.zip[/]  an autograder to upload
+    """
+    from gradsync.exporting.export import export  # imports pytest and jinja2
+
+    exported = export(out, find_course(), to.value, into, os.environ)
+    for path in exported.paths:
+        print(path)
+    _show_left_out(exported)
+
+
+def _show_left_out(exported: Exported) -> None:
+    for names, what in (
+        (exported.without_score, "without a score, left out or left empty"),
+        (exported.not_in_file, "not in the file, so their scores are not in it either"),
+        (exported.unchanged, "with nothing to compare: missing files or unchanged templates"),
+    ):
+        if names:
+            print(f"{counted(len(names), 'submission')} {what}: {listing(names)}")

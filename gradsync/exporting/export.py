@@ -1,0 +1,197 @@
+"""Write the grades in a folder for another system."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Literal
+
+from gradsync.class_records import ClassResults, Result
+from gradsync.course.catalogue import Course
+from gradsync.course.release.update import write_atomically
+from gradsync.errors import GraderError, UnusableInput
+from gradsync.exporting.containers import gradescope_autograder, prairielearn_image
+from gradsync.exporting.similarity import similarity_files
+from gradsync.grading.class_results import read_class
+from gradsync.grading.output_files import folder_name
+from gradsync.reports.exports import (
+    actions,
+    canvas,
+    classroom50,
+    gradescope,
+    junit,
+    moodle,
+    prairielearn,
+)
+from gradsync.reports.exports.sheets import NotASheet, Sheet, without_score
+from gradsync.submission import find_submissions, read_submission, submission_name
+
+Format = Literal[
+    "gradescope",
+    "classroom50",
+    "actions",
+    "prairielearn",
+    "canvas",
+    "moodle",
+    "junit",
+    "similarity",
+]
+EXPORTS = "exports"  # in the folder of grades
+AUTOGRADER, IMAGE = "autograder.zip", "image"
+SHEETS: dict[str, Callable[[ClassResults, str], Sheet]] = {
+    "canvas": canvas.render,
+    "moodle": moodle.render,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written, and which submissions are not in it."""
+
+    paths: tuple[Path, ...]
+    without_score: tuple[str, ...] = ()
+    not_in_file: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()  # that have nothing but the templates
+
+
+def export(
+    out: Path, course: Course, to: Format, into: Path | None, environ: Mapping[str, str]
+) -> Exported:
+    """Write the grades in `out` for another system.
+
+    Args:
+        out: the folder that `gradsync grade --out` wrote; for "similarity", the submissions.
+        course: the course of these grades.
+        to: the other system.
+        into: where to write; None writes to the folder `exports` in `out`.
+        environ: environment variables, in which Classroom 50 names the submission.
+
+    Raises:
+        UnusableInput: there are no grades, or `into` can't be used.
+        GraderError: the grader failed on the only submission.
+        OSError: a file can't be written.
+    """
+    if to == "similarity":
+        return _similarity(out, course, into)
+    if not out.is_dir():
+        raise UnusableInput(f"{out} is not a folder of grades. `gradsync grade --out` writes one.")
+    data = read_class(out, course)
+    target = into or out / EXPORTS / to
+    if to in SHEETS:
+        return _sheet(data, SHEETS[to], into, target.with_suffix(".csv"))
+    if to == "junit":
+        path = target if into else target.with_suffix(".xml")
+        write_atomically(path, junit.render(_graded(data, out)).encode())
+        return Exported((path,), without_score(data))
+    if to == "gradescope" and target.suffix == ".zip":
+        write_atomically(target, gradescope_autograder(course, _phases(data, course)))
+        return Exported((target,))
+    return _each(_graded(data, out), course, to, target, environ)
+
+
+def _graded(data: ClassResults, out: Path) -> ClassResults:
+    if not data.results:
+        raise UnusableInput(
+            f"{out} has no grades. Name a folder that `gradsync grade --out` wrote."
+        )
+    return data
+
+
+def _phases(data: ClassResults, course: Course) -> tuple[str, ...]:
+    """Return the phases of these grades; all if there are none yet."""
+    graded = {exercise.id.partition("/")[0] for exercise in data.exercises}
+    return tuple(p for p in course.phases_to_grade("hidden") if p in graded or not graded)
+
+
+def _sheet(
+    data: ClassResults,
+    render: Callable[[ClassResults, str], Sheet],
+    into: Path | None,
+    default: Path,
+) -> Exported:
+    """Write a new CSV file, or fill in the one that the user names."""
+    path = into or default
+    try:
+        former = into.read_bytes().decode("utf-8-sig") if into and into.is_file() else ""
+        sheet = render(data, former)
+    except (UnicodeDecodeError, NotASheet) as problem:
+        raise UnusableInput(f"{path} can't be filled in. {problem}") from None
+    write_atomically(path, sheet.text.encode())
+    return Exported((path,), sheet.without_score, sheet.not_in_file)
+
+
+def _each(
+    data: ClassResults, course: Course, to: Format, target: Path, environ: Mapping[str, str]
+) -> Exported:
+    """Write a file for each submission, or the only one to a file that is named."""
+    without = tuple(each.submission for each in data.results if not _has_result(each, to))
+    results = [each for each in data.results if _has_result(each, to)]
+    if target.suffix == ".json":
+        if len(data.results) > 1:
+            raise UnusableInput(
+                f"{target} is one file, but there are {len(data.results)} submissions. Name a "
+                "folder with --into."
+            )
+        if not results:
+            raise GraderError(f"{without[0]} has no grade, so there is nothing to export.")
+        write_atomically(target, _rendered(results[0], data, to, environ).encode())
+        return Exported((target,))
+    for result in results:
+        path = target / f"{folder_name(result.submission)}.json"
+        write_atomically(path, _rendered(result, data, to, {}).encode())
+    paths = [target]
+    if to == "gradescope":
+        paths.append(target / AUTOGRADER)
+        write_atomically(paths[1], gradescope_autograder(course, _phases(data, course)))
+    elif to == "prairielearn":
+        paths.append(target / IMAGE)
+        for name, content in prairielearn_image(course, _phases(data, course)).items():
+            write_atomically(paths[1] / name, content)
+    return Exported(tuple(paths), without)
+
+
+def _has_result(result: Result, to: Format) -> bool:
+    return result.score is not None or (to == "prairielearn" and result.status != "missing")
+
+
+def _rendered(result: Result, data: ClassResults, to: Format, environ: Mapping[str, str]) -> str:
+    if to == "classroom50":
+        graded_at = data.graded_at or datetime.now(timezone.utc)
+        return classroom50.render(result, data.title, graded_at, environ)
+    renderers = {
+        "actions": actions.render,
+        "gradescope": gradescope.render,
+        "prairielearn": prairielearn.render,
+    }
+    return renderers[to](result)
+
+
+def _similarity(submissions: Path, course: Course, into: Path | None) -> Exported:
+    found = find_submissions(submissions, course)
+    read: dict[str, Path] = {}
+    for path in found:
+        name, count = folder_name(submission_name(path)), 1
+        while name in read:
+            count += 1
+            name = f"{folder_name(submission_name(path))}-{count}"
+        read[name] = path
+    files, unchanged = similarity_files(
+        {name: read_submission(path, course) for name, path in read.items()}, course
+    )
+    if len(unchanged) == len(read):
+        raise UnusableInput(
+            f"{submissions} has no submission to compare. For similarity, name the folder of the "
+            "submissions, not that of the grades."
+        )
+    target = into or submissions.with_name(f"{submissions.resolve().name}-similarity")
+    _check_is_empty(target)
+    for name, content in files.items():
+        write_atomically(target / name, content)
+    return Exported((target,), unchanged=tuple(unchanged))
+
+
+def _check_is_empty(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UnusableInput(f"{folder} exists already. Name a new folder with --into.")

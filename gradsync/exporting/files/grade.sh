@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Grade one submission in a container: grade.sh FORMAT SUBMISSION RESULTS
+#
+# FORMAT is that of `gradsync export --to`. The course is in the folder `course` beside this script;
+# $PYTHON is a Python that has gradsync. If the grader fails, no results are written: the platform
+# then reports a failure, and nobody gets 0 points for it.
+set -uo pipefail
+
+format=$1
+submission=$2
+results=$3
+cd "$(dirname "${BASH_SOURCE[0]}")/course" || exit 3
+python=${PYTHON:-python3}
+grades=$(mktemp -d)
+trap 'rm -rf "$grades"' EXIT
+
+options=()
+if ! "$python" -m gradsync.exporting.probe; then
+  options+=(--unsafe-no-sandbox)
+fi
+# As the only member of a class, a folder without the course's files is graded, too: as unreadable.
+mkdir "$grades/class" && cp -R "$submission" "$grades/class/submission" || exit 3
+"$python" -m gradsync grade "$grades/class" --out "$grades/out" ${options[@]+"${options[@]}"} || exit
+"$python" -m gradsync export "$grades/out" --to "$format" --into "$results"

@@ -1,0 +1,151 @@
+"""Gradescope's and PrairieLearn's containers grade a submission with what an export gives them."""
+
+import io
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from containers import in_container
+from platforms import gradescope, prairielearn
+from small_course import RIGHT, WRONG, write_course, write_submission
+
+from gradsync.exporting.containers import gradescope_autograder, prairielearn_image
+
+PROGRAM = """#!/bin/sh
+PYTHONPATH={site} exec {python} "$@"
+"""
+BROKEN = "import os\nos._exit(1)\n"
+
+
+@pytest.fixture
+def course(tmp_path):
+    made = write_course(tmp_path / "course")
+    write_course(made.root, phase="phase2")
+    (made.root / "course.toml").write_text('[course]\ntitle = "Doubling"\n')
+    (made.root / "solutions").mkdir()
+    (made.root / "solutions/secret.py").write_text(RIGHT)
+    return made
+
+
+def install(files, site, python, seen_at):
+    """Unpack the wheel, and write a program that runs Python with it, as pip would install it."""
+    [wheel] = files.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(site)
+    python.parent.mkdir(parents=True, exist_ok=True)
+    python.write_text(PROGRAM.format(site=seen_at, python=sys.executable))
+    python.chmod(0o755)
+
+
+@pytest.fixture
+def autograder(course, tmp_path):
+    """The folder /autograder of Gradescope, with a submission of phase 1."""
+    root = tmp_path / "autograder"
+    archive = zipfile.ZipFile(io.BytesIO(gradescope_autograder(course, ["phase1"])))
+    archive.extractall(root / "source")
+    install(root / "source", root / "site", root / "venv/bin/python", "/autograder/site")
+    (root / "run_autograder").write_bytes((root / "source/run_autograder").read_bytes())
+    (root / "run_autograder").chmod(0o755)
+    (root / "results").mkdir()
+    return root
+
+
+def run_gradescope(autograder, source, *, namespaces=True):
+    if source is not None:
+        write_submission(autograder / "submission", source)
+    command = in_container({"/autograder": autograder}, namespaces)
+    done = subprocess.run(
+        [*command, "/autograder/run_autograder"], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return gradescope((autograder / "results/results.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("source", "score"), [(RIGHT, 100), (WRONG, 0)])
+def test_gradescope_gets_the_points_from_a_sandbox(needs_sandbox, autograder, source, score):
+    points, [test], output = run_gradescope(autograder, source)
+
+    assert points == test["score"] == score
+    assert test["max_score"] == 100
+    assert "sandbox" not in output
+
+
+@pytest.mark.slow
+def test_gradescope_is_told_if_there_can_be_no_sandbox(needs_sandbox, autograder):
+    points, [test], output = run_gradescope(autograder, WRONG, namespaces=False)
+
+    assert points == 0
+    assert "it is not twice as large" in test["output"]
+    assert output.startswith("Graded without a sandbox")
+
+
+@pytest.mark.slow
+def test_gradescope_gets_the_reason_why_a_submission_has_no_points(needs_sandbox, autograder):
+    (autograder / "submission").mkdir()
+    (autograder / "submission/notes.txt").write_text("sorry")
+
+    points, _, output = run_gradescope(autograder, None)
+
+    assert points == 0
+    assert "none of the course's files" in output
+
+
+@pytest.mark.slow
+def test_prairielearn_gets_the_share_of_the_points(needs_sandbox, course, tmp_path):
+    image, grade = tmp_path / "image", tmp_path / "grade"
+    for path, content in prairielearn_image(course, ["phase1"]).items():
+        (image / path).parent.mkdir(parents=True, exist_ok=True)
+        (image / path).write_bytes(content)
+    install(image, image / ".site", image / ".bin/python3", "/gradsync/.site")
+    write_submission(grade / "student", RIGHT)
+    command = in_container({"/gradsync": image, "/grade": grade})
+    path = "PATH=/gradsync/.bin:/usr/bin:/bin"
+
+    done = subprocess.run(
+        [*command, "env", path, "/bin/bash", "/gradsync/entrypoint.sh"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    score, [test], _ = prairielearn((grade / "results/results.json").read_text())
+    assert (score, test["message"]) == (1.0, "Passed.")
+
+
+@pytest.mark.slow
+def test_if_the_grader_fails_there_is_no_result(needs_sandbox, autograder):
+    (autograder / "source/course/tests/hidden/phase1/test_trainer.py").write_text("import nothing")
+    write_submission(autograder / "submission", RIGHT)
+
+    done = subprocess.run(
+        [*in_container({"/autograder": autograder}), "/autograder/run_autograder"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 3
+    assert not (autograder / "results/results.json").exists()
+
+
+def test_the_files_grade_the_chosen_phases_and_contain_no_solution(course):
+    names = zipfile.ZipFile(io.BytesIO(gradescope_autograder(course, ["phase2"]))).namelist()
+
+    assert {"setup.sh", "run_autograder", "requirements.txt"} <= set(names)
+    assert "course/tests/hidden/phase2/test_trainer.py" in names
+    assert "course/tests/hidden/phase1/test_trainer.py" not in names
+    assert [name for name in names if "secret" in name] == []
+
+
+def test_scripts_are_programs_and_valid_bash(course):
+    archive = zipfile.ZipFile(io.BytesIO(gradescope_autograder(course, ["phase1"])))
+
+    for name in ("setup.sh", "run_autograder", "grade.sh"):
+        assert archive.getinfo(name).external_attr >> 16 & 0o111
+        subprocess.run(["bash", "-n"], input=archive.read(name), check=True)
+
+
+def test_the_archive_has_the_same_bytes_each_time(course):
+    assert gradescope_autograder(course, ["phase1"]) == gradescope_autograder(course, ["phase1"])

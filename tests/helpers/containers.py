@@ -1,0 +1,51 @@
+"""Run a command as a platform's container does: fixed folders at the root, an ordinary user."""
+
+import os
+import sys
+from pathlib import Path
+
+NOBODY = 65534
+
+
+def in_container(mounts, namespaces=True):
+    """Return the start of a command that sees these folders at fixed paths.
+
+    Args:
+        mounts: such as {"/autograder": a folder}; the user may write to them.
+        namespaces: whether it may create user namespaces, which a sandbox needs.
+    """
+    view = ["bwrap", *_root(), *_python(), "--perms", "1777", "--tmpfs", "/tmp"]
+    for place, folder in mounts.items():
+        view += ["--bind", str(folder), place]
+    if not namespaces:
+        return [*view, "--unshare-user", "--uid", str(NOBODY), "--disable-userns"]
+    if os.geteuid() != 0:
+        return view
+    for folder in mounts.values():
+        for path in [folder, *folder.rglob("*")]:
+            os.chown(path, NOBODY, NOBODY)
+    return [*view, "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+
+
+def _root():
+    """Return options for a new root folder that has what the machine's has."""
+    for path in sorted(Path("/").iterdir()):
+        if path.is_symlink():
+            yield from ("--symlink", str(path.readlink()), str(path))
+        elif path.is_dir():
+            yield from ("--dev-bind", str(path), str(path))
+
+
+def _python():
+    """Return options that let everybody read this Python, even if it is in /root."""
+    needed = [sys.base_prefix, sys.prefix]
+    for closed in {top for path in needed for top in Path(path).parents if not _is_open(top)}:
+        yield from ("--perms", "0755", "--tmpfs", str(closed))
+    for path in needed:
+        for folder in reversed(Path(path).parents):
+            yield from ("--perms", "0755", "--dir", str(folder))
+        yield from ("--ro-bind", path, path)
+
+
+def _is_open(folder):
+    return folder.stat().st_mode & 1
