@@ -41,7 +41,9 @@ PreemptMode=REQUEUE
 PartitionName=all Nodes=ALL Default=YES MaxTime=60 PriorityTier=1 GraceTime=5
 PartitionName=urgent Nodes=ALL MaxTime=60 PriorityTier=2
 """
-NODE = "NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=4 State=UNKNOWN\n"
+NODE = (
+    "NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=4 State=UNKNOWN\n"
+)
 
 
 class Slurm:
@@ -86,7 +88,7 @@ class Slurm:
 
 @contextmanager
 def slurm_cluster(nodes: int):
-    """Run a cluster of nodes n1, n2, ... of four processors each; all daemons end with the block."""
+    """Run a cluster of nodes n1, n2, ... of four processors each, which ends with the block."""
     folder = Path(tempfile.mkdtemp(prefix="gradsync-slurm-"))
     folder.chmod(0o755)  # munged runs as another user
     with ExitStack() as running:
