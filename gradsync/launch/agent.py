@@ -77,8 +77,9 @@ def launch(settings: Settings, master: Master | None, nodes: int, nproc: int, wa
         raise TrainingError(text, 128 + stopped.sigval) from None
     except RendezvousTimeoutError:
         raise TrainingError(
-            f"Not all {counted(nodes, 'node')} came to {_endpoint(master)} within {wait:g} s. Start the same command on every node, with the same --nodes "
-            "and --master; `gradsync doctor --launch` checks whether a node can reach the master."
+            f"Not all {counted(nodes, 'node')} came to {_endpoint(master)} within {wait:g} s. "
+            "Start the same command on every node, with the same --nodes and --master. "
+            "`gradsync doctor --launch` checks whether a node can reach the master."
         ) from None
     except (RendezvousConnectionError, RendezvousClosedError):
         raise TrainingError(_lost(master, settings)) from None
