@@ -2,8 +2,9 @@
 
 The grader of a class, which grades two submissions at a time with part of phase 1's suite, is
 killed (`kill -9`) and started again until it finishes; then the next class begins, until the number
-of kills is reached. Counts gradebooks that differ from the gradebook of an undisturbed run, finished grades that were made a second time,
-and leftover processes and files. The argument is the number of kills, by default 50.
+of kills is reached. Counts gradebooks that differ from the gradebook of an undisturbed run,
+finished grades that were made a second time, and leftover processes and files. The argument is the
+number of kills, by default 50.
 """
 
 from __future__ import annotations
