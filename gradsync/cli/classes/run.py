@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gradsync.cli.classes.progress import Progress, shown_progress, spread
 from gradsync.course.catalogue import Course
-from gradsync.errors import GraderError
+from gradsync.errors import GraderError, UnusableInput
 from gradsync.reports.text import printable
 from gradsync.submission.contents import listing
 from gradsync.text import counted, listed
@@ -68,6 +68,46 @@ def run_class(
         print(f"{out / CLASS_PAGE}: scores, commonest mistakes and a table of all submissions")
     _show_kept_lines(entries, out, course)
     tally.check()
+
+
+def part_of(
+    entries: Sequence[Entry], shard: str, course: Course, phases: Sequence[str], seed: int | None
+) -> tuple[list[Entry], int]:
+    """Return one of several parts of a class, and the seed that all of them have in common.
+
+    Raises:
+        UnusableInput: there is no such part, or it is empty.
+    """
+    from gradsync.grading.fingerprint import course_digest
+    from gradsync.grading.merging import read_shard, shared_seed
+
+    part = read_shard(shard).part(entries)
+    if not part:
+        raise UnusableInput(f"--shard {shard} is empty: there are only {len(entries)} submissions.")
+    if seed is None:
+        seed = shared_seed(course_digest(course, phases), entries)
+    return part, seed
+
+
+def performance(count: int, jobs: int | None, cluster: str | None) -> tuple[Perform, int | None]:
+    """Return what grades so many submissions, and how many tests of each run at a time.
+
+    Raises:
+        UnusableInput: there is no such cluster.
+    """
+    from gradsync.grading.processes.jobs import default_jobs, parallel_tests
+    from gradsync.grading.tasks import here, in_processes
+
+    if cluster is not None:
+        try:
+            from gradsync.grading.processes.cluster import on_cluster
+        except ModuleNotFoundError as missing:
+            raise UnusableInput(
+                f"{missing.name} is not installed. Run `pip install 'gradsync[cluster]'`."
+            ) from None
+        return on_cluster(cluster), 1
+    jobs = min(jobs, count) if jobs else default_jobs(count)
+    return (here if jobs == 1 else in_processes(jobs)), parallel_tests(jobs)
 
 
 class Tally:
