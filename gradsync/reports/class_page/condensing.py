@@ -17,4 +17,5 @@ def condensed(result: Result) -> Result:
     for test in result.tests:
         code = test.diagnosis.code if test.diagnosis else ""
         kept.setdefault((test.exercise, code, test.status), test)
-    return replace(result, tests=tuple(replace(test, message="") for test in kept.values()))
+    short = (replace(test, message="") if test.message else test for test in kept.values())
+    return replace(result, tests=tuple(short))

@@ -12,7 +12,7 @@ from gradsync.reports.class_page.measures import graded
 from gradsync.reports.summary import Guide
 from gradsync.reports.text import printable
 
-_LONGEST = 400  # characters of an example
+_LONGEST = 240  # characters of an example
 
 
 @dataclass(frozen=True, slots=True)
