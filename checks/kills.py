@@ -2,8 +2,9 @@
 
 The grader of a class, which grades two submissions at a time with part of phase 1's suite, is
 killed (`kill -9`) and started again until it finishes; then the next class begins, until the number
-of kills is reached. Counts gradebooks that differ from the gradebook of an undisturbed run, finished grades that were made a second time,
-and leftover processes and files. The argument is the number of kills, by default 50.
+of kills is reached. Counts gradebooks that differ from the gradebook of an undisturbed run,
+finished grades that were made a second time, and leftover processes and files. The argument is the
+number of kills, by default 50.
 """
 
 from __future__ import annotations
@@ -149,6 +150,7 @@ def _write_course_and_class(room: Path) -> None:
     suite.mkdir(parents=True)
     for name in SUITE:
         shutil.copy(course.suite("hidden", "phase1") / name, suite)
+    shutil.copytree(course.support, suite.parents[1] / "support")
     mistakes = [w for w in wrong_submissions(course, "phase1") if w.exercise in EXERCISES]
     members = [reference(course), untouched(course), *(w.submission(course) for w in mistakes)]
     for member in members[:CLASS]:
