@@ -150,6 +150,7 @@ def _write_course_and_class(room: Path) -> None:
     suite.mkdir(parents=True)
     for name in SUITE:
         shutil.copy(course.suite("hidden", "phase1") / name, suite)
+    shutil.copytree(course.support, suite.parents[1] / "support")
     mistakes = [w for w in wrong_submissions(course, "phase1") if w.exercise in EXERCISES]
     members = [reference(course), untouched(course), *(w.submission(course) for w in mistakes)]
     for member in members[:CLASS]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradsync.cli.classes.progress import Progress, shown_progress, spread
+from gradsync.cli.classes.progress import Progress, shown_progress
 from gradsync.course.catalogue import Course
 from gradsync.errors import GraderError, UnusableInput
 from gradsync.reports.text import printable
@@ -116,26 +116,22 @@ class Tally:
     def __init__(self) -> None:
         self.graded = self.kept = 0
         self.lost: list[str] = []  # names of submissions on which the grader failed
-        self.shares: list[float] = []  # of the possible points
 
     def count(self, outcome: Outcome) -> None:
         """Count an outcome."""
-        grade = outcome.grade
         if outcome.problem:
-            self.lost.append(printable(grade.submission))
-            return
-        self.graded += outcome.is_new
-        self.kept += not outcome.is_new
-        if grade.max_score:
-            self.shares.append((grade.score or 0.0) / grade.max_score)
+            self.lost.append(printable(outcome.grade.submission))
+        elif outcome.is_new:
+            self.graded += 1
+        else:
+            self.kept += 1
 
     def show(self, out: Path) -> None:
-        """Print how many submissions were graded, and the range of their scores."""
+        """Print how many submissions were graded."""
         from gradsync.grading.output_files import GRADEBOOK
 
         kept = f", {self.kept} unchanged (--fresh grades them again)" if self.kept else ""
-        scores = spread(self.shares)
-        print(f"{out / GRADEBOOK}: {self.graded} graded{kept}" + f". {scores}" * bool(scores))
+        print(f"{out / GRADEBOOK}: {self.graded} graded{kept}")
 
     def check(self) -> None:
         """Raise GraderError if the grader failed on some submissions; the others are graded."""
