@@ -11,7 +11,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution, distributions
 
 from gradsync.course.release.zips import zipped
 from gradsync.errors import UnusableInput
@@ -31,13 +31,7 @@ def package_wheel() -> tuple[str, bytes]:
     Raises:
         UnusableInput: the package runs without being installed, so that nobody knows what it needs.
     """
-    try:
-        installed = distribution(NAME)
-    except PackageNotFoundError:
-        raise UnusableInput(
-            "gradsync is not installed, so there is no list of the packages that learners need. "
-            "Run `pip install -e .` in its folder."
-        ) from None
+    installed = _installed()
     package = dict(_package_files())
     about = _about(installed)
     version = f"{installed.version}+r{_digest(package | about)[:DIGITS]}"
@@ -47,6 +41,17 @@ def package_wheel() -> tuple[str, bytes]:
     files = package | {f"{info}/{name}": content for name, content in described.items()}
     files[f"{info}/RECORD"] = _record(files, f"{info}/RECORD").encode()
     return f"{NAME}-{version}-py3-none-any.whl", zipped(files)
+
+
+def _installed() -> Distribution:
+    """Return the installed package; a build leaves a second description of it in a checkout."""
+    for found in distributions(name=NAME):
+        if found.read_text("METADATA"):
+            return found
+    raise UnusableInput(
+        "gradsync is not installed, so there is no list of the packages that learners need. "
+        "Run `pip install -e .` in its folder."
+    )
 
 
 def _package_files() -> Iterator[tuple[str, bytes]]:

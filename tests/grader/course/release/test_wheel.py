@@ -50,6 +50,16 @@ def test_pip_installs_it_with_its_command(tmp_path):
     assert (tmp_path / "site/gradsync/course/release/files/README.md.j2").is_file()
 
 
+def test_what_a_build_left_beside_the_package_does_not_count(monkeypatch, tmp_path):
+    before = package_wheel()
+    left = tmp_path / "gradsync.egg-info"
+    left.mkdir()
+    (left / "PKG-INFO").write_text("Metadata-Version: 2.4\nName: gradsync\nVersion: 0.0.1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert package_wheel() == before
+
+
 def test_a_package_that_is_not_installed_is_refused(monkeypatch):
     monkeypatch.setattr(wheels, "NAME", "gradsync-is-not-installed")
 
