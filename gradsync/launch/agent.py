@@ -55,6 +55,7 @@ def launch(settings: Settings, master: Master | None, nodes: int, nproc: int, wa
     """
     _report_failed_ranks()
     _choose_interface(master)
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_SECONDS))
     # If the ranks shared the agents' store, a restarted rank could read the address of a rank of
     # the attempt before (pytorch issue 135712): "connectFullMesh failed ... Connection refused".
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
@@ -111,7 +112,6 @@ def _config(
         max_restarts=settings.max_restarts,
         local_addr=None if master is None else network.route_to(master.address),
         logs_specs=DefaultLogsSpecs(log_dir=logs),
-        shutdown_timeout=SHUTDOWN_SECONDS,
     )
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from gradsync.launch import network
 
 DEFAULT_PORT = 29500
 CONNECT_SECONDS = 3.0  # for one attempt
+SILENT_SECONDS = 5.0  # before a message that this node waits
 PAUSE_SECONDS = 0.3  # between two attempts
 
 
@@ -136,13 +138,17 @@ def wait_for_master(master: Master, seconds: float) -> None:
     Raises:
         LaunchError: it did not within `seconds`.
     """
-    until = time.monotonic() + seconds
+    began, announced = time.monotonic(), False
     while True:
         try:
             socket.create_connection((master.address, master.port), CONNECT_SECONDS).close()
         except OSError as problem:
-            if time.monotonic() > until:
+            waited = time.monotonic() - began
+            if waited > seconds:
                 raise LaunchError(unreachable(master, problem, seconds)) from None
+            if waited > SILENT_SECONDS and not announced:
+                announced = True
+                print(f"gradsync: Waiting for {master.host}:{master.port} ...", file=sys.stderr)
             time.sleep(PAUSE_SECONDS)
         else:
             return

@@ -155,7 +155,6 @@ def _meeting(nodes: int, master: str | None, wait: float) -> Master | None:
     if meeting.is_here:
         meeting = placement.check_port(meeting)
     if not meeting.is_here:
-        print(f"gradsync: Connecting to {meeting.host}:{meeting.port} ...", file=sys.stderr)
         placement.wait_for_master(meeting, wait)
     return meeting
 
