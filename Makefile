@@ -8,13 +8,8 @@ BIN := .venv/bin
 AT_ONCE := -n 4  # while the ranks of one test wait, those of another run
 ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)  # Jupyter requires it for root
 
-# Use a copy of MNIST beside the checkout if there is one; if not, see gradsync/data.py.
-ifneq ($(wildcard ../shared/mnist),)
-export GRADSYNC_DATA ?= $(abspath ../shared/mnist)
-endif
-
-.PHONY: demo test test-all test-cluster matrix notebooks bench truth soak kills fuzz lint bubblewrap slurm chromium templates \
-  notebook-outputs lock clean
+.PHONY: demo test test-all test-cluster matrix notebooks bench truth soak kills fuzz lint bubblewrap \
+  slurm chromium templates notebook-outputs lock clean
 
 demo: .venv/ready  ## grade three submissions and show their reports
 	$(BIN)/gradsync demo

@@ -1,9 +1,10 @@
 """`make kills`: kill the grader of a class of 10 at 50 random moments, and restart it each time.
 
-The grader of a class, with part of phase 1's suite, is killed (`kill -9`) and started again until
-it finishes; then the next class begins, until the number of kills is reached. Counts gradebooks
-that differ from the gradebook of an undisturbed run, finished grades that were made a second time,
-and leftover processes and files. The argument is the number of kills, by default 50.
+The grader of a class, which grades two submissions at a time with part of phase 1's suite, is
+killed (`kill -9`) and started again until it finishes; then the next class begins, until the number
+of kills is reached. Counts gradebooks that differ from the gradebook of an undisturbed run,
+finished grades that were made a second time, and leftover processes and files. The argument is the
+number of kills, by default 50.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from gradsync.submission import Submission
 
 KILLS = 50
 CLASS = 10
+JOBS = "2"  # submissions at a time
 SUITE = ("test_data_loader.py", "test_trainer.py")  # take a few seconds per submission
 EXERCISES = ("phase1/PaddedDistributedSampler", "phase1/average_gradients")  # with mistakes in them
 SEED = "1"
@@ -59,7 +61,7 @@ class Grader:
     def start(self, out: Path) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "gradsync", "grade", self.room / "class", "--out", out]
         return subprocess.Popen(
-            [*command, "--phase", "1", "--seed", SEED],
+            [*command, "--phase", "1", "--seed", SEED, "--jobs", JOBS],
             cwd=self.room / "course",
             env={**os.environ, "TMPDIR": str(self.temporary)},
             stdout=subprocess.DEVNULL,
@@ -148,6 +150,7 @@ def _write_course_and_class(room: Path) -> None:
     suite.mkdir(parents=True)
     for name in SUITE:
         shutil.copy(course.suite("hidden", "phase1") / name, suite)
+    shutil.copytree(course.support, suite.parents[1] / "support")
     mistakes = [w for w in wrong_submissions(course, "phase1") if w.exercise in EXERCISES]
     members = [reference(course), untouched(course), *(w.submission(course) for w in mistakes)]
     for member in members[:CLASS]:

@@ -1,7 +1,7 @@
 """Load handwritten digits as normalised tensors in memory: MNIST, or else scikit-learn's.
 
-`digits()` reads MNIST from the given folder, from `$GRADSYNC_DATA` or from the user's cache, or
-downloads it into that cache.
+`digits()` reads MNIST from the given folder, from `$GRADSYNC_DATA`, from the course or from the
+user's cache (`mnist_folder.usual_folders`), or downloads it into that cache.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def digits(root: Path | str | None = None, *, download: bool = True) -> Digits:
     """Return MNIST, or else scikit-learn's digits, with a message on stderr.
 
     Args:
-        root: the folder with `MNIST/raw`; by default `$GRADSYNC_DATA` or the user's cache.
+        root: the folder with `MNIST/raw`; by default `$GRADSYNC_DATA` or a usual one.
         download: whether to download MNIST into the cache if it is in none of these.
 
     Raises:

@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 from gradsync.course.catalogue import CourseError, find_course
 from gradsync.errors import SandboxError
-from gradsync.mnist_folder import DataError, mnist_root
+from gradsync.mnist_folder import DataError, download_obstacle, mnist_root
 from gradsync.ranks import LauncherError, RankFailure, get_launcher, run_ranks
 from gradsync.ranks.host.launcher_choice import LauncherName
 from gradsync.ranks.sandbox import cgroups
@@ -105,7 +105,14 @@ def _course() -> str:
 
 def _digits() -> str:
     root = mnist_root()
-    return f"MNIST in {root}" if root else "no MNIST yet: it is downloaded when needed"
+    if root is not None:
+        return f"MNIST in {root}"
+    obstacle = download_obstacle()
+    if obstacle is None:
+        return "no MNIST yet: it is downloaded when needed (its server answers)"
+    return (
+        f"no MNIST, and no download ({obstacle}): scikit-learn's built-in digits are used instead"
+    )
 
 
 def _gpus() -> str:

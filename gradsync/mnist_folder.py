@@ -1,12 +1,20 @@
-"""Find the folder that has MNIST, without importing torch."""
+"""Find the folder that has MNIST, without importing torch: `$GRADSYNC_DATA` or a usual folder."""
 
 from __future__ import annotations
 
 import os
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
+from urllib.error import HTTPError
 
 from platformdirs import user_cache_path
 
+from gradsync.course.catalogue import CourseError, find_course
+
+MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"  # as in torchvision
 RAW = Path("MNIST", "raw")
 IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
 FILES = [f"{split}-{kind}" for split in ("train", "t10k") for kind in (IMAGES, LABELS)]
@@ -30,7 +38,7 @@ def mnist_root(root: Path | str | None = None) -> Path | None:
     """
     asked = root if root is not None else os.environ.get("GRADSYNC_DATA")
     if not asked:
-        return cache_folder() if holds_mnist(cache_folder()) else None
+        return next(filter(holds_mnist, usual_folders()), None)
     folder = Path(asked).expanduser()
     if holds_mnist(folder):
         return folder
@@ -40,9 +48,35 @@ def mnist_root(root: Path | str | None = None) -> Path | None:
     raise DataError(f"There is no MNIST in {name}, {folder}: {RAW / FILES[0]} is missing. {hint}.")
 
 
+def usual_folders() -> Iterator[Path]:
+    """Yield the folders in which MNIST is looked for if none is named.
+
+    They are `data` in the course, `shared/mnist` beside it, and the cache. The course is the one of
+    the working folder, or else the one that contains this package.
+    """
+    with suppress(CourseError):
+        root = find_course().root
+        yield root / "data"
+        yield root.parent / "shared" / "mnist"
+    yield cache_folder()
+
+
 def cache_folder() -> Path:
     """Return the folder into which MNIST is downloaded."""
     return user_cache_path("gradsync", appauthor=False)
+
+
+def download_obstacle(seconds: float = 2.0) -> str | None:
+    """Return why MNIST can't be downloaded, in one line, or None if its server answers."""
+    request = urllib.request.Request(MIRROR, method="HEAD")
+    try:
+        urllib.request.urlopen(request, timeout=seconds).close()
+    except HTTPError as refusal:  # an answer: the address of the folder itself is not served
+        return None if refusal.code < 500 else str(refusal)
+    except (OSError, HTTPException) as problem:
+        reason = getattr(problem, "reason", problem)
+        return str(getattr(reason, "strerror", None) or reason)
+    return None
 
 
 def advice(root: Path) -> str:

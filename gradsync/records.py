@@ -138,6 +138,7 @@ class Verdict:
     world_size: int = 0  # of the run with `events`; 0 without a run
     events: tuple[Event, ...] = ()
     output: tuple[Printed, ...] = ()  # of the same run, if the test failed
+    review: tuple[str, ...] = ()  # "FILE:LINE CODE text" for each finding in the exercise's code
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ def write_class(out: Path, course: Course) -> list[str]:
     This is done at the end of a run. Each report.json is read once, and each result is shortened
     for the page, so that memory hardly grows with the class.
 
-    Returns warnings on lines of overrides.csv that have no effect.
+    Returns warnings on names in overrides.csv that do not exist, and those that roster.csv lacks.
 
     Raises:
         NoGradebook: the existing gradebook.csv can't be read.

@@ -7,7 +7,7 @@ A result is a function of files alone: of each `report.json`, `.class.json`, `ro
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -37,6 +37,8 @@ from gradsync.grading.output_files import (
 )
 from gradsync.reports import gradebook, stored
 from gradsync.reports.text import finite
+from gradsync.submission.contents import listing
+from gradsync.text import counted
 
 
 def read_class(out: Path, course: Course) -> ClassResults:
@@ -64,9 +66,10 @@ class ClassReader:
         self._out = out
         self._phases = course.phases
         self._course = [e for phase in course.phases for e in course.exercises(phase)]
-        ids = {exercise.id: exercise.id for exercise in self._course}
-        names = [exercise.name for exercise in self._course]
-        ids |= {e.name: e.id for e in self._course if names.count(e.name) == 1}
+        ids: dict[str, list[str]] = {}
+        for exercise in self._course:
+            ids[exercise.id] = [exercise.id]
+            ids.setdefault(exercise.name, []).append(exercise.id)
         self._roster = read_roster(out / ROSTER) if (out / ROSTER).exists() else Roster()
         self._overrides, self.warnings = read_overrides(out / OVERRIDES, ids)
         self._facts = read_facts(out)
@@ -84,6 +87,7 @@ class ClassReader:
             facts = self._facts.get(folders[0][0])
             names = facts.names if facts else ()
             found[learner] = self._roster.find(*names, learner)
+        self._warn_of_strangers([learner for learner, person in found.items() if person is None])
         absent = {
             person.id if person.id not in places else f"{person.id} (not handed in)": person
             for person in self._roster.people
@@ -197,6 +201,13 @@ class ClassReader:
                 f"{OVERRIDES}: {name} was not graded on {exercise}. The line has no effect."
             )
         return {exercise: given[exercise] for exercise in exercises if exercise in given}
+
+    def _warn_of_strangers(self, learners: Sequence[str]) -> None:
+        if self._roster.people and learners:
+            self.warnings.append(
+                f"{ROSTER} has nobody for {counted(len(learners), 'submission')}: "
+                f"{listing(learners)}. Add them by id, address or name."
+            )
 
     def _warn_of_unknown(self, learners: set[str]) -> None:
         known = learners | {gradebook.cell(learner) for learner in learners}

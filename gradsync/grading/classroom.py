@@ -71,7 +71,9 @@ class Execution:
     parallel: int | None = None  # tests of a submission at a time; None: as many as are useful
     with_reports: bool = False  # return the whole reports too, which are large
     on_begin: Callable[[str], None] = lambda _: None  # told the name of each submission
-    on_warning: Callable[[str], None] = lambda _: None  # told of useless overrides, at the end
+    on_warning: Callable[[str], None] = lambda _: (
+        None
+    )  # told of unknown names in tables, at the end
 
 
 def grade_class(

@@ -8,7 +8,6 @@ import re
 import signal
 import socket
 import sys
-import time
 from contextlib import suppress
 from tempfile import TemporaryDirectory
 
@@ -22,11 +21,13 @@ from torch.distributed.elastic.rendezvous.api import (
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from gradsync.launch import network
+from gradsync.launch.master_watch import watch_master
 from gradsync.launch.placement import Master
 from gradsync.launch.settings import Settings
 from gradsync.text import counted
 
 WORKER = ("-m", "gradsync.launch.worker")
+WATCH_MARGIN = 5  # seconds after the time limit of the ranks
 SHUTDOWN_SECONDS = 5  # from SIGTERM to SIGKILL of a rank
 FAILED_RANK = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
 
@@ -54,12 +55,17 @@ def launch(settings: Settings, master: Master | None, nodes: int, nproc: int, wa
     """
     _report_failed_ranks()
     _choose_interface(master)
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_SECONDS))
     # If the ranks shared the agents' store, a restarted rank could read the address of a rank of
     # the attempt before (pytorch issue 135712): "connectFullMesh failed ... Connection refused".
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    began = time.monotonic()
     try:
         with TemporaryDirectory(prefix="gradsync-launch-") as logs:
+            if master is not None and not master.is_here:
+                seconds = (
+                    settings.timeout + WATCH_MARGIN
+                )  # the ranks notice it first, and say where
+                watch_master(master, seconds, lambda: _lost(master, settings), logs)
             run = elastic_launch(
                 _config(settings, master, nodes, nproc, wait, logs), sys.executable
             )
@@ -72,16 +78,19 @@ def launch(settings: Settings, master: Master | None, nodes: int, nproc: int, wa
         raise TrainingError(text, 128 + stopped.sigval) from None
     except RendezvousTimeoutError:
         raise TrainingError(
-            f"After {time.monotonic() - began:.0f} s, not all {counted(nodes, 'node')} had come to "
-            f"{_endpoint(master)}. Start the same command on every node, with the same --nodes "
-            "and --master; `gradsync doctor --launch` checks whether a node can reach the master."
+            f"Not all {counted(nodes, 'node')} came to {_endpoint(master)} within {wait:g} s. "
+            "Start the same command on every node, with the same --nodes and --master. "
+            "`gradsync doctor --launch` checks whether a node can reach the master."
         ) from None
     except (RendezvousConnectionError, RendezvousClosedError):
-        raise TrainingError(
-            f"The connection from {socket.gethostname()} to the master at {_endpoint(master)} is "
-            "lost: the master ended, or the network is interrupted. "
-            f"{how_to_continue(settings)}"
-        ) from None
+        raise TrainingError(_lost(master, settings)) from None
+
+
+def _lost(master: Master | None, settings: Settings) -> str:
+    return (
+        f"The connection from {socket.gethostname()} to the master at {_endpoint(master)} is lost: "
+        f"the master ended, or the network is interrupted. {how_to_continue(settings)}"
+    )
 
 
 def _config(
@@ -98,11 +107,11 @@ def _config(
             "join_timeout": max(1, int(wait)),
             "close_timeout": SHUTDOWN_SECONDS,
             "read_timeout": settings.timeout,
+            "is_host": master is None or master.is_here,
         },
         max_restarts=settings.max_restarts,
         local_addr=None if master is None else network.route_to(master.address),
         logs_specs=DefaultLogsSpecs(log_dir=logs),
-        shutdown_timeout=SHUTDOWN_SECONDS,
     )
 
 

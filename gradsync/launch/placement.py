@@ -6,15 +6,17 @@ import os
 import re
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gradsync.errors import UnusableInput
 from gradsync.launch import network
 
 DEFAULT_PORT = 29500
 CONNECT_SECONDS = 3.0  # for one attempt
+SILENT_SECONDS = 5.0  # before a message that this node waits
 PAUSE_SECONDS = 0.3  # between two attempts
 
 
@@ -29,10 +31,7 @@ class Master:
     host: str
     port: int
     address: str  # IPv4
-
-    @property
-    def is_here(self) -> bool:
-        return network.is_this_machine(self.address)
+    is_here: bool  # this process is the one that listens on the port
 
 
 def nodes_of_step(environ: Mapping[str, str]) -> int:
@@ -48,7 +47,9 @@ def find_master(environ: Mapping[str, str], given: str | None) -> Master:
         LaunchError: no master is named, its name can't be resolved, or its port is no port.
     """
     host, _, port = (given or "").partition(":")
-    host = host or environ.get("MASTER_ADDR") or _first_node(environ)
+    host = host or environ.get("MASTER_ADDR", "")
+    named = bool(host)
+    host = host or _first_node(environ)
     if not host:
         raise LaunchError(
             "The nodes need a master to meet at. Add --master HOST (the same on every node), or "
@@ -58,7 +59,11 @@ def find_master(environ: Mapping[str, str], given: str | None) -> Master:
     if not (text.isdecimal() and 0 < int(text) < 2**16):
         where = "--master" if port else "MASTER_PORT"
         raise LaunchError(f"{where} has the port {text!r}. Use a number from 1 to 65535.")
-    return Master(host, int(text), _resolved(host))
+    address = _resolved(host)
+    is_here = network.is_this_machine(address)
+    if not named:  # in a simulated cluster, several nodes may be on one machine
+        is_here = environ.get("SLURM_NODEID", "0") == "0"
+    return Master(host, int(text), address, is_here)
 
 
 def _first_node(environ: Mapping[str, str]) -> str:
@@ -93,17 +98,20 @@ def _scontrol(*arguments: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def check_port(master: Master) -> None:
+def check_port(master: Master) -> Master:
     """Check that the port is free on the master, or held by another node of the same job.
+
+    Returns:
+        The master; it is not here if another `gradsync train` on this machine listens already.
 
     Raises:
         LaunchError: another program holds the port; the message names it.
     """
     if not network.is_taken(master.port):
-        return
+        return master
     holder = network.holder_of(master.port)
     if holder is not None and _is_of_this_job(holder):
-        return
+        return replace(master, is_here=False)
     raise LaunchError(
         f"Port {master.port} is in use on this machine, by {holder_text(holder)}. The ranks need "
         f"it to meet. Choose another port on every node, such as MASTER_PORT={master.port + 1}, or "
@@ -130,13 +138,17 @@ def wait_for_master(master: Master, seconds: float) -> None:
     Raises:
         LaunchError: it did not within `seconds`.
     """
-    until = time.monotonic() + seconds
+    began, announced = time.monotonic(), False
     while True:
         try:
             socket.create_connection((master.address, master.port), CONNECT_SECONDS).close()
         except OSError as problem:
-            if time.monotonic() > until:
+            waited = time.monotonic() - began
+            if waited > seconds:
                 raise LaunchError(unreachable(master, problem, seconds)) from None
+            if waited > SILENT_SECONDS and not announced:
+                announced = True
+                print(f"gradsync: Waiting for {master.host}:{master.port} ...", file=sys.stderr)
             time.sleep(PAUSE_SECONDS)
         else:
             return

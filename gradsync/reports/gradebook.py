@@ -23,7 +23,7 @@ NUMBERS = ("submission", "score", "max_score")  # then the phases of the course,
 # After the exercises. The roster and the download give most of them.
 DETAILS = (
     *("first_mistake", "overrides", "id", "name", "email", "section"),
-    *("handed_in", "days_late", "points_lost", "attempt"),
+    *("handed_in", "days_late", "points_lost", "attempt", "notes"),
 )
 
 # A spreadsheet takes a cell that begins with one of these for a formula, which could read other
@@ -137,6 +137,7 @@ def _row(result: Result, phases: Sequence[str], exercises: Sequence[str]) -> dic
         "days_late": result.days_late or None,
         "points_lost": result.points_lost or None,
         "attempt": f"{result.attempt} of {result.attempts}" if result.attempt else None,
+        "notes": cell("; ".join(result.notes)),
     }
 
 

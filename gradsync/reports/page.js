@@ -24,7 +24,7 @@
   });
 
   const reach = () => {
-    for (const box of document.querySelectorAll(".message, .printed pre, .guide pre")) {
+    for (const box of document.querySelectorAll(".message, .points, .printed pre, .guide pre")) {
       const long = box.scrollHeight > box.clientHeight || box.scrollWidth > box.clientWidth;
       if (long) box.tabIndex = 0;
       else box.removeAttribute("tabindex");

@@ -78,7 +78,10 @@ def _remark(exercise: Exercise, shown_below: set[str]) -> Text:
         return Text(f"because of {_place(wrong)}, see below")
     text = printable(" ".join(paragraphs(wrong)[:1]))
     first = text.split("\n")[0]
-    return Text(first if len(first) <= LONGEST_LINE else first[: LONGEST_LINE - 1] + "…")
+    remark = Text(first if len(first) <= LONGEST_LINE else first[: LONGEST_LINE - 1] + "…")
+    for line in wrong.review:
+        remark.append(f"\nreview: {printable(line)}", style="yellow")
+    return remark
 
 
 def _first_wrong(exercise: Exercise) -> Verdict:

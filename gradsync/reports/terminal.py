@@ -155,6 +155,9 @@ def message(verdict: Verdict, longest: int) -> Iterator[RenderableType]:
     for block in blocks(whole[:longest]):
         yield ""
         yield _indented(Text(block.text, overflow="fold"), 2 * block.is_code)
+    for line in verdict.review:
+        yield ""
+        yield _indented(Text(f"review: {printable(line)}", style="yellow", overflow="fold"))
     if len(whole) > longest:
         rest = f"… and {len(whole) - longest:,} more characters in report.html"
         yield _indented(Text(rest, style="dim"))

@@ -66,17 +66,18 @@ def _review(project: Project, rules: Sequence[Rule]) -> Review:
 def _findings(program: Program, rule: Rule) -> Iterator[Finding]:
     for hit in rule.find(program):
         if hit.source.wanted and not _ignored(hit, rule.code):
-            node = hit.node
-            line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
+            node, source = hit.node, hit.source
+            line = getattr(node, "lineno", 1)
+            last = getattr(node, "end_lineno", None) or line
             yield Finding(
-                path=hit.source.path,
+                path=source.path,
                 line=line,
-                column=column,
+                column=source.column(line, getattr(node, "col_offset", 0)),
                 code=rule.code,
                 reason=hit.reason,
                 remedy=hit.remedy or rule.remedy,
-                end_line=getattr(node, "end_lineno", None) or line,
-                end_column=(getattr(node, "end_col_offset", None) or 0) + 1,
+                end_line=last,
+                end_column=source.column(last, getattr(node, "end_col_offset", None) or 0),
                 function=hit.function,
             )
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Any
+from urllib.parse import quote
 
 from gradsync.review.catalogue import page
 from gradsync.review.findings import Finding, Rule
@@ -49,7 +50,7 @@ def _result(finding: Finding) -> dict[str, Any]:
     if finding.end_column:
         region["endColumn"] = finding.end_column
     location = {
-        "artifactLocation": {"uri": PurePath(finding.path).as_posix()},
+        "artifactLocation": {"uri": quote(PurePath(finding.path).as_posix())},
         "region": region,
     }
     return {

@@ -4,6 +4,7 @@ import os
 import secrets
 import subprocess
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 ADDRESSES = ("10.143.0.1", "10.143.0.2")
 
@@ -16,15 +17,15 @@ class Node:
         self.interface = interface
         self.address = address
 
-    def start(self, *command, **environ) -> subprocess.Popen:
-        """Start a command on the node; stdout and stderr go to one pipe."""
-        return subprocess.Popen(
-            ["ip", "netns", "exec", self.name, *map(str, command)],
-            env={**os.environ, **environ},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+    def start(self, *command, output: Path, **environ) -> subprocess.Popen:
+        """Start a command on the node; stdout and stderr go to the file `output`."""
+        with output.open("w") as file:
+            return subprocess.Popen(
+                ["ip", "netns", "exec", self.name, *map(str, command)],
+                env={**os.environ, **environ},
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
 
 
 @contextmanager

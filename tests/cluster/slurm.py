@@ -88,7 +88,7 @@ class Slurm:
 
 @contextmanager
 def slurm_cluster(nodes: int):
-    """Run a cluster of nodes n1, n2, ... of four processors each; its daemons end with it."""
+    """Run a cluster of nodes n1, n2, ... of four processors each, which ends with the block."""
     folder = Path(tempfile.mkdtemp(prefix="gradsync-slurm-"))
     folder.chmod(0o755)  # munged runs as another user
     with ExitStack() as running:

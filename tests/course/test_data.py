@@ -10,6 +10,7 @@ from small_mnist import LABELS, RAW, mirror, mnist_files, write
 from torch.utils.data import DataLoader, Subset
 
 from gradsync import data
+from gradsync.course.catalogue import Course
 from gradsync.data import DataError, digits, import_torchvision, mnist_root
 
 BESIDE_THE_CHECKOUT = Path(__file__).parents[3] / "shared" / "mnist"
@@ -24,6 +25,8 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.delenv("GRADSYNC_DATA", raising=False)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setattr("gradsync.mnist_folder.user_cache_path", lambda *_, **__: folder)
+    course = tmp_path / "home" / "course"
+    monkeypatch.setattr("gradsync.mnist_folder.find_course", lambda: Course(course))
     data._say_once.cache_clear()
     return folder
 
@@ -61,6 +64,14 @@ def test_the_variable_has_priority_over_the_cache(cache, tmp_path, monkeypatch):
     monkeypatch.setenv("GRADSYNC_DATA", str(write(tmp_path / "variable", mnist_files(train=30))))
 
     assert len(digits().train) == 30
+
+
+@pytest.mark.parametrize("place", ["home/course/data", "home/shared/mnist"])
+def test_mnist_in_the_course_or_beside_it_is_found(place, cache, tmp_path, no_network):
+    write(cache, mnist_files())
+    root = write(tmp_path / place, mnist_files())
+
+    assert digits().source == f"MNIST from {root}"
 
 
 def test_mnist_in_the_cache_is_not_downloaded(cache, no_network):

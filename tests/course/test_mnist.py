@@ -189,6 +189,7 @@ def test_torchvision_can_be_imported_with_any_build_of_torch():
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.slow
 def test_torchvision_can_be_imported_after_a_failed_import():
     run = python(
         "from gradsync.data import import_torchvision\n"
@@ -211,6 +212,7 @@ for name in ("nms", "qnms"):
 """
 
 
+@pytest.mark.slow
 def test_a_torchvision_whose_operators_load_keeps_them(tmp_path):
     (tmp_path / "torchvision.py").write_text(WITH_OPERATORS)
     run = python(
@@ -225,6 +227,7 @@ def test_a_torchvision_whose_operators_load_keeps_them(tmp_path):
     assert run.stdout == "2.0\n", run.stderr
 
 
+@pytest.mark.slow
 def test_other_import_errors_are_raised(tmp_path):
     (tmp_path / "torchvision.py").write_text("raise RuntimeError('something else')")
     run = python(

@@ -87,7 +87,7 @@ def accuracy_after(model, train, test, *, epochs, batch, lr):
 
 def test_it_learns_the_builtin_digits(model, tmp_path, monkeypatch):
     monkeypatch.delenv("GRADSYNC_DATA", raising=False)
-    monkeypatch.setattr("gradsync.mnist_folder.user_cache_path", lambda *_, **__: tmp_path)
+    monkeypatch.setattr("gradsync.mnist_folder.usual_folders", lambda: iter([tmp_path]))
 
     data = digits(download=False)
 
@@ -95,6 +95,7 @@ def test_it_learns_the_builtin_digits(model, tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(not (MNIST / "MNIST").is_dir(), reason="MNIST is not on this machine")
+@pytest.mark.slow
 def test_it_learns_mnist_from_ten_thousand_digits(model):
     data = digits(MNIST)
     some = data.train.first(10_000)

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -20,7 +21,7 @@ INSIDE = "gradsync.ranks.inside"
 LAYERS = [
     ["gradsync.records", "gradsync.errors", "gradsync.text", "gradsync.temporary_folders"],
     ["gradsync.class_records", "gradsync.ranks.fast", "gradsync.review"],
-    ["gradsync.ranks.protocol", "gradsync.reports", "gradsync.submission", "gradsync.mnist_folder"],
+    ["gradsync.ranks.protocol", "gradsync.reports", "gradsync.submission"],
     ["gradsync.ranks.inputs", "gradsync.ranks.backends", "gradsync.ranks.sandbox"],
     ["gradsync.ranks.deadlocks", "gradsync.ranks.task", INSIDE],
     ["gradsync.ranks.failures"],
@@ -28,7 +29,9 @@ LAYERS = [
     ["gradsync.ranks.warm_program", "gradsync.ranks.run", "gradsync.ranks.flight_recorder"],
     ["gradsync.ranks"],
     ["gradsync.testing", "gradsync.pytest_plugin"],
-    ["gradsync.course", "gradsync.mnist", "gradsync.model"],
+    ["gradsync.course", "gradsync.model"],
+    ["gradsync.mnist_folder"],
+    ["gradsync.mnist"],
     ["gradsync.grading", "gradsync.data"],
     ["gradsync.notebook", "gradsync.doctor", "gradsync.launch", "gradsync.exporting"],
     ["gradsync.nbgrader"],
@@ -57,48 +60,74 @@ def room_of(module: str) -> str:
     return next((name for name in beginnings if name in ROOMS), module)
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
-def test_each_module_has_a_room_and_imports_only_from_lower_ones(module):
-    own = room_of(module)
-    assert own in ROOMS, f"add {module} to LAYERS"
-
-    rooms = {room_of(other) for other in imports_of(module)} - {own}
-
-    assert {room for room in rooms if ROOMS[room] >= ROOMS[own]} == set()
+@pytest.fixture(scope="module")
+def imports():
+    """The modules of ours that each module imports."""
+    return {module: imports_of(module) for module in MODULES}
 
 
-@pytest.mark.parametrize("module", sorted(m for m in MODULES if not m.startswith(INSIDE)))
-def test_trusted_modules_do_not_import_what_runs_in_ranks(module):
-    untrusted = {other for other in imports_of(module) if other.startswith(INSIDE)}
-
-    assert not untrusted or module == "gradsync.ranks.warm_program"
+def test_each_module_has_a_room():
+    assert [module for module in MODULES if room_of(module) not in ROOMS] == []
 
 
-@pytest.mark.parametrize("module", sorted(m for m in MODULES if m.startswith(INSIDE)))
-def test_what_runs_in_ranks_imports_only_the_protocol_and_what_is_fast(module):
-    rooms = {room_of(other) for other in imports_of(module)}
+def test_each_module_imports_only_from_its_room_and_lower_ones(imports):
+    upward = {
+        (module, other)
+        for module, others in imports.items()
+        for other in others
+        if room_of(other) != room_of(module) and ROOMS[room_of(other)] >= ROOMS[room_of(module)]
+    }
+
+    assert upward == set()
+
+
+def test_one_trusted_module_imports_what_runs_in_ranks(imports):
+    trusted = {
+        module
+        for module, others in imports.items()
+        if not module.startswith(INSIDE) and any(other.startswith(INSIDE) for other in others)
+    }
+
+    assert trusted == {"gradsync.ranks.warm_program"}
+
+
+def test_what_runs_in_ranks_imports_only_the_protocol_and_what_is_fast(imports):
+    inside = [others for module, others in imports.items() if module.startswith(INSIDE)]
+
+    rooms = {room_of(other) for others in inside for other in others}
 
     assert rooms <= {INSIDE, "gradsync.ranks.protocol", "gradsync.ranks.fast", "gradsync.records"}
 
 
-@pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES.values()}))
-def test_no_folder_has_more_than_a_dozen_modules(folder):
-    assert len([path for path in folder.glob("*.py") if path.stem != "__init__"]) <= 12
+def test_no_folder_has_more_than_a_dozen_modules():
+    modules = [path for path in MODULES.values() if path.stem != "__init__"]
+
+    sizes = Counter(path.parent for path in modules)
+
+    assert {folder for folder, size in sizes.items() if size > 12} == set()
 
 
-def test_there_is_no_import_cycle():
-    graph = {module: imports_of(module) for module in MODULES if module != "gradsync"}
+def test_there_is_no_import_cycle(imports):
+    graph = {module: others for module, others in imports.items() if module != "gradsync"}
 
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
-def test_no_module_or_function_is_too_long(module):
-    source = MODULES[module].read_text()
-    functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)]
+def test_no_module_has_more_than_300_lines():
+    lines = {module: path.read_text().count("\n") for module, path in MODULES.items()}
 
-    assert source.count("\n") <= 300
-    assert [f.name for f in functions if (f.end_lineno or 0) - f.lineno >= 50] == []
+    assert {module for module, count in lines.items() if count > 300} == set()
+
+
+def test_no_function_has_more_than_50_lines():
+    long = {
+        (module, node.name)
+        for module, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno >= 50
+    }
+
+    assert long == set()
 
 
 LIGHT = ("gradsync", "gradsync.cli.every_command", "gradsync.notebook", "gradsync.pytest_plugin")

@@ -19,15 +19,17 @@ def commit() -> str:
     return found.stdout.strip() or "unknown"  # a copy without git's folder
 
 
-def drawn(cases: Mapping[str, Collection[str]]) -> list[object]:
+def drawn(cases: Mapping[str, Collection[str]], late: Collection[str] = ()) -> list[object]:
     """Return the cases as parameters, those outside the quick part marked as slow.
 
     Args:
         cases: by name, what a case touches: an exercise, a code. Everything that is touched by any
             case is touched by one of the quick part.
+        late: cases that take long, which are drawn only if no other touches the same.
     """
     names = list(cases)
     Random(commit()).shuffle(names)
+    names.sort(key=lambda name: name in late)  # stable
     touched: set[str] = set()
     quick = set()
     for name in names:

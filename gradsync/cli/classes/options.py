@@ -26,6 +26,17 @@ KeepAttempt = Annotated[
     Literal["best", "last"] | None,
     typer.Option(help="Which attempt counts, if a learner has several. Default: last."),
 ]
+Part = Annotated[
+    str | None,
+    typer.Option(
+        metavar="K/N",
+        help="Grade the K-th of N parts of the class only; `gradsync merge` puts them together.",
+    ),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Grade on the workers of this Dask scheduler."),
+]
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Grade all submissions again, unchanged ones too.")
 ]

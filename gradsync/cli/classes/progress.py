@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import sys
 import time
 from collections import deque
@@ -153,13 +152,3 @@ def line(outcome: Outcome) -> str:
     unreadable = "could not be read, " if grade.status == "unreadable" else ""
     score = f"{amount(grade.score or 0.0)} of {amount(grade.max_score or 0.0)} points"
     return f"{name}: {score}, {unreadable}{unchanged}{outcome.page}"
-
-
-def spread(shares: list[float]) -> str:
-    """Return a sentence on the scores of a class, from each one's share of the points."""
-    if len(shares) < 2:
-        return ""
-    low, middle, high = (
-        f"{100 * share:.0f}%" for share in (min(shares), statistics.median(shares), max(shares))
-    )
-    return f"Scores: {low} to {high}, median {middle}."

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradsync.cli.classes.progress import Progress, shown_progress, spread
+from gradsync.cli.classes.progress import Progress, shown_progress
 from gradsync.course.catalogue import Course
-from gradsync.errors import GraderError
+from gradsync.errors import GraderError, UnusableInput
 from gradsync.reports.text import printable
 from gradsync.submission.contents import listing
 from gradsync.text import counted, listed
@@ -70,32 +70,68 @@ def run_class(
     tally.check()
 
 
+def part_of(
+    entries: Sequence[Entry], shard: str, course: Course, phases: Sequence[str], seed: int | None
+) -> tuple[list[Entry], int]:
+    """Return one of several parts of a class, and the seed that all of them have in common.
+
+    Raises:
+        UnusableInput: there is no such part, or it is empty.
+    """
+    from gradsync.grading.fingerprint import course_digest
+    from gradsync.grading.merging import read_shard, shared_seed
+
+    part = read_shard(shard).part(entries)
+    if not part:
+        raise UnusableInput(f"--shard {shard} is empty: there are only {len(entries)} submissions.")
+    if seed is None:
+        seed = shared_seed(course_digest(course, phases), entries)
+    return part, seed
+
+
+def performance(count: int, jobs: int | None, cluster: str | None) -> tuple[Perform, int | None]:
+    """Return what grades so many submissions, and how many tests of each run at a time.
+
+    Raises:
+        UnusableInput: there is no such cluster.
+    """
+    from gradsync.grading.processes.jobs import default_jobs, parallel_tests
+    from gradsync.grading.tasks import here, in_processes
+
+    if cluster is not None:
+        try:
+            from gradsync.grading.processes.cluster import on_cluster
+        except ModuleNotFoundError as missing:
+            raise UnusableInput(
+                f"{missing.name} is not installed. Run `pip install 'gradsync[cluster]'`."
+            ) from None
+        return on_cluster(cluster), 1
+    jobs = min(jobs, count) if jobs else default_jobs(count)
+    return (here if jobs == 1 else in_processes(jobs)), parallel_tests(jobs)
+
+
 class Tally:
     """Counts the outcomes of a run."""
 
     def __init__(self) -> None:
         self.graded = self.kept = 0
         self.lost: list[str] = []  # names of submissions on which the grader failed
-        self.shares: list[float] = []  # of the possible points
 
     def count(self, outcome: Outcome) -> None:
         """Count an outcome."""
-        grade = outcome.grade
         if outcome.problem:
-            self.lost.append(printable(grade.submission))
-            return
-        self.graded += outcome.is_new
-        self.kept += not outcome.is_new
-        if grade.max_score:
-            self.shares.append((grade.score or 0.0) / grade.max_score)
+            self.lost.append(printable(outcome.grade.submission))
+        elif outcome.is_new:
+            self.graded += 1
+        else:
+            self.kept += 1
 
     def show(self, out: Path) -> None:
-        """Print how many submissions were graded, and the range of their scores."""
+        """Print how many submissions were graded."""
         from gradsync.grading.output_files import GRADEBOOK
 
         kept = f", {self.kept} unchanged (--fresh grades them again)" if self.kept else ""
-        scores = spread(self.shares)
-        print(f"{out / GRADEBOOK}: {self.graded} graded{kept}" + f". {scores}" * bool(scores))
+        print(f"{out / GRADEBOOK}: {self.graded} graded{kept}")
 
     def check(self) -> None:
         """Raise GraderError if the grader failed on some submissions; the others are graded."""

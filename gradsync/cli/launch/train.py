@@ -153,9 +153,8 @@ def _meeting(nodes: int, master: str | None, wait: float) -> Master | None:
         return None
     meeting = placement.find_master(os.environ, master)
     if meeting.is_here:
-        placement.check_port(meeting)
-    else:
-        print(f"gradsync: Connecting to {meeting.host}:{meeting.port} ...", file=sys.stderr)
+        meeting = placement.check_port(meeting)
+    if not meeting.is_here:
         placement.wait_for_master(meeting, wait)
     return meeting
 
@@ -172,7 +171,7 @@ def _prepare(settings: Settings, *, fresh: bool) -> None:
 def _launch(
     settings: Settings, meeting: Master | None, nodes: int, nproc: int | None, wait: float
 ) -> None:
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # this and the ranks; read at import
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # this and the ranks; read at import
     import torch
 
     from gradsync.launch import agent

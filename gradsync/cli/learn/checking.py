@@ -98,6 +98,7 @@ def _check(
 
 def _run(course: Course, phase: str, chosen: Exercise | None, seed: int) -> Report:
     from gradsync.grading.grade import grade
+    from gradsync.review.explaining import explained
 
     command = "gradsync check"
     if chosen is not None:
@@ -116,7 +117,7 @@ def _run(course: Course, phase: str, chosen: Exercise | None, seed: int) -> Repo
                 subject, f", test {begun + 1} of {count}: {exercise.partition('/')[2]}"
             ),
         )
-    return replace(report, command=command)
+    return explained(replace(report, command=command), course.root)
 
 
 def _watch(

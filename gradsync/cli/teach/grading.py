@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gradsync.cli.app import NO_SANDBOX, Out, Seed, app
 from gradsync.cli.classes import options
-from gradsync.cli.classes.run import run_class
+from gradsync.cli.classes.run import part_of, performance, run_class
 from gradsync.course import known_submissions
 from gradsync.course.catalogue import find_course
 
@@ -19,6 +19,8 @@ def grade_command(
     jobs: options.Jobs = None,
     roster: options.Roster = None,
     keep: options.KeepAttempt = None,
+    shard: options.Part = None,
+    cluster: options.Cluster = None,
     seed: Seed = None,
     fresh: options.Fresh = False,
     unsafe: options.Unsafe = False,
@@ -33,8 +35,6 @@ def grade_command(
     [dim]gradsync grade class/ --phase 1 --out week3[/]  a class
     """
     from gradsync.grading.entries import entries_at  # pytest: `gradsync --help` starts without it
-    from gradsync.grading.processes.jobs import default_jobs, parallel_tests
-    from gradsync.grading.tasks import here, in_processes
     from gradsync.ranks.sandbox import sandbox
 
     course = find_course()
@@ -42,9 +42,11 @@ def grade_command(
     chosen = "" if phase is None else f" --phase {phase}"
     command = f"gradsync grade{chosen}" + f" {NO_SANDBOX}" * unsafe
     entries = entries_at(submissions, course, out, command, keep)
-    if not unsafe:
+    if shard is not None:
+        entries, seed = part_of(entries, shard, course, phases, seed)
+    if not unsafe and cluster is None:
         sandbox.check(course.root)
-    jobs = min(jobs, len(entries)) if jobs else default_jobs(len(entries))
+    perform, parallel = performance(len(entries), jobs, cluster)
     run_class(
         entries,
         course,
@@ -54,8 +56,8 @@ def grade_command(
         seed=seed,
         fresh=fresh,
         sandboxed=not unsafe,
-        perform=here if jobs == 1 else in_processes(jobs),
-        parallel=parallel_tests(jobs),
+        perform=perform,
+        parallel=parallel,
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gradsync.class_records import Override
 from gradsync.grading.classes.tables import read_table
+from gradsync.text import listed
 
 OVERRIDES = "overrides.csv"
 COLUMNS = ("submission", "exercise", "points", "reason", "by")
@@ -13,12 +15,14 @@ COLUMNS = ("submission", "exercise", "points", "reason", "by")
 Overrides = dict[str, dict[str, Override]]  # submission -> exercise -> its override
 
 
-def read_overrides(path: Path, exercises: dict[str, str]) -> tuple[Overrides, list[str]]:
+def read_overrides(
+    path: Path, exercises: Mapping[str, Sequence[str]]
+) -> tuple[Overrides, list[str]]:
     """Return the overrides in a file, and warnings on exercises that the course does not have.
 
     Args:
         path: the file; it need not exist.
-        exercises: ids of the course's exercises, by their ids and their unique names.
+        exercises: ids of the course's exercises, by their ids and by their names.
 
     Raises:
         TableError: the file can't be read, a value is missing or not a number, or a second line
@@ -34,13 +38,16 @@ def read_overrides(path: Path, exercises: dict[str, str]) -> tuple[Overrides, li
         points = row.number("points")
         if points < 0:
             raise row.error(f"points must not be negative, but they are {row['points']}")
-        exercise = exercises.get(row["exercise"])
-        if exercise is None:
+        meant = exercises.get(row["exercise"], ())
+        if len(meant) != 1:
+            problem = f"several exercises {row['exercise']!r}: write {listed(meant, 'or')}"
+            if not meant:
+                problem = f"no exercise {row['exercise']!r}"
             warnings.append(
-                f"{path.name}, line {row.line}: the course has no exercise {row['exercise']!r}. "
-                "The line is ignored."
+                f"{path.name}, line {row.line}: the course has {problem}. The line is ignored."
             )
             continue
+        [exercise] = meant
         override = Override(row["submission"], exercise, points, row["reason"], row["by"])
         of_submission = found.setdefault(override.submission, {})
         if exercise in of_submission:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gradsync.class_records import Result, TestResult
-from gradsync.reports.class_page.measures import UNWRITTEN
 
 
 def condensed(result: Result) -> Result:
-    """Return a result with one test for each mistake in an exercise, and without messages.
+    """Return a result with one test for each mistake and status in an exercise, and no messages.
 
     The page of condensed results is that of the whole ones. Of a phase with 150 tests, some 10
     remain.
     """
-    kept: dict[tuple[str, str, bool], TestResult] = {}
+    kept: dict[tuple[str, str, str], TestResult] = {}
     for test in result.tests:
         code = test.diagnosis.code if test.diagnosis else ""
-        kept.setdefault((test.exercise, code, test.status in UNWRITTEN), test)
-    return replace(result, tests=tuple(replace(test, message="") for test in kept.values()))
+        kept.setdefault((test.exercise, code, test.status), test)
+    short = (replace(test, message="") if test.message else test for test in kept.values())
+    return replace(result, tests=tuple(short))

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gradsync.class_records import ClassResults, Result, TestResult
-from gradsync.reports.class_page.measures import UNWRITTEN, graded
+from gradsync.reports.class_page.measures import graded
 from gradsync.reports.summary import Guide
 from gradsync.reports.text import printable
 
-_LONGEST = 400  # characters of an example
+_LONGEST = 240  # characters of an example
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def _first_tests(result: Result) -> dict[tuple[str, str], TestResult]:
     """Return the first test with each mistake in each exercise."""
     found: dict[tuple[str, str], TestResult] = {}
     for test in result.tests:
-        if test.diagnosis is not None and test.status not in UNWRITTEN:
+        if test.diagnosis is not None and test.status != "unfinished":
             found.setdefault((test.diagnosis.code, test.exercise), test)
     return found
 

@@ -47,14 +47,15 @@ class Row:
 
 
 def rows(results: Sequence[Result], scores: Fences | None, times: Fences | None) -> list[Row]:
-    """Return the rows of all results, in their order.
+    """Return the rows of all results, sorted by name.
 
     Args:
         results: of the class.
         scores: limits of a usual score in percent, if there are any.
         times: limits of a usual grading time in seconds, if there are any.
     """
-    return [_row(result, scores, times) for result in results]
+    every = [_row(result, scores, times) for result in results]
+    return sorted(every, key=lambda row: (row.name.casefold(), row.handle))
 
 
 def _row(result: Result, scores: Fences | None, times: Fences | None) -> Row:
@@ -64,7 +65,7 @@ def _row(result: Result, scores: Fences | None, times: Fences | None) -> Row:
         result=result,
         name=name,
         handle="" if name == result.submission else result.submission,
-        link=f"{quote(result.folder)}/report.html" if _has_page(result) else "",
+        link=f"{quote(result.folder, safe='')}/report.html" if _has_page(result) else "",
         state=STATES[result.status],
         overrides=sum(each.override is not None for each in result.exercises),
         unusual=tuple(_unusual(result, scores, times)),

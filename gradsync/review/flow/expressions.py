@@ -79,7 +79,7 @@ def _attribute(run: Evaluator, node: ast.Attribute) -> Value:
         if value is not None:
             found = value if found is None else either(found, value)
     if found is not None and not found.blank:
-        return found
+        return either(found, by_name(name)) if base.maybe else found
     if name == "grad":
         return base.tagged(GRAD)
     if name in ("data", "T", "values"):

@@ -95,7 +95,7 @@ class Interpreter(Names):
 
     def _if(self, node: ast.If) -> str:
         test = evaluate(self, node.test)
-        if isinstance(test.const, bool) and self._is_main_guard(node.test):
+        if isinstance(node.test, ast.Constant) or self._is_main_guard(node.test):
             return self.block(node.body if test.const else node.orelse)
         return self._branches(node, test, node.body, node.orelse)
 

@@ -50,6 +50,16 @@ class Source:
                 found[token.start[0]] = frozenset(codes)
         return found
 
+    @cached_property
+    def lines(self) -> list[str]:
+        """The lines of the text."""
+        return self.text.splitlines()
+
+    def column(self, line: int, offset: int) -> int:
+        """Return the column, from 1, of an offset in bytes, as syntax trees have it."""
+        text = self.lines[line - 1] if line <= len(self.lines) else ""
+        return len(text.encode()[:offset].decode(errors="ignore")) + 1
+
     @property
     def is_distributed(self) -> bool:
         """Whether the text mentions what programs on several ranks import."""

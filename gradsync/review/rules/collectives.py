@@ -140,9 +140,9 @@ def never_waited(program: Program) -> Iterator[Hit]:
 
 def _is_asynchronous(step: Step) -> bool:
     name = step.path.rpartition(".")[2]
-    if name == "irecv":  # into a temporary tensor: nobody reads what arrives
+    if name in ("isend", "irecv"):  # nobody can use a temporary tensor afterwards
         return not isinstance(argument_node(step, 0, "tensor"), ast.Call)
-    return name == "isend" or is_true(step.kwargs.get("async_op"))
+    return is_true(step.kwargs.get("async_op"))
 
 
 def _name_never_read(work: Thing) -> bool:

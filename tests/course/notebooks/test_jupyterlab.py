@@ -6,6 +6,7 @@ import pytest
 from chromium import browser
 from lab import Lab, server, write_notebook
 
+pytestmark = pytest.mark.slow  # a server, a browser and its kernel
 CELLS = [
     "%load_ext gradsync",
     "%%ranks 4\nimport time, torch, torch.distributed as dist\nx = torch.ones(2)\n"

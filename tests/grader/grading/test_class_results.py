@@ -137,6 +137,15 @@ def test_a_bad_line_of_overrides_is_one_clear_error(folder, lines, problem):
         folder.read()
 
 
+def test_an_override_of_a_name_that_two_phases_have_must_name_the_phase(folder):
+    write_course(folder.course.root, phase="phase2")
+    folder.grade("ada")
+    folder.write("overrides.csv", "submission,exercise,points,reason,by", "ada,double,3,x,Kim")
+
+    [warning] = folder.read().warnings
+    assert "write phase1/double or phase2/double" in warning
+
+
 def test_the_roster_names_people_and_those_who_handed_in_nothing(folder):
     folder.grade("17")
     folder.write("roster.csv", "id;name;email", "17;Ada Lovelace;ada@x.org", "18;Bob;bob@x.org")
@@ -163,6 +172,15 @@ def test_a_name_that_two_people_share_matches_nobody(folder):
     seen = folder.results()
     assert seen["Ada Lovelace"].person is None
     assert {seen["17"].status, seen["18"].status} == {"missing"}
+
+
+def test_submissions_that_the_roster_does_not_name_are_warned_of(folder):
+    folder.grade("17")
+    folder.grade("eve")
+    folder.write("roster.csv", "id,name,email", "17,Ada Lovelace,")
+
+    [warning] = folder.read().warnings
+    assert "nobody for 1 submission: eve" in warning
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import gc
 
+import pytest
 from small_course import RIGHT, SUITE, write_course
 
 from gradsync.grading.grade import grade
@@ -72,6 +73,7 @@ def test_values_of_a_failed_test_are_freed(tmp_path):
     assert [verdict.status for verdict in report.verdicts] == ["error", "error", "passed"]
 
 
+@pytest.mark.slow
 def test_garbage_of_many_suites_is_collected(tmp_path):
     course = write_course(tmp_path)
     submission = Submission("ada", {"phase1/template_trainer.py": RIGHT.encode()})

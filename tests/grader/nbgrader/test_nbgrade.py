@@ -32,11 +32,16 @@ def untouched(folder):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing-there", "phase1"], "nothing-there is not a folder"),
         (["source", "phase1"], "has no nbgrader_config.py"),
-        ([".", "phase7"], "no assignment 'phase7'; it has phase1, phase2. Run `nbgrader"),
-        ([".", "phase1"], "has no submissions for phase1. Put them into"),
-        ([".", "phase1", "--jobs", "0"], "greater than or equal to 1"),
+        *(
+            pytest.param(*others, marks=pytest.mark.slow)
+            for others in (
+                (["nothing-there", "phase1"], "nothing-there is not a folder"),
+                ([".", "phase7"], "no assignment 'phase7'; it has phase1, phase2. Run `nbgrader"),
+                ([".", "phase1"], "has no submissions for phase1. Put them into"),
+                ([".", "phase1", "--jobs", "0"], "greater than or equal to 1"),
+            )
+        ),
     ],
 )
 def test_unusable_arguments_get_a_message_and_status_2(course_copy, arguments, message):

@@ -67,11 +67,11 @@ def test_gradebook_has_the_person_and_when_the_submission_was_handed_in():
     person = Person("17", "=Ada", "ada@x.org", "Tuesday")
     late = {"handed_in": moment, "days_late": 1.5, "points_lost": 2.0}
 
-    row = rows(graded(person=person, attempt=2, attempts=3, **late))[0]
+    row = rows(graded(person=person, attempt=2, attempts=3, notes=("a", "b"), **late))[0]
 
-    assert list(row.values())[-8:] == [
+    assert list(row.values())[-9:] == [
         *("17", "'=Ada", "ada@x.org", "Tuesday"),
-        *("2026-10-30 12:00:00+00:00", "1.5", "2.0", "2 of 3"),
+        *("2026-10-30 12:00:00+00:00", "1.5", "2.0", "2 of 3", "a; b"),
     ]
 
 

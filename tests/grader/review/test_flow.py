@@ -194,3 +194,11 @@ def test_a_comment_accepts_a_finding(comment, expected):
 def test_what_is_no_python_is_one_clear_error(text):
     with pytest.raises(UnusableInput, match=r"script\.py"):
         review_text(text, "script.py")
+
+
+def test_a_column_counts_characters():
+    found = review_text(
+        START + "if dist.get_rank() == 0:\n    'éé'; dist.barrier()\n", "s.py"
+    ).findings
+
+    assert [f.column for f in found] == [len("    'éé'; ") + 1]

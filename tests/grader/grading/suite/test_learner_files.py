@@ -30,7 +30,7 @@ def verdicts(course, source):
             "error",
             "line 2 starts a",
         ),
-        ("from my_utils import x\n", "error", "A submission has the course's files only"),
+        ("from my_utils import x\n", "error", "Only a course's own files are handed in"),
     ],
 )
 def test_a_file_that_can_not_be_imported_gives_one_message(course, source, status, said):

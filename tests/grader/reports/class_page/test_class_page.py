@@ -82,6 +82,21 @@ def test_an_exercise_that_is_not_written_is_no_mistake():
     assert "The commonest mistakes" not in shown(class_of(result("a", unwritten))).text
 
 
+def test_a_missing_function_is_a_mistake():
+    renamed = outcome(GRADIENTS, 0.0, 10.0, "missing-name", "missing")
+
+    assert "missing-name 1 of 1" in shown(class_of(result("a", renamed))).text
+
+
+def test_people_are_sorted_by_name():
+    names = {"s1": "emmy", "s2": "Ada", "s3": "Zoe"}
+    members = [result(id, RIGHT, person=Person(id, name)) for id, name in names.items()]
+
+    seen = shown(class_of(*members, result("bob", RIGHT))).text
+
+    assert seen.rindex("Ada") < seen.rindex("bob") < seen.rindex("emmy") < seen.rindex("Zoe")
+
+
 def test_an_unusual_score_and_time_are_named_with_the_rule():
     usual = [result(f"s{number}", RIGHT, seconds=10.0 + number % 3) for number in range(12)]
     odd = result("odd", WRONG, seconds=300.0)

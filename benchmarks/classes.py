@@ -1,0 +1,160 @@
+"""Grading whole classes: submissions a minute, how busy the cores are, and the grader's memory.
+
+Classes of phase 1 mix the solution and known mistakes. The cheap exercise has one test of one rank,
+as the trivial cells have for which nbgrader and otter were measured.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+
+from benchmarks.figure import Figure, seconds
+from gradsync.course.catalogue import Course, find_course
+from gradsync.course.known_submissions import reference, wrong_submissions
+from gradsync.grading.class_files import write_class
+
+SIZES = (10, 100)  # submissions of phase 1
+CHEAP = (10, 100, 1000)
+PER_MINUTE = 8.0  # of phase 1 on two cores
+BUSY = 0.9  # of all cores
+FLAT = 1.25  # most that a submission of a large class may take, relative to one of a small class
+GROWTH = 50.0  # MiB more for the grader of the largest class than for that of the smallest
+GRADEBOOK_SECONDS = 2.0  # for the largest class
+OTHERS = "nbgrader 1.7 s, otter 3.0 s"  # measured for a trivial submission of one cell
+EXERCISES = """
+[[exercise]]
+name = "double"
+file = "template_trainer.py"
+guide = "Doubling"
+goal = "twice the number"
+hints = ["Add it to itself."]
+"""
+SUITE = '''
+from gradsync.testing import check, exercise
+
+
+@exercise("phase1/double", points=1)
+def test_a_number_is_doubled(ranks):
+    """A number comes back twice as large."""
+
+    def probe(trainer):
+        return trainer.double(2)
+
+    check(ranks(probe, 1, process_group=False)[0] == 4, "not-doubled", "it is not doubled")
+'''
+
+
+@dataclass(frozen=True)
+class Run:
+    """The measurements of a class."""
+
+    size: int
+    seconds: float
+    busy: float  # share of all cores, by all processes of the machine
+    memory: float  # MiB, the most that the grader's own process had
+
+    @property
+    def each(self) -> float:
+        return self.seconds / self.size
+
+
+def figures() -> Iterator[Figure]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield from _phase1(Path(folder))
+        yield from _cheap(Path(folder))
+
+
+def _phase1(root: Path) -> Iterator[Figure]:
+    course = find_course()
+    mistakes = [wrong.submission(course) for wrong in wrong_submissions(course, "phase1")]
+    files = [given.files for given in (reference(course), *mistakes[:: max(1, len(mistakes) // 9)])]
+    for size in SIZES:
+        run = _grade(root / f"phase1-{size}", course, list(islice(cycle(files), size)))
+        rate = 60 * run.size / run.seconds
+        wanted = PER_MINUTE * (os.cpu_count() or 1) / 2
+        yield Figure(
+            f"class of {size}, phase 1, solution and mistakes",
+            f"{rate:.1f} a minute, cores {100 * run.busy:.0f}% busy",
+            "",
+            None,
+            f"at least {wanted:g} a minute, {100 * BUSY:.0f}% busy",
+            rate >= wanted and run.busy >= BUSY,
+        )
+
+
+def _cheap(root: Path) -> Iterator[Figure]:
+    course = Course(root / "course")
+    suite = course.root / "tests" / "hidden" / "phase1"
+    suite.mkdir(parents=True)
+    (suite / "test_trainer.py").write_text(SUITE)
+    (course.root / "phase1").mkdir()
+    (course.root / "phase1" / "exercises.toml").write_text(EXERCISES)
+    files = {"phase1/template_trainer.py": b"def double(number):\n    return 2 * number\n"}
+    runs = [_grade(root / f"cheap-{size}", course, [files] * size) for size in CHEAP]
+    first, *_, last = runs
+    yield Figure(
+        f"one submission of {', '.join(map(str, CHEAP))}, cheap exercise",
+        ", ".join(f"{run.each:.2f} s" for run in runs),
+        OTHERS,
+        last.each / runs[-2].each,
+        f"at most {FLAT:g} times as long in the largest class",
+        last.each <= FLAT * runs[-2].each,
+    )
+    yield Figure(
+        f"the grader's memory, classes of {first.size} and {last.size}",
+        f"{first.memory:.0f} and {last.memory:.0f} MiB",
+        "",
+        last.memory / first.memory,
+        f"at most {GROWTH:g} MiB more",
+        last.memory <= first.memory + GROWTH,
+    )
+    took = seconds(lambda: write_class(root / f"cheap-{last.size}" / "out", course))
+    yield Figure(
+        f"gradebook of {last.size}", f"{took:.2f} s", "", None,
+        f"under {GRADEBOOK_SECONDS:g} s", took < GRADEBOOK_SECONDS,
+    )  # fmt: skip
+
+
+def _grade(room: Path, course: Course, members: Sequence[dict[str, bytes]]) -> Run:
+    """Grade a class of these files with `gradsync grade`, as staff do."""
+    for number, files in enumerate(members):
+        for path, source in files.items():
+            target = room / "class" / f"learner-{number:04}" / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(source)
+    command = [sys.executable, "-m", "gradsync", "grade", room / "class", "--out", room / "out"]
+    began, (busy, total) = time.monotonic(), _ticks()
+    grader = subprocess.Popen(
+        [*command, "--phase", "1"], cwd=course.root, stdout=subprocess.DEVNULL
+    )
+    memory = 0.0
+    while grader.poll() is None:
+        memory = max(memory, _most_memory(grader.pid))
+        time.sleep(0.5)
+    if grader.returncode:
+        raise SystemExit(f"The grader ended with status {grader.returncode}, expected 0.")
+    took, (busy_then, total_then) = time.monotonic() - began, _ticks()
+    return Run(len(members), took, (busy_then - busy) / (total_then - total), memory)
+
+
+def _ticks() -> tuple[int, int]:
+    """Return the time that all cores were busy so far, and all their time."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+    return sum(fields) - fields[3] - fields[4], sum(fields)  # without idle, and waiting for disks
+
+
+def _most_memory(process: int) -> float:
+    try:
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
+    except OSError:  # it has ended
+        return 0.0
+    return int(found[1]) / 1024 if found else 0.0

@@ -1,0 +1,32 @@
+"""`gradsync merge`: one gradebook of several folders of grades."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradsync.cli.app import Out, app
+from gradsync.course.catalogue import find_course
+from gradsync.text import counted
+
+
+@app.command(name="merge")
+def merge_command(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of grades, one for each shard.")],
+    out: Out = Path("grades"),
+) -> None:
+    """Merge the grades of several shards into one folder with one gradebook.
+
+    [dim]gradsync grade class/ --shard 3/40 --out shard-3[/]  one of 40 parts, on any machine
+    [dim]gradsync merge shard-* --out grades[/]               all parts together
+    """
+    from gradsync.grading.merging import merge  # pytest: `gradsync --help` starts without it
+    from gradsync.grading.output_files import GRADEBOOK
+
+    count = merge(
+        folders, find_course(), out, lambda text: print(f"gradsync: {text}", file=sys.stderr)
+    )
+    print(f"{out / GRADEBOOK}: {counted(count, 'submission')}")

@@ -1,0 +1,139 @@
+"""Divide a class among several machines, and merge the folders of grades."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradsync.course.catalogue import Course
+from gradsync.errors import UnusableInput
+from gradsync.grading.class_files import write_class
+from gradsync.grading.classes import facts
+from gradsync.grading.classes.overrides import OVERRIDES
+from gradsync.grading.classroom import alone_in
+from gradsync.grading.entries import Entry
+from gradsync.grading.output_files import (
+    FACTS,
+    FAILURE,
+    PAGE,
+    REPORT,
+    ROSTER,
+    STATE,
+    kept_seed,
+    remove_leftovers,
+    write_whole,
+)
+
+SEED_BYTES = 6  # as many as in a seed that is drawn
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One of several parts of a class."""
+
+    number: int  # from 1
+    count: int
+
+    def part(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Return every `count`-th submission, by name; the parts together are all of them."""
+        return sorted(entries, key=lambda entry: entry.name)[self.number - 1 :: self.count]
+
+
+def read_shard(text: str) -> Shard:
+    """Return the shard that a user typed, such as "3/40".
+
+    Raises:
+        UnusableInput: it is not of this form, or there is no such part.
+    """
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    shard = Shard(*map(int, found.groups())) if found else Shard(0, 0)
+    if not 1 <= shard.number <= shard.count:
+        raise UnusableInput(
+            f"--shard {text} is not a part of a class. Write K/N with K from 1 to N, as in 3/40."
+        )
+    return shard
+
+
+def shared_seed(course_made: str, entries: Sequence[Entry]) -> int:
+    """Return a seed that all shards of a class have in common; learners can't calculate it.
+
+    Args:
+        course_made: the digest of the course, of which learners don't have the hidden suites.
+        entries: all submissions of the class.
+    """
+    content = json.dumps([course_made, sorted(entry.name for entry in entries)])
+    return int.from_bytes(hashlib.sha256(content.encode()).digest()[:SEED_BYTES], "big")
+
+
+def merge(folders: Sequence[Path], course: Course, out: Path, warn: Callable[[str], None]) -> int:
+    """Copy the grades in several folders into `out`, and write the gradebook of all.
+
+    Returns the number of submissions. If one is in several folders, the latest grade counts.
+
+    Raises:
+        UnusableInput: a folder has no grades, is used by a grader, or a table in it is unusable.
+    """
+    for folder in folders:
+        if not (folder / STATE).is_file():
+            raise UnusableInput(f"{folder} is not a folder of grades: it has no {STATE}.")
+    with ExitStack() as stack:
+        for folder in dict.fromkeys(path.resolve() for path in (*folders, out)):
+            stack.enter_context(alone_in(folder))
+        remove_leftovers(out)
+        sources = [folder for folder in folders if folder.resolve() != out.resolve()]
+        for folder in sources:
+            _copy_grades(folder, out, warn)
+        _merge_tables(sources, out, warn)
+        for warning in write_class(out, course):
+            warn(warning)
+    return len({path.parent for file in (REPORT, FAILURE) for path in out.glob(f"*/{file}")})
+
+
+def _copy_grades(source: Path, out: Path, warn: Callable[[str], None]) -> None:
+    """Copy each grade, its report.json last, as when it is graded."""
+    for folder in sorted(
+        {p.parent for file in (REPORT, FAILURE) for p in source.glob(f"*/{file}")}
+    ):
+        target = out / folder.name
+        if _graded_at(target) > _graded_at(folder):
+            warn(f"{folder.name} is in several folders. {target} has the latest grade.")
+            continue
+        target.mkdir(exist_ok=True)
+        for name in (PAGE, FAILURE, REPORT):
+            if (folder / name).is_file():
+                write_whole(target / name, (folder / name).read_text(encoding="utf-8"))
+            elif name == FAILURE:
+                (target / name).unlink(missing_ok=True)
+
+
+def _graded_at(folder: Path) -> float:
+    times = [
+        path.stat().st_mtime for name in (REPORT, FAILURE) if (path := folder / name).is_file()
+    ]
+    return max(times, default=0.0)
+
+
+def _merge_tables(sources: Sequence[Path], out: Path, warn: Callable[[str], None]) -> None:
+    """Store the facts of all folders, and the seed, roster and overrides that `out` lacks."""
+    known = facts.read_facts(out)
+    for folder in sources:
+        known |= facts.read_facts(folder)
+    write_whole(out / FACTS, facts.render(known))
+    seeds = {seed: folder for folder in (*sources, out) if (seed := kept_seed(folder)) is not None}
+    if len(seeds) > 1:
+        warn("The folders have different seeds. Grade all shards with the same --seed.")
+    for name in (STATE, ROSTER, OVERRIDES):
+        texts = [
+            (folder / name).read_text(encoding="utf-8-sig")
+            for folder in (out, *sources)
+            if (folder / name).is_file()
+        ]
+        if texts and not (out / name).exists():
+            write_whole(out / name, texts[0])
+        if name != STATE and len(set(texts)) > 1:
+            warn(f"The folders have different files {name}. That in {out} counts.")

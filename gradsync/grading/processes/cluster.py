@@ -1,0 +1,130 @@
+"""Grade submissions on the workers of a Dask cluster.
+
+Each thread of a Dask worker keeps a process of its own that grades one submission after the other,
+so that a submission can end that process at most. A worker needs this package, the course at the
+same path, and what the grader's own machine needs; it gets submissions and returns texts.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from distributed import Client, Future, wait
+
+from gradsync.errors import GraderError, UnusableInput
+from gradsync.grading.fingerprint import course_digest
+from gradsync.grading.processes.workers import Worker
+from gradsync.grading.tasks import Conditions, Graded, Perform, Task, do, failed
+
+SECONDS = 30.0  # to find the scheduler
+AHEAD = 2  # tasks for each thread of a worker: one that runs, and one that waits
+
+Given = TypeVar("Given")
+Result = TypeVar("Result")
+_processes: dict[int, Worker[Task, Graded]] = {}  # by thread of this Dask worker
+
+
+def on_cluster(address: str) -> Perform:
+    """Return what does tasks on the workers of a Dask scheduler.
+
+    Args:
+        address: such as "tcp://10.0.0.1:8786", or the path of the scheduler's file.
+
+    Raises:
+        UnusableInput: there is no scheduler.
+    """
+    place = {"scheduler_file": address} if Path(address).is_file() else {"address": address}
+    try:
+        client = Client(**place, timeout=SECONDS)
+    except (OSError, ValueError) as problem:
+        raise UnusableInput(
+            f"There is no Dask scheduler at {address}: {problem}. Start one with `dask scheduler`, "
+            "and workers with `dask worker ADDRESS`."
+        ) from None
+
+    def perform(tasks: Iterator[Task]) -> Iterator[tuple[Task, Graded | None]]:
+        with client:
+            try:
+                yield from spread(client, grade_here, tasks)
+            finally:
+                client.run(end_processes)
+
+    return perform
+
+
+def spread(
+    client: Client, work: Callable[[Given], Result | None], tasks: Iterable[Given]
+) -> Iterator[tuple[Given, Result | None]]:
+    """Yield each task with its result, or with None if the workers that did it died.
+
+    Dask gives a task whose worker died to another one. A task that is lost nevertheless is tried
+    once more at the end, alone.
+    """
+    lost = []
+    for task, result in _once(client, work, tasks, alone=False):
+        if result is None:
+            lost.append(task)
+        else:
+            yield task, result
+    yield from _once(client, work, lost, alone=True)
+
+
+def _once(
+    client: Client, work: Callable[[Given], Result | None], tasks: Iterable[Given], *, alone: bool
+) -> Iterator[tuple[Given, Result | None]]:
+    waiting = iter(tasks)
+    running: dict[Future[Any], Given] = {}
+    try:
+        while True:
+            threads = sum(client.nthreads().values())  # workers may come and go
+            most = 1 if alone else AHEAD * max(threads, 1)
+            while len(running) < most and (task := next(waiting, None)) is not None:
+                running[client.submit(work, task, pure=False)] = task
+            if not running:
+                return
+            for future in wait(list(running), return_when="FIRST_COMPLETED").done:
+                yield running.pop(future), future.result() if future.status == "finished" else None
+    finally:
+        client.cancel(list(running), force=True)
+
+
+def grade_here(task: Task) -> Graded | None:
+    """Grade a submission in this thread's process, or return None if the process died."""
+    name, conditions = task.submission.name, task.conditions
+    try:
+        _check_course(conditions)
+    except Exception as problem:  # noqa: BLE001 - it is not this worker's end
+        return failed(name, GraderError(f"on {platform.node()}: {problem}"))
+    thread = threading.get_ident()
+    process = _processes.pop(thread, None) or Worker(do)
+    process.begin(task)
+    result = process.result()
+    if result is None:
+        process.close()
+    else:
+        _processes[thread] = process
+    return result
+
+
+def end_processes() -> None:
+    """End the processes of this Dask worker."""
+    while _processes:
+        _processes.popitem()[1].close()
+
+
+def _check_course(conditions: Conditions) -> None:
+    if _digest(conditions) != conditions.course_made:
+        raise GraderError(
+            "the course or the software differs from that of the machine that collects the grades. "
+            "Install the same versions, and copy the course there again"
+        )
+
+
+@functools.lru_cache(maxsize=4)
+def _digest(conditions: Conditions) -> str:
+    return course_digest(conditions.course, conditions.phases)

@@ -1,0 +1,66 @@
+"""Python, the cores, and shared memory."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from gradsync.launch.checks.finding import Finding
+from gradsync.text import counted, size_text
+
+OLDEST, NEWEST = (3, 10), (3, 13)
+NEEDED_SHARED_MEMORY = 64 * 2**20  # bytes; containers often have no more than this in total
+
+
+def python(version: tuple[int, int] = sys.version_info[:2]) -> Finding:
+    """Check the version of Python."""
+    name, why = "Python", "torch and gradsync support only some versions"
+    found = f"{version[0]}.{version[1]} in {sys.prefix}"
+    if version < OLDEST:
+        return Finding(name, "failed", found, why, "Use Python 3.10 or later.")
+    if version > NEWEST:
+        remedy = "If packages can't be installed, use Python 3.13."
+        return Finding(name, "warning", found, why, remedy)
+    return Finding(name, "ok", found, why)
+
+
+def cores(environ: Mapping[str, str], ranks: int, available: int | None = None) -> Finding:
+    """Compare ranks times threads with the cores that this process may use."""
+    available = available or len(os.sched_getaffinity(0))
+    given = environ.get("OMP_NUM_THREADS", "")
+    name, why = "cores", "ranks and their threads that share a core slow each other down"
+    if given and not (given.isdecimal() and int(given)):
+        found = f"OMP_NUM_THREADS={given} is not a positive integer"
+        return Finding(name, "failed", found, why, "Set OMP_NUM_THREADS=1, or unset it.")
+    threads = int(given) if given else max(1, available // ranks)
+    found = (
+        f"{counted(ranks, 'rank')} with {counted(threads, 'thread')} each on "
+        f"{counted(available, 'core')}" + (f" (OMP_NUM_THREADS={given})" if given else "")
+    )
+    if ranks * threads <= available:
+        return Finding(name, "ok", found, why)
+    if ranks > available:
+        remedy = f"Results are right, but slower than with --nproc {available}."
+    else:
+        remedy = f"Set OMP_NUM_THREADS={max(1, available // ranks)}, or unset it."
+    return Finding(name, "warning", found, why, remedy)
+
+
+def shared_memory(folder: Path = Path("/dev/shm")) -> Finding:
+    """Check the free space in shared memory."""
+    name = "/dev/shm"
+    why = "workers of a DataLoader and nccl pass data through it; if it is full, ranks crash"
+    remedy = "In a container, add --shm-size=1g to `docker run`. Else delete old files in /dev/shm."
+    try:
+        state = os.statvfs(folder)
+    except OSError as problem:
+        return Finding(name, "failed", f"not usable: {problem.strerror}", why, remedy)
+    free = state.f_bavail * state.f_frsize
+    found = f"{size_text(free)} free of {size_text(state.f_blocks * state.f_frsize)}"
+    if not os.access(folder, os.W_OK):
+        return Finding(name, "failed", "not writable", why, f"Run: chmod 1777 {folder}")
+    if free < NEEDED_SHARED_MEMORY:
+        return Finding(name, "failed", found, why, remedy)
+    return Finding(name, "ok", found, why)

@@ -1,0 +1,175 @@
+"""torch and torchvision, GPUs, gloo, and the data: what must be imported to be checked."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+from gradsync.launch.checks.finding import Finding
+from gradsync.mnist_folder import DataError, download_obstacle, mnist_root
+from gradsync.text import counted, listed
+
+REQUIRED = re.compile(r"^torch\s*\(?==\s*([\d.]+)")
+NVIDIA = Path("/proc/driver/nvidia/version")
+MEET_SECONDS = 2.0
+STEPS = 5
+FAIR_SHARE = 0.2  # of a step's time: more communication than this is worth a larger batch
+
+
+def torch_and_torchvision() -> Finding:
+    """Check that torchvision was built for the torch that is installed."""
+    name, why = "torch", "torchvision works only with the torch that it was built for"
+    try:
+        torch, vision = version("torch"), version("torchvision")
+        matches = map(REQUIRED.match, requires("torchvision") or [])
+        needs = [match[1] for match in matches if match is not None]
+    except PackageNotFoundError as missing:
+        remedy = "Run `pip install 'gradsync[course]'`."
+        return Finding(name, "failed", f"{missing.name} is not installed", why, remedy)
+    found = f"torch {torch}, torchvision {vision}"
+    base, _, build = torch.partition("+")
+    if needs and needs[0] != base:
+        remedy = f"Install a pair: pip install torch=={needs[0]} torchvision=={vision}"
+        return Finding(name, "failed", f"{found}, which needs torch {needs[0]}", why, remedy)
+    other = vision.partition("+")[2]
+    if build != other:
+        found += f": builds {build or 'PyPI'} and {other or 'PyPI'} differ"
+        remedy = "gradsync uses only its data sets, which work. Else install both from one index."
+        return Finding(name, "warning", found, why, remedy)
+    return Finding(name, "ok", found, why)
+
+
+def gpus(ranks: int) -> Finding:
+    """Compare the ranks with the GPUs, each of which serves one rank of nccl."""
+    import torch
+    import torch.distributed as dist
+
+    name, why = "GPUs", "nccl on GPUs is much faster than gloo, and needs a GPU for each rank"
+    count = torch.cuda.device_count()
+    if not count:
+        if NVIDIA.exists():
+            hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+            reason = f"CUDA_VISIBLE_DEVICES={hidden}" if hidden is not None else "a CPU build"
+            remedy = "Unset CUDA_VISIBLE_DEVICES, or install a torch with CUDA."
+            return Finding(name, "warning", f"torch sees no GPU ({reason})", why, remedy)
+        return Finding(name, "ok", "none, so gloo on the CPU is used", why)
+    found = f"{counted(count, 'GPU')} for {counted(ranks, 'rank')}"
+    if not dist.is_nccl_available():
+        return Finding(name, "failed", f"{found}, but no nccl", why, "Install a torch with nccl.")
+    if ranks > count:
+        return Finding(name, "failed", found, why, f"Use --nproc {count}.")
+    return Finding(name, "ok", f"{found}, with nccl", why)
+
+
+def gloo(environ: Mapping[str, str]) -> Finding:
+    """Let two ranks, which are threads of this process, meet over gloo and all-reduce."""
+    name, why = "gloo", "ranks on CPUs exchange gradients through it"
+    chosen = environ.get("GLOO_SOCKET_IFNAME")
+    try:
+        seconds = _all_reduce(elements=1)
+    except RuntimeError as problem:
+        found = str(problem).splitlines()[0].rpartition("] ")[2]
+        remedy = f"Unset GLOO_SOCKET_IFNAME={chosen}." if chosen else "Read `interface` above."
+        return Finding(name, "failed", f"two ranks can't meet: {found}", why, remedy)
+    return Finding(name, "ok", f"two ranks meet; a small all-reduce takes {_ms(seconds)}", why)
+
+
+def communication(batch_size: int) -> Finding:
+    """Compare the time of computing a step with that of averaging its gradients."""
+    import torch
+    import torch.nn.functional as F
+
+    from gradsync.model import SmallCNN
+
+    name, why = "overhead", "if averaging takes longer than computing, more ranks are slower"
+    model, images = SmallCNN(), torch.zeros(batch_size, 1, 28, 28)
+    targets = torch.zeros(batch_size, dtype=torch.int64)
+    torch.set_num_threads(1)  # as a rank has on a machine with as many ranks as cores
+    times = []
+    for _ in range(STEPS):
+        began = time.perf_counter()
+        torch.autograd.backward(F.cross_entropy(model(images), targets))
+        times.append(time.perf_counter() - began)
+    computing = min(times)
+    try:
+        averaging = _all_reduce(sum(p.numel() for p in model.parameters()))
+    except RuntimeError:
+        return Finding(name, "failed", "not measured: gloo fails", why, "Read `gloo` above.")
+    share = averaging / (averaging + computing)
+    found = (
+        f"a batch of {batch_size} computes for {_ms(computing)}, an all-reduce of its gradients "
+        f"takes {_ms(averaging)}: {share:.0%} of the step, on this machine"
+    )
+    if share <= FAIR_SHARE:
+        return Finding(name, "ok", found, why)
+    enough = averaging * (1 - FAIR_SHARE) / FAIR_SHARE * batch_size / computing
+    larger = max(batch_size + 1, round(enough))
+    remedy = (
+        f"Use a larger --batch-size (about {larger} for {FAIR_SHARE:.0%}), GPUs with nccl, or "
+        "fewer ranks."
+    )
+    return Finding(name, "warning", found, why, remedy)
+
+
+def data() -> Finding:
+    """Look for MNIST, and read it; if there is none, try whether it can be downloaded."""
+    from gradsync.mnist import read_mnist
+
+    name, why = "data", "without MNIST, 1,797 smaller digits of scikit-learn are used"
+    try:
+        root = mnist_root()
+        if root is not None:
+            (images, _), (tests, _) = read_mnist(root)
+            return Finding(name, "ok", f"{len(images):,} + {len(tests):,} digits in {root}", why)
+    except DataError as problem:
+        found, _, remedy = str(problem).partition(". ")
+        return Finding(name, "failed", found, why, remedy or "Put a complete copy there.")
+    obstacle = download_obstacle()
+    if obstacle is None:
+        remedy = "The first run downloads it (11 MB)."
+        return Finding(name, "warning", "no MNIST here, but it can be downloaded", why, remedy)
+    found = f"no MNIST here, and it can't be downloaded: {obstacle}"
+    remedy = "Copy the folder MNIST into `data` in the course, or set GRADSYNC_DATA."
+    return Finding(name, "warning", found, why, remedy)
+
+
+def _all_reduce(elements: int) -> float:
+    """Return the seconds of an all-reduce of floats between two threads, as the fastest of some.
+
+    Raises:
+        RuntimeError: the two can't connect.
+    """
+    import torch
+    from torch._C._distributed_c10d import HashStore, ProcessGroupGloo
+
+    store, times, problems = HashStore(), list[float](), list[Exception]()
+
+    def rank(number: int) -> None:
+        try:
+            group = ProcessGroupGloo(store, number, 2, timedelta(seconds=MEET_SECONDS))
+            values = torch.ones(elements)
+            for _ in range(STEPS):
+                began = time.perf_counter()
+                group.allreduce([values]).wait()  # type: ignore[attr-defined]
+                times.append(time.perf_counter() - began)
+        except RuntimeError as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if problems:
+        raise RuntimeError(listed(dict.fromkeys(map(str, problems))))
+    return min(times)
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.2g} ms"

@@ -1,0 +1,304 @@
+"""Each check of `gradsync doctor --launch` finds the thing that a test breaks."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+from small_mnist import LABELS, mnist_files, write
+
+from gradsync.launch import network
+from gradsync.launch.checks import addresses, environment, machine, software
+
+
+@pytest.fixture
+def taken_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def fake_versions(monkeypatch):
+    """Let packages have other versions than those that are installed."""
+
+    def fake(torch, torchvision, needs):
+        versions = {"torch": torch, "torchvision": torchvision}
+        monkeypatch.setattr(software, "version", versions.__getitem__)
+        monkeypatch.setattr(software, "requires", lambda _: ["numpy", f"torch (=={needs})"])
+
+    return fake
+
+
+# The troubleshooting list: processes hang at initialisation
+
+
+def test_an_interface_that_does_not_exist_is_found():
+    finding = addresses.interface({"GLOO_SOCKET_IFNAME": "wlan7"})
+
+    assert finding.status == "failed"
+    assert "wlan7, which does not exist" in finding.found
+    assert "lo (127.0.0.1)" in finding.remedy
+
+
+def test_gloo_really_fails_on_it(monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "wlan7")
+
+    finding = software.gloo(os.environ)
+
+    assert finding.status == "failed"
+    assert finding.remedy == "Unset GLOO_SOCKET_IFNAME=wlan7."
+
+
+def test_loopback_on_several_nodes_is_found(monkeypatch):
+    monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
+
+    finding = addresses.interface({"SLURM_JOB_NUM_NODES": "2"})
+
+    assert finding.status == "warning"
+    assert "gloo picks lo (127.0.0.1)" in finding.found
+
+
+def test_a_host_name_without_an_address_is_found(monkeypatch):
+    monkeypatch.setattr(socket, "gethostname", lambda: "no-such-host.invalid")
+
+    finding = addresses.interface({})
+
+    assert "'no-such-host.invalid' is no address of this machine" in finding.found
+
+
+def test_a_master_without_an_address_is_found():
+    finding = addresses.master({"MASTER_ADDR": "no-such-host.invalid"})
+
+    assert finding.status == "failed"
+    assert "'no-such-host.invalid' can't be resolved" in finding.found
+    assert "hostname -I" in finding.remedy
+
+
+def test_a_loopback_master_of_several_nodes_is_found():
+    finding = addresses.master({"MASTER_ADDR": "127.0.0.1", "SLURM_JOB_NUM_NODES": "2"})
+
+    assert finding.status == "failed"
+    assert "Other nodes can't reach this address" in finding.remedy
+
+
+def test_a_master_that_does_not_answer_is_found(monkeypatch):
+    monkeypatch.setattr(network, "is_this_machine", lambda _: False)
+    monkeypatch.setattr(socket, "create_connection", _no_answer)
+
+    finding = addresses.master({"MASTER_ADDR": "127.0.0.1"})
+
+    assert finding.status == "failed"
+    assert "does not answer: timed out" in finding.found
+    assert "firewall" in finding.remedy
+
+
+def _no_answer(*_):
+    raise TimeoutError
+
+
+def test_a_master_that_is_not_started_yet_is_fine(monkeypatch):
+    monkeypatch.setattr(network, "is_this_machine", lambda _: False)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free = server.getsockname()[1]
+    finding = addresses.master({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free)})
+
+    assert (finding.status, "nothing listens on its port yet" in finding.found) == ("ok", True)
+
+
+# Address already in use
+
+
+def test_the_process_that_holds_the_port_is_named(taken_port):
+    finding = addresses.port({"MASTER_PORT": str(taken_port)})
+
+    assert finding.status == "failed"
+    assert f"{taken_port} is held by process {os.getpid()}" in finding.found
+    assert f"MASTER_PORT={taken_port + 1}" in finding.remedy
+
+
+def test_a_port_that_is_no_number_is_found():
+    assert addresses.port({"MASTER_PORT": "29500a"}).status == "failed"
+
+
+# Slower than on a single node
+
+
+def test_a_batch_that_is_too_small_is_found_with_a_larger_one():
+    finding = software.communication(batch_size=1)
+
+    assert finding.status == "warning"
+    assert "Use a larger --batch-size (about " in finding.remedy
+
+
+def test_more_threads_than_cores_are_found():
+    finding = machine.cores({"OMP_NUM_THREADS": "8"}, ranks=4, available=8)
+
+    assert finding.status == "warning"
+    assert "4 ranks with 8 threads each on 8 cores" in finding.found
+    assert finding.remedy == "Set OMP_NUM_THREADS=2, or unset it."
+
+
+def test_more_ranks_than_cores_are_found():
+    assert machine.cores({}, ranks=8, available=2).status == "warning"
+
+
+def test_threads_that_are_no_number_are_found():
+    assert machine.cores({"OMP_NUM_THREADS": "many"}, ranks=2).status == "failed"
+
+
+def test_gpus_that_are_not_used_are_found(monkeypatch, tmp_path):
+    monkeypatch.setattr(software, "NVIDIA", tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+
+    finding = software.gpus(ranks=2)
+
+    assert finding.status == "warning"
+    assert "Unset CUDA_VISIBLE_DEVICES" in finding.remedy
+
+
+def test_more_ranks_than_gpus_are_found(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("torch.distributed.is_nccl_available", lambda: True)
+
+    finding = software.gpus(ranks=2)
+
+    assert (finding.status, finding.remedy) == ("failed", "Use --nproc 1.")
+
+
+def test_a_slow_debugging_mode_is_found():
+    finding = environment.debugging({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
+
+    assert (finding.status, finding.remedy) == ("warning", "Run: unset TORCH_DISTRIBUTED_DEBUG")
+
+
+# Crashes at the start
+
+
+def test_a_torchvision_for_another_torch_is_found(fake_versions):
+    fake_versions("2.3.0", "0.28.0", needs="2.13.0")
+
+    finding = software.torch_and_torchvision()
+
+    assert finding.status == "failed"
+    assert "pip install torch==2.13.0 torchvision==0.28.0" in finding.remedy
+
+
+def test_another_build_of_torchvision_is_found(fake_versions):
+    fake_versions("2.13.0+cpu", "0.28.0", needs="2.13.0")
+
+    assert software.torch_and_torchvision().status == "warning"
+
+
+def test_a_matching_pair_is_fine(fake_versions):
+    fake_versions("2.13.0+cpu", "0.28.0+cpu", needs="2.13.0")
+
+    assert software.torch_and_torchvision().status == "ok"
+
+
+@pytest.mark.parametrize(("version", "status"), [((3, 9), "failed"), ((3, 99), "warning")])
+def test_an_unsupported_python_is_found(version, status):
+    assert machine.python(version).status == status
+
+
+def test_too_little_shared_memory_is_found(monkeypatch):
+    tiny = os.statvfs_result((4096, 4096, 16384, 100, 100, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: tiny)
+
+    finding = machine.shared_memory()
+
+    assert finding.status == "failed"
+    assert finding.found == "400 KiB free of 64 MiB"
+    assert "--shm-size" in finding.remedy
+
+
+def test_missing_shared_memory_is_found(tmp_path):
+    assert machine.shared_memory(tmp_path / "shm").status == "failed"
+
+
+# Every process is rank 0 of 1
+
+
+@pytest.mark.parametrize(
+    ("variables", "found"),
+    [
+        ({"RANK": "0"}, "RANK is set, but WORLD_SIZE is not"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE is set, but RANK is not"),
+        ({"RANK": "0", "WORLD_SIZE": "four"}, "WORLD_SIZE=four is not a number"),
+        ({"RANK": "4", "WORLD_SIZE": "4"}, "RANK=4 is outside of WORLD_SIZE=4"),
+    ],
+)
+def test_wrong_variables_of_torchrun_are_found(variables, found):
+    finding = environment.torchrun(variables)
+
+    assert (finding.status, finding.found) == ("failed", found)
+
+
+def test_half_a_set_of_slurm_is_found():
+    finding = environment.slurm({"SLURM_PROCID": "1"})
+
+    assert finding.found == "SLURM_PROCID is set, but SLURM_NTASKS is not"
+
+
+def test_a_slurm_that_does_not_answer_is_found(monkeypatch, tmp_path):
+    sinfo = tmp_path / "sinfo"
+    sinfo.write_text("#!/bin/sh\necho 'sinfo: error: no controller' >&2\nexit 1\n")
+    sinfo.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    finding = environment.slurm({})
+
+    assert (finding.status, "no controller" in finding.found) == ("warning", True)
+
+
+# Data
+
+
+def test_a_folder_without_data_is_found(monkeypatch, tmp_path):
+    monkeypatch.setenv("GRADSYNC_DATA", str(tmp_path))
+
+    finding = software.data()
+
+    assert finding.status == "failed"
+    assert finding.found.startswith("There is no MNIST in GRADSYNC_DATA")
+
+
+def test_damaged_data_is_found(monkeypatch, tmp_path):
+    write(tmp_path, mnist_files() | {f"t10k-{LABELS}": b"half"})
+    monkeypatch.setenv("GRADSYNC_DATA", str(tmp_path))
+
+    assert software.data().status == "failed"
+
+
+def test_without_data_a_download_is_tried(monkeypatch, tmp_path):
+    monkeypatch.delenv("GRADSYNC_DATA", raising=False)
+    monkeypatch.setattr("gradsync.mnist_folder.usual_folders", lambda: iter([tmp_path]))
+    monkeypatch.setattr("gradsync.mnist_folder.MIRROR", "http://127.0.0.1:1/")
+    monkeypatch.setenv("no_proxy", "*")
+
+    finding = software.data()
+
+    assert finding.status == "warning"
+    assert "can't be downloaded: Connection refused" in finding.found
+
+
+# The command
+
+
+def test_the_command_exits_with_1_if_something_needed_fails(tmp_path):
+    data = str(write(tmp_path, mnist_files()))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free = str(server.getsockname()[1])
+    environ = {**os.environ, "GRADSYNC_DATA": data, "RANK": "0", "MASTER_PORT": free}
+    environ.pop("WORLD_SIZE", None)
+    command = [sys.executable, "-m", "gradsync", "doctor", "--launch", "--json"]
+
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+    shown = json.loads(done.stdout)
+    failed = [check["name"] for check in shown["checks"] if check["status"] == "failed"]
+    assert (done.returncode, shown["fine"], failed) == (1, False, ["torchrun"])
+    assert all(check["found"] and check["why"] for check in shown["checks"])

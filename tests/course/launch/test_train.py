@@ -1,0 +1,161 @@
+"""`gradsync train` with the solutions and with a template, on one node."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from processes import children_of, linux_only
+from small_mnist import mnist_files, write
+
+from gradsync.course.catalogue import find_course
+
+ROOT = find_course().root
+SECONDS = 120
+EPOCH = re.compile(r"^Epoch (\d+)/", re.MULTILINE)
+pytestmark = [linux_only, pytest.mark.slow]
+
+
+class Run:
+    """A `gradsync train` in the background."""
+
+    def __init__(self, process, output):
+        self.process = process
+        self._output = output
+
+    @property
+    def text(self):
+        return self._output.read_text()
+
+    def status(self):
+        return self.process.wait(SECONDS)
+
+    def wait_for(self, text):
+        until = time.monotonic() + SECONDS
+        while text not in self.text:
+            assert time.monotonic() < until, self.text
+            assert self.process.poll() is None, self.text
+            time.sleep(0.01)
+
+    def rank(self, number):
+        """Return the process of a rank."""
+        for pid in children_of(self.process.pid):
+            if f"\0RANK={number}\0" in Path(f"/proc/{pid}/environ").read_text():
+                return pid
+        raise AssertionError(f"there is no rank {number}")
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start `gradsync train` in `tmp_path`; each start has its own output."""
+    data = write(tmp_path / "digits", mnist_files(train=400, test=100))
+    environ = {**os.environ, "GRADSYNC_DATA": str(data), "CUDA_VISIBLE_DEVICES": ""}
+    runs = []
+
+    def started(*words, phase="phase1", out="run", trainer=None):
+        output = tmp_path / f"output-{len(runs)}"
+        trainer = trainer or ROOT / "solutions" / phase / "template_trainer.py"
+        command = [sys.executable, "-m", "gradsync", "train", trainer, "--out", out, *words]
+        with output.open("w") as file:
+            process = subprocess.Popen(
+                [str(word) for word in command],
+                cwd=tmp_path,
+                env=environ,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        runs.append(Run(process, output))
+        return runs[-1]
+
+    yield started
+    for run in runs:
+        run.process.kill()
+        run.process.wait()
+
+
+def history(tmp_path, out="run"):
+    return json.loads((tmp_path / out / "history.json").read_text())
+
+
+@pytest.mark.parametrize("phase", ["phase1", "phase2"])
+def test_rank_0_prints_saves_plots_and_exports(phase, start, tmp_path):
+    run = start("--epochs", 2, phase=phase)
+
+    assert run.status() == 0, run.text
+    lines = run.text.splitlines()
+    assert lines[0] == "Distributed training: gloo backend, 2 processes"
+    assert lines[1].startswith("Master: localhost:")
+    assert lines[2:4] == ["[Rank 0] Training samples: 200", "[Rank 1] Training samples: 200"]
+    assert [line.lower().startswith("epoch") for line in lines[4:6]] == [True, True]
+    assert "loaded again, its outputs differ by at most" in lines[-1]
+    assert (tmp_path / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert [entry["epoch"] for entry in history(tmp_path)] == [0, 1]
+
+
+def test_after_a_killed_rank_training_continues_as_if_nothing_had_happened(start, tmp_path):
+    undisturbed = start("--epochs", 40, out="undisturbed")
+    assert undisturbed.status() == 0
+    run = start("--epochs", 40, "--max-restarts", 1)
+    run.wait_for("Epoch 3/")
+
+    os.kill(run.rank(1), signal.SIGKILL)
+    began = time.monotonic()
+    run.wait_for("Continuing after epoch")
+    seconds = time.monotonic() - began
+
+    assert run.status() == 0, run.text
+    assert "with local rank 1" in run.text
+    assert "was killed by SIGKILL" in run.text
+    assert "Restart 1 of at most 1" in run.text
+    assert history(tmp_path) == history(tmp_path, "undisturbed")
+    assert seconds < 10
+
+
+def test_without_restarts_the_killed_rank_is_named(start):
+    run = start("--epochs", 9999)
+    run.wait_for("Epoch 3/")
+
+    os.kill(run.rank(1), signal.SIGKILL)
+
+    assert run.status() == 1
+    assert "gradsync: Rank 1 was killed by SIGKILL. Run the same command again" in run.text
+    assert "Traceback" not in run.text
+
+
+def test_a_preempted_run_continues_and_a_finished_one_starts_again(start, tmp_path):
+    run = start("--epochs", 40)
+    run.wait_for("Epoch 3/")
+    run.process.terminate()
+    assert run.status() == 128 + signal.SIGTERM
+    assert "Stopped by SIGTERM. Run the same command again" in run.text
+
+    again = start("--epochs", 40)
+
+    assert again.status() == 0, again.text
+    last, first = int(EPOCH.findall(run.text)[-1]), int(EPOCH.findall(again.text)[0])
+    assert first in (last + 1, last + 2)  # the line of the last epoch may be missing
+    assert [entry["epoch"] for entry in history(tmp_path)] == list(range(40))
+    third = start("--epochs", 1)
+    assert third.status() == 0
+    assert EPOCH.findall(third.text) == ["1"]
+
+
+def test_an_unfinished_exercise_is_named(start):
+    run = start(trainer=ROOT / "phase1" / "template_trainer.py")
+
+    assert run.status() == 1
+    assert "[Rank 0] phase1/read_rank_info is not written yet" in run.text
+    assert "Run `gradsync check`." in run.text
+
+
+def test_each_pair_of_ranks_is_a_link(start):
+    run = start("--test-links", "--nproc", 3)
+
+    assert run.status() == 0, run.text
+    lines = [line.split() for line in run.text.splitlines()]
+    assert [words[1] for words in lines if words[0] == "link"] == ["0-1", "0-2", "1-2"]

@@ -1,0 +1,154 @@
+"""A class divided among machines: the shards' grades together are those of an undivided class."""
+
+import subprocess
+import sys
+
+import pytest
+from small_course import RIGHT, WRONG, write_course, write_submission
+
+from gradsync.errors import UnusableInput
+from gradsync.grading.class_results import read_class
+from gradsync.grading.classroom import FolderInUse, alone_in, grade_class
+from gradsync.grading.entries import entries_at
+from gradsync.grading.merging import Shard, merge, read_shard, shared_seed
+from gradsync.grading.output_files import kept_seed, write_failure
+
+NAMES = ("ada", "bob", "cleo", "dan", "eve")
+
+
+class Class:
+    """Five submissions of which two are wrong."""
+
+    def __init__(self, root):
+        self.root = root
+        self.course = write_course(root / "course")
+        for number, name in enumerate(NAMES):
+            write_submission(root / "class" / name, WRONG if number % 2 else RIGHT)
+        self.warnings = []
+
+    def entries(self):
+        return entries_at([self.root / "class"], self.course, self.root / "x", "gradsync grade")
+
+    def grade(self, out, shard=None, seed=3):
+        entries = shard.part(self.entries()) if shard else self.entries()
+        options = {"seed": seed, "sandboxed": False}
+        list(grade_class(entries, self.course, ["phase1"], self.root / out, **options))
+
+    def merge(self, *folders):
+        paths = [self.root / folder for folder in folders]
+        return merge(paths, self.course, self.root / "grades", self.warnings.append)
+
+    def book(self, out):
+        return (self.root / out / "gradebook.csv").read_text("utf-8-sig")
+
+
+@pytest.fixture
+def klass(tmp_path):
+    return Class(tmp_path)
+
+
+def test_shards_are_disjoint_and_together_the_class(klass):
+    entries = klass.entries()
+    parts = [Shard(number, 3).part(entries) for number in (1, 2, 3)]
+
+    assert sorted(entry.name for part in parts for entry in part) == list(NAMES)
+    assert [len(part) for part in parts] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "1/0", "1", "a/b", "1/3/5", "-1/3"])
+def test_a_shard_that_is_not_a_part_is_refused(text):
+    with pytest.raises(UnusableInput, match="K from 1 to N"):
+        read_shard(text)
+
+
+def test_the_seed_of_shards_depends_on_the_course_and_all_names(klass):
+    entries = klass.entries()
+    seeds = {shared_seed(made, part) for made in "ab" for part in (entries, entries[1:])}
+
+    assert len(seeds) == 4
+    assert shared_seed("a", entries) == shared_seed("a", entries[::-1])
+
+
+def test_merged_shards_have_the_gradebook_of_an_undivided_class(klass):
+    klass.grade("whole")
+    for number in (1, 2):
+        klass.grade(f"shard-{number}", Shard(number, 2))
+
+    assert klass.merge("shard-1", "shard-2") == 5
+    assert klass.book("grades") == klass.book("whole")
+    assert kept_seed(klass.root / "grades") == 3
+    assert klass.warnings == []
+
+
+def test_merged_shards_have_a_page_of_the_whole_class(klass):
+    for number in (1, 2):
+        klass.grade(f"shard-{number}", Shard(number, 2))
+    klass.merge("shard-1", "shard-2")
+    page = (klass.root / "grades" / "class.html").read_text()
+
+    assert all(f'href="{name}/report.html"' in page for name in NAMES)
+
+
+def test_the_latest_grade_of_a_submission_counts(klass):
+    klass.grade("first")
+    write_submission(klass.root / "class" / "ada", WRONG)
+    klass.grade("second")
+    klass.merge("second", "first")
+
+    assert klass.book("grades") == klass.book("second")
+    assert "ada is in several folders" in klass.warnings[0]
+
+
+def test_a_failure_of_the_grader_is_merged_too(klass):
+    klass.grade("shard-1", Shard(1, 5))
+    write_failure("bob", "out of memory", klass.root / "shard-1")
+    klass.merge("shard-1")
+
+    seen = read_class(klass.root / "grades", klass.course).results
+    assert {r.submission: r.status for r in seen} == {"ada": "graded", "bob": "grader-failed"}
+
+
+def test_shards_with_different_seeds_are_warned_of(klass):
+    for number in (1, 2):
+        klass.grade(f"shard-{number}", Shard(number, 2), seed=number)
+    klass.merge("shard-1", "shard-2")
+
+    assert "different seeds" in klass.warnings[0]
+
+
+def test_a_roster_and_overrides_are_merged_if_there_are_none_yet(klass):
+    klass.grade("shard-1", Shard(1, 5))
+    (klass.root / "shard-1" / "roster.csv").write_text("id,name,email\nada,Ada,\nzoe,Zoe,\n")
+    klass.merge("shard-1")
+
+    assert "zoe,,,,missing" in klass.book("grades")
+
+
+def test_a_folder_without_grades_is_refused(klass):
+    (klass.root / "empty").mkdir()
+
+    with pytest.raises(UnusableInput, match="is not a folder of grades"):
+        klass.merge("empty")
+
+
+def test_a_shard_that_is_still_graded_is_refused(klass):
+    klass.grade("shard-1", Shard(1, 5))
+
+    with alone_in(klass.root / "shard-1"), pytest.raises(FolderInUse):
+        klass.merge("shard-1")
+
+
+@pytest.mark.slow
+def test_shards_and_their_merge_by_command_use_one_seed(klass):
+    def gradsync(*arguments):
+        command = [sys.executable, "-m", "gradsync", *map(str, arguments)]
+        subprocess.run(command, cwd=klass.course.root, check=True, capture_output=True)
+
+    outs = [klass.root / f"shard-{number}" for number in (1, 2)]
+    for number, out in enumerate(outs, 1):
+        options = ["--shard", f"{number}/2", "--out", out, "--unsafe-no-sandbox"]
+        gradsync("grade", klass.root / "class", *options)
+    gradsync("merge", *outs, "--out", klass.root / "grades")
+
+    assert len({kept_seed(out) for out in (*outs, klass.root / "grades")}) == 1
+    assert klass.book("grades").count(",graded,") == 5

@@ -1,0 +1,45 @@
+"""Reviews of the course's known submissions."""
+
+from pathlib import Path
+
+import pytest
+
+from gradsync.course.catalogue import find_course
+from gradsync.course.known_submissions import right_submissions, wrong_submissions
+from gradsync.review import review_text
+
+COURSE = find_course(Path(__file__))
+RIGHT = [right for phase in COURSE.phases for right in right_submissions(COURSE, phase)]
+# The mistakes that a rule of the review recognises, by the diagnosis of the grader.
+CODES = {
+    "no-rank-waits": {"DDP018"},
+    "deadlock-rank-missing": {"DDP015", "DDP016", "DDP017"},
+    "mean-of-means": {"DDP031"},
+    "every-rank-prints": {"DDP014"},
+}
+
+
+def codes_of(submission, file):
+    path = str(COURSE.root / file)
+    return {f.code for f in review_text(submission.files[file].decode(), path).findings}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("right", RIGHT, ids=lambda right: right.name)
+def test_nothing_is_found_in_a_correct_answer(right):
+    submission = right.submission(COURSE)
+
+    assert {file: codes_of(submission, file) for file in right.additions} == {
+        file: set() for file in right.additions
+    }
+
+
+@pytest.mark.slow
+def test_mistakes_that_the_source_shows_are_found_under_their_code():
+    found = {code: set() for code in CODES}
+    for phase in COURSE.phases:
+        for wrong in wrong_submissions(COURSE, phase):
+            if wrong.code in CODES:
+                found[wrong.code] |= codes_of(wrong.submission(COURSE), wrong.file)
+
+    assert found == CODES
