@@ -27,6 +27,7 @@ PARTS = (
     "production",
     "notebooks",
     "nbgrading",
+    "review",
 )
 
 
