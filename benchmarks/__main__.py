@@ -28,6 +28,7 @@ PARTS = (
     "notebooks",
     "nbgrading",
     "classes",
+    "review",
 )
 
 

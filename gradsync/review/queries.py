@@ -87,11 +87,9 @@ def function_around(step: Step) -> ast.AST:
     """Return the function that has a call, or the module."""
     line = step.node.lineno
     found: ast.AST = step.source.tree
-    for node in ast.walk(step.source.tree):
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            continue
+    for node in step.source.functions:
         if node.lineno <= line <= (node.end_lineno or line):
-            found = node  # ast.walk goes inwards
+            found = node  # inner ones come later
     return found
 
 
@@ -130,4 +128,4 @@ def models_of(value: Value) -> set[Thing]:
 
 def classes_in(source: Source) -> Iterator[ast.ClassDef]:
     """Yield the classes of a file."""
-    return (node for node in ast.walk(source.tree) if isinstance(node, ast.ClassDef))
+    return (node for node in source.nodes if isinstance(node, ast.ClassDef))

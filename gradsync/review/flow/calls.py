@@ -157,22 +157,19 @@ class Calls(Evaluator):
             self.started = True
         if name == "partial" and step.args and step.args[0].code:
             return step.args[0]
-        if name in ("parse_args", "Namespace"):
-            return Value(things=frozenset({Thing("namespace", step)}))
         found = torch_api.result_of(step, started=self.started)
         if step.collective in _CLEARS and step.args:
             self._clear(step)
+        if name in ("parse_args", "Namespace"):
+            return Value(things=frozenset({Thing("namespace", step)}))
         if found is not None:
             return found
         if torch_api.well_known(step.path):
             self._call_back(step)
-            if step.path.startswith(("os.environ.get", "os.getenv")):
-                return self._environment(step)
+            if step.path in ("os.environ.get", "os.getenv") and step.args:
+                return of_environment(step.args[0].const)
             return mixed([*step.args, *step.kwargs.values()])
         return self._unknown(step)
-
-    def _environment(self, step: Step) -> Value:
-        return of_environment(step.args[0].const) if step.args else Value()
 
     def _clear(self, step: Step) -> None:
         """Note that a tensor is now the same on every rank."""
@@ -249,6 +246,7 @@ class Calls(Evaluator):
 
     def _inside(self, code: Code, step: Step, frame: Frame) -> Value:
         former, guards, tries = self.frame, len(self.guards), self.tries
+        frame.guards = guards
         if classes.has_decorator(code.node, *_ON_ONE_RANK):
             self.guards.append(Guard(code.node, Value(tags=frozenset({RANK})), True))
         without_gradients = classes.has_decorator(code.node, "no_grad", "inference_mode")

@@ -22,6 +22,7 @@ class Frame:
         self.outer = outer  # the names of the functions around it
         self.name = name
         self.of_class: Code | None = None  # of a method
+        self.guards = 0  # number of conditions around the call of the function
         self.me = ""  # the name of its first parameter, such as "self"
         self.returned: list[Value] = []
         self.global_names: set[str] = set()

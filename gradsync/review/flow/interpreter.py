@@ -73,7 +73,8 @@ class Interpreter(Names):
         tags = {t for guard in self.guards for t in guard.value.tags if t in (RANK, MAYBE_RANK)}
         is_constant = isinstance(value.const, bool)
         self.frame.returned.append(value.tagged(*tags) if is_constant else value)
-        return "return"
+        status = isinstance(value.const, int) and not is_constant and self.frame.name == "main"
+        return "raise" if status and value.const else "return"
 
     def _raise(self, node: ast.Raise) -> str:
         evaluate(self, node.exc)
@@ -124,11 +125,16 @@ class Interpreter(Names):
         for positive in (True, False):
             end = ends[0 if positive else 1]
             if end in LEAVES:
-                self.guards.append(Guard(node, test, not positive, early=True))
+                self.guards.append(Guard(node, self._around(test), not positive, early=True))
         stay = [names for names, end in zip(after, ends, strict=True) if not end]
         env.clear()
         env.update(_merged(stay, test))
         return ""
+
+    def _around(self, test: Value) -> Value:
+        """Return a test with the ranks of the conditions around it in its function."""
+        around = self.guards[self.frame.guards :]
+        return test.tagged(*{t for g in around for t in g.value.tags & {RANK, MAYBE_RANK}})
 
     def _match(self, node: ast.Match) -> str:
         subject = evaluate(self, node.subject)

@@ -6,8 +6,7 @@ import re
 
 from gradsync.review.flow.values import LOCAL, RANK, WORLD, Value
 
-_RANK = re.compile(r"(^|_)rank(_id)?$|^(proc|process)_(id|idx|index)$")
-_LOCAL = re.compile(r"(^|_)local_?rank$|^localrank$")
+_RANK = re.compile(r"(^|_|local)rank(_id)?$|^(proc|process)_(id|idx|index)$")
 _FIRST = re.compile(
     r"^_?(is|am|on)_(local_|global_|world_)?(main|master|root|chief|primary|rank_?(0|zero)|first)"
     r"(_|$)|(^|_)(main|master|root|primary)_(process|proc|rank)$|(^|_)rank_?(0|zero)(_only)?$"
@@ -37,8 +36,6 @@ def by_name(name: str) -> Value:
     name = name.lower()
     if _FIRST.search(name):
         return Value(tags=frozenset({RANK}))
-    if _LOCAL.search(name):
-        return Value(tags=frozenset({RANK, LOCAL}))
     if _RANK.search(name):
         return Value(tags=frozenset({RANK}))
     if _WORLD.search(name):

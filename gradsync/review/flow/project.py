@@ -51,6 +51,16 @@ class Source:
         return found
 
     @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of the tree, outer ones first."""
+        return list(ast.walk(self.tree))
+
+    @cached_property
+    def functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+        """All functions and methods, outer ones first."""
+        return [n for n in self.nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+
+    @cached_property
     def lines(self) -> list[str]:
         """The lines of the text."""
         return self.text.splitlines()

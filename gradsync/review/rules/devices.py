@@ -29,10 +29,9 @@ def one_device_for_all(program: Program) -> Iterator[Hit]:
     if mentions(program, "CUDA_VISIBLE_DEVICES"):
         return
     for step in program.steps:
-        if surely_on_every_rank(step) and not _single_process(step):
-            device = _fixed(step)
-            if device:
-                yield at(step, f"Every rank on a machine uses GPU {device}.")
+        device = _fixed(step)
+        if device and surely_on_every_rank(step) and not _single_process(step):
+            yield at(step, f"Every rank on a machine uses GPU {device}.")
     if mentions(program, _PINS):
         return
     for step in program.methods("cuda", "to"):

@@ -52,7 +52,7 @@ def ranks_are_fixed(program: Program) -> Iterator[Hit]:
             yield at(
                 step, f"The group waits for {size} ranks, whatever number the launcher starts."
             )
-    for thing in program.things("sampler"):
+    for thing in program.things("sampler") if program.starts else ():
         size = constant(thing.step.argument(1, "num_replicas")) if thing.step else None
         fixed = thing.of_class is None and isinstance(size, int) and size > 1
         if thing.step and fixed and not _same_everywhere(program):

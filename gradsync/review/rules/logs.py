@@ -47,7 +47,7 @@ def _names_rank(step: Step) -> bool:
 def _replaces_print(program: Program) -> bool:
     """Return whether the script replaces `print` on the other ranks, or prints nothing there."""
     for source in program.sources:
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, (ast.Assign, ast.FunctionDef)):
                 targets = node.targets if isinstance(node, ast.Assign) else []
                 names = {getattr(t, "attr", getattr(t, "id", "")) for t in targets}

@@ -32,7 +32,7 @@ _EVENS_OUT = (ast.FloorDiv, ast.Mod)
 )
 def ignores_its_rank(program: Program) -> Iterator[Hit]:
     """Find samplers that give every rank the same samples."""
-    for thing in program.things("sampler"):
+    for thing in program.things("sampler") if program.starts else ():
         step = thing.step
         if step is None or thing.of_class is not None:
             continue

@@ -103,6 +103,30 @@ def test_an_error_is_no_early_return():
     assert codes(body) == []
 
 
+def test_an_early_return_in_a_branch_of_the_rank_is_found():
+    body = """
+def f(x, path):
+    if dist.get_rank() == 0:
+        if os.path.exists(path):
+            return
+    dist.all_reduce(x)
+"""
+    assert codes(body) == ["DDP016"]
+
+
+def test_an_exit_status_is_no_early_return():
+    body = """
+def main(x, path):
+    if dist.get_rank() == 0:
+        if os.path.exists(path):
+            print("the file exists")
+            return 1
+    dist.all_reduce(x)
+    return 0
+"""
+    assert codes(body) == []
+
+
 def test_an_early_return_ends_with_its_function():
     body = """
 def log(text):
@@ -197,8 +221,7 @@ def test_what_is_no_python_is_one_clear_error(text):
 
 
 def test_a_column_counts_characters():
-    found = review_text(
-        START + "if dist.get_rank() == 0:\n    'éé'; dist.barrier()\n", "s.py"
-    ).findings
+    body = "if dist.get_rank() == 0:\n    'éé'; dist.barrier()\n"
+    found = review_text(START + body, "script.py").findings
 
     assert [f.column for f in found] == [len("    'éé'; ") + 1]
