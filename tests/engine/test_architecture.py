@@ -32,7 +32,7 @@ LAYERS = [
     ["gradsync.mnist_folder"],
     ["gradsync.mnist"],
     ["gradsync.grading", "gradsync.data"],
-    ["gradsync.notebook", "gradsync.doctor", "gradsync.launch"],
+    ["gradsync.notebook", "gradsync.doctor", "gradsync.launch", "gradsync.scale"],
     ["gradsync.nbgrader"],
     ["gradsync.cli"],
     ["gradsync", "gradsync.__main__"],

@@ -1,0 +1,1 @@
+"""Commands that run training on several ranks, and say what that costs."""
