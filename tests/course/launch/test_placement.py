@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from gradsync.cli.launching import train
+from gradsync.cli.launch import train
 from gradsync.course.catalogue import find_course
 from gradsync.launch import placement
 from gradsync.launch.placement import LaunchError, Master
