@@ -45,8 +45,9 @@ truth: .venv/ready  ## grade all known mistakes and correct answers, update docs
 soak: .venv/ready  ## 500 grades, half of them on a busy machine (an hour)
 	$(BIN)/python -m checks.soak
 
-kills: .venv/ready  ## kill the grader of a class at 50 random moments (half an hour)
+kills: .venv/ready  ## kill graders of classes at 50 random moments, and 10 workers of a cluster (an hour)
 	$(BIN)/python -m checks.kills
+	$(BIN)/python -m checks.cluster_kills
 
 lint: .venv/ready  ## the checks that pre-commit runs too
 	$(BIN)/ruff format --check .

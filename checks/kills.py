@@ -93,7 +93,7 @@ def main(kills: int) -> int:
     moments = random.Random(SEED)
     with tempfile.TemporaryDirectory() as folder:
         room = Path(folder)
-        _write_course_and_class(room)
+        write_course_and_class(room)
         grader = Grader(room)
         began = time.monotonic()
         _finish(grader.start(room / "undisturbed"))
@@ -143,7 +143,8 @@ def _finished(out: Path) -> dict[str, tuple[int, int]]:
     return {name: (seen.st_ino, seen.st_mtime_ns) for name, seen in reports.items()}
 
 
-def _write_course_and_class(room: Path) -> None:
+def write_course_and_class(room: Path) -> None:
+    """Write part of phase 1 as `room`/course, and submissions as `room`/class."""
     course = find_course(Path(__file__).parent)
     shutil.copytree(course.root / "phase1", room / "course" / "phase1")
     suite = room / "course" / "tests" / "hidden" / "phase1"

@@ -105,7 +105,7 @@ def performance(count: int, jobs: int | None, cluster: str | None) -> tuple[Perf
             raise UnusableInput(
                 f"{missing.name} is not installed. Run `pip install 'gradsync[cluster]'`."
             ) from None
-        return on_cluster(cluster), 1
+        return on_cluster(cluster, lambda text: print(f"gradsync: {text}", file=sys.stderr)), 1
     jobs = min(jobs, count) if jobs else default_jobs(count)
     return (here if jobs == 1 else in_processes(jobs)), parallel_tests(jobs)
 

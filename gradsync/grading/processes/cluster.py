@@ -29,11 +29,12 @@ Result = TypeVar("Result")
 _processes: dict[int, Worker[Task, Graded]] = {}  # by thread of this Dask worker
 
 
-def on_cluster(address: str) -> Perform:
+def on_cluster(address: str, say: Callable[[str], None] = lambda _: None) -> Perform:
     """Return what does tasks on the workers of a Dask scheduler.
 
     Args:
         address: such as "tcp://10.0.0.1:8786", or the path of the scheduler's file.
+        say: called with a sentence if grading has to wait for workers.
 
     Raises:
         UnusableInput: there is no scheduler.
@@ -46,6 +47,9 @@ def on_cluster(address: str) -> Perform:
             f"There is no Dask scheduler at {address}: {problem}. Start one with `dask scheduler`, "
             "and workers with `dask worker ADDRESS`."
         ) from None
+
+    if not client.nthreads():
+        say("The cluster has no workers yet. Grading begins when one connects.")
 
     def perform(tasks: Iterator[Task]) -> Iterator[tuple[Task, Graded | None]]:
         with client:

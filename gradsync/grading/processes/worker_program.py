@@ -1,7 +1,4 @@
-"""The program of a worker: it does one task after the other for the process that started it.
-
-Run as `python -m gradsync.grading.processes.worker_program FD PARENT`.
-"""
+"""The program of a worker: it does one task after the other for the process that started it."""
 
 from __future__ import annotations
 
@@ -13,8 +10,13 @@ from multiprocessing.connection import Connection
 from gradsync.ranks.sandbox.namespaces import end_with
 
 
-def main(descriptor: int, parent: int) -> None:
-    """Receive a module-level function, then its arguments one by one; send each result."""
+def start(descriptor: int, parent: int) -> None:
+    """Receive a module-level function, then its arguments one by one; send each result.
+
+    Args:
+        descriptor: of a socket that is connected to the process `parent`.
+        parent: the id of a process; this one ends with it.
+    """
     if sys.platform == "linux":
         end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends this process
@@ -27,7 +29,3 @@ def main(descriptor: int, parent: int) -> None:
             except EOFError:
                 return
             tasks.send(work(task))
-
-
-if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))

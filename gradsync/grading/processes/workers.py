@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -17,6 +16,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Generic, TypeVar, cast
 
 from gradsync.grading.processes import worker_program
+from gradsync.ranks.host.launcher import command
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -34,9 +34,8 @@ class Worker(Generic[Task, Result]):
         with theirs:
             number = theirs.fileno()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", worker_program.__name__, str(number), str(os.getpid())],
+                command(worker_program.__name__, number, os.getpid()),
                 pass_fds=[number],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 stdin=subprocess.DEVNULL,
             )
         self._send(work)

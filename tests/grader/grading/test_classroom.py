@@ -324,6 +324,52 @@ def test_bad_overrides_end_the_run_before_anything_is_graded(klass):
     assert not list(klass.out.glob("*/report.json"))
 
 
+def test_a_roster_is_kept_and_names_who_handed_in_nothing(klass, tmp_path):
+    roster = tmp_path / "roster.csv"
+    roster.write_text("id,name,email\nada,Ada,\nzoe,Zoë,\n")
+    klass.grade(roster=roster)
+    roster.unlink()
+    klass.grade(only="bob", fresh=True)
+
+    assert klass.rows()["ada"]["name"] == "Ada"
+    assert (klass.rows()["zoe"]["status"], klass.rows()["zoe"]["name"]) == ("missing", "Zoë")
+
+
+def test_a_roster_with_a_mistake_does_not_replace_the_former_one(klass, tmp_path):
+    roster = tmp_path / "roster.csv"
+    roster.write_text("id,name,email\nada,Ada,\n")
+    klass.grade(roster=roster)
+    roster.write_text("id,name,email\n,Ada,\n")
+
+    with pytest.raises(TableError, match="there is no id"):
+        klass.grade(roster=roster)
+    klass.grade()
+    assert klass.rows()["ada"]["name"] == "Ada"
+
+
+def test_a_person_who_hands_in_later_is_not_missing_any_more(klass, tmp_path):
+    roster = tmp_path / "roster.csv"
+    roster.write_text("id,name,email\n17,Zoë Xu,\n")
+    klass.grade(roster=roster)
+    before = set(klass.rows())
+    write_submission(klass.folder / "zoe xu")
+    klass.grade()
+
+    assert before - set(klass.rows()) == {"17"}
+    assert klass.rows()["zoe xu"]["id"] == "17"
+
+
+def test_warnings_on_overrides_are_given_once_at_the_end(klass):
+    klass.out.mkdir()
+    lines = ["submission,exercise,points,reason,by", "eve,phase1/double,2,appeal,Kim"]
+    (klass.out / "overrides.csv").write_text("\n".join(lines))
+    warnings = []
+    klass.grade(execution=Execution(on_warning=warnings.append))
+
+    assert len(warnings) == 1
+    assert "no submission 'eve'" in warnings[0]
+
+
 def test_several_processes_grade_a_class_as_one_does(klass, monkeypatch):
     monkeypatch.undo()  # the processes really grade
     write_submission(klass.folder / "bob", WRONG)

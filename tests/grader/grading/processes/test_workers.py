@@ -40,3 +40,11 @@ def test_processes_end_when_the_iterator_is_closed():
     results.close()
 
     assert set(children_of(os.getpid())) == before
+
+
+def test_a_file_in_the_current_folder_does_not_replace_a_module(tmp_path, monkeypatch):
+    (tmp_path / "typing.py").write_text("raise SystemExit('the wrong file was imported')")
+    (tmp_path / "torch.py").write_text("raise SystemExit('the wrong file was imported')")
+    monkeypatch.chdir(tmp_path)
+
+    assert list(side_by_side(double_or_die, [1], count=1)) == [(1, 2)]
