@@ -104,7 +104,7 @@ def works(x): x.clear()
 def test_a_folder_beside_the_package_can_not_be_imported(course):
     seen = verdicts(course, "import tests\n")
 
-    assert "A submission has the course's files only" in seen[0].message
+    assert "Only a course's own files are handed in" in seen[0].message
 
 
 def test_a_file_can_be_imported_from_its_phase(course):
