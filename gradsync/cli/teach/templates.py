@@ -20,14 +20,16 @@ def templates_command(
 ) -> None:
     """Generate templates, notebooks and the guides' line counts (for authors of the course)."""
     # Only this command needs pytest and the imports of a suite.
-    from gradsync.nbgrader.source.assignment import assignments
+    from gradsync.nbgrader.source.assignment import FOLDER, assignments
     from gradsync.nbgrader.source.points import points_of
 
     course = find_course()
     points = [points_of(course, "hidden", phase) for phase in course.graded_phases("hidden")]
     worth = {exercise: most for phase in points for exercise, most in phase.items()}
+    has_notebooks = (course.root / FOLDER).parent.is_dir()
+    notebooks = assignments(course, worth) if has_notebooks else ()
     stale = []
-    for path, text in [*templates(course), *guides(course), *assignments(course, worth)]:
+    for path, text in [*templates(course), *guides(course), *notebooks]:
         target = course.root / path
         if target.is_file() and target.read_text(encoding="utf-8") == text:
             continue

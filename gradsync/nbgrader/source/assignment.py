@@ -42,8 +42,6 @@ def exercise_of(source: str) -> str | None:
 def assignments(course: Course, points: Mapping[str, float]) -> Iterator[tuple[str, str]]:
     """Yield (path within the course, text) for the source notebook of every phase.
 
-    A course without the folder `notebooks/nbgrader` has none.
-
     Args:
         course: a course that has its solutions.
         points: by exercise, such as "phase1/NAME"; phases without points are skipped.
@@ -51,8 +49,6 @@ def assignments(course: Course, points: Mapping[str, float]) -> Iterator[tuple[s
     Raises:
         CourseError: two files of a phase define a name differently, or a file lacks an exercise.
     """
-    if not (course.root / FOLDER).parent.is_dir():
-        return
     for phase in course.phases:
         if all(exercise.id in points for exercise in course.exercises(phase)):
             yield f"{FOLDER}/{phase}/{phase}.ipynb", _notebook(course, phase, points)
