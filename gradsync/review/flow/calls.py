@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 from gradsync.review.flow import classes, torch_api
-from gradsync.review.flow.expressions import Evaluator, attribute_of, evaluate
+from gradsync.review.flow.expressions import Evaluator, attribute_of, value_of
 from gradsync.review.flow.frame import Frame
 from gradsync.review.flow.names import by_name, of_environment
 from gradsync.review.flow.values import (
@@ -86,14 +86,14 @@ class Calls(Evaluator):
     def _callee(self, node: ast.Call) -> tuple[Value, Value, str]:
         func = node.func
         if not isinstance(func, ast.Attribute):
-            return evaluate(self, func), Value(), ""
+            return value_of(self, func), Value(), ""
         if self._is_super(func.value) and self.frame.of_class is not None:
             found = classes.in_bases(self, self.frame.of_class, func.attr)
             me = self.frame.env.get(self.frame.me, Value())
             if found is not None and found.code is not None:
                 return Value(code=replace(found.code, receiver=me)), me, func.attr
             return Value(), me, func.attr
-        receiver = evaluate(self, func.value)
+        receiver = value_of(self, func.value)
         if receiver.path and not receiver.things:
             return Value(path=f"{receiver.path}.{func.attr}"), Value(), ""
         callee: Value | None = None
@@ -117,11 +117,11 @@ class Calls(Evaluator):
     def _arguments(self, node: ast.Call) -> tuple[tuple[Value, ...], dict[str, Value]]:
         args: list[Value] = []
         for arg in node.args:
-            value = evaluate(self, arg)
+            value = value_of(self, arg)
             args += value.parts if isinstance(arg, ast.Starred) and value.parts else [value]
         kwargs: dict[str, Value] = {}
         for keyword in node.keywords:
-            value = evaluate(self, keyword.value)
+            value = value_of(self, keyword.value)
             if keyword.arg is not None:
                 kwargs[keyword.arg] = value
             else:
@@ -178,7 +178,7 @@ class Calls(Evaluator):
             while isinstance(node, (ast.Attribute, ast.Subscript)) and not self._is_self(node):
                 node = node.value
             if isinstance(node, (ast.Name, ast.Attribute)):
-                value = evaluate(self, node)
+                value = value_of(self, node)
                 self.bind(node, value.cleared(DATA, RANK, MAYBE_RANK, "mean"))
 
     @staticmethod

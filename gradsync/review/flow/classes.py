@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gradsync.review.flow.expressions import Evaluator, evaluate
+from gradsync.review.flow.expressions import Evaluator, value_of
 from gradsync.review.flow.frame import Frame
 from gradsync.review.flow.values import Code, Thing, Value
 
@@ -30,7 +30,7 @@ def bases(run: Evaluator, cls: Code) -> Iterator[Value]:
     try:
         for base in cls.node.bases if isinstance(cls.node, ast.ClassDef) else ():
             if isinstance(base, (ast.Name, ast.Attribute)):
-                yield evaluate(run, base)
+                yield value_of(run, base)
     finally:
         run.frame = former
 

@@ -1,4 +1,4 @@
-"""Evaluate expressions: what each may be."""
+"""Values of expressions: what each may be."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Evaluator(Protocol):
     def property_of(self, thing: Thing, name: str) -> Value | None: ...
 
 
-def evaluate(run: Evaluator, node: ast.expr | None) -> Value:
+def value_of(run: Evaluator, node: ast.expr | None) -> Value:
     """Return what an expression may be, and record the calls in it."""
     if node is None:
         return Value()
@@ -50,7 +50,7 @@ def evaluate(run: Evaluator, node: ast.expr | None) -> Value:
     if handler is not None:
         return handler(run, node)
     children = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
-    return mixed([evaluate(run, child) for child in children])
+    return mixed([value_of(run, child) for child in children])
 
 
 def _constant(_: Evaluator, node: ast.Constant) -> Value:
@@ -69,7 +69,7 @@ def _name(run: Evaluator, node: ast.Name) -> Value:
 
 
 def _attribute(run: Evaluator, node: ast.Attribute) -> Value:
-    base = evaluate(run, node.value)
+    base = value_of(run, node.value)
     name = node.attr
     if base.path and not base.things:
         return Value(path=f"{base.path}.{name}")
@@ -108,7 +108,7 @@ def attribute_of(run: Evaluator, thing: Thing, name: str) -> Value | None:
 
 
 def _subscript(run: Evaluator, node: ast.Subscript) -> Value:
-    base, key = evaluate(run, node.value), evaluate(run, node.slice)
+    base, key = value_of(run, node.value), value_of(run, node.slice)
     if base.path == "os.environ":
         return of_environment(key.const)
     if key.const is not UNKNOWN and key.const in base.keys:
@@ -127,7 +127,7 @@ def _subscript(run: Evaluator, node: ast.Subscript) -> Value:
 
 
 def _binary(run: Evaluator, node: ast.BinOp) -> Value:
-    return combined(node.op, evaluate(run, node.left), evaluate(run, node.right))
+    return combined(node.op, value_of(run, node.left), value_of(run, node.right))
 
 
 def combined(op: ast.operator, left: Value, right: Value) -> Value:
@@ -147,15 +147,15 @@ def combined(op: ast.operator, left: Value, right: Value) -> Value:
 
 
 def _unary(run: Evaluator, node: ast.UnaryOp) -> Value:
-    value = evaluate(run, node.operand)
+    value = value_of(run, node.operand)
     if isinstance(node.op, ast.USub) and isinstance(value.const, int):
         return Value(const=-value.const)
     return mixed([value])
 
 
 def _compare(run: Evaluator, node: ast.Compare) -> Value:
-    left = evaluate(run, node.left)
-    rights = [evaluate(run, right) for right in node.comparators]
+    left = value_of(run, node.left)
+    rights = [value_of(run, right) for right in node.comparators]
     found = mixed([left, *rights])
     if len(rights) == 1 and _asks_if_distributed(node.ops[0], left, rights[0]):
         return found.without(RANK, "local", "rank?").tagged(WORLD)
@@ -176,14 +176,14 @@ def _asks_if_distributed(op: ast.cmpop, left: Value, right: Value) -> bool:
 
 
 def _either(run: Evaluator, node: ast.IfExp) -> Value:
-    test = evaluate(run, node.test)
-    one, other = evaluate(run, node.body), evaluate(run, node.orelse)
+    test = value_of(run, node.test)
+    one, other = value_of(run, node.body), value_of(run, node.orelse)
     both = either(one, other)
     return replace(both, tags=both.tags | (test.tags & {RANK, "rank?", "too early"}))
 
 
 def _boolean(run: Evaluator, node: ast.BoolOp) -> Value:
-    values = [evaluate(run, value) for value in node.values]
+    values = [value_of(run, value) for value in node.values]
     found = values[0]
     for value in values[1:]:
         found = either(found, value)
@@ -191,23 +191,23 @@ def _boolean(run: Evaluator, node: ast.BoolOp) -> Value:
 
 
 def _sequence(run: Evaluator, node: ast.Tuple | ast.List | ast.Set) -> Value:
-    return Value(parts=tuple(evaluate(run, item) for item in node.elts))
+    return Value(parts=tuple(value_of(run, item) for item in node.elts))
 
 
 def _dict(run: Evaluator, node: ast.Dict) -> Value:
-    keys = [evaluate(run, key).const if key is not None else UNKNOWN for key in node.keys]
-    return Value(parts=tuple(evaluate(run, value) for value in node.values), keys=tuple(keys))
+    keys = [value_of(run, key).const if key is not None else UNKNOWN for key in node.keys]
+    return Value(parts=tuple(value_of(run, value) for value in node.values), keys=tuple(keys))
 
 
 def _comprehension(run: Evaluator, node: ast.expr) -> Value:
     for generator in getattr(node, "generators", ()):
-        run.bind(generator.target, element_of(evaluate(run, generator.iter)))
+        run.bind(generator.target, element_of(value_of(run, generator.iter)))
         for condition in generator.ifs:
-            evaluate(run, condition)
+            value_of(run, condition)
     if isinstance(node, ast.DictComp):
-        evaluate(run, node.key)
-        return Value(parts=(evaluate(run, node.value),))
-    return Value(parts=(evaluate(run, node.elt),))  # type: ignore[attr-defined]
+        value_of(run, node.key)
+        return Value(parts=(value_of(run, node.value),))
+    return Value(parts=(value_of(run, node.elt),))  # type: ignore[attr-defined]
 
 
 def element_of(iterable: Value) -> Value:
@@ -232,14 +232,14 @@ def _lambda(run: Evaluator, node: ast.Lambda) -> Value:
 
 
 def _assignment(run: Evaluator, node: ast.NamedExpr) -> Value:
-    value = evaluate(run, node.value)
+    value = value_of(run, node.value)
     run.bind(node.target, value)
     return value
 
 
 def _inside(run: Evaluator, node: ast.expr) -> Value:
     """Evaluate what a `*`, an `await` or a `yield` stands before."""
-    return evaluate(run, getattr(node, "value", None))
+    return value_of(run, getattr(node, "value", None))
 
 
 _HANDLERS: dict[type[ast.expr], Callable[..., Value]] = {

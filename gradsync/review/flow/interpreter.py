@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Sequence
 
-from gradsync.review.flow.expressions import combined, element_of, evaluate
+from gradsync.review.flow.expressions import combined, element_of, value_of
 from gradsync.review.flow.frame import Frame
 from gradsync.review.flow.naming import Names
 from gradsync.review.flow.values import (
@@ -32,7 +32,7 @@ class Interpreter(Names):
     def body(self, code: Code, frame: Frame) -> None:
         """Run the statements of a function."""
         if isinstance(code.node, ast.Lambda):
-            frame.returned.append(evaluate(self, code.node.body))
+            frame.returned.append(value_of(self, code.node.body))
         elif not isinstance(code.node, ast.ClassDef):
             self.block(code.node.body)
 
@@ -47,29 +47,29 @@ class Interpreter(Names):
 
     def _expr(self, node: ast.Expr) -> str:
         self.discard = node.value
-        evaluate(self, node.value)
+        value_of(self, node.value)
         if isinstance(node.value, ast.Call) and self.steps and self.steps[-1].node is node.value:
             return "raise" if self.steps[-1].path in _EXITS else ""
         return ""
 
     def _assign(self, node: ast.Assign) -> str:
-        value = evaluate(self, node.value)
+        value = value_of(self, node.value)
         for target in node.targets:
             self.bind(target, value)
         return ""
 
     def _annassign(self, node: ast.AnnAssign) -> str:
         if node.value is not None:
-            self.bind(node.target, evaluate(self, node.value))
+            self.bind(node.target, value_of(self, node.value))
         return ""
 
     def _augassign(self, node: ast.AugAssign) -> str:
-        former = evaluate(self, node.target)
-        self.bind(node.target, combined(node.op, former, evaluate(self, node.value)))
+        former = value_of(self, node.target)
+        self.bind(node.target, combined(node.op, former, value_of(self, node.value)))
         return ""
 
     def _return(self, node: ast.Return) -> str:
-        value = evaluate(self, node.value) if node.value else Value(const=None)
+        value = value_of(self, node.value) if node.value else Value(const=None)
         tags = {t for guard in self.guards for t in guard.value.tags if t in (RANK, MAYBE_RANK)}
         is_constant = isinstance(value.const, bool)
         self.frame.returned.append(value.tagged(*tags) if is_constant else value)
@@ -77,11 +77,11 @@ class Interpreter(Names):
         return "raise" if status and value.const else "return"
 
     def _raise(self, node: ast.Raise) -> str:
-        evaluate(self, node.exc)
+        value_of(self, node.exc)
         return "raise"
 
     def _assert(self, node: ast.Assert) -> str:
-        evaluate(self, node.test)
+        value_of(self, node.test)
         return ""
 
     def _break(self, _: ast.Break) -> str:
@@ -95,7 +95,7 @@ class Interpreter(Names):
         return ""
 
     def _if(self, node: ast.If) -> str:
-        test = evaluate(self, node.test)
+        test = value_of(self, node.test)
         if isinstance(node.test, ast.Constant) or self._is_main_guard(node.test):
             return self.block(node.body if test.const else node.orelse)
         return self._branches(node, test, node.body, node.orelse)
@@ -137,13 +137,13 @@ class Interpreter(Names):
         return test.tagged(*{t for g in around for t in g.value.tags & {RANK, MAYBE_RANK}})
 
     def _match(self, node: ast.Match) -> str:
-        subject = evaluate(self, node.subject)
+        subject = value_of(self, node.subject)
         for case in node.cases:
             self._branches(node, subject, case.body, [])
         return ""
 
     def _for(self, node: ast.For) -> str:
-        over = evaluate(self, node.iter)
+        over = value_of(self, node.iter)
         self.bind(node.target, self._item(over))
         return self._loop(node, over)
 
@@ -154,7 +154,7 @@ class Interpreter(Names):
         return element_of(over)
 
     def _while(self, node: ast.While) -> str:
-        return self._loop(node, evaluate(self, node.test))
+        return self._loop(node, value_of(self, node.test))
 
     def _loop(self, node: ast.For | ast.While, over: Value) -> str:
         base = len(self.guards)
@@ -172,7 +172,7 @@ class Interpreter(Names):
     def _with(self, node: ast.With) -> str:
         contexts, no_gradients = len(self.contexts), 0
         for item in node.items:
-            value = evaluate(self, item.context_expr)
+            value = value_of(self, item.context_expr)
             if self.steps and self.steps[-1].node is item.context_expr:
                 no_gradients += self.steps[-1].path in _NO_GRADIENTS
             self.contexts.append(self._context(item.context_expr, value))
@@ -218,7 +218,7 @@ class Interpreter(Names):
     def _functiondef(self, node: ast.FunctionDef) -> str:
         frame = self.frame
         for decorator in node.decorator_list:
-            evaluate(self, decorator)
+            value_of(self, decorator)
         self.bind(
             ast.Name(node.name), Value(code=Code(node, frame.source, frame.scope(), frame.module))
         )

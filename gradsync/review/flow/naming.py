@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 
 from gradsync.review.flow.calls import Calls
-from gradsync.review.flow.expressions import evaluate
+from gradsync.review.flow.expressions import value_of
 from gradsync.review.flow.frame import Env, Frame
 from gradsync.review.flow.project import Project, Source
 from gradsync.review.flow.values import Thing, Value, either
@@ -57,7 +57,7 @@ class Names(Calls):
         elif isinstance(target, ast.Starred):
             self.bind(target.value, value)
         elif isinstance(target, ast.Subscript):
-            evaluate(self, target.slice)
+            value_of(self, target.slice)
             self._bind_subscript(target, value)
 
     @staticmethod
@@ -65,7 +65,7 @@ class Names(Calls):
         return Value(things=frozenset(value.deep()), tags=value.deep_tags(), maybe=True)
 
     def _bind_attribute(self, target: ast.Attribute, value: Value) -> None:
-        owner = evaluate(self, target.value)
+        owner = value_of(self, target.value)
         for thing in owner.things:
             former = thing.attrs.get(target.attr)
             sure = not self.guards or former is None
@@ -76,7 +76,7 @@ class Names(Calls):
             self.frame.set(target.value.id, Value(things=frozenset({holder})))
 
     def _bind_subscript(self, target: ast.Subscript, value: Value) -> None:
-        if evaluate(self, target.value).path == "os.environ":
+        if value_of(self, target.value).path == "os.environ":
             set_item = ast.Attribute(target.value, "__setitem__")
             self.call(ast.copy_location(ast.Call(set_item, [target.slice, target], []), target))
             self.steps[-1].args = (self.steps[-1].args[0], value)
@@ -85,7 +85,7 @@ class Names(Calls):
             former = self.frame.env.get(target.value.id)
             if former is not None and not former.path:
                 parts = (*former.parts, value)
-                keys = (*former.keys, evaluate(self, target.slice).const)
+                keys = (*former.keys, value_of(self, target.slice).const)
                 new = Value(former.things, former.tags, parts=parts,
                             keys=keys if len(keys) == len(parts) else ())  # fmt: skip
                 self.frame.set(target.value.id, new)
