@@ -13,6 +13,7 @@ from types import ModuleType
 
 SUPPORT = "support"  # in `tests`
 TRACED = f"{SUPPORT}.probes.tracing"  # what `gradsync trace` runs: `run` and its `inputs_of`
+TRAINED = f"{SUPPORT}.training"  # what `gradsync train` runs on each rank: `run`
 
 
 @contextlib.contextmanager

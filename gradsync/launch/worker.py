@@ -10,14 +10,12 @@ import os
 import sys
 from types import ModuleType
 
-from gradsync.course.support import SUPPORT, support_of
+from gradsync.course.support import TRAINED, support_of
 from gradsync.launch import artifacts, links
 from gradsync.launch.progress import Progress
 from gradsync.launch.rank_errors import LaunchedWrongly, describe
 from gradsync.launch.settings import Settings
 from gradsync.ranks.fast import dynamo
-
-RECIPES = f"{SUPPORT}.training"
 
 
 def main() -> None:
@@ -41,7 +39,7 @@ def _train(settings: Settings) -> None:
 
     progress = Progress(settings)
     with support_of(settings.course):
-        recipes = importlib.import_module(RECIPES)
+        recipes = importlib.import_module(TRAINED)
         model, images = recipes.run(settings, _imported(settings), progress)
     if progress.is_rank_0:
         artifacts.finish(settings, model, images)

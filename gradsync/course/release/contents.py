@@ -15,7 +15,9 @@ from gradsync.course.settings import SETTINGS_FILE
 from gradsync.course.templates import BEGIN, END, make_template
 
 GUIDE = "GUIDELINES.md"
-ROOT_FILES = (SETTINGS_FILE, "LICENSE", "constraints.txt")  # copied if the course has them
+# Copied if the course has them.
+ROOT_FILES = (SETTINGS_FILE, "LICENSE", "constraints.txt", "docs/launching.md")
+LAUNCHING = "cluster"  # the folder of scripts for a cluster
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")  # of Markdown: the path of a picture or a page
 WHEELS = "wheels"
 
@@ -37,6 +39,8 @@ def release_files(course: Course, phases: Sequence[str]) -> dict[str, bytes]:
     for name in ROOT_FILES:
         if (course.root / name).is_file():
             found[name] = (course.root / name).read_bytes()
+    for path in sorted((course.root / LAUNCHING).glob("*.*")):
+        found[f"{LAUNCHING}/{path.name}"] = path.read_bytes()
     for phase in phases:
         found |= _phase(course, phase)
     found |= visible_tests(course, phases)

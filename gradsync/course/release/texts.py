@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gradsync.course.catalogue import Course
 from gradsync.course.settings import read_settings
-from gradsync.course.support import TRACED
+from gradsync.course.support import TRACED, TRAINED
 from gradsync.text import listed
 
 FILES = Path(__file__).parent / "files"
@@ -68,10 +68,15 @@ def _about(course: Course, phases: Sequence[str], others: Mapping[str, bytes]) -
         "templates": templates,
         "folders": listed(f"`{phase}/`" for phase in phases),
         "programs": list(_programs(templates, others)),
-        "traced": f"tests/{TRACED.replace('.', '/')}.py" in others,
+        "traced": _path(TRACED) in others,
+        "trained": _path(TRAINED) in others,
         "notebooks": any(path.endswith(".ipynb") for path in others),
         "exercise_notebooks": any(path.startswith("notebooks/exercises/") for path in others),
     }
+
+
+def _path(module: str) -> str:
+    return f"tests/{module.replace('.', '/')}.py"
 
 
 def _link(path: str, others: Collection[str]) -> str:
