@@ -65,8 +65,12 @@ class Progress:
             self._say(f"Continuing after epoch {first}, from {path}")
         self._since = time.monotonic()
 
-    def ended_epoch(self, entry: Entry) -> None:
-        """Print a line, and record the epoch."""
+    def ended_epoch(
+        self, epoch: int, train_loss: float, *, loss: float, accuracy: float, **_others: Any
+    ) -> None:
+        """Print a line, and record the epoch: the loss in training, loss and accuracy after it."""
+        entry = {"epoch": epoch, "train_loss": train_loss}
+        entry |= {"val_loss": loss, "val_accuracy": accuracy}
         if self.is_rank_0:
             now = time.monotonic()
             seconds, self._since = now - self._since, now

@@ -34,6 +34,7 @@ ORDINARY = {
     "return inputs.view_as(inputs)",
     "use_cuda = torch.cuda.is_available()",
     "while time.monotonic() < until:",
+    "world_size=info.world_size,",
     "with torch.enable_grad():",
     "with torch.no_grad():",
 }

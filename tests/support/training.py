@@ -51,8 +51,8 @@ def _phase1(
         known,
         held_out,
         settings.batch_size,
-        world_size=info.world_size,
         rank=info.rank,
+        world_size=info.world_size,
         seed=settings.seed,
     )
     progress.started(f"{info.master_addr}:{info.master_port}", len(train_loader.sampler))
@@ -61,19 +61,12 @@ def _phase1(
     if settings.checkpoint.is_file():
         first = trainer.load_checkpoint(settings.checkpoint, model, optimizer) + 1
     progress.continues(first)
-    loss_fn = nn.CrossEntropyLoss()
+    cross_entropy = nn.CrossEntropyLoss()
     for epoch in range(first, settings.epochs):
-        train_loss = trainer.train_epoch(model, train_loader, loss_fn, optimizer, epoch)
-        val = trainer.evaluate(model, val_loader, loss_fn)
+        train_loss = trainer.train_epoch(model, train_loader, cross_entropy, optimizer, epoch)
+        val = trainer.evaluate(model, val_loader, cross_entropy)
         trainer.save_checkpoint(settings.checkpoint, model, optimizer, epoch)
-        progress.ended_epoch(
-            {
-                "epoch": epoch,
-                "train_loss": train_loss,
-                "val_loss": val["loss"],
-                "val_accuracy": val["accuracy"],
-            }
-        )
+        progress.ended_epoch(epoch, train_loss, **val)
     trainer.cleanup_distributed()
     return model
 
