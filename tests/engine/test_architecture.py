@@ -34,6 +34,7 @@ LAYERS = [
     ["gradsync.mnist"],
     ["gradsync.grading", "gradsync.data"],
     ["gradsync.notebook", "gradsync.doctor", "gradsync.launch", "gradsync.exporting"],
+    ["gradsync.scale"],
     ["gradsync.nbgrader"],
     ["gradsync.cli"],
     ["gradsync", "gradsync.__main__"],
