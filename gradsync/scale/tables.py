@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from gradsync.scale.batches import GOOD
+from gradsync.scale.mine import Comparison
 from gradsync.scale.network import Network
 from gradsync.scale.study import Study, predicted_step
 
@@ -24,6 +25,30 @@ def tables(study: Study) -> Iterator[Table | str]:
     yield _forecasts(study)
     yield _paying(study)
     yield _answer(study)
+
+
+def averagers(comparison: Comparison) -> Iterator[Table | str]:
+    """Yield the table of a learner's averagers beside DDP, and a line for each failure."""
+    table = _table(
+        "Averaging gradients: a training step on 2 ranks",
+        *("averager", "step", "collectives", "bytes", "hidden"),
+    )
+    reference = comparison.reference
+    for found in (reference, *comparison.mine):
+        table.add_row(
+            found.name,
+            f"{shown(found.seconds)}, {found.seconds / reference.seconds:.2f}×",
+            f"{found.collectives}",
+            bytes_shown(found.bytes),
+            "" if found.hidden is None else f"{found.hidden:.0%}",
+        )
+    table.caption = (
+        f"×: compared with {reference.name}. Hidden: part of the time with a collective under way "
+        "in which the rank did not wait. Each collective is recorded, which takes time. Not graded."
+    )
+    yield table
+    for name, why in comparison.failures.items():
+        yield f"{name} was not measured. {why}"
 
 
 def _all_reduces(study: Study) -> Table:

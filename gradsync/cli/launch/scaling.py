@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from gradsync.cli.activity import activity
 from gradsync.cli.app import app
+from gradsync.course.catalogue import find_course
 from gradsync.errors import UnusableInput
+from gradsync.submission import read_submission
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from gradsync.scale.study import Study
 
 
@@ -48,6 +53,10 @@ SampleMs = Annotated[
         "Default: those of the small CNN, measured here.",
     ),
 ]
+Mine = Annotated[
+    bool,
+    typer.Option("--mine", help="Compare your own gradient averaging with torch's DDP instead."),
+]
 
 
 @app.command(name="scale")
@@ -58,6 +67,7 @@ def scale_command(
     batch_size: BatchSize = 64,
     parameters: Parameters = None,
     sample_ms: SampleMs = None,
+    mine: Mine = False,
 ) -> None:
     """Measure all-reduce and compute, and predict the speed of training on up to 1,024 ranks.
 
@@ -65,17 +75,24 @@ def scale_command(
     describes the models.
 
     [dim]gradsync scale --plot scaling.png[/]     this machine, and the small CNN
+    [dim]gradsync scale --mine[/]                 your own averager beside DDP, on 2 ranks
     [dim]gradsync scale --nccl-tests 16.txt --parameters 124000000 --sample-ms 9[/]
                                           a cluster, and a model of yours
     """
     for path in (json_file, plot_file):
         if path is not None and not path.absolute().parent.is_dir():
             raise UnusableInput(f"There is no folder for {path}. Create it, or name another file.")
+    if mine:
+        if plot_file is not None or nccl_tests:
+            raise UnusableInput("--mine can be used with --json only, not with other options.")
+        _compare(json_file)
+        return
     result = _study(nccl_tests or [], batch_size, parameters, sample_ms)
-    _show(result)
+    from gradsync.scale.tables import tables
+
+    _show(tables(result))
     if json_file is not None:
-        json_file.write_text(json.dumps(asdict(result), indent=1) + "\n", encoding="utf-8")
-        print(f"Wrote {json_file}")
+        _write(asdict(result), json_file)
     if plot_file is not None:
         _plot(result, plot_file)
 
@@ -96,13 +113,30 @@ def _study(
         return study_machine(Plan(), cores, batch_size, parameters, sample_ms, shown.show)
 
 
-def _show(result: Study) -> None:
-    from gradsync.scale.tables import tables
+def _compare(json_file: Path | None) -> None:
+    """Measure the learner's averagers, and show them beside DDP."""
+    from gradsync.scale.mine import compare
+    from gradsync.scale.tables import averagers
 
+    course = find_course()
+    submission = read_submission(course.root.resolve(), course)
+    with activity() as shown:
+        found = compare(submission, course, shown.show)
+    _show(averagers(found))
+    if json_file is not None:
+        _write(asdict(found), json_file)
+
+
+def _show(parts: Iterable[Table | str]) -> None:
     console = Console()
-    for part in tables(result):
-        console.print(part)
+    for part in parts:
+        console.print(part, markup=not isinstance(part, str))
         console.print()
+
+
+def _write(results: dict[str, Any], path: Path) -> None:
+    path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print(f"Wrote {path}")
 
 
 def _plot(result: Study, path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gradsync.course.catalogue import Course
-from gradsync.course.support import SUPPORT, TRACED
+from gradsync.course.support import AVERAGING, SUPPORT, TRACED
 
 
 def visible_tests(course: Course, phases: Sequence[str]) -> dict[str, bytes]:
@@ -20,8 +20,8 @@ def visible_tests(course: Course, phases: Sequence[str]) -> dict[str, bytes]:
     """
     suites = [path for phase in phases for path in _files(course.suite("visible", phase))]
     standins = [path for phase in phases for path in _files(course.standins(phase))]
-    probe = _module(course, TRACED)
-    needed = {*suites, *standins, *([probe] if probe else ())}
+    probes = [_module(course, name) for name in (TRACED, AVERAGING)]  # of commands
+    needed = {*suites, *standins, *(probe for probe in probes if probe)}
     unread = list(needed)
     while unread:
         for path in _support_of(course, unread.pop()):
