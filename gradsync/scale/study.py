@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gradsync.scale.batches import PayingBatches, paying_batches
 from gradsync.scale.compute import Compute
@@ -59,6 +59,7 @@ class Study:
     forecasts: tuple[Forecast, ...]
     paying: dict[str, tuple[PayingBatches, ...]]  # by strategy
     steps: tuple[StepTiming, ...] = ()
+    load: float = 0.0  # processes that ran or waited for a core before the measurement
 
 
 def fit_measured(measured: Measured, plan: Plan, cores: int) -> tuple[Fit, Compute]:
@@ -96,16 +97,38 @@ def fit_cluster(timings: Sequence[Timing]) -> Fit:
     return Fit(*networks, tuple(timings), tuple(fitted), predictions)
 
 
-def predict_steps(steps: Sequence[StepTiming], workload: Workload, network: Network) -> Prediction:
-    """Compare measured steps on several ranks with the times that the models predict."""
-    found = [abs(predicted_step(step, workload, network) / step.seconds - 1) for step in steps]
-    return _prediction("training steps, which were not fitted", found)
+def fit_steps(
+    measured: Measured, plan: Plan, workload: Workload, network: Network
+) -> tuple[Workload, Prediction]:
+    """Fit how much longer compute takes on several ranks, and predict the other steps.
+
+    Returns:
+        The workload with `together`, and the errors of the steps that were not fitted.
+    """
+    fitted: list[StepTiming] = []
+    others: list[StepTiming] = []
+    for step in measured.steps:
+        is_fitted = step.ranks in plan.fitted_ranks and step.batch in plan.fitted_steps
+        (fitted if is_fitted else others).append(step)
+    factors = [_together(step, workload, network) for step in fitted]
+    compute = replace(workload.compute, together=max(1.0, statistics.median(factors)))
+    workload = replace(workload, compute=compute)
+    found = [abs(predicted_step(step, workload, network) / step.seconds - 1) for step in others]
+    return workload, _prediction("training steps, batches or ranks that were not fitted", found)
 
 
 def predicted_step(step: StepTiming, workload: Workload, network: Network) -> float:
     """Return the seconds for a step on ranks that share the network's cores."""
+    compute = workload.compute.on(step.ranks).step(step.batch)
     sent = network.all_reduce(workload.gradients, step.ranks)
-    return crowding(step.ranks, network.cores) * workload.compute.step(step.batch) + sent
+    return crowding(step.ranks, network.cores) * compute + sent
+
+
+def _together(step: StepTiming, workload: Workload, network: Network) -> float:
+    """Return how many times as long as alone the compute of a measured step took."""
+    sent = network.all_reduce(workload.gradients, step.ranks)
+    alone = crowding(step.ranks, network.cores) * workload.compute.step(step.batch)
+    return (step.seconds - sent) / alone
 
 
 def study(

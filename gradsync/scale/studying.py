@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from gradsync.scale.fitting import Timing, fit_compute
 from gradsync.scale.measuring.machine import Plan, Progress, measure, measure_compute
 from gradsync.scale.measuring.training import gradient_bytes
 from gradsync.scale.strategies import Workload
-from gradsync.scale.study import Study, fit_cluster, fit_measured, predict_steps, study
+from gradsync.scale.study import Study, fit_cluster, fit_measured, fit_steps, study
 
 FLOAT = 4  # bytes of a gradient's element
 
@@ -33,13 +34,15 @@ def study_machine(
         sample_ms: of its forward and backward; None: those of the small CNN.
         progress: is called with what is being measured.
     """
+    load = os.getloadavg()[0]
     measured = measure(plan, progress)
     fit, compute = fit_measured(measured, plan, cores)
-    small = Workload(compute, gradient_bytes())
-    steps = predict_steps(measured.steps, small, fit.network)
+    alone = Workload(compute, gradient_bytes())
+    small, steps = fit_steps(measured, plan, alone, fit.network)
     fit = replace(fit, predictions=(*fit.predictions, steps))
-    workload = _workload(compute, parameters, sample_ms)
-    return study("gloo on this machine", fit, small, workload, batch, measured.steps)
+    workload = _workload(small.compute, parameters, sample_ms)
+    found = study("gloo on this machine", fit, small, workload, batch, measured.steps)
+    return replace(found, load=load)
 
 
 def study_cluster(

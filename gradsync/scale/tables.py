@@ -12,6 +12,7 @@ from gradsync.scale.network import Network
 from gradsync.scale.study import Study, predicted_step
 
 GOAL = 0.25  # median error
+IDLE = 0.5  # processes on each core: more make a machine busy
 
 
 def tables(study: Study) -> Iterator[Table | str]:
@@ -25,6 +26,8 @@ def tables(study: Study) -> Iterator[Table | str]:
     yield _forecasts(study)
     yield _paying(study)
     yield _answer(study)
+    if warning := _busy(study):
+        yield warning
 
 
 def averagers(comparison: Comparison) -> Iterator[Table | str]:
@@ -103,8 +106,12 @@ def _steps(study: Study) -> Table:
             f"{step.batch:,}",
             shown(step.seconds),
             shown(predicted_step(step, study.measured, study.fit.network)),
-            f"{gained:.2f}",
+            f"{gained:.2f}×",
         )
+    table.caption = (
+        f"On several ranks, compute takes {compute.together:.2f} times as long as on one with a "
+        "core of its own. Speed-up: samples a second, compared with 1 rank."
+    )
     return table
 
 
@@ -157,14 +164,28 @@ def _paying(study: Study) -> Table:
 def _answer(study: Study) -> str:
     """Return the answer to: why is training on more ranks slower than on one?"""
     two = study.paying["data parallel"][0]
+    together = study.workload.compute.together
+    slow = f"on several ranks, compute takes {together:.2f} times as long as on one"
     if two.faster is None:
-        return "2 ranks are slower than 1 with any batch: communication takes too long."
+        return f"2 ranks are slower than 1 with any batch: {slow}."
     text = f"With fewer than {_batch(two.faster)} on each rank, 2 ranks are slower than 1."
     if two.faster <= 1:
         text = "2 ranks are faster than 1 with any batch."
-    if two.efficient is not None:
-        text += f" From {_batch(two.efficient)} on, they are at least {2 * GOOD:.1f} times as fast."
-    return text
+    times = f"{2 * GOOD:.1f} times as fast"
+    if two.efficient is None:
+        return f"{text} They are never {times}: {slow}."
+    return f"{text} From {_batch(two.efficient)} on, they are at least {times}."
+
+
+def _busy(study: Study) -> str:
+    """Return a warning if other programs used the cores, or else ""."""
+    cores = study.fit.network.cores
+    if cores is None or study.load < IDLE * cores:
+        return ""
+    return (
+        f"Other programs were using this machine (load {study.load:.1f} on {cores} cores), which "
+        "makes these figures and predictions worse. Measure again when it is idle."
+    )
 
 
 def shown(seconds: float) -> str:

@@ -23,13 +23,18 @@ class Plan:
     fitted_ranks: tuple[int, ...] = (2, 4)
     other_ranks: tuple[int, ...] = (3,)
     fitted_batches: tuple[int, ...] = (32, 128, 512, 2048)
-    other_batches: tuple[int, ...] = (256, 1024)
+    fitted_steps: tuple[int, ...] = (512,)  # batches of steps on several ranks
+    other_steps: tuple[int, ...] = (256, 1024)
     rounds: int = 3  # of everything, so that noise affects all alike
     enough: float = 25.0  # seconds after which no further round begins
 
     @property
     def sizes(self) -> tuple[int, ...]:
         return tuple(sorted(self.fitted_sizes + self.other_sizes))
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        return tuple(sorted(self.fitted_steps + self.other_steps))
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -75,10 +80,10 @@ def measure(plan: Plan, progress: Progress) -> Measured:
         for ranks in plan.ranks:
             progress(f"measuring all-reduce and steps on {ranks} ranks, {turn}")
             by_size = _slowest(list(run_ranks(on_ranks.all_reduces, ranks, sizes=plan.sizes)))
-            by_batch = _slowest(list(run_ranks(on_ranks.steps, ranks, batches=plan.other_batches)))
+            by_batch = _slowest(list(run_ranks(on_ranks.steps, ranks, batches=plan.steps)))
             for size, seconds in zip(plan.sizes, by_size, strict=True):
                 reduced.setdefault((ranks, size), []).extend(seconds)
-            for batch, seconds in zip(plan.other_batches, by_batch, strict=True):
+            for batch, seconds in zip(plan.steps, by_batch, strict=True):
                 stepped.setdefault((ranks, batch), []).extend(seconds)
     return Measured(
         tuple(_median(timings) for timings in alone),

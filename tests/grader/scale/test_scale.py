@@ -4,12 +4,17 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
+from gradsync.scale.compute import Compute
+from gradsync.scale.fitting import Timing
 from gradsync.scale.measuring.machine import Plan
 from gradsync.scale.network import Network
+from gradsync.scale.strategies import Workload
+from gradsync.scale.study import Fit, study
 from gradsync.scale.studying import study_machine
 from gradsync.scale.tables import bytes_shown, shown, tables
 
@@ -19,7 +24,8 @@ SMALL = Plan(
     fitted_ranks=(2,),
     other_ranks=(3,),
     fitted_batches=(4, 16),
-    other_batches=(8,),
+    fitted_steps=(8,),
+    other_steps=(4,),
     rounds=1,
 )
 
@@ -45,18 +51,58 @@ def run(*arguments):
 def test_this_machine_is_measured_and_predicted():
     subjects = []
 
-    study = study_machine(SMALL, 2, 64, None, None, subjects.append)
+    found = study_machine(SMALL, 2, 64, None, None, subjects.append)
 
     assert "measuring compute, round 1 of 1" in subjects
-    assert [prediction.count for prediction in study.fit.predictions] == [1, 4, 2]
-    assert all(timing.seconds > 0 for timing in study.fit.timings)
-    assert study.workload.compute.per_sample > 0
+    assert [prediction.count for prediction in found.fit.predictions] == [1, 4, 3]
+    assert all(timing.seconds > 0 for timing in found.fit.timings)
+    assert found.workload.compute.per_sample > 0
+    text = text_of(found)
+    assert "Training steps of the small CNN on this machine" in text
+    assert "all-reduce, ranks that were not fitted" in text
+
+
+def text_of(study):
     console = Console(width=200, file=io.StringIO())
     for part in tables(study):
         console.print(part)
-    text = console.file.getvalue()
-    assert "Training steps of the small CNN on this machine" in text
-    assert "all-reduce, ranks that were not fitted" in text
+    return console.file.getvalue()
+
+
+@pytest.fixture
+def forecast():
+    """Return a study of 10 MiB of gradients with some compute, on a network without latency."""
+    network = Network("ring", 1e-9, 1e-9, 1.0, cores=2)
+    timings = tuple(Timing(2, size, network.all_reduce(size, 2)) for size in (1024, 2**20, 2**24))
+    fit = Fit(network, network, timings, timings, ())
+
+    def make(load=0.0, **compute):
+        workload = Workload(Compute(0.0, 1e-3, **compute), 10 * 2**20)
+        return replace(study("gloo on this machine", fit, workload, workload, 64), load=load)
+
+    return make
+
+
+def test_the_answer_names_the_batch_from_which_ranks_pay(forecast):
+    text = text_of(forecast())
+
+    # An all-reduce takes 10.5 ms: as long as the compute of 11 samples, and a quarter of that of 42.
+    assert "With fewer than 11 samples on each rank, 2 ranks are slower than 1." in text
+    assert "From 42 samples on, they are at least 1.6 times as fast." in text
+
+
+def test_the_answer_names_slow_compute(forecast):
+    assert "They are never 1.6 times as fast: on several ranks, compute takes 1.50" in text_of(
+        forecast(together=1.5)
+    )
+    assert "2 ranks are slower than 1 with any batch: on several ranks, compute takes 2.50" in (
+        text_of(forecast(together=2.5))
+    )
+
+
+def test_a_busy_machine_is_reported(forecast):
+    assert "load 7.7 on 2 cores" in text_of(forecast(load=7.7))
+    assert "Other programs" not in text_of(forecast(load=0.5))
 
 
 def test_a_cluster_and_a_model_are_forecast(cluster, tmp_path):
