@@ -2,7 +2,7 @@
 
 # isort: off
 from gradsync.cli.learn import checking, hints, trace  # noqa: F401
-from gradsync.cli.launch import train, reviewing  # noqa: F401
+from gradsync.cli.launch import train, reviewing, scaling  # noqa: F401
 from gradsync.cli.teach import grading  # noqa: F401
 from gradsync.cli.classes import merge  # noqa: F401
 from gradsync.cli.teach import export, release  # noqa: F401

@@ -14,6 +14,8 @@ from types import ModuleType
 SUPPORT = "support"  # in `tests`
 TRACED = f"{SUPPORT}.probes.tracing"  # what `gradsync trace` runs: `run` and its `inputs_of`
 TRAINED = f"{SUPPORT}.training"  # what `gradsync train` runs on each rank: `run`
+# What `gradsync scale --mine` runs: `REFERENCE`, and `AVERAGERS` by phase, each (name, function).
+AVERAGING = f"{SUPPORT}.probes.averaging"
 
 
 @contextlib.contextmanager

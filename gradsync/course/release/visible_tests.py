@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gradsync.course.catalogue import Course
-from gradsync.course.support import SUPPORT, TRACED, TRAINED
+from gradsync.course.support import AVERAGING, SUPPORT, TRACED, TRAINED
 
 
 def visible_tests(course: Course, phases: Sequence[str]) -> dict[str, bytes]:
@@ -20,7 +20,7 @@ def visible_tests(course: Course, phases: Sequence[str]) -> dict[str, bytes]:
     """
     suites = [path for phase in phases for path in _files(course.suite("visible", phase))]
     standins = [path for phase in phases for path in _files(course.standins(phase))]
-    commands = filter(None, (_module(course, name) for name in (TRACED, TRAINED)))
+    commands = filter(None, (_module(course, name) for name in (TRACED, TRAINED, AVERAGING)))
     needed = {*suites, *standins, *commands}
     unread = list(needed)
     while unread:

@@ -1,0 +1,150 @@
+"""`gradsync scale`: measure what communication costs, and predict training on more ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from gradsync.cli.activity import activity
+from gradsync.cli.app import app
+from gradsync.course.catalogue import find_course
+from gradsync.errors import UnusableInput
+from gradsync.submission import read_submission
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gradsync.scale.study import Study
+
+
+Json = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", dir_okay=False, help="Write all figures as JSON."),
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option("--plot", metavar="FILE", dir_okay=False, help="Write a plot as PNG."),
+]
+NcclTests = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE",
+        help="What all_reduce_perf of nccl-tests printed, instead of measuring all-reduce here. "
+        "Give it several times for several numbers of ranks.",
+    ),
+]
+BatchSize = Annotated[int, typer.Option(min=1, help="Samples on each rank in simulated steps.")]
+Parameters = Annotated[
+    int | None,
+    typer.Option(min=1, help="Parameters of the simulated model. Default: the small CNN's."),
+]
+SampleMs = Annotated[
+    float | None,
+    typer.Option(
+        min=1e-6,
+        help="Milliseconds of forward and backward for each sample of the simulated model. "
+        "Default: those of the small CNN, measured here.",
+    ),
+]
+Mine = Annotated[
+    bool,
+    typer.Option("--mine", help="Compare your own gradient averaging with torch's DDP instead."),
+]
+
+
+@app.command(name="scale")
+def scale_command(
+    json_file: Json = None,
+    plot_file: Plot = None,
+    nccl_tests: NcclTests = None,
+    batch_size: BatchSize = 64,
+    parameters: Parameters = None,
+    sample_ms: SampleMs = None,
+    mine: Mine = False,
+) -> None:
+    """Measure all-reduce and compute, and predict the speed of training on up to 1,024 ranks.
+
+    Shows from which batch size on more ranks are faster than one. docs/scaling.md
+    describes the models.
+
+    [dim]gradsync scale --plot scaling.png[/]     this machine, and the small CNN
+    [dim]gradsync scale --mine[/]                 your own averager beside DDP, on 2 ranks
+    [dim]gradsync scale --nccl-tests 16.txt --parameters 124000000 --sample-ms 9[/]
+                                          a cluster, and a model of yours
+    """
+    for path in (json_file, plot_file):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise UnusableInput(f"There is no folder for {path}. Create it, or name another file.")
+    if mine:
+        if plot_file is not None or nccl_tests:
+            raise UnusableInput("--mine can be used with --json only, not with other options.")
+        _compare(json_file)
+        return
+    result = _study(nccl_tests or [], batch_size, parameters, sample_ms)
+    from gradsync.scale.tables import tables
+
+    _show(tables(result))
+    if json_file is not None:
+        _write(asdict(result), json_file)
+    if plot_file is not None:
+        _plot(result, plot_file)
+
+
+def _study(
+    files: list[Path], batch_size: int, parameters: int | None, sample_ms: float | None
+) -> Study:
+    from gradsync.scale.nccl_tests import read_nccl_tests
+
+    timings = read_nccl_tests(files)  # reports a bad file before torch is imported
+    from gradsync.scale.measuring.machine import Plan
+    from gradsync.scale.studying import study_cluster, study_machine
+
+    with activity() as shown:
+        if timings:
+            return study_cluster(timings, batch_size, parameters, sample_ms, shown.show)
+        cores = len(os.sched_getaffinity(0))
+        return study_machine(Plan(), cores, batch_size, parameters, sample_ms, shown.show)
+
+
+def _compare(json_file: Path | None) -> None:
+    """Measure the learner's averagers, and show them beside DDP."""
+    from gradsync.scale.mine import compare
+    from gradsync.scale.tables import averagers
+
+    course = find_course()
+    submission = read_submission(course.root.resolve(), course)
+    with activity() as shown:
+        found = compare(submission, course, shown.show)
+    _show(averagers(found))
+    if json_file is not None:
+        _write(asdict(found), json_file)
+
+
+def _show(parts: Iterable[Table | str]) -> None:
+    console = Console()
+    for part in parts:
+        console.print(part, markup=not isinstance(part, str))
+        console.print()
+
+
+def _write(results: dict[str, Any], path: Path) -> None:
+    path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print(f"Wrote {path}")
+
+
+def _plot(result: Study, path: Path) -> None:
+    try:
+        from gradsync.scale.plot import plot
+    except ModuleNotFoundError as missing:
+        raise UnusableInput(
+            f"--plot needs {missing.name}. Run: pip install 'gradsync[course]'"
+        ) from None
+    plot(result, path)
+    print(f"Plotted {path}")

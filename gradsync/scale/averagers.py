@@ -1,0 +1,102 @@
+"""What the events of a run tell about its training steps. A probe puts barriers between them."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gradsync.ranks.deadlocks.calls import bytes_of
+from gradsync.records import Observation
+from gradsync.reports.timeline import spans
+from gradsync.reports.timeline.lanes import Bar, bars
+from gradsync.reports.timeline.spans import Span
+
+WARM = 3  # steps that are left out: DDP arranges its buckets anew in the second one
+RECEIVES = "recv"
+
+
+@dataclass(frozen=True, slots=True)
+class StepFigures:
+    """Medians over the steps of a run, of the slowest rank."""
+
+    name: str
+    seconds: float  # of a step
+    collectives: int  # in a step
+    bytes: int  # given to collectives in a step, on one rank
+    hidden: float | None  # part of the time with a collective under way in which the rank computed
+
+
+def figures(name: str, seen: Observation, *, files: bool = True) -> StepFigures | None:
+    """Return the figures of a run, or None if its events do not show enough steps.
+
+    Args:
+        name: what the table calls them.
+        seen: the run.
+        files: whether it had files of a learner, whose own barriers do not count.
+    """
+    by_rank = [_of_rank(name, seen, rank, files) for rank in range(seen.world_size)]
+    complete = [found for found in by_rank if found is not None]
+    if len(complete) < seen.world_size:
+        return None
+    return max(complete, key=lambda found: found.seconds)
+
+
+def _of_rank(name: str, seen: Observation, rank: int, files: bool) -> StepFigures | None:
+    mine = [bar for bar in bars(seen.events, seen.world_size) if bar.rank == rank]
+    barriers = [bar for bar in mine if bar.collective.op == "barrier"]
+    between = [bar for bar in barriers if bar.collective.by_test or not files]
+    steps = [
+        (before.end, after.start)
+        for before, after in itertools.pairwise(between)
+        if before.end is not None
+    ][WARM:]
+    if not steps:
+        return None
+    others = [bar for bar in mine if bar not in between]
+    waits = spans.blocked(seen.events, rank)
+    inside = [[bar for bar in others if start <= bar.start < end] for start, end in steps]
+    hidden = [
+        _hidden(called, waits, step) for called, step in zip(inside, steps, strict=True) if called
+    ]
+    return StepFigures(
+        name,
+        statistics.median(end - start for start, end in steps),
+        round(statistics.median(map(len, inside))),
+        round(statistics.median(map(_bytes, inside))),
+        statistics.median(hidden) if hidden else None,
+    )
+
+
+def _bytes(called: Sequence[Bar]) -> int:
+    return sum(bytes_of(bar.collective) for bar in called if bar.collective.op != RECEIVES)
+
+
+def _hidden(called: Sequence[Bar], waits: Sequence[Span], step: Span) -> float:
+    """Return which part of the collectives' time in a step the main thread did not wait."""
+    under_way = _cut([(bar.start, step[1] if bar.end is None else bar.end) for bar in called], step)
+    joined = _joined(under_way)
+    exposed = sum(_length(_cut(waits, span)) for span in joined)
+    return 1 - exposed / max(_length(joined), 1e-9)
+
+
+def _cut(found: Sequence[Span], limits: Span) -> list[Span]:
+    """Return the parts of the spans that are within the limits."""
+    cut = [(max(start, limits[0]), min(end, limits[1])) for start, end in found]
+    return [(start, end) for start, end in cut if start < end]
+
+
+def _joined(found: Sequence[Span]) -> list[Span]:
+    """Return the same times as spans that do not overlap."""
+    joined: list[Span] = []
+    for start, end in sorted(found):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _length(found: Sequence[Span]) -> float:
+    return sum(end - start for start, end in found)

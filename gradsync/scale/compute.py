@@ -1,0 +1,40 @@
+"""What a training step costs on one rank, without communication."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Seconds for forward, backward and the optimizer's update, on one core or GPU."""
+
+    fixed: float  # seconds for each batch, however small
+    per_sample: float  # seconds for each sample
+    update: float = 0.0  # seconds for the optimizer's step
+    backward_share: float = 2 / 3  # of forward and backward
+    together: float = 1.0  # times as long on several ranks: they wait for the slowest in each step
+
+    def passes(self, batch: float) -> float:
+        """Return the seconds for forward and backward of `batch` samples."""
+        return self.fixed + self.per_sample * batch
+
+    def backward(self, batch: float) -> float:
+        """Return the seconds for backward of `batch` samples."""
+        return self.backward_share * self.passes(batch)
+
+    def step(self, batch: float) -> float:
+        """Return the seconds for a whole step of `batch` samples on one rank."""
+        return self.passes(batch) + self.update
+
+    def on(self, ranks: int) -> Compute:
+        """Return the compute of each of `ranks` ranks, if they do not share cores."""
+        if ranks == 1:
+            return self
+        return replace(
+            self,
+            fixed=self.together * self.fixed,
+            per_sample=self.together * self.per_sample,
+            update=self.together * self.update,
+            together=1.0,
+        )

@@ -1,0 +1,110 @@
+"""The time of a training step on N ranks, under four ways to share the work.
+
+Each rank has its own core or GPU and its own batch. Gradients become ready at a constant rate
+during backward, the last layer's first, and are sent in buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gradsync.scale.compute import Compute
+from gradsync.scale.network import Network
+
+MIB = 2**20
+BUCKET = 25 * MIB  # bytes, as in torch's DistributedDataParallel
+MICROBATCHES = 4  # for each update, with accumulation
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is trained: a model, and the seconds for its compute."""
+
+    compute: Compute
+    gradients: int  # bytes of all gradients
+    bucket: int = BUCKET  # bytes
+
+    def buckets(self) -> list[int]:
+        """Return the bytes of each bucket, in the order in which backward fills them."""
+        whole, rest = divmod(self.gradients, self.bucket)
+        return [self.bucket] * whole + ([rest] if rest else [])
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One update of the model's parameters."""
+
+    seconds: float
+    batches: int = 1  # that each rank processed for it
+    communication: float = 0.0  # seconds in which a collective was under way
+    hidden: float = 0.0  # seconds of these during which the rank computed
+
+    @property
+    def seconds_for_batch(self) -> float:
+        return self.seconds / self.batches
+
+
+Strategy = Callable[[Workload, Network, float, int], Step]
+
+
+def plain(workload: Workload, network: Network, batch: float, ranks: int) -> Step:
+    """Send all buckets after backward, one after the other."""
+    sent = _all_reduces(workload, network, ranks)
+    return Step(workload.compute.on(ranks).step(batch) + sent, communication=sent)
+
+
+def overlapped(workload: Workload, network: Network, batch: float, ranks: int) -> Step:
+    """Send each bucket as soon as backward has filled it, while backward goes on."""
+    compute = workload.compute.on(ranks)
+    backward = compute.backward(batch)
+    finished, filled, sending = 0.0, 0, 0.0  # seconds since backward began, bytes, seconds
+    for size in workload.buckets():
+        filled += size
+        ready = backward * filled / workload.gradients
+        seconds = network.all_reduce(size, ranks)
+        finished = max(ready, finished) + seconds
+        sending += seconds
+    exposed = max(0.0, finished - backward)
+    return Step(
+        compute.step(batch) + exposed, communication=sending, hidden=max(0.0, sending - exposed)
+    )
+
+
+def accumulated(workload: Workload, network: Network, batch: float, ranks: int) -> Step:
+    """Process `MICROBATCHES` batches for each update, and send gradients once, at the end."""
+    compute = workload.compute.on(ranks)
+    sent = _all_reduces(workload, network, ranks)
+    seconds = MICROBATCHES * compute.passes(batch) + compute.update + sent
+    return Step(seconds, MICROBATCHES, sent)
+
+
+def sharded(workload: Workload, network: Network, batch: float, ranks: int) -> Step:
+    """Reduce-scatter the gradients, update each rank's share, all-gather the parameters."""
+    compute = workload.compute.on(ranks)
+    sent = sum(
+        network.reduce_scatter(size, ranks) + network.all_gather(size, ranks)
+        for size in workload.buckets()
+    )
+    seconds = compute.passes(batch) + compute.update / ranks + sent
+    return Step(seconds, communication=sent)
+
+
+STRATEGIES: Mapping[str, Strategy] = {
+    "data parallel": plain,
+    "overlap by bucket": overlapped,
+    f"accumulation of {MICROBATCHES}": accumulated,
+    "sharded optimizer": sharded,
+}
+
+
+def speedup(
+    strategy: Strategy, workload: Workload, network: Network, batch: float, ranks: int
+) -> float:
+    """Return how many times as many samples a second as one rank with the same batch."""
+    step = strategy(workload, network, batch, ranks)
+    return ranks * workload.compute.step(batch) / step.seconds_for_batch
+
+
+def _all_reduces(workload: Workload, network: Network, ranks: int) -> float:
+    return sum(network.all_reduce(size, ranks) for size in workload.buckets())

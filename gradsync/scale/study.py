@@ -1,0 +1,170 @@
+"""What `gradsync scale` reports: constants, the errors of predictions, and forecasts."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gradsync.scale.batches import PayingBatches, paying_batches
+from gradsync.scale.compute import Compute
+from gradsync.scale.fitting import Timing, errors, fit_compute, fit_network
+from gradsync.scale.measuring.machine import Measured, Plan, StepTiming
+from gradsync.scale.network import Network, crowding
+from gradsync.scale.strategies import STRATEGIES, Step, Workload, overlapped, plain, speedup
+
+RANKS = tuple(2**power for power in range(11))  # 1 to 1,024
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """How wrong predictions of measurements are that were not used for the fit."""
+
+    what: str
+    count: int
+    median_error: float  # part of the measured seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Two networks, fitted to the same timings."""
+
+    network: Network  # used for forecasts
+    other: Network  # of the algorithm that fits less well
+    timings: tuple[Timing, ...]
+    fitted: tuple[Timing, ...]  # those of `timings` that were used
+    predictions: tuple[Prediction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """A simulated step on a number of ranks."""
+
+    strategy: str
+    ranks: int
+    batch: int  # samples on each rank
+    step: Step
+    speedup: float  # times the samples a second of one rank
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """All results."""
+
+    source: str  # where the timings come from
+    fit: Fit
+    measured: Workload  # of the measured steps
+    workload: Workload  # of the forecasts
+    batch: int
+    forecasts: tuple[Forecast, ...]
+    paying: dict[str, tuple[PayingBatches, ...]]  # by strategy
+    steps: tuple[StepTiming, ...] = ()
+    load: float = 0.0  # processes that ran or waited for a core before the measurement
+
+
+def fit_measured(measured: Measured, plan: Plan, cores: int) -> tuple[Fit, Compute]:
+    """Fit a part of what was measured here, and predict the rest."""
+    fitted = [
+        timing
+        for timing in measured.all_reduces
+        if timing.ranks in plan.fitted_ranks and timing.size in plan.fitted_sizes
+    ]
+    compute = fit_compute(measured.compute)
+    networks = _both(fitted, cores)
+    sizes, ranks = [], []
+    for timing in measured.all_reduces:
+        if timing.ranks in plan.other_ranks:
+            ranks.append(timing)
+        elif timing.size in plan.other_sizes:
+            sizes.append(timing)
+    network = networks[0]
+    predictions = [
+        _prediction("all-reduce, sizes that were not fitted", errors(network, sizes)),
+        _prediction("all-reduce, ranks that were not fitted", errors(network, ranks)),
+    ]
+    return Fit(*networks, measured.all_reduces, tuple(fitted), tuple(predictions)), compute
+
+
+def fit_cluster(timings: Sequence[Timing]) -> Fit:
+    """Fit every second size of a cluster's timings, and predict the others."""
+    sizes = sorted({timing.size for timing in timings})
+    kept = set(sizes if len(sizes) < 4 else [*sizes[::2], sizes[-1]])
+    fitted = [timing for timing in timings if timing.size in kept]
+    others = [timing for timing in timings if timing.size not in kept]
+    networks = _both(fitted, None)
+    what = "all-reduce, sizes that were not fitted"
+    predictions = (_prediction(what, errors(networks[0], others)),) if others else ()
+    return Fit(*networks, tuple(timings), tuple(fitted), predictions)
+
+
+def fit_steps(
+    measured: Measured, plan: Plan, workload: Workload, network: Network
+) -> tuple[Workload, Prediction]:
+    """Fit how much longer compute takes on several ranks, and predict the other steps.
+
+    Returns:
+        The workload with `together`, and the errors of the steps that were not fitted.
+    """
+    fitted: list[StepTiming] = []
+    others: list[StepTiming] = []
+    for step in measured.steps:
+        is_fitted = step.ranks in plan.fitted_ranks and step.batch in plan.fitted_steps
+        (fitted if is_fitted else others).append(step)
+    factors = [_together(step, workload, network) for step in fitted]
+    compute = replace(workload.compute, together=max(1.0, statistics.median(factors)))
+    workload = replace(workload, compute=compute)
+    found = [abs(predicted_step(step, workload, network) / step.seconds - 1) for step in others]
+    return workload, _prediction("training steps, batches or ranks that were not fitted", found)
+
+
+def predicted_step(step: StepTiming, workload: Workload, network: Network) -> float:
+    """Return the seconds for a step on ranks that share the network's cores."""
+    compute = workload.compute.on(step.ranks).step(step.batch)
+    sent = network.all_reduce(workload.gradients, step.ranks)
+    return crowding(step.ranks, network.cores) * compute + sent
+
+
+def _together(step: StepTiming, workload: Workload, network: Network) -> float:
+    """Return how many times as long as alone the compute of a measured step took."""
+    sent = network.all_reduce(workload.gradients, step.ranks)
+    alone = crowding(step.ranks, network.cores) * workload.compute.step(step.batch)
+    return (step.seconds - sent) / alone
+
+
+def study(
+    source: str,
+    fit: Fit,
+    measured: Workload,
+    workload: Workload,
+    batch: int,
+    steps: Sequence[StepTiming] = (),
+) -> Study:
+    """Forecast steps on up to 1,024 ranks, each on its own core or GPU."""
+    network = fit.network.on_own_cores()
+    forecasts = tuple(
+        Forecast(
+            name,
+            ranks,
+            batch,
+            strategy(workload, network, batch, ranks),
+            speedup(strategy, workload, network, batch, ranks),
+        )
+        for name, strategy in STRATEGIES.items()
+        for ranks in RANKS
+    )
+    paying = {
+        name: tuple(paying_batches(strategy, workload, network, ranks) for ranks in RANKS[1:])
+        for name, strategy in STRATEGIES.items()
+        if strategy in (plain, overlapped)
+    }
+    return Study(source, fit, measured, workload, batch, forecasts, paying, tuple(steps))
+
+
+def _both(timings: Sequence[Timing], cores: int | None) -> tuple[Network, Network]:
+    """Return the network that fits better, and the one of the other algorithm."""
+    best = fit_network(timings, cores)
+    return best, fit_network(timings, cores, "tree" if best.algorithm == "ring" else "ring")
+
+
+def _prediction(what: str, found: Sequence[float]) -> Prediction:
+    return Prediction(what, len(found), statistics.median(found))

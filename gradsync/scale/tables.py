@@ -1,0 +1,229 @@
+"""The results of a study as tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.table import Table
+
+from gradsync.scale.batches import GOOD
+from gradsync.scale.mine import Comparison
+from gradsync.scale.network import Network
+from gradsync.scale.study import Study, predicted_step
+
+GOAL = 0.25  # median error
+IDLE = 0.5  # processes on each core: more make a machine busy
+
+
+def tables(study: Study) -> Iterator[Table | str]:
+    """Yield the tables in the order in which they are read, with sentences between them."""
+    yield _all_reduces(study)
+    yield _constants(study)
+    if study.steps:
+        yield _steps(study)
+    if study.fit.predictions:
+        yield _errors(study)
+    yield _forecasts(study)
+    yield _paying(study)
+    yield _answer(study)
+    if warning := _busy(study):
+        yield warning
+
+
+def averagers(comparison: Comparison) -> Iterator[Table | str]:
+    """Yield the table of a learner's averagers beside DDP, and a line for each failure."""
+    table = _table(
+        "Averaging gradients: a training step on 2 ranks",
+        *("averager", "step", "collectives", "bytes", "hidden"),
+    )
+    reference = comparison.reference
+    for found in (reference, *comparison.mine):
+        table.add_row(
+            found.name,
+            f"{shown(found.seconds)}, {found.seconds / reference.seconds:.2f}×",
+            f"{found.collectives}",
+            bytes_shown(found.bytes),
+            "" if found.hidden is None else f"{found.hidden:.0%}",
+        )
+    table.caption = (
+        f"×: compared with {reference.name}. Hidden: part of the time with a collective under way "
+        "in which the rank did not wait. Each collective is recorded, which takes time. Not graded."
+    )
+    yield table
+    for name, why in comparison.failures.items():
+        yield f"{name} was not measured. {why}"
+
+
+def _all_reduces(study: Study) -> Table:
+    ranks = sorted({timing.ranks for timing in study.fit.timings})
+    table = _table(
+        f"All-reduce, {study.source}: measured / predicted", "size", *(f"{n} ranks" for n in ranks)
+    )
+    by_case = {(timing.size, timing.ranks): timing for timing in study.fit.timings}
+    fitted = set(study.fit.fitted)
+    for size in sorted({timing.size for timing in study.fit.timings}):
+        cells = []
+        for number in ranks:
+            timing = by_case.get((size, number))
+            if timing is None:
+                cells.append("")
+                continue
+            predicted = shown(study.fit.network.all_reduce(size, number))
+            style = "dim" if timing in fitted else "bold"
+            cells.append(f"{shown(timing.seconds)} / [{style}]{predicted}[/]")
+        table.add_row(bytes_shown(size), *cells)
+    table.caption = "Bold predictions were not fitted."
+    return table
+
+
+def _constants(study: Study) -> Table:
+    columns = ["algorithm", "latency", "bandwidth"]
+    on_one_machine = study.fit.network.cores is not None
+    if on_one_machine:
+        columns += ["larger buffers", "contention"]
+    table = _table("Fitted constants", *columns)
+    for network, used in ((study.fit.network, " (used)"), (study.fit.other, "")):
+        cells = [f"{network.algorithm}{used}", shown(network.alpha), _bandwidth(network.beta)]
+        if on_one_machine:
+            cells += [_beyond(network), f"{network.contention:.2f}"]
+        table.add_row(*cells)
+    if len({timing.ranks for timing in study.fit.timings}) == 1:
+        table.caption = (
+            "Timings of one number of ranks fit both algorithms alike. "
+            "Pass runs on several numbers of ranks to tell them apart."
+        )
+    return table
+
+
+def _steps(study: Study) -> Table:
+    titles = ("ranks", "batch on each rank", "measured", "predicted", "speed-up")
+    table = _table("Training steps of the small CNN on this machine", *titles)
+    compute = study.measured.compute
+    for step in study.steps:
+        gained = step.ranks * compute.step(step.batch) / step.seconds
+        table.add_row(
+            f"{step.ranks}",
+            f"{step.batch:,}",
+            shown(step.seconds),
+            shown(predicted_step(step, study.measured, study.fit.network)),
+            f"{gained:.2f}×",
+        )
+    table.caption = (
+        f"On several ranks, compute takes {compute.together:.2f} times as long as on one with a "
+        "core of its own. Speed-up: samples a second, compared with 1 rank."
+    )
+    return table
+
+
+def _errors(study: Study) -> Table:
+    table = _table("Errors of the predictions", "predicted", "measurements", "median error")
+    for prediction in study.fit.predictions:
+        style = "green" if prediction.median_error <= GOAL else "yellow"
+        error = f"[{style}]{prediction.median_error:.0%}[/]"
+        table.add_row(prediction.what, f"{prediction.count}", error)
+    return table
+
+
+def _forecasts(study: Study) -> Table:
+    names = list(dict.fromkeys(forecast.strategy for forecast in study.forecasts))
+    table = _table(
+        f"Simulated steps, {study.batch:,} samples on each rank: time for a batch, speed-up",
+        "ranks",
+        *names,
+    )
+    for ranks in dict.fromkeys(forecast.ranks for forecast in study.forecasts):
+        cells = [
+            f"{shown(forecast.step.seconds_for_batch)}, {forecast.speedup:,.1f}×"
+            for forecast in study.forecasts
+            if forecast.ranks == ranks
+        ]
+        table.add_row(f"{ranks:,}", *cells)
+    table.caption = "Each rank has its own core or GPU. Speed-up: of N ranks compared with 1."
+    if len(study.workload.buckets()) == 1:
+        table.caption += (
+            f" All gradients fit in one bucket of {bytes_shown(study.workload.bucket)}, which is "
+            "full when backward ends: nothing overlaps."
+        )
+    return table
+
+
+def _paying(study: Study) -> Table:
+    columns = [
+        f"{name}: {what}"
+        for name in study.paying
+        for what in ("faster than 1 rank", f"{GOOD:.0%} of the ideal speed")
+    ]
+    table = _table("From which batch on each rank on do more ranks pay?", "ranks", *columns)
+    for row in zip(*study.paying.values(), strict=True):
+        cells = [_batch(samples) for each in row for samples in (each.faster, each.efficient)]
+        table.add_row(f"{row[0].ranks:,}", *cells)
+    table.caption = "The ideal speed of N ranks is N times the speed of 1 rank."
+    return table
+
+
+def _answer(study: Study) -> str:
+    """Return the answer to: why is training on more ranks slower than on one?"""
+    two = study.paying["data parallel"][0]
+    together = study.workload.compute.together
+    slow = f"on several ranks, compute takes {together:.2f} times as long as on one"
+    if two.faster is None:
+        return f"2 ranks are slower than 1 with any batch: {slow}."
+    text = f"With fewer than {_batch(two.faster)} on each rank, 2 ranks are slower than 1."
+    if two.faster <= 1:
+        text = "2 ranks are faster than 1 with any batch."
+    times = f"{2 * GOOD:.1f} times as fast"
+    if two.efficient is None:
+        return f"{text} They are never {times}: {slow}."
+    return f"{text} From {_batch(two.efficient)} on, they are at least {times}."
+
+
+def _busy(study: Study) -> str:
+    """Return a warning if other programs used the cores, or else ""."""
+    cores = study.fit.network.cores
+    if cores is None or study.load < IDLE * cores:
+        return ""
+    return (
+        f"Other programs were using this machine (load {study.load:.1f} on {cores} cores), which "
+        "makes these figures and predictions worse. Measure again when it is idle."
+    )
+
+
+def shown(seconds: float) -> str:
+    """Return a time with a fitting unit."""
+    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= factor:
+            number = seconds / factor
+            return f"{number:,.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def bytes_shown(size: float) -> str:
+    """Return a size with a fitting unit."""
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= factor:
+            return f"{size / factor:,.4g} {unit}"
+    return f"{size:.0f} B"
+
+
+def _bandwidth(seconds_a_byte: float) -> str:
+    speed = 1e-9 / seconds_a_byte
+    return f"{speed:,.3g} GB/s" if speed < 1000 else "unlimited"
+
+
+def _beyond(network: Network) -> str:
+    if network.cache is None:
+        return ""
+    return f"{_bandwidth(network.beta_beyond)} above {bytes_shown(network.cache)}"
+
+
+def _batch(samples: int | None) -> str:
+    if samples is None:
+        return "never"
+    return "any batch" if samples <= 1 else f"{samples:,} samples"
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", caption_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right")
+    return table
