@@ -48,7 +48,7 @@ def review_command(
     """Find the pitfalls of distributed training in any PyTorch script, without running it.
 
     Exit status 1 if something was found. A comment `# gradsync: ignore[DDP004]` on the line
-    accepts a finding. docs/review.md lists the rules.
+    accepts a finding. docs/rules in gradsync's repository describes the rules.
     """
     from gradsync.review import review
     from gradsync.review.catalogue import selected

@@ -86,7 +86,7 @@ def forecast():
 def test_the_answer_names_the_batch_from_which_ranks_pay(forecast):
     text = text_of(forecast())
 
-    # An all-reduce takes 10.5 ms: as long as the compute of 11 samples, and a quarter of that of 42.
+    # An all-reduce takes 10.5 ms: as long as computing 11 samples, and a quarter of computing 42.
     assert "With fewer than 11 samples on each rank, 2 ranks are slower than 1." in text
     assert "From 42 samples on, they are at least 1.6 times as fast." in text
 
