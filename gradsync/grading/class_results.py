@@ -88,17 +88,30 @@ class ClassReader:
             names = facts.names if facts else ()
             found[learner] = self._roster.find(*names, learner)
         self._warn_of_strangers([learner for learner, person in found.items() if person is None])
+        handed_in = self._handed_in(places)
         absent = {
             person.id if person.id not in places else f"{person.id} (not handed in)": person
             for person in self._roster.people
-            if person not in found.values()
+            if person not in (*found.values(), *handed_in)
         }
         for learner in sorted(places):
             attempts = [self._result(learner, *place, found[learner]) for place in places[learner]]
             yield max(attempts, key=_rank)
+        for person, learner in handed_in.items():
+            notes = ("not graded yet: run the same command again",)
+            yield Result(learner, "grader-failed", person=person, notes=notes)
         for name in sorted(absent):
             yield self._missing(name, absent[name])
-        self._warn_of_unknown({*places, *absent})
+        self._warn_of_unknown({*places, *absent, *handed_in.values()})
+
+    def _handed_in(self, places: Mapping[str, object]) -> dict[Person, str]:
+        """Return the people whose submissions an interrupted run has not graded, by their names."""
+        waiting = (
+            (self._roster.find(*facts.names, facts.learner), facts.learner)
+            for facts in self._facts.values()
+            if facts.counts and facts.learner not in places
+        )
+        return {person: learner for person, learner in waiting if person is not None}
 
     def exercises(self) -> Iterator[GradedExercise]:
         """Yield the exercises in the results, in the order of the course."""
@@ -157,6 +170,12 @@ class ClassReader:
             )
             for exercise, (points, most) in report.exercises.items()
         )
+        for exercise, override in given.items():
+            if override.points > (most := report.exercises[exercise][1]):
+                self.warnings.append(
+                    f"{OVERRIDES}: {result.submission} gets {override.points:g} points in "
+                    f"{exercise}, which has {most:g}."
+                )
         added = {e: override.points - report.exercises[e][0] for e, override in given.items()}
         score = report.score + sum(added.values())
         late = days_late(self.settings.late, facts.handed_in, result.person)
@@ -195,7 +214,7 @@ class ClassReader:
 
     def _overrides_of(self, name: str, exercises: Mapping[str, object]) -> dict[str, Override]:
         """Return the overrides of a submission for these exercises, and warn of others."""
-        given = self._overrides.get(name) or self._overrides.get(gradebook.cell(name)) or {}
+        given = self._overrides.get(gradebook.cell(name), {}) | self._overrides.get(name, {})
         for exercise in given.keys() - exercises.keys():
             self.warnings.append(
                 f"{OVERRIDES}: {name} was not graded on {exercise}. The line has no effect."

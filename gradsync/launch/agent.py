@@ -144,7 +144,15 @@ def how_to_continue(settings: Settings) -> str:
 
 def _why(failures: dict[int, ProcessFailure], settings: Settings) -> str:
     """Say which rank failed first, and what to do."""
-    rank, first = min(failures.items(), key=lambda item: (item[1].exitcode > 0, item[1].timestamp))
+    # The agent ends the others with SIGTERM; one that was killed is why others lost a connection.
+    rank, first = min(
+        failures.items(),
+        key=lambda item: (
+            item[1].exitcode == -signal.SIGTERM,
+            item[1].exitcode > 0,
+            item[1].timestamp,
+        ),
+    )
     attempts = f", after {counted(settings.max_restarts, 'restart')}" * bool(settings.max_restarts)
     return f"Rank {rank} {_ending(first.exitcode)}{attempts}. {how_to_continue(settings)}"
 

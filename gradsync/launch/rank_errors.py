@@ -27,7 +27,7 @@ def describe(error: Exception, settings: Settings) -> str:
     if isinstance(error, NotImplementedError) and str(error):
         return f"{error} is not written yet{place}. Run `gradsync check`."
     text = str(error).strip()
-    if isinstance(error, DistError) or LOST_CONNECTION.search(text):
+    if _is_of_the_network(error):
         if LATE.search(text):
             return (
                 f"No answer from another rank within {settings.timeout} s{place}. That rank is "
@@ -40,6 +40,16 @@ def describe(error: Exception, settings: Settings) -> str:
                 "message, if it left one, says why."
             )
     return f"{_traceback(error, settings)}\n{type(error).__name__}{place}: {full_stop(text)}"
+
+
+def follows_another(error: Exception) -> bool:
+    """Tell whether a rank fails because another one has ended."""
+    text = str(error)
+    return bool(_is_of_the_network(error) and CLOSED.search(text) and not LATE.search(text))
+
+
+def _is_of_the_network(error: Exception) -> bool:
+    return isinstance(error, DistError) or bool(LOST_CONNECTION.search(str(error)))
 
 
 def _place(error: Exception, settings: Settings) -> str:

@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+import time
 from types import ModuleType
 
 from gradsync.course.support import TRAINED, support_of
 from gradsync.launch import artifacts, links
 from gradsync.launch.progress import Progress
-from gradsync.launch.rank_errors import LaunchedWrongly, describe
+from gradsync.launch.rank_errors import LaunchedWrongly, describe, follows_another
 from gradsync.launch.settings import Settings
 from gradsync.ranks.fast import dynamo
+
+NOTICED_SECONDS = 1.0  # in which the agent sees that a process has ended
 
 
 def main() -> None:
     """Run one rank; exit status 1 if it fails, after a message on stderr."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C: the agent says how to continue
     settings = Settings.from_json(sys.argv[1])
     status = 0
     try:
@@ -28,6 +33,8 @@ def main() -> None:
         rank = os.environ["RANK"]
         print(f"[Rank {rank}] {describe(error, settings)}", file=sys.stderr, flush=True)
         status = 1
+        if follows_another(error):
+            time.sleep(NOTICED_SECONDS)  # the agent names the first process that it sees ended
     sys.stdout.flush()
     os._exit(status)  # the destructor of a gloo group that has failed can hang
 

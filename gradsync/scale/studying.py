@@ -40,7 +40,8 @@ def study_machine(
     alone = Workload(compute, gradient_bytes())
     small, steps = fit_steps(measured, plan, alone, fit.network)
     fit = replace(fit, predictions=(*fit.predictions, steps))
-    workload = _workload(small.compute, parameters, sample_ms)
+    # `together` is about ranks that share this machine; the forecast's ranks do not.
+    workload = _workload(compute, parameters, sample_ms)
     found = study("gloo on this machine", fit, small, workload, batch, measured.steps)
     return replace(found, load=load)
 

@@ -110,7 +110,8 @@ def _steps(study: Study) -> Table:
         )
     table.caption = (
         f"On several ranks, compute takes {compute.together:.2f} times as long as on one with a "
-        "core of its own. Speed-up: samples a second, compared with 1 rank."
+        "core of its own: they share this machine's memory, and wait for the slowest. Speed-up: "
+        "samples a second, compared with 1 rank."
     )
     return table
 
@@ -164,16 +165,14 @@ def _paying(study: Study) -> Table:
 def _answer(study: Study) -> str:
     """Return the answer to: why is training on more ranks slower than on one?"""
     two = study.paying["data parallel"][0]
-    together = study.workload.compute.together
-    slow = f"on several ranks, compute takes {together:.2f} times as long as on one"
     if two.faster is None:
-        return f"2 ranks are slower than 1 with any batch: {slow}."
+        return "2 ranks are slower than 1 with any batch."
     text = f"With fewer than {_batch(two.faster)} on each rank, 2 ranks are slower than 1."
     if two.faster <= 1:
         text = "2 ranks are faster than 1 with any batch."
     times = f"{2 * GOOD:.1f} times as fast"
     if two.efficient is None:
-        return f"{text} They are never {times}: {slow}."
+        return f"{text} They are never {times}."
     return f"{text} From {_batch(two.efficient)} on, they are at least {times}."
 
 

@@ -114,13 +114,15 @@ class Tally:
     """Counts the outcomes of a run."""
 
     def __init__(self) -> None:
-        self.graded = self.kept = 0
+        self.graded = self.kept = self.unreadable = 0
         self.lost: list[str] = []  # names of submissions on which the grader failed
 
     def count(self, outcome: Outcome) -> None:
         """Count an outcome."""
         if outcome.problem:
             self.lost.append(printable(outcome.grade.submission))
+        elif outcome.is_new and outcome.grade.status == "unreadable":
+            self.unreadable += 1
         elif outcome.is_new:
             self.graded += 1
         else:
@@ -131,7 +133,8 @@ class Tally:
         from gradsync.grading.output_files import GRADEBOOK
 
         kept = f", {self.kept} unchanged (--fresh grades them again)" if self.kept else ""
-        print(f"{out / GRADEBOOK}: {self.graded} graded{kept}")
+        unreadable = f", {self.unreadable} unreadable" * bool(self.unreadable)
+        print(f"{out / GRADEBOOK}: {self.graded} graded{unreadable}{kept}")
 
     def check(self) -> None:
         """Raise GraderError if the grader failed on some submissions; the others are graded."""

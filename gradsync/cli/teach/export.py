@@ -59,7 +59,7 @@ def export_command(
 
 def _show_left_out(exported: Exported) -> None:
     for names, what in (
-        (exported.without_score, "without a score, left out or left empty"),
+        (exported.without_score, "without a score, for whom no score is written"),
         (exported.not_in_file, "not in the file, so their scores are not in it either"),
         (exported.unchanged, "with nothing to compare: missing files or unchanged templates"),
     ):

@@ -162,5 +162,5 @@ def test_the_command_shows_what_it_wrote_and_whom_it_left_out(course, grades):
 
     assert done.stdout.splitlines() == [
         str(grades / "exports/canvas.csv"),
-        "1 submission without a score, left out or left empty: 7",
+        "1 submission without a score, for whom no score is written: 7",
     ]

@@ -146,6 +146,27 @@ def test_an_override_of_a_name_that_two_phases_have_must_name_the_phase(folder):
     assert "write phase1/double or phase2/double" in warning
 
 
+def test_more_points_than_an_exercise_has_are_warned_of(folder):
+    folder.grade("ada", points=1.0, most=4.0)
+    line = "ada,double,5,bonus,Kim"
+    folder.write("overrides.csv", "submission,exercise,points,reason,by", line)
+
+    seen = folder.read()
+
+    assert seen.results[0].score == 5.0
+    assert seen.warnings == ("overrides.csv: ada gets 5 points in phase1/double, which has 4.",)
+
+
+def test_who_handed_in_but_is_not_graded_yet_is_not_missing(folder):
+    folder.grade("ada")
+    folder.write("roster.csv", "id,name,email", "ada,Ada,", "bob,Bob,", "cleo,Cleo,")
+    folder.facts(Facts("ada", "ada"), Facts("week3-bob", "week3-bob", names=("bob",)))
+
+    statuses = {name: result.status for name, result in folder.results().items()}
+
+    assert statuses == {"ada": "graded", "week3-bob": "grader-failed", "cleo": "missing"}
+
+
 def test_the_roster_names_people_and_those_who_handed_in_nothing(folder):
     folder.grade("17")
     folder.write("roster.csv", "id;name;email", "17;Ada Lovelace;ada@x.org", "18;Bob;bob@x.org")

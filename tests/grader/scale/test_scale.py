@@ -91,15 +91,6 @@ def test_the_answer_names_the_batch_from_which_ranks_pay(forecast):
     assert "From 42 samples on, they are at least 1.6 times as fast." in text
 
 
-def test_the_answer_names_slow_compute(forecast):
-    assert "They are never 1.6 times as fast: on several ranks, compute takes 1.50" in text_of(
-        forecast(together=1.5)
-    )
-    assert "2 ranks are slower than 1 with any batch: on several ranks, compute takes 2.50" in (
-        text_of(forecast(together=2.5))
-    )
-
-
 def test_a_busy_machine_is_reported(forecast):
     assert "load 7.7 on 2 cores" in text_of(forecast(load=7.7))
     assert "Other programs" not in text_of(forecast(load=0.5))
