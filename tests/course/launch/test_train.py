@@ -68,6 +68,7 @@ def start(tmp_path):
                 env=environ,
                 stdout=file,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
         runs.append(Run(process, output))
         return runs[-1]
@@ -151,6 +152,18 @@ def test_an_unfinished_exercise_is_named(start):
     assert run.status() == 1
     assert "[Rank 0] phase1/read_rank_info is not written yet" in run.text
     assert "Run `gradsync check`." in run.text
+    assert "was killed" not in run.text
+
+
+def test_ctrl_c_stops_it_without_a_traceback(start):
+    run = start("--epochs", 9999)
+    run.wait_for("Epoch 3/")
+
+    os.killpg(run.process.pid, signal.SIGINT)
+
+    assert run.status() == 128 + signal.SIGINT
+    assert "Stopped by SIGINT. Run the same command again" in run.text
+    assert "Traceback" not in run.text
 
 
 def test_each_pair_of_ranks_is_a_link(start):
