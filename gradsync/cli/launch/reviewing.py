@@ -124,12 +124,15 @@ def _print_text(found: Review, rules: Sequence[Rule]) -> None:
         console.print(f"{escape(place)} [bold red]{f.code}[/] {escape(f.text)}")
     lines = checklist(found, rules)
     summary = Console(stderr=True, highlight=False)
-    marks = {"fine": "[green]✓[/]", "found": "[red]✗[/]"}
     for line in lines:
-        if line.state in marks:
-            codes = f"  [red]{', '.join(line.codes)}[/]" if line.codes else ""
-            summary.print(f"{marks[line.state]} {line.topic}{codes}")
-    absent = [line.topic for line in lines if line.state == "not applicable"]
+        if line.codes:
+            summary.print(f"[red]✗[/] {line.topic}  [red]{', '.join(line.codes)}[/]")
+    fine, absent = (
+        [line.topic for line in lines if line.state == state]
+        for state in ("fine", "not applicable")
+    )
+    if fine:
+        summary.print(f"[green]✓[/] nothing found: {'; '.join(fine)}")
     if absent:
         summary.print(f"[dim]- not applicable: {'; '.join(absent)}[/]")
     if len(absent) == len(lines):
