@@ -14,7 +14,7 @@ def in_container(mounts, namespaces=True):
         mounts: such as {"/autograder": a folder}; the user may write to them.
         namespaces: whether it may create user namespaces, which a sandbox needs.
     """
-    view = ["bwrap", *_root(), *_python(), "--perms", "1777", "--tmpfs", "/tmp"]
+    view = ["bwrap", *_root(), "--perms", "1777", "--tmpfs", "/tmp", *_python()]
     for place, folder in mounts.items():
         view += ["--bind", str(folder), place]
     if not namespaces:
