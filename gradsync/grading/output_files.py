@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import secrets
 from pathlib import Path
 
+from gradsync.course import whole_files
 from gradsync.records import Grade, Observation, Origin
 from gradsync.reports import gradebook, machine
 from gradsync.reports.text import carriable
@@ -114,15 +113,7 @@ def folder_name(submission: str) -> str:
 
 def write_whole(path: Path, text: str, encoding: str = "utf-8") -> None:
     """Replace a file atomically: a crash leaves the former file."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with temporary.open("w", encoding=encoding, newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())  # otherwise a power cut may leave an empty file
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    whole_files.write_whole(path, text.encode(encoding))
 
 
 def remove_leftovers(out: Path) -> None:

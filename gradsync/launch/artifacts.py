@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradsync.course.whole_files import write_whole
 from gradsync.launch.rank_errors import LaunchedWrongly
 from gradsync.launch.settings import Settings
 from gradsync.text import full_stop
@@ -26,9 +27,7 @@ def read_history(settings: Settings) -> list[dict[str, Any]]:
 
 def write_history(settings: Settings, history: list[dict[str, Any]]) -> None:
     """Write the history, whole or not at all."""
-    beside = settings.history.with_suffix(".part")
-    beside.write_text(json.dumps(history, indent=1), encoding="utf-8")
-    beside.replace(settings.history)
+    write_whole(settings.history, json.dumps(history, indent=1).encode())
 
 
 def finish(settings: Settings, model: nn.Module, images: Tensor) -> None:

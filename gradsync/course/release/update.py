@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gradsync.course.whole_files import write_to_disk, write_whole
 from gradsync.errors import UnusableInput
 
 MANIFEST = ".gradsync-release.json"
@@ -98,10 +98,10 @@ def update(
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=STAGING, dir=out) as name:
         staged = [
-            (_staged(Path(name) / str(number), files[path]), out / target)
+            (write_to_disk(Path(name) / str(number), files[path]), out / target)
             for number, (path, target) in enumerate(targets.items())
         ]
-        written = _staged(Path(name) / "manifest", manifest.encode())
+        written = write_to_disk(Path(name) / "manifest", manifest.encode())
         # First the manifest: if the next lines are interrupted, no released file looks edited.
         for source, target in [(written, out / MANIFEST), *staged]:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -114,8 +114,7 @@ def update(
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file atomically; create its folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=STAGING, dir=path.parent) as name:
-        _staged(Path(name) / path.name, content).replace(path)
+    write_whole(path, content)
 
 
 def manifest_text(phases: Sequence[str], files: Mapping[str, Sequence[str]]) -> str:
@@ -174,14 +173,6 @@ def _numbered(path: str) -> Iterator[str]:
     while True:
         yield f"{path}-{number}"
         number += 1
-
-
-def _staged(path: Path, content: bytes) -> Path:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())  # otherwise a power cut may leave an empty file
-    return path
 
 
 def _remove(out: Path, path: str) -> None:
