@@ -116,6 +116,4 @@ class ClassResults:
     results: Sequence[Result]
     seed: int | None = None
     graded_at: datetime | None = None  # when the last of them was graded
-    warnings: tuple[
-        str, ...
-    ] = ()  # on useless lines of overrides.csv, and names that roster.csv lacks
+    warnings: tuple[str, ...] = ()  # on lines of overrides.csv, and names that roster.csv lacks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -28,6 +29,11 @@ Seed = Annotated[
         min=0, help="The seed of the tests' random inputs; each report names the one it used."
     ),
 ]
+
+
+def say(text: str) -> None:
+    """Print a message of a command to stderr, apart from its results."""
+    print(f"gradsync: {text}", file=sys.stderr, flush=True)
 
 
 def show(render: Callable[..., str], report: Report) -> None:

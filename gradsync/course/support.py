@@ -6,10 +6,13 @@ It lies in the course's folder of tests, so it is not installed. Two courses may
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+
+from gradsync.course.catalogue import CourseError
 
 SUPPORT = "support"  # in `tests`
 TRACED = f"{SUPPORT}.probes.tracing"  # what `gradsync trace` runs: `run` and its `inputs_of`
@@ -38,6 +41,18 @@ def support_of(root: Path) -> Iterator[None]:
         if others:
             _taken_out(SUPPORT)
             sys.modules.update(others)
+
+
+def command_module(root: Path, name: str, purpose: str) -> ModuleType:
+    """Import what a command runs of a course, inside of `support_of`.
+
+    Raises:
+        CourseError: the course has no such module.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        raise CourseError(f"{root} has no {name}, which says {purpose}.") from None
 
 
 def _taken_out(package: str) -> dict[str, ModuleType]:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Literal
 
 from gradsync.class_records import ClassResults, Result
 from gradsync.course.catalogue import Course
 from gradsync.course.release.update import write_atomically
 from gradsync.errors import GraderError, UnusableInput
 from gradsync.exporting.containers import gradescope_autograder, prairielearn_image
+from gradsync.exporting.formats import Format
 from gradsync.exporting.similarity import similarity_files
 from gradsync.grading.class_results import read_class
 from gradsync.grading.output_files import folder_name
@@ -28,16 +28,6 @@ from gradsync.reports.exports import (
 from gradsync.reports.exports.sheets import NotASheet, Sheet, without_score
 from gradsync.submission import find_submissions, read_submission, submission_name
 
-Format = Literal[
-    "gradescope",
-    "classroom50",
-    "actions",
-    "prairielearn",
-    "canvas",
-    "moodle",
-    "junit",
-    "similarity",
-]
 EXPORTS = "exports"  # in the folder of grades
 AUTOGRADER, IMAGE = "autograder.zip", "image"
 SHEETS: dict[str, Callable[[ClassResults, str], Sheet]] = {

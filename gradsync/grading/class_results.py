@@ -32,6 +32,7 @@ from gradsync.grading.output_files import (
     REPORT,
     ROSTER,
     folder_name,
+    grade_folders,
     kept_seed,
     read_failure,
 )
@@ -241,8 +242,7 @@ def _places(out: Path, facts: Mapping[str, Facts]) -> dict[str, list[tuple[str, 
     """Return, for each learner, the names and folders of the submissions that count."""
     by_folder = {folder_name(name): name for name in facts}
     places: dict[str, list[tuple[str, str]]] = {}
-    folders = {path.parent.name for file in (REPORT, FAILURE) for path in out.glob(f"*/{file}")}
-    for folder in sorted(folders):
+    for folder in [path.name for path in grade_folders(out)]:
         name = by_folder.get(folder) or _name_in(out / folder)
         known = facts.get(name) if name else None
         if name and (known is None or known.counts):

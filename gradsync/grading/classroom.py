@@ -65,15 +65,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """Where the grading is done, and who is told of it. It does not affect any grade."""
+    """Where the grading is done, and how its progress is reported. It affects no grade."""
 
     perform: Perform = here  # does the tasks, here or in other processes
     parallel: int | None = None  # tests of a submission at a time; None: as many as are useful
     with_reports: bool = False  # return the whole reports too, which are large
-    on_begin: Callable[[str], None] = lambda _: None  # told the name of each submission
-    on_warning: Callable[[str], None] = lambda _: (
-        None
-    )  # told of unknown names in tables, at the end
+    on_begin: Callable[[str], None] = lambda _: None  # called with each submission's name
+    # Called at the end with each warning on names in the tables.
+    on_warning: Callable[[str], None] = lambda _: None
 
 
 def grade_class(

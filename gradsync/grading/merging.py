@@ -24,6 +24,7 @@ from gradsync.grading.output_files import (
     REPORT,
     ROSTER,
     STATE,
+    grade_folders,
     kept_seed,
     remove_leftovers,
     write_whole,
@@ -91,14 +92,12 @@ def merge(folders: Sequence[Path], course: Course, out: Path, warn: Callable[[st
         _merge_tables(sources, out, warn)
         for warning in write_class(out, course):
             warn(warning)
-    return len({path.parent for file in (REPORT, FAILURE) for path in out.glob(f"*/{file}")})
+    return len(grade_folders(out))
 
 
 def _copy_grades(source: Path, out: Path, warn: Callable[[str], None]) -> None:
     """Copy each grade, its report.json last, as when it is graded."""
-    for folder in sorted(
-        {p.parent for file in (REPORT, FAILURE) for p in source.glob(f"*/{file}")}
-    ):
+    for folder in grade_folders(source):
         target = out / folder.name
         if _graded_at(target) > _graded_at(folder):
             warn(f"{folder.name} is in several folders. {target} has the latest grade.")

@@ -50,6 +50,11 @@ def read_grade(submission: str, out: Path, origin: Origin, seed: int) -> Grade |
     return machine.read(text, origin, seed)
 
 
+def grade_folders(out: Path) -> list[Path]:
+    """Return the folders with a report, or with the reason why the grader failed, by name."""
+    return sorted({path.parent for name in (REPORT, FAILURE) for path in out.glob(f"*/{name}")})
+
+
 def write_failure(submission: str, problem: str, out: Path) -> None:
     """Store that the grader failed on a submission, and why."""
     folder = out / folder_name(submission)

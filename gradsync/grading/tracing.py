@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-
-from gradsync.course.catalogue import Course, CourseError
-from gradsync.course.support import TRACED, support_of
+from gradsync.course.catalogue import Course
+from gradsync.course.support import TRACED, command_module, support_of
 from gradsync.grading.suite.graded_ranks import GradedRanks
 from gradsync.ranks import RankFailure, get_launcher
 from gradsync.records import Observation
@@ -26,10 +24,7 @@ def trace(submission: Submission, course: Course, phase: str, world_size: int) -
         MissingFile: the submission has no trainer for this phase.
     """
     with support_of(course.root), unpacked(submission.files) as folder:
-        try:
-            probe = importlib.import_module(TRACED)
-        except ModuleNotFoundError:
-            raise CourseError(f"{course.root} has no {TRACED}, which says what to trace.") from None
+        probe = command_module(course.root, TRACED, "what to trace")
         ranks = GradedRanks(
             get_launcher(),
             folder,

@@ -62,9 +62,8 @@ def launch(settings: Settings, master: Master | None, nodes: int, nproc: int, wa
     try:
         with TemporaryDirectory(prefix="gradsync-launch-") as logs:
             if master is not None and not master.is_here:
-                seconds = (
-                    settings.timeout + WATCH_MARGIN
-                )  # the ranks notice it first, and say where
+                # The ranks notice it first, and say where.
+                seconds = settings.timeout + WATCH_MARGIN
                 watch_master(master, seconds, lambda: _lost(master, settings), logs)
             run = elastic_launch(
                 _config(settings, master, nodes, nproc, wait, logs), sys.executable

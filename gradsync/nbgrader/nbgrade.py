@@ -18,8 +18,8 @@ from typing import Literal
 
 from gradsync.course.catalogue import Course, find_course
 from gradsync.errors import GraderError, SandboxError
+from gradsync.grading.processes.jobs import parallel_tests
 from gradsync.grading.processes.workers import side_by_side
-from gradsync.grading.suite.parallel import MOST
 from gradsync.nbgrader.autograde import NO_SANDBOX, phases_of
 from gradsync.nbgrader.course_folder import NbCourse
 from gradsync.nbgrader.grading_folder import GradingFolder
@@ -80,7 +80,7 @@ def nbgrade(
                 seed=grading.seed(seed),
                 sandboxed=nbcourse.sandboxed,
                 command=f"gradsync nbgrade . {assignment}",
-                parallel=max(1, min(MOST, len(os.sched_getaffinity(0)) // jobs)),
+                parallel=parallel_tests(jobs),
                 fresh=fresh,
             )
             yield from _Class(nbcourse, marking).outcomes(submissions, jobs)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 from gradsync.course.catalogue import Course, CourseError
-from gradsync.course.support import AVERAGING, support_of
+from gradsync.course.support import AVERAGING, command_module, support_of
 from gradsync.grading.suite.graded_ranks import GradedRanks
 from gradsync.grading.suite.verdicts import MissingFile
 from gradsync.ranks import RankFailure, get_launcher
@@ -41,7 +39,7 @@ def compare(
     """
     mine, failures = [], {}
     with support_of(course.root), unpacked(submission.files) as folder:
-        probe = _probe(course)
+        probe = command_module(course.root, AVERAGING, "what to measure")
         name, function = probe.REFERENCE
         progress(f"measuring {name}")
         alone = GradedRanks(get_launcher(), None, None, "", seen=[], seed=AVERAGING)
@@ -65,15 +63,6 @@ def compare(
             else:
                 mine.append(found)
     return Comparison(reference, tuple(mine), failures)
-
-
-def _probe(course: Course) -> ModuleType:
-    try:
-        return importlib.import_module(AVERAGING)
-    except ModuleNotFoundError:
-        raise CourseError(
-            f"{course.root} has no {AVERAGING}, which says what to measure."
-        ) from None
 
 
 def _measure(name: str, ranks: GradedRanks, function: Callable[..., Any]) -> StepFigures | str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gradsync.cli.app import Out, app
+from gradsync.cli.app import Out, app, say
 from gradsync.course.catalogue import find_course
 from gradsync.text import counted
 
@@ -26,7 +25,5 @@ def merge_command(
     from gradsync.grading.merging import merge  # pytest: `gradsync --help` starts without it
     from gradsync.grading.output_files import GRADEBOOK
 
-    count = merge(
-        folders, find_course(), out, lambda text: print(f"gradsync: {text}", file=sys.stderr)
-    )
+    count = merge(folders, find_course(), out, say)
     print(f"{out / GRADEBOOK}: {counted(count, 'submission')}")

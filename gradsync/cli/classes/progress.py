@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradsync.cli.activity import activity
-from gradsync.cli.app import show
+from gradsync.cli.app import say, show
 from gradsync.reports import terminal
 from gradsync.reports.text import amount, printable
 from gradsync.text import counted
@@ -28,7 +28,7 @@ LATEST = 5  # scores in the live display
 
 
 class Progress(Protocol):
-    """What is told of a run."""
+    """Shows the progress of a run."""
 
     def begin(self, name: str) -> None:
         """Show that the grading of a submission begins."""
@@ -81,7 +81,7 @@ class Reports:
             print(f"{outcome.page}\n")
 
     def print(self, text: str) -> None:
-        print(f"gradsync: {text}", file=sys.stderr)
+        say(text)
 
 
 class Lines:
@@ -94,7 +94,7 @@ class Lines:
         print(line(outcome), flush=True)
 
     def print(self, text: str) -> None:
-        print(f"gradsync: {text}", file=sys.stderr, flush=True)
+        say(text)
 
 
 class Display:

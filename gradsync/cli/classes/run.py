@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradsync.cli.app import say
 from gradsync.cli.classes.progress import Progress, shown_progress
 from gradsync.course.catalogue import Course
 from gradsync.errors import GraderError, UnusableInput
@@ -105,7 +106,7 @@ def performance(count: int, jobs: int | None, cluster: str | None) -> tuple[Perf
             raise UnusableInput(
                 f"{missing.name} is not installed. Run `pip install 'gradsync[cluster]'`."
             ) from None
-        return on_cluster(cluster, lambda text: print(f"gradsync: {text}", file=sys.stderr)), 1
+        return on_cluster(cluster, say), 1
     jobs = min(jobs, count) if jobs else default_jobs(count)
     return (here if jobs == 1 else in_processes(jobs)), parallel_tests(jobs)
 

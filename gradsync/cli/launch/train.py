@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gradsync.cli.app import app
+from gradsync.cli.app import app, say
 from gradsync.course.catalogue import Course, CourseError, find_course
 from gradsync.launch import placement
 from gradsync.launch.placement import LaunchError, Master
@@ -189,5 +188,5 @@ def _launch(
     try:
         agent.launch(settings, meeting, nodes, ranks, wait)
     except agent.TrainingError as problem:
-        print(f"gradsync: {problem}", file=sys.stderr)
+        say(str(problem))
         raise typer.Exit(problem.status) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,24 +10,12 @@ import typer
 
 from gradsync.cli.app import app
 from gradsync.course.catalogue import find_course
+from gradsync.exporting.formats import Format
 from gradsync.submission.contents import listing
 from gradsync.text import counted
 
 if TYPE_CHECKING:
     from gradsync.exporting.export import Exported
-
-
-class System(str, Enum):
-    """The systems for which there is an export."""
-
-    gradescope = "gradescope"
-    classroom50 = "classroom50"
-    actions = "actions"
-    prairielearn = "prairielearn"
-    canvas = "canvas"
-    moodle = "moodle"
-    junit = "junit"
-    similarity = "similarity"
 
 
 @app.command(name="export")
@@ -37,7 +24,7 @@ def export_command(
         Path,
         typer.Argument(help="A folder of grades. For similarity: the folder of the submissions."),
     ],
-    to: Annotated[System, typer.Option(help="The system that reads the export.")],
+    to: Annotated[Format, typer.Option(help="The system that reads the export.")],
     into: Annotated[
         Path | None,
         typer.Option(help="Where to write. Default: in OUT/exports, or beside the submissions."),
@@ -51,7 +38,7 @@ def export_command(
     """
     from gradsync.exporting.export import export  # imports pytest and jinja2
 
-    exported = export(out, find_course(), to.value, into, os.environ)
+    exported = export(out, find_course(), to, into, os.environ)
     for path in exported.paths:
         print(path)
     _show_left_out(exported)

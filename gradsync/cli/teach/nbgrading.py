@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from gradsync.cli.app import Seed, app
+from gradsync.cli.app import Seed, app, say
 from gradsync.cli.exit_status import GRADER_FAILED
 from gradsync.reports.text import amount, printable
 from gradsync.submission import SubmissionError
@@ -77,12 +77,12 @@ def _show_outcomes(outcomes: Iterable[Outcome]) -> None:
                 console.print(text, markup=False, highlight=False, soft_wrap=True)
             if outcome.status == "failed":
                 failed.append(name)
-                text = f"gradsync: {name} could not be graded: {printable(outcome.problem)}"
-                print(text, file=sys.stderr, flush=True)
+                text = f"{name} could not be graded: {printable(outcome.problem)}"
+                say(text)
     print(f"{counts['graded']} graded, {counts['unchanged']} unchanged")
     if failed:
         text = f"No grade for {listed(failed)}. Run the same command again."
-        print(f"gradsync: {text}", file=sys.stderr)
+        say(text)
         raise typer.Exit(GRADER_FAILED)
 
 

@@ -20,17 +20,22 @@ def default_jobs(submissions: int) -> int:
 
     A submission keeps about one core busy: its ranks wait for each other most of the time.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     fitting = (_free_memory() - KEPT_FREE) / MEMORY
-    return max(1, int(min(cores or 1, fitting, submissions)))
+    return max(1, int(min(_cores(), fitting, submissions)))
 
 
 def parallel_tests(jobs: int) -> int | None:
     """Return how many tests of a submission run at a time; None leaves it to the suite's runner."""
     if jobs == 1:
         return None
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    return max(1, min(MOST, cores // jobs))
+    return max(1, min(MOST, _cores() // jobs))
+
+
+def _cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _free_memory() -> float:
