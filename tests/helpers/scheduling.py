@@ -8,6 +8,7 @@ from xdist.scheduler import LoadScopeScheduling
 # Tests that share what takes long to make (a graded class, a kernel, a browser), or use all cores.
 TOGETHER = {
     "tests/grader/cli/test_commands.py",
+    "tests/grader/exporting/test_export.py",
     "tests/grader/notebook/test_answer.py",
     "tests/grader/nbgrader",
     "tests/course/notebooks/test_jupyterlab.py",
