@@ -5,20 +5,76 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 
+from gradsync.course.whole_files import write_whole
+from gradsync.launch.placement import LaunchError
 from gradsync.launch.settings import Settings
+from gradsync.text import counted
+
+# The settings of which one training has one value, as a message calls them.
+FIXED = {
+    "phase": "phase",
+    "trainer": "trainer",
+    "batch_size": "--batch-size",
+    "lr": "--lr",
+    "samples": "--samples",
+    "seed": "--seed",
+}
+REMEDY = "To start again, add --fresh; to keep both, use another --out."
 
 
 def is_finished(settings: Settings) -> bool:
     """Tell whether the output folder has a complete run of at least so many epochs."""
-    if not settings.exported.is_file():
-        return False
-    with suppress(OSError, ValueError, LookupError, TypeError):
-        history = json.loads(settings.history.read_text(encoding="utf-8"))
-        return int(history[-1]["epoch"]) + 1 >= settings.epochs
-    return False
+    return settings.exported.is_file() and _epochs_done(settings) >= settings.epochs
 
 
 def remove(settings: Settings) -> None:
     """Remove the files of a run; another node may do the same at the same time."""
-    for path in (settings.checkpoint, settings.history, settings.plot, settings.exported):
+    outputs = (settings.history, settings.plot, settings.exported)
+    for path in (settings.checkpoint, settings.record, *outputs):
         path.unlink(missing_ok=True)
+
+
+def check_continuation(settings: Settings) -> None:
+    """Check that the checkpoint, if there is one, is of the same training, and record that one.
+
+    A continued run may have more epochs, and another number of ranks.
+
+    Raises:
+        LaunchError: the checkpoint was written with other settings, or has more epochs.
+    """
+    asked = json.loads(settings.to_json())
+    if settings.checkpoint.is_file():
+        known = _recorded(settings)
+        changed = [
+            f"{label} {known[name]}, now {asked[name]}"
+            for name, label in FIXED.items()
+            if name in known and known[name] != asked[name]
+        ]
+        if changed:
+            raise LaunchError(
+                f"{settings.checkpoint} was written with other settings: {'; '.join(changed)}. "
+                f"To continue it, use the same ones. {REMEDY}"
+            )
+        done = _epochs_done(settings)
+        if done > settings.epochs:
+            raise LaunchError(
+                f"{settings.checkpoint} has {counted(done, 'epoch')} already, more than "
+                f"--epochs {settings.epochs}. To continue it, use a larger number. {REMEDY}"
+            )
+    record = {name: asked[name] for name in FIXED}
+    write_whole(settings.record, json.dumps(record, indent=1).encode())
+
+
+def _recorded(settings: Settings) -> dict[str, object]:
+    """Return the settings of the checkpoint; nothing if they are not known."""
+    with suppress(OSError, ValueError, TypeError):
+        return dict(json.loads(settings.record.read_text(encoding="utf-8")))
+    return {}
+
+
+def _epochs_done(settings: Settings) -> int:
+    """Return how many epochs the history has."""
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        history = json.loads(settings.history.read_text(encoding="utf-8"))
+        return int(history[-1]["epoch"]) + 1
+    return 0

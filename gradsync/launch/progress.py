@@ -83,10 +83,18 @@ class Progress:
             )
 
     def ended(self, history: list[Entry]) -> None:
-        """Record epochs whose lines the trainer itself has printed."""
-        if self.is_rank_0 and history:
-            self._history += history
-            artifacts.write_history(self._settings, self._history)
+        """Record epochs whose lines the trainer itself has printed, after those known before."""
+        if not self.is_rank_0:
+            return
+        if not history:
+            self._say(
+                f"No epoch was left to train: {self._settings.checkpoint} has "
+                f"{self._settings.epochs} or more. To start again, add --fresh."
+            )
+            return
+        known = artifacts.read_history(self._settings)
+        earlier = [entry for entry in known if entry["epoch"] < history[0]["epoch"]]
+        artifacts.write_history(self._settings, earlier + history)
 
     def _say(self, text: str) -> None:
         print(text, flush=True)

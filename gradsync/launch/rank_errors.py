@@ -12,6 +12,7 @@ from gradsync.text import full_stop
 
 CLOSED = re.compile(r"[Cc]onnection (was )?(closed|reset)|[Bb]roken pipe|Connection refused|EOF")
 LATE = re.compile(r"[Tt]imed out|timeout|Timeout")
+OTHER_MODEL = re.compile(r"Error\(s\) in loading state_dict")
 LOST_CONNECTION = re.compile(r"gloo|nccl|NCCL|TCPStore|[Ss]ocket|c10d|Timed out waiting")
 
 
@@ -27,6 +28,11 @@ def describe(error: Exception, settings: Settings) -> str:
     if isinstance(error, NotImplementedError) and str(error):
         return f"{error} is not written yet{place}. Run `gradsync check`."
     text = str(error).strip()
+    if OTHER_MODEL.search(text) and settings.checkpoint.is_file():
+        return (
+            f"{settings.checkpoint} does not fit the model{place}. {full_stop(text)}\nIf it is of "
+            "another model, add --fresh to start again, or use another --out."
+        )
     if _is_of_the_network(error):
         if LATE.search(text):
             return (

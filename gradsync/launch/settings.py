@@ -29,6 +29,10 @@ class Settings:
         return self.out / "checkpoint.pt"
 
     @property
+    def record(self) -> Path:
+        return self.out / "settings.json"
+
+    @property
     def history(self) -> Path:
         return self.out / "history.json"
 

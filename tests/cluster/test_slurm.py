@@ -77,6 +77,7 @@ def test_the_same_trainer_runs_on_one_two_and_four_nodes(
         "curves.png",
         "history.json",
         "model.pt2",
+        "settings.json",
     }
 
 

@@ -106,7 +106,7 @@ def train_command(
     nodes = nodes or placement.nodes_of_step(os.environ)
     meeting = _meeting(nodes, master, wait)
     if not test_links:
-        _prepare(settings, fresh=fresh)
+        _prepare(settings, fresh=fresh, is_master=meeting is None or meeting.is_here)
     _launch(settings, meeting, nodes, nproc, wait)
 
 
@@ -158,13 +158,21 @@ def _meeting(nodes: int, master: str | None, wait: float) -> Master | None:
     return meeting
 
 
-def _prepare(settings: Settings, *, fresh: bool) -> None:
-    """Create the output folder, and remove the files of a finished run, or of any if `fresh`."""
-    from gradsync.launch.finished import is_finished, remove
+def _prepare(settings: Settings, *, fresh: bool, is_master: bool) -> None:
+    """Create the output folder, and remove the files of a finished run, or of any if `fresh`.
+
+    Raises:
+        LaunchError: the folder has an interrupted run with other settings.
+    """
+    from gradsync.launch import finished
 
     settings.out.mkdir(parents=True, exist_ok=True)
-    if fresh or is_finished(settings):
-        remove(settings)
+    if fresh or finished.is_finished(settings):
+        if not fresh and is_master:
+            say(f"The run in {settings.out} was complete. Starting again from the beginning.")
+        finished.remove(settings)
+    if is_master:  # the path of the trainer may differ between nodes
+        finished.check_continuation(settings)
 
 
 def _launch(
