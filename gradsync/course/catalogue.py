@@ -98,6 +98,13 @@ class Course:
                 return exercise
         raise CourseError(f"There is no exercise {name!r}. {_suggested(name, every)}")
 
+    def names(self) -> str:
+        """Return a sentence for each phase, with the names of its exercises."""
+        return " ".join(
+            f"In {phase}: {listed([exercise.name for exercise in self.exercises(phase)])}."
+            for phase in self.phases
+        )
+
     def suite(self, audience: Audience, phase: str) -> Path:
         """Return the folder of a phase's tests.
 

@@ -9,14 +9,14 @@ from rich.console import Console
 from rich.markup import escape
 
 from gradsync.cli.app import app
-from gradsync.course.catalogue import find_course
+from gradsync.course.catalogue import CourseError, find_course
 
 
 @app.command()
 def hint(
     exercise: Annotated[
-        str, typer.Argument(help="The exercise's name, as `gradsync check` shows it.")
-    ],
+        str | None, typer.Argument(help="The exercise's name, as `gradsync check` shows it.")
+    ] = None,
     number: Annotated[
         int, typer.Option("--number", "-n", min=1, help="How many hints to show.")
     ] = 1,
@@ -27,6 +27,8 @@ def hint(
     [dim]gradsync hint EXERCISE -n 2[/]    the first two hints
     """
     course = find_course()
+    if exercise is None:
+        raise CourseError(f"Name an exercise, as in `gradsync hint NAME`. {course.names()}")
     chosen = course.find(exercise)
     console = Console()
     console.print(f"[bold]{chosen.name}[/]: {escape(chosen.goal)}\n")

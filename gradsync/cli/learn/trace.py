@@ -11,6 +11,11 @@ from gradsync.cli.app import app
 from gradsync.course.catalogue import find_course
 from gradsync.submission import SubmissionError, read_submission
 
+UNFINISHED = (
+    "A trace needs a trainer that is complete, so none was written. "
+    "`gradsync check` shows what to write next."
+)
+
 
 @app.command(name="trace")
 def trace_command(
@@ -48,6 +53,8 @@ def trace_command(
         seen = trace(given, course, chosen, ranks)
     except MissingFile as missing:
         raise SubmissionError(f"{submission or course.root}: {missing}") from None
+    if seen.failure is not None and seen.failure.status == "unfinished":
+        raise SubmissionError(f"{seen.failure.diagnosis.explanation} {UNFINISHED}")
     for path in write_trace(seen, out):
         print(path)
     print(spans.waiting(seen.events, seen.world_size))

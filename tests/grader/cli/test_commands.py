@@ -179,6 +179,7 @@ def test_a_file_that_does_not_import_is_graded(tmp_path, source, status):
         (["grade", "solutions", "--out", "README.md"], "is a file"),
         (["grade"], "SUBMISSIONS"),
         (["hint", "averge_gradients"], "average_gradients"),
+        (["hint"], "Name an exercise, as in `gradsync hint NAME`. In phase1: Padded"),
         (["check", "averge_gradients"], "average_gradients"),
         (["nonsense"], "nonsense"),
     ],
@@ -274,6 +275,16 @@ def test_a_trace_without_a_trainer_is_refused(tmp_path):
 
     assert done.returncode == 2
     assert f"{tmp_path}: phase1/template_trainer.py is not in the submission" in done.stderr
+
+
+@pytest.mark.parametrize("phase", [1, 2])
+def test_a_trainer_that_is_not_written_yet_has_no_trace(tmp_path, phase):
+    done = gradsync("trace", ROOT, "--phase", phase, "--out", tmp_path / "seen")
+
+    assert done.returncode == 2
+    assert f"gradsync: phase{phase}/train is not written yet." in done.stderr
+    assert "`gradsync check` shows what to write next" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def _gradebook(out):
