@@ -10,6 +10,7 @@ from gradsync.testing import check, exercise, free_port, raise_mistake
 from gradsync.text import FORGOTTEN
 from support.probes.gpus import taken_among_gpus
 from support.rules.gpus import idle_gpus
+from support.rules.launching import string_for_a_number
 
 GUIDE = "Launching ranks"
 TORCHRUN = {
@@ -56,9 +57,12 @@ def test_the_rank_is_read_from_the_environment(ranks, environ, wanted):
     fields = ("rank", "world_size", "local_rank", "master_addr", "master_port")
     expected = dict(zip(fields, wanted, strict=True))
     variables = ", ".join(f"{name}={value}" for name, value in environ.items()) or "no variables"
+    is_info = isinstance(seen, dict)
+    raise_mistake(string_for_a_number(variables, list(seen.values()) if is_info else None))
+    knows_its_rank = is_info and all(seen[name] == expected[name] for name in fields[:3])
     check(
         seen == expected,
-        "launcher-not-read",
+        "wrong-master" if knows_its_rank else "launcher-not-read",
         f"With {variables}, read_rank_info gives {seen}, but should give {expected}."
         f"{f' {FORGOTTEN}' if seen is None else ''}",
         guide=GUIDE,
