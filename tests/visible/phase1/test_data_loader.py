@@ -61,6 +61,19 @@ def test_the_last_chunk_is_padded_with_the_beginning(ranks):
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
+def test_two_samples_are_enough_for_five_ranks(ranks):
+    """2 samples on 5 ranks: each rank gets 1, so the samples are repeated more than once."""
+
+    def probe(rank, world_size, data_loader):
+        sampler = data_loader.PaddedDistributedSampler(range(2), world_size, rank, shuffle=False)
+        return [int(index) for index in sampler]
+
+    seen = ranks(probe, world_size=5, process_group=False)
+
+    assert_shares(list(seen), [[0], [1], [0], [1], [0]])
+
+
+@exercise("phase1/PaddedDistributedSampler", points=1)
 def test_all_ranks_use_the_same_order_in_each_epoch(ranks):
     """20 samples on 2 ranks, shuffled: each comes once an epoch, in a new order each epoch."""
 
@@ -69,14 +82,14 @@ def test_all_ranks_use_the_same_order_in_each_epoch(ranks):
             set_seed(rank)  # as in a real run: each rank has its own global random state
         sampler = data_loader.PaddedDistributedSampler(range(20), world_size, rank)
         epochs = []
-        for epoch in (0, 1):
+        for epoch in (0, 1, 0):
             sampler.set_epoch(epoch)
             epochs.append([int(index) for index in sampler])
-        return epochs
+        return [*epochs, [int(index) for index in sampler]]
 
     seen = ranks(probe, world_size=2)
 
-    first, second = ([*seen[0][epoch], *seen[1][epoch]] for epoch in (0, 1))
+    first, second, again, repeated = ([*mine, *other] for mine, other in zip(*seen, strict=True))
     missing = sorted(set(range(20)) - set(first))
     check(
         not missing,
@@ -98,6 +111,79 @@ def test_all_ranks_use_the_same_order_in_each_epoch(ranks):
         "epoch-ignored",
         "After set_epoch(1), the samples come in the order of epoch 0. Each epoch must have its "
         "own permutation.",
+        guide=SHARES,
+    )
+
+    check(
+        first == again == repeated,
+        "epoch-ignored",
+        "After set_epoch(0), the samples must come in the order of epoch 0 in every pass, also in "
+        "a second pass, and after other epochs. Here the order changes. The sampler must not count "
+        "its passes: it goes through the epoch that was set last.",
+        guide=SHARES,
+    )
+
+
+@exercise("phase1/PaddedDistributedSampler", points=1)
+def test_the_order_is_the_same_on_any_number_of_ranks(ranks):
+    """12 samples, shuffled: the shares of 2 ranks and those of 3 are cut from the same order."""
+
+    def probe(data_loader):
+        orders = []
+        for world_size in (2, 3):
+            samplers = [
+                data_loader.PaddedDistributedSampler(range(12), world_size, rank)
+                for rank in range(world_size)
+            ]
+            orders.append([int(index) for sampler in samplers for index in sampler])
+        return orders
+
+    [[two, three]] = ranks(probe, world_size=1, process_group=False)
+
+    check(
+        two == three,
+        "shuffle-differs-across-ranks",
+        f"With the same seed and epoch, the order of 12 samples is {two} on 2 ranks and {three} on "
+        "3 ranks. The permutation must depend only on the seed and the epoch, not on the number of "
+        "ranks.",
+        guide=SHARES,
+    )
+
+
+@exercise("phase1/PaddedDistributedSampler", points=1)
+def test_the_next_random_numbers_stay_the_same(ranks):
+    """A pass over the sampler draws no number from a global random generator, and seeds none."""
+
+    def probe(data_loader):
+        def draw():
+            return [random.random(), float(np.random.rand()), torch.rand(1).item()]
+
+        def seed_all():
+            for set_seed in (random.seed, np.random.seed, torch.manual_seed):
+                set_seed(7)
+
+        seed_all()
+        without = draw()
+        seed_all()
+        indices = list(data_loader.PaddedDistributedSampler(range(12), 2, 0))
+        return [len(indices), without, draw()]
+
+    [[count, without, after]] = ranks(probe, world_size=1, process_group=False)
+
+    libraries = ("random", "numpy.random", "torch")
+    pairs = zip(libraries, without, after, strict=True)
+    changed = [library for library, *numbers in pairs if numbers[0] != numbers[1]]
+    check(
+        count == 6,
+        "wrong-length",
+        f"12 samples on 2 ranks: a pass over rank 0's sampler yields {count} indices, not 6.",
+        guide=SHARES,
+    )
+    check(
+        not changed,
+        "global-rng-touched",
+        f"After a pass over the sampler, {', '.join(changed)} draws other random numbers than "
+        "without the pass. Use a generator of your own for the permutation.",
         guide=SHARES,
     )
 
