@@ -1,15 +1,13 @@
-"""Write docs/rules/README.md, the index of the rules of `gradsync review`.
+"""Write gradsync/review/pages/README.md, the index of the rules of `gradsync review`.
 
 `python -m checks.rule_index` writes it from the rules; a test compares both.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from gradsync.review.catalogue import PAGES, RULES
 
-from gradsync.review.catalogue import RULES
-
-INDEX = Path(__file__).parents[1] / "docs" / "rules" / "README.md"
+INDEX = PAGES / "README.md"
 
 
 def render() -> str:
@@ -18,7 +16,7 @@ def render() -> str:
         "# Rules of `gradsync review`",
         "",
         "Each page explains a rule, and has a script that it reports and the corrected script.",
-        "[docs/review.md](../review.md) describes the command.",
+        "[docs/review.md](../../../docs/review.md) describes the command.",
         "",
         "| code | what it reports | practice |",
         "|---|---|---|",

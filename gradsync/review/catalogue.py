@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from gradsync.errors import UnusableInput
 from gradsync.review.findings import Rule
@@ -33,9 +34,12 @@ RULES: tuple[Rule, ...] = tuple(
 )
 
 
+PAGES = Path(__file__).parent / "pages"
+
+
 def page(code: str) -> str:
-    """Return where a rule is explained, relative to the repository."""
-    return f"docs/rules/{code}.md"
+    """Return the page of a rule, in Markdown, with wrong and right code."""
+    return (PAGES / f"{code}.md").read_text(encoding="utf-8")
 
 
 def selected(codes: str | None) -> Sequence[Rule]:
@@ -51,7 +55,7 @@ def selected(codes: str | None) -> Sequence[Rule]:
         if not any(rule.code.startswith(code) for rule in RULES):
             raise UnusableInput(
                 f"--select {code}: there is no such rule. The codes are {RULES[0].code} to "
-                f"{RULES[-1].code}; docs/review.md lists them."
+                f"{RULES[-1].code}; `gradsync review --explain all` lists them."
             )
     if not wanted:
         raise UnusableInput("--select needs codes, such as --select DDP004,DDP005.")

@@ -36,7 +36,10 @@ def _rule(rule: Rule) -> dict[str, Any]:
     return {
         "id": rule.code,
         "shortDescription": {"text": rule.title},
-        "help": {"text": f"{rule.remedy} {page(rule.code)} explains this rule."},
+        "help": {
+            "text": f"{rule.remedy} `gradsync review --explain {rule.code}` shows an example.",
+            "markdown": page(rule.code),
+        },
         "defaultConfiguration": {"level": "warning"},
     }
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from gradsync.cli.app import app
+from gradsync.cli.launch.rule_pages import show_page
 from gradsync.errors import UnusableInput
 
 if TYPE_CHECKING:
@@ -32,8 +33,9 @@ class Format(str, Enum):
 @app.command(name="review")
 def review_command(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Training scripts, reviewed together.")
-    ],
+        list[Path] | None,
+        typer.Argument(metavar="FILE...", help="Training scripts, reviewed together."),
+    ] = None,
     format: Annotated[
         Format, typer.Option("--format", help="Lines of text, or SARIF 2.1.0.")
     ] = Format.text,
@@ -44,12 +46,24 @@ def review_command(
         str | None,
         typer.Option(metavar="CODES", help="Only these rules, such as DDP004,DDP005."),
     ] = None,
+    explain: Annotated[
+        str | None,
+        typer.Option(metavar="CODE", help="Show the page of a rule; `all` lists the rules."),
+    ] = None,
 ) -> None:
     """Find the pitfalls of distributed training in any PyTorch script, without running it.
 
     Exit status 1 if something was found. A comment `# gradsync: ignore[DDP004]` on the line
-    accepts a finding. docs/rules in gradsync's repository describes the rules.
+    accepts a finding.
+
+    [dim]gradsync review train.py[/]             all rules
+    [dim]gradsync review --explain DDP005[/]     why a rule matters, with wrong and right code
     """
+    if explain is not None:
+        show_page(explain)
+        return
+    if not files:
+        raise UnusableInput("Name the scripts to review, as in `gradsync review train.py`.")
     from gradsync.review import review
     from gradsync.review.catalogue import selected
 
@@ -135,5 +149,8 @@ def _print_text(found: Review, rules: Sequence[Rule]) -> None:
         summary.print(f"[green]✓[/] nothing found: {'; '.join(fine)}")
     if absent:
         summary.print(f"[dim]- not applicable: {'; '.join(absent)}[/]")
+    if found.findings:
+        code = found.findings[0].code
+        summary.print(f"[dim]gradsync review --explain {code} shows wrong and right code.[/]")
     if len(absent) == len(lines):
         summary.print("No distributed training was found in these files.")

@@ -7,7 +7,7 @@ import pytest
 
 from checks import rule_index
 from gradsync.review import review, review_text
-from gradsync.review.catalogue import RULES
+from gradsync.review.catalogue import RULES, page
 
 ROOT = Path(__file__).parents[3]
 SAMPLES = Path(__file__).parent / "samples"
@@ -21,7 +21,7 @@ def code_of(page, heading):
 
 
 def page_of(rule):
-    return (ROOT / "docs" / "rules" / f"{rule.code}.md").read_text(encoding="utf-8")
+    return page(rule.code)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
