@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gradsync.course.catalogue import Course
 from gradsync.course.support import TRACED, command_module, support_of
-from gradsync.grading.suite.graded_ranks import GradedRanks
-from gradsync.ranks import RankFailure, get_launcher
+from gradsync.grading.suite.graded_ranks import ungraded_ranks
+from gradsync.ranks import RankFailure
 from gradsync.records import Observation
 from gradsync.submission import Submission
 from gradsync.temporary_folders import unpacked
@@ -25,15 +25,7 @@ def trace(submission: Submission, course: Course, phase: str, world_size: int) -
     """
     with support_of(course.root), unpacked(submission.files) as folder:
         probe = command_module(course.root, TRACED, "what to trace")
-        ranks = GradedRanks(
-            get_launcher(),
-            folder,
-            course,
-            phase,
-            seen=[],
-            seed="trace",
-            refused=submission.refused,
-        )
+        ranks = ungraded_ranks(submission, folder, course, phase, seed="trace")
         try:
             return ranks(probe.run, world_size, timeout=SECONDS, **probe.inputs_of(world_size))
         except RankFailure as failed:

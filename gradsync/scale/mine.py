@@ -8,7 +8,7 @@ from typing import Any
 
 from gradsync.course.catalogue import Course, CourseError
 from gradsync.course.support import AVERAGING, command_module, support_of
-from gradsync.grading.suite.graded_ranks import GradedRanks
+from gradsync.grading.suite.graded_ranks import GradedRanks, ungraded_ranks
 from gradsync.grading.suite.verdicts import MissingFile
 from gradsync.ranks import RankFailure, get_launcher
 from gradsync.scale.averagers import StepFigures, figures
@@ -48,15 +48,7 @@ def compare(
             raise CourseError(f"{AVERAGING} of {course.root} puts no barriers between its steps.")
         for phase, (name, function) in probe.AVERAGERS.items():
             progress(f"measuring {name}")
-            ranks = GradedRanks(
-                get_launcher(),
-                folder,
-                course,
-                phase,
-                seen=[],
-                seed=AVERAGING,
-                refused=submission.refused,
-            )
+            ranks = ungraded_ranks(submission, folder, course, phase, seed=AVERAGING)
             found = _measure(name, ranks, function)
             if isinstance(found, str):
                 failures[name] = found

@@ -17,11 +17,12 @@ from gradsync.course.catalogue import Course
 from gradsync.grading.suite.learner_files import Loaded, Loader
 from gradsync.grading.suite.time_budget import TimeBudget
 from gradsync.grading.suite.verdicts import MissingFile
-from gradsync.ranks import RankFailure
+from gradsync.ranks import RankFailure, get_launcher
 from gradsync.ranks.host.launcher import Launcher, rank_environ
 from gradsync.ranks.host.observe import observe
 from gradsync.ranks.task import Task
 from gradsync.records import Observation
+from gradsync.submission import Submission
 from gradsync.testing.rules import Rule, first_match
 from gradsync.text import full_stop
 
@@ -155,3 +156,12 @@ class GradedRanks:
                     raise MissingFile(full_stop(self.refused.get(path_in, absent)))
                 modules[name] = path
         return modules
+
+
+def ungraded_ranks(
+    submission: Submission, folder: Path, course: Course, phase: str, seed: str
+) -> GradedRanks:
+    """Return ranks for a command that runs a phase's files, unpacked in `folder`, ungraded."""
+    return GradedRanks(
+        get_launcher(), folder, course, phase, seen=[], seed=seed, refused=submission.refused
+    )
