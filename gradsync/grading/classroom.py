@@ -73,6 +73,8 @@ class Execution:
     on_begin: Callable[[str], None] = lambda _: None  # called with each submission's name
     # Called at the end with each warning on names in the tables.
     on_warning: Callable[[str], None] = lambda _: None
+    # Called at the start with the names of other submissions whose lines and reports are kept.
+    on_kept: Callable[[Sequence[str]], None] = lambda _: None
 
 
 def grade_class(
@@ -115,6 +117,7 @@ def grade_class(
         remove_leftovers(out)
         _store_facts(entries, roster, out)
         others = lines_of_others([entry.facts.learner for entry in entries], out, course)
+        execution.on_kept(others)
         seed = _settled_seed(out, seed, fresh=fresh, others=bool(others))
         conditions = Conditions(course, tuple(phases), seed, made, sandboxed, execution.parallel)
         try:

@@ -46,6 +46,7 @@ def run_class(
     from gradsync.grading.output_files import CLASS_PAGE
 
     whole = whole or len(entries) == 1
+    tally = Tally()
     try:
         with shown_progress(len(entries), whole=whole) as progress:
             outcomes = grade_class(
@@ -57,9 +58,11 @@ def run_class(
                 seed=seed,
                 fresh=fresh,
                 sandboxed=sandboxed,
-                execution=Execution(perform, parallel, whole, progress.begin, progress.print),
+                execution=Execution(
+                    perform, parallel, whole, progress.begin, progress.print, tally.others.extend
+                ),
             )
-            tally = _shown(outcomes, progress)
+            _show(outcomes, progress, tally)
     except KeyboardInterrupt:
         again = "command again without --fresh" if fresh else "same command again"
         print(f"\ngradsync: Stopped. Run the {again} to continue from here.", file=sys.stderr)
@@ -67,7 +70,6 @@ def run_class(
     tally.show(out)
     if len(entries) > 1:
         print(f"{out / CLASS_PAGE}: scores, commonest mistakes and a table of all submissions")
-    _show_kept_lines(entries, out, course)
     tally.check()
 
 
@@ -115,6 +117,7 @@ class Tally:
     """Counts the outcomes of a run."""
 
     def __init__(self) -> None:
+        self.others: list[str] = []  # names whose lines are kept
         self.graded = self.kept = self.unreadable = 0
         self.lost: list[str] = []  # names of submissions on which the grader failed
 
@@ -130,12 +133,15 @@ class Tally:
             self.kept += 1
 
     def show(self, out: Path) -> None:
-        """Print how many submissions were graded."""
+        """Print how many submissions were graded, and whose lines come from earlier runs."""
         from gradsync.grading.output_files import GRADEBOOK
 
         kept = f", {self.kept} unchanged (--fresh grades them again)" if self.kept else ""
         unreadable = f", {self.unreadable} unreadable" * bool(self.unreadable)
         print(f"{out / GRADEBOOK}: {self.graded} graded{unreadable}{kept}")
+        if self.others:
+            kept = counted(len(self.others), "line")
+            print(f"The gradebook keeps {kept} of other submissions: {listing(self.others)}")
 
     def check(self) -> None:
         """Raise GraderError if the grader failed on some submissions; the others are graded."""
@@ -143,9 +149,8 @@ class Tally:
             raise GraderError(f"no grade for {listed(self.lost)}. Run the same command again.")
 
 
-def _shown(outcomes: Iterable[Outcome], progress: Progress) -> Tally:
+def _show(outcomes: Iterable[Outcome], progress: Progress, tally: Tally) -> None:
     """Show each outcome as it comes, and count them."""
-    tally = Tally()
     for outcome in outcomes:
         tally.count(outcome)
         progress.end(outcome)
@@ -153,13 +158,3 @@ def _shown(outcomes: Iterable[Outcome], progress: Progress) -> Tally:
             name = printable(outcome.grade.submission)
             problem = f"{name} could not be graded: {outcome.problem}"
             progress.print(f"{outcome.traceback}{problem}")
-    return tally
-
-
-def _show_kept_lines(entries: Sequence[Entry], out: Path, course: Course) -> None:
-    """Show which lines of the gradebook come from earlier runs."""
-    from gradsync.grading.class_files import lines_of_others
-
-    if others := lines_of_others([entry.facts.learner for entry in entries], out, course):
-        kept = counted(len(others), "line")
-        print(f"The gradebook keeps {kept} of other submissions: {listing(others)}")

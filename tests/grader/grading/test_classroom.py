@@ -437,3 +437,11 @@ def test_a_run_killed_at_any_step_is_completed_with_the_same_gradebook(klass):
     assert {death["book"] for death in deaths} == {undisturbed}
     assert all(set(d["finished"]).isdisjoint(d["graded"]) for d in deaths)
     assert [death["left"] for death in deaths if death["left"]] == []
+
+
+def test_other_submissions_of_the_folder_are_reported_once(klass):
+    kept = []
+    klass.grade()
+    list(klass.outcomes(only="bob", execution=Execution(on_kept=kept.append)))
+
+    assert kept == [["ada", "cleo"]]
