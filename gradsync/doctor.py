@@ -11,7 +11,6 @@ from importlib.metadata import version
 
 from gradsync.course.catalogue import CourseError, find_course
 from gradsync.errors import SandboxError
-from gradsync.mnist_folder import DataError, download_obstacle, mnist_root
 from gradsync.ranks import LauncherError, RankFailure, get_launcher, run_ranks
 from gradsync.ranks.host.launcher_choice import LauncherName
 from gradsync.ranks.sandbox import cgroups
@@ -21,7 +20,7 @@ from gradsync.text import listed
 MIB = 2**20
 WORLD_SIZE = 2
 LAUNCHERS: tuple[LauncherName | None, ...] = (None, "sandbox")  # None: the fastest one
-ERRORS_OF_OURS = (CourseError, DataError, LauncherError, RankFailure, SandboxError)
+ERRORS_OF_OURS = (CourseError, LauncherError, RankFailure, SandboxError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ def examine() -> Iterator[Finding]:
     yield _look("ranks", lambda: _meet(None))
     yield _look("sandbox", _sandbox)
     yield _look("course", _course)
-    yield _look("digits", _digits)
+    yield _data()
     yield _look("GPUs", _gpus)
 
 
@@ -103,16 +102,12 @@ def _course() -> str:
     )
 
 
-def _digits() -> str:
-    root = mnist_root()
-    if root is not None:
-        return f"MNIST in {root}"
-    obstacle = download_obstacle()
-    if obstacle is None:
-        return "no MNIST yet: it is downloaded when needed (its server answers)"
-    return (
-        f"no MNIST, and no download ({obstacle}): scikit-learn's built-in digits are used instead"
-    )
+def _data() -> Finding:
+    from gradsync.mnist import check_data  # imports torch
+
+    seen = check_data()
+    text = f"{seen.found}. {seen.remedy}" if seen.remedy else seen.found
+    return Finding("data", seen.status != "failed", text)
 
 
 def _gpus() -> str:

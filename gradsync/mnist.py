@@ -16,16 +16,25 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
-from gradsync.mnist_folder import IMAGES, LABELS, RAW, DataError, holds_mnist
+from gradsync.mnist_folder import (
+    IMAGES,
+    LABELS,
+    RAW,
+    DataError,
+    download_obstacle,
+    holds_mnist,
+    mnist_root,
+)
 
 TIME_LIMIT = 15.0  # seconds without new data after which a download is given up
 
@@ -195,3 +204,34 @@ def _while_it_grows(folder: Path, fill: Callable[[], object]) -> None:
             raise TimeoutError(f"no data arrived for {TIME_LIMIT:g} s")
     if problems:
         raise problems[0]
+
+
+@dataclass(frozen=True, slots=True)
+class DataCheck:
+    """What was found, and what to do unless all is fine."""
+
+    status: Literal["ok", "warning", "failed"]  # warning: other digits, or a download, replace it
+    found: str
+    remedy: str = ""
+
+
+def check_data() -> DataCheck:
+    """Look for MNIST, and read it; if there is none, try whether it can be downloaded."""
+    try:
+        root = mnist_root()
+        if root is not None:
+            (images, _), (tests, _) = read_mnist(root)
+            return DataCheck("ok", f"{len(images):,} + {len(tests):,} digits in {root}")
+    except DataError as problem:
+        found, _, remedy = str(problem).partition(". ")
+        return DataCheck("failed", found, remedy or "Put a complete copy there.")
+    obstacle = download_obstacle()
+    if obstacle is None:
+        remedy = "The first run downloads it (11 MB)."
+        return DataCheck("warning", "no MNIST here, but it can be downloaded", remedy)
+    return DataCheck(
+        "warning",
+        f"no MNIST here, and it can't be downloaded: {obstacle}",
+        "scikit-learn's 1,797 smaller digits are used instead. For MNIST, copy the folder MNIST "
+        "into `data` in the course, or set GRADSYNC_DATA.",
+    )

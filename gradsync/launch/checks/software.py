@@ -12,7 +12,6 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from gradsync.launch.checks.finding import Finding
-from gradsync.mnist_folder import DataError, download_obstacle, mnist_root
 from gradsync.text import counted, listed
 
 REQUIRED = re.compile(r"^torch\s*\(?==\s*([\d.]+)")
@@ -118,25 +117,12 @@ def communication(batch_size: int) -> Finding:
 
 
 def data() -> Finding:
-    """Look for MNIST, and read it; if there is none, try whether it can be downloaded."""
-    from gradsync.mnist import read_mnist
+    """Report whether MNIST is here and complete, or can be downloaded."""
+    from gradsync.mnist import check_data
 
-    name, why = "data", "without MNIST, 1,797 smaller digits of scikit-learn are used"
-    try:
-        root = mnist_root()
-        if root is not None:
-            (images, _), (tests, _) = read_mnist(root)
-            return Finding(name, "ok", f"{len(images):,} + {len(tests):,} digits in {root}", why)
-    except DataError as problem:
-        found, _, remedy = str(problem).partition(". ")
-        return Finding(name, "failed", found, why, remedy or "Put a complete copy there.")
-    obstacle = download_obstacle()
-    if obstacle is None:
-        remedy = "The first run downloads it (11 MB)."
-        return Finding(name, "warning", "no MNIST here, but it can be downloaded", why, remedy)
-    found = f"no MNIST here, and it can't be downloaded: {obstacle}"
-    remedy = "Copy the folder MNIST into `data` in the course, or set GRADSYNC_DATA."
-    return Finding(name, "warning", found, why, remedy)
+    seen = check_data()
+    why = "without MNIST, 1,797 smaller digits of scikit-learn are used"
+    return Finding("data", seen.status, seen.found, why, seen.remedy)
 
 
 def _all_reduce(elements: int) -> float:
