@@ -79,12 +79,15 @@ def _phase2(
     held_out: InMemoryDigits,
 ) -> nn.Module:
     """Call `train` once: it prints, and it keeps its own checkpoint."""
-    # As `main` of this phase does, use gloo and the CPU: its exchanges are between CPU tensors.
-    dist.init_process_group("gloo", timeout=timedelta(seconds=settings.timeout))
+    local_rank = int(os.environ["LOCAL_RANK"])
+    device, backend = device_and_backend(local_rank)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group(backend, timeout=timedelta(seconds=settings.timeout))
     master, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    info = trainer.RankInfo(rank, world_size, int(os.environ["LOCAL_RANK"]), master, port)
-    model = SmallCNN()
+    info = trainer.RankInfo(rank, world_size, local_rank, master, port)
+    model = SmallCNN().to(device)
     sampler = trainer.ResumableDistributedSampler(known, world_size, rank)
     progress.started(f"{master}:{port}", len(sampler))
     progress.continues(0)
@@ -104,6 +107,16 @@ def _phase2(
     progress.ended(history)
     dist.destroy_process_group()
     return model
+
+
+def device_and_backend(local_rank: int) -> tuple[torch.device, str]:
+    """Return where a rank of phase 2 trains, and over which backends it communicates.
+
+    On GPUs, gradients go over nccl, and whatever a trainer exchanges in CPU tensors over gloo.
+    """
+    if torch.cuda.device_count() and dist.is_nccl_available():
+        return torch.device("cuda", local_rank), "cpu:gloo,cuda:nccl"
+    return torch.device("cpu"), "gloo"
 
 
 RECIPES: dict[str, Callable[..., nn.Module]] = {"phase1": _phase1, "phase2": _phase2}
