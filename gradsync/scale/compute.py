@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,6 @@ class Compute:
     per_sample: float  # seconds for each sample
     update: float = 0.0  # seconds for the optimizer's step
     backward_share: float = 2 / 3  # of forward and backward
-    together: float = 1.0  # times as long on several ranks: they wait for the slowest in each step
 
     def passes(self, batch: float) -> float:
         """Return the seconds for forward and backward of `batch` samples."""
@@ -26,15 +25,3 @@ class Compute:
     def step(self, batch: float) -> float:
         """Return the seconds for a whole step of `batch` samples on one rank."""
         return self.passes(batch) + self.update
-
-    def on(self, ranks: int) -> Compute:
-        """Return the compute of each of `ranks` ranks, if they do not share cores."""
-        if ranks == 1:
-            return self
-        return replace(
-            self,
-            fixed=self.together * self.fixed,
-            per_sample=self.together * self.per_sample,
-            update=self.together * self.update,
-            together=1.0,
-        )

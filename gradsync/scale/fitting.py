@@ -97,20 +97,21 @@ def _fit_one(timings: Sequence[Timing], shape: Network) -> Network:
     measured = np.array([timing.seconds for timing in timings])
 
     def network(found: Numbers) -> Network:
-        alpha, beta, beyond = (float(number) for number in np.exp(found[:3]))
+        alpha, beta, beyond, wait = (float(number) for number in np.exp(found[:4]))
         return replace(
             shape,
             alpha=alpha,
             beta=beta,
             beta_beyond=0.0 if shape.cache is None else beyond,
-            contention=float(found[3]) if shared else 0.0,
+            contention=float(found[4]) if shared else 0.0,
+            wait=wait if shared else 0.0,
         )
 
     def predicted(found: Numbers) -> Numbers:
         now = network(found)
         return np.array([now.all_reduce(timing.size, timing.ranks) for timing in timings])
 
-    logs = [math.log(number) for number in (shape.alpha, shape.beta, shape.beta)]
+    logs = [math.log(number) for number in (shape.alpha, shape.beta, shape.beta, shape.alpha)]
     return network(_search(predicted, measured, [*logs, 1.0]))
 
 

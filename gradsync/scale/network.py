@@ -6,12 +6,15 @@ IJHPCA 19(1), 2005; P. Patarasuk and X. Yuan, JPDC 69(2), 2009, prove that no al
 bytes than the ring. The seconds for adding up numbers (their gamma) grow like the bytes sent, so
 they are part of beta here.
 
-Two terms are ours, for ranks on one machine: ranks that share a core slow each other down, and
-buffers that do not fit into the caches cost more for each byte.
+Three terms are ours, for ranks on one machine. If there are more ranks than cores, a rank that a
+message wakes waits for the other ranks on its core, and copying and adding bytes takes longer. All
+ranks wait for those on the fullest core. Buffers that do not fit into the caches cost more for each
+byte.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -26,10 +29,11 @@ class Network:
     algorithm: Algorithm
     alpha: float  # seconds: the latency of a message
     beta: float  # seconds for a byte of a message
-    contention: float = 0.0  # exponent of the ranks on each core; the time is multiplied by it
+    contention: float = 0.0  # exponent: a byte costs (ranks on each core) ** contention times beta
     cores: int | None = None  # for all ranks together; None: each rank has its own
     cache: int | None = None  # bytes of a buffer from which on a byte costs `beta_beyond`
     beta_beyond: float = 0.0  # seconds for a byte
+    wait: float = 0.0  # seconds that a message waits for each other rank on the fullest core
 
     def all_reduce(self, size: float, ranks: int) -> float:
         """Return the seconds for `size` bytes on each of `ranks` ranks."""
@@ -45,14 +49,16 @@ class Network:
 
     def on_own_cores(self) -> Network:
         """Return the same network between ranks that do not share cores."""
-        return replace(self, contention=0.0, cores=None)
+        return replace(self, contention=0.0, wait=0.0, cores=None)
 
     def _half(self, size: float, ranks: int) -> float:
         """Return the seconds for either half of an all-reduce, which cost the same."""
         near = size if self.cache is None else min(size, self.cache)
         sending = (ranks - 1) / ranks * (near * self.beta + (size - near) * self.beta_beyond)
-        slower: float = crowding(ranks, self.cores) ** self.contention
-        return slower * (messages(self.algorithm, ranks) * self.alpha + sending)
+        on_core = crowding(ranks, self.cores)
+        slower: float = on_core**self.contention
+        latency = self.alpha + (math.ceil(on_core) - 1) * self.wait
+        return messages(self.algorithm, ranks) * latency + slower * sending
 
 
 def messages(algorithm: Algorithm, ranks: int) -> int:

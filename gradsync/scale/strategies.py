@@ -51,12 +51,12 @@ Strategy = Callable[[Workload, Network, float, int], Step]
 def plain(workload: Workload, network: Network, batch: float, ranks: int) -> Step:
     """Send all buckets after backward, one after the other."""
     sent = _all_reduces(workload, network, ranks)
-    return Step(workload.compute.on(ranks).step(batch) + sent, communication=sent)
+    return Step(workload.compute.step(batch) + sent, communication=sent)
 
 
 def overlapped(workload: Workload, network: Network, batch: float, ranks: int) -> Step:
     """Send each bucket as soon as backward has filled it, while backward goes on."""
-    compute = workload.compute.on(ranks)
+    compute = workload.compute
     backward = compute.backward(batch)
     finished, filled, sending = 0.0, 0, 0.0  # seconds since backward began, bytes, seconds
     for size in workload.buckets():
@@ -73,7 +73,7 @@ def overlapped(workload: Workload, network: Network, batch: float, ranks: int) -
 
 def accumulated(workload: Workload, network: Network, batch: float, ranks: int) -> Step:
     """Process `MICROBATCHES` batches for each update, and send gradients once, at the end."""
-    compute = workload.compute.on(ranks)
+    compute = workload.compute
     sent = _all_reduces(workload, network, ranks)
     seconds = MICROBATCHES * compute.passes(batch) + compute.update + sent
     return Step(seconds, MICROBATCHES, sent)
@@ -81,7 +81,7 @@ def accumulated(workload: Workload, network: Network, batch: float, ranks: int) 
 
 def sharded(workload: Workload, network: Network, batch: float, ranks: int) -> Step:
     """Reduce-scatter the gradients, update each rank's share, all-gather the parameters."""
-    compute = workload.compute.on(ranks)
+    compute = workload.compute
     sent = sum(
         network.reduce_scatter(size, ranks) + network.all_gather(size, ranks)
         for size in workload.buckets()

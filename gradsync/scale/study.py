@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gradsync.scale.batches import PayingBatches, paying_batches
 from gradsync.scale.compute import Compute
@@ -59,6 +59,7 @@ class Study:
     forecasts: tuple[Forecast, ...]
     paying: dict[str, tuple[PayingBatches, ...]]  # by strategy
     steps: tuple[StepTiming, ...] = ()
+    slower: float = 1.0  # times as long as on one rank: the compute of these steps
     load: float = 0.0  # processes that ran or waited for a core before the measurement
 
 
@@ -99,11 +100,13 @@ def fit_cluster(timings: Sequence[Timing]) -> Fit:
 
 def fit_steps(
     measured: Measured, plan: Plan, workload: Workload, network: Network
-) -> tuple[Workload, Prediction]:
-    """Fit how much longer compute takes on several ranks, and predict the other steps.
+) -> tuple[float, Prediction]:
+    """Fit how many times as long compute takes on several ranks, and predict the other steps.
+
+    They take longer because they share the memory, and wait for the slowest in each step.
 
     Returns:
-        The workload with `together`, and the errors of the steps that were not fitted.
+        The factor, at least 1, and the errors of the steps that were not fitted.
     """
     fitted: list[StepTiming] = []
     others: list[StepTiming] = []
@@ -111,15 +114,16 @@ def fit_steps(
         is_fitted = step.ranks in plan.fitted_ranks and step.batch in plan.fitted_steps
         (fitted if is_fitted else others).append(step)
     factors = [_together(step, workload, network) for step in fitted]
-    compute = replace(workload.compute, together=max(1.0, statistics.median(factors)))
-    workload = replace(workload, compute=compute)
-    found = [abs(predicted_step(step, workload, network) / step.seconds - 1) for step in others]
-    return workload, _prediction("training steps, batches or ranks that were not fitted", found)
+    slower = max(1.0, statistics.median(factors))
+    found = [
+        abs(predicted_step(step, workload, network, slower) / step.seconds - 1) for step in others
+    ]
+    return slower, _prediction("training steps, batches or ranks that were not fitted", found)
 
 
-def predicted_step(step: StepTiming, workload: Workload, network: Network) -> float:
-    """Return the seconds for a step on ranks that share the network's cores."""
-    compute = workload.compute.on(step.ranks).step(step.batch)
+def predicted_step(step: StepTiming, workload: Workload, network: Network, slower: float) -> float:
+    """Return the seconds for a step on several ranks that share the network's cores."""
+    compute = slower * workload.compute.step(step.batch)
     sent = network.all_reduce(workload.gradients, step.ranks)
     return crowding(step.ranks, network.cores) * compute + sent
 

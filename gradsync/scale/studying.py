@@ -38,12 +38,11 @@ def study_machine(
     measured = measure(plan, progress)
     fit, compute = fit_measured(measured, plan, cores)
     alone = Workload(compute, gradient_bytes())
-    small, steps = fit_steps(measured, plan, alone, fit.network)
+    slower, steps = fit_steps(measured, plan, alone, fit.network)
     fit = replace(fit, predictions=(*fit.predictions, steps))
-    # `together` is about ranks that share this machine; the forecast's ranks do not.
     workload = _workload(compute, parameters, sample_ms)
-    found = study("gloo on this machine", fit, small, workload, batch, measured.steps)
-    return replace(found, load=load)
+    found = study("gloo on this machine", fit, alone, workload, batch, measured.steps)
+    return replace(found, slower=slower, load=load)
 
 
 def study_cluster(

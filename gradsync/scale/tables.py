@@ -80,12 +80,12 @@ def _constants(study: Study) -> Table:
     columns = ["algorithm", "latency", "bandwidth"]
     on_one_machine = study.fit.network.cores is not None
     if on_one_machine:
-        columns += ["larger buffers", "contention"]
+        columns += ["larger buffers", "contention", "wait for a core"]
     table = _table("Fitted constants", *columns)
     for network, used in ((study.fit.network, " (used)"), (study.fit.other, "")):
         cells = [f"{network.algorithm}{used}", shown(network.alpha), _bandwidth(network.beta)]
         if on_one_machine:
-            cells += [_beyond(network), f"{network.contention:.2f}"]
+            cells += [_beyond(network), f"{network.contention:.2f}", shown(network.wait)]
         table.add_row(*cells)
     if len({timing.ranks for timing in study.fit.timings}) == 1:
         table.caption = (
@@ -105,11 +105,11 @@ def _steps(study: Study) -> Table:
             f"{step.ranks}",
             f"{step.batch:,}",
             shown(step.seconds),
-            shown(predicted_step(step, study.measured, study.fit.network)),
+            shown(predicted_step(step, study.measured, study.fit.network, study.slower)),
             f"{gained:.2f}×",
         )
     table.caption = (
-        f"On several ranks, compute takes {compute.together:.2f} times as long as on one with a "
+        f"On several ranks, compute takes {study.slower:.2f} times as long as on one with a "
         "core of its own: they share this machine's memory, and wait for the slowest. Speed-up: "
         "samples a second, compared with 1 rank."
     )

@@ -53,6 +53,7 @@ SampleMs = Annotated[
         "Default: those of the small CNN, measured here.",
     ),
 ]
+USED_BY_MINE = ("--mine", "--json")
 Mine = Annotated[
     bool,
     typer.Option("--mine", help="Compare your own gradient averaging with torch's DDP instead."),
@@ -61,6 +62,7 @@ Mine = Annotated[
 
 @app.command(name="scale")
 def scale_command(
+    context: typer.Context,
     json_file: Json = None,
     plot_file: Plot = None,
     nccl_tests: NcclTests = None,
@@ -83,8 +85,7 @@ def scale_command(
         if path is not None and not path.absolute().parent.is_dir():
             raise UnusableInput(f"There is no folder for {path}. Create it, or name another file.")
     if mine:
-        if plot_file is not None or nccl_tests:
-            raise UnusableInput("--mine can be used with --json only, not with other options.")
+        _refuse_beside_mine(context)
         _compare(json_file)
         return
     result = _study(nccl_tests or [], batch_size, parameters, sample_ms)
@@ -95,6 +96,22 @@ def scale_command(
         _write(asdict(result), json_file)
     if plot_file is not None:
         _plot(result, plot_file)
+
+
+def _refuse_beside_mine(context: typer.Context) -> None:
+    """Refuse options that the comparison does not use.
+
+    Raises:
+        UnusableInput: such an option was given.
+    """
+    for option in context.command.params:
+        source = context.get_parameter_source(str(option.name))
+        is_given = source is not None and source.name == "COMMANDLINE"
+        if is_given and option.opts[0] not in USED_BY_MINE:
+            raise UnusableInput(
+                f"{option.opts[0]} has no effect with --mine, which always compares the same model "
+                "with 256 samples on each of 2 ranks. Leave out one of the two."
+            )
 
 
 def _study(

@@ -32,13 +32,16 @@ def test_a_fit_recovers_latency_bandwidth_and_algorithm(algorithm):
 
 
 def test_a_fit_recovers_contention_and_the_cache():
-    network = Network("ring", 1e-4, 3e-10, 1.3, cores=2, cache=SIZES[5], beta_beyond=2e-9)
+    network = Network(
+        "ring", 1e-4, 3e-10, 1.3, cores=2, cache=SIZES[5], beta_beyond=2e-9, wait=8e-4
+    )
 
     found = fit_network(timings_of(network, [2, 4]), cores=2)
 
     assert found.algorithm == "ring"
     assert found.cache == network.cache
     assert found.contention == pytest.approx(1.3, rel=0.01)
+    assert found.wait == pytest.approx(8e-4, rel=0.01)
     assert found.beta_beyond == pytest.approx(2e-9, rel=0.01)
 
 

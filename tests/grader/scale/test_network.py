@@ -34,10 +34,18 @@ def test_reduce_scatter_and_all_gather_cost_an_all_reduce(algorithm):
 
 
 def test_ranks_that_share_cores_are_slower():
-    shared = Network("ring", 1.0, 1.0, contention=1.0, cores=2)
+    shared = Network("ring", 0.0, 1.0, contention=1.0, cores=2)
 
     assert shared.all_reduce(8, 4) == 2 * shared.on_own_cores().all_reduce(8, 4)
     assert shared.all_reduce(8, 2) == shared.on_own_cores().all_reduce(8, 2)
+
+
+@pytest.mark.parametrize(("ranks", "ahead"), [(2, 0), (3, 1), (4, 1), (8, 3)])
+def test_each_message_waits_for_the_other_ranks_on_the_fullest_core(ranks, ahead):
+    shared = Network("ring", alpha=1.0, beta=0.0, wait=10.0, cores=2)
+
+    assert shared.all_reduce(8, ranks) == 2 * (ranks - 1) * (1 + 10 * ahead)
+    assert shared.on_own_cores().all_reduce(8, ranks) == 2 * (ranks - 1)
 
 
 def test_bytes_beyond_the_cache_cost_more():

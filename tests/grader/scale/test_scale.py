@@ -128,6 +128,23 @@ def test_a_missing_folder_is_reported_before_anything_is_measured(tmp_path):
     assert "There is no folder for" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--plot", "scale.png"),
+        ("--batch-size", 64),  # also the default, which would not change anything
+        ("--parameters", 1000),
+        ("--sample-ms", 3),
+        ("--nccl-tests", "16.txt"),
+    ],
+)
+def test_an_option_without_effect_on_mine_is_refused(option):
+    done = run("--mine", *option)
+
+    assert done.returncode == 2
+    assert f"{option[0]} has no effect with --mine" in done.stderr
+
+
 def test_times_and_sizes_have_fitting_units():
     assert [shown(s) for s in (0.0, 2.5e-6, 0.0123, 3.0)] == ["0 ns", "2.5 µs", "12.3 ms", "3 s"]
     assert [bytes_shown(n) for n in (64, 1024, 25 * 2**20)] == ["64 B", "1 KiB", "25 MiB"]

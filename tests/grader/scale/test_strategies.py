@@ -25,7 +25,7 @@ BATCHES = st.integers(1, 10_000)
 RANKS = st.integers(2, 1024)
 WORKLOADS = st.builds(
     Workload,
-    st.builds(Compute, SECONDS, SECONDS, SECONDS, st.floats(0.1, 0.9), st.floats(1.0, 3.0)),
+    st.builds(Compute, SECONDS, SECONDS, SECONDS, st.floats(0.1, 0.9)),
     gradients=st.integers(4, 500 * MIB),
 )
 NETWORKS = st.builds(Network, st.sampled_from(["ring", "tree"]), SECONDS, st.floats(1e-11, 1e-6))
@@ -55,7 +55,7 @@ def test_overlap_is_never_slower_and_hides_at_most_backward(workload, network, b
     step, without = (way(workload, network, batch, ranks) for way in (overlapped, plain))
 
     assert step.seconds <= without.seconds * ALMOST
-    assert 0 <= step.hidden <= workload.compute.on(ranks).backward(batch) * ALMOST
+    assert 0 <= step.hidden <= workload.compute.backward(batch) * ALMOST
     assert step.seconds + step.hidden == pytest.approx(without.seconds)
 
 
@@ -110,11 +110,3 @@ def test_no_batch_pays_if_a_larger_one_computes_no_longer():
 
     assert paying.faster is None
     assert paying.efficient is None
-
-
-def test_waiting_for_the_slowest_rank_limits_the_speed_up():
-    workload = Workload(Compute(0.0, 0.01, together=1.25), gradients=MIB)
-    network = Network("ring", 0.0, 0.0)
-
-    assert speedup(plain, workload, network, 100, 1) == 1
-    assert speedup(plain, workload, network, 100, 10) == pytest.approx(8)
