@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,10 +27,15 @@ def _checks(command, **environ):
     return {check["name"]: check for check in json.loads(done.stdout)["checks"]}
 
 
-def test_a_full_shared_memory_is_found():
-    mount = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$0" "$@"'
+def _in_namespace(kind, broken):
+    """Return the command that breaks a thing in a namespace of its own, and runs the doctor."""
+    return ["unshare", kind, "sh", "-c", f'{broken} && exec "$0" "$@"', *DOCTOR]
 
-    found = _checks(["unshare", "--mount", "sh", "-c", mount, *DOCTOR])["/dev/shm"]
+
+def test_a_full_shared_memory_is_found():
+    tiny = "mount -t tmpfs -o size=1m tmpfs /dev/shm"
+
+    found = _checks(_in_namespace("--mount", tiny))["/dev/shm"]
 
     assert (found["status"], found["found"]) == ("failed", "1 MiB free of 1 MiB")
 
@@ -43,3 +49,25 @@ def test_a_master_behind_a_broken_link_is_found():
 
     assert (before["status"], after["status"]) == ("ok", "failed")
     assert "does not answer" in after["found"]
+
+
+def test_a_slow_network_is_found_with_a_larger_batch():
+    slow = "ip link set lo up && tc qdisc add dev lo root tbf rate 50mbit burst 1mbit latency 1s"
+
+    found = _checks(_in_namespace("--net", slow))["overhead"]
+
+    share = re.search(r"(\d+)% of the step", found["found"])
+    batch = re.search(r"Use a larger --batch-size \(about (\d+) for 20%\)", found["remedy"])
+    assert int(share[1]) > 60
+    assert int(batch[1]) > 500
+
+
+def test_a_host_name_that_means_no_address_of_this_machine_is_found():
+    renamed = "hostname no-such-host.invalid"
+
+    found = _checks(_in_namespace("--uts", renamed), SLURM_JOB_NUM_NODES="2")["interface"]
+
+    assert found["status"] == "warning"
+    assert "gloo picks lo (127.0.0.1)" in found["found"]
+    assert "'no-such-host.invalid' is no address of this machine" in found["found"]
+    assert "set GLOO_SOCKET_IFNAME to one of" in found["remedy"]

@@ -158,4 +158,5 @@ def _all_reduce(elements: int) -> float:
 
 
 def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:.2g} ms"
+    milliseconds = 1000 * seconds
+    return f"{milliseconds:.0f} ms" if milliseconds >= 10 else f"{milliseconds:.2g} ms"

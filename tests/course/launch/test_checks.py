@@ -20,15 +20,22 @@ def taken_port():
 
 
 @pytest.fixture
-def fake_versions(monkeypatch):
-    """Let packages have other versions than those that are installed."""
+def install(monkeypatch, tmp_path):
+    """Install packages without code in a folder that Python searches first, as pip describes them.
 
-    def fake(torch, torchvision, needs):
-        versions = {"torch": torch, "torchvision": torchvision}
-        monkeypatch.setattr(software, "version", versions.__getitem__)
-        monkeypatch.setattr(software, "requires", lambda _: ["numpy", f"torch (=={needs})"])
+    Each has a name, a version, and the packages that it requires.
+    """
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)  # of other processes
 
-    return fake
+    def made(name, version, *required):
+        folder = tmp_path / f"{name}-{version}.dist-info"
+        folder.mkdir()
+        lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+        lines += [f"Requires-Dist: {other}" for other in required]
+        (folder / "METADATA").write_text("\n".join(lines) + "\n")
+
+    return made
 
 
 # The troubleshooting list: processes hang at initialisation
@@ -179,8 +186,9 @@ def test_a_slow_debugging_mode_is_found():
 # Crashes at the start
 
 
-def test_a_torchvision_for_another_torch_is_found(fake_versions):
-    fake_versions("2.3.0", "0.28.0", needs="2.13.0")
+def test_a_torchvision_for_another_torch_is_found(install):
+    install("torch", "2.3.0")
+    install("torchvision", "0.28.0", "numpy", "torch (==2.13.0)")
 
     finding = software.torch_and_torchvision()
 
@@ -188,14 +196,16 @@ def test_a_torchvision_for_another_torch_is_found(fake_versions):
     assert "pip install torch==2.13.0 torchvision==0.28.0" in finding.remedy
 
 
-def test_another_build_of_torchvision_is_found(fake_versions):
-    fake_versions("2.13.0+cpu", "0.28.0", needs="2.13.0")
+def test_another_build_of_torchvision_is_found(install):
+    install("torch", "2.13.0+cpu")
+    install("torchvision", "0.28.0", "torch==2.13.0")
 
     assert software.torch_and_torchvision().status == "warning"
 
 
-def test_a_matching_pair_is_fine(fake_versions):
-    fake_versions("2.13.0+cpu", "0.28.0+cpu", needs="2.13.0")
+def test_a_matching_pair_is_fine(install):
+    install("torch", "2.13.0+cpu")
+    install("torchvision", "0.28.0+cpu", "torch==2.13.0")
 
     assert software.torch_and_torchvision().status == "ok"
 
@@ -303,3 +313,15 @@ def test_the_command_exits_with_1_if_something_needed_fails(tmp_path):
     failed = [check["name"] for check in shown["checks"] if check["status"] == "failed"]
     assert (done.returncode, shown["fine"], failed) == (1, False, ["torchrun"])
     assert all(check["found"] and check["why"] for check in shown["checks"])
+
+
+def test_the_command_finds_a_torchvision_for_another_torch(install):
+    install("torchvision", "0.18.0", "torch==2.3.0")
+    command = [sys.executable, "-m", "gradsync", "doctor", "--launch", "--json"]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    [found] = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "torch"]
+    assert found["status"] == "failed"
+    assert "torchvision 0.18.0, which needs torch 2.3.0" in found["found"]
+    assert found["remedy"] == "Install a pair: pip install torch==2.3.0 torchvision==0.18.0"
