@@ -53,7 +53,7 @@ def launch(settings: Settings, master: Master | None, nodes: int, nproc: int, wa
     Raises:
         TrainingError: a rank failed more often than it may, or a node did not come.
     """
-    _report_failed_ranks()
+    _report_failed_ranks(each=nodes > 1 or settings.max_restarts > 0)
     _choose_interface(master)
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_SECONDS))
     # If the ranks shared the agents' store, a restarted rank could read the address of a rank of
@@ -138,7 +138,8 @@ def how_to_continue(settings: Settings) -> str:
         return "Run `gradsync doctor --launch` on each node."
     if not settings.checkpoint.is_file():
         return "There is no checkpoint yet: the same command starts from the beginning."
-    return f"Run the same command again to continue from {settings.checkpoint}."
+    again = "command again without --fresh" if settings.fresh else "same command again"
+    return f"Run the {again} to continue from {settings.checkpoint}."
 
 
 def _why(failures: dict[int, ProcessFailure], settings: Settings) -> str:
@@ -164,17 +165,19 @@ def _ending(exitcode: int) -> str:
     return f"was killed by signal {-exitcode}"
 
 
-def _report_failed_ranks() -> None:
+def _report_failed_ranks(*, each: bool) -> None:
     """Replace the agent's own log by one line for each rank that fails.
 
-    The environment variable LOGLEVEL, such as LOGLEVEL=INFO, shows torchrun's own log instead.
+    Without `each`, only the final message names a rank: if there is one node, and no restart, the
+    line would say the same. The environment variable LOGLEVEL, such as LOGLEVEL=INFO, shows torchrun's own log instead.
     """
     if "LOGLEVEL" in os.environ:
         return
     for name in [*logging.root.manager.loggerDict]:
         if name.startswith("torch.distributed.elastic"):
             logger = logging.getLogger(name)
-            logger.handlers, logger.propagate = [_FailedRanks()], False
+            handler = _FailedRanks() if each else logging.NullHandler()
+            logger.handlers, logger.propagate = [handler], False
 
 
 class _FailedRanks(logging.Handler):

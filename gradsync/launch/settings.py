@@ -23,6 +23,7 @@ class Settings:
     timeout: int = 60  # seconds that a rank waits for the others
     max_restarts: int = 0
     test_links: bool = False  # test the links between the ranks instead of training
+    fresh: bool = False  # the command has --fresh, without which it continues
 
     @property
     def checkpoint(self) -> Path:

@@ -102,11 +102,12 @@ def train_command(
         timeout,
         max_restarts,
         test_links,
+        fresh,
     )
     nodes = nodes or placement.nodes_of_step(os.environ)
     meeting = _meeting(nodes, master, wait)
     if not test_links:
-        _prepare(settings, fresh=fresh, is_master=meeting is None or meeting.is_here)
+        _prepare(settings, is_master=meeting is None or meeting.is_here)
     _launch(settings, meeting, nodes, nproc, wait)
 
 
@@ -158,8 +159,8 @@ def _meeting(nodes: int, master: str | None, wait: float) -> Master | None:
     return meeting
 
 
-def _prepare(settings: Settings, *, fresh: bool, is_master: bool) -> None:
-    """Create the output folder, and remove the files of a finished run, or of any if `fresh`.
+def _prepare(settings: Settings, *, is_master: bool) -> None:
+    """Create the output folder, and remove the files of a finished run, or of any if it is `fresh`.
 
     Raises:
         LaunchError: the folder has an interrupted run with other settings.
@@ -167,8 +168,8 @@ def _prepare(settings: Settings, *, fresh: bool, is_master: bool) -> None:
     from gradsync.launch import finished
 
     settings.out.mkdir(parents=True, exist_ok=True)
-    if fresh or finished.is_finished(settings):
-        if not fresh and is_master:
+    if settings.fresh or finished.is_finished(settings):
+        if not settings.fresh and is_master:
             say(f"The run in {settings.out} was complete. Starting again from the beginning.")
         finished.remove(settings)
     if is_master:  # the path of the trainer may differ between nodes

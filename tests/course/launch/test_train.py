@@ -125,6 +125,7 @@ def test_without_restarts_the_killed_rank_is_named(start):
 
     assert run.status() == 1
     assert "gradsync: Rank 1 was killed by SIGKILL. Run the same command again" in run.text
+    assert run.text.count("SIGKILL") == 1
     assert "Traceback" not in run.text
 
 
@@ -156,13 +157,13 @@ def test_an_unfinished_exercise_is_named(start):
 
 
 def test_ctrl_c_stops_it_without_a_traceback(start):
-    run = start("--epochs", 9999)
+    run = start("--epochs", 9999, "--fresh")
     run.wait_for("Epoch 3/")
 
     os.killpg(run.process.pid, signal.SIGINT)
 
     assert run.status() == 128 + signal.SIGINT
-    assert "Stopped by SIGINT. Run the same command again" in run.text
+    assert "Stopped by SIGINT. Run the command again without --fresh to continue" in run.text
     assert "Traceback" not in run.text
 
 
