@@ -35,6 +35,7 @@ from gradsync.records import Verdict
 COURSE = find_course(Path(__file__).parent)
 SEED = 1
 CHECKED = 50  # one of so many is also graded by all tests
+AT_ONCE = 2 * (os.cpu_count() or 1)  # while one waits for a lost rank, another can run
 FEW = 20  # if at most so many are graded, each is also graded by all tests
 
 
@@ -46,7 +47,7 @@ def main(names: Sequence[str]) -> int:
         print(f"Neither a phase nor in the bank: {', '.join(sorted(unknown))}.", file=sys.stderr)
         return 2
     tallies: dict[str, Tally] = {}
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(AT_ONCE, mp_context=get_context("spawn")) as pool:
         for phase, bank in banks.items():
             asked = [known for known in bank if not names or {known.name, phase} & set(names)]
             if asked:
@@ -65,7 +66,7 @@ def _bank(phase: str) -> tuple[Wrong | Right, ...]:
 
 
 def _graded(asked: Sequence[Wrong | Right], phase: str, pool: Executor) -> Iterator[Outcome]:
-    """Grade in parallel, one process per core, and print each outcome."""
+    """Grade in parallel, and print each outcome."""
     ran = ran_by_exercise(COURSE, phase, SEED, pool)
     every = CHECKED if len(asked) > FEW else 1
     solution = reference(COURSE)
