@@ -7,8 +7,6 @@ import sys
 import textwrap
 import time
 
-import pytest
-
 pytest_plugins = "pytester"
 
 
@@ -165,14 +163,15 @@ def test_a_fixture_that_can_not_be_sent_is_named(pytester):
     done.stdout.fnmatch_lines(["*the value of the fixture 'lock' can't be sent to the ranks*"])
 
 
-@pytest.mark.parametrize("sizes", ["", "'four'", "2.0"])
-def test_a_mark_needs_world_sizes(pytester, sizes):
-    done = run(
-        pytester, f"import pytest\n\n@pytest.mark.ranks({sizes})\ndef test_it(rank):\n    pass\n"
-    )
+def test_a_mark_needs_world_sizes(pytester):
+    test = "import pytest\n\n@pytest.mark.ranks({})\ndef test_it(rank):\n    pass\n"
+    wrong = {"nothing": "", "a_word": "'four'", "a_fraction": "2.0"}
+    pytester.makepyfile(**{f"test_{name}": test.format(sizes) for name, sizes in wrong.items()})
+    done = pytester.runpytest_subprocess()
 
-    assert "name one or more world sizes" in done.stdout.str() + done.stderr.str()
     assert done.ret != 0
+    for name in wrong:
+        done.stdout.fnmatch_lines([f"*test_{name}.py::test_it: name one or more world sizes*"])
 
 
 def test_a_project_with_its_own_options_and_fixtures_works(pytester):

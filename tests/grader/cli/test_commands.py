@@ -96,6 +96,7 @@ def test_every_submission_has_a_page(graded_class):
     assert all((out / name / "report.html").stat().st_size > 5000 for name in ("ada", "bob", "dan"))
 
 
+@pytest.mark.slow
 def test_a_trainer_without_its_loader_file_is_graded(tmp_path):
     (tmp_path / "eve").mkdir()
     shutil.copy(SOLUTIONS / TRAINER, tmp_path / "eve")
@@ -155,8 +156,8 @@ def test_the_doctor_reports_a_missing_mnist_and_continues(tmp_path, monkeypatch)
     ("source", "status"),
     [
         ("def broken(:\n", "error"),
-        ("import nothing_like_that\n", "error"),
-        ("1 / 0\n", "error"),
+        pytest.param("import nothing_like_that\n", "error", marks=pytest.mark.slow),
+        pytest.param("1 / 0\n", "error", marks=pytest.mark.slow),
         ("\0", "missing"),  # refused: not Python
     ],
 )
@@ -244,7 +245,7 @@ def test_the_demo_grades_a_right_an_untouched_and_a_wrong_submission(tmp_path):
     assert mistake["status"] == "deadlock"
 
 
-@pytest.mark.parametrize("phase", [1, 2])
+@pytest.mark.parametrize("phase", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_trace_shows_every_rank_of_a_trainer(tmp_path, phase):
     done = gradsync("trace", SOLUTIONS, "--phase", phase, "--out", tmp_path / "seen")
 

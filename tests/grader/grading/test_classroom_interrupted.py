@@ -67,10 +67,10 @@ def identity(path):
 
 
 @linux_only
-@pytest.mark.parametrize("jobs", [("--jobs", 1), ("--jobs", 2)], ids=["1 job", "2 jobs"])
+@pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_killed_grader_leaves_nothing_and_can_be_continued(typed, jobs):
     out = typed.root / "out"
-    grader = typed("out", "--seed", 5, *jobs)
+    grader = typed("out", "--seed", 5, "--jobs", jobs)
     family = at_work_on_bob(grader, out)
     grader.kill()
     finished = identity(out / "ada" / "report.json")

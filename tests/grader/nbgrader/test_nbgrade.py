@@ -63,7 +63,10 @@ def test_a_course_without_a_gradebook_is_refused_and_no_gradebook_is_created(cou
 
 @pytest.mark.parametrize(
     "setting",
-    ["", "c.Autograde.autograde_preprocessors.insert(0, 'nbgrader.preprocessors.Execute')"],
+    [
+        pytest.param("", marks=pytest.mark.slow),
+        "c.Autograde.autograde_preprocessors.insert(0, 'nbgrader.preprocessors.Execute')",
+    ],
     ids=["nbgrader's own", "Execute added"],
 )
 def test_settings_that_would_run_learners_cells_are_refused(course_copy, setting):

@@ -72,6 +72,7 @@ def test_functions_are_disabled_once_it_has_run():
     assert run_ranks(function, 1)[0] == [True, True]
 
 
+@pytest.mark.slow
 def test_a_submodule_is_imported_once_and_an_unknown_one_is_missing():
     def function():
         from torch._dynamo.utils import is_compile_supported
@@ -99,6 +100,7 @@ def test_a_submodule_is_imported_once_and_an_unknown_one_is_missing():
     assert not has_it
 
 
+@pytest.mark.slow
 def test_threads_that_import_it_at_the_same_time_all_get_it():
     def function():
         found = []
@@ -115,7 +117,9 @@ def test_threads_that_import_it_at_the_same_time_all_get_it():
     assert run_ranks(function, 1)[0] == ["optimize"] * 3
 
 
-@pytest.mark.parametrize("name", [PART, "torch.distributed.optim"])
+@pytest.mark.parametrize(
+    "name", [PART, pytest.param("torch.distributed.optim", marks=pytest.mark.slow)]
+)
 def test_imports_of_one_run_are_available_in_the_next(name):
     def function(asks):
         began_with = name in sys.modules
@@ -161,6 +165,7 @@ def test_a_process_that_has_imported_it_keeps_it():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_module_of_it_is_executed_once():
     def function():
         import torch._dynamo.exc as found
