@@ -169,8 +169,9 @@ def _report_failed_ranks(*, each: bool) -> None:
     """Replace the agent's own log by one line for each rank that fails.
 
     Without `each`, only the final message names a rank: if there is one node, and no restart, the
-    line would say the same. The environment variable LOGLEVEL, such as LOGLEVEL=INFO, shows
-    torchrun's own log instead.
+    line would say the same.
+
+    The environment variable LOGLEVEL, such as LOGLEVEL=INFO, shows torchrun's own log instead.
     """
     if "LOGLEVEL" in os.environ:
         return

@@ -11,6 +11,10 @@ from gradsync.review.flow.project import Source
 from gradsync.review.flow.values import MAYBE_RANK, RANK, Loop, Step, Thing, Value
 
 _DEEPEST = 6
+# Functions that ask for a file, which all ranks see alike: `if os.path.exists("checkpoint.pt")`.
+_OF_FILES = re.compile(
+    r"^os\.path\.(exists|isfile|isdir|join)$|^(pathlib\.)?Path$|\.(exists|is_file)$"
+)
 _MESH = ("init_device_mesh", "DeviceMesh", "parallelize_module", "initialize_model_parallel")
 
 
@@ -65,9 +69,10 @@ def surely_on_every_rank(step: Step) -> bool:
 
 
 def _asks_elsewhere(node: ast.AST) -> bool:
-    """Return whether a condition calls a function, which may ask for the rank."""
+    """Return whether a condition calls a function that may ask for the rank."""
     test = getattr(node, "test", None)
-    return test is not None and any(isinstance(inner, ast.Call) for inner in ast.walk(test))
+    calls = [] if test is None else [n for n in ast.walk(test) if isinstance(n, ast.Call)]
+    return not all(_OF_FILES.search(ast.unparse(call.func)) for call in calls)
 
 
 def is_true(value: Value | None) -> bool:

@@ -10,9 +10,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from gradsync.cli.app import app
+from gradsync.cli.app import app, say
 from gradsync.cli.launch.rule_pages import show_page
 from gradsync.errors import UnusableInput
+from gradsync.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,6 +77,9 @@ def review_command(
         _print_sarif(found, rules)
     else:
         _print_text(found, rules)
+    if fix and found.findings:
+        count = counted(len(found.findings), "finding")
+        say(f"{count} left to fix by hand: the right change depends on what you want.")
     raise typer.Exit(FOUND if found.findings else 0)
 
 

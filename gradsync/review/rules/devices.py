@@ -28,9 +28,15 @@ def one_device_for_all(program: Program) -> Iterator[Hit]:
     """Find GPUs that are fixed, and programs that never choose one."""
     if mentions(program, "CUDA_VISIBLE_DEVICES"):
         return
+    named = False  # whether a variable with a GPU was reported; it is used again and again
     for step in program.steps:
+        if not surely_on_every_rank(step) or _single_process(step):
+            continue
         device = _fixed(step)
-        if device and surely_on_every_rank(step) and not _single_process(step):
+        if not device and not named:
+            device = _fixed_in_a_variable(step)
+            named = bool(device)
+        if device:
             yield at(step, f"Every rank on a machine uses GPU {device}.")
     if mentions(program, _PINS):
         return
@@ -63,6 +69,14 @@ def _fixed(step: Step) -> str:
         if isinstance(device, ast.Constant) and _INDEXED.match(str(device.value)):
             return str(device.value).partition(":")[2]
     return ""
+
+
+def _fixed_in_a_variable(step: Step) -> str:
+    """Return the number of the GPU in a variable that a model is moved to; "" if there is none."""
+    device = step.argument(0, "device") if step.method == "to" else None
+    known = device is not None and step.receiver.of_kind("model")
+    found = str(device.const) if device is not None and known else ""
+    return found.partition(":")[2] if _INDEXED.match(found) else ""
 
 
 def _inside(node: ast.expr | None) -> list[ast.expr]:

@@ -107,6 +107,16 @@ def test_safe_fixes_change_the_file_and_are_shown(script):
     assert review_text(script.read_text(), "train.py").findings == ()
 
 
+def test_findings_that_are_not_fixed_are_counted(script):
+    script.write_text(WRONG.replace("dist.destroy_process_group()\n", ""))
+
+    ended = run("--fix", script)
+
+    assert ended.returncode == 1
+    assert [line.split()[1] for line in ended.stdout.splitlines()] == ["DDP019"]
+    assert "1 finding left to fix by hand" in ended.stderr
+
+
 def test_a_fixed_file_stays_as_it_is(script):
     fixing.fix(script, RULES)
     before = script.read_bytes()
