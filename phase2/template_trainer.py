@@ -63,7 +63,8 @@ class BucketedGradientAverager:
 
     `finish()` also works on a rank that had no backward, or only backward passes under `no_sync()`.
     Between two calls of `finish()` there is at most one backward outside of `no_sync()`; more
-    passes under `no_sync()` may come before or after it.
+    passes under `no_sync()` may come before or after it. If one rank enters a block of `no_sync()`
+    after it, so does every rank.
 
     Args:
         model: the model, the same on every rank.
