@@ -13,8 +13,6 @@ NEEDED = "gradsync's commands need more packages: pip install 'gradsync[course]'
 
 def main() -> None:
     """Run the command of this process's arguments."""
-    if sys.argv[1:2] == ["check"]:
-        _start_ranks()
     try:
         from gradsync.cli import every_command, exit_status  # noqa: F401 - registers the commands
     except ModuleNotFoundError as missing:
@@ -23,10 +21,3 @@ def main() -> None:
         print(f"gradsync: {missing.name} is not installed. {NEEDED}", file=sys.stderr)
         sys.exit(2)
     exit_status.main()
-
-
-def _start_ranks() -> None:
-    """Let the ranks' process import torch while this process imports what commands need."""
-    from gradsync.ranks import get_launcher
-
-    get_launcher().warm_up()

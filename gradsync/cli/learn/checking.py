@@ -59,6 +59,7 @@ def check_command(
     course = find_course()
     chosen = course.find(exercise) if exercise is not None else None
     phases = (chosen.phase,) if chosen else course.phases_to_grade("visible")
+    _start_imports()
     if not watch:
         passed = _check(course, phases, chosen, seed)
         raise typer.Exit(1 if exit_code and not passed else 0)
@@ -66,6 +67,13 @@ def check_command(
         _watch(course, phases, chosen, seed)
     except KeyboardInterrupt:
         print()
+
+
+def _start_imports() -> None:
+    """Let the ranks' process import torch while this process imports pytest and torch."""
+    from gradsync.ranks import get_launcher
+
+    get_launcher().warm_up()
 
 
 def _check(
