@@ -46,20 +46,31 @@ def entry_of(submission: Submission, command: str) -> Entry:
 
 
 def entries_at(
-    paths: Sequence[Path], course: Course, out: Path, command: str, keep: Keep | None = None
+    paths: Sequence[Path],
+    course: Course,
+    out: Path,
+    command: str,
+    keep: Keep | None = None,
+    downloads: Mapping[Path, Path] | None = None,
 ) -> list[Entry]:
     """Return the submissions at these paths; a path may be a class, or a download of one.
 
     `out` does not count, though it may be in a class. `command` followed by a path must grade the
     submission there. Of several attempts of a learner in downloads, the last one counts, or the
     one with the most points. Other submissions with the same name are numbered, unless `keep` is
-    given: then they are attempts, too.
+    given: then they are attempts, too. `downloads` has, for paths that were unpacked, the
+    archives that the user named; commands name these.
 
     Raises:
         SubmissionError: there is no submission at a path.
         TableError: the file of names in a download can't be read.
     """
-    found = [each for path in paths for each in found_at(path, course)]
+    downloads = downloads or {}
+    found = [
+        replace(each, download=_archive(path, downloads))
+        for path in paths
+        for each in found_at(path, course)
+    ]
     members = [each for each in found if not _is(each.source, out)]
     if not members:
         raise SubmissionError(
@@ -76,6 +87,12 @@ def entries_at(
                     facts = replace(facts, submission=names.free(f"{learner} (attempt {number})"))
                 entries.append(Entry(_command(command, each), facts, each.source))
     return sorted(entries, key=lambda entry: entry.name)
+
+
+def _archive(path: Path, downloads: Mapping[Path, Path]) -> Path | None:
+    """Return the archive that was unpacked to a path, or None if the user named the path."""
+    given = downloads.get(path, path)
+    return None if given == path else given
 
 
 def _facts(each: HandedIn, learner: str, number: int, count: int) -> Facts:
@@ -107,7 +124,7 @@ def _is(source: Path | Mapping[str, Path], folder: Path) -> bool:
 def _command(command: str, each: HandedIn) -> str:
     """Return the command that grades a submission; single files are not a submission's path."""
     path = each.source if isinstance(each.source, Path) else each.members[0].parent
-    return f"{command} {shlex.quote(str(path))}"
+    return f"{command} {shlex.quote(str(each.download or path))}"
 
 
 class _Names:

@@ -39,11 +39,13 @@ def archive_entries(path: Path) -> Iterator[Entry]:
     yield from (_zip_entries if is_zip else tar_entries)(open_regular(path))
 
 
-class _Guarded(io.FileIO):
+class GuardedFile(io.FileIO):
     """A file that limits the size of one read: zipfile reads the whole list of files at once."""
 
+    longest = MAX_LIST
+
     def read(self, size: int | None = -1, /) -> bytes:
-        most = MAX_LIST + 1
+        most = self.longest + 1
         data = super().read(most if size is None or not 0 <= size < most else size) or b""
         if len(data) == most:
             raise Unreadable("its list of files is too long: hand in the course's files only")
@@ -51,7 +53,7 @@ class _Guarded(io.FileIO):
 
 
 def _zip_entries(file: int) -> Iterator[Entry]:
-    with _Guarded(file) as guarded:
+    with GuardedFile(file) as guarded:
         try:
             archive = zipfile.ZipFile(guarded)
         except BROKEN_ZIP as problem:
@@ -62,10 +64,11 @@ def _zip_entries(file: int) -> Iterator[Entry]:
                 name = member.orig_filename.rstrip("/")
                 size = max(member.file_size, member.compress_size)
                 read = functools.partial(_read_zipped, archive, member)
-                yield Entry(name, size, read, _zip_flaw(member))
+                yield Entry(name, size, read, zip_flaw(member))
 
 
-def _zip_flaw(member: zipfile.ZipInfo) -> str:
+def zip_flaw(member: zipfile.ZipInfo) -> str:
+    """Return why an entry of a zip is not a file that can be read, or ""."""
     mode = member.external_attr >> 16
     if member.orig_filename.endswith("/"):
         return FOLDER

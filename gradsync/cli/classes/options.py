@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -44,3 +46,15 @@ Unsafe = Annotated[
     bool,
     typer.Option(NO_SANDBOX, help="Run submissions without a sandbox, with your permissions."),
 ]
+
+
+def repeated(given: Mapping[str, object], *, unsafe: bool) -> str:
+    """Return a command that grades again, up to its path, quoted for a shell.
+
+    Args:
+        given: the values of options; those that are None were not given.
+        unsafe: whether to run without a sandbox.
+    """
+    options = [part for name, value in given.items() if value is not None for part in (name, value)]
+    flags = ["--fresh", *[NO_SANDBOX] * unsafe]
+    return shlex.join(["gradsync", "grade", *map(str, options), *flags])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradsync.cli.app import NO_SANDBOX, Out, Seed, app
+from gradsync.cli.app import Out, Seed, app
 from gradsync.cli.classes import options
 from gradsync.cli.classes.run import part_of, performance, run_class
 from gradsync.course import known_submissions
@@ -35,30 +35,33 @@ def grade_command(
     [dim]gradsync grade class/ --phase 1 --out week3[/]  a class
     """
     from gradsync.grading.entries import entries_at  # pytest: `gradsync --help` starts without it
+    from gradsync.grading.imports.bulk import unpacked
     from gradsync.ranks.sandbox import sandbox
 
     course = find_course()
     phases = course.phases_to_grade("hidden", phase)
-    chosen = "" if phase is None else f" --phase {phase}"
-    command = f"gradsync grade{chosen}" + f" {NO_SANDBOX}" * unsafe
-    entries = entries_at(submissions, course, out, command, keep)
-    if shard is not None:
-        entries, seed = part_of(entries, shard, course, phases, seed)
-    if not unsafe and cluster is None:
-        sandbox.check(course.root)
-    perform, parallel = performance(len(entries), jobs, cluster)
-    run_class(
-        entries,
-        course,
-        phases,
-        out,
-        roster=roster,
-        seed=seed,
-        fresh=fresh,
-        sandboxed=not unsafe,
-        perform=perform,
-        parallel=parallel,
+    command = options.repeated(
+        {"--phase": phase, "--out": out, "--roster": roster, "--keep": keep}, unsafe=unsafe
     )
+    with unpacked(submissions, course) as given:
+        entries = entries_at(list(given), course, out, command, keep, given)
+        if shard is not None:
+            entries, seed = part_of(entries, shard, course, phases, seed)
+        if not unsafe and cluster is None:
+            sandbox.check(course.root)
+        perform, parallel = performance(len(entries), jobs, cluster)
+        run_class(
+            entries,
+            course,
+            phases,
+            out,
+            roster=roster,
+            seed=seed,
+            fresh=fresh,
+            sandboxed=not unsafe,
+            perform=perform,
+            parallel=parallel,
+        )
 
 
 @app.command()

@@ -1,11 +1,10 @@
 """Submissions as Canvas, Moodle, Gradescope and cloned repositories bring them."""
 
-import os
-import subprocess
 import zipfile
 from datetime import datetime, timezone
 
 import pytest
+from download_samples import METADATA, clone, git
 from small_course import RIGHT, WRONG, write_course, write_submission
 
 from gradsync.grading.classes.tables import TableError
@@ -13,26 +12,6 @@ from gradsync.grading.entries import entries_at
 from gradsync.grading.imports import clones
 
 FILE = "phase1/template_trainer.py"
-METADATA = """---
-submission_101:
-  :submitters:
-  - :name: Ada Lovelace
-    :sid: '17'
-    :email: ada@x.org
-  :created_at: 2026-10-30 20:53:49.186494000 Z
-  :score: 3.0
-  :results:
-    tests: []
-submission_102:
-  :submitters:
-  - :name: Bob
-    :sid: '18'
-    :email: bob@x.org
-  - :name: Cleo
-    :sid: '19'
-    :email: cleo@x.org
-  :created_at: 2026-10-31 08:00:00.000000000 Z
-"""
 
 
 class Download:
@@ -130,28 +109,6 @@ def test_a_damaged_file_of_names_is_one_clear_error(download, text):
 
     with pytest.raises(TableError, match="can't be read as Gradescope's file of names"):
         download.entries()
-
-
-def git(folder, *arguments):
-    moment = "2026-10-30T12:00:00+02:00"
-    person = {
-        f"GIT_{who}_{what}": "x" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
-    }
-    subprocess.run(
-        ["git", *arguments],
-        cwd=folder,
-        check=True,
-        capture_output=True,
-        env={**os.environ, **person, "GIT_COMMITTER_DATE": moment, "GIT_AUTHOR_DATE": moment},
-    )
-
-
-def clone(folder, source=RIGHT):
-    write_submission(folder / "phase1", source)
-    git(folder, "init", "--quiet")
-    git(folder, "add", ".")
-    git(folder, "commit", "--quiet", "-m", "x")
-    return folder
 
 
 @pytest.mark.parametrize("packed", [False, True])
