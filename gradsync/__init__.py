@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from gradsync.ranks import RankFailure, run_ranks
+    from gradsync.ranks import LauncherError, RankFailure, run_ranks
     from gradsync.ranks.flight_recorder import write_flight_records
 
-__all__ = ["RankFailure", "__version__", "run_ranks", "write_flight_records"]
+__all__ = ["LauncherError", "RankFailure", "__version__", "run_ranks", "write_flight_records"]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
     """Import the engine when it is first used, so that `import gradsync` is instant."""
-    if name in {"run_ranks", "RankFailure"}:
+    if name in {"run_ranks", "RankFailure", "LauncherError"}:
         from gradsync import ranks
 
         return getattr(ranks, name)
@@ -29,6 +29,10 @@ def __getattr__(name: str) -> Any:
 
         return flight_recorder.write_flight_records
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gradsync.ranks import RankFailure
     from gradsync.records import Observation
 
+OPTIONS = {"timeout", "process_group", "backend", "launcher", "may_fail", "debug"}  # of run_ranks
 FILLED_IN = ("rank", "world_size")  # by the ranks
 
 
@@ -126,6 +127,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         raise pytest.UsageError(
             f"{metafunc.definition.nodeid}: name one or more world sizes, as in "
             f"@pytest.mark.ranks(4), not {sizes!r}"
+        )
+    if unknown := sorted(mark.kwargs.keys() - OPTIONS):
+        raise pytest.UsageError(
+            f"{metafunc.definition.nodeid}: @pytest.mark.ranks has no option {unknown[0]!r}; "
+            f"it has {', '.join(sorted(OPTIONS))}"
         )
     for name in FILLED_IN:
         if name not in metafunc.fixturenames:

@@ -42,7 +42,7 @@ def run_ranks(
         process_group: start the default group before the function is called.
         backend: the group's backend. With "nccl", rank r uses GPU r as its current device.
         launcher: "fork" (Linux, fast), "spawn" (anywhere, slow) or "sandbox" (with bubblewrap).
-        may_fail: ranks that may die or be late; the others continue, and no deadlock is proved.
+        may_fail: ranks that may die or be late, not raise; the others continue.
         debug: the rank on which `breakpoint()` and an uncaught exception open pdb in this terminal.
         **inputs: the function's other arguments, the same for every rank.
 
@@ -63,11 +63,17 @@ def run_ranks(
         process_group=process_group,
         backend=backend,
         timeout=timeout if debug is None else math.inf,
-        may_fail=tuple(may_fail),
+        may_fail=_collected(may_fail),
         debugger=None if debug is None else (debug, _terminal()),
         **_surroundings(launcher),
     )
     return _checked(observe(task, get_launcher(launcher)))
+
+
+def _collected(may_fail: Collection[int]) -> tuple[int, ...]:
+    if not isinstance(may_fail, Collection):
+        raise TypeError(f"may_fail must be a list of ranks, such as [1], got {may_fail!r}")
+    return tuple(may_fail)
 
 
 def _surroundings(launcher: LauncherName | None) -> dict[str, Any]:

@@ -174,6 +174,16 @@ def test_a_mark_needs_world_sizes(pytester):
         done.stdout.fnmatch_lines([f"*test_{name}.py::test_it: name one or more world sizes*"])
 
 
+def test_an_unknown_option_of_a_mark_is_named(pytester):
+    done = run(
+        pytester,
+        "import pytest\n\n@pytest.mark.ranks(2, tiemout=3)\ndef test_it(rank):\n    pass\n",
+    )
+
+    assert done.ret != 0
+    done.stdout.fnmatch_lines(["*test_it: @pytest.mark.ranks has no option 'tiemout'; it has *"])
+
+
 def test_a_project_with_its_own_options_and_fixtures_works(pytester):
     pytester.makeconftest(
         """
@@ -262,6 +272,17 @@ def test_a_rank_can_be_debugged_while_the_others_wait(pytester):
 
     assert "\r\n42\r\n" in screen
     assert "1 passed" in screen
+
+
+def test_a_debugger_that_is_quit_opens_no_second_one(pytester):
+    pytester.makepyfile("def test_it(ranks):\n    ranks(lambda rank: breakpoint(), 2)\n")
+    command = [sys.executable, "-m", "pytest", "-q", "--ranks-pdb", "1"]
+
+    screen = in_a_terminal(command, [("(rank 1)", "q")], pytester.path)
+
+    assert "the debugger was quit" in screen
+    assert "BdbQuit" not in screen
+    assert "1 failed" in screen
 
 
 def test_the_debugger_opens_where_a_rank_raises(pytester):

@@ -10,7 +10,7 @@ from gradsync.ranks.deadlocks.calls import Call
 from gradsync.ranks.deadlocks.explanations import waits_texts
 from gradsync.ranks.failures.exceptions import endless_text
 from gradsync.records import Collective, Diagnosis, Failure
-from gradsync.text import full_stop, ranks_text, verb
+from gradsync.text import full_stop, ranks_text
 
 MAX_OPEN = 20_000  # collectives of a rank that are not complete
 MAX_POSTED = 100_000  # sends or receives of a rank without a counterpart
@@ -75,7 +75,7 @@ def timeout(
     texts += busy_texts(busy, waiting)
     if used and all(used.get(rank, IDLE) < IDLE for rank in busy):
         texts.append(
-            f"{verb(busy, 'It', 'They')} used no processor time. "
+            f"{ranks_text(busy).capitalize()} used no processor time. "
             "Look for a sleep, or for a call that waits."
         )
     elif not waiting:

@@ -29,7 +29,8 @@ PROBES = {  # an exception of a test's own code -> the code of the mistake, and 
     "WrongReturn": ("wrong-signature", "{who}: {message}"),  # support.probes.returned
 }
 HINTS = {  # a message of Python or torch that does not help a beginner -> what to do next
-    "^BdbQuit": "Remove breakpoint(): a rank has no terminal for a debugger.",
+    "^BdbQuit": "Remove breakpoint(): a rank has no terminal for a debugger. run_ranks(..., "
+    "debug=RANK) and `pytest --ranks-pdb RANK` give it one.",
     "^EOFError(?!: input)": "Remove input(): a rank has no terminal to read from.",
     "'get_ipython' is not": "Ranks run plain Python. Use IPython in a cell without %%ranks.",
     "^NotImplementedError$": "Is the name of a method misspelt, such as __iter__ or forward?",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bdb
 import os
 import pdb
 import sys
@@ -29,6 +30,8 @@ def call_with(
         sys.breakpointhook = lambda *_, **__: debugging.set_trace(sys._getframe(1))
         try:
             return function(**arguments)
+        except bdb.BdbQuit:
+            raise RuntimeError("the debugger was quit") from None
         except Exception as error:
             print(f"rank {rank} raised {type(error).__name__}: {error}", file=screen)
             trace = error.__traceback__

@@ -9,7 +9,7 @@ import threading
 from collections import ChainMap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -37,16 +37,21 @@ def pack(function: Callable[..., Any], inputs: dict[str, Any]) -> bytes:
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # it has no types
-    """cloudpickle's pickler, with a faster format for tensors than torch's."""
+    """cloudpickle's pickler, with names of files and a faster format for tensors than torch's."""
 
     def __init__(self, file: io.BytesIO) -> None:
+        reducers: dict[type, Callable[[Any], Any]] = {CodeType: _reduce_code}
         if torch := sys.modules.get("torch"):
-            reducers = {
-                torch.storage.TypedStorage: _reduce_storage,
-                torch.UntypedStorage: _reduce_memory,
-            }
-            self.dispatch_table = ChainMap(reducers, cloudpickle.Pickler.dispatch_table)
+            reducers[torch.storage.TypedStorage] = _reduce_storage
+            reducers[torch.UntypedStorage] = _reduce_memory
+        self.dispatch_table = ChainMap(reducers, cloudpickle.Pickler.dispatch_table)
         super().__init__(file)
+
+
+def _reduce_code(code: CodeType) -> Any:
+    """Keep the name of the file, which cloudpickle 3.1.3 replaces: failures show its lines."""
+    make, parts = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    return make, tuple(code.co_filename if part == "<dynamic-code>" else part for part in parts)
 
 
 def _reduce_storage(storage: TypedStorage) -> Any:

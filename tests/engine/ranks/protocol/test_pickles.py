@@ -4,6 +4,7 @@ import functools
 import pickle
 import threading
 import xml.dom.minidom
+from types import CodeType
 
 import cloudpickle
 import pytest
@@ -119,3 +120,22 @@ def test_a_cloudpickle_without_the_finder_works(monkeypatch):
 def test_submodules_that_a_function_uses_are_named_each_time():
     for _ in range(2):
         assert b"xml.dom.minidom" in pack(uses_a_submodule, {})
+
+
+def test_a_function_keeps_the_name_of_its_file(monkeypatch):
+    def function():
+        def inner():
+            pass
+
+        return inner
+
+    reduce_code = cloudpickle.Pickler.dispatch_table[CodeType]
+
+    def as_cloudpickle_3_1_3_does(code):
+        return reduce_code(code.replace(co_filename="<dynamic-code>"))
+
+    monkeypatch.setitem(cloudpickle.Pickler.dispatch_table, CodeType, as_cloudpickle_3_1_3_does)
+    sent, _ = pickle.loads(pack(function, {}))
+
+    assert sent.__code__.co_filename == __file__
+    assert sent().__code__.co_filename == __file__
