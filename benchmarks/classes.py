@@ -1,7 +1,7 @@
 """Grading whole classes: submissions a minute, how busy the cores are, and the grader's memory.
 
 Classes of phase 1 mix the solution and known mistakes. The cheap exercise has one test of one rank,
-as the trivial cells have for which nbgrader and otter were measured.
+as the notebook of one answer has that nbgrader grades in the same run.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 
+from benchmarks import nbgrader
 from benchmarks.figure import Figure, seconds
 from gradsync.course.catalogue import Course, find_course
 from gradsync.course.known_submissions import reference, wrong_submissions
@@ -29,7 +30,6 @@ BUSY = 0.9  # of all cores
 FLAT = 1.25  # most that a submission of a large class may take, relative to one of a small class
 GROWTH = 50.0  # MiB more for the grader of the largest class than for that of the smallest
 GRADEBOOK_SECONDS = 2.0  # for the largest class
-OTHERS = "nbgrader 1.7 s, otter 3.0 s"  # measured for a trivial submission of one cell
 EXERCISES = """
 [[exercise]]
 name = "double"
@@ -104,7 +104,7 @@ def _cheap(root: Path) -> Iterator[Figure]:
     yield Figure(
         f"one submission of {', '.join(map(str, CHEAP))}, cheap exercise",
         ", ".join(f"{run.each:.2f} s" for run in runs),
-        OTHERS,
+        f"nbgrader {nbgrader.seconds_each(root / 'nbgrader'):.2f} s",
         last.each / runs[-2].each,
         f"at most {FLAT:g} times as long in the largest class",
         last.each <= FLAT * runs[-2].each,

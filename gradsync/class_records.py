@@ -36,6 +36,7 @@ class Override:
     points: float
     reason: str
     by: str
+    line: int = field(default=0, compare=False)  # of the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +88,15 @@ class Result:
 
     @property
     def first_code(self) -> str:
-        """The code of the first diagnosis in the report, or ""."""
-        return next((test.diagnosis.code for test in self.tests if test.diagnosis), "")
+        """The code of the first mistake that costs points, or "".
+
+        An override may give an exercise full marks, and of an unreadable submission no test ran.
+        """
+        if self.status == "unreadable":
+            return ""
+        excused = {e.exercise for e in self.exercises if e.override and e.points >= e.max_points}
+        mistakes = (test for test in self.tests if test.exercise not in excused)
+        return next((test.diagnosis.code for test in mistakes if test.diagnosis), "")
 
     @property
     def overrides(self) -> tuple[Override, ...]:

@@ -20,6 +20,11 @@ def listed(items: Iterable[object], last: str = "and") -> str:
     return f"{', '.join(before)} {last} {end}" if before else end
 
 
+def in_list(name: str) -> str:
+    """Return a name as a list of names shows it: "Müller, Anna" must not read as two people."""
+    return f'"{name}"' if "," in name else name
+
+
 def ranks_text(ranks: Collection[int]) -> str:
     """Return "rank 1", "ranks 1 and 2", "ranks 0, 1 and 3" or "ranks 0-3".
 

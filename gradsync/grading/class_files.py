@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from gradsync.class_records import Result
@@ -22,18 +23,26 @@ from gradsync.grading.output_files import (
 from gradsync.reports import corrections, gradebook
 from gradsync.reports.class_page import page
 from gradsync.reports.class_page.condensing import condensed
+from gradsync.submission.contents import listing
+from gradsync.text import counted
 
 SMALL = 50  # lines of a gradebook that is always kept up to date
 SHARE = 0.05  # the part of a run that is spent on writing the gradebook of a larger class
 
 
-def write_class(out: Path, course: Course) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What staff should know of the tables of a class."""
+
+    warnings: list[str]  # on names in overrides.csv that do not exist, and those roster.csv lacks
+    missing: list[str]  # names of the people on the roster who handed in nothing
+
+
+def write_class(out: Path, course: Course) -> Written:
     """Write the gradebook, class.html, and the corrections into each report.html.
 
     This is done at the end of a run. Each report.json is read once, and each result is shortened
     for the page, so that memory hardly grows with the class.
-
-    Returns warnings on names in overrides.csv that do not exist, and those that roster.csv lacks.
 
     Raises:
         NoGradebook: the existing gradebook.csv can't be read.
@@ -44,7 +53,16 @@ def write_class(out: Path, course: Course) -> list[str]:
     kept: list[Result] = []
     _write_gradebook(_kept(_corrected(reader.results(), out), kept), out, course)
     write_whole(out / CLASS_PAGE, page.render(reader.class_of(kept), guide_texts(course)))
-    return reader.warnings
+    missing = [each.person.name for each in kept if each.person and each.status == "missing"]
+    return Written(reader.warnings, missing)
+
+
+def missing_text(people: Sequence[str]) -> str:
+    """Say which people on the roster handed in nothing; "" if all handed in something."""
+    if not people:
+        return ""
+    who = counted(len(people), "person", "people")
+    return f"{who} on the roster handed in nothing: {listing(people)}"
 
 
 class Gradebook:

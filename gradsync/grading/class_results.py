@@ -39,7 +39,7 @@ from gradsync.grading.output_files import (
 from gradsync.reports import gradebook, stored
 from gradsync.reports.text import finite
 from gradsync.submission.contents import listing
-from gradsync.text import counted
+from gradsync.text import counted, listed, verb
 
 
 def read_class(out: Path, course: Course) -> ClassResults:
@@ -74,6 +74,7 @@ class ClassReader:
         self._roster = read_roster(out / ROSTER) if (out / ROSTER).exists() else Roster()
         self._overrides, self.warnings = read_overrides(out / OVERRIDES, ids)
         self._facts = read_facts(out)
+        self._by_person: dict[Person, list[str]] = {}  # names in overrides.csv
         self._max_points: dict[str, float] = {}  # by exercise
 
     def submissions(self) -> set[str]:
@@ -95,6 +96,7 @@ class ClassReader:
             for person in self._roster.people
             if person not in (*found.values(), *handed_in)
         }
+        self._find_people({*places, *absent, *handed_in.values()})
         for learner in sorted(places):
             attempts = [self._result(learner, *place, found[learner]) for place in places[learner]]
             yield max(attempts, key=_rank)
@@ -103,7 +105,6 @@ class ClassReader:
             yield Result(learner, "grader-failed", person=person, notes=notes)
         for name in sorted(absent):
             yield self._missing(name, absent[name])
-        self._warn_of_unknown({*places, *absent, *handed_in.values()})
 
     def _handed_in(self, places: Mapping[str, object]) -> dict[Person, str]:
         """Return the people whose submissions an interrupted run has not graded, by their names."""
@@ -159,7 +160,7 @@ class ClassReader:
         return self._scored(result, report, facts)
 
     def _scored(self, result: Result, report: stored.StoredReport, facts: Facts) -> Result:
-        given = self._overrides_of(result.submission, report.exercises)
+        given = self._overrides_of(result.submission, result.person, report.exercises)
         for exercise, (_, most) in report.exercises.items():
             self._max_points[exercise] = max(self._max_points.get(exercise, 0.0), most)
         exercises = tuple(
@@ -197,7 +198,7 @@ class ClassReader:
         )
 
     def _missing(self, name: str, person: Person) -> Result:
-        given = self._overrides_of(name, self._max_points)
+        given = self._overrides_of(name, person, self._max_points)
         result = Result(name, "missing", person=person)
         if not given:
             return result
@@ -213,9 +214,14 @@ class ClassReader:
             exercises=exercises,
         )
 
-    def _overrides_of(self, name: str, exercises: Mapping[str, object]) -> dict[str, Override]:
+    def _overrides_of(
+        self, name: str, person: Person | None, exercises: Mapping[str, object]
+    ) -> dict[str, Override]:
         """Return the overrides of a submission for these exercises, and warn of others."""
-        given = self._overrides.get(gradebook.cell(name), {}) | self._overrides.get(name, {})
+        given: dict[str, Override] = {}
+        people = self._by_person.get(person, []) if person else []
+        for key in dict.fromkeys((*people, gradebook.cell(name), name)):
+            given |= self._overrides.get(key, {})
         for exercise in given.keys() - exercises.keys():
             self.warnings.append(
                 f"{OVERRIDES}: {name} was not graded on {exercise}. The line has no effect."
@@ -229,12 +235,17 @@ class ClassReader:
                 f"{listing(learners)}. Add them by id, address or name."
             )
 
-    def _warn_of_unknown(self, learners: set[str]) -> None:
+    def _find_people(self, learners: set[str]) -> None:
+        """Find whom the overrides name as the roster does, and warn of names of nobody."""
         known = learners | {gradebook.cell(learner) for learner in learners}
         for name in sorted(self._overrides.keys() - known):
+            if person := self._roster.find(name):
+                self._by_person.setdefault(person, []).append(name)
+                continue
+            lines = sorted(override.line for override in self._overrides[name].values())
             self.warnings.append(
-                f"{OVERRIDES}: there is no submission {name!r}. Its lines are ignored; copy the "
-                "name from gradebook.csv."
+                f"{OVERRIDES}, {verb(lines, 'line', 'lines')} {listed(lines)}: there is no "
+                f"submission {name!r}. Copy the name from gradebook.csv or {ROSTER}."
             )
 
 

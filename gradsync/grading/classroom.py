@@ -75,6 +75,8 @@ class Execution:
     on_warning: Callable[[str], None] = lambda _: None
     # Called at the start with the names of other submissions whose lines and reports are kept.
     on_kept: Callable[[Sequence[str]], None] = lambda _: None
+    # Called at the end with the names of people on the roster who handed in nothing.
+    on_missing: Callable[[Sequence[str]], None] = lambda _: None
 
 
 def grade_class(
@@ -124,8 +126,14 @@ def grade_class(
             done = {} if fresh else _finished(entries, conditions, out)
             yield from _outcomes(entries, done, conditions, execution, out)
         finally:
-            for warning in write_class(out, course):
-                execution.on_warning(warning)
+            _write_tables(out, course, execution)
+
+
+def _write_tables(out: Path, course: Course, execution: Execution) -> None:
+    written = write_class(out, course)
+    execution.on_missing(written.missing)
+    for warning in written.warnings:
+        execution.on_warning(warning)
 
 
 def _outcomes(

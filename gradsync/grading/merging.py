@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gradsync.course.catalogue import Course
 from gradsync.errors import UnusableInput
-from gradsync.grading.class_files import write_class
+from gradsync.grading.class_files import missing_text, write_class
 from gradsync.grading.classes import facts
 from gradsync.grading.classes.overrides import OVERRIDES
 from gradsync.grading.classroom import alone_in
@@ -90,8 +90,11 @@ def merge(folders: Sequence[Path], course: Course, out: Path, warn: Callable[[st
         for folder in sources:
             _copy_grades(folder, out, warn)
         _merge_tables(sources, out, warn)
-        for warning in write_class(out, course):
+        written = write_class(out, course)
+        for warning in written.warnings:
             warn(warning)
+        if text := missing_text(written.missing):
+            warn(text)
     return len(grade_folders(out))
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from gradsync.course.catalogue import Audience, Course, CourseError, Exercise, find_course
 from gradsync.errors import GraderError, SandboxError
@@ -36,6 +38,7 @@ class Result:
     """A suite's verdicts on an exercise. A notebook shows them as HTML."""
 
     report: Report
+    root: str | None = None  # relative path from the notebook's folder to the course
 
     @property
     def score(self) -> float:
@@ -56,7 +59,7 @@ class Result:
         return f"Result(score={self.score}, max_score={self.max_score})"
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        return {"text/plain": str(self), "text/html": cell.render(self.report)}
+        return {"text/plain": str(self), "text/html": cell.render(self.report, self.root)}
 
 
 def check(exercise: str, answer: object, *, seed: int | None = None) -> Result:
@@ -142,7 +145,15 @@ def _run(
     except KeyboardInterrupt:
         raise Stopped(f"The {action} of {exercise.name} was stopped.") from None
     command = f'gradsync.notebook.{action}("{exercise.id}", {exercise.name}, '
-    return Result(replace(relocate(report, files.modules), command=command))
+    return Result(replace(relocate(report, files.modules), command=command), _relative(course))
+
+
+def _relative(course: Course) -> str | None:
+    """Return the path to the course from this folder, in which Jupyter has started the kernel."""
+    try:
+        return Path(os.path.relpath(course.root)).as_posix()
+    except (OSError, ValueError):  # the folder was deleted, or is on another drive
+        return None
 
 
 def _launcher(course: Course) -> LauncherName | None:

@@ -41,6 +41,11 @@ class Section:
     heading: str
     body: Markup
 
+    @property
+    def href(self) -> str:
+        """The link to it within the page."""
+        return f"#{self.anchor}"
+
 
 @dataclass(frozen=True, slots=True)
 class _Place:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from gradsync.submission.sources import source_flaw
+from gradsync.text import in_list
 
 MAX_FILE = 2**20  # bytes of one source file
 MAX_HELD = 16 * MAX_FILE  # bytes of all files whose names may count, together
@@ -144,7 +145,7 @@ class Contents:
 
 def listing(names: Collection[str], most: int = 5) -> str:
     """Return the first `most` names, sorted and safe to print, and how many more there are."""
-    shown = [printed(name) for name in sorted(names)[:most]]
+    shown = [in_list(printed(name)) for name in sorted(names)[:most]]
     rest = len(names) - len(shown)
     return ", ".join(shown) + (f" and {rest:,} more" if rest else "")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gradsync.text import counted, full_stop, listed, no_float, ranks_text, size_text, verb
+from gradsync.text import counted, full_stop, in_list, listed, no_float, ranks_text, size_text, verb
 
 
 @pytest.mark.parametrize(
@@ -81,3 +81,7 @@ def test_sizes_use_the_largest_unit_that_fits(size, text):
 )
 def test_a_result_of_another_type_may_lack_a_return(kinds, text):
     assert no_float("f", kinds) == text
+
+
+def test_a_name_with_a_comma_reads_as_one_in_a_list():
+    assert listed(map(in_list, ["Müller, Anna", "Bob"])) == '"Müller, Anna" and Bob'

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -48,13 +47,14 @@ Unsafe = Annotated[
 ]
 
 
-def repeated(given: Mapping[str, object], *, unsafe: bool) -> str:
+def repeated(*, unsafe: bool, **given: object) -> str:
     """Return a command that grades again, up to its path, quoted for a shell.
 
     Args:
-        given: the values of options; those that are None were not given.
         unsafe: whether to run without a sandbox.
+        given: the values of options by name; those that are None were not given.
     """
-    options = [part for name, value in given.items() if value is not None for part in (name, value)]
+    options = [(f"--{name}", str(value)) for name, value in given.items() if value is not None]
     flags = ["--fresh", *[NO_SANDBOX] * unsafe]
-    return shlex.join(["gradsync", "grade", *map(str, options), *flags])
+    words = [word for option in options for word in option]
+    return shlex.join(["gradsync", "grade", *words, *flags])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,10 @@ from gradsync.course.catalogue import Course
 from gradsync.errors import GraderError, UnusableInput
 from gradsync.reports.text import printable
 from gradsync.submission.contents import listing
-from gradsync.text import counted, listed
+from gradsync.text import counted, in_list, listed
 
 if TYPE_CHECKING:
-    from gradsync.grading.classroom import Outcome
+    from gradsync.grading.classroom import Execution, Outcome
     from gradsync.grading.entries import Entry
     from gradsync.grading.tasks import Perform
 
@@ -34,16 +35,17 @@ def run_class(
     parallel: int | None = None,
     roster: Path | None = None,
     whole: bool = False,
+    part: bool = False,
 ) -> None:
     """Grade submissions and show the outcomes; `grade_class` explains the arguments.
 
-    With `whole`, show the whole report of each submission, as is done for a single one.
+    With `whole`, show the whole report of each submission, as is done for a single one. A `part`
+    of a class does not show who is missing.
 
     Raises:
         GraderError: the grader failed on some submissions; the others are graded.
     """
     from gradsync.grading.classroom import Execution, grade_class
-    from gradsync.grading.output_files import CLASS_PAGE
 
     whole = whole or len(entries) == 1
     tally = Tally()
@@ -58,18 +60,14 @@ def run_class(
                 seed=seed,
                 fresh=fresh,
                 sandboxed=sandboxed,
-                execution=Execution(
-                    perform, parallel, whole, progress.begin, progress.print, tally.others.extend
-                ),
+                execution=tally.following(Execution(perform, parallel, whole), progress),
             )
             _show(outcomes, progress, tally)
     except KeyboardInterrupt:
         again = "command again without --fresh" if fresh else "same command again"
         print(f"\ngradsync: Stopped. Run the {again} to continue from here.", file=sys.stderr)
         raise
-    tally.show(out)
-    if len(entries) > 1:
-        print(f"{out / CLASS_PAGE}: scores, commonest mistakes and a table of all submissions")
+    tally.show(out, part=part, page=len(entries) > 1)
     tally.check()
 
 
@@ -118,6 +116,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.others: list[str] = []  # names whose lines are kept
+        self.missing: list[str] = []  # people on the roster who handed in nothing
         self.graded = self.kept = self.unreadable = 0
         self.lost: list[str] = []  # names of submissions on which the grader failed
 
@@ -132,9 +131,20 @@ class Tally:
         else:
             self.kept += 1
 
-    def show(self, out: Path) -> None:
-        """Print how many submissions were graded, and whose lines come from earlier runs."""
-        from gradsync.grading.output_files import GRADEBOOK
+    def following(self, execution: Execution, progress: Progress) -> Execution:
+        """Return an execution that reports to the display and to this tally."""
+        return replace(
+            execution,
+            on_begin=progress.begin,
+            on_warning=progress.print,
+            on_kept=self.others.extend,
+            on_missing=self.missing.extend,
+        )
+
+    def show(self, out: Path, *, part: bool, page: bool) -> None:
+        """Print how many submissions were graded, whose lines are kept, and who is missing."""
+        from gradsync.grading.class_files import missing_text
+        from gradsync.grading.output_files import CLASS_PAGE, GRADEBOOK
 
         kept = f", {self.kept} unchanged (--fresh grades them again)" if self.kept else ""
         unreadable = f", {self.unreadable} unreadable" * bool(self.unreadable)
@@ -142,11 +152,17 @@ class Tally:
         if self.others:
             kept = counted(len(self.others), "line")
             print(f"The gradebook keeps {kept} of other submissions: {listing(self.others)}")
+        if self.missing and not part:
+            print(missing_text(self.missing))
+        if page:
+            print(f"{out / CLASS_PAGE}: scores, commonest mistakes and a table of all submissions")
 
     def check(self) -> None:
         """Raise GraderError if the grader failed on some submissions; the others are graded."""
         if self.lost:
-            raise GraderError(f"no grade for {listed(self.lost)}. Run the same command again.")
+            raise GraderError(
+                f"no grade for {listed(map(in_list, self.lost))}. Run the same command again."
+            )
 
 
 def _show(outcomes: Iterable[Outcome], progress: Progress, tally: Tally) -> None:

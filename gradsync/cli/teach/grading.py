@@ -40,9 +40,7 @@ def grade_command(
 
     course = find_course()
     phases = course.phases_to_grade("hidden", phase)
-    command = options.repeated(
-        {"--phase": phase, "--out": out, "--roster": roster, "--keep": keep}, unsafe=unsafe
-    )
+    command = options.repeated(phase=phase, out=out, roster=roster, keep=keep, unsafe=unsafe)
     with unpacked(submissions, course) as given:
         entries = entries_at(list(given), course, out, command, keep, given)
         if shard is not None:
@@ -61,6 +59,7 @@ def grade_command(
             sandboxed=not unsafe,
             perform=perform,
             parallel=parallel,
+            part=shard is not None,
         )
 
 

@@ -16,7 +16,7 @@ from gradsync.cli.app import Seed, app, say
 from gradsync.cli.exit_status import GRADER_FAILED
 from gradsync.reports.text import amount, printable
 from gradsync.submission import SubmissionError
-from gradsync.text import listed
+from gradsync.text import in_list, listed
 
 if TYPE_CHECKING:
     from gradsync.nbgrader.nbgrade import Outcome
@@ -81,7 +81,7 @@ def _show_outcomes(outcomes: Iterable[Outcome]) -> None:
                 say(text)
     print(f"{counts['graded']} graded, {counts['unchanged']} unchanged")
     if failed:
-        text = f"No grade for {listed(failed)}. Run the same command again."
+        text = f"No grade for {listed(map(in_list, failed))}. Run the same command again."
         say(text)
         raise typer.Exit(GRADER_FAILED)
 

@@ -48,7 +48,7 @@ def read_overrides(
             )
             continue
         [exercise] = meant
-        override = Override(row["submission"], exercise, points, row["reason"], row["by"])
+        override = Override(row["submission"], exercise, points, row["reason"], row["by"], row.line)
         of_submission = found.setdefault(override.submission, {})
         if exercise in of_submission:
             raise row.error(f"{exercise} of {override.submission} occurs a second time")

@@ -47,7 +47,7 @@ def summary_of(result: Result) -> str:
     if result.status == "missing":
         facts.append("Nothing was handed in.")
     elif result.status == "unreadable":
-        facts.append("The submission can't be read.")
+        facts.append("Nothing could be graded.")
     elif result.status == "grader-failed":
         facts.append("The grader itself failed, so there is no score.")
     if result.points_lost:
@@ -57,7 +57,8 @@ def summary_of(result: Result) -> str:
         facts.append(f"Attempt {result.attempt} of {counted(result.attempts, 'attempt')} counts.")
     if not result.sandboxed:
         facts.append(NO_SANDBOX)
-    return "\n".join(printable(fact) for fact in (*facts, *result.notes))
+    notes = [note.removeprefix("unreadable: ") for note in result.notes]
+    return "\n".join(printable(fact) for fact in (*facts, *notes))
 
 
 def whole_points(

@@ -58,11 +58,14 @@ def _row(result: Result) -> list[str]:
 
 
 def feedback(result: Result) -> str:
-    """Return a comment in one line: lateness and the like, then the points by exercise."""
+    """Return a comment in one line: lateness and the like, then the points by exercise.
+
+    An unreadable submission has no points in any exercise.
+    """
     points = [
         f"{line.name} {amount(line.points)} of {amount(line.max_points)}"
         for line in lines_of(result)
-        if line.points < line.max_points
+        if line.points < line.max_points and result.status != "unreadable"
     ]
     facts = summary_of(result).splitlines()
     missing = f"Points: {'; '.join(points)}." if points else ""

@@ -89,6 +89,23 @@ def test_an_override_replaces_the_points_of_an_exercise(folder):
     assert ada.exercises[0].override.reason == "appeal"
 
 
+@pytest.mark.parametrize("who", ["17", "ada@x.org", "Lovelace, Ada", "ada LOVELACE"])
+def test_an_override_may_name_the_person_as_the_roster_does(folder, who):
+    folder.grade("ada")
+    folder.write("roster.csv", "id,name,email", '17,"Lovelace, Ada",ada@x.org')
+    folder.write("overrides.csv", "submission,exercise,points,reason,by", f'"{who}",double,3,x,Kim')
+
+    assert folder.results()["ada"].score == 3.0
+
+
+def test_an_exercise_with_full_points_by_an_override_has_no_first_mistake(folder):
+    folder.grade("ada", status="failed", diagnosis=SUM_NOT_MEAN)
+    before = folder.results()["ada"].first_code
+    folder.write("overrides.csv", "submission,exercise,points,reason,by", "ada,double,4,x,Kim")
+
+    assert (bool(before), folder.results()["ada"].first_code) == (True, "")
+
+
 def test_an_override_may_name_the_submission_as_the_gradebook_does(folder):
     folder.grade("=ada")
     folder.write("overrides.csv", "submission,exercise,points,reason,by", "'=ada,double,3,x,Kim")
@@ -99,7 +116,7 @@ def test_an_override_may_name_the_submission_as_the_gradebook_does(folder):
 @pytest.mark.parametrize(
     ("line", "warning"),
     [
-        ("eve,double,3,x,Kim", "there is no submission 'eve'"),
+        ("eve,double,3,x,Kim", "line 2: there is no submission 'eve'"),
         ("ada,triple,3,x,Kim", "line 2: the course has no exercise 'triple'"),
     ],
 )

@@ -113,3 +113,15 @@ def test_it_is_valid_utf8_for_any_message():
     seen = cell.render(report(verdict(status="failed", message="\ud800\x00\x1b[31mred")))
 
     assert "\ufffd\ufffdred" in seen.encode("utf-8").decode("utf-8")
+
+
+def test_the_section_of_the_guide_is_a_link_from_the_folder_of_the_notebook():
+    page = ParsedHtml(cell.render(report(FAILED), "../my course"))
+
+    links = [value for name, value in page.attributes if name == "href"]
+    assert links
+    assert all(link.startswith("../my%20course/phase1/GUIDELINES.md#") for link in links)
+
+
+def test_without_the_folder_of_the_course_there_is_no_link():
+    assert "<a " not in cell.render(report(FAILED))

@@ -48,7 +48,7 @@ def test_an_unreadable_submission_gets_0_and_the_reason():
     score, tests, output = gradescope(render(UNREADABLE))
 
     assert (score, tests) == (0, [])
-    assert "can't be read" in output
+    assert "Nothing could be graded" in output
     assert "It is not a zip." in output
 
 

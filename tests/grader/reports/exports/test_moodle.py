@@ -5,7 +5,7 @@ import io
 from dataclasses import replace
 
 import pytest
-from export_samples import CLASS, GRADED, LATE, NAMES
+from export_samples import CLASS, GRADED, LATE, NAMES, UNREADABLE
 
 from gradsync.reports.exports.moodle import render
 from gradsync.reports.exports.sheets import NotASheet
@@ -85,3 +85,10 @@ def test_two_people_with_one_name_are_not_mixed_up():
 def test_another_file_is_refused():
     with pytest.raises(NotASheet, match=r"not a worksheet of Moodle.*no column 'Identifier'"):
         render(CLASS, "Name,Points\nAda,3\n")
+
+
+def test_the_comment_on_an_unreadable_submission_says_it_once():
+    alone = replace(CLASS, results=(UNREADABLE,))
+
+    comments = [comment for _, _, comment in moodle(render(alone).text).values()]
+    assert comments == ["Nothing could be graded. It is not a zip."]

@@ -1,0 +1,33 @@
+"""What `gradsync grade` prints: the command that repeats a run, and who is missing."""
+
+from pathlib import Path
+
+from gradsync.cli.classes.options import repeated
+from gradsync.cli.classes.run import Tally
+
+
+def test_the_command_has_the_options_that_were_given_quoted_for_a_shell():
+    given = {"phase": "1", "out": Path("week 3"), "roster": Path("a;b.csv"), "keep": None}
+
+    assert repeated(**given, unsafe=False) == (
+        "gradsync grade --phase 1 --out 'week 3' --roster 'a;b.csv' --fresh"
+    )
+    assert repeated(out="x", unsafe=True).endswith(" --out x --fresh --unsafe-no-sandbox")
+
+
+def test_people_who_handed_in_nothing_are_counted_and_named(capsys):
+    tally = Tally()
+    tally.missing = ["Müller, Anna", "Bob"]
+    tally.show(Path("out"), part=False, page=False)
+
+    assert (
+        '2 people on the roster handed in nothing: Bob, "Müller, Anna"' in capsys.readouterr().out
+    )
+
+
+def test_a_part_of_a_class_does_not_say_who_is_missing(capsys):
+    tally = Tally()
+    tally.missing = ["Bob"]
+    tally.show(Path("out"), part=True, page=False)
+
+    assert "Bob" not in capsys.readouterr().out
