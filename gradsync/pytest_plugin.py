@@ -170,7 +170,9 @@ def _raise_in_test(failure: RankFailure, test: pytest.Function) -> NoReturn:
     __tracebackhide__ = True
     seen = failure.observation.failure
     first = test.function.__code__.co_firstlineno
-    places = f"{seen.diagnosis.where}\n{seen.traceback}" if seen else ""
+    places = ""
+    if seen is not None:
+        places = f"{seen.diagnosis.where}\n{seen.traceback}\n{seen.diagnosis.explanation}"
     lines = [int(n) for n in re.findall(rf"\b{re.escape(test.path.name)}:(\d+)", places)]
     line = next((number for number in lines if number > first), first)
     source = ast.parse("\n" * (line - first) + "raise failure")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import pickle
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -84,10 +83,11 @@ class Task:
         with packing_for(rank) as packing:
             try:
                 data = pickles.pack(self.function, dict(self.inputs))
-            except (TypeError, ValueError, AttributeError, pickle.PicklingError) as error:
-                name = _name(self.function)
-                text = f"{name} and its inputs can't be sent to other processes: {error}"
-                raise TypeError(text) from error
+            except pickles.UNPICKLABLE as error:
+                names = (name for name, value in self.inputs.items() if not pickles.fits(value))
+                culprit = next((f"the input {name!r}" for name in names), _name(self.function))
+                text = f"{culprit} can't be sent to other processes: {error}"
+                raise TypeError(text) from None
         if len(data) > MAX_TASK:
             raise ValueError(
                 f"the inputs have {len(data):,} bytes: at most {MAX_TASK:,} can be sent to a rank"

@@ -74,6 +74,24 @@ def test_a_failure_shows_the_line_of_the_rank_and_its_values(pytester):
     assert "gradsync/ranks" not in text
 
 
+def test_a_deadlock_is_shown_at_the_line_where_ranks_wait(pytester):
+    done = run(
+        pytester,
+        """
+        import pytest
+        import torch.distributed as dist
+
+        @pytest.mark.ranks(2)
+        def test_it(rank):
+            if rank == 0:
+                dist.barrier()
+        """,
+    )
+
+    done.assert_outcomes(failed=1)
+    done.stdout.fnmatch_lines([">*dist.barrier()", "E*gradsync.RankFailure: Rank 1 returned*"])
+
+
 def test_a_failed_comparison_shows_the_differences(pytester):
     done = run(
         pytester,

@@ -40,3 +40,6 @@ class RankFailure(Exception):  # noqa: N818 - it is about a rank's failure, not 
         if failure.traceback:
             lines += ["", *("  " + line for line in failure.traceback.splitlines())]
         return "\n".join(lines)
+
+
+RankFailure.__module__ = "gradsync"  # from where users import it; pytest's summary shows the name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import pickle
 import sys
 import threading
 from collections import ChainMap
@@ -22,6 +23,18 @@ if TYPE_CHECKING:
     from torch.storage import TypedStorage
 
 _at_work = threading.Lock()  # cloudpickle has one registry for all threads
+
+
+UNPICKLABLE = (TypeError, ValueError, AttributeError, pickle.PicklingError)
+
+
+def fits(value: Any) -> bool:
+    """Tell whether a value can be pickled."""
+    try:
+        pack(print, {"value": value})
+    except UNPICKLABLE:
+        return False
+    return True
 
 
 def pack(function: Callable[..., Any], inputs: dict[str, Any]) -> bytes:

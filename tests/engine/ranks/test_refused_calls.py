@@ -51,8 +51,8 @@ def test_a_parameter_without_an_input_is_refused():
 
 
 def test_an_input_that_can_not_be_pickled_is_refused():
-    with pytest.raises(TypeError, match="can't be sent to other processes"):
-        run_ranks(lambda lock: lock.locked(), 1, lock=threading.Lock())
+    with pytest.raises(TypeError, match="the input 'lock' can't be sent to other processes"):
+        run_ranks(lambda size, lock: [size, lock], 1, size=1, lock=threading.Lock())
 
 
 def test_inputs_beyond_the_limit_are_refused(monkeypatch):
