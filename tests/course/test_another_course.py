@@ -61,6 +61,7 @@ def test_the_page_shows_a_template_a_test_and_a_hint_in_about_20_lines():
     assert len(lines) <= 24
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page_print_what_it_says(course):
     folder = course.root
     for command, printed in COMMANDS:

@@ -132,6 +132,7 @@ def test_the_template_and_the_guide_have_the_exercise(course):
     assert re.search(r"^\| \d+ \| `sum_over_ranks` \| 3 \| \[Sums\]", guide, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_learner_is_told_what_is_missing_and_then_that_it_is_right(course, tmp_path):
     shutil.copytree(course.root, tmp_path / "copy")
     before = gradsync(tmp_path / "copy", "check", "sum_over_ranks")

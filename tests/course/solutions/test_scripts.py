@@ -64,6 +64,7 @@ def test_torchrun_trains_the_small_cnn(phase):
     assert _threads_of_gloo(phase) == [[], []]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["phase2"], indirect=True)
 def test_torchrun_compares_parallel_layers_with_whole_ones(phase):
     shown = output_of([*TORCHRUN, "run.py", "template_model_parallel.py"], phase)

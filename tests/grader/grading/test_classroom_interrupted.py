@@ -66,8 +66,9 @@ def identity(path):
     return path.stat().st_ino, path.stat().st_mtime_ns
 
 
+@pytest.mark.slow
 @linux_only
-@pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("jobs", [1, 2])
 def test_a_killed_grader_leaves_nothing_and_can_be_continued(typed, jobs):
     out = typed.root / "out"
     grader = typed("out", "--seed", 5, "--jobs", jobs)

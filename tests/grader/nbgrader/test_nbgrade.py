@@ -29,6 +29,7 @@ def untouched(folder):
     return read(folder.root / "release" / "phase1" / "phase1.ipynb")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -52,6 +53,7 @@ def test_unusable_arguments_get_a_message_and_status_2(course_copy, arguments, m
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_course_without_a_gradebook_is_refused_and_no_gradebook_is_created(course_copy):
     (course_copy.root / "gradebook.db").unlink()
     done = course_copy.run("gradsync", "nbgrade", ".", "phase1")
@@ -61,12 +63,10 @@ def test_a_course_without_a_gradebook_is_refused_and_no_gradebook_is_created(cou
     assert not (course_copy.root / "gradebook.db").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "setting",
-    [
-        pytest.param("", marks=pytest.mark.slow),
-        "c.Autograde.autograde_preprocessors.insert(0, 'nbgrader.preprocessors.Execute')",
-    ],
+    ["", "c.Autograde.autograde_preprocessors.insert(0, 'nbgrader.preprocessors.Execute')"],
     ids=["nbgrader's own", "Execute added"],
 )
 def test_settings_that_would_run_learners_cells_are_refused(course_copy, setting):
