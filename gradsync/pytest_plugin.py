@@ -133,6 +133,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             f"{metafunc.definition.nodeid}: @pytest.mark.ranks has no option {unknown[0]!r}; "
             f"it has {', '.join(sorted(OPTIONS))}"
         )
+    if "ranks" in metafunc.definition._fixtureinfo.argnames:
+        raise pytest.UsageError(
+            f"{metafunc.definition.nodeid}: a test with @pytest.mark.ranks already runs "
+            "on the ranks; leave out the fixture 'ranks', or the mark"
+        )
     for name in FILLED_IN:
         if name not in metafunc.fixturenames:
             metafunc.fixturenames.append(name)

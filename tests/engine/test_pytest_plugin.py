@@ -192,6 +192,16 @@ def test_a_mark_needs_world_sizes(pytester):
         done.stdout.fnmatch_lines([f"*test_{name}.py::test_it: name one or more world sizes*"])
 
 
+def test_a_mark_and_the_fixture_exclude_each_other(pytester):
+    done = run(
+        pytester,
+        "import pytest\n\n@pytest.mark.ranks(2)\ndef test_it(rank, ranks):\n    pass\n",
+    )
+
+    assert done.ret != 0
+    done.stdout.fnmatch_lines(["*test_it: *leave out the fixture 'ranks', or the mark*"])
+
+
 def test_an_unknown_option_of_a_mark_is_named(pytester):
     done = run(
         pytester,
