@@ -35,7 +35,7 @@ def verdicts_of(known, exercise, *pytest_options):
 
 @pytest.mark.parametrize(
     "key",
-    drawn({key: (one.exercise, f"{one.phase} {one.code}") for key, one in WRONG.items()}, LATE),
+    drawn({key: (one.exercise, one.code) for key, one in WRONG.items()}, LATE),
 )
 def test_a_known_mistake_costs_points_and_is_named(key):
     verdicts = verdicts_of(WRONG[key], WRONG[key].exercise, "--exitfirst")
