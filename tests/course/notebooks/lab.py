@@ -70,6 +70,10 @@ class Lab:
     def __init__(self, page: Page, address: str, notebook: str) -> None:
         self.page = page
         page.set_default_timeout(SECONDS * 1000)
+        # On a busy machine, JupyterLab may ask about a slow kernel or server, above all else.
+        page.add_locator_handler(
+            page.locator(".jp-Dialog"), lambda dialog: dialog.locator(".jp-mod-accept").click()
+        )
         page.goto(f"{address}lab/tree/{notebook}?token={TOKEN}&reset")
         page.wait_for_selector(".jp-Notebook .jp-CodeCell")
         page.wait_for_selector('.jp-NotebookPanel [data-status="idle"]', state="attached")
