@@ -1,7 +1,7 @@
 """Load handwritten digits as normalised tensors in memory: MNIST, or else scikit-learn's.
 
 `digits()` reads MNIST from the given folder, from `$GRADSYNC_DATA`, from the course or from the
-user's cache (`mnist_folder.usual_folders`), or downloads it into that cache.
+user's cache (`gradsync.mnist.folder`), or downloads it into that cache.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import Dataset
 
-from gradsync.mnist import Arrays, download_mnist, import_torchvision, read_mnist
-from gradsync.mnist_folder import DataError, advice, cache_folder, mnist_root
+from gradsync.mnist.download import download_mnist, import_torchvision
+from gradsync.mnist.files import Arrays, read_mnist
+from gradsync.mnist.folder import DataError, advice, cache_folder, mnist_root
 
 __all__ = ["DataError", "Digits", "InMemoryDigits", "digits", "import_torchvision", "mnist_root"]
 
@@ -102,9 +103,9 @@ def _mnist(root: Path) -> Digits:
 
 def _normalised(arrays: Arrays) -> InMemoryDigits:
     """Apply ToTensor and Normalize to all samples at once."""
-    images, labels = arrays
+    images, labels = map(torch.from_numpy, arrays)
     pixels = images[:, None].to(torch.float32).div_(255)  # (M, 1, 28, 28)
-    return InMemoryDigits(pixels.sub_(MEAN).div_(STD), labels)
+    return InMemoryDigits(pixels.sub_(MEAN).div_(STD), labels.to(torch.int64))
 
 
 def _builtin_digits(obstacle: str) -> Digits:

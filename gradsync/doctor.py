@@ -11,6 +11,7 @@ from importlib.metadata import version
 
 from gradsync.course.catalogue import CourseError, find_course
 from gradsync.errors import SandboxError
+from gradsync.mnist.check import check_data
 from gradsync.ranks import LauncherError, RankFailure, get_launcher, run_ranks
 from gradsync.ranks.host.launcher_choice import LauncherName
 from gradsync.ranks.sandbox import cgroups
@@ -103,8 +104,6 @@ def _course() -> str:
 
 
 def _data() -> Finding:
-    from gradsync.mnist import check_data  # imports torch
-
     seen = check_data()
     text = f"{seen.found}. {seen.remedy}" if seen.remedy else seen.found
     return Finding("data", seen.status != "failed", text)

@@ -24,9 +24,9 @@ def cache(tmp_path, monkeypatch):
     folder = tmp_path / "cache"
     monkeypatch.delenv("GRADSYNC_DATA", raising=False)
     monkeypatch.setenv("RANK", "0")
-    monkeypatch.setattr("gradsync.mnist_folder.user_cache_path", lambda *_, **__: folder)
+    monkeypatch.setattr("gradsync.mnist.folder.user_cache_path", lambda *_, **__: folder)
     course = tmp_path / "home" / "course"
-    monkeypatch.setattr("gradsync.mnist_folder.find_course", lambda: Course(course))
+    monkeypatch.setattr("gradsync.mnist.folder.find_course", lambda: Course(course))
     data._say_once.cache_clear()
     return folder
 

@@ -37,7 +37,7 @@ CODES |= {
 }
 # Words such as `train` are also ordinary English, and names of other things.
 ORDINARY = {name for name in NAMES if re.fullmatch("[a-z]+", name)}
-OTHER_THINGS = {("mnist.py", "train"), ("mnist_folder.py", "train")}  # MNIST's own file names
+OTHER_THINGS = {("folder.py", "train"), ("files.py", "train")}  # MNIST's own file names
 OTHER_THINGS |= {("train.py", "train"), ("placement.py", "train")}  # the command `gradsync train`
 OTHER_THINGS |= {  # `gradsync review` evaluates expressions
     (f"{name}.py", "evaluate")

@@ -6,11 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import torch
 from small_mnist import IMAGES, LABELS, RAW, idx, mirror, mnist_files, write, zipped
 
-from gradsync import mnist
-from gradsync.mnist import DataError, download_mnist, import_torchvision, read_mnist
+from gradsync.mnist import download
+from gradsync.mnist.download import download_mnist, import_torchvision
+from gradsync.mnist.files import read_mnist
+from gradsync.mnist.folder import DataError, holds_mnist
 
 TRAIN_IMAGES, TRAIN_LABELS = f"train-{IMAGES}", f"train-{LABELS}"
 TEST_IMAGES, TEST_LABELS = f"t10k-{IMAGES}", f"t10k-{LABELS}"
@@ -39,14 +40,14 @@ def test_pixels_and_labels_equal_those_in_the_files(tmp_path):
 
     (images, labels), _ = read_mnist(write(tmp_path, files))
 
-    assert images.numpy().tobytes() == files[TRAIN_IMAGES][16:]
-    assert labels.to(torch.uint8).numpy().tobytes() == files[TRAIN_LABELS][8:]
+    assert images.tobytes() == files[TRAIN_IMAGES][16:]
+    assert labels.tobytes() == files[TRAIN_LABELS][8:]
 
 
 def test_gzipped_files_are_read(tmp_path):
     read = read_mnist(write(tmp_path / "zipped", zipped(mnist_files())))
 
-    assert torch.equal(read[0][0], read_mnist(write(tmp_path / "plain", mnist_files()))[0][0])
+    assert np.array_equal(read[0][0], read_mnist(write(tmp_path / "plain", mnist_files()))[0][0])
 
 
 def test_reading_gzipped_files_does_not_change_the_folder(tmp_path):
@@ -133,7 +134,7 @@ def test_a_broken_connection_leaves_no_files_of_mnist(tmp_path, mnist_class, mon
         obstacle = download_mnist(tmp_path)
 
     assert obstacle is not None
-    assert not mnist.holds_mnist(tmp_path)
+    assert not holds_mnist(tmp_path)
 
 
 def test_files_other_than_mnist_are_not_kept(tmp_path, mnist_class, monkeypatch):
@@ -142,11 +143,11 @@ def test_files_other_than_mnist_are_not_kept(tmp_path, mnist_class, monkeypatch)
         obstacle = download_mnist(tmp_path)
 
     assert "corrupted" in obstacle
-    assert not mnist.holds_mnist(tmp_path)
+    assert not holds_mnist(tmp_path)
 
 
 def test_a_server_that_never_answers_is_given_up(tmp_path, mnist_class, monkeypatch):
-    monkeypatch.setattr(mnist, "TIME_LIMIT", 0.3)
+    monkeypatch.setattr(download, "TIME_LIMIT", 0.3)
     with mirror(mnist_class, monkeypatch, "silent"):
         obstacle = download_mnist(tmp_path)
 
@@ -154,7 +155,7 @@ def test_a_server_that_never_answers_is_given_up(tmp_path, mnist_class, monkeypa
 
 
 def test_ranks_wait_for_a_silent_server_only_once(tmp_path, mnist_class, monkeypatch):
-    monkeypatch.setattr(mnist, "TIME_LIMIT", 0.3)
+    monkeypatch.setattr(download, "TIME_LIMIT", 0.3)
     with mirror(mnist_class, monkeypatch, "silent") as server, ThreadPoolExecutor(4) as ranks:
         list(ranks.map(download_mnist, [tmp_path] * 4))
 
@@ -240,12 +241,12 @@ def test_other_import_errors_are_raised(tmp_path):
     assert run.stderr.endswith("RuntimeError: something else\n")
 
 
-def test_reading_imports_no_torchvision(tmp_path):
+def test_reading_imports_no_torch(tmp_path):
     write(tmp_path, WHOLE)
     run = python(
-        "import sys; from pathlib import Path; from gradsync.mnist import read_mnist\n"
+        "import sys; from pathlib import Path; from gradsync.mnist.files import read_mnist\n"
         "read_mnist(Path('.'))\n"
-        "sys.exit('torchvision' in sys.modules)",
+        "sys.exit('torch' in sys.modules)",
         cwd=tmp_path,
     )
 

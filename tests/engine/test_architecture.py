@@ -30,7 +30,6 @@ LAYERS = [
     ["gradsync.ranks"],
     ["gradsync.testing", "gradsync.pytest_plugin"],
     ["gradsync.course", "gradsync.model"],
-    ["gradsync.mnist_folder"],
     ["gradsync.mnist"],
     ["gradsync.grading", "gradsync.data"],
     ["gradsync.notebook", "gradsync.doctor", "gradsync.launch", "gradsync.exporting"],

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from gradsync.launch.checks.finding import Finding
+from gradsync.mnist.check import check_data
 from gradsync.text import counted, listed
 
 REQUIRED = re.compile(r"^torch\s*\(?==\s*([\d.]+)")
@@ -118,8 +119,6 @@ def communication(batch_size: int) -> Finding:
 
 def data() -> Finding:
     """Report whether MNIST is here and complete, or can be downloaded."""
-    from gradsync.mnist import check_data
-
     seen = check_data()
     why = "without MNIST, 1,797 smaller digits of scikit-learn are used"
     return Finding("data", seen.status, seen.found, why, seen.remedy)

@@ -1,0 +1,1 @@
+"""MNIST on disk: find its folder, read and check its files, download them."""
