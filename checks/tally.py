@@ -15,10 +15,9 @@ BEGIN, END = "<!-- written by `make truth` -->", "<!-- up to here -->"
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many of a phase's grades are correct, and how long they took."""
+    """How many of a phase's grades are correct."""
 
     counts: Mapping[str, tuple[int, int, float]]  # number correct, number graded, required share
-    seconds: float
 
     @property
     def sufficient(self) -> bool:
@@ -26,11 +25,10 @@ class Tally:
 
     def cells(self) -> dict[str, str]:
         """Return this phase's column of the table, by row."""
-        cells = {what: f"{count} of {of}" for what, (count, of, _) in self.counts.items()}
-        return {**cells, "time for grading": f"{self.seconds / 60:.1f} min"}
+        return {what: f"{count} of {of}" for what, (count, of, _) in self.counts.items()}
 
 
-def tally(outcomes: Sequence[Outcome], seconds: float) -> Tally:
+def tally(outcomes: Sequence[Outcome]) -> Tally:
     """Count the outcomes of a phase's bank."""
     wrong = [o for o in outcomes if isinstance(o.known, Wrong)]
     right = [o for o in outcomes if isinstance(o.known, Right)]
@@ -41,15 +39,16 @@ def tally(outcomes: Sequence[Outcome], seconds: float) -> Tally:
         "correct answers with full marks": (sum(o.correct for o in right), len(right), 1.0),
         "same verdict from all tests": (sum(bool(o.same) for o in compared), len(compared), 1.0),
     }
-    return Tally(counts, seconds)
+    return Tally(counts)
 
 
-def table(tallies: Mapping[str, Tally]) -> str:
-    """Return a Markdown table with a column for each phase."""
+def table(tallies: Mapping[str, Tally], seconds: float) -> str:
+    """Return a Markdown table with a column for each phase, and how long the grading took."""
     columns = [one.cells() for one in tallies.values()]
     rows = [["", *tallies], ["---"] * (len(columns) + 1)]
     rows += [[what, *(column[what] for column in columns)] for what in columns[0]]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([*lines, "", f"Grading all of these took {seconds / 60:.1f} minutes."])
 
 
 def write_into(page: Path, text: str) -> None:

@@ -13,14 +13,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 
 from checks.impact import affected_exercises, exercises_running, ran_by_exercise
 from checks.outcome import Outcome, summary
-from checks.tally import Tally, table, tally, write_into
+from checks.tally import table, tally, write_into
 from gradsync.course.catalogue import find_course
 from gradsync.course.known_submissions import (
     Right,
@@ -35,7 +35,7 @@ from gradsync.records import Verdict
 COURSE = find_course(Path(__file__).parent)
 SEED = 1
 CHECKED = 50  # one of so many is also graded by all tests
-AT_ONCE = 2 * (os.cpu_count() or 1)  # while one waits for a lost rank, another can run
+AT_ONCE = 3 * (os.cpu_count() or 1)  # while some wait for lost ranks, others can run
 FEW = 20  # if at most so many are graded, each is also graded by all tests
 
 
@@ -46,44 +46,55 @@ def main(names: Sequence[str]) -> int:
     if unknown:
         print(f"Neither a phase nor in the bank: {', '.join(sorted(unknown))}.", file=sys.stderr)
         return 2
-    tallies: dict[str, Tally] = {}
+    asked = {
+        phase: [known for known in bank if not names or {known.name, phase} & set(names)]
+        for phase, bank in banks.items()
+    }
+    began = time.monotonic()
+    outcomes: dict[str, list[Outcome]] = {phase: [] for phase, some in asked.items() if some}
     with ProcessPoolExecutor(AT_ONCE, mp_context=get_context("spawn")) as pool:
-        for phase, bank in banks.items():
-            asked = [known for known in bank if not names or {known.name, phase} & set(names)]
-            if asked:
-                began = time.monotonic()
-                outcomes = list(_graded(asked, phase, pool))
-                tallies[phase] = tally(outcomes, time.monotonic() - began)
-    print(f"\n{table(tallies)}")
+        for outcome in _graded(asked, pool):
+            print(outcome.line(), flush=True)
+            outcomes[outcome.known.phase].append(outcome)
+    tallies = {phase: tally(some) for phase, some in outcomes.items()}
+    text = table(tallies, time.monotonic() - began)
+    print(f"\n{text}")
     if not names:
-        write_into(COURSE.root / "docs" / "figures.md", table(tallies))
+        write_into(COURSE.root / "docs" / "figures.md", text)
     return int(not all(one.sufficient for one in tallies.values()))
 
 
 def _bank(phase: str) -> tuple[Wrong | Right, ...]:
-    """Return a phase's bank; correct answers first, as they take longest."""
     return (*right_submissions(COURSE, phase), *wrong_submissions(COURSE, phase))
 
 
-def _graded(asked: Sequence[Wrong | Right], phase: str, pool: Executor) -> Iterator[Outcome]:
-    """Grade in parallel, and print each outcome."""
-    ran = ran_by_exercise(COURSE, phase, SEED, pool)
-    every = CHECKED if len(asked) > FEW else 1
+def _graded(asked: Mapping[str, Sequence[Wrong | Right]], pool: Executor) -> Iterator[Outcome]:
+    """Grade the submissions of all phases in parallel."""
+    ran = {
+        phase: ran_by_exercise(COURSE, phase, SEED, pool) for phase, some in asked.items() if some
+    }
     solution = reference(COURSE)
+    every = CHECKED if sum(map(len, asked.values())) > FEW else 1
     jobs = []
-    for number, known in enumerate(asked):
-        if isinstance(known, Right):
-            exercises = list(ran) if known.whole else exercises_running(known.definitions, ran)
+    # Correct answers first, as they take longest; by name, as all whole ones together would wait.
+    bank = [known for some in asked.values() for known in some]
+    for number, known in enumerate(
+        sorted(bank, key=lambda one: (isinstance(one, Wrong), one.name))
+    ):
+        exercises: list[str | None]
+        if isinstance(known, Wrong):
+            exercises = affected_exercises(known.submission(COURSE), solution, ran[known.phase])
+        elif known.whole:
+            exercises = [None]
         else:
-            exercises = affected_exercises(known.submission(COURSE), solution, ran)
-        jobs.append(pool.submit(graded, known, exercises, check=number % every == 0))
-    for job in as_completed(jobs):
-        print(job.result().line(), flush=True)
-        yield job.result()
+            exercises = exercises_running(known.definitions, ran[known.phase])
+        check = number % every == 0 and exercises != [None]
+        jobs.append(pool.submit(graded, known, exercises, check=check))
+    return (job.result() for job in as_completed(jobs))
 
 
-def graded(known: Wrong | Right, exercises: Sequence[str], check: bool) -> Outcome:
-    """Grade by these exercises up to the first failure; if `check`, also by all tests."""
+def graded(known: Wrong | Right, exercises: Sequence[str | None], check: bool) -> Outcome:
+    """Grade by these exercises (None: all) up to the first failure; if `check`, by all, too."""
     began = time.monotonic()
     failures = (_first_failure(known, exercise) for exercise in exercises)
     first = next((failure for failure in failures if failure), None)
