@@ -33,6 +33,8 @@ class Collective:
     root: int | None = None  # global rank: the src or dst of a broadcast, reduce, gather or scatter
     peer: int | None = None  # global rank of the other end of a send or recv; None is any
     tag: int = 0
+    sends: tuple[int, ...] = ()  # elements that go to each member, in an all_to_all
+    receives: tuple[int, ...] = ()  # elements that each member is expected to send
     label: str | None = None  # "fc2.bias.grad", if the tensor belongs to a model
     where: str | None = None  # "template_trainer.py:91"
     callers: tuple[str, ...] = ()  # the user's functions that led there: "train", "evaluate"

@@ -26,7 +26,8 @@ ENTERED = Event(
     rank=0, kind="enter", call=1, seconds=0.5, thread=0, others=1,
     collective=Collective(
         op="all_reduce", group="world", members=(0, 1), shapes=((2, 3),), dtype="float32",
-        reduce="sum", root=None, peer=None, tag=0, label=None, where="template_trainer.py:8",
+        reduce="sum", root=None, peer=None, tag=0, sends=(1, 2), receives=(3,),
+        label=None, where="template_trainer.py:8",
     ),
 )  # fmt: skip
 ANSWERS = [(tree, b"".join(pieces)) for tree, pieces in (values.encode(value) for value in VALUES)]

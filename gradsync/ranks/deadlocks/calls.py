@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gradsync.records import Collective
 
-# The ranks' tensors may have different sizes in these.
+# The ranks' tensors may have different sizes in these. `misfit` compares those of all_to_all.
 UNEVEN_OPS = {"all_to_all", "all_to_all_single", "barrier", "monitored_barrier"}
 ITEM_BYTES = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "float16": 2, "bfloat16": 2,
@@ -63,6 +63,27 @@ def disagreement(views: Sequence[Collective]) -> str | None:
     return "reductions" if any(view.reduce != first.reduce for view in views) else None
 
 
+def misfit(call: Call, others: Iterable[Call]) -> tuple[Call, Call] | None:
+    """Return the first sender and receiver of an all_to_all that expect other sizes, or None."""
+    pairs = (pair for other in others for pair in ((call, other), (other, call)))
+    for sender, receiver in pairs:
+        sent = portion(sender, receiver.rank)
+        expected = portion(receiver, sender.rank, arriving=True)
+        if sent is None or expected is None:
+            continue
+        if sent * _item_bytes(sender.collective) != expected * _item_bytes(receiver.collective):
+            return sender, receiver
+    return None
+
+
+def portion(call: Call, rank: int, *, arriving: bool = False) -> int | None:
+    """Return the elements of an all_to_all for `rank`, or from it; None if they are unknown."""
+    elements = call.collective.receives if arriving else call.collective.sends
+    members = call.collective.members
+    known = rank in members and len(elements) == len(members)
+    return elements[members.index(rank)] if known else None
+
+
 def _fits(ends: Sequence[Collective]) -> bool:
     """Tell whether a message fits its receiver: a longer one makes it abort, a shorter one fits."""
     send = next((end for end in ends if end.op == "send"), None)
@@ -81,4 +102,8 @@ def numel(collective: Collective) -> int:
 
 def bytes_of(collective: Collective) -> int:
     """Return the size in bytes of the tensors that a rank passes to a collective."""
-    return numel(collective) * ITEM_BYTES.get(collective.dtype or "", 4)
+    return numel(collective) * _item_bytes(collective)
+
+
+def _item_bytes(collective: Collective) -> int:
+    return ITEM_BYTES.get(collective.dtype or "", 4)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Set
 
-from gradsync.ranks.deadlocks.calls import Call, Mail, Meeting, disagreement, numel
+from gradsync.ranks.deadlocks.calls import Call, Mail, Meeting, disagreement, misfit, numel
 from gradsync.ranks.protocol.events import LOOSE_OPS
 from gradsync.records import Collective, Event
 
@@ -216,6 +216,8 @@ class DeadlockDetector:
         meeting.calls[rank] = call
         first = next(iter(meeting.calls.values())).collective
         meeting.conflict = meeting.conflict or disagreement([first, collective])
+        if collective.sends and misfit(call, meeting.calls.values()):
+            meeting.conflict = meeting.conflict or "exchanges"
         if not call.elsewhere:
             del self._meetings[place]
         return call

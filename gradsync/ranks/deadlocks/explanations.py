@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
-from gradsync.ranks.deadlocks.calls import Call, Meeting, disagreement, numel
+from gradsync.ranks.deadlocks.calls import (
+    Call,
+    Meeting,
+    disagreement,
+    misfit,
+    numel,
+    portion,
+)
 from gradsync.ranks.deadlocks.detector import ENDS_GROUPS, DeadlockDetector, Stuck
 from gradsync.records import Collective, Diagnosis, Failure
 from gradsync.text import ranks_text, verb
@@ -110,7 +118,10 @@ def without_advice(explanation: str) -> str:
 def mismatch(meeting: Meeting) -> Failure:
     """Return the failure of ranks that arrive at the same point with calls that do not match."""
     calls = [meeting.calls[rank] for rank in sorted(meeting.calls)]
-    kind = disagreement([call.collective for call in calls]) or "ops"
+    kind = disagreement([call.collective for call in calls])
+    if kind is None and (pair := _unequal(calls)):
+        return _misfit(*pair, meeting)
+    kind = kind or "ops"
     if kind == "shapes" and len({call.collective.dtype for call in calls}) > 1:
         kind = "dtypes"
     views: dict[str, list[int]] = {}
@@ -140,6 +151,33 @@ def mismatch(meeting: Meeting) -> Failure:
             GUIDE,
         ),
         collective=first.collective,
+        waiting=tuple(sorted(meeting.calls)),
+    )
+
+
+def _unequal(calls: Sequence[Call]) -> tuple[Call, Call] | None:
+    """Return a sender and a receiver: the same ones, whoever has not arrived yet."""
+    alone = (misfit(call, [call]) for call in calls)
+    between = (misfit(call, calls) for call in calls)
+    return next(filter(None, chain(alone, between)), None)
+
+
+def _misfit(sender: Call, receiver: Call, meeting: Meeting) -> Failure:
+    """Return the failure of an all_to_all in which a rank expects another size than is sent."""
+    whom = f"rank {receiver.rank}" if receiver is not sender else "itself"
+    who = f"rank {sender.rank}" if receiver is not sender else "itself"
+    sent, expected = portion(sender, receiver.rank), portion(receiver, sender.rank, arriving=True)
+    text = (
+        f"The ranks call {numbered_text(sender)} with sizes that do not match. Rank {sender.rank} "
+        f"sends {sent} x {sender.collective.dtype} to {whom}{_at(sender)}. Rank {receiver.rank} "
+        f"expects {expected} x {receiver.collective.dtype} from {who}{_at(receiver)}. Each rank "
+        "must expect from each other rank as much as that rank sends to it."
+    )
+    ranks = tuple(sorted({sender.rank, receiver.rank}))
+    return Failure(
+        "deadlock",
+        Diagnosis("shape-mismatch", ranks, text, _line([sender, receiver]), GUIDE),
+        collective=sender.collective,
         waiting=tuple(sorted(meeting.calls)),
     )
 
@@ -233,10 +271,14 @@ def _waiting(calls: Iterable[Call], where: str) -> list[str]:
     ]
 
 
+def _at(call: Call) -> str:
+    return f", at {line_text(call.collective)}" if call.collective.where else ""
+
+
 def _view(kind: str, call: Call) -> str:
     """Return what a rank calls or passes, and at which line."""
     collective = call.collective
-    at = f", at {line_text(collective)}" if collective.where else ""
+    at = _at(call)
     if kind == "roots":
         return f"{collective.root}{at}"
     if kind == "reductions":

@@ -28,7 +28,7 @@ MAX_KNOWN = 2048  # collectives of a rank that are sent by number
 MAX_KNOWN_WEIGHT = 8  # of each of them
 FIELDS = (
     *("op", "group", "members", "shapes", "dtype", "reduce", "root", "peer", "tag"),
-    *("label", "where", "callers", "by_test"),
+    *("sends", "receives", "label", "where", "callers", "by_test"),
 )
 
 
@@ -137,12 +137,13 @@ def _weight(call: Collective) -> int:
     texts = (call.op, call.group, call.dtype, call.reduce, call.label, call.where)
     letters = sum(len(text) for text in (*texts, *call.callers) if text is not None)
     sides = sum(len(shape) + SHAPE_ITEMS for shape in call.shapes)
-    return 1 + (len(call.members) + sides + letters // 8) // 32
+    numbers = len(call.members) + len(call.sends) + len(call.receives)
+    return 1 + (numbers + sides + letters // 8) // 32
 
 
 def _collective(
     op: Any, group: Any, members: Any, shapes: Any, dtype: Any, reduce: Any, root: Any, peer: Any,
-    tag: Any, label: Any, where: Any, callers: Any, by_test: Any,
+    tag: Any, sends: Any, receives: Any, label: Any, where: Any, callers: Any, by_test: Any,
 ) -> Collective:  # fmt: skip
     return Collective(
         op=text(op),
@@ -154,6 +155,8 @@ def _collective(
         root=_optional(_integer, root),
         peer=_optional(_integer, peer),
         tag=_integer(tag),
+        sends=_integers(sends, MAX_RANKS),
+        receives=_integers(receives, MAX_RANKS),
         label=_optional(text, label),
         where=_optional(text, where),
         callers=tuple(text(name) for name in _items(callers, MAX_CALLERS)),

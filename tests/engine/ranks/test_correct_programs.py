@@ -92,6 +92,21 @@ def test_two_ranks_may_wait_for_a_third_in_different_ways():
     run_ranks(lean_on_rank_2, 3, timeout=20)
 
 
+def test_parts_of_different_sizes_are_exchanged():
+    def swap(rank):
+        sent, received = [rank + 1] * 3, [1, 2, 3]
+        parts = torch.empty(6, 2)
+        for _ in range(2):
+            whole = torch.full((sum(sent), 2), float(rank))
+            dist.all_to_all_single(parts, whole, received, sent)
+        columns = torch.empty(3)
+        dist.all_to_all_single(columns, torch.ones(3))
+        dist.all_to_all([torch.empty(1)] * 3, [torch.ones(1)] * 3)
+        return parts[:, 0].tolist()
+
+    assert list(run_ranks(swap, 3)) == [[0, 1, 1, 2, 2, 2]] * 3
+
+
 def test_functional_collectives_give_the_results_of_plain_ones():
     def use_all(rank):
         world, own = dist.group.WORLD, torch.arange(4.0).reshape(2, 2) + 10 * rank

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from gradsync.ranks.inside.watch import ddp, functional, process_groups
 from gradsync.ranks.inside.watch.handles import is_done
 from gradsync.ranks.inside.watch.state import Watch
-from gradsync.ranks.inside.watch.tensors import versioned, with_own_versions
+from gradsync.ranks.inside.watch.tensors import exchanged, versioned, with_own_versions
 
 # ProcessGroup's method -> (the name in torch.distributed, the position of the input tensors)
 COLLECTIVES: dict[str, tuple[str, int | None]] = {
@@ -110,13 +110,15 @@ def _wrap_collective(watch: Watch, name: str, op: str, position: int | None) -> 
 
 
 def _details(op: str, members: tuple[int, ...], args: tuple[Any, ...]) -> dict[str, Any]:
-    """Return further arguments that must agree: root, reduction, peer and tag."""
+    """Return further arguments that must agree: root, reduction, peer, tag, and sizes by rank."""
     details: dict[str, Any] = {}
     if op in ("send", "recv"):
         if len(args) == 3:
             details["peer"] = members[args[1]]
         details["tag"] = args[-1]
         return details
+    if op.startswith("all_to_all"):
+        details["receives"], details["sends"] = exchanged(args, len(members))
     for options in args:
         if hasattr(options, "rootRank"):
             details["root"] = members[options.rootRank]

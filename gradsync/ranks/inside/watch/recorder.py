@@ -174,4 +174,4 @@ class Recorder:
 def _kind(call: Collective) -> tuple[Any, ...]:
     """Return all properties in which it must agree with the other ranks' calls."""
     place = (call.op, call.group, call.root, call.peer, call.tag)
-    return (*place, call.shapes, call.dtype, call.reduce)
+    return (*place, call.shapes, call.dtype, call.reduce, call.sends, call.receives)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -45,6 +46,27 @@ def versioned(tensors: Any, others: Any) -> list[torch.Tensor]:
         and _is_whole(tensor)
         and tensor.untyped_storage().data_ptr() not in written
     ]
+
+
+def exchanged(args: tuple[Any, ...], size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return how many elements an all_to_all receives from and sends to each of `size` ranks.
+
+    Args:
+        args: those of ProcessGroup's method: the output and the input, as lists with a tensor for
+            each rank, or as tensors, followed by how many of their rows belong to each rank.
+        size: the number of ranks in the group.
+    """
+    arriving, leaving, *rest = args
+    if not isinstance(arriving, torch.Tensor):
+        return tuple(t.numel() for t in arriving), tuple(t.numel() for t in leaving)
+    rows = [part if isinstance(part, (list, tuple)) else () for part in (*rest, (), ())]
+    return _portions(arriving, rows[0], size), _portions(leaving, rows[1], size)
+
+
+def _portions(tensor: torch.Tensor, rows: Sequence[int], size: int) -> tuple[int, ...]:
+    if not rows:
+        return (tensor.numel() // size,) * size
+    return tuple(number * math.prod(tensor.shape[1:]) for number in rows)
 
 
 def _can_be_watched(tensor: torch.Tensor) -> bool:

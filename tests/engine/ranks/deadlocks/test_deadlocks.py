@@ -137,6 +137,40 @@ def test_both_shapes_are_shown(failure_of):
     assert "shape [2, 3]" in failure.diagnosis.explanation
 
 
+def swap_lists(rank):
+    sizes = [2, 2, 2 + (rank == 1)]
+    dist.all_to_all([torch.empty(2) for _ in sizes], [torch.ones(size) for size in sizes])
+
+
+def swap_rows(rank):
+    rows = [1, 1, 2] if rank == 1 else [1, 1, 1]
+    dist.all_to_all_single(torch.empty(3, 2), torch.ones(sum(rows), 2), [1, 1, 1], rows)
+
+
+@pytest.mark.parametrize(
+    ("swap", "sizes"), [(swap_lists, (3, 2)), (swap_rows, (4, 2))], ids=["lists", "rows"]
+)
+def test_sizes_that_differ_in_an_all_to_all_are_reported(failure_of, swap, sizes):
+    failure = failure_of(swap, 3)
+
+    sent, expected = (f"{size} x float32" for size in sizes)
+    text = failure.diagnosis.explanation
+    assert (failure.diagnosis.code, failure.diagnosis.ranks) == ("shape-mismatch", (1, 2))
+    assert f"Rank 1 sends {sent} to rank 2, at test_deadlocks.py" in text
+    assert f"Rank 2 expects {expected} from rank 1, at test_deadlocks.py" in text
+
+
+def test_a_rank_that_sends_itself_another_size_than_it_expects_is_named(failure_of):
+    def swap(rank):
+        rows = [1, 1 + (rank == 1)]
+        dist.all_to_all_single(torch.empty(2), torch.ones(sum(rows)), [1, 1], rows)
+
+    failure = failure_of(swap, 2)
+
+    assert failure.diagnosis.ranks == (1,)
+    assert "Rank 1 sends 2 x float32 to itself" in failure.diagnosis.explanation
+
+
 @pytest.mark.parametrize("absent", range(4))
 @pytest.mark.parametrize(
     "collective",

@@ -23,6 +23,8 @@ collectives = st.builds(
     root=st.none() | numbers,
     peer=st.none() | numbers,
     tag=numbers,
+    sends=st.lists(numbers, max_size=4).map(tuple),
+    receives=st.lists(numbers, max_size=4).map(tuple),
     label=st.none() | names,
     where=st.none() | names,
 )
@@ -153,6 +155,8 @@ def test_a_field_of_the_wrong_type_is_refused(lie):
         {"dtype": ["float32"]},
         {"root": "0"},
         {"tag": None},
+        {"sends": 2},
+        {"receives": ["2"]},
         {"where": 3},
     ],
     ids=lambda lie: str(lie)[:20],
