@@ -129,7 +129,7 @@ def _functions_run(course: Course, exercise: str, seed: int) -> Functions:
             lines = reader.submit(lambda: frozenset(pipe.read_text().splitlines()))
             with pipe.open("w"):  # else the reader stops when the first function has written
                 report = grade(
-                    reporting, course, phases=[phase], seed=seed, exercise=exercise, parallel=1
+                    reporting, course, phases=[phase], seed=seed, exercises=[exercise], parallel=1
                 )
         if report.score != report.max_score:
             raise RuntimeError(

@@ -14,11 +14,11 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 
-from checks.impact import affected_exercises, exercises_running, ran_by_exercise
+from checks.impact import Functions, affected_exercises, exercises_running, ran_by_exercise
 from checks.outcome import Outcome, summary
 from checks.tally import table, tally, write_into
 from gradsync.course.catalogue import find_course
@@ -31,6 +31,7 @@ from gradsync.course.known_submissions import (
 )
 from gradsync.grading.grade import grade
 from gradsync.records import Verdict
+from gradsync.submission import Submission
 
 COURSE = find_course(Path(__file__).parent)
 SEED = 1
@@ -70,49 +71,52 @@ def _bank(phase: str) -> tuple[Wrong | Right, ...]:
 
 def _graded(asked: Mapping[str, Sequence[Wrong | Right]], pool: Executor) -> Iterator[Outcome]:
     """Grade the submissions of all phases in parallel."""
-    ran = {
-        phase: ran_by_exercise(COURSE, phase, SEED, pool) for phase, some in asked.items() if some
-    }
-    solution = reference(COURSE)
-    every = CHECKED if sum(map(len, asked.values())) > FEW else 1
-    jobs = []
-    # Correct answers first, as they take longest; by name, as all whole ones together would wait.
+    phases = [phase for phase, some in asked.items() if some]
+    with ThreadPoolExecutor() as threads:
+        functions = threads.map(lambda phase: ran_by_exercise(COURSE, phase, SEED, pool), phases)
+    ran, solution = dict(zip(phases, functions, strict=True)), reference(COURSE)
     bank = [known for some in asked.values() for known in some]
-    for number, known in enumerate(
-        sorted(bank, key=lambda one: (isinstance(one, Wrong), one.name))
-    ):
-        exercises: list[str | None]
-        if isinstance(known, Wrong):
-            exercises = affected_exercises(known.submission(COURSE), solution, ran[known.phase])
-        elif known.whole:
-            exercises = [None]
-        else:
-            exercises = exercises_running(known.definitions, ran[known.phase])
-        check = number % every == 0 and exercises != [None]
+    # Correct answers first, as they take longest; by name, as all whole ones together would wait.
+    bank.sort(key=lambda known: (isinstance(known, Wrong), known.name))
+    every = CHECKED if len(bank) > FEW else 1
+    jobs = []
+    for number, known in enumerate(bank):
+        exercises = _exercises(known, solution, ran[known.phase])
+        check = number % every == 0 and len(exercises) < len(ran[known.phase])
         jobs.append(pool.submit(graded, known, exercises, check=check))
     return (job.result() for job in as_completed(jobs))
 
 
-def graded(known: Wrong | Right, exercises: Sequence[str | None], check: bool) -> Outcome:
-    """Grade by these exercises (None: all) up to the first failure; if `check`, by all, too."""
+def _exercises(
+    known: Wrong | Right, solution: Submission, ran: Mapping[str, Functions]
+) -> list[str]:
+    """Return the exercises by which to grade."""
+    if isinstance(known, Wrong):
+        return affected_exercises(known.submission(COURSE), solution, ran)
+    return list(ran) if known.whole else exercises_running(known.definitions, ran)
+
+
+def graded(known: Wrong | Right, exercises: Sequence[str], check: bool) -> Outcome:
+    """Grade by these exercises up to the first failure; if `check`, also by all tests."""
     began = time.monotonic()
-    failures = (_first_failure(known, exercise) for exercise in exercises)
-    first = next((failure for failure in failures if failure), None)
+    first = _first_failure(known, exercises, "--exitfirst")
     seconds = time.monotonic() - began
     same = summary(first) == summary(_first_failure(known)) if check else None
     return Outcome(known, seconds, first, same)
 
 
-def _first_failure(known: Wrong | Right, exercise: str | None = None) -> Verdict | None:
+def _first_failure(
+    known: Wrong | Right, exercises: Sequence[str] = (), *pytest_options: str
+) -> Verdict | None:
     """Return the first verdict of a report that is not passed, or None."""
     report = grade(
         known.submission(COURSE),
         COURSE,
         phases=[known.phase],
         seed=SEED,
-        exercise=exercise,
+        exercises=exercises,
         parallel=1,  # several are graded at a time
-        pytest_options=["--exitfirst"] if exercise else [],
+        pytest_options=pytest_options,
     )
     return next((verdict for verdict in report.verdicts if verdict.status != "passed"), None)
 

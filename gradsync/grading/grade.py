@@ -31,7 +31,7 @@ def grade(
     phases: Sequence[str],
     seed: int,
     audience: Audience = "hidden",
-    exercise: str | None = None,
+    exercises: Sequence[str] = (),
     launcher: LauncherName | None = None,
     parallel: int | None = None,
     pytest_options: Sequence[str] = (),
@@ -47,7 +47,7 @@ def grade(
         phases: names of phases, such as "phase1".
         seed: the seed of the tests' random inputs: the same seed gives the same grade.
         audience: the visible suites, or the hidden ones, which give the points.
-        exercise: run only the tests of this exercise.
+        exercises: run only the tests of these exercises, in this order; by default all tests.
         launcher: how ranks are started; None takes the fastest one of this system.
         parallel: how many tests run at a time, with forked ranks; None: as many as are useful.
         pytest_options: further options for pytest, such as `--exitfirst`.
@@ -63,7 +63,7 @@ def grade(
     starter.warm_up()
     needs = {each.id: each.needs for phase in phases for each in course.exercises(phase)}
     count = parallel or count_parallel_tests()
-    collector = Collector(exercise, starter, count, TimeBudget(needs), submission.refused, on_test)
+    collector = Collector(exercises, starter, count, TimeBudget(needs), submission.refused, on_test)
     with unpacked(submission.files) as folder:
         own = [f"--submission={folder}", f"--seed={seed}", *_launcher_option(launcher)]
         _run(suites, course.root, [*own, *pytest_options], collector)

@@ -139,7 +139,7 @@ def _run(
                 phases=[exercise.phase],
                 seed=grading.draw_seed() if seed is None else seed,
                 audience=audience,
-                exercise=exercise.id,
+                exercises=[exercise.id],
                 launcher=launcher,
             )
     except KeyboardInterrupt:

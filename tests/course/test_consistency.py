@@ -135,7 +135,7 @@ def test_the_same_seed_draws_the_same_inputs():
         exercise = "phase1/PaddedDistributedSampler"
         wrong = reference(COURSE).files | {"phase1/template_data_loader.py": STRIDED}
         submission = type(reference(COURSE))("strided", wrong)
-        report = grade(submission, COURSE, phases=["phase1"], seed=seed, exercise=exercise)
+        report = grade(submission, COURSE, phases=["phase1"], seed=seed, exercises=[exercise])
         return [verdict.message for verdict in report.verdicts]
 
     assert messages(5) == messages(5)

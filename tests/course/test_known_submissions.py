@@ -29,7 +29,7 @@ LEAST = {"phase1": (80, 20), "phase2": (60, 15)}  # wrong ones, right ones
 
 def verdicts_of(known, exercise, *pytest_options):
     submission, phases = known.submission(COURSE), [known.phase]
-    options = {"exercise": exercise, "pytest_options": pytest_options, "parallel": 1}
+    options = {"exercises": [exercise], "pytest_options": pytest_options, "parallel": 1}
     return grade(submission, COURSE, phases=phases, seed=3, **options).verdicts
 
 
@@ -93,7 +93,7 @@ def test_two_mistakes_in_one_submission_are_both_found():
     both = replace(first, patches=first.patches + second.patches).submission(COURSE)
 
     exercises = (first.exercise, second.exercise)
-    reports = [grade(both, COURSE, phases=["phase1"], seed=3, exercise=e) for e in exercises]
+    reports = [grade(both, COURSE, phases=["phase1"], seed=3, exercises=[e]) for e in exercises]
 
     codes = [{v.diagnosis.code for v in report.verdicts if v.diagnosis} for report in reports]
     assert codes == [{first.code}, {second.code}]

@@ -134,7 +134,7 @@ def test_an_empty_file_is_reported_in_every_test(phase):
 def test_an_empty_answer_of_the_right_type_earns_nothing(exercise):
     stub = with_bodies(lambda node: f"return {EMPTIEST.get(ast.unparse(node.returns))}")
 
-    passed, count = earned(stub, exercise.partition("/")[0], exercise=exercise)
+    passed, count = earned(stub, exercise.partition("/")[0], exercises=[exercise])
 
     assert count > 0
     assert passed == []
@@ -144,7 +144,7 @@ def test_an_empty_answer_of_the_right_type_earns_nothing(exercise):
 def test_constants_of_the_right_type_earn_nothing(exercise):
     stub = with_bodies(lambda node: f"return {CONSTANTS.get(ast.unparse(node.returns))}")
 
-    passed, count = earned(stub, exercise.partition("/")[0], exercise=exercise)
+    passed, count = earned(stub, exercise.partition("/")[0], exercises=[exercise])
 
     assert count > 0
     assert passed == []
@@ -154,7 +154,7 @@ def test_constants_of_the_right_type_earn_nothing(exercise):
 def test_endless_iterators_earn_nothing_and_do_not_hang(exercise):
     stub = with_bodies(lambda node: f"return {ENDLESS.get(ast.unparse(node.returns))}")
 
-    report = grade(stub, COURSE, phases=[exercise.partition("/")[0]], seed=1, exercise=exercise)
+    report = grade(stub, COURSE, phases=[exercise.partition("/")[0]], seed=1, exercises=[exercise])
 
     assert [v.id for v in report.verdicts if v.points or v.status == "passed"] == []
     assert [v.id for v in report.verdicts if v.status == "timeout"] == []
@@ -164,7 +164,7 @@ def test_endless_iterators_earn_nothing_and_do_not_hang(exercise):
 def test_raising_on_all_arguments_earns_nothing(exercise):
     stub = with_bodies(lambda _: f"raise ValueError({NAMES!r})")
 
-    passed, count = earned(stub, exercise.partition("/")[0], exercise=exercise)
+    passed, count = earned(stub, exercise.partition("/")[0], exercises=[exercise])
 
     assert count > 0
     assert passed == []
@@ -177,7 +177,7 @@ def test_a_constant_that_looks_like_an_answer_earns_nothing(exercise, function, 
     stub = with_bodies(lambda node: body if node.name == function else "return None")
     options = [f"-k=not {SLOW}"]
 
-    passed, count = earned(stub, "phase1", exercise=exercise, pytest_options=options)
+    passed, count = earned(stub, "phase1", exercises=[exercise], pytest_options=options)
 
     assert count > 0
     assert passed == []

@@ -43,7 +43,7 @@ SEEN = [
 def check(submission, exercise):
     phase = exercise.partition("/")[0]
     return grade(
-        submission, COURSE, phases=[phase], seed=3, audience="visible", exercise=exercise
+        submission, COURSE, phases=[phase], seed=3, audience="visible", exercises=[exercise]
     ).verdicts
 
 

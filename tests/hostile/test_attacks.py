@@ -108,7 +108,7 @@ def graded(submission, exercise, test):
         COURSE,
         phases=[exercise.partition("/")[0]],
         seed=1,
-        exercise=exercise,
+        exercises=[exercise],
         launcher="sandbox",
         pytest_options=["-k", test, "-W", "default"],  # as in grading, warnings are not errors
     )

@@ -112,7 +112,7 @@ def _run(course: Course, phase: str, chosen: Exercise | None, seed: int) -> Repo
             phases=[phase],
             seed=seed,
             audience="visible",
-            exercise=chosen.id if chosen else None,
+            exercises=[chosen.id] if chosen else (),
             on_test=lambda exercise, begun, count: now.show(
                 subject, f", test {begun + 1} of {count}: {exercise.partition('/')[2]}"
             ),

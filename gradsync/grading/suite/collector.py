@@ -7,7 +7,7 @@ import functools
 import gc
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
@@ -27,18 +27,18 @@ NOT_THE_SUBMISSIONS = (LauncherError, NameError, ImportError, SyntaxError)
 
 
 class Collector:
-    """Selects the tests of an exercise, or all tests, and records their verdicts."""
+    """Selects the tests of some exercises, or all tests, and records their verdicts."""
 
     def __init__(
         self,
-        exercise: str | None = None,
+        exercises: Sequence[str] = (),
         launcher: Launcher | None = None,
         parallel: int = 1,
         budget: TimeBudget | None = None,
         refused: Mapping[str, str] | None = None,
         on_test: OnTest = lambda *_: None,
     ) -> None:
-        self.exercise = exercise
+        self.exercises = exercises
         self.refused = refused or {}  # files of the submission that do not count, and why
         self.lost: Exception | None = None  # the error because of which a test has no verdict
         self.interrupted = False  # by Ctrl-C
@@ -62,9 +62,11 @@ class Collector:
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items[:] = [item for item in items if self._is_wanted(item)]
+        if self.exercises:
+            items.sort(key=lambda item: self.exercises.index(exercise_of(item)))
         self._verdicts = dict.fromkeys(item.nodeid for item in items)
         self._exercises = {item.nodeid: exercise_of(item) for item in items}
-        if self.exercise is None:  # early tests load modules while the ranks' process starts
+        if not self.exercises:  # early tests load modules while the ranks' process starts
             items.sort(key=lambda item: item.get_closest_marker("early") is None)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -136,4 +138,4 @@ class Collector:
         self.lost = self.lost or lost
 
     def _is_wanted(self, item: pytest.Item) -> bool:
-        return self.exercise in (None, exercise_of(item))
+        return not self.exercises or exercise_of(item) in self.exercises

@@ -58,7 +58,7 @@ def test_a_syntax_error_in_a_cell_costs_its_own_exercise_alone(exercise, status)
     cells = [Cell("cell other", other), Cell("cell mine", "\ndef average_gradients(model) None:")]
     submission, files = submission_of("somebody", cells, COURSE, "phase1")
 
-    report = grade(submission, COURSE, phases=["phase1"], seed=1, exercise=f"phase1/{exercise}")
+    report = grade(submission, COURSE, phases=["phase1"], seed=1, exercises=[f"phase1/{exercise}"])
     verdicts = relocate(report, files).verdicts
 
     assert {verdict.status for verdict in verdicts} == {status}

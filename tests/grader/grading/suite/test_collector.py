@@ -31,10 +31,15 @@ def test_early_tests_run_first_and_are_reported_in_order(pytester):
 
 
 @pytest.mark.parametrize(
-    ("exercise", "picked"),
-    [("phase1/evaluate", ["test_two", "test_two_more"]), ("phase1/train", ["test_one"])],
+    ("exercises", "picked"),
+    [
+        (["phase1/evaluate"], ["test_two", "test_two_more"]),
+        (["phase1/train"], ["test_one"]),
+        (["phase1/evaluate", "phase1/train"], ["test_two", "test_two_more", "test_one"]),
+    ],
+    ids=["evaluate", "train", "both, in this order"],
 )
-def test_only_tests_of_the_requested_exercise_run(pytester, exercise, picked):
+def test_only_tests_of_the_requested_exercises_run(pytester, exercises, picked):
     pytester.makepyfile(
         test_suite="""
         from gradsync.testing import exercise
@@ -51,7 +56,7 @@ def test_only_tests_of_the_requested_exercise_run(pytester, exercise, picked):
         def test_three(): pass
         """
     )
-    collector = Collector(exercise)
+    collector = Collector(exercises)
 
     pytester.runpytest_inprocess(*PLUGIN, plugins=[collector]).assert_outcomes(passed=len(picked))
 

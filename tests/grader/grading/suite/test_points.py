@@ -73,7 +73,7 @@ def test_weights_are_scaled_to_100_points(course):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"exercise": "phase1/triple"}, {"heavy": 62.5}),
+        ({"exercises": ["phase1/triple"]}, {"heavy": 62.5}),
         ({"pytest_options": ["-k", "light"]}, {"light": 12.5}),
         ({"pytest_options": ["-k", "of_three_parts"]}, THIRDS),
     ],
