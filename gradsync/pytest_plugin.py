@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import functools
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
+
+from gradsync.text import counted
 
 if TYPE_CHECKING:
     from gradsync.ranks import RankFailure
@@ -70,22 +73,33 @@ def pytest_make_ranks(request: pytest.FixtureRequest) -> Callable[..., Observati
     from gradsync.ranks import RankFailure, lacking, run_ranks
 
     config = request.config
-    debug = config.getoption("--ranks-pdb")
-    options = {"launcher": config.getoption("--ranks-launcher"), "debug": debug}
+    options = {"launcher": config.getoption("--ranks-launcher")}
     limit = float(config.getini("ranks_timeout"))
 
     def ranks(function: Callable[..., Any], world_size: int, **inputs: Any) -> Observation:
         __tracebackhide__ = True
         if (lack := lacking(inputs.get("backend", "gloo"), world_size)) is not None:
             _skip(lack)
+        debug = _debugged(config, world_size)
+        given = {"timeout": limit, "debug": debug, **options, **inputs}
         try:
             with _terminal_of(config) if debug is not None else nullcontext():
-                return run_ranks(function, world_size, **{"timeout": limit, **options, **inputs})
+                return run_ranks(function, world_size, **given)
         except RankFailure as failure:
             _end_test(failure)
             raise
 
     return ranks
+
+
+def _debugged(config: pytest.Config, world_size: int) -> int | None:
+    """Return the rank to debug in a run, or None; warn if the run has no such rank."""
+    rank: int | None = config.getoption("--ranks-pdb")
+    if rank is None or rank in range(world_size):
+        return rank
+    text = f"--ranks-pdb {rank}: this run has {counted(world_size, 'rank')}, numbered from 0"
+    warnings.warn(pytest.PytestWarning(text), stacklevel=3)
+    return None
 
 
 def _end_test(failure: RankFailure) -> None:

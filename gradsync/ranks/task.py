@@ -56,6 +56,11 @@ class Task:
                 f"may_fail must be some, but not all, of the {self.world_size} ranks, "
                 f"got {self.may_fail!r}"
             )
+        if self.debugger is not None and self.debugger[0] not in range(self.world_size):
+            raise ValueError(
+                f"debug must be one of the {self.world_size} ranks, from 0 to "
+                f"{self.world_size - 1}, got {self.debugger[0]!r}"
+            )
         if taken := RESERVED & self.inputs.keys():
             raise ValueError(
                 f"{listed(sorted(taken))} can't be an input: each rank has its own value"

@@ -355,6 +355,13 @@ def test_a_debugger_without_a_terminal_is_refused(pytester):
     assert "A debugger needs a terminal" in done.stdout.str()
 
 
+def test_a_rank_that_a_run_does_not_have_can_not_be_debugged(pytester):
+    done = run(pytester, "def test_it(ranks):\n    ranks(lambda: 1, 2)\n", "--ranks-pdb=5")
+
+    done.assert_outcomes(passed=1, warnings=1)
+    assert "--ranks-pdb 5: this run has 2 ranks, numbered from 0" in done.stdout.str()
+
+
 OTHERS = ("typer", "rich", "jinja2", "sklearn", "torchvision", "filelock", "platformdirs")
 WITHOUT = f"import sys; sys.modules |= dict.fromkeys({OTHERS!r}); "
 

@@ -22,6 +22,14 @@ def test_an_unusable_timeout_is_refused(timeout):
         run_ranks(lambda: None, 1, timeout=timeout)
 
 
+@pytest.mark.parametrize("rank", [-1, 2])
+def test_a_rank_to_debug_must_be_one_of_the_run(rank, monkeypatch):
+    monkeypatch.setattr("gradsync.ranks.run._terminal", lambda: "/dev/tty")
+
+    with pytest.raises(ValueError, match=f"debug must be one of the 2 ranks, .* got {rank}"):
+        run_ranks(lambda: None, 2, debug=rank)
+
+
 def test_an_object_that_is_not_callable_is_refused():
     with pytest.raises(TypeError, match="function must be callable, got 3"):
         run_ranks(3, 1)
