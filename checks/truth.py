@@ -2,10 +2,10 @@
 
 A submission is graded only by the exercises whose tests run a function that it changes
 (`checks.impact`), since the other tests would run exactly the code of the solution; and only up
-to the first test that fails, in the order of a report. One in fifty is also graded by all tests,
-which must give the same first failure. The table in docs/figures.md is replaced. With phases or
-names of submissions as arguments, only these are graded and docs/figures.md stays unchanged:
-`python -m checks.truth phase1`.
+to the first test that fails, in the order of a report. One in fifty is also graded by the tests
+of all exercises, which must give the same first failure. The table in docs/figures.md is replaced.
+With phases or names of submissions as arguments, only these are graded and docs/figures.md stays
+unchanged: `python -m checks.truth phase1`.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def _graded(asked: Mapping[str, Sequence[Wrong | Right]], pool: Executor) -> Ite
     jobs = []
     for number, known in enumerate(bank):
         exercises = _exercises(known, solution, ran[known.phase])
-        check = number % every == 0 and len(exercises) < len(ran[known.phase])
-        jobs.append(pool.submit(graded, known, exercises, check=check))
+        check = list(ran[known.phase]) if number % every == 0 else exercises
+        jobs.append(pool.submit(graded, known, exercises, check))
     return (job.result() for job in as_completed(jobs))
 
 
@@ -96,18 +96,17 @@ def _exercises(
     return list(ran) if known.whole else exercises_running(known.definitions, ran)
 
 
-def graded(known: Wrong | Right, exercises: Sequence[str], check: bool) -> Outcome:
-    """Grade by these exercises up to the first failure; if `check`, also by all tests."""
+def graded(known: Wrong | Right, exercises: Sequence[str], check: Sequence[str]) -> Outcome:
+    """Grade by some exercises up to the first failure, and again by those of `check` if more."""
     began = time.monotonic()
-    first = _first_failure(known, exercises, "--exitfirst")
+    first = _first_failure(known, exercises)
     seconds = time.monotonic() - began
-    same = summary(first) == summary(_first_failure(known)) if check else None
+    more = len(check) > len(exercises)
+    same = summary(first) == summary(_first_failure(known, check)) if more else None
     return Outcome(known, seconds, first, same)
 
 
-def _first_failure(
-    known: Wrong | Right, exercises: Sequence[str] = (), *pytest_options: str
-) -> Verdict | None:
+def _first_failure(known: Wrong | Right, exercises: Sequence[str]) -> Verdict | None:
     """Return the first verdict of a report that is not passed, or None."""
     report = grade(
         known.submission(COURSE),
@@ -116,7 +115,7 @@ def _first_failure(
         seed=SEED,
         exercises=exercises,
         parallel=1,  # several are graded at a time
-        pytest_options=pytest_options,
+        pytest_options=["--exitfirst"],
     )
     return next((verdict for verdict in report.verdicts if verdict.status != "passed"), None)
 
