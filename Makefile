@@ -8,7 +8,7 @@ BIN := .venv/bin
 AT_ONCE := -n 4  # while the ranks of one test wait, those of another run
 ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)  # Jupyter requires it for root
 
-.PHONY: demo test test-all test-cluster matrix notebooks bench truth soak kills fuzz lint bubblewrap \
+.PHONY: demo test quick-tests test-all test-cluster matrix notebooks bench truth soak kills fuzz lint bubblewrap \
   slurm chromium templates notebook-outputs lock clean
 
 demo: .venv/ready  ## grade three submissions and show their reports
@@ -17,7 +17,10 @@ demo: .venv/ready  ## grade three submissions and show their reports
 notebooks: .venv/ready  ## open the self-study notebooks in JupyterLab, or print its address
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/jupyter lab $(ALLOW_ROOT) notebooks
 
-test: lint bubblewrap chromium  ## all rules and all parts of the code, in 8 minutes on 2 cores
+test: bubblewrap chromium  ## all rules and all parts of the code, in 8 minutes on 2 cores
+	$(MAKE) --no-print-directory --jobs=2 lint quick-tests
+
+quick-tests: .venv/ready
 	@echo "A part of each long list of cases is tested, drawn by commit $$(git rev-parse --short HEAD)."
 	$(BIN)/pytest $(AT_ONCE) -m "not slow"
 	@echo "Once more, without what only makes the engine faster (gradsync/ranks/fast):"

@@ -121,7 +121,7 @@ def test_the_solution_passes_every_test(audience, phase):
     assert audience == "visible" or report.max_score == pytest.approx(100)
 
 
-@pytest.mark.parametrize("audience", ["visible", "hidden"])
+@pytest.mark.parametrize("audience", ["visible", pytest.param("hidden", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("phase", PHASES)
 def test_every_test_finds_the_template_unfinished(audience, phase):
     report = grade(untouched(COURSE), COURSE, phases=[phase], seed=11, audience=audience)

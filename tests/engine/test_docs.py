@@ -26,6 +26,7 @@ def test_the_page_has_an_example_of_each_kind():
     assert [command.split()[0] for command, _ in COMMANDS] == ["python", "pytest", "python"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "printed"), COMMANDS, ids=[command for command, _ in COMMANDS])
 def test_an_example_prints_what_the_page_says(command, printed, examples):
     program, *arguments = shlex.split(command)

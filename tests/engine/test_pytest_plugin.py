@@ -7,6 +7,8 @@ import sys
 import textwrap
 import time
 
+import pytest
+
 pytest_plugins = "pytester"
 
 
@@ -160,6 +162,7 @@ def test_pytest_raises_matches_the_explanation(pytester):
     done.assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_a_fixture_that_can_not_be_sent_is_named(pytester):
     done = run(
         pytester,
@@ -302,6 +305,7 @@ def test_a_rank_can_be_debugged_while_the_others_wait(pytester):
     assert "1 passed" in screen
 
 
+@pytest.mark.slow
 def test_a_debugger_that_is_quit_opens_no_second_one(pytester):
     pytester.makepyfile("def test_it(ranks):\n    ranks(lambda rank: breakpoint(), 2)\n")
     command = [sys.executable, "-m", "pytest", "-q", "--ranks-pdb", "1"]
@@ -325,6 +329,7 @@ def test_the_debugger_opens_where_a_rank_raises(pytester):
     assert "1 failed" in screen
 
 
+@pytest.mark.slow
 def test_the_debugger_stays_open_after_another_rank_has_failed(pytester):
     pytester.makepyfile(
         """

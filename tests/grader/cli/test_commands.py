@@ -43,6 +43,7 @@ def report_of(out, name):
     return json.loads((out / name / "report.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_class_is_graded_even_with_unreadable_submissions(graded_class):
     done, out = graded_class
 
@@ -57,6 +58,7 @@ def test_a_class_is_graded_even_with_unreadable_submissions(graded_class):
     assert rows["dan"]["status"] == "unreadable"
 
 
+@pytest.mark.slow
 def test_a_report_has_the_keys_of_the_contract(graded_class):
     _, out = graded_class
     report = report_of(out, "bob")
@@ -68,6 +70,7 @@ def test_a_report_has_the_keys_of_the_contract(graded_class):
     assert all(keys | {"output"} == set(test) for test in report["tests"])
 
 
+@pytest.mark.slow
 def test_the_mistake_is_named_with_ranks_and_line(graded_class):
     _, out = graded_class
     [first, *_] = [t for t in report_of(out, "bob")["tests"] if t["diagnosis"]]
@@ -80,6 +83,7 @@ def test_the_mistake_is_named_with_ranks_and_line(graded_class):
     assert first["diagnosis"]["guide"] == "Gradient aggregation"
 
 
+@pytest.mark.slow
 def test_a_missing_file_loses_its_own_points_only(graded_class):
     _, out = graded_class
     tests = report_of(out, "cleo")["tests"]
@@ -90,6 +94,7 @@ def test_a_missing_file_loses_its_own_points_only(graded_class):
     assert len(lost) == 11
 
 
+@pytest.mark.slow
 def test_every_submission_has_a_page(graded_class):
     _, out = graded_class
 
@@ -158,7 +163,7 @@ def test_the_doctor_reports_a_missing_mnist_and_continues(tmp_path, monkeypatch)
         ("def broken(:\n", "error"),
         pytest.param("import nothing_like_that\n", "error", marks=pytest.mark.slow),
         pytest.param("1 / 0\n", "error", marks=pytest.mark.slow),
-        ("\0", "missing"),  # refused: not Python
+        pytest.param("\0", "missing", marks=pytest.mark.slow),  # refused: not Python
     ],
 )
 def test_a_file_that_does_not_import_is_graded(tmp_path, source, status):
@@ -278,7 +283,7 @@ def test_a_trace_without_a_trainer_is_refused(tmp_path):
     assert f"{tmp_path}: phase1/template_trainer.py is not in the submission" in done.stderr
 
 
-@pytest.mark.parametrize("phase", [1, 2])
+@pytest.mark.parametrize("phase", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_trainer_that_is_not_written_yet_has_no_trace(tmp_path, phase):
     done = gradsync("trace", ROOT, "--phase", phase, "--out", tmp_path / "seen")
 

@@ -428,6 +428,7 @@ def test_a_submission_can_have_the_gradebooks_name(klass):
     assert list(klass.rows()) == ["ada", "bob", "cleo", "gradebook.csv"]
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_any_step_is_completed_with_the_same_gradebook(klass):
     program = [sys.executable, HELPERS / "mortal_grader.py", klass.course.root, klass.folder]
     said = subprocess.run(program, check=True, capture_output=True, text=True).stdout

@@ -102,6 +102,7 @@ def test_a_source_notebook_has_every_definition_of_the_solution_except_main(phas
         assert {name: found.get(name) for name in wanted} == wanted, file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", COURSE.phases)
 def test_a_released_notebook_converted_to_files_is_the_template(released, phase):
     notebook = read(released.root / "release" / phase / f"{phase}.ipynb")

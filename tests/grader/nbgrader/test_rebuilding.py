@@ -135,6 +135,7 @@ def test_without_solutions_a_filled_in_template_is_refused(tmp_path):
     assert "phase1/t.py" in submission_of("ada", [], Course(tmp_path), "phase1")[0].files
 
 
+@pytest.mark.slow
 def test_a_cell_of_50_mb_is_ignored():
     huge = v4.new_code_cell("x = '" + "y" * 50_000_000 + "'")
     answer = v4.new_code_cell("def average_gradients(model):\n    return 'mine'")

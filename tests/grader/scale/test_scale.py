@@ -96,6 +96,7 @@ def test_a_busy_machine_is_reported(forecast):
     assert "Other programs" not in text_of(forecast(load=0.5))
 
 
+@pytest.mark.slow
 def test_a_cluster_and_a_model_are_forecast(cluster, tmp_path):
     as_json, plot = tmp_path / "scale.json", tmp_path / "scale.png"
     model = ("--parameters", 124_000_000, "--sample-ms", 9)

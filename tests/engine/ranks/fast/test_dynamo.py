@@ -57,6 +57,7 @@ def test_it_compiles_what_it_is_given():
     assert same
 
 
+@pytest.mark.slow
 def test_functions_are_disabled_once_it_has_run():
     def function():
         train_a_step()
@@ -117,6 +118,7 @@ def test_threads_that_import_it_at_the_same_time_all_get_it():
     assert run_ranks(function, 1)[0] == ["optimize"] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [PART, pytest.param("torch.distributed.optim", marks=pytest.mark.slow)]
 )
@@ -134,6 +136,7 @@ def test_imports_of_one_run_are_available_in_the_next(name):
     assert list(third) == [True, True]
 
 
+@pytest.mark.slow
 def test_ddp_trains():
     def function(rank):
         torch.manual_seed(0)
@@ -156,6 +159,7 @@ def test_a_spawned_rank_defers_it_too():
     assert list(run_ranks(function, 1, launcher="spawn")) == [False]
 
 
+@pytest.mark.slow
 def test_a_process_that_has_imported_it_keeps_it():
     code = (
         "import sys, torch._dynamo; from gradsync.ranks.fast import dynamo; former = torch._dynamo;"

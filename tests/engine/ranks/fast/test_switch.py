@@ -22,7 +22,12 @@ print("imported" if run_ranks(look, 1)[0] else "deferred")
 
 
 @pytest.mark.parametrize(
-    ("off", "compiler"), [("", "deferred"), ("all", "imported"), ("store,dynamo", "imported")]
+    ("off", "compiler"),
+    [
+        ("", "deferred"),
+        ("all", "imported"),
+        pytest.param("store,dynamo", "imported", marks=pytest.mark.slow),
+    ],
 )
 def test_tricks_are_turned_off_in_the_ranks_too(off, compiler):
     done = subprocess.run(

@@ -46,6 +46,7 @@ def test_a_gradient_of_the_wrong_shape_raises_torchs_error(shape):
     assert reported == str(refused.value)
 
 
+@pytest.mark.slow
 def test_symbolic_shapes_are_compared_by_the_real_module():
     def function():
         shapes = sys.modules[NAME]

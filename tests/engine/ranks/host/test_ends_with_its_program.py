@@ -143,6 +143,7 @@ def test_a_lost_warm_process_is_reported_and_replaced(script, folder):
     assert eventually(lambda: not any(map(is_alive, ranks)))
 
 
+@pytest.mark.slow
 @linux_only
 def test_a_fork_of_the_caller_has_its_own_launcher(script):
     process = script(

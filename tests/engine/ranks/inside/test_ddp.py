@@ -29,8 +29,8 @@ def failure_of(function, world_size=4, **inputs):
         {},
         {"bucket_cap_mb": 0.00001},
         {"gradient_as_bucket_view": True},
-        {"static_graph": True},
-        {"find_unused_parameters": True},
+        pytest.param({"static_graph": True}, marks=pytest.mark.slow),
+        pytest.param({"find_unused_parameters": True}, marks=pytest.mark.slow),
     ],
     ids=str,
 )

@@ -201,6 +201,7 @@ print(run_ranks(f, 2, launcher="sandbox")[1])
 """
 
 
+@pytest.mark.slow
 def test_an_ordinary_user_has_the_same_sandbox():
     done = subprocess.run(
         [*as_an_ordinary_user(), sys.executable, "-c", ORDINARY],
