@@ -144,6 +144,7 @@ def test_a_learner_is_told_what_is_missing_and_then_that_it_is_right(course, tmp
     assert "✓ sum_over_ranks" in after
 
 
+@pytest.mark.slow
 def test_a_mistake_in_it_costs_its_share_of_100_points(course, tmp_path):
     [wrong] = [w for w in wrong_submissions(course, "phase1") if w.name == "forgets-to-sum"]
     folder = write(wrong.submission(course), tmp_path / "ada")

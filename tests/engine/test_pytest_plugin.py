@@ -141,6 +141,7 @@ def test_a_rank_can_skip_its_test_and_a_backend_without_gpus_does(pytester, monk
     )
 
 
+@pytest.mark.slow
 def test_pytest_raises_matches_the_explanation(pytester):
     done = run(
         pytester,
@@ -215,6 +216,7 @@ def test_an_unknown_option_of_a_mark_is_named(pytester):
     done.stdout.fnmatch_lines(["*test_it: @pytest.mark.ranks has no option 'tiemout'; it has *"])
 
 
+@pytest.mark.slow
 def test_a_project_with_its_own_options_and_fixtures_works(pytester):
     pytester.makeconftest(
         """

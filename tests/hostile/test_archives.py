@@ -56,7 +56,13 @@ def memory():
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+@pytest.mark.parametrize(
+    "attack",
+    [
+        pytest.param(one, id=one.name, marks=pytest.mark.slow if "_of_many_" in one.name else ())
+        for one in ATTACKS
+    ],
+)
 def test_only_files_that_count_are_read_and_notes_name_the_others(place, attack):
     ada = folder_attacks.laid_out(place).rename(place / "ada")
     path = attack.make(place)

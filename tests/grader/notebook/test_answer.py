@@ -425,7 +425,8 @@ def solution_cells(course, phase):
                 yield "\n".join(text.split("\n")[first - 1 : node.end_lineno])
 
 
-@pytest.mark.parametrize("phase", ["phase1", pytest.param("phase2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["phase1", "phase2"])
 def test_a_solution_in_cells_gets_all_visible_points(phase, shell, monkeypatch):
     monkeypatch.chdir(ROOT)
     course = Course(ROOT)

@@ -42,6 +42,7 @@ def test_training_does_not_import_it():
     assert list(run_ranks(function, 2)) == [False, False]
 
 
+@pytest.mark.slow
 def test_it_compiles_what_it_is_given():
     def function():
         train_a_step()

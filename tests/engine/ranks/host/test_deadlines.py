@@ -79,7 +79,7 @@ def test_a_process_without_a_core_is_starved():
     assert of_its_own < waited
 
 
-@pytest.mark.parametrize("launcher", ["fork", "spawn"])
+@pytest.mark.parametrize("launcher", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_a_starved_rank_gets_its_full_time(launcher):
     def compute(rank):
         os.sched_setaffinity(0, {0})  # all on one core

@@ -67,7 +67,7 @@ def pids_in(folder):
 
 
 @linux_only
-@pytest.mark.parametrize("launcher", ["fork", "spawn"])
+@pytest.mark.parametrize("launcher", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_ranks_end_if_their_caller_is_killed(script, folder, launcher):
     process = script(f"run_ranks(never_end, 2, launcher={launcher!r})")
     ranks = pids_in(folder)

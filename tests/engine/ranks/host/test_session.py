@@ -558,6 +558,7 @@ def test_closing_it_ends_every_process(run, session):
     assert eventually(lambda: all(map(ends, pids)))
 
 
+@pytest.mark.slow
 def test_it_works_with_ranks_that_are_spawned(monkeypatch):
     monkeypatch.setattr("gradsync.ranks.host.session.get_launcher", lambda: get_launcher("spawn"))
     with contextlib.closing(Session(2)) as session:
