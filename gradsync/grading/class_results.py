@@ -221,7 +221,14 @@ class ClassReader:
         given: dict[str, Override] = {}
         people = self._by_person.get(person, []) if person else []
         for key in dict.fromkeys((*people, gradebook.cell(name), name)):
-            given |= self._overrides.get(key, {})
+            for exercise, override in self._overrides.get(key, {}).items():
+                if earlier := given.get(exercise):
+                    lines = listed(sorted((earlier.line, override.line)))
+                    self.warnings.append(
+                        f"{OVERRIDES}, lines {lines}: both are about {exercise} of {name}. "
+                        f"Line {override.line} counts. Delete the other."
+                    )
+                given[exercise] = override
         for exercise in given.keys() - exercises.keys():
             self.warnings.append(
                 f"{OVERRIDES}: {name} was not graded on {exercise}. The line has no effect."

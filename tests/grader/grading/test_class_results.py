@@ -98,6 +98,17 @@ def test_an_override_may_name_the_person_as_the_roster_does(folder, who):
     assert folder.results()["ada"].score == 3.0
 
 
+def test_of_two_overrides_under_two_names_the_one_that_counts_is_told(folder):
+    folder.grade("ada")
+    folder.write("roster.csv", "id,name,email", "17,Ada Lovelace,ada@x.org")
+    rows = ("ada,double,2,x,Kim", "17,double,3,x,Kim")
+    folder.write("overrides.csv", "submission,exercise,points,reason,by", *rows)
+
+    [seen] = folder.read().warnings
+    assert folder.results()["ada"].score == 2.0
+    assert "lines 2 and 3: both are about phase1/double of ada. Line 2 counts." in seen
+
+
 def test_an_exercise_with_full_points_by_an_override_has_no_first_mistake(folder):
     folder.grade("ada", status="failed", diagnosis=SUM_NOT_MEAN)
     before = folder.results()["ada"].first_code
