@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
 
 from gradsync.course.catalogue import Course
+from gradsync.errors import UnusableInput
 from gradsync.grading.imports import canvas, gradescope, moodle
 from gradsync.submission import SubmissionError, is_archive
 from gradsync.submission.archives import BROKEN_ZIP, GuardedFile, zip_flaw
@@ -43,7 +44,13 @@ def unpacked(paths: Sequence[Path], course: Course) -> Iterator[dict[Path, Path]
         found: dict[Path, Path] = {}
         for path in dict.fromkeys(paths):
             found[_opened(path, course, stack) or path] = path
-        yield found
+        try:
+            yield found
+        except UnusableInput as problem:  # name the file as the user did
+            text = str(problem)
+            for used, named in found.items():
+                text = text.replace(str(used), str(named))
+            raise type(problem)(text) from None
 
 
 def _opened(path: Path, course: Course, stack: ExitStack) -> Path | None:

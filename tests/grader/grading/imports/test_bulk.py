@@ -95,8 +95,10 @@ def test_gradescope(download, top):
 def test_an_error_in_the_names_of_gradescope_names_the_zip(download):
     download.write({"submission_metadata.yml": "- a", "submission_101/template_trainer.py": RIGHT})
 
-    with pytest.raises(TableError, match=r"week3\.zip/submission_metadata\.yml"):
+    with pytest.raises(TableError) as refused:
         download.entries()
+
+    assert f"{download.path}/submission_metadata.yml can't be read" in str(refused.value)
 
 
 @pytest.mark.parametrize("top", ["", "week3/"])
