@@ -7,6 +7,7 @@ slow imports.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from typing import Literal, get_args
 
@@ -30,4 +31,17 @@ def get_launcher(name: LauncherName | None = None) -> Launcher:
 
 @functools.cache
 def _launchers(name: LauncherName) -> Launcher:
+    _open_standard_streams()
     return SpawnLauncher() if name == "spawn" else ForkLauncher(sandboxed=name == "sandbox")
+
+
+def _open_standard_streams() -> None:
+    """Open those that the caller has closed, as services do with stdin.
+
+    Otherwise a socket for the ranks would get such a number, and a stream of theirs replace it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the free number

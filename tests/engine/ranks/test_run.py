@@ -3,6 +3,7 @@
 import functools
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import threading
@@ -25,6 +26,20 @@ def sum_over_ranks(rank, scale=1):
     tensor = torch.tensor([float(rank * scale)])
     dist.all_reduce(tensor)
     return tensor.item()
+
+
+def test_ranks_start_although_the_callers_standard_streams_are_closed(tmp_path):
+    (tmp_path / "program.py").write_text(
+        "from gradsync import run_ranks\n"
+        "from gradsync.ranks import get_launcher\n"
+        "get_launcher().warm_up()\n"  # opens sockets before anything else is opened
+        "open('seen', 'w').write(str(list(run_ranks(lambda rank: rank, 2))))\n"
+    )
+    closed = ["sh", "-c", '"$0" program.py <&- >&- 2>&-', sys.executable]
+
+    done = subprocess.run(closed, cwd=tmp_path, check=False, timeout=100)
+
+    assert (done.returncode, (tmp_path / "seen").read_text()) == (0, "[0, 1]")
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
