@@ -5,12 +5,11 @@ PIP_OPTIONS ?=
 EXAMPLES ?= 2500
 VERSIONS ?= 3.10 3.11 3.12 3.13  # of Python, for `make matrix`
 BIN := .venv/bin
-CORE := tests/engine/ranks/test_run.py tests/engine/ranks/test_correct_programs.py
 AT_ONCE := -n 4  # while the ranks of one test wait, those of another run
 ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)  # Jupyter requires it for root
 
-.PHONY: demo test quick-tests test-all test-cluster matrix notebooks bench truth soak kills fuzz lint bubblewrap \
-  slurm chromium templates notebook-outputs lock clean
+.PHONY: demo test quick-tests test-all test-cluster matrix notebooks bench truth soak kills fuzz \
+  lint bubblewrap slurm chromium templates notebook-outputs lock clean
 
 demo: .venv/ready  ## grade three submissions and show their reports
 	$(BIN)/gradsync demo
@@ -25,7 +24,8 @@ quick-tests: .venv/ready
 	@echo "A part of each long list of cases is tested, drawn by commit $$(git rev-parse --short HEAD)."
 	$(BIN)/pytest $(AT_ONCE) -m "not slow"
 	@echo "Once more, without what only makes the engine faster (gradsync/ranks/fast):"
-	GRADSYNC_SLOW=all $(BIN)/pytest $(AT_ONCE) -q -m "not slow" $(CORE)
+	GRADSYNC_SLOW=all $(BIN)/pytest $(AT_ONCE) -q -m "not slow" tests/engine/ranks/test_run.py \
+	  tests/engine/ranks/test_correct_programs.py
 
 test-all: test  ## and then what `make test` leaves out
 	$(BIN)/pytest $(AT_ONCE) -m slow

@@ -141,18 +141,8 @@ def mismatch(meeting: Meeting) -> Failure:
     op = first.collective.op
     name = numbered_text(first)
     root = "dst" if op.startswith(("reduce", "gather")) else "src"
-    return Failure(
-        "deadlock",
-        Diagnosis(
-            code,
-            tuple(sorted(culprits)),
-            " ".join([happened.format(name=name, root=root), *seen, expected]),
-            _line([first, *calls]),
-            GUIDE,
-        ),
-        collective=first.collective,
-        waiting=tuple(sorted(meeting.calls)),
-    )
+    text = " ".join([happened.format(name=name, root=root), *seen, expected])
+    return _mismatched(meeting, code, culprits, text, [first, *calls])
 
 
 def _unequal(calls: Sequence[Call]) -> tuple[Call, Call] | None:
@@ -173,11 +163,18 @@ def _misfit(sender: Call, receiver: Call, meeting: Meeting) -> Failure:
         f"expects {expected} x {receiver.collective.dtype} from {who}{_at(receiver)}. Each rank "
         "must expect from each other rank as much as that rank sends to it."
     )
-    ranks = tuple(sorted({sender.rank, receiver.rank}))
+    ranks = {sender.rank, receiver.rank}
+    return _mismatched(meeting, "shape-mismatch", ranks, text, [sender, receiver])
+
+
+def _mismatched(
+    meeting: Meeting, code: str, ranks: Iterable[int], text: str, calls: Sequence[Call]
+) -> Failure:
+    """Return a failure at the first of these calls that has a line."""
     return Failure(
         "deadlock",
-        Diagnosis("shape-mismatch", ranks, text, _line([sender, receiver]), GUIDE),
-        collective=sender.collective,
+        Diagnosis(code, tuple(sorted(ranks)), text, _line(calls), GUIDE),
+        collective=calls[0].collective,
         waiting=tuple(sorted(meeting.calls)),
     )
 
