@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 from gradsync.course.catalogue import Course
@@ -19,6 +20,7 @@ from gradsync.submission import (
     SubmissionError,
     read_submission,
 )
+from gradsync.text import in_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +57,18 @@ def entries_at(
 ) -> list[Entry]:
     """Return the submissions at these paths; a path may be a class, or a download of one.
 
-    `out` does not count, though it may be in a class. `command` followed by a path must grade the
-    submission there. Of several attempts of a learner in downloads, the last one counts, or the
-    one with the most points. Other submissions with the same name are numbered, unless `keep` is
-    given: then they are attempts, too. `downloads` has, for paths that were unpacked, the
-    archives that the user named; commands name these.
+    `out` does not count, though it may be in a class. `command` followed by a path must grade what
+    is there. Of several attempts of a learner in downloads, the last one counts, or the one with
+    the most points. Other submissions with the same name are numbered, unless `keep` is given:
+    then they are attempts, too. `downloads` has, for paths that were unpacked, the archives that
+    the user named; commands name these.
 
     Raises:
         SubmissionError: there is no submission at a path.
         TableError: the file of names in a download can't be read.
     """
-    downloads = downloads or {}
-    found = [
-        replace(each, download=_archive(path, downloads))
-        for path in paths
-        for each in found_at(path, course)
-    ]
-    members = [each for each in found if not _is(each.source, out)]
+    named = {path: (downloads or {}).get(path, path) for path in paths}
+    members = [each for path in named for each in _members(path, named[path], course, out)]
     if not members:
         raise SubmissionError(
             f"There is no submission beside {out}, which is the folder for the grades."
@@ -79,20 +76,48 @@ def entries_at(
     names = _Names()
     entries = []
     for group in attempts(by_name(members) if keep else _once(members)):
-        learner = names.free(carriable(group[-1].learner))
+        plain = carriable(group[-1].learner)
+        learner = names.free(plain)
+        again = f"{command} {_source(learner, group if learner == plain else members)}"
         for number, each in enumerate(group, 1):
             if keep == "best" or each is group[-1]:
                 facts = _facts(each, learner, number, len(group))
                 if keep == "best" and len(group) > 1:
                     facts = replace(facts, submission=names.free(f"{learner} (attempt {number})"))
-                entries.append(Entry(_command(command, each), facts, each.source))
+                entries.append(Entry(again, facts, each.source))
     return sorted(entries, key=lambda entry: entry.name)
 
 
-def _archive(path: Path, downloads: Mapping[Path, Path]) -> Path | None:
-    """Return the archive that was unpacked to a path, or None if the user named the path."""
-    given = downloads.get(path, path)
-    return None if given == path else given
+def only_of(entries: Sequence[Entry], names: Sequence[str]) -> list[Entry]:
+    """Return the submissions of these learners, with all their attempts; all if no name is given.
+
+    Raises:
+        SubmissionError: a name is not that of a submission.
+    """
+    learners = {each.name: each.facts.learner for each in entries}
+    learners |= {each.facts.learner: each.facts.learner for each in entries}
+    for name in names:
+        if name not in learners:
+            close = get_close_matches(name, learners, n=1)
+            meant = f" Did you mean {in_list(close[0])}?" if close else ""
+            raise SubmissionError(
+                f"--only {in_list(name)}: no submission has this name.{meant} "
+                "Names are as in gradebook.csv."
+            )
+    wanted = {learners[name] for name in names}
+    return [each for each in entries if not names or each.facts.learner in wanted]
+
+
+def _source(learner: str, members: Sequence[HandedIn]) -> str:
+    """Return the arguments that select a learner among these submissions, quoted for a shell."""
+    paths = shlex.join(str(path) for path in dict.fromkeys(each.named for each in members))
+    is_alone = all(each.is_alone for each in members) and len(members) == 1
+    return paths if is_alone else f"--only {shlex.quote(learner)} {paths}"
+
+
+def _members(path: Path, named: Path, course: Course, out: Path) -> list[HandedIn]:
+    members = [each for each in found_at(path, course) if not _is(each.source, out)]
+    return [replace(each, is_alone=len(members) == 1, named=named) for each in members]
 
 
 def _facts(each: HandedIn, learner: str, number: int, count: int) -> Facts:
@@ -119,12 +144,6 @@ def _once(members: Iterable[HandedIn]) -> Iterator[HandedIn]:
 
 def _is(source: Path | Mapping[str, Path], folder: Path) -> bool:
     return isinstance(source, Path) and source.resolve() == folder.resolve()
-
-
-def _command(command: str, each: HandedIn) -> str:
-    """Return the command that grades a submission; single files are not a submission's path."""
-    path = each.source if isinstance(each.source, Path) else each.members[0].parent
-    return f"{command} {shlex.quote(str(each.download or path))}"
 
 
 class _Names:

@@ -27,6 +27,13 @@ KeepAttempt = Annotated[
     Literal["best", "last"] | None,
     typer.Option(help="Which attempt counts, if a learner has several. Default: last."),
 ]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Grade this learner of a class only, named as in gradebook.csv. May be repeated.",
+    ),
+]
 Part = Annotated[
     str | None,
     typer.Option(

@@ -19,6 +19,7 @@ def grade_command(
     jobs: options.Jobs = None,
     roster: options.Roster = None,
     keep: options.KeepAttempt = None,
+    only: options.Only = None,
     shard: options.Part = None,
     cluster: options.Cluster = None,
     seed: Seed = None,
@@ -34,7 +35,7 @@ def grade_command(
     [dim]gradsync grade ada.zip[/]                      one submission
     [dim]gradsync grade class/ --phase 1 --out week3[/]  a class
     """
-    from gradsync.grading.entries import entries_at  # pytest: `gradsync --help` starts without it
+    from gradsync.grading.entries import entries_at, only_of  # pytest: --help starts without it
     from gradsync.grading.imports.bulk import unpacked
     from gradsync.ranks.sandbox import sandbox
 
@@ -43,6 +44,7 @@ def grade_command(
     command = options.repeated(phase=phase, out=out, roster=roster, keep=keep, unsafe=unsafe)
     with unpacked(submissions, course) as given:
         entries = entries_at(list(given), course, out, command, keep, given)
+        entries = only_of(entries, only or [])
         if shard is not None:
             entries, seed = part_of(entries, shard, course, phases, seed)
         if not unsafe and cluster is None:

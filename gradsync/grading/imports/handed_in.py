@@ -22,7 +22,8 @@ class HandedIn:
     attempt: int = 0  # a later attempt of a learner has a larger number, if the times do not tell
     notes: tuple[str, ...] = ()
     members: tuple[Path, ...] = ()  # of the download, which this is made of
-    download: Path | None = None  # the archive that it was unpacked from, if the user named one
+    is_alone: bool = True  # the path that the user named has no other submission
+    named: Path = Path()  # the path that the user named
 
 
 def archive_or_files(files: Mapping[str, Path]) -> Path | Mapping[str, Path]:

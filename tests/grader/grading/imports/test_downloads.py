@@ -8,8 +8,9 @@ from download_samples import METADATA, clone, git
 from small_course import RIGHT, WRONG, write_course, write_submission
 
 from gradsync.grading.classes.tables import TableError
-from gradsync.grading.entries import entries_at
+from gradsync.grading.entries import entries_at, only_of
 from gradsync.grading.imports import clones
+from gradsync.submission import SubmissionError
 
 FILE = "phase1/template_trainer.py"
 
@@ -63,6 +64,20 @@ def test_files_of_one_canvas_user_are_one_submission_without_canvas_numbers(down
 
     assert download.sources() == {"ada": RIGHT}
     assert download.entries()[0].command == f"gradsync grade {download.folder}"
+
+
+def test_the_command_of_a_submission_keeps_its_name_and_time(download):
+    """Graded by its own path, it would be called submission_101, and would not be late."""
+    write_submission(download.folder / "submission_101")
+    write_submission(download.folder / "submission_102", WRONG)
+    (download.folder / "submission_metadata.yml").write_text(METADATA)
+
+    commands = [entry.command for entry in download.entries()]
+
+    assert commands == [
+        f"gradsync grade --only {name} {download.folder}"
+        for name in ("'Ada Lovelace'", "Bob", "Cleo")
+    ]
 
 
 def test_canvas_learners_with_one_name_get_their_ids(download):
@@ -193,3 +208,26 @@ def test_plain_submissions_with_one_name_are_attempts_only_if_asked_for(download
 
     assert download.sources(*folders) == {"ada": RIGHT, "ada-2": WRONG}
     assert download.sources(*folders, keep="last") == {"ada": WRONG}
+
+
+def test_only_selects_a_learner_with_all_attempts(download):
+    for name, source in (("ada_17_555_a.zip", WRONG), ("bob_18_556_b.zip", RIGHT)):
+        download.zip(name, source)
+    entries = download.entries()
+
+    assert [entry.name for entry in only_of(entries, ["bob"])] == ["bob"]
+    assert only_of(entries, []) == entries
+    with pytest.raises(SubmissionError, match="mean bob"):
+        only_of(entries, ["ada", "bobb"])
+
+
+def test_learners_whose_names_were_numbered_are_selected_among_all_paths(tmp_path):
+    course = write_course(tmp_path / "course")
+    paths = [tmp_path / week / "ada" for week in ("one", "two")]
+    for path in paths:
+        write_submission(path)
+
+    first, second = entries_at(paths, course, tmp_path / "out", "gradsync grade")
+
+    assert first.command == f"gradsync grade {paths[0]}"
+    assert second.command == f"gradsync grade --only ada-2 {paths[0]} {paths[1]}"
