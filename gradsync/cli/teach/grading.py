@@ -29,11 +29,11 @@ def grade_command(
     """Grade submissions with the hidden tests.
 
     Writes OUT/gradebook.csv, and report.html and report.json in OUT/NAME for each
-    submission. A second run keeps finished grades. It grades only submissions
-    that have changed or are missing.
+    submission. A second run grades only what has changed or is missing.
 
     [dim]gradsync grade ada.zip[/]                      one submission
     [dim]gradsync grade class/ --phase 1 --out week3[/]  a class
+    [dim]gradsync grade class/ --only ada --out week3[/] one submission of it
     """
     from gradsync.grading.entries import entries_at, only_of  # pytest: --help starts without it
     from gradsync.grading.imports.bulk import unpacked
@@ -43,8 +43,7 @@ def grade_command(
     phases = course.phases_to_grade("hidden", phase)
     command = options.repeated(phase=phase, out=out, roster=roster, keep=keep, unsafe=unsafe)
     with unpacked(submissions, course) as given:
-        entries = entries_at(list(given), course, out, command, keep, given)
-        entries = only_of(entries, only or [])
+        entries = only_of(entries_at(list(given), course, out, command, keep, given), only or [])
         if shard is not None:
             entries, seed = part_of(entries, shard, course, phases, seed)
         if not unsafe and cluster is None:
