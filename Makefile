@@ -39,7 +39,7 @@ matrix:  ## the engine's tests with each supported Python that is installed here
 fuzz: .venv/ready  ## malformed frames and archives for two minutes; EXAMPLES=25000: twenty
 	$(BIN)/pytest tests/fuzz --examples $(EXAMPLES)
 
-bench: .venv/ready  ## measure the figures in docs/figures.md
+bench: .venv/ready .venv-otter/ready  ## measure the figures in docs/figures.md
 	$(BIN)/python -m benchmarks
 
 truth: .venv/ready  ## grade all known mistakes and correct answers, update docs/figures.md (8 minutes)
@@ -86,9 +86,14 @@ lock: .venv/ready  ## choose exact versions for Python 3.10 and later
 	  --no-annotate --quiet --custom-compile-command 'make lock' --output-file constraints.txt
 
 clean:
-	rm -rf .venv .venv-matrix grades build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-matrix .venv-otter grades build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet $(PIP_OPTIONS) --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+.venv-otter/ready:  # compared in benchmarks
+	$(PYTHON) -m venv .venv-otter
+	.venv-otter/bin/pip install --quiet $(PIP_OPTIONS) 'otter-grader[grading]==7.0.0'
 	touch $@

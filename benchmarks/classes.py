@@ -1,7 +1,7 @@
 """Grading whole classes: submissions a minute, how busy the cores are, and the grader's memory.
 
 Classes of phase 1 mix the solution and known mistakes. The cheap exercise has one test of one rank,
-as the notebook of one answer has that nbgrader grades in the same run.
+as the notebook of one answer has that nbgrader and Otter-Grader grade in the same run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 
-from benchmarks import nbgrader
+from benchmarks import nbgrader, otter
 from benchmarks.figure import Figure, seconds
 from gradsync.course.catalogue import Course, find_course
 from gradsync.course.known_submissions import reference, wrong_submissions
@@ -104,7 +104,8 @@ def _cheap(root: Path) -> Iterator[Figure]:
     yield Figure(
         f"one submission of {', '.join(map(str, CHEAP))}, cheap exercise",
         ", ".join(f"{run.each:.2f} s" for run in runs),
-        f"nbgrader {nbgrader.seconds_each(root / 'nbgrader'):.2f} s",
+        f"nbgrader {nbgrader.seconds_each(root / 'nbgrader'):.2f} s, "
+        f"otter {otter.seconds_each(root / 'otter'):.2f} s",
         last.each / runs[-2].each,
         f"at most {FLAT:g} times as long in the largest class",
         last.each <= FLAT * runs[-2].each,

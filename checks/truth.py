@@ -14,7 +14,13 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import (
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    as_completed,
+)
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -72,28 +78,40 @@ def _bank(phase: str) -> tuple[Wrong | Right, ...]:
 def _graded(asked: Mapping[str, Sequence[Wrong | Right]], pool: Executor) -> Iterator[Outcome]:
     """Grade the submissions of all phases in parallel."""
     phases = [phase for phase, some in asked.items() if some]
-    with ThreadPoolExecutor() as threads:
-        functions = threads.map(lambda phase: ran_by_exercise(COURSE, phase, SEED, pool), phases)
-    ran, solution = dict(zip(phases, functions, strict=True)), reference(COURSE)
     bank = [known for some in asked.values() for known in some]
     # Correct answers first, as they take longest; by name, as all whole ones together would wait.
     bank.sort(key=lambda known: (isinstance(known, Wrong), known.name))
-    every = CHECKED if len(bank) > FEW else 1
-    jobs = []
-    for number, known in enumerate(bank):
-        exercises = _exercises(known, solution, ran[known.phase])
-        check = list(ran[known.phase]) if number % every == 0 else exercises
-        jobs.append(pool.submit(graded, known, exercises, check))
+    checked = {known.name for known in bank[:: CHECKED if len(bank) > FEW else 1]}
+
+    def submitted(known: Wrong | Right, exercises: Sequence[str]) -> Future[Outcome]:
+        check = _all_exercises(known.phase) if known.name in checked else exercises
+        return pool.submit(graded, known, exercises, check)
+
+    with ThreadPoolExecutor() as threads:
+        functions = threads.map(lambda phase: ran_by_exercise(COURSE, phase, SEED, pool), phases)
+        jobs = [submitted(each, _all_exercises(each.phase)) for each in bank if _is_whole(each)]
+        ran, solution = dict(zip(phases, functions, strict=True)), reference(COURSE)
+    for known in bank:
+        if not _is_whole(known):
+            jobs.append(submitted(known, _exercises(known, solution, ran[known.phase])))
     return (job.result() for job in as_completed(jobs))
+
+
+def _is_whole(known: Wrong | Right) -> bool:
+    return isinstance(known, Right) and known.whole
+
+
+def _all_exercises(phase: str) -> list[str]:
+    return [exercise.id for exercise in COURSE.exercises(phase)]
 
 
 def _exercises(
     known: Wrong | Right, solution: Submission, ran: Mapping[str, Functions]
 ) -> list[str]:
-    """Return the exercises by which to grade."""
+    """Return the exercises by which to grade a mistake, or an answer of a few definitions."""
     if isinstance(known, Wrong):
         return affected_exercises(known.submission(COURSE), solution, ran)
-    return list(ran) if known.whole else exercises_running(known.definitions, ran)
+    return exercises_running(known.definitions, ran)
 
 
 def graded(known: Wrong | Right, exercises: Sequence[str], check: Sequence[str]) -> Outcome:
