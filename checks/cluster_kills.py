@@ -2,7 +2,7 @@
 
 Each time, one of two workers is killed (`kill -9`), with the process that grades for it, and a new
 one is started. Counts gradebooks that differ from the gradebook of an undisturbed run on one
-machine. The argument is the number of kills, by default 10.
+machine, and graders that failed. The argument is the number of kills, by default 10.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Cluster:
 
 
 def main(kills: int) -> int:
-    """Grade classes while workers are killed, and return 1 if a gradebook differs."""
+    """Grade classes while workers are killed; return 1 if one differs or a grader failed."""
     moments = random.Random(SEED)
-    done = classes = differing = 0
+    done = classes = differing = failed = 0
     with tempfile.TemporaryDirectory() as folder:
         room = Path(folder)
         write_course_and_class(room)
@@ -73,15 +73,17 @@ def main(kills: int) -> int:
                 while _is_running(grader, moments.uniform(LEAST, MOST)) and done < kills:
                     cluster.kill_one(moments.randrange(WORKERS))
                     done += 1
-                grader.wait()
+                failed += grader.wait() != 0
                 classes += 1
                 differing += (room / out / "gradebook.csv").read_bytes() != wanted
                 print(
-                    f"{done} kills in {classes} classes: {differing} gradebooks differ", flush=True
+                    f"{done} kills in {classes} classes: {differing} gradebooks differ, "
+                    f"{failed} graders failed",
+                    flush=True,
                 )
         finally:
             cluster.close()
-    return int(bool(differing))
+    return int(bool(differing or failed))
 
 
 def _grade(room: Path, out: str, *options: str) -> subprocess.Popen[bytes]:

@@ -56,7 +56,7 @@ def on_cluster(address: str, say: Callable[[str], None] = lambda _: None) -> Per
             try:
                 yield from spread(client, grade_here, tasks)
             finally:
-                client.run(end_processes)
+                client.run(end_processes, on_error="ignore")  # a worker may be lost just now
 
     return perform
 

@@ -47,6 +47,23 @@ def test_a_cluster_of_which_a_worker_is_killed_makes_the_same_gradebook(klass, t
 
 
 @pytest.mark.slow
+def test_workers_that_die_at_the_end_do_not_fail_the_run():
+    code = "import os, sys; from gradsync.grading.processes import cluster\n"
+    code += "cluster.end_processes = lambda: os._exit(1)  # on each worker\n"
+    code += "print(list(cluster.on_cluster(sys.argv[1])(iter([]))))"
+    with cluster_of_two() as cluster:
+        assert eventually(cluster.contact.exists)
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(cluster.contact)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+
+
+@pytest.mark.slow
 def test_a_missing_scheduler_is_one_clear_error():
     code = "from gradsync.grading.processes import cluster; cluster.SECONDS = 0.2\n"
     code += "cluster.on_cluster('tcp://127.0.0.1:9')"
