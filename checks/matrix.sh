@@ -18,7 +18,7 @@ for version in "$@"; do
   echo "--- Python $version"
   if "python$version" -m venv "$environment" \
     && "$environment/bin/pip" install --quiet ${PIP_OPTIONS:-} --constraint constraints.txt \
-      --editable '.[course]' hypothesis pytest-xdist \
+      --editable '.[course]' coverage hypothesis pytest-xdist \
     && "$environment/bin/pytest" -n 2 -m "not slow" tests/engine
   then passed="$passed $version"
   else failed="$failed $version"

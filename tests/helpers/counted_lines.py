@@ -1,13 +1,15 @@
 """The lines that coverage.py counted in all processes of a run."""
 
+from contextlib import closing
+
 import coverage
 
 
 def counted_lines(folder, source):
     """Return the lines of `source` that ran, by the data files in `folder`."""
-    whole = coverage.CoverageData(no_disk=True)
-    for file in folder.glob(".coverage.*"):
-        part = coverage.CoverageData(str(file))
-        part.read()
-        whole.update(part)
-    return set(whole.lines(str(source)) or ())
+    with closing(coverage.CoverageData(no_disk=True)) as whole:
+        for file in folder.glob(".coverage.*"):
+            with closing(coverage.CoverageData(str(file))) as part:
+                part.read()
+                whole.update(part)
+        return set(whole.lines(str(source)) or ())

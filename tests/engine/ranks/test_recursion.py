@@ -87,8 +87,13 @@ def test_a_stack_overflow_is_reported_and_blocks_nothing():
 
     failure = fails(overflow, timeout=60)
 
-    assert (failure.status, failure.diagnosis.code) == ("crashed", "rank-crashed")
-    assert "SIGSEGV" in failure.diagnosis.explanation
+    status, code, said = (
+        ("error", "exception", "RecursionError")
+        if sys.version_info >= (3, 12)  # limits calls of C functions, whatever limit is set
+        else ("crashed", "rank-crashed", "SIGSEGV")
+    )
+    assert (failure.status, failure.diagnosis.code) == (status, code)
+    assert said in failure.diagnosis.explanation
     assert "forward calls itself in an endless recursion" in failure.diagnosis.explanation
     assert failure.diagnosis.where.startswith("test_recursion.py:")
 
