@@ -13,9 +13,9 @@ from gradsync.course.release.update import write_atomically
 from gradsync.errors import GraderError, UnusableInput
 from gradsync.exporting.containers import gradescope_autograder, prairielearn_image
 from gradsync.exporting.formats import Format
-from gradsync.exporting.similarity import similarity_files
+from gradsync.exporting.similarity import similarity_files, submissions_to_compare
 from gradsync.grading.class_results import read_class
-from gradsync.grading.output_files import folder_name
+from gradsync.grading.output_files import GRADEBOOK, folder_name
 from gradsync.reports.exports import (
     actions,
     canvas,
@@ -26,7 +26,8 @@ from gradsync.reports.exports import (
     prairielearn,
 )
 from gradsync.reports.exports.sheets import NotASheet, Sheet, without_score
-from gradsync.submission import find_submissions, read_submission, submission_name
+from gradsync.submission import submission_name
+from gradsync.text import counted
 
 EXPORTS = "exports"  # in the folder of grades
 AUTOGRADER, IMAGE = "autograder.zip", "image"
@@ -52,14 +53,15 @@ def export(
     """Write the grades in `out` for another system.
 
     Args:
-        out: the folder that `gradsync grade --out` wrote; for "similarity", the submissions.
+        out: the folder that `gradsync grade --out` wrote; for "similarity", the submissions as
+            `gradsync grade` takes them: a folder, or a download of a class.
         course: the course of these grades.
         to: the other system.
         into: where to write; None writes to the folder `exports` in `out`.
         environ: environment variables, in which Classroom 50 names the submission.
 
     Raises:
-        UnusableInput: there are no grades, or `into` can't be used.
+        UnusableInput: there are no grades or no submissions, or `into` can't be used.
         GraderError: the grader failed on the only submission.
         OSError: a file can't be written.
     """
@@ -159,27 +161,29 @@ def _rendered(result: Result, data: ClassResults, to: Format, environ: Mapping[s
 
 
 def _similarity(submissions: Path, course: Course, into: Path | None) -> Exported:
-    found = find_submissions(submissions, course)
-    read: dict[str, Path] = {}
-    for path in found:
-        name, count = folder_name(submission_name(path)), 1
-        while name in read:
-            count += 1
-            name = f"{folder_name(submission_name(path))}-{count}"
-        read[name] = path
-    files, unchanged = similarity_files(
-        {name: read_submission(path, course) for name, path in read.items()}, course
-    )
-    if len(unchanged) == len(read):
-        raise UnusableInput(
-            f"{submissions} has no submission to compare. For similarity, name the folder of the "
-            "submissions, not that of the grades."
-        )
-    target = into or submissions.with_name(f"{submissions.resolve().name}-similarity")
+    beside = submissions if submissions.name not in ("", "..") else submissions.resolve()
+    target = into or beside.with_name(f"{submission_name(submissions)}-similarity")
     _check_is_empty(target)
+    read = submissions_to_compare(submissions, course, target)
+    files, unchanged = similarity_files(read, course)
+    if len(unchanged) == len(read):
+        raise UnusableInput(_nothing_to_compare(submissions, len(read)))
     for name, content in files.items():
         write_atomically(target / name, content)
     return Exported((target,), unchanged=tuple(unchanged))
+
+
+def _nothing_to_compare(submissions: Path, count: int) -> str:
+    if (submissions / GRADEBOOK).is_file():
+        return (
+            f"{submissions} is a folder of grades. For similarity, name the folder of the "
+            "submissions, or the download that you graded."
+        )
+    return (
+        f"{submissions} has nothing to compare. It has {counted(count, 'submission')}, with "
+        "unchanged templates or without the course's files. Name the folder of a class, or a "
+        "download."
+    )
 
 
 def _check_is_empty(folder: Path) -> None:
