@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -71,24 +72,27 @@ def export(
         raise UnusableInput(f"{out} is not a folder of grades. `gradsync grade --out` writes one.")
     data = read_class(out, course)
     target = into or out / EXPORTS / to
+    if to == "gradescope" and target.suffix == ".zip":  # may be needed before anything is graded
+        write_atomically(target, gradescope_autograder(course, _phases(data, course)))
+        return Exported((target,))
+    _check_is_graded(data, out)
     if to in SHEETS:
         return _sheet(data, SHEETS[to], into, target.with_suffix(".csv"))
     if to == "junit":
         path = target if into else target.with_suffix(".xml")
-        write_atomically(path, junit.render(_graded(data, out)).encode())
+        write_atomically(path, junit.render(data).encode())
         return Exported((path,), without_score(data))
-    if to == "gradescope" and target.suffix == ".zip":
-        write_atomically(target, gradescope_autograder(course, _phases(data, course)))
-        return Exported((target,))
-    return _each(_graded(data, out), course, to, target, environ)
+    return _each(data, course, to, target, environ)
 
 
-def _graded(data: ClassResults, out: Path) -> ClassResults:
-    if not data.results:
+def _check_is_graded(data: ClassResults, out: Path) -> None:
+    """Raise UnusableInput if nothing in a folder was graded; it may still have a roster."""
+    if not any(result.folder for result in data.results):
         raise UnusableInput(
-            f"{out} has no grades. Name a folder that `gradsync grade --out` wrote."
+            f"{out} has no grades. Name a folder that `gradsync grade --out` wrote. If these are "
+            "the submissions, grade them first: "
+            f"`gradsync grade {shlex.quote(str(out))} --out grades`."
         )
-    return data
 
 
 def _phases(data: ClassResults, course: Course) -> tuple[str, ...]:

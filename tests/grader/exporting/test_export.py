@@ -157,6 +157,23 @@ def test_a_folder_without_grades_is_refused(course, tmp_path, folder, reason):
         exported(course, tmp_path / folder, "junit")
 
 
+@pytest.mark.parametrize("to", ["canvas", "moodle", "junit", "actions"])
+@pytest.mark.parametrize("content", ["nothing", "submissions and a roster"])
+def test_a_folder_in_which_nothing_was_graded_is_refused_with_what_to_do(
+    course, tmp_path, to, content
+):
+    out = tmp_path / "week 3"
+    out.mkdir()
+    if content != "nothing":
+        write_submission(out / "ada")
+        (out / "roster.csv").write_text("id,name,email\nada,Ada,\n")
+
+    with pytest.raises(UnusableInput, match=f"has no grades.*gradsync grade '{out}' --out grades"):
+        exported(course, out, to)
+
+    assert not (out / "exports").exists()
+
+
 def test_the_command_shows_what_it_wrote_and_whom_it_left_out(course, grades):
     done = gradsync(course, "export", grades, "--to", "canvas")
 
