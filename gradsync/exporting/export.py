@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from gradsync.reports.exports import (
     moodle,
     prairielearn,
 )
-from gradsync.reports.exports.sheets import NotASheet, Sheet, without_score
+from gradsync.reports.exports.sheets import NotASheet, Sheet
 from gradsync.submission import submission_name
 from gradsync.text import counted
 
@@ -40,11 +40,13 @@ SHEETS: dict[str, Callable[[ClassResults, str], Sheet]] = {
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written, and which submissions are not in it."""
+    """What was written, and what is not in it."""
 
     paths: tuple[Path, ...]
-    without_score: tuple[str, ...] = ()
-    not_in_file: tuple[str, ...] = ()
+    without_score: tuple[str, ...] = ()  # submissions that have none
+    missing: tuple[str, ...] = ()  # names of people who handed in nothing and have no score
+    not_in_file: tuple[str, ...] = ()  # submissions with a score that a downloaded file lacks
+    warnings: tuple[str, ...] = ()  # on lines of overrides.csv, and names that roster.csv lacks
     unchanged: tuple[str, ...] = ()  # that have nothing but the templates
 
 
@@ -77,12 +79,26 @@ def export(
         return Exported((target,))
     _check_is_graded(data, out)
     if to in SHEETS:
-        return _sheet(data, SHEETS[to], into, target.with_suffix(".csv"))
-    if to == "junit":
+        written = _sheet(data, SHEETS[to], into, target.with_suffix(".csv"))
+    elif to == "junit":
         path = target if into else target.with_suffix(".xml")
         write_atomically(path, junit.render(data).encode())
-        return Exported((path,), without_score(data))
-    return _each(data, course, to, target, environ)
+        written = Exported((path,))
+    else:
+        written = _each(data, course, to, target, environ)
+    return _with_left_out(written, data, to)
+
+
+def _with_left_out(written: Exported, data: ClassResults, to: Format) -> Exported:
+    left_out = [result for result in data.results if not _has_result(result, to)]
+    return replace(
+        written,
+        without_score=tuple(r.submission for r in left_out if r.status != "missing"),
+        missing=tuple(
+            r.person.name if r.person else r.submission for r in left_out if r.status == "missing"
+        ),
+        warnings=data.warnings,
+    )
 
 
 def _check_is_graded(data: ClassResults, out: Path) -> None:
@@ -115,14 +131,13 @@ def _sheet(
     except (UnicodeDecodeError, NotASheet) as problem:
         raise UnusableInput(f"{path} can't be filled in. {problem}") from None
     write_atomically(path, sheet.text.encode())
-    return Exported((path,), sheet.without_score, sheet.not_in_file)
+    return Exported((path,), not_in_file=sheet.not_in_file)
 
 
 def _each(
     data: ClassResults, course: Course, to: Format, target: Path, environ: Mapping[str, str]
 ) -> Exported:
     """Write a file for each submission, or the only one to a file that is named."""
-    without = tuple(each.submission for each in data.results if not _has_result(each, to))
     results = [each for each in data.results if _has_result(each, to)]
     if target.suffix == ".json":
         if len(data.results) > 1:
@@ -131,7 +146,9 @@ def _each(
                 "folder with --into."
             )
         if not results:
-            raise GraderError(f"{without[0]} has no grade, so there is nothing to export.")
+            raise GraderError(
+                f"{data.results[0].submission} has no grade, so there is nothing to export."
+            )
         write_atomically(target, _rendered(results[0], data, to, environ).encode())
         return Exported((target,))
     for result in results:
@@ -145,7 +162,7 @@ def _each(
         paths.append(target / IMAGE)
         for name, content in prairielearn_image(course, _phases(data, course)).items():
             write_atomically(paths[1] / name, content)
-    return Exported(tuple(paths), without)
+    return Exported(tuple(paths))
 
 
 def _has_result(result: Result, to: Format) -> bool:
