@@ -172,12 +172,7 @@ class ClassReader:
             )
             for exercise, (points, most) in report.exercises.items()
         )
-        for exercise, override in given.items():
-            if override.points > (most := report.exercises[exercise][1]):
-                self.warnings.append(
-                    f"{OVERRIDES}: {result.submission} gets {override.points:g} points in "
-                    f"{exercise}, which has {most:g}."
-                )
+        self._warn_of_excess(result.submission, exercises)
         added = {e: override.points - report.exercises[e][0] for e, override in given.items()}
         score = report.score + sum(added.values())
         late = days_late(self.settings.late, facts.handed_in, result.person)
@@ -206,6 +201,7 @@ class ClassReader:
             ExerciseResult(exercise, override.points, self._max_points[exercise], override)
             for exercise, override in given.items()
         )
+        self._warn_of_excess(name, exercises)
         return replace(
             result,
             score=finite(sum(each.points for each in exercises)),
@@ -234,6 +230,14 @@ class ClassReader:
                 f"{OVERRIDES}: {name} was not graded on {exercise}. The line has no effect."
             )
         return {exercise: given[exercise] for exercise in exercises if exercise in given}
+
+    def _warn_of_excess(self, name: str, exercises: Iterable[ExerciseResult]) -> None:
+        self.warnings += [
+            f"{OVERRIDES}: {name} gets {each.points:g} points in {each.exercise}, which has "
+            f"{each.max_points:g}."
+            for each in exercises
+            if each.override and each.points > each.max_points
+        ]
 
     def _warn_of_strangers(self, learners: Sequence[str]) -> None:
         if self._roster.people and learners:

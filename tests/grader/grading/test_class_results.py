@@ -185,6 +185,16 @@ def test_more_points_than_an_exercise_has_are_warned_of(folder):
     assert seen.warnings == ("overrides.csv: ada gets 5 points in phase1/double, which has 4.",)
 
 
+def test_more_points_than_there_are_for_who_handed_in_nothing_are_warned_of(folder):
+    folder.grade("ada", points=1.0, most=4.0)
+    folder.write("roster.csv", "id,name,email", "ada,Ada,", "bob,Bob,")
+    folder.write("overrides.csv", "submission,exercise,points,reason,by", "bob,double,5,oral,Kim")
+
+    assert folder.read().warnings == (
+        "overrides.csv: bob gets 5 points in phase1/double, which has 4.",
+    )
+
+
 def test_who_handed_in_but_is_not_graded_yet_is_not_missing(folder):
     folder.grade("ada")
     folder.write("roster.csv", "id,name,email", "ada,Ada,", "bob,Bob,", "cleo,Cleo,")
