@@ -7,7 +7,7 @@ A result is a function of files alone: of each `report.json`, `.class.json`, `ro
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -26,7 +26,7 @@ from gradsync.course.settings import Settings, read_settings
 from gradsync.grading.classes.facts import Facts, read_facts
 from gradsync.grading.classes.lateness import days_late, points_lost
 from gradsync.grading.classes.overrides import OVERRIDES, read_overrides
-from gradsync.grading.classes.roster import Roster, read_roster
+from gradsync.grading.classes.roster import Roster, read_roster, warnings_on
 from gradsync.grading.output_files import (
     FAILURE,
     REPORT,
@@ -38,8 +38,7 @@ from gradsync.grading.output_files import (
 )
 from gradsync.reports import gradebook, stored
 from gradsync.reports.text import finite
-from gradsync.submission.contents import listing
-from gradsync.text import counted, listed, verb
+from gradsync.text import listed, verb
 
 
 def read_class(out: Path, course: Course) -> ClassResults:
@@ -84,12 +83,12 @@ class ClassReader:
     def results(self) -> Iterator[Result]:
         """Yield the results by name, then the missing ones; afterwards `warnings` is complete."""
         places = _places(self._out, self._facts)
-        found: dict[str, Person | None] = {}
+        names: dict[str, tuple[str, ...]] = {}
         for learner, folders in places.items():
             facts = self._facts.get(folders[0][0])
-            names = facts.names if facts else ()
-            found[learner] = self._roster.find(*names, learner)
-        self._warn_of_strangers([learner for learner, person in found.items() if person is None])
+            names[learner] = (*(facts.names if facts else ()), learner)
+        found = {learner: self._roster.find(*known) for learner, known in names.items()}
+        self.warnings += warnings_on(self._roster, names)
         handed_in = self._handed_in(places)
         absent = {
             person.id if person.id not in places else f"{person.id} (not handed in)": person
@@ -239,13 +238,6 @@ class ClassReader:
             if each.override and each.points > each.max_points
         ]
 
-    def _warn_of_strangers(self, learners: Sequence[str]) -> None:
-        if self._roster.people and learners:
-            self.warnings.append(
-                f"{ROSTER} has nobody for {counted(len(learners), 'submission')}: "
-                f"{listing(learners)}. Add them by id, address or name."
-            )
-
     def _find_people(self, learners: set[str]) -> None:
         """Find whom the overrides name as the roster does, and warn of names of nobody."""
         known = learners | {gradebook.cell(learner) for learner in learners}
@@ -254,9 +246,14 @@ class ClassReader:
                 self._by_person.setdefault(person, []).append(name)
                 continue
             lines = sorted(override.line for override in self._overrides[name].values())
+            problem = (
+                f"there is no submission {name!r}. Copy the name from gradebook.csv or {ROSTER}."
+            )
+            if people := self._roster.sharing(name):
+                ids = listed((person.id for person in people), "or")
+                problem = f"{name!r} may be {ids}. Write the id."
             self.warnings.append(
-                f"{OVERRIDES}, {verb(lines, 'line', 'lines')} {listed(lines)}: there is no "
-                f"submission {name!r}. Copy the name from gradebook.csv or {ROSTER}."
+                f"{OVERRIDES}, {verb(lines, 'line', 'lines')} {listed(lines)}: {problem}"
             )
 
 

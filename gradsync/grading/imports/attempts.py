@@ -35,7 +35,7 @@ def found_at(path: Path, course: Course) -> list[HandedIn]:
 def attempts(found: Iterable[HandedIn]) -> Iterator[list[HandedIn]]:
     """Yield all attempts of each learner, the earliest first.
 
-    Learners who share a name get their keys in addition.
+    Learners who share a name get their keys in addition. Then a roster may know them by that first.
     """
     groups: dict[object, list[HandedIn]] = {}
     for each in found:
@@ -46,7 +46,15 @@ def attempts(found: Iterable[HandedIn]) -> Iterator[list[HandedIn]]:
     for group in groups.values():
         name, key = group[-1].learner, group[-1].key
         learner = f"{name} {key}" if key and len(owners[name]) > 1 else name
-        yield sorted((replace(each, learner=learner) for each in group), key=_age)
+        yield sorted((_called(learner, each) for each in group), key=_age)
+
+
+def _called(learner: str, each: HandedIn) -> HandedIn:
+    """Return a submission under another name of its learner, which others may not share."""
+    if learner == each.learner:
+        return each
+    names = [name for name in each.names if name != each.learner]
+    return replace(each, learner=learner, names=(*names, learner, each.learner))
 
 
 def by_name(found: Iterable[HandedIn]) -> Iterator[HandedIn]:

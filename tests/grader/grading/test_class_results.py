@@ -233,6 +233,60 @@ def test_a_name_that_two_people_share_matches_nobody(folder):
     assert {seen["17"].status, seen["18"].status} == {"missing"}
 
 
+TWINS = ("id,name,email", "1003,Jürgen Müller,", "1004,Jürgen Müller,")
+
+
+def test_a_name_that_two_people_share_is_warned_of_with_their_ids(folder):
+    folder.grade("Jürgen Müller")
+    folder.facts(Facts("Jürgen Müller", "Jürgen Müller", names=("900", "Jürgen Müller")))
+    folder.write("roster.csv", *TWINS)
+
+    [warning] = folder.read().warnings
+    assert warning.startswith(
+        "roster.csv has 2 people to whom the submission Jürgen Müller (900 in the download) may "
+        "belong: 1003 or 1004. In roster.csv, give the name"
+    )
+
+
+def test_the_advice_on_a_shared_name_tells_two_submissions_apart(folder):
+    facts = [
+        Facts(name, name, names=(name[-3:], name, "Jürgen Müller"))
+        for name in ("Jürgen Müller 900", "Jürgen Müller 901")
+    ]
+    folder.facts(*facts)
+    for each in facts:
+        folder.grade(each.submission)
+    folder.write("roster.csv", *TWINS)
+    before = folder.read().warnings
+    for number, each in zip((1, 2), facts, strict=True):
+        assert f"give the name {each.learner} to the right one" in before[number - 1]
+    folder.write("roster.csv", TWINS[0], *[f"{f.names[0]}x,{f.learner}," for f in facts])
+
+    people = {result.person.id for result in folder.read().results}
+    assert (len(before), folder.read().warnings) == (2, ())
+    assert people == {"900x", "901x"}
+
+
+def test_an_override_of_a_name_that_two_people_share_asks_for_the_id(folder):
+    folder.grade("1003")
+    folder.write("roster.csv", *TWINS)
+    row = "Jürgen Müller,double,3,x,Kim"
+    folder.write("overrides.csv", "submission,exercise,points,reason,by", row)
+
+    assert folder.read().warnings == (
+        "overrides.csv, line 2: 'Jürgen Müller' may be 1003 or 1004. Write the id.",
+    )
+
+
+def test_two_submissions_of_one_person_are_warned_of(folder):
+    folder.grade("1003")
+    folder.grade("jmueller")
+    folder.write("roster.csv", "id,name,email", "1003,Jürgen,jmueller@x.org")
+
+    [warning] = folder.read().warnings
+    assert "2 submissions belong to Jürgen (1003) of roster.csv: 1003, jmueller." in warning
+
+
 def test_submissions_that_the_roster_does_not_name_are_warned_of(folder):
     folder.grade("17")
     folder.grade("eve")

@@ -85,6 +85,7 @@ def test_canvas_learners_with_one_name_get_their_ids(download):
     download.zip("ada_18_556_solution.zip", WRONG)
 
     assert download.sources() == {"ada 17": RIGHT, "ada 18": WRONG}
+    assert download.entries()[0].facts.names == ("17", "ada 17", "ada")
 
 
 def test_moodle_has_a_folder_for_each_learner(download):
