@@ -27,6 +27,7 @@ from gradsync.reports.exports import (
     prairielearn,
 )
 from gradsync.reports.exports.sheets import NotASheet, Sheet
+from gradsync.reports.gradebook import WITHOUT_REPORT
 from gradsync.submission import submission_name
 from gradsync.text import counted
 
@@ -166,7 +167,9 @@ def _each(
 
 
 def _has_result(result: Result, to: Format) -> bool:
-    return result.score is not None or (to == "prairielearn" and result.status != "missing")
+    return result.score is not None or (
+        to == "prairielearn" and result.status not in WITHOUT_REPORT
+    )
 
 
 def _rendered(result: Result, data: ClassResults, to: Format, environ: Mapping[str, str]) -> str:

@@ -202,7 +202,7 @@ def test_who_handed_in_but_is_not_graded_yet_is_not_missing(folder):
 
     statuses = {name: result.status for name, result in folder.results().items()}
 
-    assert statuses == {"ada": "graded", "week3-bob": "grader-failed", "cleo": "missing"}
+    assert statuses == {"ada": "graded", "week3-bob": "not-graded", "cleo": "missing"}
 
 
 def test_the_roster_names_people_and_those_who_handed_in_nothing(folder):
