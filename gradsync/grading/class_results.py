@@ -26,7 +26,7 @@ from gradsync.course.settings import Settings, read_settings
 from gradsync.grading.classes.facts import Facts, read_facts
 from gradsync.grading.classes.lateness import days_late, points_lost
 from gradsync.grading.classes.overrides import OVERRIDES, read_overrides
-from gradsync.grading.classes.roster import Roster, read_roster, warnings_on
+from gradsync.grading.classes.roster import roster_of, warnings_on
 from gradsync.grading.output_files import (
     FAILURE,
     REPORT,
@@ -70,7 +70,7 @@ class ClassReader:
         for exercise in self._course:
             ids[exercise.id] = [exercise.id]
             ids.setdefault(exercise.name, []).append(exercise.id)
-        self._roster = read_roster(out / ROSTER) if (out / ROSTER).exists() else Roster()
+        self._roster = roster_of(out)
         self._overrides, self.warnings = read_overrides(out / OVERRIDES, ids)
         self._facts = read_facts(out)
         self._by_person: dict[Person, list[str]] = {}  # names in overrides.csv

@@ -37,6 +37,10 @@ class Roster:
         """
         return next((found[0] for found in self._found(names) if len(found) == 1), None)
 
+    def called(self, name: str) -> list[Person]:
+        """Return the people with this id, address or name."""
+        return next(filter(None, self._found([name])), [])
+
     def sharing(self, *names: str) -> list[Person]:
         """Return the people who share the first of these names that several people have."""
         return next((found for found in self._found(names) if len(found) > 1), [])
@@ -45,6 +49,17 @@ class Roster:
         for name in filter(None, names):
             yield self._exact.get(name) or self._exact.get(name.lower()) or []
             yield self._similar.get(_letters(name)) or []
+
+
+def roster_of(out: Path, given: Path | None = None) -> Roster:
+    """Return the given roster, or else the one in a folder of grades, which may have none.
+
+    Raises:
+        TableError: as `read_roster`.
+    """
+    if given is None and not (out / ROSTER).exists():
+        return Roster()
+    return read_roster(given or out / ROSTER)
 
 
 def warnings_on(roster: Roster, learners: Mapping[str, Sequence[str]]) -> list[str]:
