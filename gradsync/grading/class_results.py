@@ -24,13 +24,12 @@ from gradsync.class_records import (
 from gradsync.course.catalogue import Course
 from gradsync.course.settings import Settings, read_settings
 from gradsync.grading.classes.facts import Facts, read_facts
-from gradsync.grading.classes.lateness import days_late, points_lost
+from gradsync.grading.classes.lateness import days_late, lacks_time, points_lost, untimed_text
 from gradsync.grading.classes.overrides import OVERRIDES, read_overrides
-from gradsync.grading.classes.roster import roster_of, warnings_on
+from gradsync.grading.classes.roster import roster_of, unknown_text, warnings_on
 from gradsync.grading.output_files import (
     FAILURE,
     REPORT,
-    ROSTER,
     folder_name,
     grade_folders,
     kept_seed,
@@ -38,7 +37,7 @@ from gradsync.grading.output_files import (
 )
 from gradsync.reports import gradebook, stored
 from gradsync.reports.text import finite
-from gradsync.text import listed, verb
+from gradsync.text import listed
 
 
 def read_class(out: Path, course: Course) -> ClassResults:
@@ -96,12 +95,18 @@ class ClassReader:
             if person not in (*found.values(), *(result.person for result in waiting))
         }
         self._find_people({*places, *absent, *(result.submission for result in waiting)})
+        untimed: list[str] = []
         for learner in sorted(places):
             attempts = [self._result(learner, *place, found[learner]) for place in places[learner]]
-            yield max(attempts, key=_rank)
+            best = max(attempts, key=_rank)
+            if best.score is not None and lacks_time(self.settings.late, best):
+                untimed.append(learner)
+            yield best
         yield from waiting
         for name in sorted(absent):
             yield self._missing(name, absent[name])
+        if untimed:
+            self.warnings.append(untimed_text(untimed))
 
     def _waiting(self, places: Mapping[str, object]) -> list[Result]:
         """Return those who handed in, but are not graded yet; of several attempts, the last."""
@@ -154,6 +159,7 @@ class ClassReader:
             handed_in=facts.handed_in,
             attempt=facts.attempt,
             attempts=facts.attempts,
+            download_notes=facts.notes,
             folder=folder,
         )
         failure = read_failure(path.with_name(FAILURE))
@@ -252,16 +258,8 @@ class ClassReader:
             if person := self._roster.find(name):
                 self._by_person.setdefault(person, []).append(name)
                 continue
-            lines = sorted(override.line for override in self._overrides[name].values())
-            problem = (
-                f"there is no submission {name!r}. Copy the name from gradebook.csv or {ROSTER}."
-            )
-            if people := self._roster.sharing(name):
-                ids = listed((person.id for person in people), "or")
-                problem = f"{name!r} may be {ids}. Write the id."
-            self.warnings.append(
-                f"{OVERRIDES}, {verb(lines, 'line', 'lines')} {listed(lines)}: {problem}"
-            )
+            lines = [override.line for override in self._overrides[name].values()]
+            self.warnings.append(f"{OVERRIDES}, {unknown_text(name, lines, self._roster)}")
 
 
 def _places(out: Path, facts: Mapping[str, Facts]) -> dict[str, list[tuple[str, str]]]:

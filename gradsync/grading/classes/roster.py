@@ -12,7 +12,7 @@ from gradsync.course.settings import local
 from gradsync.grading.classes.tables import Row, read_table
 from gradsync.grading.output_files import ROSTER
 from gradsync.submission.contents import listing
-from gradsync.text import counted, in_list, listed
+from gradsync.text import counted, in_list, listed, verb
 
 COLUMNS = ("id", "name", "email")
 
@@ -92,6 +92,15 @@ def warnings_on(roster: Roster, learners: Mapping[str, Sequence[str]]) -> list[s
         for person, same in owned.items()
         if len(same) > 1
     ]
+
+
+def unknown_text(name: str, lines: Sequence[int], roster: Roster) -> str:
+    """Say which lines of a file name a submission that does not exist, and what to do."""
+    problem = f"there is no submission {name!r}. Copy the name from gradebook.csv or {ROSTER}."
+    if people := roster.sharing(name):
+        ids = listed((person.id for person in people), "or")
+        problem = f"{name!r} may be {ids}. Write the id."
+    return f"{verb(lines, 'line', 'lines')} {listed(sorted(lines))}: {problem}"
 
 
 def _shared_text(learner: str, names: Sequence[str], people: Sequence[Person]) -> str:

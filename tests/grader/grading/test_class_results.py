@@ -341,6 +341,33 @@ def test_an_extension_on_the_roster_counts_before_the_grace_period(folder, exten
     assert folder.results()["17"].points_lost == 0.0
 
 
+@pytest.mark.parametrize("where", ["course.toml", "roster.csv"])
+def test_submissions_without_a_time_are_warned_of_once_if_something_is_due(folder, where):
+    if where == "course.toml":
+        folder.settings("[late]", f"due = {DUE.isoformat()}")
+    due = DUE.isoformat() if where == "roster.csv" else ""
+    folder.write("roster.csv", "id,name,email,due", *[f"{name},,,{due}" for name in "abcd"])
+    late = Facts("a", "a", notes=("Canvas marks it as late",))
+    folder.facts(late, Facts("b", "b", handed_in=DUE), Facts("c", "c"))
+    for name in ("a", "b", "c"):
+        folder.grade(name)
+
+    seen = folder.read()
+
+    assert seen.warnings == (
+        "Lateness is not calculated for 2 submissions, because it is not known when they were "
+        "handed in: a, c. To subtract points, write them into overrides.csv.",
+    )
+    assert seen.results[0].download_notes == ("Canvas marks it as late",)
+
+
+def test_without_a_due_time_the_time_of_a_submission_is_not_needed(folder):
+    folder.settings("[late]", "per_day = 0.1")
+    folder.grade("ada")
+
+    assert folder.read().warnings == ()
+
+
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
