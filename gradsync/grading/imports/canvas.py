@@ -28,7 +28,11 @@ def handed_in(paths: Iterable[Path]) -> Iterator[HandedIn]:
         users.setdefault(found["user"], []).append(found)
     for user, uploads in users.items():
         uploads.sort(key=lambda found: int(found["upload"]))
-        files = {AGAIN.sub("", found["file"]): places[found[0]] for found in uploads}
+        files: dict[str, Path] = {}
+        for found in uploads:
+            name = AGAIN.sub("", found["file"])
+            files.pop(name, None)  # so that the files are in the order of their last uploads
+            files[name] = places[found[0]]
         learner = uploads[-1]["learner"]
         archives = [name for name, path in files.items() if is_archive(path)]
         notes = ["Canvas marks it as late"] * (uploads[-1]["late"] is not None)

@@ -81,8 +81,9 @@ def test_the_command_of_a_submission_keeps_its_name_and_time(download):
 
 
 def test_of_several_archives_in_canvas_the_last_upload_counts(download):
-    download.zip("ada_17_5010_second.zip", WRONG)
+    download.zip("ada_17_5001_second.zip")
     download.zip("ada_17_5006_third.zip")
+    download.zip("ada_17_5010_second-1.zip", WRONG)
 
     [entry] = download.entries()
     assert download.sources() == {"ada": WRONG}
