@@ -76,7 +76,8 @@ def _due_to(cause: Verdict, verdict: Verdict) -> Verdict:
         f'This test was not run because another one, "{cause.title.rstrip(".")}", reached its '
         "time limit. Fix that one first."
     )
-    return replace(verdict, message=text, diagnosis=cause.diagnosis)
+    known = cause.diagnosis
+    return replace(verdict, message=text, diagnosis=known and replace(known, explanation=text))
 
 
 def _is_symptom(verdict: Verdict) -> bool:
