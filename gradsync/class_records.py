@@ -85,6 +85,7 @@ class Result:
     attempt: int | None = None  # the one that counts, from 1, where there are several
     attempts: int = 1
     notes: tuple[str, ...] = ()
+    download_notes: tuple[str, ...] = ()  # those of the notes that come from the download
     folder: str = ""  # of its report in the folder of grades; "" if it has none
     sandboxed: bool = True  # False: its ranks ran with the grader's rights
 

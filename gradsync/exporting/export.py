@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -13,9 +14,9 @@ from gradsync.course.release.update import write_atomically
 from gradsync.errors import GraderError, UnusableInput
 from gradsync.exporting.containers import gradescope_autograder, prairielearn_image
 from gradsync.exporting.formats import Format
-from gradsync.exporting.similarity import similarity_files
+from gradsync.exporting.similarity import similarity_files, submissions_to_compare
 from gradsync.grading.class_results import read_class
-from gradsync.grading.output_files import folder_name
+from gradsync.grading.output_files import GRADEBOOK, folder_name
 from gradsync.reports.exports import (
     actions,
     canvas,
@@ -25,8 +26,10 @@ from gradsync.reports.exports import (
     moodle,
     prairielearn,
 )
-from gradsync.reports.exports.sheets import NotASheet, Sheet, without_score
-from gradsync.submission import find_submissions, read_submission, submission_name
+from gradsync.reports.exports.sheets import NotASheet, Sheet
+from gradsync.reports.gradebook import WITHOUT_REPORT
+from gradsync.submission import submission_name
+from gradsync.text import counted
 
 EXPORTS = "exports"  # in the folder of grades
 AUTOGRADER, IMAGE = "autograder.zip", "image"
@@ -38,11 +41,13 @@ SHEETS: dict[str, Callable[[ClassResults, str], Sheet]] = {
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written, and which submissions are not in it."""
+    """What was written, and what is not in it."""
 
     paths: tuple[Path, ...]
-    without_score: tuple[str, ...] = ()
-    not_in_file: tuple[str, ...] = ()
+    without_score: tuple[str, ...] = ()  # submissions that have none
+    missing: tuple[str, ...] = ()  # names of people who handed in nothing and have no score
+    not_in_file: tuple[str, ...] = ()  # submissions with a score that a downloaded file lacks
+    warnings: tuple[str, ...] = ()  # on lines of overrides.csv, and names that roster.csv lacks
     unchanged: tuple[str, ...] = ()  # that have nothing but the templates
 
 
@@ -52,14 +57,15 @@ def export(
     """Write the grades in `out` for another system.
 
     Args:
-        out: the folder that `gradsync grade --out` wrote; for "similarity", the submissions.
+        out: the folder that `gradsync grade --out` wrote; for "similarity", the submissions as
+            `gradsync grade` takes them: a folder, or a download of a class.
         course: the course of these grades.
         to: the other system.
         into: where to write; None writes to the folder `exports` in `out`.
         environ: environment variables, in which Classroom 50 names the submission.
 
     Raises:
-        UnusableInput: there are no grades, or `into` can't be used.
+        UnusableInput: there are no grades or no submissions, or `into` can't be used.
         GraderError: the grader failed on the only submission.
         OSError: a file can't be written.
     """
@@ -69,24 +75,41 @@ def export(
         raise UnusableInput(f"{out} is not a folder of grades. `gradsync grade --out` writes one.")
     data = read_class(out, course)
     target = into or out / EXPORTS / to
-    if to in SHEETS:
-        return _sheet(data, SHEETS[to], into, target.with_suffix(".csv"))
-    if to == "junit":
-        path = target if into else target.with_suffix(".xml")
-        write_atomically(path, junit.render(_graded(data, out)).encode())
-        return Exported((path,), without_score(data))
-    if to == "gradescope" and target.suffix == ".zip":
+    if to == "gradescope" and target.suffix == ".zip":  # may be needed before anything is graded
         write_atomically(target, gradescope_autograder(course, _phases(data, course)))
         return Exported((target,))
-    return _each(_graded(data, out), course, to, target, environ)
+    _check_is_graded(data, out)
+    if to in SHEETS:
+        written = _sheet(data, SHEETS[to], into, target.with_suffix(".csv"))
+    elif to == "junit":
+        path = target if into else target.with_suffix(".xml")
+        write_atomically(path, junit.render(data).encode())
+        written = Exported((path,))
+    else:
+        written = _each(data, course, to, target, environ)
+    return _with_left_out(written, data, to)
 
 
-def _graded(data: ClassResults, out: Path) -> ClassResults:
-    if not data.results:
+def _with_left_out(written: Exported, data: ClassResults, to: Format) -> Exported:
+    left_out = [result for result in data.results if not _has_result(result, to)]
+    return replace(
+        written,
+        without_score=tuple(r.submission for r in left_out if r.status != "missing"),
+        missing=tuple(
+            r.person.name if r.person else r.submission for r in left_out if r.status == "missing"
+        ),
+        warnings=data.warnings,
+    )
+
+
+def _check_is_graded(data: ClassResults, out: Path) -> None:
+    """Raise UnusableInput if nothing in a folder was graded; it may still have a roster."""
+    if not any(result.folder for result in data.results):
         raise UnusableInput(
-            f"{out} has no grades. Name a folder that `gradsync grade --out` wrote."
+            f"{out} has no grades. Name a folder that `gradsync grade --out` wrote. If these are "
+            "the submissions, grade them first: "
+            f"`gradsync grade {shlex.quote(str(out))} --out grades`."
         )
-    return data
 
 
 def _phases(data: ClassResults, course: Course) -> tuple[str, ...]:
@@ -109,14 +132,13 @@ def _sheet(
     except (UnicodeDecodeError, NotASheet) as problem:
         raise UnusableInput(f"{path} can't be filled in. {problem}") from None
     write_atomically(path, sheet.text.encode())
-    return Exported((path,), sheet.without_score, sheet.not_in_file)
+    return Exported((path,), not_in_file=sheet.not_in_file)
 
 
 def _each(
     data: ClassResults, course: Course, to: Format, target: Path, environ: Mapping[str, str]
 ) -> Exported:
     """Write a file for each submission, or the only one to a file that is named."""
-    without = tuple(each.submission for each in data.results if not _has_result(each, to))
     results = [each for each in data.results if _has_result(each, to)]
     if target.suffix == ".json":
         if len(data.results) > 1:
@@ -125,7 +147,9 @@ def _each(
                 "folder with --into."
             )
         if not results:
-            raise GraderError(f"{without[0]} has no grade, so there is nothing to export.")
+            raise GraderError(
+                f"{data.results[0].submission} has no grade, so there is nothing to export."
+            )
         write_atomically(target, _rendered(results[0], data, to, environ).encode())
         return Exported((target,))
     for result in results:
@@ -139,11 +163,13 @@ def _each(
         paths.append(target / IMAGE)
         for name, content in prairielearn_image(course, _phases(data, course)).items():
             write_atomically(paths[1] / name, content)
-    return Exported(tuple(paths), without)
+    return Exported(tuple(paths))
 
 
 def _has_result(result: Result, to: Format) -> bool:
-    return result.score is not None or (to == "prairielearn" and result.status != "missing")
+    return result.score is not None or (
+        to == "prairielearn" and result.status not in WITHOUT_REPORT
+    )
 
 
 def _rendered(result: Result, data: ClassResults, to: Format, environ: Mapping[str, str]) -> str:
@@ -159,27 +185,29 @@ def _rendered(result: Result, data: ClassResults, to: Format, environ: Mapping[s
 
 
 def _similarity(submissions: Path, course: Course, into: Path | None) -> Exported:
-    found = find_submissions(submissions, course)
-    read: dict[str, Path] = {}
-    for path in found:
-        name, count = folder_name(submission_name(path)), 1
-        while name in read:
-            count += 1
-            name = f"{folder_name(submission_name(path))}-{count}"
-        read[name] = path
-    files, unchanged = similarity_files(
-        {name: read_submission(path, course) for name, path in read.items()}, course
-    )
-    if len(unchanged) == len(read):
-        raise UnusableInput(
-            f"{submissions} has no submission to compare. For similarity, name the folder of the "
-            "submissions, not that of the grades."
-        )
-    target = into or submissions.with_name(f"{submissions.resolve().name}-similarity")
+    beside = submissions if submissions.name not in ("", "..") else submissions.resolve()
+    target = into or beside.with_name(f"{submission_name(submissions)}-similarity")
     _check_is_empty(target)
+    read = submissions_to_compare(submissions, course, target)
+    files, unchanged = similarity_files(read, course)
+    if len(unchanged) == len(read):
+        raise UnusableInput(_nothing_to_compare(submissions, len(read)))
     for name, content in files.items():
         write_atomically(target / name, content)
     return Exported((target,), unchanged=tuple(unchanged))
+
+
+def _nothing_to_compare(submissions: Path, count: int) -> str:
+    if (submissions / GRADEBOOK).is_file():
+        return (
+            f"{submissions} is a folder of grades. For similarity, name the folder of the "
+            "submissions, or the download that you graded."
+        )
+    return (
+        f"{submissions} has nothing to compare. It has {counted(count, 'submission')}, with "
+        "unchanged templates or without the course's files. Name the folder of a class, or a "
+        "download."
+    )
 
 
 def _check_is_empty(folder: Path) -> None:

@@ -6,13 +6,18 @@ JPlag compares whole submissions, Dolos one file of each.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import PurePosixPath
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 
 from gradsync.course.catalogue import Course
 from gradsync.course.release.contents import template_of
+from gradsync.grading.entries import Entry, entries_at
+from gradsync.grading.imports.bulk import unpacked
+from gradsync.grading.output_files import folder_name
 from gradsync.reports.exports import sheets
 from gradsync.reports.gradebook import cell
 from gradsync.submission import Submission
+from gradsync.text import listed
 
 SUBMISSIONS, DOLOS, BASE = "submissions", "dolos", "base-code"
 README = """\
@@ -27,6 +32,36 @@ Dolos (https://dolos.ugent.be) compares one file of each submission:
 
 {commands}
 """
+
+
+def submissions_to_compare(path: Path, course: Course, target: Path) -> dict[str, Submission]:
+    """Return the submissions of a class, found and named as `gradsync grade` does.
+
+    A group's submission is compared once, under the names of all members.
+
+    Args:
+        path: a folder of submissions, or a download of a class.
+        course: the course, which names the files.
+        target: the folder to write to, which may be in `path`.
+
+    Returns:
+        The submissions by the names of their folders.
+
+    Raises:
+        SubmissionError: there is no submission at the path.
+        TableError: the file of names in a download can't be read.
+    """
+    with unpacked([path], course) as given:
+        groups: dict[object, list[Entry]] = {}
+        for entry in entries_at(list(given), course, target, "gradsync grade", None, given):
+            source = entry.source if isinstance(entry.source, Path) else entry.name
+            groups.setdefault(source, []).append(entry)
+        read: dict[str, Submission] = {}
+        for entries in groups.values():
+            submission = entries[0].submission(course, course.phases)
+            name = listed(entry.name for entry in entries)
+            read[folder_name(name)] = replace(submission, name=name)
+        return read
 
 
 def similarity_files(

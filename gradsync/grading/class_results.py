@@ -7,7 +7,7 @@ A result is a function of files alone: of each `report.json`, `.class.json`, `ro
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -24,13 +24,12 @@ from gradsync.class_records import (
 from gradsync.course.catalogue import Course
 from gradsync.course.settings import Settings, read_settings
 from gradsync.grading.classes.facts import Facts, read_facts
-from gradsync.grading.classes.lateness import days_late, points_lost
+from gradsync.grading.classes.lateness import days_late, lacks_time, points_lost, untimed_text
 from gradsync.grading.classes.overrides import OVERRIDES, read_overrides
-from gradsync.grading.classes.roster import Roster, read_roster
+from gradsync.grading.classes.roster import roster_of, unknown_text, warnings_on
 from gradsync.grading.output_files import (
     FAILURE,
     REPORT,
-    ROSTER,
     folder_name,
     grade_folders,
     kept_seed,
@@ -38,8 +37,7 @@ from gradsync.grading.output_files import (
 )
 from gradsync.reports import gradebook, stored
 from gradsync.reports.text import finite
-from gradsync.submission.contents import listing
-from gradsync.text import counted, listed, verb
+from gradsync.text import listed
 
 
 def read_class(out: Path, course: Course) -> ClassResults:
@@ -71,7 +69,7 @@ class ClassReader:
         for exercise in self._course:
             ids[exercise.id] = [exercise.id]
             ids.setdefault(exercise.name, []).append(exercise.id)
-        self._roster = read_roster(out / ROSTER) if (out / ROSTER).exists() else Roster()
+        self._roster = roster_of(out)
         self._overrides, self.warnings = read_overrides(out / OVERRIDES, ids)
         self._facts = read_facts(out)
         self._by_person: dict[Person, list[str]] = {}  # names in overrides.csv
@@ -84,12 +82,12 @@ class ClassReader:
     def results(self) -> Iterator[Result]:
         """Yield the results by name, then the missing ones; afterwards `warnings` is complete."""
         places = _places(self._out, self._facts)
-        found: dict[str, Person | None] = {}
+        names: dict[str, tuple[str, ...]] = {}
         for learner, folders in places.items():
             facts = self._facts.get(folders[0][0])
-            names = facts.names if facts else ()
-            found[learner] = self._roster.find(*names, learner)
-        self._warn_of_strangers([learner for learner, person in found.items() if person is None])
+            names[learner] = (*(facts.names if facts else ()), learner)
+        found = {learner: self._roster.find(*known) for learner, known in names.items()}
+        self.warnings += warnings_on(self._roster, names)
         waiting = self._waiting(places)
         absent = {
             person.id if person.id not in places else f"{person.id} (not handed in)": person
@@ -97,12 +95,18 @@ class ClassReader:
             if person not in (*found.values(), *(result.person for result in waiting))
         }
         self._find_people({*places, *absent, *(result.submission for result in waiting)})
+        untimed: list[str] = []
         for learner in sorted(places):
             attempts = [self._result(learner, *place, found[learner]) for place in places[learner]]
-            yield max(attempts, key=_rank)
+            best = max(attempts, key=_rank)
+            if best.score is not None and lacks_time(self.settings.late, best):
+                untimed.append(learner)
+            yield best
         yield from waiting
         for name in sorted(absent):
             yield self._missing(name, absent[name])
+        if untimed:
+            self.warnings.append(untimed_text(untimed))
 
     def _waiting(self, places: Mapping[str, object]) -> list[Result]:
         """Return those who handed in, but are not graded yet; of several attempts, the last."""
@@ -155,6 +159,7 @@ class ClassReader:
             handed_in=facts.handed_in,
             attempt=facts.attempt,
             attempts=facts.attempts,
+            download_notes=facts.notes,
             folder=folder,
         )
         failure = read_failure(path.with_name(FAILURE))
@@ -179,12 +184,7 @@ class ClassReader:
             )
             for exercise, (points, most) in report.exercises.items()
         )
-        for exercise, override in given.items():
-            if override.points > (most := report.exercises[exercise][1]):
-                self.warnings.append(
-                    f"{OVERRIDES}: {result.submission} gets {override.points:g} points in "
-                    f"{exercise}, which has {most:g}."
-                )
+        self._warn_of_excess(result.submission, exercises)
         added = {e: override.points - report.exercises[e][0] for e, override in given.items()}
         score = report.score + sum(added.values())
         late = days_late(self.settings.late, facts.handed_in, result.person)
@@ -213,6 +213,7 @@ class ClassReader:
             ExerciseResult(exercise, override.points, self._max_points[exercise], override)
             for exercise, override in given.items()
         )
+        self._warn_of_excess(name, exercises)
         return replace(
             result,
             score=finite(sum(each.points for each in exercises)),
@@ -242,12 +243,13 @@ class ClassReader:
             )
         return {exercise: given[exercise] for exercise in exercises if exercise in given}
 
-    def _warn_of_strangers(self, learners: Sequence[str]) -> None:
-        if self._roster.people and learners:
-            self.warnings.append(
-                f"{ROSTER} has nobody for {counted(len(learners), 'submission')}: "
-                f"{listing(learners)}. Add them by id, address or name."
-            )
+    def _warn_of_excess(self, name: str, exercises: Iterable[ExerciseResult]) -> None:
+        self.warnings += [
+            f"{OVERRIDES}: {name} gets {each.points:g} points in {each.exercise}, which has "
+            f"{each.max_points:g}."
+            for each in exercises
+            if each.override and each.points > each.max_points
+        ]
 
     def _find_people(self, learners: set[str]) -> None:
         """Find whom the overrides name as the roster does, and warn of names of nobody."""
@@ -256,11 +258,8 @@ class ClassReader:
             if person := self._roster.find(name):
                 self._by_person.setdefault(person, []).append(name)
                 continue
-            lines = sorted(override.line for override in self._overrides[name].values())
-            self.warnings.append(
-                f"{OVERRIDES}, {verb(lines, 'line', 'lines')} {listed(lines)}: there is no "
-                f"submission {name!r}. Copy the name from gradebook.csv or {ROSTER}."
-            )
+            lines = [override.line for override in self._overrides[name].values()]
+            self.warnings.append(f"{OVERRIDES}, {unknown_text(name, lines, self._roster)}")
 
 
 def _places(out: Path, facts: Mapping[str, Facts]) -> dict[str, list[tuple[str, str]]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gradsync.course.catalogue import Course
 from gradsync.grading.classes.facts import Facts
+from gradsync.grading.classes.roster import Roster, roster_of
 from gradsync.grading.imports.attempts import Keep, attempts, by_name, found_at
 from gradsync.grading.imports.handed_in import HandedIn
 from gradsync.grading.output_files import folder_name
@@ -20,7 +21,7 @@ from gradsync.submission import (
     SubmissionError,
     read_submission,
 )
-from gradsync.text import in_list
+from gradsync.text import in_list, listed, verb
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +89,76 @@ def entries_at(
     return sorted(entries, key=lambda entry: entry.name)
 
 
-def only_of(entries: Sequence[Entry], names: Sequence[str]) -> list[Entry]:
+def only_of(
+    entries: Sequence[Entry], names: Sequence[str], out: Path, roster: Path | None = None
+) -> list[Entry]:
     """Return the submissions of these learners, with all their attempts; all if no name is given.
 
+    Args:
+        entries: the submissions of the class.
+        names: each is that of a submission, or an id, address or name by which the download or the
+            roster knows the learner.
+        out: the folder for the grades, which may have a roster of an earlier run.
+        roster: the roster, if one is given.
+
     Raises:
-        SubmissionError: a name is not that of a submission.
+        SubmissionError: a name does not belong to exactly one learner with a submission.
+        TableError: the roster can't be used.
     """
-    learners = {each.name: each.facts.learner for each in entries}
-    learners |= {each.facts.learner: each.facts.learner for each in entries}
+    known = roster_of(out, roster)
+    wanted = set()
     for name in names:
-        if name not in learners:
-            close = get_close_matches(name, learners, n=1)
-            meant = f" Did you mean {in_list(close[0])}?" if close else ""
-            raise SubmissionError(
-                f"--only {in_list(name)}: no submission has this name.{meant} "
-                "Names are as in gradebook.csv."
-            )
-    wanted = {learners[name] for name in names}
+        learners = _learners_called(name, entries, known)
+        if len(learners) != 1:
+            raise SubmissionError(f"--only {in_list(name)}: {_why(name, learners, entries, known)}")
+        wanted |= learners
     return [each for each in entries if not names or each.facts.learner in wanted]
+
+
+def _learners_called(name: str, entries: Sequence[Entry], roster: Roster) -> set[str]:
+    """Return the learners whom a name may mean; the names in the gradebook come first."""
+    exact = {
+        each.facts.learner
+        for each in entries
+        for own in (each.name, each.facts.learner)
+        if name in (own, gradebook.cell(own))
+    }
+    if exact:
+        return exact
+    people = roster.called(name)
+    return {
+        each.facts.learner
+        for each in entries
+        if name.casefold() in map(str.casefold, each.facts.names)
+        or roster.find(*each.facts.names, each.facts.learner) in people
+    }
+
+
+def _why(name: str, learners: set[str], entries: Sequence[Entry], roster: Roster) -> str:
+    """Say why a name does not select a learner, and what to do."""
+    if learners:
+        choice = listed(map(in_list, sorted(learners)), "or")
+        return f"{len(learners)} learners have this name. Choose {choice}."
+    if people := roster.called(name):
+        who = listed(f"{person.name} ({person.id})" for person in people)
+        text = f"{who} {verb(people, 'is', 'are')} on the roster, but no submission here is theirs."
+        of_several = (
+            each.facts.learner
+            for each in entries
+            if set(people) & set(roster.sharing(*each.facts.names, each.facts.learner))
+        )
+        return f"{text}{_suggestion(next(of_several, ''))}"
+    known = {own: each.facts.learner for each in entries for own in each.facts.names}
+    known |= {each.facts.learner: each.facts.learner for each in entries}
+    close = next(iter(get_close_matches(name, known, n=1)), "")
+    return (
+        f"no submission has this name.{_suggestion(known.get(close, ''))} Names are as in "
+        "gradebook.csv, in the download or on the roster."
+    )
+
+
+def _suggestion(learner: str) -> str:
+    return f" Did you mean {in_list(learner)}?" if learner else ""
 
 
 def _source(learner: str, members: Sequence[HandedIn]) -> str:

@@ -132,7 +132,7 @@ def _row(result: Result, phases: Sequence[str], exercises: Sequence[str]) -> dic
         "status": result.status,
         **{exercise: points.get(exercise) for exercise in exercises},
         "first_mistake": cell(result.first_code),
-        "overrides": cell("; ".join(map(override_text, result.overrides))),
+        "overrides": cell(" | ".join(map(override_text, result.overrides))),
         "id": person and cell(person.id),
         "name": person and cell(person.name),
         "email": person and cell(person.email),
@@ -148,4 +148,4 @@ def _row(result: Result, phases: Sequence[str], exercises: Sequence[str]) -> dic
 def override_text(override: Override) -> str:
     """Return who gave how many points, and why."""
     points = amount(override.points)
-    return f"{override.exercise}: {points} ({override.reason}, {override.by})"
+    return f"{override.exercise}: {points} by {override.by}: {override.reason}"

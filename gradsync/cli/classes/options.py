@@ -31,7 +31,8 @@ Only = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
-        help="Grade this learner of a class only, named as in gradebook.csv. May be repeated.",
+        help="Grade this learner of a class only: a name as in gradebook.csv, or an id or an "
+        "address. May be repeated.",
     ),
 ]
 Part = Annotated[

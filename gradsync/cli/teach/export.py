@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradsync.cli.app import app
+from gradsync.cli.app import app, say
 from gradsync.course.catalogue import find_course
 from gradsync.exporting.formats import Format
 from gradsync.submission.contents import listing
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def export_command(
     out: Annotated[
         Path,
-        typer.Argument(help="A folder of grades. For similarity: the folder of the submissions."),
+        typer.Argument(help="A folder of grades. For similarity: the submissions."),
     ],
     to: Annotated[Format, typer.Option(help="The system that reads the export.")],
     into: Annotated[
@@ -45,10 +45,14 @@ def export_command(
 
 
 def _show_left_out(exported: Exported) -> None:
-    for names, what in (
-        (exported.without_score, "without a score, for whom no score is written"),
-        (exported.not_in_file, "not in the file, so their scores are not in it either"),
-        (exported.unchanged, "with nothing to compare: missing files or unchanged templates"),
+    submission, person = ("submission", None), ("person", "people")
+    for names, noun, what in (
+        (exported.without_score, submission, "without a score, so none is written"),
+        (exported.missing, person, "on the roster handed in nothing, so no score is written"),
+        (exported.not_in_file, submission, "not in the file, so the score is not in it either"),
+        (exported.unchanged, submission, "not compared: missing files or unchanged templates"),
     ):
         if names:
-            print(f"{counted(len(names), 'submission')} {what}: {listing(names)}")
+            print(f"{counted(len(names), *noun)} {what}: {listing(names)}")
+    for warning in exported.warnings:
+        say(warning)

@@ -43,7 +43,8 @@ def grade_command(
     phases = course.phases_to_grade("hidden", phase)
     command = options.repeated(phase=phase, out=out, roster=roster, keep=keep, unsafe=unsafe)
     with unpacked(submissions, course) as given:
-        members = only_of(entries_at(list(given), course, out, command, keep, given), only or [])
+        every = entries_at(list(given), course, out, command, keep, given)
+        members = only_of(every, only or [], out, roster)
         entries, seed = part_of(members, shard, course, phases, seed)
         if not unsafe and cluster is None:
             sandbox.check(course.root)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import datetime
 
-from gradsync.class_records import Person
+from gradsync.class_records import Person, Result
 from gradsync.course.settings import LateRules
+from gradsync.submission.contents import listing
+from gradsync.text import counted, verb
 
 DAY = 24 * 60 * 60  # seconds
 
@@ -18,6 +21,21 @@ def days_late(rules: LateRules, handed_in: datetime | None, person: Person | Non
         return 0.0
     allowed = rules.grace_days + (person.days if person else 0.0)
     return max((handed_in - due).total_seconds() / DAY - allowed, 0.0)
+
+
+def lacks_time(rules: LateRules, result: Result) -> bool:
+    """Tell whether a submission may be late, but when it was handed in is not known."""
+    due = (result.person.due if result.person else None) or rules.due
+    return due is not None and result.handed_in is None
+
+
+def untimed_text(submissions: Sequence[str]) -> str:
+    """Say that lateness is not calculated for submissions, and what to do."""
+    return (
+        f"Lateness is not calculated for {counted(len(submissions), 'submission')}, because it is "
+        f"not known when {verb(submissions, 'it was', 'they were')} handed in: "
+        f"{listing(submissions)}. To subtract points, write them into overrides.csv."
+    )
 
 
 def points_lost(rules: LateRules, days: float, score: float, max_score: float) -> float:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
 from gradsync.class_records import Person
 from gradsync.course.settings import local
 from gradsync.grading.classes.tables import Row, read_table
+from gradsync.grading.output_files import ROSTER
+from gradsync.submission.contents import listing
+from gradsync.text import counted, in_list, listed, verb
 
 COLUMNS = ("id", "name", "email")
 
@@ -32,14 +35,83 @@ class Roster:
 
         Spaces, case and accents in names do not matter, and the family name may come first.
         """
+        return next((found[0] for found in self._found(names) if len(found) == 1), None)
+
+    def called(self, name: str) -> list[Person]:
+        """Return the people with this id, address or name."""
+        return next(filter(None, self._found([name])), [])
+
+    def sharing(self, *names: str) -> list[Person]:
+        """Return the people who share the first of these names that several people have."""
+        return next((found for found in self._found(names) if len(found) > 1), [])
+
+    def _found(self, names: Iterable[str]) -> Iterator[list[Person]]:
         for name in filter(None, names):
-            for found in (
-                self._exact.get(name) or self._exact.get(name.lower()),
-                self._similar.get(_letters(name)),
-            ):
-                if found and len(found) == 1:
-                    return found[0]
-        return None
+            yield self._exact.get(name) or self._exact.get(name.lower()) or []
+            yield self._similar.get(_letters(name)) or []
+
+
+def roster_of(out: Path, given: Path | None = None) -> Roster:
+    """Return the given roster, or else the one in a folder of grades, which may have none.
+
+    Raises:
+        TableError: as `read_roster`.
+    """
+    if given is None and not (out / ROSTER).exists():
+        return Roster()
+    return read_roster(given or out / ROSTER)
+
+
+def warnings_on(roster: Roster, learners: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return warnings on submissions that do not belong to exactly one person of a roster.
+
+    Args:
+        roster: without people, there is nothing to warn of.
+        learners: by the names of the submissions, the names by which a roster may know the learner,
+            the surest first.
+    """
+    if not roster.people:
+        return []
+    warnings, unknown = [], []
+    owned: dict[Person, list[str]] = {}
+    for learner, names in learners.items():
+        if person := roster.find(*names):
+            owned.setdefault(person, []).append(learner)
+        elif people := roster.sharing(*names):
+            warnings.append(_shared_text(learner, names, people))
+        else:
+            unknown.append(learner)
+    if unknown:
+        warnings.append(
+            f"{ROSTER} has nobody for {counted(len(unknown), 'submission')}: {listing(unknown)}. "
+            "Add them by id, address or name."
+        )
+    return warnings + [
+        f"{len(same)} submissions belong to {person.name} ({person.id}) of {ROSTER}: "
+        f"{listing(same)}. If they are of different people, give each their name in {ROSTER}."
+        for person, same in owned.items()
+        if len(same) > 1
+    ]
+
+
+def unknown_text(name: str, lines: Sequence[int], roster: Roster) -> str:
+    """Say which lines of a file name a submission that does not exist, and what to do."""
+    problem = f"there is no submission {name!r}. Copy the name from gradebook.csv or {ROSTER}."
+    if people := roster.sharing(name):
+        ids = listed((person.id for person in people), "or")
+        problem = f"{name!r} may be {ids}. Write the id."
+    return f"{verb(lines, 'line', 'lines')} {listed(sorted(lines))}: {problem}"
+
+
+def _shared_text(learner: str, names: Sequence[str], people: Sequence[Person]) -> str:
+    """Say whose a submission may be, and what to do."""
+    known = [name for name in names if name not in learner]
+    called = f" ({in_list(known[0])} in the download)" if known else ""
+    return (
+        f"{ROSTER} has {len(people)} people to whom the submission {in_list(learner)}{called} may "
+        f"belong: {listed((person.id for person in people), 'or')}. In {ROSTER}, give the name "
+        f"{in_list(learner)} to the right one only, and other names to the others."
+    )
 
 
 def read_roster(path: Path) -> Roster:

@@ -22,6 +22,7 @@ def found_at(path: Path, course: Course) -> list[HandedIn]:
         SubmissionError: there is no submission at the path.
         TableError: the file of names in a download can't be read.
     """
+    path = _inner_download(path)
     if (path / gradescope.METADATA).is_file():
         return list(gradescope.handed_in(path))
     members = find_submissions(path, course, lambda name: canvas.NAME.fullmatch(name) is not None)
@@ -34,7 +35,7 @@ def found_at(path: Path, course: Course) -> list[HandedIn]:
 def attempts(found: Iterable[HandedIn]) -> Iterator[list[HandedIn]]:
     """Yield all attempts of each learner, the earliest first.
 
-    Learners who share a name get their keys in addition.
+    Learners who share a name get their keys in addition. Then a roster may know them by that first.
     """
     groups: dict[object, list[HandedIn]] = {}
     for each in found:
@@ -45,13 +46,40 @@ def attempts(found: Iterable[HandedIn]) -> Iterator[list[HandedIn]]:
     for group in groups.values():
         name, key = group[-1].learner, group[-1].key
         learner = f"{name} {key}" if key and len(owners[name]) > 1 else name
-        yield sorted((replace(each, learner=learner) for each in group), key=_age)
+        yield sorted((_called(learner, each) for each in group), key=_age)
+
+
+def _called(learner: str, each: HandedIn) -> HandedIn:
+    """Return a submission under another name of its learner, which others may not share."""
+    if learner == each.learner:
+        return each
+    names = [name for name in each.names if name != each.learner]
+    return replace(each, learner=learner, names=(*names, learner, each.learner))
 
 
 def by_name(found: Iterable[HandedIn]) -> Iterator[HandedIn]:
     """Yield submissions such that those with the same name are attempts of one learner."""
     for each in found:
         yield each if each.key else replace(each, key=f"name:{each.learner}")
+
+
+def _inner_download(path: Path) -> Path:
+    """Return the download that is the only content of a folder, or else the path itself.
+
+    Programs that unpack an archive often create a folder around its content.
+    """
+    try:
+        [inner] = [each for each in path.iterdir() if not each.name.startswith((".", "__"))]
+        if inner.is_symlink() or not inner.is_dir():
+            return path
+        names = {each.name for each in inner.iterdir()}
+    except (OSError, ValueError):  # it is no folder, or has more than one member
+        return path
+    known = (canvas.NAME, moodle.NAME)
+    is_download = gradescope.METADATA in names or any(
+        pattern.fullmatch(name) for name in names for pattern in known
+    )
+    return inner if is_download else path
 
 
 def _age(each: HandedIn) -> tuple[bool, float, int]:

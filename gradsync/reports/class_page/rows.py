@@ -44,7 +44,7 @@ class Row:
             parts.append(counted(self.overrides, "override"))
         if result.points_lost > 0:
             parts.append(f"{amount(result.points_lost)} points lost by lateness")
-        return ", ".join(parts)
+        return ", ".join([*parts, *result.download_notes])
 
 
 def rows(results: Sequence[Result], scores: Fences | None, times: Fences | None) -> list[Row]:

@@ -35,8 +35,7 @@ def render(data: ClassResults, former: str = "") -> Sheet:
     most = max((result.max_score or 0.0 for result in data.results), default=0.0)
     rows = [_row(result) for result in data.results]
     points = [POINTS_POSSIBLE, *[""] * (len(HEADER) - 1), amount(most)]
-    text = sheets.write([*HEADER, cell(data.title)], [points, *rows])
-    return Sheet(text, sheets.without_score(data))
+    return Sheet(sheets.write([*HEADER, cell(data.title)], [points, *rows]))
 
 
 def _row(result: Result) -> list[str]:
@@ -54,9 +53,7 @@ def _filled(data: ClassResults, former: str) -> Sheet:
     found = sheets.matched(data, learners, ("SIS User ID", "SIS Login ID", "ID", "Student"))
     for number, result in found.items():
         rows[number][column] = sheets.score_cell(result) or rows[number][column]
-    covered = {result.submission for result in found.values()}
-    absent = [each.submission for each in data.results if each.submission not in covered]
-    return Sheet(sheets.write(header, rows), sheets.without_score(data), tuple(absent))
+    return Sheet(sheets.write(header, rows), sheets.not_among(data, found.values()))
 
 
 def _assignment(header: list[str], title: str) -> str:

@@ -36,7 +36,7 @@ def render(data: ClassResults, former: str = "") -> Sheet:
     if former.strip():
         return _filled(data, former)
     rows = [_row(result) for result in data.results]
-    return Sheet(sheets.write(HEADER, rows), sheets.without_score(data))
+    return Sheet(sheets.write(HEADER, rows))
 
 
 def _row(result: Result) -> list[str]:
@@ -82,9 +82,7 @@ def _filled(data: ClassResults, former: str) -> Sheet:
             row[header.index(GRADE)] = sheets.score_cell(result)
             if FEEDBACK in header:
                 row[header.index(FEEDBACK)] = cell(feedback(result))
-    covered = {result.submission for result in found.values()}
-    absent = [each.submission for each in data.results if each.submission not in covered]
-    return Sheet(sheets.write(header, rows), sheets.without_score(data), tuple(absent))
+    return Sheet(sheets.write(header, rows), sheets.not_among(data, found.values()))
 
 
 def _learner(row: dict[str, str]) -> dict[str, str]:

@@ -21,8 +21,7 @@ class Sheet:
     """A rendered file, and whom it does not cover."""
 
     text: str
-    without_score: tuple[str, ...] = ()  # submissions whose cell is empty
-    not_in_file: tuple[str, ...] = ()  # submissions that a downloaded file has no row for
+    not_in_file: tuple[str, ...] = ()  # submissions with a score that a downloaded file lacks
 
 
 def read(text: str, needed: Iterable[str], kind: str) -> tuple[list[str], list[list[str]]]:
@@ -59,9 +58,14 @@ def score_cell(result: Result) -> str:
     return "" if result.score is None else amount(result.score)
 
 
-def without_score(data: ClassResults) -> tuple[str, ...]:
-    """Return the submissions and people without a score."""
-    return tuple(result.submission for result in data.results if result.score is None)
+def not_among(data: ClassResults, found: Iterable[Result]) -> tuple[str, ...]:
+    """Return the submissions with a score that a downloaded file has no row for."""
+    covered = {result.submission for result in found}
+    return tuple(
+        result.submission
+        for result in data.results
+        if result.score is not None and result.submission not in covered
+    )
 
 
 def keys_of(result: Result) -> list[str]:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from xml.etree import ElementTree as ET
@@ -12,6 +13,7 @@ from small_course import RIGHT, WRONG, write_course, write_submission
 
 from gradsync.errors import UnusableInput
 from gradsync.exporting.export import export
+from gradsync.grading.output_files import write_failure
 
 NAMES = ("=1+1, Ödön", 'Ann "Annie" O\'Neil')
 
@@ -62,7 +64,7 @@ def test_canvas_gets_a_row_for_everybody(course, grades):
         "'=1+1, Ödön": "100",
         "7": "",
     }
-    assert found.without_score == ("7",)
+    assert (found.missing, found.without_score) == (("Nobody",), ())
 
 
 def test_a_downloaded_worksheet_is_filled_in_where_it_is(course, grades, tmp_path):
@@ -74,7 +76,7 @@ def test_a_downloaded_worksheet_is_filled_in_where_it_is(course, grades, tmp_pat
 
     [row] = csv.DictReader(sheet.read_text().splitlines())
     assert (row["Identifier"], row["Grade"]) == ("Participant 12", "100")
-    assert found.not_in_file == ("7", NAMES[1])
+    assert found.not_in_file == (NAMES[1],)
 
 
 def test_a_file_of_another_kind_is_not_overwritten(course, grades, tmp_path):
@@ -157,10 +159,51 @@ def test_a_folder_without_grades_is_refused(course, tmp_path, folder, reason):
         exported(course, tmp_path / folder, "junit")
 
 
+@pytest.mark.parametrize("to", ["canvas", "moodle", "junit", "actions"])
+@pytest.mark.parametrize("content", ["nothing", "submissions and a roster"])
+def test_a_folder_in_which_nothing_was_graded_is_refused_with_what_to_do(
+    course, tmp_path, to, content
+):
+    out = tmp_path / "week 3"
+    out.mkdir()
+    if content != "nothing":
+        write_submission(out / "ada")
+        (out / "roster.csv").write_text("id,name,email\nada,Ada,\n")
+
+    with pytest.raises(UnusableInput, match=f"has no grades.*gradsync grade '{out}' --out grades"):
+        exported(course, out, to)
+
+    assert not (out / "exports").exists()
+
+
 def test_the_command_shows_what_it_wrote_and_whom_it_left_out(course, grades):
     done = gradsync(course, "export", grades, "--to", "canvas")
 
     assert done.stdout.splitlines() == [
         str(grades / "exports/canvas.csv"),
-        "1 submission without a score, for whom no score is written: 7",
+        "1 person on the roster handed in nothing, so no score is written: Nobody",
     ]
+
+
+def test_a_submission_on_which_the_grader_failed_is_named_as_one_without_a_score(
+    course, grades, tmp_path
+):
+    out = shutil.copytree(grades, tmp_path / "grades")
+    write_failure("eve", "out of memory", out)
+
+    found = exported(course, out, "moodle")
+
+    assert (found.missing, found.without_score) == (("Nobody",), ("eve",))
+
+
+def test_more_points_than_an_exercise_has_are_warned_of_at_export_too(course, grades, tmp_path):
+    out = shutil.copytree(grades, tmp_path / "grades")
+    rows = (
+        "submission,exercise,points,reason,by",
+        '"=1+1, Ödön",double,199,x,Kim',
+    )
+    (out / "overrides.csv").write_text("\n".join(rows))
+
+    done = gradsync(course, "export", out, "--to", "canvas")
+
+    assert "=1+1, Ödön gets 199 points in phase1/double, which has 100." in done.stderr

@@ -185,6 +185,16 @@ def test_more_points_than_an_exercise_has_are_warned_of(folder):
     assert seen.warnings == ("overrides.csv: ada gets 5 points in phase1/double, which has 4.",)
 
 
+def test_more_points_than_there_are_for_who_handed_in_nothing_are_warned_of(folder):
+    folder.grade("ada", points=1.0, most=4.0)
+    folder.write("roster.csv", "id,name,email", "ada,Ada,", "bob,Bob,")
+    folder.write("overrides.csv", "submission,exercise,points,reason,by", "bob,double,5,oral,Kim")
+
+    assert folder.read().warnings == (
+        "overrides.csv: bob gets 5 points in phase1/double, which has 4.",
+    )
+
+
 def test_who_handed_in_but_is_not_graded_yet_is_not_missing(folder):
     folder.grade("ada")
     folder.write("roster.csv", "id,name,email", "ada,Ada,", "bob,Bob,", "cleo,Cleo,")
@@ -221,6 +231,60 @@ def test_a_name_that_two_people_share_matches_nobody(folder):
     seen = folder.results()
     assert seen["Ada Lovelace"].person is None
     assert {seen["17"].status, seen["18"].status} == {"missing"}
+
+
+TWINS = ("id,name,email", "1003,Jürgen Müller,", "1004,Jürgen Müller,")
+
+
+def test_a_name_that_two_people_share_is_warned_of_with_their_ids(folder):
+    folder.grade("Jürgen Müller")
+    folder.facts(Facts("Jürgen Müller", "Jürgen Müller", names=("900", "Jürgen Müller")))
+    folder.write("roster.csv", *TWINS)
+
+    [warning] = folder.read().warnings
+    assert warning.startswith(
+        "roster.csv has 2 people to whom the submission Jürgen Müller (900 in the download) may "
+        "belong: 1003 or 1004. In roster.csv, give the name"
+    )
+
+
+def test_the_advice_on_a_shared_name_tells_two_submissions_apart(folder):
+    facts = [
+        Facts(name, name, names=(name[-3:], name, "Jürgen Müller"))
+        for name in ("Jürgen Müller 900", "Jürgen Müller 901")
+    ]
+    folder.facts(*facts)
+    for each in facts:
+        folder.grade(each.submission)
+    folder.write("roster.csv", *TWINS)
+    before = folder.read().warnings
+    for number, each in zip((1, 2), facts, strict=True):
+        assert f"give the name {each.learner} to the right one" in before[number - 1]
+    folder.write("roster.csv", TWINS[0], *[f"{f.names[0]}x,{f.learner}," for f in facts])
+
+    people = {result.person.id for result in folder.read().results}
+    assert (len(before), folder.read().warnings) == (2, ())
+    assert people == {"900x", "901x"}
+
+
+def test_an_override_of_a_name_that_two_people_share_asks_for_the_id(folder):
+    folder.grade("1003")
+    folder.write("roster.csv", *TWINS)
+    row = "Jürgen Müller,double,3,x,Kim"
+    folder.write("overrides.csv", "submission,exercise,points,reason,by", row)
+
+    assert folder.read().warnings == (
+        "overrides.csv, line 2: 'Jürgen Müller' may be 1003 or 1004. Write the id.",
+    )
+
+
+def test_two_submissions_of_one_person_are_warned_of(folder):
+    folder.grade("1003")
+    folder.grade("jmueller")
+    folder.write("roster.csv", "id,name,email", "1003,Jürgen,jmueller@x.org")
+
+    [warning] = folder.read().warnings
+    assert "2 submissions belong to Jürgen (1003) of roster.csv: 1003, jmueller." in warning
 
 
 def test_submissions_that_the_roster_does_not_name_are_warned_of(folder):
@@ -275,6 +339,33 @@ def test_an_extension_on_the_roster_counts_before_the_grace_period(folder, exten
     folder.facts(Facts("17", "17", handed_in=handed_in))
 
     assert folder.results()["17"].points_lost == 0.0
+
+
+@pytest.mark.parametrize("where", ["course.toml", "roster.csv"])
+def test_submissions_without_a_time_are_warned_of_once_if_something_is_due(folder, where):
+    if where == "course.toml":
+        folder.settings("[late]", f"due = {DUE.isoformat()}")
+    due = DUE.isoformat() if where == "roster.csv" else ""
+    folder.write("roster.csv", "id,name,email,due", *[f"{name},,,{due}" for name in "abcd"])
+    late = Facts("a", "a", notes=("Canvas marks it as late",))
+    folder.facts(late, Facts("b", "b", handed_in=DUE), Facts("c", "c"))
+    for name in ("a", "b", "c"):
+        folder.grade(name)
+
+    seen = folder.read()
+
+    assert seen.warnings == (
+        "Lateness is not calculated for 2 submissions, because it is not known when they were "
+        "handed in: a, c. To subtract points, write them into overrides.csv.",
+    )
+    assert seen.results[0].download_notes == ("Canvas marks it as late",)
+
+
+def test_without_a_due_time_the_time_of_a_submission_is_not_needed(folder):
+    folder.settings("[late]", "per_day = 0.1")
+    folder.grade("ada")
+
+    assert folder.read().warnings == ()
 
 
 @pytest.mark.parametrize(

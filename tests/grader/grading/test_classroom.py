@@ -302,7 +302,7 @@ def test_overrides_are_kept_through_regrading_and_shown_on_the_page(klass):
 
     assert unchanged == ("2.0", 1)
     assert (klass.rows()["ada"]["score"], klass.page("ada").count("appeal")) == unchanged
-    assert "appeal, Kim" in klass.rows()["ada"]["overrides"]
+    assert "by Kim: appeal" in klass.rows()["ada"]["overrides"]
 
 
 def test_a_withdrawn_override_leaves_the_page_and_the_gradebook(klass):

@@ -80,7 +80,7 @@ def test_gradebook_shows_overrides():
 
     row = rows(graded(exercises=(ExerciseResult("phase1/double", 2.0, 2.0, override),)))[0]
 
-    assert row["overrides"] == "phase1/double: 2 (appeal, Kim)"
+    assert row["overrides"] == "phase1/double: 2 by Kim: appeal"
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,7 @@ def test_canvas_learners_with_one_name_get_their_ids(download):
     download.zip("ada_18_556_solution.zip", WRONG)
 
     assert download.sources() == {"ada 17": RIGHT, "ada 18": WRONG}
+    assert download.entries()[0].facts.names == ("17", "ada 17", "ada")
 
 
 def test_moodle_has_a_folder_for_each_learner(download):
@@ -215,10 +216,70 @@ def test_only_selects_a_learner_with_all_attempts(download):
         download.zip(name, source)
     entries = download.entries()
 
-    assert [entry.name for entry in only_of(entries, ["bob"])] == ["bob"]
-    assert only_of(entries, []) == entries
+    assert [entry.name for entry in only_of(entries, ["bob"], download.folder)] == ["bob"]
+    assert only_of(entries, [], download.folder) == entries
     with pytest.raises(SubmissionError, match="mean bob"):
-        only_of(entries, ["ada", "bobb"])
+        only_of(entries, ["ada", "bobb"], download.folder)
+
+
+ROSTER = """id,name,email
+1003,Ada Lovelace,al@x.org
+1004,Bob Ross,bob@x.org
+1010,Cleo,cleo@x.org
+1020,Jürgen Müller,
+1021,Jürgen Müller,
+"""
+
+
+@pytest.fixture
+def roster(tmp_path):
+    path = tmp_path / "people.csv"
+    path.write_text(ROSTER, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", ["17", "1003", "AL@x.org", "Lovelace, Ada", "lovelaceada"])
+def test_only_accepts_what_the_download_or_the_roster_calls_a_learner(download, roster, name):
+    for file in ("lovelaceada_17_555_a.zip", "bob_18_556_b.zip"):
+        download.zip(file)
+
+    assert [
+        e.name for e in only_of(download.entries(), [name], download.folder / "out", roster)
+    ] == ["lovelaceada"]
+
+
+def test_only_accepts_a_name_as_a_spreadsheet_shows_it(download):
+    for name in ("=1+1", "bob"):
+        write_submission(download.folder / name)
+
+    assert [e.name for e in only_of(download.entries(), ["'=1+1"], download.folder)] == ["=1+1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("ada", "2 learners have this name. Choose ada 17 or ada 18."),
+        ("1010", "Cleo (1010) is on the roster, but no submission here is theirs."),
+        (
+            "1021",
+            "Jürgen Müller (1021) is on the roster, but no submission here is theirs. Did you mean "
+            "müllerjürgen?",
+        ),
+        (
+            "adda 18",
+            "no submission has this name. Did you mean ada 18? Names are as in gradebook.csv, in "
+            "the download or on the roster.",
+        ),
+    ],
+)
+def test_only_says_why_a_name_selects_nobody(download, roster, name, reason):
+    for file in ("ada_17_555_a.zip", "ada_18_556_a.zip", "müllerjürgen_19_557_b.zip"):
+        download.zip(file)
+
+    with pytest.raises(SubmissionError) as refused:
+        only_of(download.entries(), [name], download.folder / "out", roster)
+
+    assert str(refused.value) == f"--only {name}: {reason}"
 
 
 def test_learners_whose_names_were_numbered_are_selected_among_all_paths(tmp_path):

@@ -146,6 +146,16 @@ def test_overrides_and_lateness_have_tables():
     assert "1 override, 2 points lost by lateness" in seen.text
 
 
+def test_the_remarks_have_what_the_download_says_and_no_other_notes():
+    said = "Canvas marks it as late"
+    late = result("ada", RIGHT, notes=(said, "missing: phase2"), download_notes=(said,))
+
+    seen = shown(class_of(late)).text
+
+    assert said in seen
+    assert "missing: phase2" not in seen
+
+
 def test_names_link_to_the_reports():
     folder = "50%25 <b>"
 
