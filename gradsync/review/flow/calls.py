@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter
 from dataclasses import replace
+from functools import reduce
 
 from gradsync.review.flow import classes, torch_api
 from gradsync.review.flow.expressions import Evaluator, attribute_of, value_of
@@ -38,6 +39,7 @@ _CLEARS = (
     "all_reduce", "broadcast", "all_gather", "all_gather_into_tensor", "broadcast_object_list",
     "all_gather_object",
 )  # fmt: skip
+_CONTEXTS = ("contextmanager", "asynccontextmanager")
 _AGREES = re.compile("reduce(?!_mean)|gather|broadcast|sync|aggregate|average|all_mean", re.I)
 _ON_ONE_RANK = (
     "rank_zero_only", "rank0_only", "rank_zero", "master_only", "master_process_only",
@@ -263,12 +265,12 @@ class Calls(Evaluator):
             del self.guards[guards:]
         for argument in frame.arguments_cleared(code, step):
             self.clear(argument)
-        result = Value()
-        for number, value in enumerate(frame.returned):
-            result = value if number == 0 else either(result, value)
-        if result.blank:
-            return by_name(frame.name)
-        return result
+        if frame.yielded and classes.has_decorator(code.node, *_CONTEXTS):
+            entered = reduce(either, frame.yielded)
+            context = Thing("context", step, entered)
+            return Value(frozenset({context}), by_name(frame.name).tags)
+        result = reduce(either, frame.returned) if frame.returned else Value()
+        return by_name(frame.name) if result.blank else result
 
     def _instance(
         self, code: Code, step: Step, args: tuple[Value, ...], kwargs: dict[str, Value]

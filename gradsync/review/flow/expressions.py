@@ -251,8 +251,13 @@ def _assignment(run: Evaluator, node: ast.NamedExpr) -> Value:
 
 
 def _inside(run: Evaluator, node: ast.expr) -> Value:
-    """Evaluate what a `*`, an `await` or a `yield` stands before."""
+    """Evaluate what a `*`, an `await` or a `yield from` stands before."""
     return value_of(run, getattr(node, "value", None))
+
+
+def _yield(run: Evaluator, node: ast.Yield) -> Value:
+    run.frame.yielded.append(value_of(run, node.value))
+    return Value()
 
 
 _HANDLERS: dict[type[ast.expr], Callable[..., Value]] = {
@@ -278,6 +283,6 @@ _HANDLERS: dict[type[ast.expr], Callable[..., Value]] = {
     ast.NamedExpr: _assignment,
     ast.Starred: _inside,
     ast.Await: _inside,
-    ast.Yield: _inside,
+    ast.Yield: _yield,
     ast.YieldFrom: _inside,
 }

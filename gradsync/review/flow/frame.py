@@ -37,6 +37,7 @@ class Frame:
         self.loops = 0  # number of loops around it
         self.me = ""  # the name of its first parameter, such as "self"
         self.returned: list[Value] = []
+        self.yielded: list[Value] = []
         self.cleared: set[str] = set()  # names of which all ranks have the same value now
         self.global_names: set[str] = set()
 

@@ -197,7 +197,7 @@ class Interpreter(Names):
                 no_gradients += self.steps[-1].path in _NO_GRADIENTS
             self.contexts.append(self._context(item.context_expr, value))
             if item.optional_vars is not None:
-                self.bind(item.optional_vars, value)
+                self.bind(item.optional_vars, self.entered(value))
         self.evaluating += no_gradients
         end = self.block(node.body)
         self.evaluating -= no_gradients
@@ -208,7 +208,7 @@ class Interpreter(Names):
 
     def _context(self, node: ast.expr, value: Value) -> Value:
         """Return a context manager's value; it may let only some ranks pass at a time."""
-        if isinstance(node, ast.Call) and not value.things:
+        if isinstance(node, ast.Call) and not set(value.things) - set(value.of_kind("context")):
             step = next((s for s in reversed(self.steps) if s.node is node), None)
             args = [*step.args, *step.kwargs.values()] if step else []
             named = re.search("first|main|master|zero", ast.unparse(node.func))

@@ -69,6 +69,17 @@ class Names(Calls):
             value_of(self, target.slice)
             self._bind_subscript(target, value)
 
+    def entered(self, manager: Value) -> Value:
+        """Return what `with` assigns to the name after `as`."""
+        contexts = manager.of_kind("context")
+        if contexts:
+            return contexts[0].inner
+        for thing in manager.of_kind("instance"):
+            enter = self.property_of(thing, "__enter__")
+            if enter is not None and enter.code is not None and self.steps:
+                return self.follow(enter.code, self.steps[-1], (), {})
+        return manager
+
     @staticmethod
     def _part(value: Value) -> Value:
         return Value(things=frozenset(value.deep()), tags=value.deep_tags(), maybe=True)

@@ -164,6 +164,30 @@ def f(dataset, model):
     assert codes(body) == ["DDP017"]
 
 
+def test_a_rank_is_followed_through_context_managers():
+    body = """
+import contextlib
+
+@contextlib.contextmanager
+def world():
+    yield dist.get_world_size() > 1, dist.get_rank() == 0
+
+class First:
+    def __enter__(self):
+        return dist.get_rank() == 0
+
+with world() as (many, chief):
+    if many:
+        dist.barrier()
+    if chief:
+        dist.all_reduce(torch.ones(1))
+    with First() as first:
+        if first:
+            dist.broadcast(torch.ones(1), 0)
+"""
+    assert codes(body) == ["DDP015", "DDP015"]
+
+
 LOOP = """
 class Stopping:
     def __init__(self):
