@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -105,13 +106,21 @@ def train_command(
         test_links,
         fresh,
     )
-    nodes = nodes or placement.nodes_of_step(os.environ)
+    _run(settings, nodes or placement.nodes_of_step(os.environ), nproc, master, wait)
+
+
+def _run(
+    settings: Settings, nodes: int, nproc: int | None, master: str | None, wait: float
+) -> None:
+    """Train, or test the links, on this node."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # this and the ranks; read at import
     meeting = placement.find_master(os.environ, master) if nodes > 1 else None
-    if not test_links and _is_complete(settings, is_master=meeting is None or meeting.is_here):
+    training = not settings.test_links
+    if training and _is_complete(settings, is_master=meeting is None or meeting.is_here):
         return
     if meeting is not None:
         meeting = _met(meeting, wait)
-    if not test_links and (meeting is None or meeting.is_here):
+    if training and (meeting is None or meeting.is_here):
         _prepare(settings)
     _launch(settings, meeting, nodes, nproc, wait)
 
@@ -175,8 +184,15 @@ def _met(meeting: Master, wait: float) -> Master:
     if meeting.is_here:
         meeting = placement.check_port(meeting)
     if not meeting.is_here:
+        former = signal.signal(signal.SIGTERM, _stop_waiting)
         placement.wait_for_master(meeting, wait)
+        signal.signal(signal.SIGTERM, former)
     return meeting
+
+
+def _stop_waiting(number: int, _frame: object) -> None:
+    say("Stopped by SIGTERM before the nodes had met. Start the same command again on every node.")
+    raise typer.Exit(128 + number)
 
 
 def _prepare(settings: Settings) -> None:
@@ -196,7 +212,6 @@ def _prepare(settings: Settings) -> None:
 def _launch(
     settings: Settings, meeting: Master | None, nodes: int, nproc: int | None, wait: float
 ) -> None:
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # this and the ranks; read at import
     import torch
 
     from gradsync.launch import agent

@@ -76,7 +76,9 @@ def _reached(name: str, why: str, chosen: Master) -> Finding:
         found = f"{where} does not answer: {problem.strerror or 'timed out'}"
         remedy = "Check the address, and whether a firewall blocks the port."
         return Finding(name, "failed", found, why, remedy)
-    return Finding(name, "ok", f"{where} accepts connections", why)
+    return Finding(
+        name, "ok", f"{where} accepts connections; training shows if it is the master", why
+    )
 
 
 def port(environ: Mapping[str, str]) -> Finding:
