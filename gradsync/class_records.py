@@ -12,7 +12,9 @@ from typing import Literal
 
 from gradsync.records import Diagnosis, GradeStatus, Status
 
-ResultStatus = Literal[GradeStatus, "missing"]  # missing: on the roster, but nothing handed in
+# "not-graded": handed in, but its run was stopped, or its shard is not here.
+# "missing": on the roster, but nothing was handed in.
+ResultStatus = Literal[GradeStatus, "not-graded", "missing"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,9 @@ class Written:
 
     warnings: list[str]  # on names in overrides.csv that do not exist, and those roster.csv lacks
     missing: list[str]  # names of the people on the roster who handed in nothing
+    waiting: list[str]  # names of the submissions that are not graded yet
+    corrected: int  # submissions with other points than those of the tests
+    submissions: int  # neither missing nor waiting: graded, unreadable, or the grader failed
 
 
 def write_class(out: Path, course: Course) -> Written:
@@ -54,7 +57,10 @@ def write_class(out: Path, course: Course) -> Written:
     _write_gradebook(_kept(_corrected(reader.results(), out), kept), out, course)
     write_whole(out / CLASS_PAGE, page.render(reader.class_of(kept), guide_texts(course)))
     missing = [each.person.name for each in kept if each.person and each.status == "missing"]
-    return Written(reader.warnings, missing)
+    waiting = [each.submission for each in kept if each.status == "not-graded"]
+    absent = sum(each.status in gradebook.WITHOUT_REPORT for each in kept)
+    corrected = sum(bool(each.overrides or each.points_lost) for each in kept)
+    return Written(reader.warnings, missing, waiting, corrected, len(kept) - absent)
 
 
 def missing_text(people: Sequence[str]) -> str:
@@ -94,7 +100,8 @@ def lines_of_others(submissions: Iterable[str], out: Path, course: Course) -> li
     Raises:
         NoGradebook: the existing gradebook.csv can't be read.
     """
-    lines = gradebook.submissions(former_gradebook(out), course.phases)
+    statuses = gradebook.statuses(former_gradebook(out), course.phases)
+    lines = {name for name, status in statuses.items() if status not in gradebook.WITHOUT_REPORT}
     known = {gradebook.cell(name) for name in ClassReader(out, course).submissions()}
     return sorted((lines | known) - {gradebook.cell(name) for name in submissions})
 

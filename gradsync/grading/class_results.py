@@ -90,30 +90,37 @@ class ClassReader:
             names = facts.names if facts else ()
             found[learner] = self._roster.find(*names, learner)
         self._warn_of_strangers([learner for learner, person in found.items() if person is None])
-        handed_in = self._handed_in(places)
+        waiting = self._waiting(places)
         absent = {
             person.id if person.id not in places else f"{person.id} (not handed in)": person
             for person in self._roster.people
-            if person not in (*found.values(), *handed_in)
+            if person not in (*found.values(), *(result.person for result in waiting))
         }
-        self._find_people({*places, *absent, *handed_in.values()})
+        self._find_people({*places, *absent, *(result.submission for result in waiting)})
         for learner in sorted(places):
             attempts = [self._result(learner, *place, found[learner]) for place in places[learner]]
             yield max(attempts, key=_rank)
-        for person, learner in handed_in.items():
-            notes = ("not graded yet: run the same command again",)
-            yield Result(learner, "grader-failed", person=person, notes=notes)
+        yield from waiting
         for name in sorted(absent):
             yield self._missing(name, absent[name])
 
-    def _handed_in(self, places: Mapping[str, object]) -> dict[Person, str]:
-        """Return the people whose submissions an interrupted run has not graded, by their names."""
-        waiting = (
-            (self._roster.find(*facts.names, facts.learner), facts.learner)
+    def _waiting(self, places: Mapping[str, object]) -> list[Result]:
+        """Return those who handed in, but are not graded yet; of several attempts, the last."""
+        waiting = {
+            facts.learner: facts
             for facts in self._facts.values()
             if facts.counts and facts.learner not in places
-        )
-        return {person: learner for person, learner in waiting if person is not None}
+        }
+        return [
+            Result(
+                learner,
+                "not-graded",
+                person=self._roster.find(*facts.names, learner),
+                handed_in=facts.handed_in,
+                notes=facts.notes,
+            )
+            for learner, facts in sorted(waiting.items())
+        ]
 
     def exercises(self) -> Iterator[GradedExercise]:
         """Yield the exercises in the results, in the order of the course."""

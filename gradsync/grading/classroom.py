@@ -19,7 +19,12 @@ from filelock import FileLock, Timeout
 
 from gradsync.course.catalogue import Course
 from gradsync.errors import GraderError, UnusableInput
-from gradsync.grading.class_files import Gradebook, lines_of_others, write_class
+from gradsync.grading.class_files import (
+    Gradebook,
+    Written,
+    lines_of_others,
+    write_class,
+)
 from gradsync.grading.classes import facts
 from gradsync.grading.classes.roster import read_roster
 from gradsync.grading.entries import Entry
@@ -31,6 +36,7 @@ from gradsync.grading.output_files import (
     ROSTER,
     STATE,
     folder_name,
+    former_gradebook,
     kept_seed,
     read_grade,
     remove_leftovers,
@@ -40,6 +46,7 @@ from gradsync.grading.output_files import (
 )
 from gradsync.grading.tasks import Conditions, Graded, Perform, Task, failed, here
 from gradsync.records import Grade, Report
+from gradsync.reports import gradebook
 
 LOCK = ".grading.lock"
 KILLED = GraderError(
@@ -71,12 +78,10 @@ class Execution:
     parallel: int | None = None  # tests of a submission at a time; None: as many as are useful
     with_reports: bool = False  # return the whole reports too, which are large
     on_begin: Callable[[str], None] = lambda _: None  # called with each submission's name
-    # Called at the end with each warning on names in the tables.
-    on_warning: Callable[[str], None] = lambda _: None
     # Called at the start with the names of other submissions whose lines and reports are kept.
     on_kept: Callable[[Sequence[str]], None] = lambda _: None
-    # Called at the end with the names of people on the roster who handed in nothing.
-    on_missing: Callable[[Sequence[str]], None] = lambda _: None
+    # Called at the end with what staff should know of the tables of the class.
+    on_written: Callable[[Written], None] = lambda _: None
 
 
 def grade_class(
@@ -90,6 +95,7 @@ def grade_class(
     fresh: bool = False,
     sandboxed: bool = True,
     execution: Execution = Execution(),
+    members: Sequence[Entry] | None = None,
 ) -> Iterator[Outcome]:
     """Grade the submissions into `out`, yielding each as it is done; the unchanged ones first.
 
@@ -106,6 +112,7 @@ def grade_class(
         fresh: grade unchanged submissions again, too.
         sandboxed: run the ranks in a sandbox; `ranks.sandbox.check` tells whether that works.
         execution: where the grading is done.
+        members: all submissions of the class, if `entries` are a part of them.
 
     Raises:
         FolderInUse: another grader is writing to `out`.
@@ -117,7 +124,7 @@ def grade_class(
     made = course_digest(course, phases)
     with alone_in(out):
         remove_leftovers(out)
-        _store_facts(entries, roster, out)
+        _store_facts(entries if members is None else members, roster, out, course)
         others = lines_of_others([entry.facts.learner for entry in entries], out, course)
         execution.on_kept(others)
         seed = _settled_seed(out, seed, fresh=fresh, others=bool(others))
@@ -126,14 +133,7 @@ def grade_class(
             done = {} if fresh else _finished(entries, conditions, out)
             yield from _outcomes(entries, done, conditions, execution, out)
         finally:
-            _write_tables(out, course, execution)
-
-
-def _write_tables(out: Path, course: Course, execution: Execution) -> None:
-    written = write_class(out, course)
-    execution.on_missing(written.missing)
-    for warning in written.warnings:
-        execution.on_warning(warning)
+            execution.on_written(write_class(out, course))
 
 
 def _outcomes(
@@ -192,13 +192,22 @@ def _finished(entries: Sequence[Entry], conditions: Conditions, out: Path) -> di
     return found
 
 
-def _store_facts(entries: Sequence[Entry], roster: Path | None, out: Path) -> None:
-    """Store what later runs need too: the roster, and whose the submissions are."""
+def _store_facts(entries: Sequence[Entry], roster: Path | None, out: Path, course: Course) -> None:
+    """Store what later runs need too: the roster, and whose the submissions are.
+
+    What has neither a line in the gradebook nor a report was removed by staff, and is forgotten.
+    """
     if roster is not None:
         read_roster(roster)  # it must be usable before it replaces the former one
         write_whole(out / ROSTER, roster.read_bytes().decode("utf-8-sig"))
     stored = facts.read_facts(out)
-    new = facts.merged(stored, (entry.facts for entry in entries))
+    lines = gradebook.statuses(former_gradebook(out), course.phases)
+    former = {
+        name: each
+        for name, each in stored.items()
+        if gradebook.cell(each.learner) in lines or (out / folder_name(name)).exists()
+    }
+    new = facts.merged(former, (entry.facts for entry in entries))
     if new != stored:
         write_whole(out / FACTS, facts.render(new))
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gradsync.course.catalogue import Course
 from gradsync.errors import UnusableInput
-from gradsync.grading.class_files import missing_text, write_class
+from gradsync.grading.class_files import Written, write_class
 from gradsync.grading.classes import facts
-from gradsync.grading.classes.overrides import OVERRIDES
+from gradsync.grading.classes.overrides import OVERRIDES, merged_overrides
 from gradsync.grading.classroom import alone_in
 from gradsync.grading.entries import Entry
 from gradsync.grading.output_files import (
@@ -26,9 +26,12 @@ from gradsync.grading.output_files import (
     STATE,
     grade_folders,
     kept_seed,
+    read_failure,
     remove_leftovers,
     write_whole,
 )
+from gradsync.reports import stored
+from gradsync.submission.contents import listing
 
 SEED_BYTES = 6  # as many as in a seed that is drawn
 
@@ -71,10 +74,12 @@ def shared_seed(course_made: str, entries: Sequence[Entry]) -> int:
     return int.from_bytes(hashlib.sha256(content.encode()).digest()[:SEED_BYTES], "big")
 
 
-def merge(folders: Sequence[Path], course: Course, out: Path, warn: Callable[[str], None]) -> int:
+def merge(
+    folders: Sequence[Path], course: Course, out: Path, warn: Callable[[str], None]
+) -> Written:
     """Copy the grades in several folders into `out`, and write the gradebook of all.
 
-    Returns the number of submissions. If one is in several folders, the latest grade counts.
+    If several folders have different grades of a submission, the latest one counts.
 
     Raises:
         UnusableInput: a folder has no grades, is used by a grader, or a table in it is unusable.
@@ -87,23 +92,26 @@ def merge(folders: Sequence[Path], course: Course, out: Path, warn: Callable[[st
             stack.enter_context(alone_in(folder))
         remove_leftovers(out)
         sources = [folder for folder in folders if folder.resolve() != out.resolve()]
-        for folder in sources:
-            _copy_grades(folder, out, warn)
+        older = [name for folder in sources for name in _copy_grades(folder, out)]
+        if older:
+            warn(f"The latest of several grades counts for {listing(set(older))}.")
         _merge_tables(sources, out, warn)
         written = write_class(out, course)
         for warning in written.warnings:
             warn(warning)
-        if text := missing_text(written.missing):
-            warn(text)
-    return len(grade_folders(out))
+    return written
 
 
-def _copy_grades(source: Path, out: Path, warn: Callable[[str], None]) -> None:
-    """Copy each grade, its report.json last, as when it is graded."""
+def _copy_grades(source: Path, out: Path) -> Iterator[str]:
+    """Copy each grade, its report.json last, as when it is graded.
+
+    Yields the names of the folders of which `out` has another, later grade.
+    """
     for folder in grade_folders(source):
         target = out / folder.name
         if _graded_at(target) > _graded_at(folder):
-            warn(f"{folder.name} is in several folders. {target} has the latest grade.")
+            if _grade(target) != _grade(folder):
+                yield folder.name
             continue
         target.mkdir(exist_ok=True)
         for name in (PAGE, FAILURE, REPORT):
@@ -111,6 +119,14 @@ def _copy_grades(source: Path, out: Path, warn: Callable[[str], None]) -> None:
                 write_whole(target / name, (folder / name).read_text(encoding="utf-8"))
             elif name == FAILURE:
                 (target / name).unlink(missing_ok=True)
+
+
+def _grade(folder: Path) -> object:
+    """Return what is equal for equal grades: a report without its time, or why there is none."""
+    if failure := read_failure(folder / FAILURE):
+        return failure
+    report = stored.read((folder / REPORT).read_text("utf-8", "replace"))
+    return report and replace(report, seconds=0.0)
 
 
 def _graded_at(folder: Path) -> float:
@@ -121,7 +137,7 @@ def _graded_at(folder: Path) -> float:
 
 
 def _merge_tables(sources: Sequence[Path], out: Path, warn: Callable[[str], None]) -> None:
-    """Store the facts of all folders, and the seed, roster and overrides that `out` lacks."""
+    """Store the facts and overrides of all folders, and the seed and roster that `out` lacks."""
     known = facts.read_facts(out)
     for folder in sources:
         known |= facts.read_facts(folder)
@@ -129,7 +145,13 @@ def _merge_tables(sources: Sequence[Path], out: Path, warn: Callable[[str], None
     seeds = {seed: folder for folder in (*sources, out) if (seed := kept_seed(folder)) is not None}
     if len(seeds) > 1:
         warn("The folders have different seeds. Grade all shards with the same --seed.")
-    for name in (STATE, ROSTER, OVERRIDES):
+    corrected = [path for folder in (out, *sources) if (path := folder / OVERRIDES).is_file()]
+    text, warnings = merged_overrides(corrected)
+    if corrected:
+        write_whole(out / OVERRIDES, text)
+    for warning in warnings:
+        warn(warning)
+    for name in (STATE, ROSTER):
         texts = [
             (folder / name).read_text(encoding="utf-8-sig")
             for folder in (out, *sources)

@@ -26,6 +26,8 @@ DETAILS = (
     *("handed_in", "days_late", "points_lost", "attempt", "notes"),
 )
 
+WITHOUT_REPORT = ("not-graded", "missing")  # statuses of lines that other files than reports make
+
 # A spreadsheet takes a cell that begins with one of these for a formula, which could read other
 # cells or open connections. Some accept the full-width forms too, and skip invisible characters.
 _FORMULA = ("=", "+", "-", "@")
@@ -62,25 +64,27 @@ def render(
         NoGradebook: `former` can't be read.
     """
     columns = (*_columns(phases), *exercises, *DETAILS)
-    rows = _rows(former, phases) | {
-        cell(result.submission): _row(result, phases, exercises) for result in results
-    }
-    lines = StringIO()
-    writer = csv.DictWriter(lines, columns, lineterminator="\n", extrasaction="ignore")
+    lines = _rows(former, phases)
+    kept = {name: row for name, row in lines.items() if row["status"] not in WITHOUT_REPORT}
+    rows = dict(kept)
+    for result in results:
+        name = cell(result.submission)
+        if result.status != "not-graded" or name not in kept:  # its report may have been removed
+            rows[name] = _row(result, phases, exercises)
+    text = StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     writer.writerows(row for _, row in sorted(rows.items()))
-    return lines.getvalue()
+    return text.getvalue()
 
 
-def submissions(former: str, phases: Sequence[str]) -> set[str]:
-    """Return the names of the submissions in a gradebook, as `cell` writes them.
-
-    People who handed in nothing do not count.
+def statuses(former: str, phases: Sequence[str]) -> dict[str, str]:
+    """Return the status of each line of a gradebook, by the name as `cell` writes it.
 
     Raises:
         NoGradebook: it can't be read.
     """
-    return set(_rows(former, phases))
+    return {name: row["status"] for name, row in _rows(former, phases).items()}
 
 
 def cell(text: str) -> str:
@@ -97,7 +101,7 @@ def _columns(phases: Iterable[str]) -> tuple[str, ...]:
 
 
 def _rows(text: str, phases: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the lines of the submissions in a gradebook; new columns have empty cells."""
+    """Return the lines of a gradebook by name; new columns have empty cells."""
     if not text.strip():
         return {}
     try:
@@ -107,7 +111,7 @@ def _rows(text: str, phases: Sequence[str]) -> dict[str, dict[str, Any]]:
         rows = [{str(name): row[name] for name in row if name} for row in reader]
     except csv.Error as problem:
         raise NoGradebook(str(problem)) from None
-    return {row["submission"] or "": row for row in rows if row["status"] != "missing"}
+    return {row["submission"] or "": row for row in rows}
 
 
 def _is_header(names: tuple[str, ...], phases: Sequence[str]) -> bool:

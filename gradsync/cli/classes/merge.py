@@ -9,6 +9,7 @@ import typer
 
 from gradsync.cli.app import Out, app, say
 from gradsync.course.catalogue import find_course
+from gradsync.submission.contents import listing
 from gradsync.text import counted
 
 
@@ -22,8 +23,18 @@ def merge_command(
     [dim]gradsync grade class/ --shard 3/40 --out shard-3[/]  one of 40 parts, on any machine
     [dim]gradsync merge shard-* --out grades[/]               all parts together
     """
+    from gradsync.grading.class_files import missing_text
     from gradsync.grading.merging import merge  # pytest: `gradsync --help` starts without it
-    from gradsync.grading.output_files import GRADEBOOK
+    from gradsync.grading.output_files import CLASS_PAGE, GRADEBOOK
 
-    count = merge(folders, find_course(), out, say)
-    print(f"{out / GRADEBOOK}: {counted(count, 'submission')}")
+    written = merge(folders, find_course(), out, say)
+    print(f"{out / GRADEBOOK}: {counted(written.submissions, 'submission')}")
+    if written.waiting:
+        waiting = counted(len(written.waiting), "submission")
+        print(
+            f"{waiting} not graded yet: {listing(written.waiting)}. "
+            "Grade the rest, or merge the folders of all shards."
+        )
+    if written.missing:
+        print(missing_text(written.missing))
+    print(out / CLASS_PAGE)

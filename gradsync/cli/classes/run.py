@@ -17,6 +17,7 @@ from gradsync.submission.contents import listing
 from gradsync.text import counted, in_list, listed
 
 if TYPE_CHECKING:
+    from gradsync.grading.class_files import Written
     from gradsync.grading.classroom import Execution, Outcome
     from gradsync.grading.entries import Entry
     from gradsync.grading.tasks import Perform
@@ -35,12 +36,11 @@ def run_class(
     parallel: int | None = None,
     roster: Path | None = None,
     whole: bool = False,
-    part: bool = False,
+    members: Sequence[Entry] | None = None,
 ) -> None:
     """Grade submissions and show the outcomes; `grade_class` explains the arguments.
 
-    With `whole`, show the whole report of each submission, as is done for a single one. A `part`
-    of a class does not show who is missing.
+    With `whole`, show the whole report of each submission, as is done for a single one.
 
     Raises:
         GraderError: the grader failed on some submissions; the others are graded.
@@ -61,20 +61,27 @@ def run_class(
                 fresh=fresh,
                 sandboxed=sandboxed,
                 execution=tally.following(Execution(perform, parallel, whole), progress),
+                members=members,
             )
             _show(outcomes, progress, tally)
     except KeyboardInterrupt:
         again = "command again without --fresh" if fresh else "same command again"
         print(f"\ngradsync: Stopped. Run the {again} to continue from here.", file=sys.stderr)
         raise
-    tally.show(out, part=part, page=len(entries) > 1)
+    tally.show(out, page=len(entries) > 1)
     tally.check()
 
 
 def part_of(
-    entries: Sequence[Entry], shard: str, course: Course, phases: Sequence[str], seed: int | None
-) -> tuple[list[Entry], int]:
+    members: Sequence[Entry],
+    shard: str | None,
+    course: Course,
+    phases: Sequence[str],
+    seed: int | None,
+) -> tuple[Sequence[Entry], int | None]:
     """Return one of several parts of a class, and the seed that all of them have in common.
+
+    Without a shard, these are all submissions, and the given seed.
 
     Raises:
         UnusableInput: there is no such part, or it is empty.
@@ -82,11 +89,13 @@ def part_of(
     from gradsync.grading.fingerprint import course_digest
     from gradsync.grading.merging import read_shard, shared_seed
 
-    part = read_shard(shard).part(entries)
+    if shard is None:
+        return members, seed
+    part = read_shard(shard).part(members)
     if not part:
-        raise UnusableInput(f"--shard {shard} is empty: there are only {len(entries)} submissions.")
+        raise UnusableInput(f"--shard {shard} is empty: there are only {len(members)} submissions.")
     if seed is None:
-        seed = shared_seed(course_digest(course, phases), entries)
+        seed = shared_seed(course_digest(course, phases), members)
     return part, seed
 
 
@@ -117,6 +126,7 @@ class Tally:
     def __init__(self) -> None:
         self.others: list[str] = []  # names whose lines are kept
         self.missing: list[str] = []  # people on the roster who handed in nothing
+        self.corrected = 0  # submissions with other points than those of the tests
         self.graded = self.kept = self.unreadable = 0
         self.lost: list[str] = []  # names of submissions on which the grader failed
 
@@ -133,15 +143,17 @@ class Tally:
 
     def following(self, execution: Execution, progress: Progress) -> Execution:
         """Return an execution that reports to the display and to this tally."""
+
+        def written(tables: Written) -> None:
+            self.missing, self.corrected = tables.missing, tables.corrected
+            for warning in tables.warnings:
+                progress.print(warning)
+
         return replace(
-            execution,
-            on_begin=progress.begin,
-            on_warning=progress.print,
-            on_kept=self.others.extend,
-            on_missing=self.missing.extend,
+            execution, on_begin=progress.begin, on_kept=self.others.extend, on_written=written
         )
 
-    def show(self, out: Path, *, part: bool, page: bool) -> None:
+    def show(self, out: Path, *, page: bool) -> None:
         """Print how many submissions were graded, whose lines are kept, and who is missing."""
         from gradsync.grading.class_files import missing_text
         from gradsync.grading.output_files import CLASS_PAGE, GRADEBOOK
@@ -152,7 +164,10 @@ class Tally:
         if self.others:
             kept = counted(len(self.others), "line")
             print(f"The gradebook keeps {kept} of other submissions: {listing(self.others)}")
-        if self.missing and not part:
+        if self.corrected:
+            changed = counted(self.corrected, "score")
+            print(f"{changed} changed by overrides or lateness: the gradebook has the final points")
+        if self.missing:
             print(missing_text(self.missing))
         if page:
             print(f"{out / CLASS_PAGE}: scores, commonest mistakes and a table of all submissions")

@@ -43,9 +43,8 @@ def grade_command(
     phases = course.phases_to_grade("hidden", phase)
     command = options.repeated(phase=phase, out=out, roster=roster, keep=keep, unsafe=unsafe)
     with unpacked(submissions, course) as given:
-        entries = only_of(entries_at(list(given), course, out, command, keep, given), only or [])
-        if shard is not None:
-            entries, seed = part_of(entries, shard, course, phases, seed)
+        members = only_of(entries_at(list(given), course, out, command, keep, given), only or [])
+        entries, seed = part_of(members, shard, course, phases, seed)
         if not unsafe and cluster is None:
             sandbox.check(course.root)
         perform, parallel = performance(len(entries), jobs, cluster)
@@ -60,7 +59,7 @@ def grade_command(
             sandboxed=not unsafe,
             perform=perform,
             parallel=parallel,
-            part=shard is not None,
+            members=members,
         )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 
 from gradsync.class_records import Override
@@ -54,3 +56,27 @@ def read_overrides(
             raise row.error(f"{exercise} of {override.submission} occurs a second time")
         of_submission[exercise] = override
     return found, warnings
+
+
+def merged_overrides(files: Iterable[Path]) -> tuple[str, list[str]]:
+    """Return the text of one file with the lines of all, and warnings on those that differ.
+
+    Raises:
+        TableError: a file can't be read.
+    """
+    lines: dict[tuple[str, str], tuple[Path, list[str]]] = {}
+    warnings = []
+    for file in files:
+        for row in read_table(file, COLUMNS):
+            cells = [row[column] for column in COLUMNS]
+            first, known = lines.setdefault((row["submission"], row["exercise"]), (file, cells))
+            if known != cells:
+                warnings.append(
+                    f"{first} and {file} have different points for {row['exercise']} of "
+                    f"{row['submission']}. Those in {first} count."
+                )
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(cells for _, cells in lines.values())
+    return text.getvalue(), warnings

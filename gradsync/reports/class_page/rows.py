@@ -16,6 +16,7 @@ STATES: dict[ResultStatus, str] = {
     "graded": "graded",
     "unreadable": "unreadable",
     "grader-failed": "grader failed",
+    "not-graded": "not graded yet",
     "missing": "missing",
 }
 

@@ -46,6 +46,8 @@ def summary_of(result: Result) -> str:
     facts = []
     if result.status == "missing":
         facts.append("Nothing was handed in.")
+    elif result.status == "not-graded":
+        facts.append("Not graded yet.")
     elif result.status == "unreadable":
         facts.append("Nothing could be graded.")
     elif result.status == "grader-failed":

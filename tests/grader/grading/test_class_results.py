@@ -192,7 +192,7 @@ def test_who_handed_in_but_is_not_graded_yet_is_not_missing(folder):
 
     statuses = {name: result.status for name, result in folder.results().items()}
 
-    assert statuses == {"ada": "graded", "week3-bob": "grader-failed", "cleo": "missing"}
+    assert statuses == {"ada": "graded", "week3-bob": "not-graded", "cleo": "missing"}
 
 
 def test_the_roster_names_people_and_those_who_handed_in_nothing(folder):
@@ -281,6 +281,7 @@ def test_an_extension_on_the_roster_counts_before_the_grace_period(folder, exten
     ("line", "problem"),
     [
         ("due = 3", "due in"),
+        ('due = "tomorrow"', "due in .* such as 2026-10-30T23:59:00"),
         ('per_day = "200%"', "per_day in"),
         ("grace = 1", "no key 'grace'"),
         ("grace_days = -1", "must not be negative"),
