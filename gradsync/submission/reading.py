@@ -117,6 +117,9 @@ def read_submission(
         return Submission(name, {}, (f"unreadable: {printed(shown)} {problem}",))
     if not (contents.sources or contents.refused or contents.misnamed()):
         holds = f"it has {listing(contents.others)}" if contents.others else "it is empty"
+        archives = [each for each in contents.others if each.lower().endswith(ENDINGS)]
+        if len(archives) > 1:
+            holds += f". It is not known which of the {len(archives)} archives counts: keep one"
         what = f"{printed(shown)} has none of the course's files: {holds}"
         return Submission(name, {}, (f"unreadable: {what}",))
     found = _found(contents, top, course, phases or course.phases)

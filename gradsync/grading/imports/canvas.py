@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gradsync.grading.imports.handed_in import HandedIn, archive_or_files
+from gradsync.submission import is_archive
 
 NAME = re.compile(
     r"(?P<learner>[^_]+)_(?P<late>LATE_)?(?P<user>\d+)_(?P<upload>\d+)_(?P<file>.+)", re.DOTALL
@@ -29,12 +30,17 @@ def handed_in(paths: Iterable[Path]) -> Iterator[HandedIn]:
         uploads.sort(key=lambda found: int(found["upload"]))
         files = {AGAIN.sub("", found["file"]): places[found[0]] for found in uploads}
         learner = uploads[-1]["learner"]
+        archives = [name for name, path in files.items() if is_archive(path)]
+        notes = ["Canvas marks it as late"] * (uploads[-1]["late"] is not None)
+        if len(archives) > 1:  # the one with the largest number was uploaded last
+            notes.append(f"of {len(archives)} archives, only the last one counts: {archives[-1]}")
+            files = {archives[-1]: files[archives[-1]]}
         yield HandedIn(
             source=archive_or_files(files),
             learner=learner,
             key=user,
             names=(user, learner),
             attempt=int(uploads[-1]["upload"]),
-            notes=("Canvas marks it as late",) if uploads[-1]["late"] else (),
+            notes=tuple(notes),
             members=tuple(places[found[0]] for found in uploads),
         )

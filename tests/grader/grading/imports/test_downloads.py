@@ -80,6 +80,26 @@ def test_the_command_of_a_submission_keeps_its_name_and_time(download):
     ]
 
 
+def test_of_several_archives_in_canvas_the_last_upload_counts(download):
+    download.zip("ada_17_5010_second.zip", WRONG)
+    download.zip("ada_17_5006_third.zip")
+
+    [entry] = download.entries()
+    assert download.sources() == {"ada": WRONG}
+    assert entry.facts.notes == ("of 2 archives, only the last one counts: second.zip",)
+
+
+@pytest.mark.parametrize("folder", ["Ada_17_assignsubmission_file_", "ada"])
+def test_of_several_archives_in_a_folder_none_is_guessed(download, folder):
+    (download.folder / folder).mkdir()
+    for name in ("first.zip", "second.zip"):
+        download.zip(name, folder=download.folder / folder)
+
+    [entry] = download.entries()
+    [note] = entry.submission(download.course, ["phase1"]).notes
+    assert "It is not known which of the 2 archives counts: keep one" in note
+
+
 def test_canvas_learners_with_one_name_get_their_ids(download):
     download.zip("ada_17_555_solution.zip")
     download.zip("ada_18_556_solution.zip", WRONG)
