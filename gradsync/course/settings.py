@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -76,10 +77,14 @@ def _late_rules(table: dict[str, Any]) -> LateRules:
 
 def _moment(value: Any) -> datetime | None:
     if isinstance(value, str):
-        value = datetime.fromisoformat(value)
+        with suppress(ValueError):
+            value = datetime.fromisoformat(value)
     if value is None or isinstance(value, datetime):
         return value and local(value)
-    raise ValueError(f"due in [late] must be a date with a time, not {value!r}")
+    raise ValueError(
+        "due in [late] must be a date with a time, such as 2026-10-30T23:59:00+01:00, not "
+        f"{value!r}"
+    )
 
 
 def _share(value: Any) -> float:

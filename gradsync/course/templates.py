@@ -62,7 +62,10 @@ def templates(course: Course) -> Iterator[tuple[str, str]]:
                     f"This copy of the course has no solution from which to make {phase}/{file}: "
                     f"{source} is missing."
                 ) from None
-            yield f"{phase}/{file}", make_template(solution, phase)
+            try:
+                yield f"{phase}/{file}", make_template(solution, phase)
+            except CourseError as problem:
+                raise CourseError(f"{source}: {problem}") from None
 
 
 def _check_markers(source: str) -> None:

@@ -37,7 +37,8 @@ class Written:
     warnings: list[str]  # on names in overrides.csv that do not exist, and those roster.csv lacks
     missing: list[str]  # names of the people on the roster who handed in nothing
     waiting: list[str]  # names of the submissions that are not graded yet
-    submissions: int  # all others: graded, unreadable, or without a grade as the grader failed
+    corrected: int  # submissions with other points than those of the tests
+    submissions: int  # neither missing nor waiting: graded, unreadable, or the grader failed
 
 
 def write_class(out: Path, course: Course) -> Written:
@@ -58,7 +59,8 @@ def write_class(out: Path, course: Course) -> Written:
     missing = [each.person.name for each in kept if each.person and each.status == "missing"]
     waiting = [each.submission for each in kept if each.status == "not-graded"]
     absent = sum(each.status in gradebook.WITHOUT_REPORT for each in kept)
-    return Written(reader.warnings, missing, waiting, len(kept) - absent)
+    corrected = sum(bool(each.overrides or each.points_lost) for each in kept)
+    return Written(reader.warnings, missing, waiting, corrected, len(kept) - absent)
 
 
 def missing_text(people: Sequence[str]) -> str:

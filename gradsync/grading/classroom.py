@@ -19,7 +19,12 @@ from filelock import FileLock, Timeout
 
 from gradsync.course.catalogue import Course
 from gradsync.errors import GraderError, UnusableInput
-from gradsync.grading.class_files import Gradebook, lines_of_others, write_class
+from gradsync.grading.class_files import (
+    Gradebook,
+    Written,
+    lines_of_others,
+    write_class,
+)
 from gradsync.grading.classes import facts
 from gradsync.grading.classes.roster import read_roster
 from gradsync.grading.entries import Entry
@@ -73,12 +78,10 @@ class Execution:
     parallel: int | None = None  # tests of a submission at a time; None: as many as are useful
     with_reports: bool = False  # return the whole reports too, which are large
     on_begin: Callable[[str], None] = lambda _: None  # called with each submission's name
-    # Called at the end with each warning on names in the tables.
-    on_warning: Callable[[str], None] = lambda _: None
     # Called at the start with the names of other submissions whose lines and reports are kept.
     on_kept: Callable[[Sequence[str]], None] = lambda _: None
-    # Called at the end with the names of people on the roster who handed in nothing.
-    on_missing: Callable[[Sequence[str]], None] = lambda _: None
+    # Called at the end with what staff should know of the tables of the class.
+    on_written: Callable[[Written], None] = lambda _: None
 
 
 def grade_class(
@@ -130,14 +133,7 @@ def grade_class(
             done = {} if fresh else _finished(entries, conditions, out)
             yield from _outcomes(entries, done, conditions, execution, out)
         finally:
-            _write_tables(out, course, execution)
-
-
-def _write_tables(out: Path, course: Course, execution: Execution) -> None:
-    written = write_class(out, course)
-    execution.on_missing(written.missing)
-    for warning in written.warnings:
-        execution.on_warning(warning)
+            execution.on_written(write_class(out, course))
 
 
 def _outcomes(

@@ -11,7 +11,7 @@ import pytest
 
 from gradsync.course.catalogue import Audience, Course
 from gradsync.errors import GraderError
-from gradsync.grading.root_causes import explain_not_run, point_at_diagnosed, point_at_roots
+from gradsync.grading.root_causes import explain_not_run, point_at_causes
 from gradsync.grading.suite.collector import Collector, OnTest
 from gradsync.grading.suite.parallel import count_parallel_tests
 from gradsync.grading.suite.run import run_pytest
@@ -104,4 +104,4 @@ def _in_order(
     """Return the verdicts in the order of the course, with likely causes in their messages."""
     places = {exercise: place for place, exercise in enumerate(needs)}
     in_order = sorted(verdicts, key=lambda verdict: places[verdict.exercise])
-    return point_at_roots(point_at_diagnosed(explain_not_run(in_order)), needs)
+    return point_at_causes(explain_not_run(in_order), needs)

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gradsync.course.catalogue import Course
@@ -26,9 +26,11 @@ from gradsync.grading.output_files import (
     STATE,
     grade_folders,
     kept_seed,
+    read_failure,
     remove_leftovers,
     write_whole,
 )
+from gradsync.reports import stored
 from gradsync.submission.contents import listing
 
 SEED_BYTES = 6  # as many as in a seed that is drawn
@@ -119,8 +121,12 @@ def _copy_grades(source: Path, out: Path) -> Iterator[str]:
                 (target / name).unlink(missing_ok=True)
 
 
-def _grade(folder: Path) -> list[bytes]:
-    return [path.read_bytes() for name in (REPORT, FAILURE) if (path := folder / name).is_file()]
+def _grade(folder: Path) -> object:
+    """Return what is equal for equal grades: a report without its time, or why there is none."""
+    if failure := read_failure(folder / FAILURE):
+        return failure
+    report = stored.read((folder / REPORT).read_text("utf-8", "replace"))
+    return report and replace(report, seconds=0.0)
 
 
 def _graded_at(folder: Path) -> float:

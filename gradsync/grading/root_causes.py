@@ -11,6 +11,20 @@ from gradsync.text import listed, verb
 SETTLED = ("passed", "unfinished", "missing")  # statuses that no other exercise can cause
 
 
+def point_at_causes(
+    verdicts: Sequence[Verdict], needs: Mapping[str, Sequence[str]]
+) -> tuple[Verdict, ...]:
+    """Name, in the message of each failed test, what to fix first.
+
+    These are other exercises, or else another test of the same exercise.
+    """
+    roots, siblings = point_at_roots(verdicts, needs), point_at_diagnosed(verdicts)
+    return tuple(
+        root if root != verdict else sibling
+        for verdict, root, sibling in zip(verdicts, roots, siblings, strict=True)
+    )
+
+
 def point_at_roots(
     verdicts: Sequence[Verdict], needs: Mapping[str, Sequence[str]]
 ) -> tuple[Verdict, ...]:
@@ -76,7 +90,8 @@ def _due_to(cause: Verdict, verdict: Verdict) -> Verdict:
         f'This test was not run because another one, "{cause.title.rstrip(".")}", reached its '
         "time limit. Fix that one first."
     )
-    return replace(verdict, message=text, diagnosis=cause.diagnosis)
+    known = cause.diagnosis
+    return replace(verdict, message=text, diagnosis=known and replace(known, explanation=text))
 
 
 def _is_symptom(verdict: Verdict) -> bool:

@@ -73,7 +73,7 @@ def launch(settings: Settings, master: Master | None, nodes: int, nproc: int, wa
         raise TrainingError(_why(failed.failures, settings)) from None
     except SignalException as stopped:
         name = signal.Signals(stopped.sigval).name
-        text = f"Stopped by {name}. {how_to_continue(settings)}"
+        text = f"Stopped by {name}. {_continued_by_slurm(settings) or how_to_continue(settings)}"
         raise TrainingError(text, 128 + stopped.sigval) from None
     except RendezvousTimeoutError:
         raise TrainingError(
@@ -140,6 +140,16 @@ def how_to_continue(settings: Settings) -> str:
         return "There is no checkpoint yet: the same command starts from the beginning."
     again = "command again without --fresh" if settings.fresh else "same command again"
     return f"Run the {again} to continue from {settings.checkpoint}."
+
+
+def _continued_by_slurm(settings: Settings) -> str:
+    """Say what Slurm may do by itself after it has stopped a job; "" outside of a job."""
+    if "SLURM_JOB_ID" not in os.environ or not settings.checkpoint.is_file():
+        return ""
+    return (
+        f"After a preemption, Slurm starts this job again, from {settings.checkpoint}. After "
+        "scancel, submit it again to continue from there."
+    )
 
 
 def _why(failures: dict[int, ProcessFailure], settings: Settings) -> str:

@@ -28,41 +28,63 @@ def is_finished(settings: Settings) -> bool:
 
 
 def remove(settings: Settings) -> None:
-    """Remove the files of a run; another node may do the same at the same time."""
+    """Remove the files of a run."""
     outputs = (settings.history, settings.plot, settings.exported)
     for path in (settings.checkpoint, settings.record, *outputs):
         path.unlink(missing_ok=True)
 
 
-def check_continuation(settings: Settings) -> None:
-    """Check that the checkpoint, if there is one, is of the same training, and record that one.
+def check(settings: Settings, *, same_trainer: bool = True) -> None:
+    """Check that the checkpoint, if there is one, is of the same training.
 
     A continued run may have more epochs, and another number of ranks.
+
+    Args:
+        settings: what is asked for.
+        same_trainer: whether the trainer's path must be the same; between nodes, it may differ.
 
     Raises:
         LaunchError: the checkpoint was written with other settings, or has more epochs.
     """
+    if not settings.checkpoint.is_file():
+        return
+    asked, known = json.loads(settings.to_json()), _recorded(settings)
+    changed = [
+        f"{label} {known[name]}, now {asked[name]}"
+        for name, label in FIXED.items()
+        if name in known and known[name] != asked[name] and (name != "trainer" or same_trainer)
+    ]
+    if changed:
+        raise LaunchError(
+            f"{settings.checkpoint} was written with other settings: {'; '.join(changed)}. "
+            f"To continue it, use the same ones. {REMEDY}"
+        )
+    done = _epochs_done(settings)
+    if done > settings.epochs:
+        raise LaunchError(
+            f"{settings.checkpoint} has {counted(done, 'epoch')} already, more than "
+            f"--epochs {settings.epochs}. To continue it, use a larger number. {REMEDY}"
+        )
+
+
+def check_continuation(settings: Settings) -> None:
+    """Check that the checkpoint, if there is one, is of the same training, and record that one.
+
+    Raises:
+        LaunchError: see `check`.
+    """
+    check(settings)
     asked = json.loads(settings.to_json())
-    if settings.checkpoint.is_file():
-        known = _recorded(settings)
-        changed = [
-            f"{label} {known[name]}, now {asked[name]}"
-            for name, label in FIXED.items()
-            if name in known and known[name] != asked[name]
-        ]
-        if changed:
-            raise LaunchError(
-                f"{settings.checkpoint} was written with other settings: {'; '.join(changed)}. "
-                f"To continue it, use the same ones. {REMEDY}"
-            )
-        done = _epochs_done(settings)
-        if done > settings.epochs:
-            raise LaunchError(
-                f"{settings.checkpoint} has {counted(done, 'epoch')} already, more than "
-                f"--epochs {settings.epochs}. To continue it, use a larger number. {REMEDY}"
-            )
     record = {name: asked[name] for name in FIXED}
     write_whole(settings.record, json.dumps(record, indent=1).encode())
+
+
+def completion(settings: Settings) -> str:
+    """Say that there is nothing left to train, and what else can be done."""
+    return (
+        f"The run in {settings.out} is complete: {counted(settings.epochs, 'epoch')} with these "
+        f"settings. Nothing was changed. To train on, use a larger --epochs. {REMEDY}"
+    )
 
 
 def _recorded(settings: Settings) -> dict[str, object]:

@@ -7,9 +7,12 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 from gradsync.errors import UnusableInput
 from gradsync.launch import network
@@ -18,6 +21,7 @@ DEFAULT_PORT = 29500
 CONNECT_SECONDS = 3.0  # for one attempt
 SILENT_SECONDS = 5.0  # before a message that this node waits
 PAUSE_SECONDS = 0.3  # between two attempts
+IMPORT_SECONDS = 5.0  # for torch, on a busy machine
 
 
 class LaunchError(UnusableInput):
@@ -133,7 +137,7 @@ def _is_of_this_job(holder: network.Holder) -> bool:
 
 
 def wait_for_master(master: Master, seconds: float) -> None:
-    """Return when the master accepts connections.
+    """Return when the master answers.
 
     Raises:
         LaunchError: it did not within `seconds`.
@@ -151,7 +155,35 @@ def wait_for_master(master: Master, seconds: float) -> None:
                 print(f"gradsync: Waiting for {master.host}:{master.port} ...", file=sys.stderr)
             time.sleep(PAUSE_SECONDS)
         else:
-            return
+            if _is_store(master, seconds - (time.monotonic() - began)):
+                return
+            raise LaunchError(
+                f"Something at {master.host}:{master.port} accepts connections, but within "
+                f"{seconds:g} s it did not answer as the master of a training. Another program or "
+                "a proxy may hold this port. Use another MASTER_PORT on every node, or its IP "
+                "address in --master."
+            )
+
+
+def _is_store(master: Master, seconds: float) -> bool:
+    """Return whether torch's store answers at the master's port within some seconds.
+
+    torch itself waits for an answer without a limit, and can't be interrupted: a thread asks.
+    """
+    answered = threading.Event()
+
+    def ask() -> None:
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+        limit = timedelta(seconds=max(seconds, 1))
+        while not answered.is_set():
+            with suppress(RuntimeError):  # such as DistNetworkError: the master has ended again
+                TCPStore(master.address, master.port, None, False, limit, wait_for_workers=False)
+                answered.set()
+            time.sleep(PAUSE_SECONDS)
+
+    threading.Thread(target=ask, daemon=True).start()
+    return answered.wait(max(seconds, IMPORT_SECONDS))
 
 
 def unreachable(master: Master, problem: OSError, seconds: float) -> str:

@@ -158,7 +158,10 @@ def _paying(study: Study) -> Table:
     for row in zip(*study.paying.values(), strict=True):
         cells = [_batch(samples) for each in row for samples in (each.faster, each.efficient)]
         table.add_row(f"{row[0].ranks:,}", *cells)
-    table.caption = "The ideal speed of N ranks is N times the speed of 1 rank."
+    table.caption = (
+        "Each rank has a core or a GPU of its own. The ideal speed of N ranks is N times the speed "
+        "of 1 rank."
+    )
     return table
 
 

@@ -66,10 +66,10 @@ def find_submissions(
     """
     try:
         path = path.resolve(strict=True) if path.is_symlink() else path
-        if is_archive(path):
+        if is_archive(path) and path.exists():
             return [path]
         if not path.is_dir():
-            problem = OTHER_KIND if os.path.lexists(path) else "does not exist"
+            problem = OTHER_KIND if path.exists() else "does not exist"
             raise SubmissionError(
                 f"{path} {problem}. Name a submission, or a folder of submissions."
             )

@@ -108,7 +108,7 @@ def test_a_preempted_job_continues_from_its_checkpoint(slurm, submit, output, tm
     slurm.run("scancel", job)
 
     assert state == "COMPLETED"
-    assert "Stopped by SIGTERM" in output()
+    assert "Stopped by SIGTERM. After a preemption, Slurm starts this job again" in output()
     epochs = [int(epoch) for epoch in EPOCH.findall(output())]
     assert epochs == sorted(set(epochs)), "an epoch was repeated or left out"
 

@@ -17,6 +17,7 @@ from gradsync.submission.contents import listing
 from gradsync.text import counted, in_list, listed
 
 if TYPE_CHECKING:
+    from gradsync.grading.class_files import Written
     from gradsync.grading.classroom import Execution, Outcome
     from gradsync.grading.entries import Entry
     from gradsync.grading.tasks import Perform
@@ -125,6 +126,7 @@ class Tally:
     def __init__(self) -> None:
         self.others: list[str] = []  # names whose lines are kept
         self.missing: list[str] = []  # people on the roster who handed in nothing
+        self.corrected = 0  # submissions with other points than those of the tests
         self.graded = self.kept = self.unreadable = 0
         self.lost: list[str] = []  # names of submissions on which the grader failed
 
@@ -141,12 +143,14 @@ class Tally:
 
     def following(self, execution: Execution, progress: Progress) -> Execution:
         """Return an execution that reports to the display and to this tally."""
+
+        def written(tables: Written) -> None:
+            self.missing, self.corrected = tables.missing, tables.corrected
+            for warning in tables.warnings:
+                progress.print(warning)
+
         return replace(
-            execution,
-            on_begin=progress.begin,
-            on_warning=progress.print,
-            on_kept=self.others.extend,
-            on_missing=self.missing.extend,
+            execution, on_begin=progress.begin, on_kept=self.others.extend, on_written=written
         )
 
     def show(self, out: Path, *, page: bool) -> None:
@@ -160,6 +164,9 @@ class Tally:
         if self.others:
             kept = counted(len(self.others), "line")
             print(f"The gradebook keeps {kept} of other submissions: {listing(self.others)}")
+        if self.corrected:
+            changed = counted(self.corrected, "score")
+            print(f"{changed} changed by overrides or lateness: the gradebook has the final points")
         if self.missing:
             print(missing_text(self.missing))
         if page:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -81,7 +82,8 @@ def train_command(
     """Train the small CNN on MNIST with your own trainer, under torchrun.
 
     Writes checkpoint.pt after each epoch, then curves.png and the exported
-    model.pt2. The same command continues an interrupted run.
+    model.pt2. The same command continues an interrupted run,
+    and leaves a complete one as it is.
 
     [dim]gradsync train[/]                          phase 1, on this machine
     [dim]gradsync train phase2 --max-restarts 3[/]   restarts after a failed rank
@@ -104,10 +106,22 @@ def train_command(
         test_links,
         fresh,
     )
-    nodes = nodes or placement.nodes_of_step(os.environ)
-    meeting = _meeting(nodes, master, wait)
-    if not test_links:
-        _prepare(settings, is_master=meeting is None or meeting.is_here)
+    _run(settings, nodes or placement.nodes_of_step(os.environ), nproc, master, wait)
+
+
+def _run(
+    settings: Settings, nodes: int, nproc: int | None, master: str | None, wait: float
+) -> None:
+    """Train, or test the links, on this node."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # this and the ranks; read at import
+    meeting = placement.find_master(os.environ, master) if nodes > 1 else None
+    training = not settings.test_links
+    if training and _is_complete(settings, is_master=meeting is None or meeting.is_here):
+        return
+    if meeting is not None:
+        meeting = _met(meeting, wait)
+    if training and (meeting is None or meeting.is_here):
+        _prepare(settings)
     _launch(settings, meeting, nodes, nproc, wait)
 
 
@@ -147,20 +161,42 @@ def _existing(file: Path) -> Path:
     return file.resolve()
 
 
-def _meeting(nodes: int, master: str | None, wait: float) -> Master | None:
-    """Return where the nodes meet, once it can be reached; None if there is one node."""
-    if nodes == 1:
-        return None
-    meeting = placement.find_master(os.environ, master)
+def _is_complete(settings: Settings, *, is_master: bool) -> bool:
+    """Return whether nothing is left to train; say so on the master.
+
+    Every node finds out for itself, before any of them waits for the others.
+
+    Raises:
+        LaunchError: the folder has a complete run with other settings.
+    """
+    from gradsync.launch import finished
+
+    if settings.fresh or not finished.is_finished(settings):
+        return False
+    finished.check(settings, same_trainer=is_master)
+    if is_master:
+        say(finished.completion(settings))
+    return True
+
+
+def _met(meeting: Master, wait: float) -> Master:
+    """Return where the nodes meet, once it can be reached."""
     if meeting.is_here:
         meeting = placement.check_port(meeting)
     if not meeting.is_here:
+        former = signal.signal(signal.SIGTERM, _stop_waiting)
         placement.wait_for_master(meeting, wait)
+        signal.signal(signal.SIGTERM, former)
     return meeting
 
 
-def _prepare(settings: Settings, *, is_master: bool) -> None:
-    """Create the output folder, and remove the files of a finished run, or of any if it is `fresh`.
+def _stop_waiting(number: int, _frame: object) -> None:
+    say("Stopped by SIGTERM before the nodes had met. Start the same command again on every node.")
+    raise typer.Exit(128 + number)
+
+
+def _prepare(settings: Settings) -> None:
+    """Create the output folder, and remove the files of a former run if this one is `fresh`.
 
     Raises:
         LaunchError: the folder has an interrupted run with other settings.
@@ -168,18 +204,14 @@ def _prepare(settings: Settings, *, is_master: bool) -> None:
     from gradsync.launch import finished
 
     settings.out.mkdir(parents=True, exist_ok=True)
-    if settings.fresh or finished.is_finished(settings):
-        if not settings.fresh and is_master:
-            say(f"The run in {settings.out} was complete. Starting again from the beginning.")
+    if settings.fresh:
         finished.remove(settings)
-    if is_master:  # the path of the trainer may differ between nodes
-        finished.check_continuation(settings)
+    finished.check_continuation(settings)
 
 
 def _launch(
     settings: Settings, meeting: Master | None, nodes: int, nproc: int | None, wait: float
 ) -> None:
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # this and the ranks; read at import
     import torch
 
     from gradsync.launch import agent

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,7 @@ class GradedRanks:
             seed=f"{self.seed}, run {len(self.seen)}",
         )
         self._load(task)
-        observation = observe(task, self.launcher)
+        observation = _with_full_limit(observe(task, self.launcher), task.timeout, timeout)
         self.seen.append(observation)
         if observation.failure is not None:
             raise RankFailure(first_match(observation, mistakes))
@@ -165,3 +165,14 @@ def ungraded_ranks(
     return GradedRanks(
         get_launcher(), folder, course, phase, seen=[], seed=seed, refused=submission.refused
     )
+
+
+def _with_full_limit(observation: Observation, limit: float, full: float) -> Observation:
+    """Say why a time limit that was reached is shorter than usual."""
+    failure = observation.failure
+    if failure is None or failure.status != "timeout" or limit >= full:
+        return observation
+    why = f"This test usually has {full:g} s; it had less because others reached their limits."
+    diagnosis = failure.diagnosis
+    told = replace(diagnosis, explanation=f"{diagnosis.explanation} {why}")
+    return replace(observation, failure=replace(failure, diagnosis=told))

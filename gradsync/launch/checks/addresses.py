@@ -76,13 +76,17 @@ def _reached(name: str, why: str, chosen: Master) -> Finding:
         found = f"{where} does not answer: {problem.strerror or 'timed out'}"
         remedy = "Check the address, and whether a firewall blocks the port."
         return Finding(name, "failed", found, why, remedy)
-    return Finding(name, "ok", f"{where} accepts connections", why)
+    return Finding(
+        name, "ok", f"{where} accepts connections; training shows if it is the master", why
+    )
 
 
 def port(environ: Mapping[str, str]) -> Finding:
     """Check that the master's port is free on this machine, or say who holds it."""
     name, why = "port", 'if another process holds it, torch reports "address already in use"'
-    text = environ.get("MASTER_PORT", str(DEFAULT_PORT))
+    job = environ.get("SLURM_JOB_ID", "")
+    usual = DEFAULT_PORT + (int(job) % 1000 if job.isdecimal() else 0)  # as in cluster/job.sh
+    text = environ.get("MASTER_PORT", str(usual))
     if not (text.isdecimal() and 0 < int(text) < 2**16):
         found = f"MASTER_PORT={text} is no port"
         return Finding(name, "failed", found, why, "Use a number from 1024 to 65535.")
@@ -90,7 +94,11 @@ def port(environ: Mapping[str, str]) -> Finding:
         return Finding(name, "ok", f"{text} is free on this machine", why)
     holder = placement.holder_text(network.holder_of(int(text)))
     remedy = f"Set MASTER_PORT={int(text) + 1} on every node, or end that process."
-    return Finding(name, "failed", f"{text} is held by {holder}", why, remedy)
+    found = f"{text} is held by {holder}"
+    if not {"MASTER_PORT", "MASTER_ADDR", "SLURM_JOB_ID"} & set(environ):
+        found += "; `gradsync train` on one node takes a free port"
+        return Finding(name, "warning", found, why, f"For several nodes: {remedy}")
+    return Finding(name, "failed", found, why, remedy)
 
 
 def _several_nodes(environ: Mapping[str, str]) -> bool:

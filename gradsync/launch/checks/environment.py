@@ -41,7 +41,8 @@ def slurm(environ: Mapping[str, str]) -> Finding:
     if "SLURM_JOB_ID" in environ:
         nodes = environ.get("SLURM_JOB_NODELIST", "nodes unknown")
         tasks = environ.get("SLURM_NTASKS", "?")
-        found = f"job {environ['SLURM_JOB_ID']} on {nodes}, {tasks} tasks"
+        unit = "task" if tasks == "1" else "tasks"
+        found = f"job {environ['SLURM_JOB_ID']} on {nodes}, {tasks} {unit}"
         return Finding(name, "ok", found, why)
     if shutil.which("sinfo") is None:
         return Finding(name, "ok", "not installed, which one machine does not need", why)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from dataclasses import replace
+from functools import reduce
 
 from gradsync.review.flow import classes, torch_api
 from gradsync.review.flow.expressions import Evaluator, attribute_of, value_of
 from gradsync.review.flow.frame import Frame
 from gradsync.review.flow.names import by_name, of_environment
 from gradsync.review.flow.values import (
-    DATA,
     MAYBE_RANK,
+    OWN,
     RANK,
     WORLD,
     Code,
+    Departure,
     Guard,
     Loop,
     Step,
@@ -36,6 +39,8 @@ _CLEARS = (
     "all_reduce", "broadcast", "all_gather", "all_gather_into_tensor", "broadcast_object_list",
     "all_gather_object",
 )  # fmt: skip
+_CONTEXTS = ("contextmanager", "asynccontextmanager")
+_AGREES = re.compile("reduce(?!_mean)|gather|broadcast|sync|aggregate|average|all_mean", re.I)
 _ON_ONE_RANK = (
     "rank_zero_only", "rank0_only", "rank_zero", "master_only", "master_process_only",
     "main_process_only", "only_main_process", "on_main_process", "on_local_main_process",
@@ -48,6 +53,7 @@ class Calls(Evaluator):
     def __init__(self) -> None:
         self.frame: Frame
         self.steps: list[Step] = []
+        self.departures: list[Departure] = []
         self.guards: list[Guard] = []
         self.loops: list[Loop] = []
         self.contexts: list[Value] = []
@@ -81,7 +87,15 @@ class Calls(Evaluator):
             return Value()
         self.steps.append(step)
         step.result = self._result(step, callee)
+        if callee.code is None and _AGREES.search(method or path.rpartition(".")[2]):
+            step.result = step.result.cleared(OWN)  # a library's function: ranks may agree in it
+            self._clear_arguments(step)
         return step.result
+
+    def _clear_arguments(self, step: Step) -> None:
+        """Note that the first arguments of a call are the same on every rank now."""
+        for node in (*step.node.args[:2], *(keyword.value for keyword in step.node.keywords)):
+            self.clear(node)
 
     def _callee(self, node: ast.Call) -> tuple[Value, Value, str]:
         func = node.func
@@ -158,8 +172,8 @@ class Calls(Evaluator):
         if name == "partial" and step.args and step.args[0].code:
             return step.args[0]
         found = torch_api.result_of(step, started=self.started)
-        if step.collective in _CLEARS and step.args:
-            self._clear(step)
+        if step.collective in _CLEARS:
+            self._clear_arguments(step)
         if name in ("parse_args", "Namespace"):
             return Value(things=frozenset({Thing("namespace", step)}))
         if found is not None:
@@ -170,20 +184,6 @@ class Calls(Evaluator):
                 return of_environment(step.args[0].const)
             return mixed([*step.args, *step.kwargs.values()])
         return self._unknown(step)
-
-    def _clear(self, step: Step) -> None:
-        """Note that a tensor is now the same on every rank."""
-        for argument in step.node.args[:2]:
-            node = argument
-            while isinstance(node, (ast.Attribute, ast.Subscript)) and not self._is_self(node):
-                node = node.value
-            if isinstance(node, (ast.Name, ast.Attribute)):
-                value = value_of(self, node)
-                self.bind(node, value.cleared(DATA, RANK, MAYBE_RANK, "mean"))
-
-    @staticmethod
-    def _is_self(node: ast.Attribute | ast.Subscript) -> bool:
-        return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
 
     def _unknown(self, step: Step) -> Value:
         """Return what a function returns that we can't read; it may keep its arguments."""
@@ -246,7 +246,7 @@ class Calls(Evaluator):
 
     def _inside(self, code: Code, step: Step, frame: Frame) -> Value:
         former, guards, tries = self.frame, len(self.guards), self.tries
-        frame.guards = guards
+        frame.guards, frame.loops = guards, len(self.loops)
         if classes.has_decorator(code.node, *_ON_ONE_RANK):
             self.guards.append(Guard(code.node, Value(tags=frozenset({RANK})), True))
         without_gradients = classes.has_decorator(code.node, "no_grad", "inference_mode")
@@ -263,12 +263,14 @@ class Calls(Evaluator):
             self.functions.pop()
             self.tries = tries
             del self.guards[guards:]
-        result = Value()
-        for number, value in enumerate(frame.returned):
-            result = value if number == 0 else either(result, value)
-        if result.blank:
-            return by_name(frame.name)
-        return result
+        for argument in frame.arguments_cleared(code, step):
+            self.clear(argument)
+        if frame.yielded and classes.has_decorator(code.node, *_CONTEXTS):
+            entered = reduce(either, frame.yielded)
+            context = Thing("context", step, entered)
+            return Value(frozenset({context}), by_name(frame.name).tags)
+        result = reduce(either, frame.returned) if frame.returned else Value()
+        return by_name(frame.name) if result.blank else result
 
     def _instance(
         self, code: Code, step: Step, args: tuple[Value, ...], kwargs: dict[str, Value]

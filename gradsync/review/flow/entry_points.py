@@ -33,12 +33,12 @@ def _program(interpreter: Interpreter, source: Source, *, entry: bool) -> Progra
     inside = [step for step in steps if spawned.intersection(step.stack)]
     if any(step.path == "torch.distributed.init_process_group" for step in inside):
         steps = inside  # the others run once, in the process that starts the ranks
-    return Program(source, steps, entry, list(interpreter.modules))
+    return Program(source, steps, entry, list(interpreter.modules), interpreter.departures)
 
 
 def _fragment(interpreter: Interpreter, source: Source, code: Code) -> Program:
     """Follow a function or each method of a class, with arguments of which nothing is known."""
-    interpreter.steps, interpreter.started = [], False
+    interpreter.steps, interpreter.departures, interpreter.started = [], [], False
     interpreter.frame.env, interpreter.run = dict(interpreter.frame.env), 0
     call = ast.Call(ast.Name(code.node.name), [], [])  # type: ignore[union-attr]
     ast.copy_location(call, code.node)

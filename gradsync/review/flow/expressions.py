@@ -17,6 +17,7 @@ from gradsync.review.flow.values import (
     MAYBE_RANK,
     MEAN,
     NUMBERED,
+    OWN,
     RANK,
     UNKNOWN,
     WORLD,
@@ -38,6 +39,8 @@ class Evaluator(Protocol):
     def call(self, node: ast.Call) -> Value: ...
 
     def bind(self, target: ast.expr, value: Value) -> None: ...
+
+    def clear(self, node: ast.expr) -> None: ...
 
     def property_of(self, thing: Thing, name: str) -> Value | None: ...
 
@@ -86,7 +89,7 @@ def _attribute(run: Evaluator, node: ast.Attribute) -> Value:
         return base
     if name in ("shape", "device", "dtype", "ndim", "is_cuda"):
         return Value()
-    inherited = Value(tags=base.tags & {DATA, WORLD}) if not base.things else Value()
+    inherited = Value(tags=base.tags & {DATA, OWN, WORLD}) if not base.things else Value()
     named = by_name(name)
     return named if not named.blank else inherited
 
@@ -162,7 +165,7 @@ def _compare(run: Evaluator, node: ast.Compare) -> Value:
     if isinstance(node.ops[0], (ast.In, ast.NotIn)):
         if rights[0].path == "os.environ":
             return Value(tags=frozenset({WORLD}))
-        return found if left.const is UNKNOWN else found.without(DATA)
+        return found if left.const is UNKNOWN else found.without(DATA, OWN)
     if any(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
         return Value(tags=found.tags & {WORLD})
     return found
@@ -179,7 +182,7 @@ def _either(run: Evaluator, node: ast.IfExp) -> Value:
     test = value_of(run, node.test)
     one, other = value_of(run, node.body), value_of(run, node.orelse)
     both = either(one, other)
-    return replace(both, tags=both.tags | (test.tags & {RANK, "rank?", "too early"}))
+    return replace(both, tags=both.tags | (test.tags & {RANK, "rank?", "too early", OWN}))
 
 
 def _boolean(run: Evaluator, node: ast.BoolOp) -> Value:
@@ -214,8 +217,9 @@ def element_of(iterable: Value) -> Value:
     """Return what a loop over a value gives."""
     if NUMBERED in iterable.tags:
         return Value(parts=(Value(), element_of(iterable.without(NUMBERED))))
-    if iterable.of_kind("loader"):
-        return Value(tags=frozenset({DATA}))
+    loaders = iterable.of_kind("loader")
+    if loaders:
+        return Value(tags=frozenset({DATA, OWN} if all(map(_is_share, loaders)) else {DATA}))
     params = frozenset(iterable.of_kind("params"))
     if params:
         return Value(things=params, tags=iterable.tags)
@@ -225,6 +229,15 @@ def element_of(iterable: Value) -> Value:
             found = either(found, part)
         return found
     return Value(tags=iterable.tags - {RANK})
+
+
+def _is_share(loader: Thing) -> bool:
+    """Return whether a loader surely has other samples on each rank."""
+    sampler = loader.step.argument(3, "sampler") if loader.step else None
+    return sampler is not None and any(
+        thing.step is not None and thing.step.path.endswith("DistributedSampler")
+        for thing in sampler.of_kind("sampler")
+    )
 
 
 def _lambda(run: Evaluator, node: ast.Lambda) -> Value:
@@ -238,8 +251,13 @@ def _assignment(run: Evaluator, node: ast.NamedExpr) -> Value:
 
 
 def _inside(run: Evaluator, node: ast.expr) -> Value:
-    """Evaluate what a `*`, an `await` or a `yield` stands before."""
+    """Evaluate what a `*`, an `await` or a `yield from` stands before."""
     return value_of(run, getattr(node, "value", None))
+
+
+def _yield(run: Evaluator, node: ast.Yield) -> Value:
+    run.frame.yielded.append(value_of(run, node.value))
+    return Value()
 
 
 _HANDLERS: dict[type[ast.expr], Callable[..., Value]] = {
@@ -265,6 +283,6 @@ _HANDLERS: dict[type[ast.expr], Callable[..., Value]] = {
     ast.NamedExpr: _assignment,
     ast.Starred: _inside,
     ast.Await: _inside,
-    ast.Yield: _inside,
+    ast.Yield: _yield,
     ast.YieldFrom: _inside,
 }

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import ast
 from collections import ChainMap
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 
 from gradsync.review.flow.project import Source
-from gradsync.review.flow.values import Code, Value
+from gradsync.review.flow.values import (
+    MAYBE_RANK,
+    OWN,
+    RANK,
+    TOO_EARLY,
+    UNKNOWN,
+    Code,
+    Step,
+    Value,
+    either,
+    uncertain,
+)
 
 Env = MutableMapping[str, Value]
 
@@ -23,8 +34,11 @@ class Frame:
         self.name = name
         self.of_class: Code | None = None  # of a method
         self.guards = 0  # number of conditions around the call of the function
+        self.loops = 0  # number of loops around it
         self.me = ""  # the name of its first parameter, such as "self"
         self.returned: list[Value] = []
+        self.yielded: list[Value] = []
+        self.cleared: set[str] = set()  # names of which all ranks have the same value now
         self.global_names: set[str] = set()
 
     def scope(self) -> Env:
@@ -34,6 +48,17 @@ class Frame:
     def set(self, name: str, value: Value) -> None:
         """Assign a value to a name."""
         (self.module if name in self.global_names else self.env)[name] = value
+
+    def arguments_cleared(self, code: Code, step: Step) -> Iterator[ast.expr]:
+        """Yield the arguments of a call that the function has reduced over all ranks."""
+        if isinstance(code.node, ast.ClassDef) or not self.cleared:
+            return
+        parameters = code.node.args
+        names = [arg.arg for arg in (*parameters.posonlyargs, *parameters.args)]
+        bound = code.receiver is not None and not isinstance(code.node, ast.Lambda)
+        passed = dict(zip(names[bound:], step.node.args, strict=False))
+        passed |= {keyword.arg: keyword.value for keyword in step.node.keywords if keyword.arg}
+        yield from (node for name, node in passed.items() if name in self.cleared)
 
     def bind_parameters(
         self, code: Code, args: tuple[Value, ...], kwargs: dict[str, Value]
@@ -65,3 +90,29 @@ class Frame:
 
 def _constant(node: ast.expr | None) -> Value:
     return Value(const=node.value) if isinstance(node, ast.Constant) else Value()
+
+
+def merged(states: list[dict[str, Value]], test: Value) -> dict[str, Value]:
+    """Return the names after branches: each may be what any branch made of it."""
+    if len(states) == 1:
+        return states[0]
+    found: dict[str, Value] = {}
+    depends = test.tags & {RANK, MAYBE_RANK, TOO_EARLY}
+    for name in {name for state in states for name in state}:
+        values = [state[name] for state in states if name in state]
+        value = values[0]
+        for other in values[1:]:
+            value = either(value, other)
+        changed = any(other is not values[0] for other in values) or len(values) < len(states)
+        if changed and depends:
+            value = value.tagged(*depends)
+            if not all(isinstance(other.const, (bool, int)) for other in values):
+                value = uncertain(value)
+        if OWN in test.tags and any(_differs(other, values[0]) for other in values):
+            value = value.tagged(OWN)  # such as a counter of epochs without progress
+        found[name] = value
+    return found
+
+
+def _differs(one: Value, other: Value) -> bool:
+    return one is not other and (one.const is UNKNOWN or one != other)

@@ -7,18 +7,16 @@ import re
 from collections.abc import Sequence
 
 from gradsync.review.flow.expressions import combined, element_of, value_of
-from gradsync.review.flow.frame import Frame
+from gradsync.review.flow.frame import Frame, merged
 from gradsync.review.flow.naming import Names
 from gradsync.review.flow.values import (
     MAYBE_RANK,
     RANK,
-    TOO_EARLY,
     Code,
+    Departure,
     Guard,
     Loop,
     Value,
-    either,
-    uncertain,
 )
 
 _EXITS = ("sys.exit", "builtins.exit", "builtins.quit", "os._exit", "os.abort")
@@ -71,6 +69,7 @@ class Interpreter(Names):
     def _return(self, node: ast.Return) -> str:
         value = value_of(self, node.value) if node.value else Value(const=None)
         tags = {t for guard in self.guards for t in guard.value.tags if t in (RANK, MAYBE_RANK)}
+        tags |= self.own()
         is_constant = isinstance(value.const, bool)
         self.frame.returned.append(value.tagged(*tags) if is_constant else value)
         status = isinstance(value.const, int) and not is_constant and self.frame.name == "main"
@@ -125,11 +124,24 @@ class Interpreter(Names):
         for positive in (True, False):
             end = ends[0 if positive else 1]
             if end in LEAVES:
+                self._note_departure(node, test, end)
                 self.guards.append(Guard(node, self._around(test), not positive, early=True))
         stay = [names for names, end in zip(after, ends, strict=True) if not end]
         env.clear()
-        env.update(_merged(stay, test))
+        env.update(merged(stay, test))
         return ""
+
+    def _note_departure(self, statement: ast.AST, test: Value, end: str) -> None:
+        """Note that a rank leaves its loop, or all loops of its function, under a condition."""
+        first = len(self.loops) - 1 if end == "break" else self.frame.loops
+        loops = tuple(self.loops[first:]) if end != "continue" and self.loops else ()
+        if loops:
+            frame, node = self.frame, getattr(statement, "test", statement)
+            inside = [g for g in self.guards[frame.guards :] if _is_within(g.node, loops[-1].node)]
+            value = test.tagged(*{t for g in inside if not g.early for t in g.value.tags})
+            self.departures.append(
+                Departure(node, statement, frame.source, frame.name, value, loops, len(self.steps))
+            )
 
     def _around(self, test: Value) -> Value:
         """Return a test with the ranks of the conditions around it in its function."""
@@ -163,11 +175,19 @@ class Interpreter(Names):
         if not endless and not over.of_kind("loader", "params"):
             self.guards.append(Guard(node, over, True))
         self.block(node.body)
+        if isinstance(node, ast.While) and not any(map(_calls_more, ast.walk(node.test))):
+            self._note_departure(node, value_of(self, node.test), "break")
+        if isinstance(node, ast.For) and self._names(node.target) & self.frame.cleared:
+            self.clear(node.iter)
         self.loops.pop()
         left = [g for g in self.guards[base:] if g.early and _is_return(g)]
         del self.guards[base:]
         self.guards += left
         return self.block(node.orelse)
+
+    @staticmethod
+    def _names(target: ast.expr) -> set[str]:
+        return {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
 
     def _with(self, node: ast.With) -> str:
         contexts, no_gradients = len(self.contexts), 0
@@ -177,7 +197,7 @@ class Interpreter(Names):
                 no_gradients += self.steps[-1].path in _NO_GRADIENTS
             self.contexts.append(self._context(item.context_expr, value))
             if item.optional_vars is not None:
-                self.bind(item.optional_vars, value)
+                self.bind(item.optional_vars, self.entered(value))
         self.evaluating += no_gradients
         end = self.block(node.body)
         self.evaluating -= no_gradients
@@ -188,7 +208,7 @@ class Interpreter(Names):
 
     def _context(self, node: ast.expr, value: Value) -> Value:
         """Return a context manager's value; it may let only some ranks pass at a time."""
-        if isinstance(node, ast.Call) and not value.things:
+        if isinstance(node, ast.Call) and not set(value.things) - set(value.of_kind("context")):
             step = next((s for s in reversed(self.steps) if s.node is node), None)
             args = [*step.args, *step.kwargs.values()] if step else []
             named = re.search("first|main|master|zero", ast.unparse(node.func))
@@ -207,7 +227,7 @@ class Interpreter(Names):
             if not self.block(handler.body):
                 states.append(dict(self.frame.env))
         if states:
-            self.frame.env.update(_merged(states, Value()))
+            self.frame.env.update(merged(states, Value()))
         if not end:
             end = self.block(node.orelse)
         last = self.block(node.finalbody)
@@ -233,27 +253,18 @@ class Interpreter(Names):
         return ""
 
 
+def _is_within(inner: ast.AST, outer: ast.AST) -> bool:
+    """Return whether a statement of a function is inside of another one of it."""
+    line, last = getattr(inner, "lineno", 0), getattr(outer, "end_lineno", None) or 0
+    return getattr(outer, "lineno", 0) < line <= last
+
+
+def _calls_more(node: ast.AST) -> bool:
+    """Return whether this is a call of anything but a method without arguments: `loss.item()`."""
+    return isinstance(node, ast.Call) and bool(node.args or isinstance(node.func, ast.Name))
+
+
 def _is_return(guard: Guard) -> bool:
     node = guard.node
     body = getattr(node, "body", []) if not guard.positive else getattr(node, "orelse", [])
     return any(isinstance(inner, ast.Return) for part in body for inner in ast.walk(part))
-
-
-def _merged(states: list[dict[str, Value]], test: Value) -> dict[str, Value]:
-    """Return the names after branches: each may be what any branch made of it."""
-    if len(states) == 1:
-        return states[0]
-    found: dict[str, Value] = {}
-    depends = test.tags & {RANK, MAYBE_RANK, TOO_EARLY}
-    for name in {name for state in states for name in state}:
-        values = [state[name] for state in states if name in state]
-        value = values[0]
-        for other in values[1:]:
-            value = either(value, other)
-        changed = any(other is not values[0] for other in values) or len(values) < len(states)
-        if changed and depends:
-            value = value.tagged(*depends)
-            if not all(isinstance(other.const, (bool, int)) for other in values):
-                value = uncertain(value)
-        found[name] = value
-    return found

@@ -9,7 +9,16 @@ from gradsync.review.flow.calls import Calls
 from gradsync.review.flow.expressions import value_of
 from gradsync.review.flow.frame import Env, Frame
 from gradsync.review.flow.project import Project, Source
-from gradsync.review.flow.values import Thing, Value, either
+from gradsync.review.flow.values import (
+    DATA,
+    MAYBE_RANK,
+    MEAN,
+    OWN,
+    RANK,
+    Thing,
+    Value,
+    either,
+)
 
 
 class Names(Calls):
@@ -60,12 +69,24 @@ class Names(Calls):
             value_of(self, target.slice)
             self._bind_subscript(target, value)
 
+    def entered(self, manager: Value) -> Value:
+        """Return what `with` assigns to the name after `as`."""
+        contexts = manager.of_kind("context")
+        if contexts:
+            return contexts[0].inner
+        for thing in manager.of_kind("instance"):
+            enter = self.property_of(thing, "__enter__")
+            if enter is not None and enter.code is not None and self.steps:
+                return self.follow(enter.code, self.steps[-1], (), {})
+        return manager
+
     @staticmethod
     def _part(value: Value) -> Value:
         return Value(things=frozenset(value.deep()), tags=value.deep_tags(), maybe=True)
 
     def _bind_attribute(self, target: ast.Attribute, value: Value) -> None:
         owner = value_of(self, target.value)
+        value = value.tagged(*self.own())
         for thing in owner.things:
             former = thing.attrs.get(target.attr)
             sure = not self.guards or former is None
@@ -74,6 +95,33 @@ class Names(Calls):
             holder = Thing("namespace", None)  # a parameter, such as `args`
             holder.attrs[target.attr] = value
             self.frame.set(target.value.id, Value(things=frozenset({holder})))
+
+    def own(self) -> set[str]:
+        """Return {OWN} if this rank's samples decide in the function whether this place runs."""
+        guards = self.guards[self.frame.guards :]
+        return {OWN} if any(OWN in guard.value.tags for guard in guards) else set()
+
+    def clear(self, node: ast.expr) -> None:
+        """Note that a tensor, or each of several, is the same on every rank now."""
+        while isinstance(node, (ast.Attribute, ast.Subscript)) and not _of_object(node):
+            node = node.value
+        if isinstance(node, (ast.Tuple, ast.List)):
+            for part in node.elts:
+                self.clear(part)
+        elif isinstance(node, ast.Call):  # such as `enumerate(tensors)` or `totals.values()`
+            for part in (
+                *node.args,
+                *([node.func] if isinstance(node.func, ast.Attribute) else ()),
+            ):
+                self.clear(part.value if part is node.func else part)  # type: ignore[attr-defined]
+        elif isinstance(node, ast.Starred):
+            self.clear(node.value)
+        elif isinstance(node, (ast.Name, ast.Attribute)):
+            value = value_of(self, node)
+            if not value.path and value.code is None:
+                self.bind(node, value.cleared(DATA, OWN, RANK, MAYBE_RANK, MEAN))
+            if isinstance(node, ast.Name):
+                self.frame.cleared.add(node.id)
 
     def _bind_subscript(self, target: ast.Subscript, value: Value) -> None:
         if value_of(self, target.value).path == "os.environ":
@@ -125,3 +173,8 @@ class Names(Calls):
         thing = Thing("module", None)
         thing.attrs = self.load(source, as_main=False)  # type: ignore[assignment]
         return Value(things=frozenset({thing}))
+
+
+def _of_object(node: ast.Attribute | ast.Subscript) -> bool:
+    """Return whether this is an attribute of a name, such as `self.total`."""
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from gradsync.review.flow.project import Source
-from gradsync.review.flow.values import Step, Thing
+from gradsync.review.flow.values import Departure, Step, Thing
 
 
 @dataclass(eq=False)
@@ -18,6 +18,7 @@ class Program:
     steps: list[Step]
     entry: bool  # begins where Python begins, not in a function that nobody calls
     sources: list[Source]  # of all files that were read for it
+    departures: list[Departure] = field(default_factory=list)
 
     def calls(self, *paths: str) -> Iterator[Step]:
         """Yield the calls of imported names: whole paths, or ends such as "optim.SGD"."""

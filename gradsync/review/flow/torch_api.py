@@ -8,6 +8,7 @@ from gradsync.review.flow.values import (
     LOCAL,
     MEAN,
     NUMBERED,
+    OWN,
     RANK,
     TOO_EARLY,
     UNKNOWN,
@@ -178,4 +179,5 @@ def _of_model(step: Step) -> Value | None:
 def output(step: Step, model: Value) -> Value:
     """Return the output of a model: it depends on this rank's samples."""
     thing = Thing("output", step, model)
-    return Value(things=frozenset({thing}), tags=frozenset({DATA}))
+    own = mixed([*step.args, *step.kwargs.values()]).tags & {OWN}
+    return Value(things=frozenset({thing}), tags=own | {DATA})

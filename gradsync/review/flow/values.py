@@ -13,7 +13,8 @@ RANK = "rank"  # differs between ranks
 MAYBE_RANK = "rank?"  # a function that we can't read had the rank as an argument
 LOCAL = "local"  # the rank on this machine, not among all ranks
 WORLD = "world"  # depends on the number of ranks: the same on every rank
-DATA = "data"  # computed from this rank's samples
+DATA = "data"  # computed from samples, which may be this rank's own
+OWN = "own"  # computed from samples that surely only this rank has
 MEAN = "mean"  # divided by a number of this rank
 GRAD = "grad"  # a gradient
 NUMBERED = "numbered"  # what `enumerate` returns
@@ -146,6 +147,19 @@ class Loop:
     over: Value
 
 
+@dataclass(frozen=True, eq=False)
+class Departure:
+    """A condition under which a rank leaves loops, by `break`, `return` or the end of a `while`."""
+
+    node: ast.AST  # the condition
+    statement: ast.AST  # the `if` or `while` that has it
+    source: Source
+    function: str
+    value: Value
+    loops: tuple[Loop, ...]
+    index: int  # of the next step
+
+
 @dataclass(eq=False)
 class Step:
     """One call, in one place of the program."""
@@ -224,7 +238,7 @@ def _tags_of_either(one: Value, other: Value) -> frozenset[str]:
             unsure = value.tags - second.tags
             if RANK in unsure:
                 tags = tags - {RANK} | {MAYBE_RANK}
-            tags -= unsure & {DATA}
+            tags -= unsure & {DATA, OWN}
     return tags
 
 

@@ -7,9 +7,25 @@ from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, any_part, at, rule
 from gradsync.review.flow.program import Program
-from gradsync.review.flow.values import DATA, RANK, Guard, Step, Thing
-from gradsync.review.queries import argument_node, function_around, is_true
+from gradsync.review.flow.values import (
+    DATA,
+    MAYBE_RANK,
+    OWN,
+    RANK,
+    Departure,
+    Guard,
+    Step,
+    Thing,
+)
+from gradsync.review.queries import (
+    argument_node,
+    function_around,
+    has_mesh,
+    is_true,
+    mentions,
+)
 
+_JOIN = r"with [^\n]*\b[Jj]oin\("  # loops of unequal length are fine inside of it
 _POSITIONS = {"barrier": 0, "all_reduce": 2, "broadcast": 2, "all_gather": 2}  # of `group`
 
 
@@ -109,6 +125,39 @@ def depends_on_samples(program: Program) -> Iterator[Hit]:
                 f"The condition in line {getattr(guard.node, 'lineno', 0)} depends on this rank's "
                 f"own samples. Ranks that decide differently never meet in {what}.",
             )
+    yield from _loops_left_by_samples(program)
+
+
+def _loops_left_by_samples(program: Program) -> Iterator[Hit]:
+    """Find loops that ranks leave at different times, though later rounds have collectives."""
+    if has_mesh(program) or mentions(program, _JOIN):
+        return
+    for departure in program.departures:
+        tags = departure.value.tags
+        if OWN not in tags or tags & {RANK, MAYBE_RANK}:
+            continue
+        met = [step for step in program.steps if _meets_in(step, departure)]
+        guards = [g for s in met for g in s.guards if DATA in g.value.tags]
+        if not met or any(guard.node is departure.statement for guard in guards):
+            continue  # what is after the condition has a finding of its own
+        backward = met[-1].method == "backward"
+        what = "the all-reduce of `backward`" if backward else f"`{_name(met[-1])}`"
+        yield Hit(
+            departure.node,
+            departure.source,
+            "Each rank decides by its own samples when to leave this loop. The ranks that go on "
+            f"wait in {what}, in line {met[-1].node.lineno}, for those that have left.",
+            function=departure.function,
+        )
+
+
+def _meets_in(step: Step, departure: Departure) -> bool:
+    """Return whether all ranks meet in this call, in each round of the loop that some leave."""
+    if not any(loop in departure.loops for loop in step.loops) or step.on_some_ranks:
+        return False
+    if any(context.of_kind("no_sync") for context in step.contexts):
+        return False
+    return _all_ranks_join(step) or (step.method == "backward" and _is_wrapped(step))
 
 
 def _is_wrapped(step: Step) -> bool:

@@ -41,7 +41,7 @@ def never_destroyed(program: Program) -> Iterator[Hit]:
     "DDP020",
     "The number of ranks is hard-coded",
     topic="the launcher decides ranks, port and device",
-    remedy="Ask for it: `dist.get_world_size()`, or WORLD_SIZE.",
+    remedy="Use `dist.get_world_size()`, or WORLD_SIZE.",
     applies=any_part,
 )
 def ranks_are_fixed(program: Program) -> Iterator[Hit]:

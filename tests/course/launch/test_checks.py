@@ -126,6 +126,24 @@ def test_the_process_that_holds_the_port_is_named(taken_port):
     assert f"MASTER_PORT={taken_port + 1}" in finding.remedy
 
 
+def test_a_busy_usual_port_is_a_warning_on_one_node(monkeypatch, taken_port):
+    monkeypatch.setattr(addresses, "DEFAULT_PORT", taken_port)
+
+    finding = addresses.port({})
+
+    assert finding.status == "warning"
+    assert "on one node takes a free port" in finding.found
+
+
+def test_the_port_of_a_slurm_job_follows_from_its_number(monkeypatch, taken_port):
+    monkeypatch.setattr(addresses, "DEFAULT_PORT", taken_port - 7)
+
+    finding = addresses.port({"SLURM_JOB_ID": "3007"})
+
+    assert finding.status == "failed"
+    assert finding.found.startswith(f"{taken_port} is held by")
+
+
 def test_a_port_that_is_no_number_is_found():
     assert addresses.port({"MASTER_PORT": "29500a"}).status == "failed"
 

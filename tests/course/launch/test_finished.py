@@ -84,6 +84,54 @@ def test_a_complete_run_is_finished_unless_more_epochs_are_asked_for(interrupted
     assert not is_finished(interrupted)
 
 
+@pytest.fixture
+def complete(interrupted):
+    """The settings of a complete run of three epochs, with its trainer and its exported model."""
+    interrupted.exported.write_bytes(b"model")
+    interrupted.trainer.parent.mkdir()
+    interrupted.trainer.touch()
+    return replace(interrupted, epochs=3)
+
+
+def train(settings, *words):
+    words = [settings.trainer, "--out", settings.out, *words]
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_the_same_command_leaves_a_complete_run_as_it_is(complete):
+    before = {path: path.stat().st_mtime_ns for path in complete.out.iterdir()}
+
+    result = train(complete, "--epochs", 3)
+
+    assert result.exit_code == 0
+    assert "is complete: 3 epochs with these settings. Nothing was changed." in result.output
+    assert "--fresh" in result.output
+    assert {path: path.stat().st_mtime_ns for path in complete.out.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--epochs", 3, "--lr", 0.5], "--lr 0.1, now 0.5"),
+        (["--epochs", 2], "has 3 epochs already, more than --epochs 2"),
+    ],
+)
+def test_a_complete_run_is_not_replaced_by_one_with_other_settings(words, text, complete):
+    result = train(complete, *words)
+
+    assert isinstance(result.exception, UnusableInput)
+    assert text in str(result.exception)
+    assert complete.exported.read_bytes() == b"model"
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "192.0.2.1"])
+def test_each_node_of_a_complete_run_ends_without_waiting_for_the_others(address, complete):
+    result = train(complete, "--epochs", 3, "--nodes", 2, "--master", address)
+
+    assert result.exit_code == 0
+    assert ("is complete" in result.output) == (address == "127.0.0.1")
+
+
 def test_after_a_removal_any_settings_will_do(interrupted):
     remove(interrupted)
 

@@ -1,9 +1,14 @@
 """Where the nodes meet, and clear errors where they can't."""
 
 import os
+import signal
 import socket
+import subprocess
+import sys
+import time
 
 import pytest
+from torch.distributed import TCPStore
 
 from gradsync.cli.launch import train
 from gradsync.course.catalogue import find_course
@@ -47,6 +52,46 @@ def test_a_port_of_another_program_is_refused():
         port = server.getsockname()[1]
         with pytest.raises(LaunchError, match=f"Port {port} is in use .* process {os.getpid()}"):
             placement.check_port(Master("here", port, "127.0.0.1", is_here=True))
+
+
+@pytest.fixture
+def silent():
+    """A server that accepts connections and never answers, as a master of another machine."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield Master("there", server.getsockname()[1], "127.0.0.1", is_here=False)
+
+
+def test_a_port_that_accepts_and_never_answers_is_refused_in_time(silent):
+    began = time.monotonic()
+
+    with pytest.raises(LaunchError, match=r"there:\d+ accepts connections, but within 2 s"):
+        placement.wait_for_master(silent, 2)
+
+    assert time.monotonic() - began < 10
+
+
+def test_a_store_of_torch_is_a_master():
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    placement.wait_for_master(Master("there", store.port, "127.0.0.1", is_here=False), 60)
+
+
+def test_sigterm_ends_the_wait_with_a_message(silent, tmp_path):
+    code = (
+        "from gradsync.launch import network; network.is_this_machine = lambda _: False\n"
+        "from gradsync.cli import main; main()"
+    )
+    words = ["train", "--nodes", "2", "--master", f"127.0.0.1:{silent.port}", "--out", tmp_path]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, words)], cwd=COURSE.root, stderr=subprocess.PIPE
+    )
+    time.sleep(3)
+
+    process.terminate()
+    _, errors = process.communicate(timeout=20)
+
+    assert b"Stopped by SIGTERM before the nodes had met." in errors
+    assert process.returncode == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize(

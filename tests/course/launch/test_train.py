@@ -83,6 +83,10 @@ def history(tmp_path, out="run"):
     return json.loads((tmp_path / out / "history.json").read_text())
 
 
+def files(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
 @pytest.mark.parametrize("phase", ["phase1", "phase2"])
 def test_rank_0_prints_saves_plots_and_exports(phase, start, tmp_path):
     run = start("--epochs", 2, phase=phase)
@@ -129,7 +133,7 @@ def test_without_restarts_the_killed_rank_is_named(start):
     assert "Traceback" not in run.text
 
 
-def test_a_preempted_run_continues_and_a_finished_one_starts_again(start, tmp_path):
+def test_a_preempted_run_continues_and_a_complete_one_is_not_lost(start, tmp_path):
     run = start("--epochs", 40)
     run.wait_for("Epoch 3/")
     run.process.terminate()
@@ -142,9 +146,17 @@ def test_a_preempted_run_continues_and_a_finished_one_starts_again(start, tmp_pa
     last, first = int(EPOCH.findall(run.text)[-1]), int(EPOCH.findall(again.text)[0])
     assert first in (last + 1, last + 2)  # the line of the last epoch may be missing
     assert [entry["epoch"] for entry in history(tmp_path)] == list(range(40))
-    third = start("--epochs", 1)
+    complete = files(tmp_path / "run")
+    third = start("--epochs", 40)
     assert third.status() == 0
-    assert EPOCH.findall(third.text) == ["1"]
+    assert "The run in run is complete: 40 epochs with these settings." in third.text
+    assert files(tmp_path / "run") == complete
+    longer = start("--epochs", 41)
+    assert longer.status() == 0
+    assert EPOCH.findall(longer.text) == ["41"]
+    fresh = start("--epochs", 1, "--fresh")
+    assert fresh.status() == 0
+    assert EPOCH.findall(fresh.text) == ["1"]
 
 
 def test_an_unfinished_exercise_is_named(start):

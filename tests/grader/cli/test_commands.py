@@ -180,6 +180,7 @@ def test_a_file_that_does_not_import_is_graded(tmp_path, source, status):
     ("arguments", "said"),
     [
         (["grade", "nothing-there"], "nothing-there does not exist"),
+        (["grade", "nothing-there.zip"], "nothing-there.zip does not exist"),
         (["grade", "README.md"], "README.md is not a folder, .zip or .tar.gz"),
         (["grade", "solutions", "--phase", "3"], "Choose --phase 1 or 2."),
         (["grade", "solutions", "--out", "README.md"], "is a file"),

@@ -372,6 +372,7 @@ def test_without_a_due_time_the_time_of_a_submission_is_not_needed(folder):
     ("line", "problem"),
     [
         ("due = 3", "due in"),
+        ('due = "tomorrow"', "due in .* such as 2026-10-30T23:59:00"),
         ('per_day = "200%"', "per_day in"),
         ("grace = 1", "no key 'grace'"),
         ("grace_days = -1", "must not be negative"),

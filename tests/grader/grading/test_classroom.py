@@ -367,7 +367,7 @@ def test_warnings_on_overrides_are_given_once_at_the_end(klass):
     lines = ["submission,exercise,points,reason,by", "eve,phase1/double,2,appeal,Kim"]
     (klass.out / "overrides.csv").write_text("\n".join(lines))
     warnings = []
-    klass.grade(execution=Execution(on_warning=warnings.append))
+    klass.grade(execution=Execution(on_written=lambda written: warnings.extend(written.warnings)))
 
     assert len(warnings) == 1
     assert "no submission 'eve'" in warnings[0]

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gradsync.grading.root_causes import point_at_diagnosed, point_at_roots
+from gradsync.grading.root_causes import point_at_causes, point_at_diagnosed, point_at_roots
 from gradsync.records import Diagnosis, Verdict
 
 NEEDS = {"p/step": ["p/average"], "p/epoch": ["p/step"], "p/train": ["p/epoch", "p/broadcast"]}
@@ -90,3 +90,13 @@ def test_a_test_without_a_diagnosis_names_an_earlier_one_that_has_one():
     assert after[1].message.startswith('The mistake found by another test, "Two ranks agree", may')
     assert after[1].message.endswith("it differs")
     assert after[2:] == others[1:]
+
+
+def test_a_message_names_one_thing_to_fix_first():
+    known = Diagnosis("sum-not-mean", (0,), "it is the sum")
+    first = replace(verdict("step"), title="Two ranks agree.", diagnosis=known)
+
+    said = [v.message for v in point_at_causes((first, verdict("step"), verdict("average")), NEEDS)]
+
+    assert said[1] == said[0]
+    assert said[1].count("first.") == 1

@@ -164,6 +164,106 @@ def f(dataset, model):
     assert codes(body) == ["DDP017"]
 
 
+def test_a_rank_is_followed_through_context_managers():
+    body = """
+import contextlib
+
+@contextlib.contextmanager
+def world():
+    yield dist.get_world_size() > 1, dist.get_rank() == 0
+
+class First:
+    def __enter__(self):
+        return dist.get_rank() == 0
+
+with world() as (many, chief):
+    if many:
+        dist.barrier()
+    if chief:
+        dist.all_reduce(torch.ones(1))
+    with First() as first:
+        if first:
+            dist.broadcast(torch.ones(1), 0)
+"""
+    assert codes(body) == ["DDP015", "DDP015"]
+
+
+LOOP = """
+class Stopping:
+    def __init__(self):
+        self.best, self.bad, self.stop = 1e9, 0, False
+
+    def step(self, loss):
+        if loss < self.best:
+            self.best, self.bad = loss, 0
+        else:
+            self.bad += 1
+            self.stop = self.bad > 3
+
+def average(tensor):
+    dist.all_reduce(tensor)
+
+def train(dataset, module):
+    sampler = torch.utils.data.DistributedSampler(dataset)
+    loader = torch.utils.data.DataLoader(dataset, sampler=sampler)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
+    stopping, bad, value = Stopping(), 0, torch.tensor(1.0)
+    while {test}:
+        for x in loader:
+            loss = model(x).sum()
+            loss.backward()
+        value = loss.detach()
+        {last}
+"""
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "if value < 1: break",
+        "if value < 1: return",
+        "if value.item() < 1 and bad > 3: break",
+        "stopping.step(value)\n        if stopping.stop: break",
+        "bad = bad + 1 if value < 1 else 0\n        if value > 2: bad += 1\n        if bad: break",
+        "if bad < 5:\n            if value < 1: break",
+    ],
+)
+def test_a_loop_that_ranks_leave_by_their_own_samples_is_found(last):
+    assert codes(LOOP.format(test="True", last=last)) == ["DDP017"]
+
+
+def test_a_while_that_ends_by_a_ranks_own_samples_is_found():
+    assert codes(LOOP.format(test="value.item() > 0.1", last="pass")) == ["DDP017"]
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "if value < 1: bad += 1",
+        "average(value)\n        if value < 1: break",
+        "for t in [value]: dist.all_reduce(t)\n        if value < 1: break",
+        "dist.all_reduce(tensor=value)\n        if value < 1: break",
+        "value = torch.distributed.nn.all_reduce(value)\n        if value < 1: break",
+        "value = accelerator.reduce(value)\n        if value < 1: break",
+        "value = self.gather(value)\n        if value < 1: break",
+        "helpers.sync_(value)\n        if value < 1: break",
+        "if len(x) < 3: break",
+        "if x.shape[0] < 3: break",
+        "if model.module.weight.grad.norm() > 3: break",
+        "if value < 1: raise RuntimeError",
+        "stop = dist.get_rank() >= 0 and args.stop\n        if stop: break",
+    ],
+)
+def test_a_loop_that_all_ranks_leave_together_is_fine(last):
+    assert codes(LOOP.format(test="True", last=last)) == []
+
+
+def test_a_loop_of_unequal_lengths_inside_join_is_fine():
+    body = LOOP.format(test="True", last="if value < 1: break")
+
+    assert codes(body + "\ndef f(model):\n    with Join([model]):\n        pass\n") == []
+
+
 def test_functions_of_files_beside_a_script_are_followed(tmp_path):
     (tmp_path / "tools.py").write_text(
         "import torch.distributed as dist\n\ndef first():\n    return dist.get_rank() == 0\n"

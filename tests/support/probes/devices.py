@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -60,6 +62,22 @@ class Elsewhere(Tensor):
         return result if moved else tree_map(lambda leaf: cls(leaf) if _is(leaf) else leaf, result)
 
 
+def skip_distributed_tensors() -> None:
+    """Keep torch from importing its distributed tensors, which takes half a second.
+
+    It does so when it calls `__torch_dispatch__` for the first time, only to compare types.
+    """
+    name = "torch.distributed.tensor"
+    if name in sys.modules:
+        return
+    stub = ModuleType(name)
+    stub.DTensor = type("DTensor", (Tensor,), {})  # type: ignore[attr-defined]
+    sys.modules[name] = stub
+    with suppress(AttributeError, ImportError):  # another torch may need more of the module
+        Elsewhere(torch.zeros(1)).clone()
+    del sys.modules[name]
+
+
 def _is(leaf: Any) -> bool:
     return isinstance(leaf, Tensor)
 
@@ -97,6 +115,7 @@ def devices_met(trainer: ModuleType, inputs: Tensor, targets: Tensor) -> dict[st
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     trainer.train_step(model, (inputs, targets), loss_fn, optimizer)
     at_home = {"inputs": model.met.copy(), "targets": wanted.copy()}
+    skip_distributed_tensors()
     Gpus().appear()
     batch = (Elsewhere(inputs), Elsewhere(targets))
     try:

@@ -15,6 +15,14 @@ def test_the_command_has_the_options_that_were_given_quoted_for_a_shell():
     assert repeated(out="x", unsafe=True).endswith(" --out x --fresh --unsafe-no-sandbox")
 
 
+def test_scores_that_the_tests_did_not_give_are_counted(capsys):
+    tally = Tally()
+    tally.corrected = 2
+    tally.show(Path("out"), page=False)
+
+    assert "2 scores changed by overrides or lateness" in capsys.readouterr().out
+
+
 def test_people_who_handed_in_nothing_are_counted_and_named(capsys):
     tally = Tally()
     tally.missing = ["Müller, Anna", "Bob"]

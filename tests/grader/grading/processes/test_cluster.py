@@ -70,3 +70,11 @@ def test_a_missing_scheduler_is_one_clear_error():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert "UnusableInput: There is no Dask scheduler at tcp://127.0.0.1:9" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_missing_file_of_a_scheduler_is_one_clear_error():
+    code = "from gradsync.grading.processes import cluster; cluster.on_cluster('nosuch.json')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert "UnusableInput: nosuch.json is neither the address of a Dask scheduler" in done.stderr
