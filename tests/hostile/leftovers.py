@@ -3,9 +3,11 @@
 import ctypes
 import os
 import tempfile
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
+COUNTS, COUNT_SECONDS = 5, 0.01  # of open files, and the seconds between two of them
 PR_SET_CHILD_SUBREAPER = 36
 PLACES = ("/", "/tmp", "/var/tmp", "/dev/shm", "/run", "/dev/mqueue", "~", ".")
 
@@ -39,9 +41,16 @@ def descendants(pid):
 
 
 def open_files():
-    """Return the number of open files of this process and its descendants together."""
-    family = [os.getpid(), *descendants(os.getpid())]
-    return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in family)
+    """Return the number of open files of this process and its descendants together.
+
+    It is the least of several counts, since one of them may be reading a file just now.
+    """
+    counts = []
+    for _ in range(COUNTS):
+        family = [os.getpid(), *descendants(os.getpid())]
+        counts.append(sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in family))
+        time.sleep(COUNT_SECONDS)
+    return min(counts)
 
 
 def marked_files(mark):
