@@ -71,6 +71,7 @@ class Run:
 
 
 def figures() -> Iterator[Figure]:
+    otter.check_is_installed()  # before minutes of measuring
     with tempfile.TemporaryDirectory() as folder:
         yield from _phase1(Path(folder))
         yield from _cheap(Path(folder))

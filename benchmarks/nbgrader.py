@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import nbformat
@@ -35,8 +36,7 @@ def seconds_each(room: Path) -> float:
         _cell(ANSWER, "double", solution=True, grade=False),
         _cell("assert double(2) == 4", "test", solution=False, grade=True, points=1),
     ]
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    notebook = new_notebook(cells=cells, metadata=kernel)
+    notebook = notebook_of(cells)
     nbformat.write(notebook, source)
     _run(room, "generate_assignment", "a")
     for number in range(SIZE):
@@ -50,6 +50,12 @@ def seconds_each(room: Path) -> float:
     if graded != SIZE:
         raise SystemExit(f"nbgrader graded {graded} submissions, expected {SIZE}.")
     return took / SIZE
+
+
+def notebook_of(cells: Sequence[nbformat.NotebookNode]) -> nbformat.NotebookNode:
+    """Return a notebook for Python with these cells."""
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    return new_notebook(cells=list(cells), metadata=kernel)
 
 
 def _cell(

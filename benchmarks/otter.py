@@ -11,7 +11,9 @@ import time
 from pathlib import Path
 
 import nbformat
-from nbformat.v4 import new_code_cell, new_notebook
+from nbformat.v4 import new_code_cell
+
+from benchmarks.nbgrader import notebook_of
 
 PROGRAM = Path(__file__).parent.parent / ".venv-otter" / "bin" / "otter"
 INSTALL = "make .venv-otter/ready"
@@ -24,21 +26,23 @@ test = {"name": "double", "points": 1, "suites": [suite]}
 SIZE = 5  # submissions
 
 
+def check_is_installed() -> None:
+    """Raise SystemExit if Otter-Grader is not installed."""
+    if not PROGRAM.is_file():
+        raise SystemExit(f"Otter-Grader is not installed. Run `{INSTALL}`.")
+
+
 def seconds_each(room: Path) -> float:
     """Return the seconds of `otter run` for a submission, in a new folder.
 
     `otter run` grades without a container, which is faster than `otter grade`.
 
     Raises:
-        SystemExit: otter is not installed, or failed.
+        SystemExit: otter failed.
     """
-    if not PROGRAM.is_file():
-        raise SystemExit(f"Otter-Grader is not installed. Run `{INSTALL}`.")
     (room / "tests").mkdir(parents=True)
     (room / "tests" / "double.py").write_text(TEST)
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    notebook = new_notebook(cells=[new_code_cell(ANSWER)], metadata=kernel)
-    nbformat.write(notebook, room / "a.ipynb")
+    nbformat.write(notebook_of([new_code_cell(ANSWER)]), room / "a.ipynb")
     _run(room, "generate", "--tests-dir", "tests", "--output-path", "autograder.zip")
     began = time.monotonic()
     for number in range(SIZE):

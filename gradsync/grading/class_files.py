@@ -58,9 +58,9 @@ def write_class(out: Path, course: Course) -> Written:
     write_whole(out / CLASS_PAGE, page.render(reader.class_of(kept), guide_texts(course)))
     missing = [each.person.name for each in kept if each.person and each.status == "missing"]
     waiting = [each.submission for each in kept if each.status == "not-graded"]
-    absent = sum(each.status in gradebook.WITHOUT_REPORT for each in kept)
     corrected = sum(bool(each.overrides or each.points_lost) for each in kept)
-    return Written(reader.warnings, missing, waiting, corrected, len(kept) - absent)
+    others = len(kept) - len(missing) - len(waiting)
+    return Written(reader.warnings, missing, waiting, corrected, others)
 
 
 def missing_text(people: Sequence[str]) -> str:

@@ -89,10 +89,11 @@ class ClassReader:
         found = {learner: self._roster.find(*known) for learner, known in names.items()}
         self.warnings += warnings_on(self._roster, names)
         waiting = self._waiting(places)
+        present = {*found.values(), *(result.person for result in waiting)}
         absent = {
             person.id if person.id not in places else f"{person.id} (not handed in)": person
             for person in self._roster.people
-            if person not in (*found.values(), *(result.person for result in waiting))
+            if person not in present
         }
         self._find_people({*places, *absent, *(result.submission for result in waiting)})
         untimed: list[str] = []

@@ -105,6 +105,8 @@ def only_of(
         SubmissionError: a name does not belong to exactly one learner with a submission.
         TableError: the roster can't be used.
     """
+    if not names:
+        return list(entries)
     known = roster_of(out, roster)
     wanted = set()
     for name in names:
@@ -112,7 +114,7 @@ def only_of(
         if len(learners) != 1:
             raise SubmissionError(f"--only {in_list(name)}: {_why(name, learners, entries, known)}")
         wanted |= learners
-    return [each for each in entries if not names or each.facts.learner in wanted]
+    return [each for each in entries if each.facts.learner in wanted]
 
 
 def _learners_called(name: str, entries: Sequence[Entry], roster: Roster) -> set[str]:

@@ -170,22 +170,21 @@ def _is_store(master: Master, seconds: float) -> bool:
 
     torch itself waits for an answer without a limit, and can't be interrupted: a thread asks.
     """
-    answered, given_up = threading.Event(), threading.Event()
+    answered = threading.Event()
+    limit, patience = timedelta(seconds=max(seconds, 1)), max(seconds, IMPORT_SECONDS)
+    until = time.monotonic() + patience
 
     def ask() -> None:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-        limit = timedelta(seconds=max(seconds, 1))
-        while not (answered.is_set() or given_up.is_set()):
+        while not answered.is_set() and time.monotonic() < until:
             with suppress(RuntimeError):  # such as DistNetworkError: the master has ended again
                 TCPStore(master.address, master.port, None, False, limit, wait_for_workers=False)
                 answered.set()
             time.sleep(PAUSE_SECONDS)
 
     threading.Thread(target=ask, daemon=True).start()
-    answered.wait(max(seconds, IMPORT_SECONDS))
-    given_up.set()
-    return answered.is_set()
+    return answered.wait(patience)
 
 
 def unreachable(master: Master, problem: OSError, seconds: float) -> str:

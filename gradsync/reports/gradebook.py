@@ -65,11 +65,10 @@ def render(
     """
     columns = (*_columns(phases), *exercises, *DETAILS)
     lines = _rows(former, phases)
-    kept = {name: row for name, row in lines.items() if row["status"] not in WITHOUT_REPORT}
-    rows = dict(kept)
+    rows = {name: row for name, row in lines.items() if row["status"] not in WITHOUT_REPORT}
     for result in results:
         name = cell(result.submission)
-        if result.status != "not-graded" or name not in kept:  # its report may have been removed
+        if result.status != "not-graded" or name not in rows:  # its report may have been removed
             rows[name] = _row(result, phases, exercises)
     text = StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore")

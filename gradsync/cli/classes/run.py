@@ -86,11 +86,11 @@ def part_of(
     Raises:
         UnusableInput: there is no such part, or it is empty.
     """
+    if shard is None:
+        return members, seed
     from gradsync.grading.fingerprint import course_digest
     from gradsync.grading.merging import read_shard, shared_seed
 
-    if shard is None:
-        return members, seed
     part = read_shard(shard).part(members)
     if not part:
         raise UnusableInput(f"--shard {shard} is empty: there are only {len(members)} submissions.")

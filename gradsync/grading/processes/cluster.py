@@ -39,12 +39,13 @@ def on_cluster(address: str, say: Callable[[str], None] = lambda _: None) -> Per
     Raises:
         UnusableInput: there is no scheduler.
     """
-    if ":" not in address and not Path(address).is_file():
+    is_file = Path(address).is_file()
+    if ":" not in address and not is_file:
         raise UnusableInput(
             f"{address} is neither the address of a Dask scheduler, such as tcp://10.0.0.1:8786, "
             "nor an existing file of one."
         )
-    place = {"scheduler_file": address} if Path(address).is_file() else {"address": address}
+    place = {"scheduler_file": address} if is_file else {"address": address}
     try:
         client = Client(**place, timeout=SECONDS)
     except (OSError, ValueError) as problem:

@@ -105,18 +105,9 @@ class Names(Calls):
         """Note that a tensor, or each of several, is the same on every rank now."""
         while isinstance(node, (ast.Attribute, ast.Subscript)) and not _of_object(node):
             node = node.value
-        if isinstance(node, (ast.Tuple, ast.List)):
-            for part in node.elts:
-                self.clear(part)
-        elif isinstance(node, ast.Call):  # such as `enumerate(tensors)` or `totals.values()`
-            for part in (
-                *node.args,
-                *([node.func] if isinstance(node.func, ast.Attribute) else ()),
-            ):
-                self.clear(part.value if part is node.func else part)  # type: ignore[attr-defined]
-        elif isinstance(node, ast.Starred):
-            self.clear(node.value)
-        elif isinstance(node, (ast.Name, ast.Attribute)):
+        for part in _parts_of(node):
+            self.clear(part)
+        if isinstance(node, (ast.Name, ast.Attribute)):
             value = value_of(self, node)
             if not value.path and value.code is None:
                 self.bind(node, value.cleared(DATA, OWN, RANK, MAYBE_RANK, MEAN))
@@ -178,3 +169,15 @@ class Names(Calls):
 def _of_object(node: ast.Attribute | ast.Subscript) -> bool:
     """Return whether this is an attribute of a name, such as `self.total`."""
     return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+
+
+def _parts_of(node: ast.expr) -> list[ast.expr]:
+    """Return the tensors in an expression such as `(a, b)`, `enumerate(a)` or `a.values()`."""
+    if isinstance(node, (ast.Tuple, ast.List)):
+        return node.elts
+    if isinstance(node, ast.Starred):
+        return [node.value]
+    if isinstance(node, ast.Call):
+        owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+        return [*owner, *node.args]
+    return []
