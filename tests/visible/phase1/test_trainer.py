@@ -148,12 +148,13 @@ def test_gradients_become_their_mean(ranks):
     def probe_names(rank, trainer, names):
         model = model_named(names[rank], rank)
         for param in model.parameters():
-            param.grad = param.detach() + 10.0 * rank
+            # With equal shares, two ranks that exchange parts in pairs would have equal results.
+            param.grad = (1 + 2 * rank) * param.detach() + 10.0 * rank
         trainer.average_gradients(model)
         return first_numbers([param.grad for param in model.parameters()])
 
     again = seen_of(lambda: ranks(probe_names, world_size=2, names=name_sets(2, seed=1)))
-    means = [5.0 + part for part in range(PARTS)]  # of 0 and 10, of 1 and 11, ...
+    means = [5.0 + 2 * part for part in range(PARTS)]  # of 0 and 10, of 1 and 13, ...
     raise_mistake(order_depends_on_names(again, means, "averaged", GRADIENTS))
 
 

@@ -87,12 +87,14 @@ def test_gradients_are_the_mean_after_finish(ranks):
     def probe_names(rank, trainer, names):
         model = model_named(names[rank], rank)
         averager = trainer.BucketedGradientAverager(model)
-        model(torch.tensor(10.0 * rank)).backward()  # part k has the gradient k + 10 * rank
+        # With equal shares, two ranks that exchange parts in pairs would have equal results.
+        share = 1 + 2 * rank  # part k has the gradient share * (k + 10 * rank)
+        (share * model(torch.tensor(10.0 * rank))).backward()
         averager.finish()
         return first_numbers([param.grad for param in model.parameters()])
 
     again = seen_of(lambda: ranks(probe_names, world_size=2, names=name_sets(2, seed=1)))
-    means = [5.0 + part for part in range(PARTS)]
+    means = [15.0 + 2 * part for part in range(PARTS)]  # of 0 and 30, of 1 and 33, ...
     raise_mistake(order_depends_on_names(again, means, "averaged", GUIDE))
 
 
