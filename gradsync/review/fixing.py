@@ -69,8 +69,7 @@ class _Fixes(cst.CSTTransformer):
             )
             return updated_node.with_changes(args=[*updated_node.args, location])
         if self._found(original_node, "DDP003"):
-            kept = [arg for arg in updated_node.args if not _is_keyword(arg, "shuffle")]
-            return updated_node.with_changes(args=kept)
+            return updated_node.with_changes(args=_without(updated_node.args, "shuffle"))
         return updated_node
 
     def leave_SimpleStatementLine(  # noqa: N802
@@ -118,6 +117,16 @@ class _Fixes(cst.CSTTransformer):
 
 def _is_keyword(arg: cst.Arg, name: str) -> bool:
     return arg.keyword is not None and arg.keyword.value == name
+
+
+def _without(args: Sequence[cst.Arg], keyword: str) -> list[cst.Arg]:
+    """Remove an argument; the one that is then the last keeps the last one's comma, or has none."""
+    kept = [arg for arg in args if not _is_keyword(arg, keyword)]
+    if kept and kept[-1] is not args[-1]:
+        kept[-1] = kept[-1].with_changes(
+            comma=args[-1].comma, whitespace_after_arg=args[-1].whitespace_after_arg
+        )
+    return kept
 
 
 def _with_epoch(loop: cst.For, samplers: Sequence[str]) -> cst.For:

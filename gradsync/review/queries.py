@@ -8,9 +8,11 @@ from collections.abc import Iterator
 
 from gradsync.review.flow.program import Program
 from gradsync.review.flow.project import Source
-from gradsync.review.flow.values import MAYBE_RANK, RANK, Loop, Step, Thing, Value
+from gradsync.review.flow.values import MAYBE_RANK, RANK, SHARE, Loop, Step, Thing, Value
 
+JOIN = r"with [^\n]*\b[Jj]oin\("  # loops of unequal length are fine inside of it
 _DEEPEST = 6
+_POSITIONS = {"barrier": 0, "all_reduce": 2, "broadcast": 2, "all_gather": 2}  # of `group`
 # Functions that ask for a file, which all ranks see alike: `if os.path.exists("checkpoint.pt")`.
 _OF_FILES = re.compile(
     r"^os\.path\.(exists|isfile|isdir|join)$|^(pathlib\.)?Path$|\.(exists|is_file)$"
@@ -47,7 +49,7 @@ def has_distributed_sampler(loader: Step) -> bool:
 
 def depends_on_rank(value: Value, depth: int = 0) -> bool:
     """Return whether a value, or what it was made of, may differ between ranks."""
-    if value.deep_tags() & {RANK, MAYBE_RANK}:
+    if value.deep_tags() & {RANK, MAYBE_RANK, SHARE}:
         return True
     if depth > _DEEPEST:
         return True
@@ -134,3 +136,26 @@ def models_of(value: Value) -> set[Thing]:
 def classes_in(source: Source) -> Iterator[ast.ClassDef]:
     """Yield the classes of a file."""
     return (node for node in source.nodes if isinstance(node, ast.ClassDef))
+
+
+def all_ranks_join(step: Step) -> bool:
+    """Return whether a call is a collective of all ranks, not of a smaller group."""
+    if step.path == "torch.distributed.new_group":
+        return True
+    if not step.collective or step.spread:
+        return False
+    group = step.argument(_POSITIONS.get(step.collective, 9), "group")
+    return group is None or group.const is None
+
+
+def is_wrapped(step: Step) -> bool:
+    values = (step.receiver, *step.args)
+    outputs = [thing for value in values for thing in value.deep() if thing.kind == "output"]
+    return any(output.inner.of_kind("ddp", "fsdp") for output in outputs)
+
+
+def all_ranks_meet(step: Step) -> bool:
+    """Return whether a call is a collective of all ranks, or the all-reduce of a backward pass."""
+    if step.on_some_ranks or any(context.of_kind("no_sync") for context in step.contexts):
+        return False
+    return all_ranks_join(step) or (step.method == "backward" and is_wrapped(step))

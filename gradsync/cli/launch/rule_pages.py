@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 from rich.console import Console
-from rich.markdown import Markdown
 
 from gradsync.errors import UnusableInput
 
@@ -18,6 +17,8 @@ def show_page(code: str) -> None:
     Raises:
         UnusableInput: if there is no rule with this code.
     """
+    from rich.markdown import Markdown  # imports much, which no other command needs
+
     from gradsync.review.catalogue import RULES, page
 
     titles = {rule.code: rule.title for rule in RULES}

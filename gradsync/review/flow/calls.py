@@ -90,10 +90,11 @@ class Calls(Evaluator):
         if callee.code is None and _AGREES.search(method or path.rpartition(".")[2]):
             step.result = step.result.cleared(OWN)  # a library's function: ranks may agree in it
             self._clear_arguments(step)
+        self.collect(node.func, step)
         return step.result
 
     def _clear_arguments(self, step: Step) -> None:
-        """Note that the first arguments of a call are the same on every rank now."""
+        """Note that a call's first arguments are the same on every rank now."""
         for node in (*step.node.args[:2], *(keyword.value for keyword in step.node.keywords)):
             self.clear(node)
 
@@ -209,12 +210,9 @@ class Calls(Evaluator):
         """Follow the script's functions that are passed to a function that we can't read."""
         for value in (*step.args, *step.kwargs.values()):
             code = value.code
-            if (
-                code is not None
-                and not isinstance(code.node, ast.ClassDef)
-                and code.node not in self.times
-            ):
-                self.follow(code, step, (), {})
+            if code is None or isinstance(code.node, ast.ClassDef) or code.node in self.times:
+                continue
+            self.follow(code, step, (), {})
 
     def _spawn(self, step: Step) -> Value:
         """Follow the function that each new process runs."""

@@ -10,22 +10,24 @@ from typing import Protocol
 
 from gradsync.review.flow.frame import Frame
 from gradsync.review.flow.names import by_name, of_environment
+from gradsync.review.flow.torch_api import element_of
 from gradsync.review.flow.values import (
     DATA,
     GRAD,
     LOCAL,
     MAYBE_RANK,
     MEAN,
-    NUMBERED,
     OWN,
     RANK,
     UNKNOWN,
     WORLD,
     Code,
+    Step,
     Thing,
     Value,
     either,
     mixed,
+    strided,
 )
 
 BUILTINS = frozenset(dir(builtins))
@@ -41,6 +43,8 @@ class Evaluator(Protocol):
     def bind(self, target: ast.expr, value: Value) -> None: ...
 
     def clear(self, node: ast.expr) -> None: ...
+
+    def collect(self, function: ast.expr, step: Step) -> None: ...
 
     def property_of(self, thing: Thing, name: str) -> Value | None: ...
 
@@ -111,7 +115,10 @@ def attribute_of(run: Evaluator, thing: Thing, name: str) -> Value | None:
 
 
 def _subscript(run: Evaluator, node: ast.Subscript) -> Value:
-    base, key = value_of(run, node.value), value_of(run, node.slice)
+    base = value_of(run, node.value)
+    if isinstance(node.slice, ast.Slice):
+        return _slice(run, base, node.slice)
+    key = value_of(run, node.slice)
     if base.path == "os.environ":
         return of_environment(key.const)
     if key.const is not UNKNOWN and key.const in base.keys:
@@ -125,6 +132,15 @@ def _subscript(run: Evaluator, node: ast.Subscript) -> Value:
     named = by_name(key.const) if isinstance(key.const, str) else Value()
     if not named.blank and not base.things:
         return named
+    return _part(base, key)
+
+
+def _slice(run: Evaluator, base: Value, node: ast.Slice) -> Value:
+    first, last, stride = (value_of(run, limit) for limit in (node.lower, node.upper, node.step))
+    return strided(_part(base, mixed([first, last, stride])), first, stride)
+
+
+def _part(base: Value, key: Value) -> Value:
     tags = base.deep_tags() | (key.tags & {RANK, MAYBE_RANK})
     return Value(things=frozenset(base.deep()), tags=tags, maybe=len(base.parts) > 1)
 
@@ -211,33 +227,6 @@ def _comprehension(run: Evaluator, node: ast.expr) -> Value:
         value_of(run, node.key)
         return Value(parts=(value_of(run, node.value),))
     return Value(parts=(value_of(run, node.elt),))  # type: ignore[attr-defined]
-
-
-def element_of(iterable: Value) -> Value:
-    """Return what a loop over a value gives."""
-    if NUMBERED in iterable.tags:
-        return Value(parts=(Value(), element_of(iterable.without(NUMBERED))))
-    loaders = iterable.of_kind("loader")
-    if loaders:
-        return Value(tags=frozenset({DATA, OWN} if all(map(_is_share, loaders)) else {DATA}))
-    params = frozenset(iterable.of_kind("params"))
-    if params:
-        return Value(things=params, tags=iterable.tags)
-    if iterable.parts:
-        found = iterable.parts[0]
-        for part in iterable.parts[1:]:
-            found = either(found, part)
-        return found
-    return Value(tags=iterable.tags - {RANK})
-
-
-def _is_share(loader: Thing) -> bool:
-    """Return whether a loader surely has other samples on each rank."""
-    sampler = loader.step.argument(3, "sampler") if loader.step else None
-    return sampler is not None and any(
-        thing.step is not None and thing.step.path.endswith("DistributedSampler")
-        for thing in sampler.of_kind("sampler")
-    )
 
 
 def _lambda(run: Evaluator, node: ast.Lambda) -> Value:

@@ -6,9 +6,10 @@ import ast
 import re
 from collections.abc import Sequence
 
-from gradsync.review.flow.expressions import combined, element_of, value_of
+from gradsync.review.flow.expressions import combined, value_of
 from gradsync.review.flow.frame import Frame, merged
 from gradsync.review.flow.naming import Names
+from gradsync.review.flow.torch_api import element_of
 from gradsync.review.flow.values import (
     MAYBE_RANK,
     RANK,

@@ -15,10 +15,14 @@ from gradsync.review.flow.values import (
     MEAN,
     OWN,
     RANK,
+    SHARE,
+    Step,
     Thing,
     Value,
     either,
 )
+
+_COLLECTS = ("append", "appendleft", "extend", "insert", "add")
 
 
 class Names(Calls):
@@ -110,9 +114,18 @@ class Names(Calls):
         if isinstance(node, (ast.Name, ast.Attribute)):
             value = value_of(self, node)
             if not value.path and value.code is None:
-                self.bind(node, value.cleared(DATA, OWN, RANK, MAYBE_RANK, MEAN))
+                self.bind(node, value.cleared(DATA, OWN, RANK, MAYBE_RANK, MEAN, SHARE))
             if isinstance(node, ast.Name):
                 self.frame.cleared.add(node.id)
+
+    def collect(self, function: ast.expr, step: Step) -> None:
+        """Note that a list or a set gets a value that depends on samples or on the rank."""
+        if step.method not in _COLLECTS or not isinstance(function, ast.Attribute):
+            return
+        plain = not step.receiver.things and not step.receiver.path and step.receiver.code is None
+        tags = frozenset[str]().union(*(arg.deep_tags() for arg in step.args))
+        if isinstance(function.value, ast.Name) and plain and tags:
+            self.bind(function.value, step.receiver.tagged(*tags))
 
     def _bind_subscript(self, target: ast.Subscript, value: Value) -> None:
         if value_of(self, target.value).path == "os.environ":

@@ -10,13 +10,16 @@ from gradsync.review.flow.values import (
     NUMBERED,
     OWN,
     RANK,
+    SHARE,
     TOO_EARLY,
     UNKNOWN,
     WORLD,
     Step,
     Thing,
     Value,
+    either,
     mixed,
+    strided,
     uncertain,
 )
 
@@ -76,6 +79,8 @@ def result_of(step: Step, *, started: bool) -> Value | None:
         return Value(tags=step.args[0].tags & {WORLD} if step.args else frozenset())
     if name in _PASS_ON and step.args and well_known(path):
         return step.args[0].tagged(NUMBERED) if name == "enumerate" else step.args[0]
+    if path == "builtins.range" and len(step.args) == 3:
+        return strided(mixed([*step.args]), step.args[0], step.args[2])
     if path == "io.BytesIO":
         return _made("buffer", step, None)
     if name == "zip" and step.args:
@@ -181,3 +186,30 @@ def output(step: Step, model: Value) -> Value:
     thing = Thing("output", step, model)
     own = mixed([*step.args, *step.kwargs.values()]).tags & {OWN}
     return Value(things=frozenset({thing}), tags=own | {DATA})
+
+
+def element_of(iterable: Value) -> Value:
+    """Return what a loop over a value gives."""
+    if NUMBERED in iterable.tags:
+        return Value(parts=(Value(), element_of(iterable.without(NUMBERED))))
+    loaders = iterable.of_kind("loader")
+    if loaders:
+        return Value(tags=frozenset({DATA, OWN} if all(map(_is_share, loaders)) else {DATA}))
+    params = frozenset(iterable.of_kind("params"))
+    if params:
+        return Value(things=params, tags=iterable.tags)
+    if iterable.parts:
+        found = iterable.parts[0]
+        for part in iterable.parts[1:]:
+            found = either(found, part)
+        return found
+    return Value(tags=iterable.tags - {RANK, SHARE})
+
+
+def _is_share(loader: Thing) -> bool:
+    """Return whether a loader surely has other samples on each rank."""
+    sampler = loader.step.argument(3, "sampler") if loader.step else None
+    return sampler is not None and any(
+        thing.step is not None and thing.step.path.endswith("DistributedSampler")
+        for thing in sampler.of_kind("sampler")
+    )

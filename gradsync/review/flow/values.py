@@ -16,6 +16,7 @@ WORLD = "world"  # depends on the number of ranks: the same on every rank
 DATA = "data"  # computed from samples, which may be this rank's own
 OWN = "own"  # computed from samples that surely only this rank has
 MEAN = "mean"  # divided by a number of this rank
+SHARE = "share"  # every n-th of n ranks, from the rank on: some have one more than others
 GRAD = "grad"  # a gradient
 NUMBERED = "numbered"  # what `enumerate` returns
 TOO_EARLY = "too early"  # `is_initialized()`, asked before there was a process group
@@ -253,6 +254,13 @@ def mixed(values: list[Value]) -> Value:
     tags: frozenset[str] = frozenset().union(*(value.deep_tags() for value in values))
     outputs = frozenset(t for value in values for t in value.deep() if t.kind == "output")
     return Value(things=outputs, tags=tags)
+
+
+def strided(found: Value, first: Value, stride: Value) -> Value:
+    """Return what goes from `first` on in steps of `stride`, which may be a rank's share."""
+    if RANK in first.tags and WORLD in stride.tags:
+        return found.without(RANK, MAYBE_RANK).tagged(SHARE)
+    return found
 
 
 def escape(values: list[Value]) -> None:

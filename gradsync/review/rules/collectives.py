@@ -18,25 +18,16 @@ from gradsync.review.flow.values import (
     Thing,
 )
 from gradsync.review.queries import (
+    JOIN,
+    all_ranks_join,
+    all_ranks_meet,
     argument_node,
     function_around,
     has_mesh,
     is_true,
+    is_wrapped,
     mentions,
 )
-
-_JOIN = r"with [^\n]*\b[Jj]oin\("  # loops of unequal length are fine inside of it
-_POSITIONS = {"barrier": 0, "all_reduce": 2, "broadcast": 2, "all_gather": 2}  # of `group`
-
-
-def _all_ranks_join(step: Step) -> bool:
-    """Return whether a call is a collective of all ranks, not of a smaller group."""
-    if step.path == "torch.distributed.new_group":
-        return True
-    if not step.collective or step.spread:
-        return False
-    group = step.argument(_POSITIONS.get(step.collective, 9), "group")
-    return group is None or group.const is None
 
 
 def _name(step: Step) -> str:
@@ -68,7 +59,7 @@ def on_some_ranks(program: Program) -> Iterator[Hit]:
     """Find collectives in a branch or a loop that depends on the rank."""
     for step in program.steps:
         sharded = step.method == "state_dict" and step.receiver.surely("fsdp")
-        if not sharded and not _all_ranks_join(step):
+        if not sharded and not all_ranks_join(step):
             continue
         guard = next((g for g in step.guards if RANK in g.value.tags and not g.early), None)
         if guard is None or _joined_elsewhere(program, step, guard):
@@ -91,7 +82,7 @@ def on_some_ranks(program: Program) -> Iterator[Hit]:
 def left_before(program: Program) -> Iterator[Hit]:
     """Find collectives after a `return`, `continue` or `break` of some ranks."""
     for step in program.steps:
-        if not _all_ranks_join(step):
+        if not all_ranks_join(step):
             continue
         guard = next((g for g in step.guards if RANK in g.value.tags and g.early), None)
         if guard is not None and not _joined_elsewhere(program, step, guard):
@@ -112,8 +103,8 @@ def left_before(program: Program) -> Iterator[Hit]:
 def depends_on_samples(program: Program) -> Iterator[Hit]:
     """Find collectives and backward passes that only a rank's own values decide about."""
     for step in program.steps:
-        backward = step.method == "backward" and _is_wrapped(step)
-        if not backward and not _all_ranks_join(step):
+        backward = step.method == "backward" and is_wrapped(step)
+        if not backward and not all_ranks_join(step):
             continue
         guard = next(
             (g for g in step.guards if DATA in g.value.tags and RANK not in g.value.tags), None
@@ -130,7 +121,7 @@ def depends_on_samples(program: Program) -> Iterator[Hit]:
 
 def _loops_left_by_samples(program: Program) -> Iterator[Hit]:
     """Find loops that ranks leave at different times, though later rounds have collectives."""
-    if has_mesh(program) or mentions(program, _JOIN):
+    if has_mesh(program) or mentions(program, JOIN):
         return
     for departure in program.departures:
         tags = departure.value.tags
@@ -153,17 +144,7 @@ def _loops_left_by_samples(program: Program) -> Iterator[Hit]:
 
 def _meets_in(step: Step, departure: Departure) -> bool:
     """Return whether all ranks meet in this call, in each round of the loop that some leave."""
-    if not any(loop in departure.loops for loop in step.loops) or step.on_some_ranks:
-        return False
-    if any(context.of_kind("no_sync") for context in step.contexts):
-        return False
-    return _all_ranks_join(step) or (step.method == "backward" and _is_wrapped(step))
-
-
-def _is_wrapped(step: Step) -> bool:
-    values = (step.receiver, *step.args)
-    outputs = [thing for value in values for thing in value.deep() if thing.kind == "output"]
-    return any(output.inner.of_kind("ddp", "fsdp") for output in outputs)
+    return any(loop in departure.loops for loop in step.loops) and all_ranks_meet(step)
 
 
 @rule(

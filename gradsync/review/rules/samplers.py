@@ -8,11 +8,13 @@ from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, any_part, at, data_parallel, rule
 from gradsync.review.flow.program import Program
-from gradsync.review.flow.values import LOCAL, Step, Thing, Value
+from gradsync.review.flow.values import LOCAL, SHARE, Thing, Value
 from gradsync.review.queries import (
-    argument_node,
+    JOIN,
+    all_ranks_meet,
     classes_in,
     constant,
+    has_mesh,
     is_false,
     mentions,
     sampler_of,
@@ -154,44 +156,65 @@ def uneven_shares(program: Program) -> Iterator[Hit]:
                 "some ranks have one more, and the others never join their last collective.",
                 function="__iter__",
             )
-    if program.data_parallel and not mentions(program, r"\bJoin\b"):
-        for loader, _ in training_loops(program):
-            for dataset in _datasets(loader):
-                if dataset.step and _is_strided(dataset.step):
-                    yield at(
-                        dataset.step,
-                        "The ranks' shares may differ by one sample, and so by one batch: the "
-                        "others then never join the last all-reduce.",
-                    )
+    if has_mesh(program) or mentions(program, JOIN) or _evens_out_somewhere(program):
+        return
+    for step in program.steps:
+        if all_ranks_meet(step) and any(_is_uneven(loop.over) for loop in step.loops):
+            yield at(
+                step,
+                "This loop goes over every n-th sample of n ranks. Where they don't divide evenly, "
+                "some ranks have one more, and wait in its all-reduce for ranks that have left.",
+            )
+            return
 
 
-def _strides(method: ast.AST) -> Iterator[ast.AST]:
-    for node in ast.walk(method):
-        if not isinstance(node, ast.Slice) or node.step is None:
+def _is_uneven(over: Value) -> bool:
+    """Return whether a loop goes over every n-th sample, or over a loader of these."""
+    if SHARE in over.deep_tags():
+        return True
+    datasets = [dataset for loader in over.of_kind("loader") for dataset in _datasets(loader)]
+    return any(SHARE in value.deep_tags() for value in datasets)
+
+
+def _datasets(loader: Thing) -> Iterator[Value]:
+    """Yield what a loader reads, and what that was made of."""
+    value = loader.step.argument(0, "dataset") if loader.step else None
+    if value is None:
+        return
+    yield value
+    for thing in value.deep():
+        yield from (*thing.step.args, *thing.step.kwargs.values()) if thing.step else ()
+
+
+def _evens_out_somewhere(program: Program) -> bool:
+    """Return whether a function or a module's own code divides samples, and evens the shares."""
+    for source in program.sources:
+        inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        own = [node for node in source.tree.body if not isinstance(node, inner)]
+        for part in (*source.functions, ast.Module(own, [])):
+            if next(_strides(part), None) is not None and _evens_out(part):
+                return True
+    return False
+
+
+def _strides(part: ast.AST) -> Iterator[ast.AST]:
+    """Yield where every n-th element of n ranks is taken."""
+    for node in ast.walk(part):
+        if isinstance(node, ast.Slice) and node.step is not None:
+            first, step = node.lower or node.step, node.step
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "range" and node.args[2:]:
+            first, step = node.args[0], node.args[2]
+        else:
             continue
-        if re.search("replicas|world|size|ranks", ast.unparse(node.step)):
-            yield node.lower or node.step
+        if re.search("replicas|world|size|ranks", ast.unparse(step), re.IGNORECASE):
+            yield first
 
 
-def _evens_out(cls: ast.ClassDef) -> bool:
-    text = ast.unparse(cls)
+def _evens_out(part: ast.AST) -> bool:
+    text = ast.unparse(part)
     if re.search(r"ceil|pad|drop|total_size|extend|cycle|resize|\+=", text):
         return True
-    return any(isinstance(getattr(node, "op", None), _EVENS_OUT) for node in ast.walk(cls))
-
-
-def _datasets(loader: Thing) -> list[Thing]:
-    value = loader.step.argument(0, "dataset") if loader.step else None
-    return (value or Value()).of_kind("dataset")
-
-
-def _is_strided(subset: Step) -> bool:
-    node = argument_node(subset, 1, "indices")
-    if not subset.path.endswith(".Subset") or not isinstance(node, ast.Call):
-        return False
-    if getattr(node.func, "id", "") != "range" or len(node.args) != 3:
-        return False
-    return bool(re.search("rank", ast.unparse(node.args[0])))
+    return any(isinstance(getattr(node, "op", None), _EVENS_OUT) for node in ast.walk(part))
 
 
 @rule(

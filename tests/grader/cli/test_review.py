@@ -125,6 +125,28 @@ def test_a_fixed_file_stays_as_it_is(script):
     assert script.read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("DataLoader(data, sampler=s, shuffle=True)", "DataLoader(data, sampler=s)"),
+        ("DataLoader(data, shuffle=True, sampler=s)", "DataLoader(data, sampler=s)"),
+        (
+            "DataLoader(\n    data,\n    sampler=s,\n    shuffle=True,\n)",
+            "DataLoader(\n    data,\n    sampler=s,\n)",
+        ),
+    ],
+)
+def test_a_removed_argument_leaves_no_comma_behind(before, after, tmp_path):
+    start = "from torch.utils.data import DataLoader, DistributedSampler\n"
+    start += "s = DistributedSampler(data)\nloader = "
+    path = tmp_path / "script.py"
+    path.write_text(start + before + "\n")
+
+    fixing.fix(path, RULES)
+
+    assert path.read_text() == start + after + "\n"
+
+
 def test_an_accepted_finding_is_not_fixed(script):
     script.write_text(WRONG.replace("(dataset)\nloader", "(dataset)  # gradsync: ignore\nloader"))
 
