@@ -20,7 +20,7 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from gradsync.launch import network
+from gradsync.launch import network, restarts
 from gradsync.launch.master_watch import watch_master
 from gradsync.launch.placement import Master
 from gradsync.launch.settings import Settings
@@ -55,6 +55,7 @@ def launch(settings: Settings, master: Master | None, nodes: int, nproc: int, wa
     """
     _report_failed_ranks(each=nodes > 1 or settings.max_restarts > 0)
     _choose_interface(master)
+    restarts.choose_agent()
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_SECONDS))
     # If the ranks shared the agents' store, a restarted rank could read the address of a rank of
     # the attempt before (pytorch issue 135712): "connectFullMesh failed ... Connection refused".
@@ -163,8 +164,13 @@ def _why(failures: dict[int, ProcessFailure], settings: Settings) -> str:
             item[1].timestamp,
         ),
     )
-    attempts = f", after {counted(settings.max_restarts, 'restart')}" * bool(settings.max_restarts)
-    return f"Rank {rank} {_ending(first.exitcode)}{attempts}. {how_to_continue(settings)}"
+    text = f"Rank {rank} {_ending(first.exitcode)}"
+    if not settings.max_restarts:
+        return f"{text}. {how_to_continue(settings)}"
+    if first.exitcode == restarts.FAILS_AGAIN:
+        return f"{text}. It was not restarted, because it would fail in the same way again."
+    after = counted(settings.max_restarts, "restart")
+    return f"{text}, after {after}. {how_to_continue(settings)}"
 
 
 def _ending(exitcode: int) -> str:

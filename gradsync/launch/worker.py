@@ -16,6 +16,7 @@ from gradsync.course.support import TRAINED, support_of
 from gradsync.launch import artifacts, links
 from gradsync.launch.progress import Progress
 from gradsync.launch.rank_errors import LaunchedWrongly, describe, follows_another
+from gradsync.launch.restarts import status_of
 from gradsync.launch.settings import Settings
 from gradsync.ranks.fast import dynamo
 
@@ -23,7 +24,7 @@ NOTICED_SECONDS = 1.0  # in which the agent sees that a process has ended
 
 
 def main() -> None:
-    """Run one rank; exit status 1 if it fails, after a message on stderr."""
+    """Run one rank; if it fails, write a message to stderr, and exit with its status."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C: the agent says how to continue
     settings = Settings.from_json(sys.argv[1])
     status = 0
@@ -32,7 +33,7 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - each error of a learner's file ends here
         rank = os.environ["RANK"]
         print(f"[Rank {rank}] {describe(error, settings)}", file=sys.stderr, flush=True)
-        status = 1
+        status = status_of(error)
         if follows_another(error):
             time.sleep(NOTICED_SECONDS)  # the agent names the first process that it sees ended
     sys.stdout.flush()

@@ -26,6 +26,7 @@ def examine(environ: Mapping[str, str], ranks: int, batch_size: int) -> Iterator
         lambda: environment.slurm(environ),
         lambda: environment.debugging(environ),
         lambda: machine.cores(environ, ranks),
+        lambda: machine.load(ranks),
         machine.shared_memory,
         lambda: addresses.interface(environ),
         lambda: addresses.master(environ),

@@ -19,12 +19,13 @@ def torchrun(environ: Mapping[str, str]) -> Finding:
     name = "torchrun"
     why = "each rank learns from these variables which rank it is"
     remedy = (
-        "Let a launcher set them: `gradsync train` or `torchrun`. Unset those that were set by "
-        "hand: unset RANK WORLD_SIZE LOCAL_RANK"
+        "Start it with `gradsync train` or `torchrun`, which set their own, or unset those that "
+        "were set by hand: unset RANK WORLD_SIZE LOCAL_RANK"
     )
     problem = _half_a_set(environ, "RANK", "WORLD_SIZE", "LOCAL_RANK")
     if problem:
-        return Finding(name, "failed", problem, why, remedy)
+        found = f"{problem}; a script that python starts without a launcher fails"
+        return Finding(name, "warning", found, why, remedy)
     if "RANK" not in environ:
         return Finding(name, "ok", "no variables, so the launcher sets all of them", why)
     found = f"RANK={environ['RANK']} WORLD_SIZE={environ['WORLD_SIZE']}"

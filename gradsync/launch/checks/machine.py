@@ -11,6 +11,7 @@ from gradsync.launch.checks.finding import Finding
 from gradsync.text import counted, size_text
 
 OLDEST, NEWEST = (3, 10), (3, 13)
+BACKGROUND = 0.7  # processes that want a core now and then on an idle machine
 NEEDED_SHARED_MEMORY = 64 * 2**20  # bytes; containers often have no more than this in total
 
 
@@ -45,6 +46,25 @@ def cores(environ: Mapping[str, str], ranks: int, available: int | None = None) 
         remedy = f"Results are right, but slower than with --nproc {available}."
     else:
         remedy = f"Set OMP_NUM_THREADS={max(1, available // ranks)}, or unset it."
+    return Finding(name, "warning", found, why, remedy)
+
+
+def load(ranks: int, others: float | None = None, available: int | None = None) -> Finding:
+    """Compare what other processes leave of the cores with what the ranks need.
+
+    Args:
+        ranks: the number of ranks on this machine.
+        others: how many other processes want a core; default: the mean of the last minute.
+        available: the number of cores that this process may use.
+    """
+    available = available or len(os.sched_getaffinity(0))
+    others = os.getloadavg()[0] if others is None else others
+    name, why = "load", "all ranks wait for the slowest one, so one busy core slows all of them"
+    cores = counted(available, "core")
+    found = f"{others:.1f} processes wanted a core in the last minute, on {cores}"
+    if others + min(ranks, available) <= available + BACKGROUND:
+        return Finding(name, "ok", found, why)
+    remedy = "`top` shows what runs. Wait for it, or expect times that vary, and slower steps."
     return Finding(name, "warning", found, why, remedy)
 
 

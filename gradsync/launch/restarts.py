@@ -1,0 +1,32 @@
+"""Which failed ranks are not restarted: those that would fail again at each attempt."""
+
+from __future__ import annotations
+
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.launcher import api
+
+from gradsync.launch.rank_errors import LaunchedWrongly
+
+FAILS_AGAIN = 2  # exit status of a rank that would fail again
+REPEATED = (LaunchedWrongly, NotImplementedError, SyntaxError, ImportError, NameError)
+
+
+def status_of(error: Exception) -> int:
+    """Return the exit status of a rank that ends with this error."""
+    return FAILS_AGAIN if isinstance(error, REPEATED) else 1
+
+
+class Agent(LocalElasticAgent):
+    """torchrun's agent, which otherwise restarts all ranks after any failure."""
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        result: RunResult = super()._monitor_workers(worker_group)
+        if any(failure.exitcode == FAILS_AGAIN for failure in result.failures.values()):
+            self._remaining_restarts = 0
+        return result
+
+
+def choose_agent() -> None:
+    """Let torch's launcher use this agent, which no argument of it can name."""
+    api.LocalElasticAgent = Agent  # type: ignore[attr-defined]
