@@ -19,7 +19,7 @@ RECEIVES = "recv"
 
 @dataclass(frozen=True, slots=True)
 class StepFigures:
-    """Medians over the steps of a run, of the slowest rank."""
+    """Medians over the steps of one or more runs, of the slowest rank."""
 
     name: str
     seconds: float  # of a step
@@ -41,6 +41,18 @@ def figures(name: str, seen: Observation, *, files: bool = True) -> StepFigures 
     if len(complete) < seen.world_size:
         return None
     return max(complete, key=lambda found: found.seconds)
+
+
+def median_of(runs: Sequence[StepFigures]) -> StepFigures:
+    """Return the medians of several runs of the same averager."""
+    hidden = [run.hidden for run in runs if run.hidden is not None]
+    return StepFigures(
+        runs[0].name,
+        statistics.median(run.seconds for run in runs),
+        round(statistics.median(run.collectives for run in runs)),
+        round(statistics.median(run.bytes for run in runs)),
+        statistics.median(hidden) if hidden else None,
+    )
 
 
 def _of_rank(name: str, seen: Observation, rank: int, files: bool) -> StepFigures | None:

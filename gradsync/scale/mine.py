@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,21 @@ from gradsync.course.support import AVERAGING, command_module, support_of
 from gradsync.grading.suite.graded_ranks import GradedRanks, ungraded_ranks
 from gradsync.grading.suite.verdicts import MissingFile
 from gradsync.ranks import RankFailure, get_launcher
-from gradsync.scale.averagers import StepFigures, figures
+from gradsync.scale.averagers import StepFigures, figures, median_of
 from gradsync.submission import Submission
 from gradsync.temporary_folders import unpacked
 
-SECONDS = 60.0  # for one averager
+SECONDS = 60.0  # for one averager, in one turn
 RANKS = 2
+TURNS = 5  # on a noisy machine, only runs right after each other can be compared
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A learner's averager beside DDP."""
+
+    figures: StepFigures  # medians over the turns
+    ratios: tuple[float, ...]  # of each turn: its step's time by that of DDP
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,37 +33,52 @@ class Comparison:
     """A learner's averagers beside DDP."""
 
     reference: StepFigures
-    mine: tuple[StepFigures, ...]
+    mine: tuple[Compared, ...]
     failures: dict[str, str]  # by name: why there are no figures
 
 
 def compare(
     submission: Submission, course: Course, progress: Callable[[str], object]
 ) -> Comparison:
-    """Measure the averagers of all phases that the course's probe knows, and DDP.
+    """Measure DDP and the averagers of all phases that the course's probe knows, in turns.
 
     Raises:
         CourseError: the course has no such probe.
         RankFailure: DDP itself failed.
     """
-    mine, failures = [], {}
+    turns: list[StepFigures] = []
+    mine: dict[str, list[StepFigures]] = {}
+    failures: dict[str, str] = {}
     with support_of(course.root), unpacked(submission.files) as folder:
         probe = command_module(course.root, AVERAGING, "what to measure")
-        name, function = probe.REFERENCE
-        progress(f"measuring {name}")
-        alone = GradedRanks(get_launcher(), None, None, "", seen=[], seed=AVERAGING)
-        reference = figures(name, alone(function, RANKS, timeout=SECONDS), files=False)
-        if reference is None:
-            raise CourseError(f"{AVERAGING} of {course.root} puts no barriers between its steps.")
-        for phase, (name, function) in probe.AVERAGERS.items():
-            progress(f"measuring {name}")
-            ranks = ungraded_ranks(submission, folder, course, phase, seed=AVERAGING)
-            found = _measure(name, ranks, function)
-            if isinstance(found, str):
-                failures[name] = found
-            else:
-                mine.append(found)
-    return Comparison(reference, tuple(mine), failures)
+        for turn in range(1, TURNS + 1):
+            progress(f"measuring {probe.REFERENCE[0]}, turn {turn} of {TURNS}")
+            turns.append(_measure_reference(course, *probe.REFERENCE))
+            for phase, (name, function) in probe.AVERAGERS.items():
+                if name in failures:
+                    continue
+                progress(f"measuring {name}, turn {turn} of {TURNS}")
+                ranks = ungraded_ranks(submission, folder, course, phase, seed=AVERAGING)
+                found = _measure(name, ranks, function)
+                if isinstance(found, str):
+                    failures[name] = found
+                else:
+                    mine.setdefault(name, []).append(found)
+    compared = (_compared(runs, turns) for name, runs in mine.items() if name not in failures)
+    return Comparison(median_of(turns), tuple(compared), failures)
+
+
+def _compared(runs: Sequence[StepFigures], turns: Sequence[StepFigures]) -> Compared:
+    ratios = (run.seconds / ddp.seconds for run, ddp in zip(runs, turns, strict=True))
+    return Compared(median_of(runs), tuple(ratios))
+
+
+def _measure_reference(course: Course, name: str, function: Callable[[], object]) -> StepFigures:
+    alone = GradedRanks(get_launcher(), None, None, "", seen=[], seed=AVERAGING)
+    found = figures(name, alone(function, RANKS, timeout=SECONDS), files=False)
+    if found is None:
+        raise CourseError(f"{AVERAGING} of {course.root} puts no barriers between its steps.")
+    return found
 
 
 def _measure(name: str, ranks: GradedRanks, function: Callable[..., Any]) -> StepFigures | str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
+from gradsync.scale.averagers import StepFigures
 from gradsync.scale.batches import GOOD
-from gradsync.scale.mine import Comparison
+from gradsync.scale.mine import TURNS, Comparison
 from gradsync.scale.network import Network
 from gradsync.scale.study import Study, predicted_step
 
@@ -36,22 +38,28 @@ def averagers(comparison: Comparison) -> Iterator[Table | str]:
         "Averaging gradients: a training step on 2 ranks",
         *("averager", "step", "collectives", "bytes", "hidden"),
     )
-    reference = comparison.reference
-    for found in (reference, *comparison.mine):
-        table.add_row(
-            found.name,
-            f"{shown(found.seconds)}, {found.seconds / reference.seconds:.2f}×",
-            f"{found.collectives}",
-            bytes_shown(found.bytes),
-            "" if found.hidden is None else f"{found.hidden:.0%}",
-        )
+    table.add_row(comparison.reference.name, *_cells(comparison.reference))
+    for each in comparison.mine:
+        table.add_row(each.figures.name, *_cells(each.figures, each.ratios))
     table.caption = (
-        f"×: compared with {reference.name}. Hidden: part of the time with a collective under way "
-        "in which the rank did not wait. Each collective is recorded, which takes time. Not graded."
+        f"×: compared with {comparison.reference.name}, median and range of {TURNS} turns. Hidden: "
+        "part of the time with a collective under way in which the rank did not wait. Each "
+        "collective is recorded, which takes time. Not graded."
     )
     yield table
     for name, why in comparison.failures.items():
         yield f"{name} was not measured. {why}"
+
+
+def _cells(found: StepFigures, ratios: Sequence[float] = ()) -> Iterator[str]:
+    step = shown(found.seconds)
+    if ratios:
+        low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
+        step += f", {middle:.2f}× ({low:.2f} to {high:.2f})"
+    yield step
+    yield f"{found.collectives}"
+    yield bytes_shown(found.bytes)
+    yield "" if found.hidden is None else f"{found.hidden:.0%}"
 
 
 def _all_reduces(study: Study) -> Table:

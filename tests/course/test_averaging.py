@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from gradsync.course.catalogue import find_course
-from gradsync.scale.mine import compare
+from gradsync.scale.mine import TURNS, compare
 from gradsync.scale.tables import averagers
 from gradsync.submission import read_submission
 
@@ -18,11 +18,13 @@ def test_the_solutions_are_measured_beside_ddp():
     found = compare(submission, COURSE, lambda _: None)
 
     assert found.failures == {}
-    assert [one.name for one in found.mine] == ["average_gradients", "BucketedGradientAverager"]
+    mine = [one.figures for one in found.mine]
+    assert [one.name for one in mine] == ["average_gradients", "BucketedGradientAverager"]
     gradients = found.reference.bytes
     assert gradients == 4 * 932_362  # the model's parameters
-    assert all(one.bytes >= gradients for one in found.mine)
-    blocking, overlapping = found.mine
+    assert all(one.bytes >= gradients for one in mine)
+    assert {len(one.ratios) for one in found.mine} == {TURNS}
+    blocking, overlapping = mine
     assert blocking.hidden < overlapping.hidden
 
 
