@@ -3,9 +3,10 @@
 A submission is graded only by the exercises whose tests run a function that it changes
 (`checks.impact`), since the other tests would run exactly the code of the solution; and only up
 to the first test that fails, in the order of a report. One in fifty is also graded by the tests
-of all exercises, which must give the same first failure. The table in docs/figures.md is replaced.
-With phases or names of submissions as arguments, only these are graded and docs/figures.md stays
-unchanged: `python -m checks.truth phase1`.
+of all exercises, which must give the same first failure. Correct answers that change different
+functions are graded together, and alone only if one of them fails. The table in docs/figures.md is
+replaced. With phases or names of submissions as arguments, only these are graded and
+docs/figures.md stays unchanged: `python -m checks.truth phase1`.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from concurrent.futures import (
     ThreadPoolExecutor,
     as_completed,
 )
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
+from checks.groups import groups, joined
 from checks.impact import Functions, affected_exercises, exercises_running, ran_by_exercise
 from checks.outcome import Outcome, summary
 from checks.tally import table, tally, write_into
@@ -39,6 +42,7 @@ from gradsync.grading.grade import grade
 from gradsync.records import Verdict
 from gradsync.submission import Submission
 
+Batch = Future[list[Outcome]]
 COURSE = find_course(Path(__file__).parent)
 SEED = 1
 CHECKED = 50  # one of so many is also graded by all tests
@@ -83,18 +87,22 @@ def _graded(asked: Mapping[str, Sequence[Wrong | Right]], pool: Executor) -> Ite
     bank.sort(key=lambda known: (isinstance(known, Wrong), known.name))
     checked = {known.name for known in bank[:: CHECKED if len(bank) > FEW else 1]}
 
-    def submitted(known: Wrong | Right, exercises: Sequence[str]) -> Future[Outcome]:
+    def alone(known: Wrong | Right, exercises: Sequence[str]) -> Batch:
         check = _all_exercises(known.phase) if known.name in checked else exercises
         return pool.submit(graded, known, exercises, check)
 
     with ThreadPoolExecutor() as threads:
         functions = threads.map(lambda phase: ran_by_exercise(COURSE, phase, SEED, pool), phases)
-        jobs = [submitted(each, _all_exercises(each.phase)) for each in bank if _is_whole(each)]
+        jobs = [alone(each, _all_exercises(each.phase)) for each in bank if _is_whole(each)]
         ran, solution = dict(zip(phases, functions, strict=True)), reference(COURSE)
-    for known in bank:
-        if not _is_whole(known):
-            jobs.append(submitted(known, _exercises(known, solution, ran[known.phase])))
-    return (job.result() for job in as_completed(jobs))
+    parts = [known for known in bank if not _is_whole(known)]
+    exercises = {part.name: _exercises(part, solution, ran[part.phase]) for part in parts}
+    right = [part for part in parts if isinstance(part, Right) and part.name not in checked]
+    for group in groups(right):
+        own = [exercises[part.name] for part in group]
+        jobs.append(pool.submit(graded_together, group, own))
+    jobs += [alone(part, exercises[part.name]) for part in parts if part not in right]
+    return (outcome for job in as_completed(jobs) for outcome in job.result())
 
 
 def _is_whole(known: Wrong | Right) -> bool:
@@ -114,14 +122,25 @@ def _exercises(
     return exercises_running(known.definitions, ran)
 
 
-def graded(known: Wrong | Right, exercises: Sequence[str], check: Sequence[str]) -> Outcome:
+def graded(
+    known: Wrong | Right, exercises: Sequence[str], check: Sequence[str] = ()
+) -> list[Outcome]:
     """Grade by some exercises up to the first failure, and again by those of `check` if more."""
     began = time.monotonic()
     first = _first_failure(known, exercises)
     seconds = time.monotonic() - began
     more = len(check) > len(exercises)
     same = summary(first) == summary(_first_failure(known, check)) if more else None
-    return Outcome(known, seconds, first, same)
+    return [Outcome(known, seconds, first, same)]
+
+
+def graded_together(group: Sequence[Right], exercises: Sequence[Sequence[str]]) -> list[Outcome]:
+    """Grade answers that change different functions as one; only if that fails, each alone."""
+    union = [e for e in _all_exercises(group[0].phase) if any(e in own for own in exercises)]
+    [whole] = graded(joined(group), union)
+    if whole.first is None:
+        return [replace(whole, known=known, seconds=whole.seconds / len(group)) for known in group]
+    return [one for known, own in zip(group, exercises, strict=True) for one in graded(known, own)]
 
 
 def _first_failure(known: Wrong | Right, exercises: Sequence[str]) -> Verdict | None:
