@@ -15,11 +15,13 @@ from benchmarks.figure import Figure
 
 PARTS = (
     "start",
+    "commands",
     "tricks",
     "engines",
     "deadlock",
     "loading",
     "scaling",
+    "predictions",
     "suite",
     "buckets",
     "ring",

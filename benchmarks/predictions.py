@@ -1,0 +1,28 @@
+"""How far `gradsync scale` is off where it did not measure: sizes, ranks and batches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from benchmarks.figure import Figure
+from gradsync.scale.measuring.machine import Plan
+from gradsync.scale.studying import study_machine
+
+GOAL = 0.25  # median of the relative errors
+
+
+def figures() -> Iterator[Figure]:
+    """Measure this machine, fit a part of it, and compare the rest with the predictions."""
+    cores = len(os.sched_getaffinity(0))
+    found = study_machine(Plan(), cores, 64, None, None, lambda _: None)
+    for prediction in found.fit.predictions:
+        error = prediction.median_error
+        yield Figure(
+            f"prediction of {prediction.what}",
+            f"{error:.0%} off (median of {prediction.count})",
+            "",
+            None,
+            f"{GOAL:.0%}",
+            error <= GOAL,
+        )
