@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from benchmarks.figure import Figure
+from gradsync.cores import available_cores
 from gradsync.scale.measuring.machine import Plan
 from gradsync.scale.studying import study_machine
 
@@ -14,7 +14,7 @@ GOAL = 0.25  # median of the relative errors
 
 def figures() -> Iterator[Figure]:
     """Measure this machine, fit a part of it, and compare the rest with the predictions."""
-    cores = len(os.sched_getaffinity(0))
+    cores = available_cores()
     found = study_machine(Plan(), cores, 64, None, None, lambda _: None)
     for prediction in found.fit.predictions:
         error = prediction.median_error

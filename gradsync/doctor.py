@@ -6,11 +6,11 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import version
 
 from gradsync.course.catalogue import CourseError, find_course
 from gradsync.errors import SandboxError
+from gradsync.finding import Finding
 from gradsync.mnist.check import check_data
 from gradsync.ranks import LauncherError, RankFailure, get_launcher, run_ranks
 from gradsync.ranks.host.launcher_choice import LauncherName
@@ -24,15 +24,6 @@ LAUNCHERS: tuple[LauncherName | None, ...] = (None, "sandbox")  # None: the fast
 ERRORS_OF_OURS = (CourseError, LauncherError, RankFailure, SandboxError)
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check."""
-
-    what: str  # "sandbox"
-    fine: bool
-    text: str  # what works, or what does not and what to do
-
-
 def examine() -> Iterator[Finding]:
     """Yield the result of each check; some take seconds."""
     _warm_up()
@@ -40,7 +31,7 @@ def examine() -> Iterator[Finding]:
     yield _look("ranks", lambda: _meet(None))
     yield _look("sandbox", _sandbox)
     yield _look("course", _course)
-    yield _data()
+    yield check_data()
     yield _look("GPUs", _gpus)
 
 
@@ -53,16 +44,16 @@ def _warm_up() -> None:
 
 def _look(what: str, look: Callable[[], str]) -> Finding:
     try:
-        return Finding(what, True, look())
+        return Finding(what, "ok", look())
     except (*ERRORS_OF_OURS, OSError, ValueError) as problem:
-        return Finding(what, False, str(problem))
+        return Finding(what, "failed", str(problem))
 
 
 def _python() -> Finding:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / MIB / 1024
     return Finding(
         "machine",
-        True,
+        "ok",
         f"{platform.system()}, {os.cpu_count()} cores, {memory:.0f} GiB; "
         f"Python {platform.python_version()}, torch {version('torch')}",
     )
@@ -101,12 +92,6 @@ def _course() -> str:
     return f"{course.root}, " + (
         f"with hidden tests for {listed(graded)}" if graded else "without hidden tests"
     )
-
-
-def _data() -> Finding:
-    seen = check_data()
-    text = f"{seen.found}. {seen.remedy}" if seen.remedy else seen.found
-    return Finding("data", seen.status != "failed", text)
 
 
 def _gpus() -> str:

@@ -1,7 +1,7 @@
 """The command line: `gradsync check`, `hint`, `grade`, `demo`, `trace`, `doctor`, ...
 
-Each module registers its commands with `app`. `ending` has `main`, which turns each outcome of a
-command into an exit status.
+Each module registers its commands with `app`. `exit_status` has `main`, which turns each outcome
+of a command into an exit status.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def grade_class(
         OSError: `out` can't be written to.
     """
     made = course_digest(course, phases)
-    with alone_in(out):
+    with lock_folder(out):
         remove_leftovers(out)
         _store_facts(entries if members is None else members, roster, out, course)
         others = lines_of_others([entry.facts.learner for entry in entries], out, course)
@@ -217,7 +217,7 @@ def _page(name: str, out: Path) -> Path:
 
 
 @contextmanager
-def alone_in(out: Path) -> Iterator[None]:
+def lock_folder(out: Path) -> Iterator[None]:
     """Lock the folder against other graders; the system releases the lock with this process.
 
     Raises:

@@ -15,7 +15,7 @@ from gradsync.errors import UnusableInput
 from gradsync.grading.class_files import Written, write_class
 from gradsync.grading.classes import facts
 from gradsync.grading.classes.overrides import OVERRIDES, merged_overrides
-from gradsync.grading.classroom import alone_in
+from gradsync.grading.classroom import lock_folder
 from gradsync.grading.entries import Entry
 from gradsync.grading.output_files import (
     FACTS,
@@ -89,7 +89,7 @@ def merge(
             raise UnusableInput(f"{folder} is not a folder of grades: it has no {STATE}.")
     with ExitStack() as stack:
         for folder in dict.fromkeys(path.resolve() for path in (*folders, out)):
-            stack.enter_context(alone_in(folder))
+            stack.enter_context(lock_folder(folder))
         remove_leftovers(out)
         sources = [folder for folder in folders if folder.resolve() != out.resolve()]
         older = [name for folder in sources for name in _copy_grades(folder, out)]

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
+from gradsync.finding import Finding
 from gradsync.mnist.files import read_mnist
 from gradsync.mnist.folder import DataError, download_obstacle, mnist_root
 
-
-@dataclass(frozen=True, slots=True)
-class DataCheck:
-    """What was found, and what to do unless all is fine."""
-
-    status: Literal["ok", "warning", "failed"]  # warning: other digits, or a download, replace it
-    found: str
-    remedy: str = ""
+NAME = "data"
 
 
-def check_data() -> DataCheck:
+def check_data() -> Finding:
     """Look for MNIST, and read it; if there is none, try whether it can be downloaded."""
     try:
         root = mnist_root()
         if root is not None:
             (images, _), (tests, _) = read_mnist(root)
-            return DataCheck("ok", f"{len(images):,} + {len(tests):,} digits in {root}")
+            return Finding(NAME, "ok", f"{len(images):,} + {len(tests):,} digits in {root}")
     except DataError as problem:
         found, _, remedy = str(problem).partition(". ")
-        return DataCheck("failed", found, remedy or "Put a complete copy there.")
+        return Finding(NAME, "failed", found, remedy=remedy or "Put a complete copy there.")
     obstacle = download_obstacle()
     if obstacle is None:
         remedy = "The first run downloads it (11 MB)."
-        return DataCheck("warning", "no MNIST here, but it can be downloaded", remedy)
-    return DataCheck(
+        return Finding(NAME, "warning", "no MNIST here, but it can be downloaded", remedy=remedy)
+    return Finding(
+        NAME,
         "warning",
         f"no MNIST here, and it can't be downloaded: {obstacle}",
-        "scikit-learn's 1,797 smaller digits are used instead. For MNIST, copy the folder MNIST "
-        "into `data` in the course, or set GRADSYNC_DATA.",
+        remedy="scikit-learn's 1,797 smaller digits are used instead. For MNIST, copy the folder "
+        "MNIST into `data` in the course, or set GRADSYNC_DATA.",
     )

@@ -20,6 +20,7 @@ INSIDE = "gradsync.ranks.inside"
 # own room and from rooms of earlier rows.
 LAYERS = [
     ["gradsync.records", "gradsync.errors", "gradsync.text", "gradsync.temporary_folders"],
+    ["gradsync.cores", "gradsync.finding"],
     ["gradsync.class_records", "gradsync.ranks.fast", "gradsync.review"],
     ["gradsync.ranks.protocol", "gradsync.reports", "gradsync.submission"],
     ["gradsync.ranks.inputs", "gradsync.ranks.backends", "gradsync.ranks.sandbox"],

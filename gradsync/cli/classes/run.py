@@ -99,7 +99,9 @@ def part_of(
     return part, seed
 
 
-def performance(count: int, jobs: int | None, cluster: str | None) -> tuple[Perform, int | None]:
+def choose_executor(
+    count: int, jobs: int | None, cluster: str | None
+) -> tuple[Perform, int | None]:
     """Return what grades so many submissions, and how many tests of each run at a time.
 
     Raises:

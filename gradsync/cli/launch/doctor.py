@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from typing import Annotated, Any
+from dataclasses import asdict
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -13,8 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from gradsync.cli.app import app
+from gradsync.finding import Finding
 
-Row = dict[str, Any]  # "name", "status", "found", "why", "remedy"
 MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", "red")}
 
 
@@ -36,44 +37,41 @@ def doctor_command(
     [dim]gradsync doctor[/]             ranks, sandbox and data, for the grader
     [dim]gradsync doctor --launch[/]    torch, network, master, cores and data, for training
     """
-    rows = _launching(nproc, batch_size) if launch else _grading()
-    results = []
-    for row in rows:
-        results.append(row)
+    findings = []
+    for finding in _launching(nproc, batch_size) if launch else _grading():
+        findings.append(finding)
         if not as_json:
-            _show(row, details=launch)
-    fine = all(row["status"] != "failed" for row in results)
+            _show(finding, width=10 if launch else 8)
+    fine = all(finding.status != "failed" for finding in findings)
     if as_json:
-        print(json.dumps({"fine": fine, "checks": results}, indent=1))
+        print(json.dumps({"fine": fine, "checks": [*map(asdict, findings)]}, indent=1))
     raise typer.Exit(0 if fine else 1)
 
 
-def _grading() -> Iterable[Row]:
+def _grading() -> Iterable[Finding]:
     from gradsync.doctor import examine  # imports the engine, which other commands don't need
 
-    for finding in examine():
-        status = "ok" if finding.fine else "failed"
-        yield {"name": finding.what, "status": status, "found": finding.text}
+    return examine()
 
 
-def _launching(nproc: int, batch_size: int) -> Iterable[Row]:
-    from dataclasses import asdict
-
+def _launching(nproc: int, batch_size: int) -> Iterable[Finding]:
     from gradsync.launch.checks import examine
 
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # gloo's errors are reported here
-    for finding in examine(dict(os.environ), nproc, batch_size):
-        yield asdict(finding)
+    return examine(dict(os.environ), nproc, batch_size)
 
 
-def _show(row: Row, *, details: bool) -> None:
-    mark, style = MARKS[row["status"]]
+def _show(finding: Finding, width: int) -> None:
+    mark, style = MARKS[finding.status]
     table = Table.grid(padding=(0, 1))
     table.add_column(width=1)
-    table.add_column(width=10 if details else 8)
+    table.add_column(width=width)
     table.add_column()
-    text = escape(row["found"])
-    if details and row["status"] != "ok":
-        text += f"\n[dim]Why: {escape(row['why'])}.[/]\n[{style}]{escape(row['remedy'])}[/]"
-    table.add_row(f"[{style}]{mark}[/]", f"[bold]{row['name']}[/]", text)
+    text = escape(finding.found)
+    if finding.status != "ok":
+        if finding.why:
+            text += f"\n[dim]Why: {escape(finding.why)}.[/]"
+        if finding.remedy:
+            text += f"\n[{style}]{escape(finding.remedy)}[/]"
+    table.add_row(f"[{style}]{mark}[/]", f"[bold]{finding.name}[/]", text)
     Console().print(table)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +13,7 @@ from rich.console import Console
 
 from gradsync.cli.activity import activity
 from gradsync.cli.app import app
+from gradsync.cores import available_cores
 from gradsync.course.catalogue import find_course
 from gradsync.errors import UnusableInput
 from gradsync.submission import read_submission
@@ -126,7 +126,7 @@ def _study(
     with activity() as shown:
         if timings:
             return study_cluster(timings, batch_size, parameters, sample_ms, shown.show)
-        cores = len(os.sched_getaffinity(0))
+        cores = available_cores()
         return study_machine(Plan(), cores, batch_size, parameters, sample_ms, shown.show)
 
 

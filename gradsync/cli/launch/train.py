@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from gradsync.cli.app import app, say
+from gradsync.cores import available_cores
 from gradsync.course.catalogue import Course, CourseError, find_course
 from gradsync.launch import placement
 from gradsync.launch.placement import LaunchError, Master
@@ -114,15 +115,17 @@ def _run(
 ) -> None:
     """Train, or test the links, on this node."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # this and the ranks; read at import
-    meeting = placement.find_master(os.environ, master) if nodes > 1 else None
+    meeting_point = placement.find_master(os.environ, master) if nodes > 1 else None
     training = not settings.test_links
-    if training and _is_complete(settings, is_master=meeting is None or meeting.is_here):
+    if training and _is_complete(
+        settings, is_master=meeting_point is None or meeting_point.is_here
+    ):
         return
-    if meeting is not None:
-        meeting = _met(meeting, wait)
-    if training and (meeting is None or meeting.is_here):
+    if meeting_point is not None:
+        meeting_point = _met(meeting_point, wait)
+    if training and (meeting_point is None or meeting_point.is_here):
         _prepare(settings)
-    _launch(settings, meeting, nodes, nproc, wait)
+    _launch(settings, meeting_point, nodes, nproc, wait)
 
 
 def _trainer(course: Course, words: list[str]) -> tuple[str, Path]:
@@ -179,15 +182,15 @@ def _is_complete(settings: Settings, *, is_master: bool) -> bool:
     return True
 
 
-def _met(meeting: Master, wait: float) -> Master:
+def _met(meeting_point: Master, wait: float) -> Master:
     """Return where the nodes meet, once it can be reached."""
-    if meeting.is_here:
-        meeting = placement.check_port(meeting)
-    if not meeting.is_here:
+    if meeting_point.is_here:
+        meeting_point = placement.check_port(meeting_point)
+    if not meeting_point.is_here:
         former = signal.signal(signal.SIGTERM, _stop_waiting)
-        placement.wait_for_master(meeting, wait)
+        placement.wait_for_master(meeting_point, wait)
         signal.signal(signal.SIGTERM, former)
-    return meeting
+    return meeting_point
 
 
 def _stop_waiting(number: int, _frame: object) -> None:
@@ -210,7 +213,7 @@ def _prepare(settings: Settings) -> None:
 
 
 def _launch(
-    settings: Settings, meeting: Master | None, nodes: int, nproc: int | None, wait: float
+    settings: Settings, meeting_point: Master | None, nodes: int, nproc: int | None, wait: float
 ) -> None:
     import torch
 
@@ -224,10 +227,10 @@ def _launch(
             f"not let two ranks share one. Use --nproc {gpus}, or set CUDA_VISIBLE_DEVICES= to "
             "train on the CPU with gloo."
         )
-    cores = len(os.sched_getaffinity(0))
+    cores = available_cores()
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // ranks)))
     try:
-        agent.launch(settings, meeting, nodes, ranks, wait)
+        agent.launch(settings, meeting_point, nodes, ranks, wait)
     except agent.TrainingError as problem:
         say(str(problem))
         raise typer.Exit(problem.status) from None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gradsync.cli.app import Out, Seed, app
 from gradsync.cli.classes import options
-from gradsync.cli.classes.run import part_of, performance, run_class
+from gradsync.cli.classes.run import choose_executor, part_of, run_class
 from gradsync.course import known_submissions
 from gradsync.course.catalogue import find_course
 
@@ -48,7 +48,7 @@ def grade_command(
         entries, seed = part_of(members, shard, course, phases, seed)
         if not unsafe and cluster is None:
             sandbox.check(course.root)
-        perform, parallel = performance(len(entries), jobs, cluster)
+        perform, parallel = choose_executor(len(entries), jobs, cluster)
         run_class(
             entries,
             course,

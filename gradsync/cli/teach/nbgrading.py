@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from gradsync.cli.app import Seed, app, say
 from gradsync.cli.exit_status import GRADER_FAILED
+from gradsync.cores import available_cores
 from gradsync.reports.text import amount, printable
 from gradsync.submission import SubmissionError
 from gradsync.text import in_list, listed
@@ -48,7 +48,7 @@ def nbgrade_command(
         raise SubmissionError(
             f"{missing.name} is not installed. Run `pip install 'gradsync[notebooks]'`."
         ) from None
-    count = jobs or len(os.sched_getaffinity(0))
+    count = jobs or available_cores()
     outcomes = nbgrade(course_folder, assignment, jobs=count, seed=seed, fresh=fresh)
     try:
         _show_outcomes(outcomes)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from contextlib import suppress
 from pathlib import Path
 
+from gradsync.cores import available_cores
 from gradsync.grading.suite.parallel import MOST
 
 # Bytes of a submission: the grader, the warm process and the ranks of two tests took 0.8 GiB in
@@ -21,21 +21,14 @@ def default_jobs(submissions: int) -> int:
     A submission keeps about one core busy: its ranks wait for each other most of the time.
     """
     fitting = (_free_memory() - KEPT_FREE) / MEMORY
-    return max(1, int(min(_cores(), fitting, submissions)))
+    return max(1, int(min(available_cores(), fitting, submissions)))
 
 
 def parallel_tests(jobs: int) -> int | None:
     """Return how many tests of a submission run at a time; None leaves it to the suite's runner."""
     if jobs == 1:
         return None
-    return max(1, min(MOST, _cores() // jobs))
-
-
-def _cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return max(1, min(MOST, available_cores() // jobs))
 
 
 def _free_memory() -> float:

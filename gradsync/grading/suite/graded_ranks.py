@@ -174,5 +174,5 @@ def _with_full_limit(observation: Observation, limit: float, full: float) -> Obs
         return observation
     why = f"This test usually has {full:g} s; it had less because others reached their limits."
     diagnosis = failure.diagnosis
-    told = replace(diagnosis, explanation=f"{diagnosis.explanation} {why}")
-    return replace(observation, failure=replace(failure, diagnosis=told))
+    explained = replace(diagnosis, explanation=f"{diagnosis.explanation} {why}")
+    return replace(observation, failure=replace(failure, diagnosis=explained))

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
+from gradsync.cores import available_cores
 from gradsync.ranks import LauncherError
 from gradsync.ranks.host.fork_launcher import ForkLauncher
 from gradsync.ranks.sandbox.namespaces import end_with
@@ -33,7 +34,7 @@ def count_parallel_tests() -> int:
     """
     if sys.platform != "linux" or threading.active_count() > 1:
         return 1
-    return min(len(os.sched_getaffinity(0)), MOST)
+    return min(available_cores(), MOST)
 
 
 class Turns:

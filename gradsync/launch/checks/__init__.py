@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from gradsync.finding import Finding
 from gradsync.launch.checks import addresses, environment, machine, software
-from gradsync.launch.checks.finding import Finding
 
 __all__ = ["Finding", "examine"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 
+from gradsync.finding import Finding
 from gradsync.launch import network, placement
-from gradsync.launch.checks.finding import Finding
 from gradsync.launch.placement import DEFAULT_PORT, LaunchError, Master
 from gradsync.text import listed
 

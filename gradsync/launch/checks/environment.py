@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 
-from gradsync.launch.checks.finding import Finding
+from gradsync.finding import Finding
 from gradsync.text import listed
 
 ANSWER_SECONDS = 1.5  # of Slurm's controller

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from gradsync.launch.checks.finding import Finding
+from gradsync.cores import available_cores
+from gradsync.finding import Finding
 from gradsync.text import counted, size_text
 
 OLDEST, NEWEST = (3, 10), (3, 13)
@@ -29,7 +30,7 @@ def python(version: tuple[int, int] = sys.version_info[:2]) -> Finding:
 
 def cores(environ: Mapping[str, str], ranks: int, available: int | None = None) -> Finding:
     """Compare ranks times threads with the cores that this process may use."""
-    available = available or len(os.sched_getaffinity(0))
+    available = available or available_cores()
     given = environ.get("OMP_NUM_THREADS", "")
     name, why = "cores", "ranks and their threads that share a core slow each other down"
     if given and not (given.isdecimal() and int(given)):
@@ -57,7 +58,7 @@ def load(ranks: int, others: float | None = None, available: int | None = None) 
         others: how many other processes want a core; default: the mean of the last minute.
         available: the number of cores that this process may use.
     """
-    available = available or len(os.sched_getaffinity(0))
+    available = available or available_cores()
     others = os.getloadavg()[0] if others is None else others
     name, why = "load", "all ranks wait for the slowest one, so one busy core slows all of them"
     cores = counted(available, "core")

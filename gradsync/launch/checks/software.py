@@ -7,11 +7,12 @@ import re
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-from gradsync.launch.checks.finding import Finding
+from gradsync.finding import Finding
 from gradsync.mnist.check import check_data
 from gradsync.text import counted, listed
 
@@ -119,9 +120,7 @@ def communication(batch_size: int) -> Finding:
 
 def data() -> Finding:
     """Report whether MNIST is here and complete, or can be downloaded."""
-    seen = check_data()
-    why = "without MNIST, 1,797 smaller digits of scikit-learn are used"
-    return Finding("data", seen.status, seen.found, why, seen.remedy)
+    return replace(check_data(), why="without MNIST, scikit-learn's 1,797 smaller digits are used")
 
 
 def _all_reduce(elements: int) -> float:

@@ -29,15 +29,15 @@ def failure(
         if state.broken is not None:
             return state.broken
     conflicts = detector.conflicts()
-    torn = {rank for meeting in conflicts for rank in meeting.calls}
+    conflicting = {rank for meeting in conflicts for rank in meeting.calls}
     for state in states:
-        if state.failed and state.raised is None and state.rank not in torn:
+        if state.failed and state.raised is None and state.rank not in conflicting:
             return left(state, processes, shows)
     errors = {m.rank: m.raised for m in states if m.raised is not None}
     culprits = {
         rank: error
         for rank, error in errors.items()
-        if not error.in_collective and rank not in torn
+        if not error.in_collective and rank not in conflicting
     }
     if conflicts and not culprits:
         return explanations.mismatch(conflicts[0])

@@ -228,7 +228,7 @@ class Session:
         self._lose_group()
         for state in self._states:
             if messages or not state.over:
-                header = {"messages": messages.get(state.rank, []), "patient": bool(messages)}
+                header = {"messages": messages.get(state.rank, []), "await": bool(messages)}
                 state.send("wake" if state.over else "end", header, b"", SEND_SECONDS)
         late = {state.rank for state in run.await_end(END_SECONDS)}
         for rank in late:

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Collection
 
 from gradsync.ranks.host.launcher import RankProcesses
+from gradsync.ranks.host.rank_state import MAX_STACKS
 from gradsync.ranks.protocol.user_files import place
 
 ANSWER_SECONDS = 0.4  # for ranks to write their stacks
 QUIET_SECONDS = 0.1  # without new data after which a dump is complete
-MAX_STACK = 256 * 2**10  # bytes
 FRAME = re.compile(r'File "([^"]{1,4096})", line (\d{1,9}) in (\S{1,512})')
 THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
 DEEP = 20  # of the 100 frames in a dump; so many of one function mean a recursion
@@ -81,4 +81,4 @@ def _read(line: socket.socket, text: bytearray) -> bool:
     except OSError:
         return False
     text += data
-    return bool(data) and len(text) < MAX_STACK
+    return bool(data) and len(text) < MAX_STACKS

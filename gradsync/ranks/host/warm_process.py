@@ -53,7 +53,7 @@ class WarmProcess:
         self._helpers = Helpers()
         self._group = group
         self._siblings: set[int] = set()  # warm processes like this one, which end on their own
-        self._guests: set[int] = set()  # siblings that may outlive this process
+        self._independent_siblings: set[int] = set()  # siblings that may outlive this process
         self._looked = 0.0  # when the limits were last checked
         self._runs = 0
 
@@ -93,7 +93,7 @@ class WarmProcess:
         answers: dict[str, Callable[..., None]] = {
             "join": self._join,
             "sibling": self._fork_sibling,
-            "await_siblings": self._await_twins,
+            "await_siblings": self._await_siblings,
             "import": self._import,
             "sandbox": self._make_sandbox,
             "start": self._start,
@@ -123,10 +123,10 @@ class WarmProcess:
                 WarmProcess(socket.socket(fileno=descriptor), self._run_rank, own).serve()
             finally:
                 os._exit(0)
-        (self._guests if outlives else self._siblings).add(pid)
+        (self._independent_siblings if outlives else self._siblings).add(pid)
         os.close(descriptor)
 
-    def _await_twins(self) -> None:
+    def _await_siblings(self) -> None:
         self._end_siblings()
         self._send(ended=True)
 
@@ -230,7 +230,7 @@ class WarmProcess:
             if pid == 0:
                 return
             self._siblings.discard(pid)
-            self._guests.discard(pid)
+            self._independent_siblings.discard(pid)
             rank = self._ranks.pop(pid, None)
             if rank is not None:
                 self._send(rank=rank, exit_code=os.waitstatus_to_exitcode(status))
@@ -238,7 +238,7 @@ class WarmProcess:
     def _end_all(self) -> None:
         """Kill and reap all descendants: orphans become children of this process."""
         self._ranks.clear()
-        while children := _children() - self._siblings - self._guests:
+        while children := _children() - self._siblings - self._independent_siblings:
             for pid in children:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

@@ -10,6 +10,7 @@ import pickle
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
@@ -18,11 +19,11 @@ from torch.distributed import distributed_c10d
 
 from gradsync.ranks.fast.store import start_group
 from gradsync.ranks.inside import watch
+from gradsync.ranks.inside.answers import answer_of
 from gradsync.ranks.inside.displays import Displays
 from gradsync.ranks.inside.inbox import Inbox
-from gradsync.ranks.inside.watch import callers
 from gradsync.ranks.inside.watch.recorder import Recorder
-from gradsync.ranks.protocol import values, wire
+from gradsync.ranks.protocol import wire
 
 
 class CellRecorder(Recorder):
@@ -77,7 +78,8 @@ class Cells:
         }
         while True:
             frame = self._inbox.commands.get()
-            head, pieces = _outcome(answers[frame.kind], frame)
+            answer = partial(answers[frame.kind], frame)
+            head, pieces = answer_of(answer, frame.header["nonce"])
             self._recorder.send(head, *pieces)
 
     def _new_recorder(self, began: float) -> CellRecorder:
@@ -101,10 +103,9 @@ class Cells:
         watch.install().begin(self._recorder, self._world_size, ())
 
     def _run(self, frame: wire.Frame) -> dict[str, Any]:
-        """Run a cell as a notebook does; return what it shows beside what it prints.
+        """Run a cell as a notebook does; return what it shows, and the names of all variables.
 
-        And the names of the variables, for the trusted side to say which are lost should this
-        process end.
+        If this process ends later, the trusted side uses the names to say which variables are lost.
         """
         source, name = frame.header["source"], frame.header["name"]
         lines = source.splitlines(keepends=True)
@@ -157,18 +158,6 @@ def _no_input(_prompt: object = "") -> NoReturn:
 def serve(channel: socket.socket, place: dict[str, Any]) -> NoReturn:
     """Be a rank of a notebook until the notebook ends it."""
     Cells(channel, place).serve()
-
-
-def _outcome(
-    answer: Callable[[wire.Frame], Any], frame: wire.Frame
-) -> tuple[bytes, list[bytearray | memoryview]]:
-    """Return the head of the frame that answers a command, and its body's pieces."""
-    try:
-        tree, pieces = values.encode(answer(frame))
-        head = {"value": tree, "nonce": frame.header["nonce"]}
-        return wire.head("answer", head, sum(map(len, pieces))), pieces
-    except BaseException as error:  # noqa: BLE001 - whatever a cell raises is reported as itself
-        return wire.head("raised", callers.describe_exception(error, ()), 0), []
 
 
 def _compiled(source: str, name: str) -> tuple[CodeType, CodeType | None]:

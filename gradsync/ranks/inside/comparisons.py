@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 
-def explain() -> None:
+def install() -> None:
     """Let an `assert` that pytest has rewritten show the same differences as in a test's process.
 
     pytest calls a hook there, for the test that runs; on a rank, no test runs.

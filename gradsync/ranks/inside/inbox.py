@@ -107,15 +107,15 @@ class Inbox:
         os._exit(0)  # the notebook has ended, or replaces this rank
 
     def _end(self, header: dict[str, Any]) -> None:
-        """Wake every thread: those that wait for leave, in gloo, and at last the main thread."""
+        """Wake the threads that wait for permission, then those in gloo, then the main thread."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
         waiting = threading.Event()
-        if header["patient"]:  # some rank wakes by a message alone, and must not go on then
+        if header["await"]:  # some rank wakes by a message alone, and must not go on then
             self._signal()
         waiting.wait(NOTICE_SECONDS)
-        if header["patient"]:
+        if header["await"]:
             self._send(header["messages"])
             until = time.monotonic() + MESSAGE_SECONDS
             while self._running and time.monotonic() < until:

@@ -27,11 +27,11 @@ import torch
 from gradsync.ranks.fast import dynamo, memory, symbolic_shapes
 from gradsync.ranks.fast.store import start_group
 from gradsync.ranks.inside import cells, comparisons, watch
+from gradsync.ranks.inside.answers import answer_of
+from gradsync.ranks.inside.coverage_support import start_coverage
 from gradsync.ranks.inside.debugging import call_with
-from gradsync.ranks.inside.measuring import start_coverage
-from gradsync.ranks.inside.watch import callers
 from gradsync.ranks.inside.watch.recorder import Recorder
-from gradsync.ranks.protocol import values, wire
+from gradsync.ranks.protocol import wire
 from gradsync.ranks.protocol.user_files import PACKAGE, PACKAGES
 
 MAX_TMPDIR = 70  # characters; multiprocessing's socket names are 32 longer, and limited
@@ -70,7 +70,9 @@ def main(
         cells.serve(channel, place)
     process = os.getpid()
     recorder = Recorder(channel, place["rank"], place["began"])
-    head, pieces = _outcome(channel, place, recorder)
+    head, pieces = answer_of(
+        lambda: _run(channel, place, recorder), place["nonce"], tuple(place["roots"])
+    )
     if os.getpid() != process:  # a child that the function forked, and that returned
         os._exit(0)
     before_leaving()
@@ -90,19 +92,6 @@ def _receive(channel: socket.socket) -> wire.Frame:
     return frame
 
 
-def _outcome(
-    channel: socket.socket, place: dict[str, Any], recorder: Recorder
-) -> tuple[bytes, list[bytearray | memoryview]]:
-    """Return the head of the frame that reports how the function ended, and its body's pieces."""
-    try:
-        tree, pieces = values.encode(_run(channel, place, recorder))
-        head = {"value": tree, "nonce": place["nonce"]}
-        return wire.head("answer", head, sum(map(len, pieces))), pieces
-    except BaseException as error:  # noqa: BLE001 - whatever a rank raises is reported as itself
-        roots = tuple(place["roots"])
-        return wire.head("raised", callers.describe_exception(error, roots), 0), []
-
-
 def _run(channel: socket.socket, place: dict[str, Any], recorder: Recorder) -> Any:
     rank, world_size = place["rank"], place["world_size"]
     _settle(place)
@@ -116,7 +105,7 @@ def _run(channel: socket.socket, place: dict[str, Any], recorder: Recorder) -> A
     recorder.send(wire.pack("ready"))
     recorder.await_go()
     function, inputs = pickle.loads(task.body)
-    comparisons.explain()
+    comparisons.install()
     modules = {name: Path(path) for name, path in place["modules"].items()}
     arguments = _arguments(function, rank, world_size, modules, inputs)
     save_coverage = start_coverage()

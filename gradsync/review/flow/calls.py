@@ -11,11 +11,12 @@ from functools import reduce
 from gradsync.review.flow import classes, torch_api
 from gradsync.review.flow.expressions import Evaluator, attribute_of, value_of
 from gradsync.review.flow.frame import Frame
-from gradsync.review.flow.names import by_name, of_environment
+from gradsync.review.flow.name_hints import by_name, of_environment
 from gradsync.review.flow.values import (
     MAYBE_RANK,
     OWN,
     RANK,
+    TOO_EARLY,
     WORLD,
     Code,
     Departure,
@@ -192,7 +193,7 @@ class Calls(Evaluator):
         self._call_back(step)
         values = [*step.args, *step.kwargs.values()]
         found = mixed(values)
-        tags = found.tags & {WORLD, "too early"}
+        tags = found.tags & {WORLD, TOO_EARLY}
         if found.tags & {RANK, MAYBE_RANK}:
             tags |= {MAYBE_RANK}
         named = by_name(step.method or step.path.rpartition(".")[2])

@@ -51,14 +51,6 @@ def kind_of(run: Evaluator, cls: Code, depth: int = 0) -> str:
     return "instance"
 
 
-def all_bases_known(run: Evaluator, cls: Code) -> bool:
-    """Return whether no method can come from a class that we can't read."""
-    return all(
-        (base.code and isinstance(base.code.node, ast.ClassDef)) or base.path == "builtins.object"
-        for base in list(bases(run, cls))
-    )
-
-
 def find(run: Evaluator, cls: Code, name: str, depth: int = 0) -> Value | None:
     """Return a method or an attribute of a class or of its bases, not bound to an instance."""
     assert isinstance(cls.node, ast.ClassDef)

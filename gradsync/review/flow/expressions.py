@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from gradsync.review.flow.frame import Frame
-from gradsync.review.flow.names import by_name, of_environment
+from gradsync.review.flow.name_hints import by_name, of_environment
 from gradsync.review.flow.torch_api import element_of
 from gradsync.review.flow.values import (
     DATA,
@@ -19,6 +19,7 @@ from gradsync.review.flow.values import (
     MEAN,
     OWN,
     RANK,
+    TOO_EARLY,
     UNKNOWN,
     WORLD,
     Code,
@@ -177,7 +178,7 @@ def _compare(run: Evaluator, node: ast.Compare) -> Value:
     rights = [value_of(run, right) for right in node.comparators]
     found = mixed([left, *rights])
     if len(rights) == 1 and _asks_if_distributed(node.ops[0], left, rights[0]):
-        return found.without(RANK, "local", "rank?").tagged(WORLD)
+        return found.without(RANK, LOCAL, MAYBE_RANK).tagged(WORLD)
     if isinstance(node.ops[0], (ast.In, ast.NotIn)):
         if rights[0].path == "os.environ":
             return Value(tags=frozenset({WORLD}))
@@ -198,7 +199,7 @@ def _either(run: Evaluator, node: ast.IfExp) -> Value:
     test = value_of(run, node.test)
     one, other = value_of(run, node.body), value_of(run, node.orelse)
     both = either(one, other)
-    return replace(both, tags=both.tags | (test.tags & {RANK, "rank?", "too early", OWN}))
+    return replace(both, tags=both.tags | (test.tags & {RANK, MAYBE_RANK, TOO_EARLY, OWN}))
 
 
 def _boolean(run: Evaluator, node: ast.BoolOp) -> Value:

@@ -6,9 +6,9 @@ import ast
 import re
 from collections.abc import Sequence
 
+from gradsync.review.flow.assignments import Assignments
 from gradsync.review.flow.expressions import combined, value_of
 from gradsync.review.flow.frame import Frame, merged
-from gradsync.review.flow.naming import Names
 from gradsync.review.flow.torch_api import element_of
 from gradsync.review.flow.values import (
     MAYBE_RANK,
@@ -25,7 +25,7 @@ _NO_GRADIENTS = ("torch.no_grad", "torch.inference_mode", "torch.autograd.no_gra
 LEAVES = ("return", "continue", "break")
 
 
-class Interpreter(Names):
+class Interpreter(Assignments):
     """Follows a program from its entry point, and records its calls."""
 
     def body(self, code: Code, frame: Frame) -> None:
@@ -157,14 +157,10 @@ class Interpreter(Names):
 
     def _for(self, node: ast.For) -> str:
         over = value_of(self, node.iter)
-        self.bind(node.target, self._item(over))
+        self.bind(node.target, element_of(over))
         return self._loop(node, over)
 
     _asyncfor = _for
-
-    @staticmethod
-    def _item(over: Value) -> Value:
-        return element_of(over)
 
     def _while(self, node: ast.While) -> str:
         return self._loop(node, value_of(self, node.test))

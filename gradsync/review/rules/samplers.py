@@ -114,13 +114,13 @@ def epoch_never_set(program: Program) -> Iterator[Hit]:
     calls = list(program.methods("set_epoch"))
     if any(not step.receiver.things for step in calls):
         return  # it may be this sampler
-    told = {thing for step in calls for thing in step.receiver.things}
+    set_there = {thing for step in calls for thing in step.receiver.things}
     for loader, loops in training_loops(program):
         sampler = sampler_of(loader.step) if loader.step else None
-        if sampler is None or loader.escaped or len(loops) < 2 or loader in told:
+        if sampler is None or loader.escaped or len(loops) < 2 or loader in set_there:
             continue
         for thing in sampler.of_kind("sampler"):
-            if thing.step and thing not in told and not thing.escaped and _shuffles(thing):
+            if thing.step and thing not in set_there and not thing.escaped and _shuffles(thing):
                 yield at(
                     thing.step,
                     "Nothing calls `set_epoch` on this sampler: every epoch has the same order, "

@@ -8,7 +8,7 @@ from small_course import RIGHT, WRONG, write_course, write_submission
 
 from gradsync.errors import UnusableInput
 from gradsync.grading.class_results import read_class
-from gradsync.grading.classroom import FolderInUse, alone_in, grade_class
+from gradsync.grading.classroom import FolderInUse, grade_class, lock_folder
 from gradsync.grading.entries import entries_at
 from gradsync.grading.merging import Shard, merge, read_shard, shared_seed
 from gradsync.grading.output_files import kept_seed, write_failure
@@ -178,7 +178,7 @@ def test_a_folder_without_grades_is_refused(klass):
 def test_a_shard_that_is_still_graded_is_refused(klass):
     klass.grade("shard-1", Shard(1, 5))
 
-    with alone_in(klass.root / "shard-1"), pytest.raises(FolderInUse):
+    with lock_folder(klass.root / "shard-1"), pytest.raises(FolderInUse):
         klass.merge("shard-1")
 
 

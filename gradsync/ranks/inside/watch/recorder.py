@@ -15,7 +15,7 @@ from gradsync.ranks.protocol.events import LOOSE_OPS
 from gradsync.records import Collective, Event, EventKind
 
 # Threads of PyTorch, multiprocessing and the rank itself, which never enter a collective.
-BYSTANDERS = ("torch.utils.data", "multiprocessing", "gradsync.ranks")
+NOT_TRAINING = ("torch.utils.data", "multiprocessing", "gradsync.ranks")
 MANY = events.MAX_BATCH // 2  # events that may wait to be sent with the next one
 
 
@@ -168,7 +168,7 @@ class Recorder:
     def _could_act(self, thread: threading.Thread) -> bool:
         target = getattr(thread, "_target", None)  # the function that it is running
         module = str(getattr(target, "__module__", ""))
-        return thread.ident not in self._asleep and not module.startswith(BYSTANDERS)
+        return thread.ident not in self._asleep and not module.startswith(NOT_TRAINING)
 
 
 def _kind(call: Collective) -> tuple[Any, ...]:

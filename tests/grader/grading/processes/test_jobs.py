@@ -12,7 +12,7 @@ def machine(monkeypatch):
     """Set the cores and the free memory in GiB."""
 
     def set_machine(cores, memory):
-        monkeypatch.setattr(jobs.os, "sched_getaffinity", lambda _: set(range(cores)))
+        monkeypatch.setattr(jobs, "available_cores", lambda: cores)
         monkeypatch.setattr(jobs, "_free_memory", lambda: memory * GIB)
 
     return set_machine

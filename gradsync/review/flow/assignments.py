@@ -25,7 +25,7 @@ from gradsync.review.flow.values import (
 _COLLECTS = ("append", "appendleft", "extend", "insert", "add")
 
 
-class Names(Calls):
+class Assignments(Calls):
     """The part of the interpreter that assigns and imports."""
 
     def __init__(self, project: Project) -> None:

@@ -1,4 +1,4 @@
-"""The result of one check."""
+"""The result of one check of a machine, by `gradsync doctor`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Finding:
     """What a check found, why it matters, and what to do."""
 
     name: str
-    status: Status  # failed: training can't start; warning: it may be slow, or fail elsewhere
+    status: Status  # failed: something needed does not work; warning: it may be slow or fail later
     found: str
-    why: str
+    why: str = ""  # it matters; only with --launch
     remedy: str = ""  # only where the status is not ok
