@@ -8,14 +8,12 @@ from benchmarks.figure import Figure
 from gradsync.cores import available_cores
 from gradsync.scale.measuring.machine import Plan
 from gradsync.scale.studying import study_machine
-
-GOAL = 0.25  # median of the relative errors
+from gradsync.scale.tables import GOAL
 
 
 def figures() -> Iterator[Figure]:
     """Measure this machine, fit a part of it, and compare the rest with the predictions."""
-    cores = available_cores()
-    found = study_machine(Plan(), cores, 64, None, None, lambda _: None)
+    found = study_machine(Plan(), available_cores(), 64, None, None, lambda _: None)
     for prediction in found.fit.predictions:
         error = prediction.median_error
         yield Figure(

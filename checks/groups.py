@@ -11,8 +11,8 @@ from gradsync.course.known_submissions import Right
 def groups(answers: Sequence[Right]) -> list[list[Right]]:
     """Divide correct answers of a few functions into few groups in which none changes another."""
     found: list[tuple[set[str], list[Right]]] = []
-    for answer in sorted(answers, key=lambda answer: -len(_names(answer))):
-        names = _names(answer)
+    named = [(_names(answer), answer) for answer in answers]
+    for names, answer in sorted(named, key=lambda pair: -len(pair[0])):
         fitting = (
             (taken, group)
             for taken, group in found

@@ -15,5 +15,5 @@ class Finding:
     name: str
     status: Status  # failed: something needed does not work; warning: it may be slow or fail later
     found: str
-    why: str = ""  # it matters; only with --launch
+    why: str = ""  # the reason why it matters; only with --launch
     remedy: str = ""  # only where the status is not ok

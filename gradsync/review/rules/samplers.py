@@ -156,16 +156,20 @@ def uneven_shares(program: Program) -> Iterator[Hit]:
                 "some ranks have one more, and the others never join their last collective.",
                 function="__iter__",
             )
-    if has_mesh(program) or mentions(program, JOIN) or _evens_out_somewhere(program):
+    met = (
+        step
+        for step in program.steps
+        if all_ranks_meet(step) and any(_is_uneven(loop.over) for loop in step.loops)
+    )
+    first = next(met, None)
+    if first is None or has_mesh(program) or mentions(program, JOIN):
         return
-    for step in program.steps:
-        if all_ranks_meet(step) and any(_is_uneven(loop.over) for loop in step.loops):
-            yield at(
-                step,
-                "This loop goes over every n-th sample of n ranks. Where they don't divide evenly, "
-                "some ranks have one more, and wait in its all-reduce for ranks that have left.",
-            )
-            return
+    if not _evens_out_somewhere(program):
+        yield at(
+            first,
+            "This loop goes over every n-th sample of n ranks. Where they don't divide evenly, "
+            "some ranks have one more, and wait in its all-reduce for ranks that have left.",
+        )
 
 
 def _is_uneven(over: Value) -> bool:
@@ -183,7 +187,8 @@ def _datasets(loader: Thing) -> Iterator[Value]:
         return
     yield value
     for thing in value.deep():
-        yield from (*thing.step.args, *thing.step.kwargs.values()) if thing.step else ()
+        if thing.step is not None:
+            yield from (*thing.step.args, *thing.step.kwargs.values())
 
 
 def _evens_out_somewhere(program: Program) -> bool:
