@@ -23,6 +23,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from gradsync.launch import network, restarts
 from gradsync.launch.master_watch import watch_master
 from gradsync.launch.placement import Master
+from gradsync.launch.rank_errors import FAILS_AGAIN
 from gradsync.launch.settings import Settings
 from gradsync.text import counted
 
@@ -167,7 +168,7 @@ def _why(failures: dict[int, ProcessFailure], settings: Settings) -> str:
     text = f"Rank {rank} {_ending(first.exitcode)}"
     if not settings.max_restarts:
         return f"{text}. {how_to_continue(settings)}"
-    if first.exitcode == restarts.FAILS_AGAIN:
+    if first.exitcode == FAILS_AGAIN:
         return f"{text}. It was not restarted, because it would fail in the same way again."
     after = counted(settings.max_restarts, "restart")
     return f"{text}, after {after}. {how_to_continue(settings)}"

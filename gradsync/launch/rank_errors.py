@@ -14,10 +14,19 @@ CLOSED = re.compile(r"[Cc]onnection (was )?(closed|reset)|[Bb]roken pipe|Connect
 LATE = re.compile(r"[Tt]imed out|timeout|Timeout")
 OTHER_MODEL = re.compile(r"Error\(s\) in loading state_dict")
 LOST_CONNECTION = re.compile(r"gloo|nccl|NCCL|TCPStore|[Ss]ocket|c10d|Timed out waiting")
+FAILS_AGAIN = 2  # exit status of a rank that would fail again if it were restarted
 
 
 class LaunchedWrongly(Exception):  # noqa: N818 - the settings are at fault
     """The trainer can't be run like this; the text is complete, and needs no traceback."""
+
+
+REPEATED = (LaunchedWrongly, NotImplementedError, SyntaxError, ImportError, NameError)
+
+
+def status_of(error: Exception) -> int:
+    """Return the exit status of a rank that ends with this error."""
+    return FAILS_AGAIN if isinstance(error, REPEATED) else 1
 
 
 def describe(error: Exception, settings: Settings) -> str:

@@ -6,15 +6,7 @@ from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.launcher import api
 
-from gradsync.launch.rank_errors import LaunchedWrongly
-
-FAILS_AGAIN = 2  # exit status of a rank that would fail again
-REPEATED = (LaunchedWrongly, NotImplementedError, SyntaxError, ImportError, NameError)
-
-
-def status_of(error: Exception) -> int:
-    """Return the exit status of a rank that ends with this error."""
-    return FAILS_AGAIN if isinstance(error, REPEATED) else 1
+from gradsync.launch.rank_errors import FAILS_AGAIN
 
 
 class Agent(LocalElasticAgent):

@@ -15,8 +15,7 @@ from types import ModuleType
 from gradsync.course.support import TRAINED, support_of
 from gradsync.launch import artifacts, links
 from gradsync.launch.progress import Progress
-from gradsync.launch.rank_errors import LaunchedWrongly, describe, follows_another
-from gradsync.launch.restarts import status_of
+from gradsync.launch.rank_errors import LaunchedWrongly, describe, follows_another, status_of
 from gradsync.launch.settings import Settings
 from gradsync.ranks.fast import dynamo
 
