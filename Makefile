@@ -17,20 +17,20 @@ demo: .venv/ready  ## grade three submissions and show their reports
 notebooks: .venv/ready  ## open the self-study notebooks in JupyterLab, or print its address
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/jupyter lab $(ALLOW_ROOT) notebooks
 
-test: bubblewrap chromium  ## all rules and all parts of the code, in 8 minutes on 2 cores
+test: bubblewrap chromium  ## run the linters and the tests, except slow ones (8 minutes on 2 cores)
 	$(MAKE) --no-print-directory --jobs=2 lint quick-tests
 
 quick-tests: .venv/ready
 	@echo "A part of each long list of cases is tested, drawn by commit $$(git rev-parse --short HEAD)."
 	$(BIN)/pytest $(AT_ONCE) -m "not slow"
-	@echo "Once more, without what only makes the engine faster (gradsync/ranks/fast):"
+	@echo "The same for a few tests, without the engine's optimisations (gradsync/ranks/fast):"
 	GRADSYNC_SLOW=all $(BIN)/pytest $(AT_ONCE) -q -m "not slow" tests/engine/ranks/test_run.py \
 	  tests/engine/ranks/test_correct_programs.py
 
-test-all: test  ## and then what `make test` leaves out
+test-all: test  ## `make test`, then the slow tests
 	$(BIN)/pytest $(AT_ONCE) -m slow
 
-test-cluster: .venv/ready slurm  ## train on a real Slurm and on two network namespaces (for root, 4 minutes)
+test-cluster: .venv/ready slurm  ## train on a real Slurm and on two network namespaces (as root, 4 minutes)
 	$(BIN)/pytest tests/cluster
 
 matrix:  ## the engine's tests with each supported Python that is installed here
@@ -58,18 +58,18 @@ lint: .venv/ready  ## the checks that pre-commit runs too
 	$(BIN)/mypy
 	$(BIN)/python checks/prose.py
 
-bubblewrap:  ## the sandbox: installed for root; for other users, only reported if missing
+bubblewrap:  ## the sandbox: root installs it; other users get a message if it is missing
 	@command -v bwrap >/dev/null \
 	  || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq --yes bubblewrap; } \
 	  || echo "bubblewrap is not installed: the tests that need a sandbox will be skipped"
 
-slurm:  ## a cluster of one machine, and network namespaces: installed for root; for others, reported
+slurm:  ## a cluster of one machine, and network namespaces: root installs it; others get a message
 	@command -v slurmctld slurmd munged ip >/dev/null \
 	  || { test "$$(id -u)" = 0 && apt-get update -qq \
 	       && apt-get install -qq --yes slurm-wlm munge iproute2; } \
 	  || echo "Slurm is not installed: the tests that need it will be skipped"
 
-chromium:  ## a browser for tests of notebooks: installed for root; for others, only reported
+chromium:  ## a browser for tests of notebooks: root installs it; others get a message
 	@command -v chromium chromium-browser google-chrome >/dev/null \
 	  || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq --yes chromium; } \
 	  || echo "Chromium is not installed: the tests that need a browser will be skipped"
@@ -93,7 +93,7 @@ clean:
 	$(BIN)/pip install --quiet $(PIP_OPTIONS) --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-.venv-otter/ready:  # compared in benchmarks
+.venv-otter/ready:  # benchmarks compare otter-grader with gradsync
 	$(PYTHON) -m venv .venv-otter
 	.venv-otter/bin/pip install --quiet $(PIP_OPTIONS) 'otter-grader[grading]==7.0.0'
 	touch $@

@@ -23,8 +23,8 @@ from benchmarks.figure import Figure, seconds
 from gradsync.class_records import Result
 from gradsync.course.catalogue import Course, find_course
 from gradsync.course.known_submissions import reference, wrong_submissions
-from gradsync.grading.class_files import write_class
-from gradsync.grading.class_results import read_class
+from gradsync.grading.classes.files import write_class
+from gradsync.grading.classes.results import read_class
 
 SIZES = (10, 100)  # submissions of phase 1
 CHEAP = (10, 100, 1000)

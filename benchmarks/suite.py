@@ -14,7 +14,7 @@ from benchmarks.figure import Figure, in_turns, seconds, shown
 from gradsync.course.catalogue import find_course
 from gradsync.course.known_submissions import reference
 from gradsync.grading.grade import grade
-from gradsync.ranks.host.launcher_choice import LauncherName
+from gradsync.ranks.host.launchers.choice import LauncherName
 
 FULL_MARKS = 100.0  # points of a phase
 

@@ -1,6 +1,6 @@
 """Frozen, plain data on a class: its people, the results of their submissions, and corrections.
 
-`gradsync.grading.class_results` reads them from a folder of grades; pages and exports show them.
+`gradsync.grading.classes.results` reads them from a folder of grades; pages and exports show them.
 """
 
 from __future__ import annotations

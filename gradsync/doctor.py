@@ -13,7 +13,7 @@ from gradsync.errors import SandboxError
 from gradsync.finding import Finding
 from gradsync.mnist.check import check_data
 from gradsync.ranks import LauncherError, RankFailure, get_launcher, run_ranks
-from gradsync.ranks.host.launcher_choice import LauncherName
+from gradsync.ranks.host.launchers.choice import LauncherName
 from gradsync.ranks.sandbox import cgroups
 from gradsync.ranks.sandbox.sandbox import MEMORY, TASKS, check
 from gradsync.text import listed

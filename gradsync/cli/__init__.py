@@ -1,6 +1,6 @@
 """The command line: `gradsync check`, `hint`, `grade`, `demo`, `trace`, `doctor`, ...
 
-Each module registers its commands with `app`. `exit_status` has `main`, which turns each outcome
+Each module registers its commands with `app`. `exit_status` runs them, and turns each outcome
 of a command into an exit status.
 """
 
@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import sys
 
+from gradsync.cli.ending import Ending
+
 NEEDED = "gradsync's commands need more packages: pip install 'gradsync[course]'"
 
 
 def main() -> None:
-    """Run the command of this process's arguments."""
+    """Run the command that this process's arguments name."""
+    ending = Ending()
+    if sys.argv[1:2] == ["check"] and "--help" not in sys.argv:
+        _import_torch_for_ranks()
     try:
         from gradsync.cli import every_command, exit_status  # noqa: F401 - registers the commands
     except ModuleNotFoundError as missing:
@@ -20,4 +25,12 @@ def main() -> None:
             raise
         print(f"gradsync: {missing.name} is not installed. {NEEDED}", file=sys.stderr)
         sys.exit(2)
-    exit_status.main()
+    ending.status = exit_status.run()
+    sys.exit(ending.status)
+
+
+def _import_torch_for_ranks() -> None:
+    """Start the process that imports torch for the ranks, while this one imports the rest."""
+    from gradsync.ranks import get_launcher
+
+    get_launcher().warm_up()

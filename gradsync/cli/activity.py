@@ -1,4 +1,4 @@
-"""Show what a command is doing while it has no results yet."""
+"""Show the activity of a command while it has no results yet."""
 
 from __future__ import annotations
 

@@ -26,13 +26,13 @@ Out = Annotated[Path, typer.Option(file_okay=False, help="The folder for the gra
 Seed = Annotated[
     int | None,
     typer.Option(
-        min=0, help="The seed of the tests' random inputs; each report names the one it used."
+        min=0, help="The seed of the tests' random inputs; each report shows the seed it used."
     ),
 ]
 
 
 def say(text: str) -> None:
-    """Print a message of a command to stderr, apart from its results."""
+    """Print a message of a command to stderr, separate from its results on stdout."""
     print(f"gradsync: {text}", file=sys.stderr, flush=True)
 
 

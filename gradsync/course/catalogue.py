@@ -121,11 +121,11 @@ class Course:
 
     @property
     def support(self) -> Path:
-        """Return the folder of what the suites share: rules, probes and stand-ins."""
+        """Return the folder of the code that the suites share: rules, probes and stand-ins."""
         return self.root / "tests" / "support"
 
     def standins(self, phase: str) -> Path:
-        """Return the folder of files that replace those which a submission lacks."""
+        """Return the folder of the files that replace missing files of a submission."""
         return self.support / "standins" / phase
 
     def graded_phases(self, audience: Audience) -> tuple[str, ...]:

@@ -71,7 +71,7 @@ def _helper_sizes(solution: str, exercises: Collection[str]) -> dict[str, int]:
 
 
 def _marked_lines(lines: list[str]) -> set[int]:
-    """Return the numbers of the lines that stand between markers."""
+    """Return the numbers of the lines between markers."""
     marked: set[int] = set()
     begun = 0
     for number, line in enumerate(lines, 1):
@@ -83,7 +83,7 @@ def _marked_lines(lines: list[str]) -> set[int]:
 
 
 def _names(node: ast.stmt) -> list[str]:
-    """Return the names that a top-level statement defines, imports excepted."""
+    """Return the names that a top-level statement defines, except imports."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return [node.name]
     if isinstance(node, ast.Assign):

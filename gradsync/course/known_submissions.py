@@ -1,9 +1,9 @@
-"""Known submissions: wrong ones with one mistake each, and right ones written in another way.
+"""Known submissions: wrong ones with one mistake each, and right ones written differently.
 
 A wrong one is the solution with a small patch, an entry of `tests/wrong/PHASE/FILE.toml`. A right
 one is the solution with some functions replaced: `tests/right/PHASE/FILE/NAME.py` is appended to
 the file, so its definitions override earlier ones. `tests/right/PHASE/whole/NAME` has all files of
-a phase, written from the guide and the templates alone.
+a phase, written only from the guide and the templates.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """The solution with some functions written correctly in another way."""
+    """The solution with some functions written in a different, correct way."""
 
     name: str
     additions: Mapping[str, str]  # "phase1/template_trainer.py" -> Python source
-    whole: bool = False  # the sources are whole files, written without the solution
+    whole: bool = False  # the sources are complete files, written without the solution
 
     @property
     def phase(self) -> str:

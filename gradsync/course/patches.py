@@ -18,7 +18,7 @@ def patched(source: str, old: str, new: str) -> str:
     """Return `source` with `new` in place of the code `old`.
 
     Args:
-        source: the text of a whole Python file.
+        source: the text of a Python file.
         old: code that occurs in it once. If it begins with spaces, whole lines are replaced.
         new: text with its own line breaks and indentation.
 
@@ -43,7 +43,7 @@ def patched(source: str, old: str, new: str) -> str:
 
 
 def _blanked(source: str) -> str:
-    """Return the source with spaces in place of its comments, all else at its position."""
+    """Return the source with spaces in place of its comments, so all positions stay the same."""
     lines = source.splitlines(keepends=True)
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:

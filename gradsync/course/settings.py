@@ -1,4 +1,4 @@
-"""Read course.toml, the settings of a course: its title, and what lateness costs."""
+"""Read course.toml, the settings of a course: its title, and the rules for lateness."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LATE_KEYS = ("due", "grace_days", "per_day")
 
 @dataclass(frozen=True, slots=True)
 class LateRules:
-    """When submissions are due, and what each day after that costs."""
+    """The due time of submissions, and the points that each day after it costs."""
 
     due: datetime | None = None  # with a time zone; None: nothing is late
     grace_days: float = 0.0  # after the due time, without loss

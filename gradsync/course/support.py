@@ -1,6 +1,6 @@
-"""The package `support` of a course: what only its own suites know, such as rules and probes.
+"""The package `support` of a course: code for its own suites only, such as rules and probes.
 
-It lies in the course's folder of tests, so it is not installed. Two courses may each have one.
+It is in the course's folder of tests, so it is not installed. Two courses may each have one.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from types import ModuleType
 from gradsync.course.catalogue import CourseError
 
 SUPPORT = "support"  # in `tests`
-TRACED = f"{SUPPORT}.probes.tracing"  # what `gradsync trace` runs: `run` and its `inputs_of`
-TRAINED = f"{SUPPORT}.training"  # what `gradsync train` runs on each rank: `run`
-# What `gradsync scale --mine` runs: `REFERENCE`, and `AVERAGERS` by phase, each (name, function).
+TRACED = f"{SUPPORT}.probes.tracing"  # `gradsync trace` runs it: `run` and `inputs_of`
+TRAINED = f"{SUPPORT}.training"  # `gradsync train` runs it on each rank: `run`
+# `gradsync scale --mine` runs it: `REFERENCE`, and `AVERAGERS` by phase, each (name, function).
 AVERAGING = f"{SUPPORT}.probes.averaging"
 
 
 @contextlib.contextmanager
 def support_of(root: Path) -> Iterator[None]:
-    """Let `import support` find the package in the course's `tests`, while the block runs.
+    """Make `import support` find the package in the course's `tests`, while the block runs.
 
-    It stays imported for the next grade; only where another course's was, that one is put back.
+    It stays imported for the next grade, unless another course's package was imported before:
+    then that package is restored.
     """
     folder = root / "tests"
     loaded = getattr(sys.modules.get(SUPPORT), "__file__", None)
@@ -44,7 +45,7 @@ def support_of(root: Path) -> Iterator[None]:
 
 
 def command_module(root: Path, name: str, purpose: str) -> ModuleType:
-    """Import what a command runs of a course, inside of `support_of`.
+    """Import the module of a course that a command runs, inside of `support_of`.
 
     Raises:
         CourseError: the course has no such module.
@@ -52,7 +53,7 @@ def command_module(root: Path, name: str, purpose: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
-        raise CourseError(f"{root} has no {name}, which says {purpose}.") from None
+        raise CourseError(f"{root} has no {name}, which defines {purpose}.") from None
 
 
 def _taken_out(package: str) -> dict[str, ModuleType]:

@@ -1,4 +1,4 @@
-"""Write files whole, or not at all: a crash or a full disk leaves the former file."""
+"""Write files atomically: a crash or a full disk leaves the previous file."""
 
 from __future__ import annotations
 

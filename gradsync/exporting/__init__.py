@@ -1,1 +1,1 @@
-"""Exports of a folder of grades, and what other systems need to grade with this course."""
+"""Exports of a folder of grades, and files for grading this course in other systems."""

@@ -1,4 +1,4 @@
-"""What Gradescope and PrairieLearn need to grade submissions with this course.
+"""The files that Gradescope and PrairieLearn need to grade submissions of this course.
 
 Both run a script in a container. It grades the submission with the hidden tests and exports the
 grade. The files contain hidden tests, but no solution.
@@ -31,7 +31,7 @@ def gradescope_autograder(course: Course, phases: Sequence[str]) -> bytes:
 
 
 def prairielearn_image(course: Course, phases: Sequence[str]) -> dict[str, bytes]:
-    """Return the files from which to build PrairieLearn's image, by path.
+    """Return the files that are needed to build PrairieLearn's image, by path.
 
     Raises:
         CourseError: this copy of the course has no hidden tests for a phase.

@@ -15,7 +15,7 @@ from gradsync.errors import GraderError, UnusableInput
 from gradsync.exporting.containers import gradescope_autograder, prairielearn_image
 from gradsync.exporting.formats import Format
 from gradsync.exporting.similarity import similarity_files, submissions_to_compare
-from gradsync.grading.class_results import read_class
+from gradsync.grading.classes.results import read_class
 from gradsync.grading.output_files import GRADEBOOK, folder_name
 from gradsync.reports.exports import (
     actions,
@@ -41,14 +41,14 @@ SHEETS: dict[str, Callable[[ClassResults, str], Sheet]] = {
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written, and what is not in it."""
+    """The written files, and the submissions and people that are not in them."""
 
     paths: tuple[Path, ...]
-    without_score: tuple[str, ...] = ()  # submissions that have none
+    without_score: tuple[str, ...] = ()  # submissions without a score
     missing: tuple[str, ...] = ()  # names of people who handed in nothing and have no score
     not_in_file: tuple[str, ...] = ()  # submissions with a score that a downloaded file lacks
-    warnings: tuple[str, ...] = ()  # on lines of overrides.csv, and names that roster.csv lacks
-    unchanged: tuple[str, ...] = ()  # that have nothing but the templates
+    warnings: tuple[str, ...] = ()  # on overrides.csv, and on learners that roster.csv lacks
+    unchanged: tuple[str, ...] = ()  # submissions with only the templates
 
 
 def export(
@@ -61,7 +61,7 @@ def export(
             `gradsync grade` takes them: a folder, or a download of a class.
         course: the course of these grades.
         to: the other system.
-        into: where to write; None writes to the folder `exports` in `out`.
+        into: the path to write to; None writes to the folder `exports` in `out`.
         environ: environment variables, in which Classroom 50 names the submission.
 
     Raises:
@@ -124,7 +124,7 @@ def _sheet(
     into: Path | None,
     default: Path,
 ) -> Exported:
-    """Write a new CSV file, or fill in the one that the user names."""
+    """Write a new CSV file, or fill in the file that the user names."""
     path = into or default
     try:
         former = into.read_bytes().decode("utf-8-sig") if into and into.is_file() else ""
@@ -138,7 +138,7 @@ def _sheet(
 def _each(
     data: ClassResults, course: Course, to: Format, target: Path, environ: Mapping[str, str]
 ) -> Exported:
-    """Write a file for each submission, or the only one to a file that is named."""
+    """Write a file for each submission, or one named file for the only submission."""
     results = [each for each in data.results if _has_result(each, to)]
     if target.suffix == ".json":
         if len(data.results) > 1:

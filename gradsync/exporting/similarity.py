@@ -1,6 +1,6 @@
-"""Folders for tools that compare submissions, with the templates as code that all share.
+"""Make folders for tools that compare submissions, with the templates as code that all share.
 
-JPlag compares whole submissions, Dolos one file of each.
+JPlag compares complete submissions, Dolos one file of each.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from gradsync.course.catalogue import Course
 from gradsync.course.release.contents import template_of
-from gradsync.grading.entries import Entry, entries_at
+from gradsync.grading.classes.entries import Entry, entries_at
 from gradsync.grading.imports.bulk import unpacked
 from gradsync.grading.output_files import folder_name
 from gradsync.reports.exports import sheets
@@ -21,10 +21,10 @@ from gradsync.text import listed
 
 SUBMISSIONS, DOLOS, BASE = "submissions", "dolos", "base-code"
 README = """\
-Submissions of a class, for tools that find similar programs. A similarity is a reason to look, not
-a proof. Files that are equal to their template are left out.
+Submissions of a class, for tools that find similar programs. A similarity is not a proof:
+compare the files yourself. Files that are equal to their template are left out.
 
-JPlag (https://github.com/jplag/JPlag) compares whole submissions:
+JPlag (https://github.com/jplag/JPlag) compares complete submissions:
 
     java -jar jplag.jar --language python3 --base-code {submissions}/{base} {submissions}
 
@@ -35,7 +35,7 @@ Dolos (https://dolos.ugent.be) compares one file of each submission:
 
 
 def submissions_to_compare(path: Path, course: Course, target: Path) -> dict[str, Submission]:
-    """Return the submissions of a class, found and named as `gradsync grade` does.
+    """Return the submissions of a class, with the same names as in `gradsync grade`.
 
     A group's submission is compared once, under the names of all members.
 
@@ -70,7 +70,7 @@ def similarity_files(
     """Return the files of the folders by path, and the names without a file to compare.
 
     Args:
-        submissions: by the name of a folder, which no two share.
+        submissions: the submissions by the name of a folder, which is unique.
         course: the course with its solutions or templates.
 
     Raises:

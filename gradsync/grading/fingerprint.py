@@ -1,4 +1,4 @@
-"""Digests of what a report is made from, which show a later run whether it is still valid."""
+"""Digests of the inputs of a report. A later run compares them to see if it is still valid."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from gradsync.grading.suite.run import run_pytest
 from gradsync.grading.suite.time_budget import TimeBudget
 from gradsync.ranks import LauncherError, get_launcher
 from gradsync.ranks.fast import dynamo
-from gradsync.ranks.host.launcher_choice import LauncherName
+from gradsync.ranks.host.launchers.choice import LauncherName
 from gradsync.records import Report, Verdict
 from gradsync.submission import Submission
 from gradsync.temporary_folders import unpacked
@@ -51,7 +51,7 @@ def grade(
         launcher: how ranks are started; None takes the fastest one of this system.
         parallel: how many tests run at a time, with forked ranks; None: as many as are useful.
         pytest_options: further options for pytest, such as `--exitfirst`.
-        on_test: called when a test begins: its exercise, its place from 0, the number of tests.
+        on_test: called when a test begins, with its exercise, its index and the number of tests.
 
     Raises:
         CourseError: a phase has no such suite.

@@ -1,4 +1,4 @@
-"""The files in a folder of grades, and how each is written: whole, or not at all."""
+"""The files in a folder of grades, each of which is written atomically."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradsync.reports.timeline import chrome_trace, overlap
 
 REPORT, PAGE, GRADEBOOK = "report.json", "report.html", "gradebook.csv"
 FAILURE = "grader-failed.json"  # instead of a grade: why the grader failed on a submission
-STATE = ".grading.json"  # beside the gradebook: what the next run needs from this one
+STATE = ".grading.json"  # beside the gradebook: the seed, for the next run
 FACTS, ROSTER = ".class.json", "roster.csv"
 CLASS_PAGE = "class.html"
 SHARED = (GRADEBOOK, CLASS_PAGE, STATE, FACTS, ROSTER)
@@ -64,7 +64,7 @@ def write_failure(submission: str, problem: str, out: Path) -> None:
 
 
 def read_failure(path: Path) -> tuple[str, str] | None:
-    """Return the name of a submission and why the grader failed on it, or None if it did not."""
+    """Return a submission's name and why the grader failed on it, or None if it did not fail."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         return str(content["submission"]), str(content["problem"])
@@ -117,12 +117,12 @@ def folder_name(submission: str) -> str:
 
 
 def write_whole(path: Path, text: str, encoding: str = "utf-8") -> None:
-    """Replace a file atomically: a crash leaves the former file."""
+    """Replace a file atomically: a crash leaves the previous file."""
     whole_files.write_whole(path, text.encode(encoding))
 
 
 def remove_leftovers(out: Path) -> None:
-    """Remove the temporary files of a killed grader; no other one may be writing to `out`."""
+    """Remove the temporary files of a killed grader; no other grader may be writing to `out`."""
     for place in (*SHARED, *(f"*/{name}" for name in (REPORT, PAGE, FAILURE))):
         folder, _, name = place.rpartition("/")
         for path in out.glob(f"{folder or '.'}/.{name}.{'[0-9a-f]' * 8}"):

@@ -88,7 +88,7 @@ def _after(cause: Verdict, verdict: Verdict) -> Verdict:
 def _due_to(cause: Verdict, verdict: Verdict) -> Verdict:
     text = (
         f'This test was not run because another one, "{cause.title.rstrip(".")}", reached its '
-        "time limit. Fix that one first."
+        "time limit. Fix the mistake there first."
     )
     known = cause.diagnosis
     return replace(verdict, message=text, diagnosis=known and replace(known, explanation=text))
@@ -100,7 +100,10 @@ def _is_symptom(verdict: Verdict) -> bool:
 
 
 def _is_root(verdict: Verdict) -> bool:
-    """Tell whether this may cause other exercises to fail; a missing file has a stand-in."""
+    """Tell whether this may cause other exercises to fail.
+
+    A missing file may not, because a stand-in replaces it.
+    """
     missing_name = verdict.status == "missing" and verdict.world_size > 0
     return _is_symptom(verdict) or missing_name
 

@@ -11,8 +11,9 @@ from gradsync.course.guide_texts import guide_texts
 from gradsync.errors import GraderError
 from gradsync.grading.fingerprint import submission_digest
 from gradsync.grading.grade import grade
-from gradsync.grading.processes.workers import side_by_side
-from gradsync.ranks.host.launcher_choice import LauncherName
+from gradsync.grading.processes.pool import in_pool
+from gradsync.ranks.fast import meta_kernels
+from gradsync.ranks.host.launchers.choice import LauncherName
 from gradsync.records import Grade, Origin, Report
 from gradsync.reports import html, machine, summary
 from gradsync.submission import Submission
@@ -20,7 +21,7 @@ from gradsync.submission import Submission
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What all grades of a run have in common."""
+    """The conditions that all grades of a run share."""
 
     course: Course
     phases: tuple[str, ...]
@@ -30,23 +31,23 @@ class Conditions:
     parallel: int | None = None  # tests of a submission at a time; None: as many as are useful
 
     def origin(self, submission: Submission) -> Origin:
-        """Return what a grade is made from, besides the seed."""
+        """Return the origin of a grade: all that affects it, except the seed."""
         return Origin(submission_digest(submission), self.course_made, self.sandboxed)
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class GradingTask:
     """A submission to grade."""
 
     submission: Submission
     command: str  # repeats the grade if a seed is appended
     conditions: Conditions
-    with_report: bool = False  # return the report too, which is large
+    with_report: bool = False  # also return the report, which is large
 
 
 @dataclass(frozen=True, slots=True)
 class Graded:
-    """A grade and its files as texts, or why the grader failed."""
+    """A grade and its files as texts, or the reason why the grader failed."""
 
     grade: Grade
     page: str = ""
@@ -56,22 +57,23 @@ class Graded:
     traceback: str = ""  # if the problem was unexpected
 
 
-Perform = Callable[[Iterator[Task]], Iterator[tuple[Task, Graded | None]]]
+Perform = Callable[[Iterator[GradingTask]], Iterator[tuple[GradingTask, Graded | None]]]
 """Does tasks, and yields each with its result, or with None if the process that did it died."""
 
 
-def here(tasks: Iterator[Task]) -> Iterator[tuple[Task, Graded | None]]:
+def here(tasks: Iterator[GradingTask]) -> Iterator[tuple[GradingTask, Graded | None]]:
     """Do one task after the other in this process."""
     return ((task, do(task)) for task in tasks)
 
 
 def in_processes(jobs: int) -> Perform:
-    """Return what does `jobs` tasks at a time, each in a process of its own."""
-    return lambda tasks: side_by_side(do, tasks, jobs)
+    """Return a function that does `jobs` tasks at a time, each in its own process."""
+    return lambda tasks: in_pool(do, tasks, jobs)
 
 
-def do(task: Task) -> Graded:
+def do(task: GradingTask) -> Graded:
     """Grade a submission; an error of the grader is part of the result."""
+    meta_kernels.defer()  # this process belongs to the grader
     submission, conditions = task.submission, task.conditions
     launcher: LauncherName | None = "sandbox" if conditions.sandboxed else None
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradsync.course.catalogue import Course
 from gradsync.course.support import TRACED, command_module, support_of
-from gradsync.grading.suite.graded_ranks import ungraded_ranks
+from gradsync.grading.suite.suite_ranks import unsuite_ranks
 from gradsync.ranks import RankFailure
 from gradsync.records import Observation
 from gradsync.submission import Submission
@@ -17,7 +17,7 @@ def trace(submission: Submission, course: Course, phase: str, world_size: int) -
     """Run the course's probe for traces with the submission's files.
 
     Returns:
-        The observation, also if the ranks failed.
+        The observation, even if the ranks failed.
 
     Raises:
         CourseError: the course has no such probe.
@@ -25,7 +25,7 @@ def trace(submission: Submission, course: Course, phase: str, world_size: int) -
     """
     with support_of(course.root), unpacked(submission.files) as folder:
         probe = command_module(course.root, TRACED, "what to trace")
-        ranks = ungraded_ranks(submission, folder, course, phase, seed="trace")
+        ranks = unsuite_ranks(submission, folder, course, phase, seed="trace")
         try:
             return ranks(probe.run, world_size, timeout=SECONDS, **probe.inputs_of(world_size))
         except RankFailure as failed:

@@ -31,7 +31,7 @@ from gradsync.reports.text import printable
 from gradsync.text import full_stop
 
 Converted = tuple[NotebookNode, dict[str, Any]]
-atexit.register(gc.freeze)  # else the garbage collector takes seconds for all of torch's objects
+atexit.register(gc.freeze)  # otherwise garbage collection takes seconds for torch's objects
 NO_SANDBOX = "c.GradeSubmission.sandboxed = False"
 
 
@@ -108,7 +108,7 @@ def phases_of(sources: Iterable[str]) -> list[str]:
         if exercise is None:
             raise GraderError(
                 f"this grading cell does not call gradsync.notebook.grade: {source!r}. Other "
-                "grading cells can't be graded, since no cell is run"
+                "grading cells can't be graded, because no cell is run"
             )
         phases.add(exercise.partition("/")[0])
     return sorted(phases)

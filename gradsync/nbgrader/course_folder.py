@@ -38,8 +38,8 @@ class NbCourse:
         """Read the settings of the course in the working folder.
 
         Raises:
-            SubmissionError: this is no course folder, its gradebook does not have the assignment,
-                or its settings would run the cells of submissions.
+            SubmissionError: this is not a course folder, its gradebook does not have the
+                assignment, or its settings would run the cells of submissions.
         """
         self.assignment = assignment
         self.root = Path.cwd()
@@ -59,7 +59,7 @@ class NbCourse:
 
     @property
     def sandboxed(self) -> bool:
-        """Whether the settings ask for a sandbox."""
+        """Whether the settings require a sandbox."""
         return bool(GradeSubmission(parent=self._app).sandboxed)
 
     def notebooks(self) -> dict[str, Notebook]:
@@ -192,7 +192,7 @@ class _Log(logging.Handler):
 
 @contextlib.contextmanager
 def _on_path() -> Iterator[None]:
-    """Let nbgrader find `alembic`, which it starts by name, beside this Python."""
+    """Add this Python's folder to PATH: nbgrader starts `alembic` by name."""
     before = os.environ.get("PATH", "")
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{before}"
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from gradsync.grading.classroom import FolderInUse
+from gradsync.grading.classes.grade_class import FolderInUse
 from gradsync.grading.grade import draw_seed
 from gradsync.grading.output_files import folder_name, write_whole
 from gradsync.nbgrader import marks
@@ -53,7 +53,7 @@ class GradingFolder:
         drawn.write_text(json.dumps({"seed": draw_seed()}) + "\n", encoding="utf-8")
         try:
             with suppress(FileExistsError):
-                # The first process decides, as several may run at the same time.
+                # The first process decides, because several may run at the same time.
                 os.link(drawn, path)
         finally:
             drawn.unlink()
@@ -86,7 +86,7 @@ class GradingFolder:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep other runs of `gradsync nbgrade` out while the block runs.
+        """Lock the folder against other runs of `gradsync nbgrade` while the block runs.
 
         Raises:
             FolderInUse: another run has the folder locked.

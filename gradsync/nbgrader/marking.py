@@ -1,4 +1,4 @@
-"""Grades submitted notebooks, or reuses their marks if nothing has changed."""
+"""Grade submitted notebooks, or reuse their marks if nothing has changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gradsync.nbgrader.submitted import cells_of, submission_of
 from gradsync.notebook.definitions.file import Cell
 from gradsync.notebook.definitions.locations import relocate
 from gradsync.ranks import LauncherError
-from gradsync.ranks.host.launcher_choice import LauncherName
+from gradsync.ranks.host.launchers.choice import LauncherName
 from gradsync.ranks.sandbox import sandbox
 from gradsync.records import Origin
 
@@ -30,7 +30,7 @@ FAILURES = (CourseError, GraderError, LauncherError, SandboxError, OSError)
 
 @dataclass(frozen=True, slots=True)
 class Marking:
-    """How the notebooks of an assignment are graded."""
+    """The settings for grading the notebooks of an assignment."""
 
     course: Course
     folder: GradingFolder
@@ -95,7 +95,7 @@ class Submitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class MarkingTask:
     """A learner's notebooks that must be graded."""
 
     student: str
@@ -103,7 +103,7 @@ class Task:
     notebooks: tuple[Submitted, ...]
 
 
-def mark(task: Task) -> str:
+def mark(task: MarkingTask) -> str:
     """Grade a learner's notebooks and keep the marks; return the problem, "" for none."""
     for notebook in task.notebooks:
         path = notebook.path

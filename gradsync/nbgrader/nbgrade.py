@@ -1,4 +1,4 @@
-"""Autogrades an nbgrader class, several learners at a time, into one gradebook.
+"""Autograde an nbgrader class, several learners at a time, into one gradebook.
 
 Tests take most of the time. They run in separate processes, which write the marks to files. Only
 this process then runs nbgrader's autograde, which is quick when the marks exist. So the gradebook
@@ -19,11 +19,11 @@ from typing import Literal
 from gradsync.course.catalogue import Course, find_course
 from gradsync.errors import GraderError, SandboxError
 from gradsync.grading.processes.jobs import parallel_tests
-from gradsync.grading.processes.workers import side_by_side
+from gradsync.grading.processes.pool import in_pool
 from gradsync.nbgrader.autograde import NO_SANDBOX, phases_of
 from gradsync.nbgrader.course_folder import NbCourse
 from gradsync.nbgrader.grading_folder import GradingFolder
-from gradsync.nbgrader.marking import Marking, Submitted, Task, mark
+from gradsync.nbgrader.marking import Marking, MarkingTask, Submitted, mark
 from gradsync.nbgrader.rebuilding import Notebook
 from gradsync.ranks.sandbox import sandbox
 from gradsync.submission import SubmissionError
@@ -32,7 +32,7 @@ KILLED = "the process that graded it was killed. If memory ran out, use a smalle
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AutogradeOutcome:
     """The result of autograding a learner's submission."""
 
     student: str
@@ -46,14 +46,14 @@ class Outcome:
 
 def nbgrade(
     folder: Path, assignment: str, *, jobs: int, seed: int | None = None, fresh: bool = False
-) -> Iterator[Outcome]:
-    """Autograde an assignment of an nbgrader course; yields each learner when finished.
+) -> Iterator[AutogradeOutcome]:
+    """Autograde an assignment of an nbgrader course; yield the outcome for each learner.
 
     Args:
         folder: the course folder, which contains nbgrader_config.py.
         assignment: its name, such as "phase1".
         jobs: how many learners are graded at a time.
-        seed: of the tests' random inputs; None uses the assignment's kept seed.
+        seed: the seed of the tests' random inputs; None uses the assignment's kept seed.
         fresh: grade unchanged submissions too.
 
     Raises:
@@ -98,32 +98,34 @@ class _Class:
         self._total = 0
         self._graded_by = [marking.course_digest(phase) for phase in phases]
 
-    def outcomes(self, submissions: Mapping[str, Path], jobs: int) -> Iterator[Outcome]:
+    def outcomes(self, submissions: Mapping[str, Path], jobs: int) -> Iterator[AutogradeOutcome]:
         digests = {student: self._digest(folder) for student, folder in submissions.items()}
         self._total = len(submissions)
         scored = self._nbcourse.scored()
         tasks = []
         for student, folder in submissions.items():
             if student in scored and self._is_done(student, folder, digests[student]):
-                yield Outcome(student, "unchanged", self._total, *scored[student])
+                yield AutogradeOutcome(student, "unchanged", self._total, *scored[student])
             else:
-                tasks.append(Task(student, self._marking, self._submitted(folder)))
-        for task, problem in side_by_side(mark, tasks, jobs):
+                tasks.append(MarkingTask(student, self._marking, self._submitted(folder)))
+        for task, problem in in_pool(mark, tasks, jobs):
             yield self._outcome(task.student, KILLED if problem is None else problem, digests)
 
-    def _outcome(self, student: str, problem: str, digests: Mapping[str, str]) -> Outcome:
+    def _outcome(self, student: str, problem: str, digests: Mapping[str, str]) -> AutogradeOutcome:
         if problem:
-            return Outcome(student, "failed", self._total, problem=problem)
+            return AutogradeOutcome(student, "failed", self._total, problem=problem)
         folder = self._marking.folder
         folder.set_done(student, "")  # until nbgrader has written everything
         problem, warnings = self._nbcourse.autograde(student)
         if problem:
-            return Outcome(
+            return AutogradeOutcome(
                 student, "failed", self._total, problem=problem, warnings=tuple(warnings)
             )
         folder.set_done(student, digests[student])
         points, most = self._nbcourse.scored().get(student, (0.0, 0.0))
-        return Outcome(student, "graded", self._total, points, most, warnings=tuple(warnings))
+        return AutogradeOutcome(
+            student, "graded", self._total, points, most, warnings=tuple(warnings)
+        )
 
     def _digest(self, folder: Path) -> str:
         marking = self._marking

@@ -1,4 +1,4 @@
-"""Rebuilds a submitted notebook from its text and the cells as they were released.
+"""Rebuild a submitted notebook from its text and the cells as they were released.
 
 A learner can write anything into a notebook's file: metadata that stops nbgrader for the whole
 class, grading cells that check nothing, markdown with scripts that would run in the grader's
@@ -46,7 +46,7 @@ def rebuilt(
     """Return the rebuilt notebook, and notes on changes that a learner may not make.
 
     Args:
-        cells: of the submitted notebook, as read by nbformat.
+        cells: the cells of the submitted notebook, as read by nbformat.
         released: the released cells. Deleted grading cells are added at the end.
         texts: the markdown cells of the course's source notebook.
     """

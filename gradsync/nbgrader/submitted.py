@@ -1,4 +1,4 @@
-"""Converts a submitted notebook to the files of a submission. No cell is ever run."""
+"""Convert a submitted notebook to the files of a submission. No cell is ever run."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from gradsync.notebook.namespace import namespace_of, running_shell
 from gradsync.notebook.undisturbed import undisturbed
 from gradsync.notebook.waiting import Waiting
 from gradsync.ranks import get_launcher
-from gradsync.ranks.host.launcher_choice import LauncherName
+from gradsync.ranks.host.launchers.choice import LauncherName
 from gradsync.ranks.sandbox import sandbox
 from gradsync.records import Report, Verdict
 from gradsync.reports import terminal
@@ -68,7 +68,7 @@ def check(exercise: str, answer: object, *, seed: int | None = None) -> Result:
     Args:
         exercise: its name, or its id such as "phase2/NAME".
         answer: the function or class; it may have any name.
-        seed: of the tests' random inputs; the result shows its seed.
+        seed: the seed of the tests' random inputs; the result shows the seed.
 
     Raises:
         CourseError: the exercise does not exist, or no course was found.
@@ -103,12 +103,12 @@ def grade(exercise: str, answer: object, *, seed: int | None = None) -> float:
 
 @contextmanager
 def _errors_in_one_line() -> Iterator[None]:
-    """Have a notebook show what is wrong with the arguments, without frames of this package."""
+    """Make a notebook show an error in one line, without frames of this package."""
     try:
         yield
     except (CourseError, NotebookError, GraderError) as problem:
         lines = [f"{type(problem).__name__}: {problem}"]
-        setattr(problem, "_render_traceback_", lambda: lines)  # noqa: B010 - IPython asks for it
+        setattr(problem, "_render_traceback_", lambda: lines)  # noqa: B010 - IPython calls it
         raise
 
 

@@ -1,4 +1,4 @@
-"""Combines a notebook's definitions with the learner's files to a submission."""
+"""Combine a notebook's definitions and the learner's files into a submission."""
 
 from __future__ import annotations
 

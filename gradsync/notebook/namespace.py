@@ -1,4 +1,4 @@
-"""Finds the cells or the file that define an object, and its names there."""
+"""Find the cells or the file that define an object, and its names there."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _run(raw: Sequence[str], parsed: Sequence[str]) -> Iterator[Cell]:
 
 
 def _names(answer: object, variables: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the variables that have the object, and its own name if no variable has that name."""
+    """Yield the variables that refer to the object, and its own name if no variable has it."""
     for name, value in list(variables.items()):
         if value is answer and not IPYTHONS.fullmatch(name):
             yield name

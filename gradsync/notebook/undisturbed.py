@@ -1,4 +1,4 @@
-"""Restores the state of a process after a grader has run in it."""
+"""Restore the state of a process after a grader has run in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 @contextlib.contextmanager
 def undisturbed(tests: Path) -> Iterator[None]:
-    """Undo a grader's changes to this process when the block ends, as a kernel continues to run.
+    """Undo a grader's changes to this process when the block ends: a kernel continues to run.
 
     Modules of suites, in the folder `tests`, are removed. The number of torch's threads and the
     random states are restored. Other imported modules stay.

@@ -1,4 +1,4 @@
-"""Shows a message in a notebook while a cell has no output yet."""
+"""Show a message in a notebook while a cell has no output yet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Waiting:
         # A terminal can't remove text, and another thread would slow down the grader.
         self._timer: threading.Timer | None = None
         if hasattr(running_shell(), "kernel"):
-            # Tells the kernel to which cell the output belongs.
+            # With this context, the kernel adds the output to the right cell.
             context = contextvars.copy_context()
             self._timer = threading.Timer(FIRST_SECONDS, context.run, [self._show])
             self._timer.daemon = True

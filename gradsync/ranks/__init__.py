@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from gradsync.ranks.backends import lacking
 from gradsync.ranks.failures.rank_failure import RankFailure
-from gradsync.ranks.host.launcher import LauncherError
-from gradsync.ranks.host.launcher_choice import get_launcher
+from gradsync.ranks.host.launchers.choice import get_launcher
+from gradsync.ranks.host.launchers.launcher import LauncherError
 
 if TYPE_CHECKING:
     from gradsync.ranks.run import run_ranks

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from gradsync.ranks.fast import dynamo, memory, symbolic_shapes
-from gradsync.ranks.host.warm_process import WarmProcess
+from gradsync.ranks.host.launchers.warm_process import WarmProcess
 from gradsync.ranks.inside import watch, worker
 from gradsync.ranks.sandbox import namespaces
 

@@ -1,6 +1,7 @@
-"""Show in report.html what was decided after the tests: overrides, and points lost by lateness.
+"""Show changes after the tests in report.html: overrides, and points lost by lateness.
 
-The page is not made again, as its timelines are stored nowhere else. It has a place for this part.
+The page is not rendered again, because its timelines are stored nowhere else. It has a place for
+this part.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from gradsync.class_records import Override, Result
 from gradsync.errors import UnusableInput
 from gradsync.reports.text import amount, printable
 
-ENCODING = "utf-8-sig"  # with a byte order mark: without it, Excel shows other letters for umlauts
+ENCODING = "utf-8-sig"  # with a byte order mark: without it, Excel shows wrong letters for umlauts
 NUMBERS = ("submission", "score", "max_score")  # then the phases of the course, then the status
 
 # After the exercises. The roster and the download give most of them.
@@ -26,9 +26,9 @@ DETAILS = (
     *("handed_in", "days_late", "points_lost", "attempt", "notes"),
 )
 
-WITHOUT_REPORT = ("not-graded", "missing")  # statuses of lines that other files than reports make
+WITHOUT_REPORT = ("not-graded", "missing")  # statuses of lines that are not made from a report
 
-# A spreadsheet takes a cell that begins with one of these for a formula, which could read other
+# A spreadsheet treats a cell that begins with one of these as a formula, which could read other
 # cells or open connections. Some accept the full-width forms too, and skip invisible characters.
 _FORMULA = ("=", "+", "-", "@")
 # Unicode categories of control, format and space characters.
@@ -114,7 +114,7 @@ def _rows(text: str, phases: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def _is_header(names: tuple[str, ...], phases: Sequence[str]) -> bool:
-    """Tell whether a gradebook begins so, of this course or of one with fewer phases."""
+    """Tell whether these are the columns of a gradebook of this course, or of fewer phases."""
     known = [phase for phase in phases if phase in names]
     columns = _columns(known)
     return names[: len(columns)] == columns
@@ -145,6 +145,6 @@ def _row(result: Result, phases: Sequence[str], exercises: Sequence[str]) -> dic
 
 
 def override_text(override: Override) -> str:
-    """Return who gave how many points, and why."""
+    """Return an override in one line: the exercise, the points, the author and the reason."""
     points = amount(override.points)
     return f"{override.exercise}: {points} by {override.by}: {override.reason}"

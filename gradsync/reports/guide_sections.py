@@ -1,4 +1,4 @@
-"""Render sections of the course's guide, for a page to contain the ones that it refers to.
+"""Render sections of the course's guides, for the pages that refer to them.
 
 A page is often read away from the course: in the staff's folder of grades, or as an attachment of
 an e-mail. A link to the guide's file would not work there, so the page has a copy of the section.
@@ -69,7 +69,7 @@ def sections(
     Args:
         guides: all guides of the course.
         wanted: pairs of a guide's path and a heading. If this guide lacks the heading, the section
-            may come from another guide: one on deadlocks serves all phases.
+            may come from another guide: a section on deadlocks serves all phases.
     """
     places = [place for guide in guides for place in _places(guide)]
     chosen: dict[tuple[str, str], _Place] = {}

@@ -12,7 +12,7 @@ from gradsync.reports.text import carriable, finite
 
 
 def render(report: Report) -> str:
-    """Return the report as JSON, with the contract's keys first."""
+    """Return the report as JSON, with the most important keys first."""
     grade = summary.grade(report)
     content = {
         "submission": carriable(grade.submission),

@@ -1,4 +1,5 @@
-// Open what a link leads to, open everything for printing, and let the keyboard scroll long texts.
+// Unfold the part that a link leads to, unfold all parts for printing, and make long texts
+// scrollable with the keyboard.
 "use strict";
 (() => {
   const open = (hash) => {

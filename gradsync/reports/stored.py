@@ -24,7 +24,7 @@ class StoredReport:
     seed: int
     tests: tuple[TestResult, ...]
     exercises: Mapping[str, tuple[float, float]]  # points and possible points
-    phases: Mapping[str, float]  # the points of those that were graded
+    phases: Mapping[str, float]  # the points of the graded phases
     notes: tuple[str, ...]
     made_from: Mapping[str, Any]  # the fields of a `records.Origin`
 

@@ -83,7 +83,7 @@ class Problem:
 
     @property
     def sentence(self) -> str:
-        """The first test's sentence, or "" if the problem is that of a whole file."""
+        """The first test's sentence, or "" if the problem affects a whole file."""
         return "" if self.of_whole_file else sentence(self.first)
 
     @property
@@ -135,7 +135,7 @@ def problems(report: Report) -> list[Problem]:
 
 
 def is_unreadable(report: Report) -> bool:
-    """Tell whether no file of the submission could be read, so that nothing was graded."""
+    """Tell whether no file of the submission could be read, so nothing was graded."""
     nothing_there = all(verdict.status == "missing" for verdict in report.verdicts)
     return nothing_there and any(note.startswith("unreadable:") for note in report.notes)
 
@@ -202,7 +202,7 @@ def paragraphs(verdict: Verdict) -> list[str]:
 
 
 def printed_by(block: Printed) -> str:
-    """Return which ranks printed some lines, and how many earlier lines are omitted."""
+    """Return a text on the ranks that printed some lines, and on omitted earlier lines."""
     before = f", after {counted(block.omitted, 'more line')}" if block.omitted else ""
     return f"printed by {ranks_text(block.ranks)}{before}"
 
@@ -245,7 +245,7 @@ def _mistake(verdict: Verdict) -> Hashable:
         return verdict.exercise, verdict.status, verdict.message
     if _is_of_whole_file(verdict):
         return verdict.status, verdict.diagnosis.where, verdict.diagnosis.explanation
-    # The line at which a loop was stopped is a matter of chance.
+    # The line at which a loop was stopped is random.
     where = None if verdict.status == "timeout" else verdict.diagnosis.where
     return verdict.exercise, verdict.status, verdict.diagnosis.code, where
 

@@ -30,7 +30,7 @@ from gradsync.reports.summary import (
 from gradsync.reports.text import amount, blocks, printable
 from gradsync.text import counted, ranks_text
 
-LONGEST_MESSAGE = 1200  # characters; report.html has the whole message
+LONGEST_MESSAGE = 1200  # characters; report.html has the complete message
 LONGEST_ALONE = 100_000  # if there is no report.html
 NARROWEST = 40
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradsync.course.catalogue import Course, CourseError
 from gradsync.course.support import AVERAGING, command_module, support_of
-from gradsync.grading.suite.graded_ranks import GradedRanks, ungraded_ranks
+from gradsync.grading.suite.suite_ranks import SuiteRanks, unsuite_ranks
 from gradsync.grading.suite.verdicts import MissingFile
 from gradsync.ranks import RankFailure, get_launcher
 from gradsync.scale.averagers import StepFigures, figures, median_of
@@ -58,7 +58,7 @@ def compare(
                 if name in failures:
                     continue
                 progress(f"measuring {name}, turn {turn} of {TURNS}")
-                ranks = ungraded_ranks(submission, folder, course, phase, seed=AVERAGING)
+                ranks = unsuite_ranks(submission, folder, course, phase, seed=AVERAGING)
                 found = _measure(name, ranks, function)
                 if isinstance(found, str):
                     failures[name] = found
@@ -74,14 +74,14 @@ def _compared(runs: Sequence[StepFigures], turns: Sequence[StepFigures]) -> Comp
 
 
 def _measure_reference(course: Course, name: str, function: Callable[[], object]) -> StepFigures:
-    alone = GradedRanks(get_launcher(), None, None, "", seen=[], seed=AVERAGING)
+    alone = SuiteRanks(get_launcher(), None, None, "", seen=[], seed=AVERAGING)
     found = figures(name, alone(function, RANKS, timeout=SECONDS), files=False)
     if found is None:
         raise CourseError(f"{AVERAGING} of {course.root} puts no barriers between its steps.")
     return found
 
 
-def _measure(name: str, ranks: GradedRanks, function: Callable[..., Any]) -> StepFigures | str:
+def _measure(name: str, ranks: SuiteRanks, function: Callable[..., Any]) -> StepFigures | str:
     """Return the figures of an averager, or why there are none."""
     try:
         found = figures(name, ranks(function, RANKS, timeout=SECONDS))

@@ -20,8 +20,8 @@ from gradsync.submission.tars import tar_entries
 
 ENDINGS = (".zip", ".tar.gz", ".tgz")
 MAX_LIST = 2 * 2**20  # bytes of a zip's list of files
-ENCRYPTED = 0x1 | 0x40 | 0x2000  # flags of a zip's entry: itself, strongly, with its headers
-# zipfile does not document what it raises for an archive that was made to break it.
+ENCRYPTED = 0x1 | 0x40 | 0x2000  # flags of a zip's entry: encrypted, strongly, with its headers
+# zipfile does not document its exceptions for archives that were made to break it.
 BROKEN_ZIP = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, MemoryError),
     *(ValueError, LookupError, ArithmeticError, RuntimeError),
@@ -32,7 +32,7 @@ def archive_entries(path: Path) -> Iterator[Entry]:
     """Yield the entries of an archive; read each entry before asking for the next.
 
     Raises:
-        Unreadable: it is broken, or not an archive of the kind that its name says.
+        Unreadable: it is broken, or not an archive of the kind that its name shows.
         Refused: it is not a regular file.
     """
     is_zip = path.name.lower().endswith(".zip")
@@ -40,7 +40,7 @@ def archive_entries(path: Path) -> Iterator[Entry]:
 
 
 class GuardedFile(io.FileIO):
-    """A file that limits the size of one read: zipfile reads the whole list of files at once."""
+    """A file that limits the size of one read: zipfile reads the complete list of files at once."""
 
     longest = MAX_LIST
 
@@ -88,7 +88,7 @@ def _read_zipped(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
     except BROKEN_ZIP as problem:
         raise Refused(f"is damaged in the archive: {_why(problem)}") from None
     if len(source) != member.file_size:
-        raise Refused("is damaged in the archive: its size is not the one that the archive lists")
+        raise Refused("is damaged in the archive: its size differs from the listed size")
     return source
 
 

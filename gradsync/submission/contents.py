@@ -27,11 +27,11 @@ SHADOWS = {"torch", "torchvision", "numpy", "pytest", "_pytest"}  # as folders
 MODULES = (".py", ".pyc", ".pth", ".so", ".pyd")
 
 
-class Unreadable(Exception):  # noqa: N818 - nothing of ours failed
+class Unreadable(Exception):  # noqa: N818 - not an error of the grader
     """A folder or an archive can't be used at all; the message says why."""
 
 
-class Refused(Exception):  # noqa: N818 - nothing of ours failed
+class Refused(Exception):  # noqa: N818 - not an error of the grader
     """A file does not count; the message continues a sentence after its name: "is a link"."""
 
 
@@ -128,7 +128,7 @@ class Contents:
         return source
 
     def _may_count(self, name: str) -> bool:
-        """Tell whether a name is exactly that of a file or a folder of the course."""
+        """Tell whether a name is exactly the name of a file or a folder of the course."""
         *folders, last = name.split("/")
         if last in self.phases:
             return len(folders) == 0 or (len(folders) == 1 and _is_top(folders[0]))
@@ -163,7 +163,7 @@ def _is_top(folder: str) -> bool:
 
 
 def _plain(name: str) -> str:
-    """Return what some system may take a name for: "phase1/x.py" for "../Phase1//x.py "."""
+    """Return the name that some system may read instead: "phase1/x.py" for "../Phase1//x.py "."""
     text = unicodedata.normalize("NFKC", name.partition("\0")[0]).casefold().replace("\\", "/")
     parts = [part if part in (".", "..") else part.strip().rstrip(".") for part in text.split("/")]
     path = "/".join(part for part in parts if part and not DRIVE.fullmatch(part))

@@ -31,8 +31,8 @@ def kind_flaw(mode: int) -> str:
 def open_regular(name: str | Path, folder: int | None = None) -> int:
     """Open a regular file for reading and return its descriptor.
 
-    Its kind is checked before it is opened, since opening a device can do harm, and again
-    afterwards, since it may have been exchanged in between.
+    Its kind is checked before it is opened, because opening a device can do harm. It is checked
+    again afterwards, because the file may have been replaced in between.
 
     Args:
         name: a path, or a name in `folder`.
@@ -140,6 +140,6 @@ def _flaw(found: os.stat_result) -> str:
 
 def _why(problem: OSError | ValueError) -> str:
     if isinstance(problem, OSError) and problem.errno in (errno.ELOOP, errno.ENOTDIR):
-        return "is a link, or was exchanged while it was read"
+        return "is a link, or was replaced while it was read"
     reason = problem.strerror if isinstance(problem, OSError) else str(problem)
     return f"can't be read: {reason}"

@@ -20,11 +20,11 @@ from gradsync.text import listed
 
 OTHER_KIND = "is not a folder, .zip or .tar.gz"
 STAFF_FILES = {"course.toml", "gradebook.csv", "overrides.csv", "roster.csv"}
-MISNAMED = 5  # notes on names that are almost right, at most
+MISNAMED = 5  # at most this many notes on names that are almost right
 
 
 class Layout(Protocol):
-    """The files that a learner hands in: a `Course` knows them."""
+    """The files that a learner hands in; a `Course` has these attributes."""
 
     @property
     def root(self) -> Path:
@@ -58,8 +58,8 @@ def find_submissions(
     """Return `path` itself if it is a submission, or else the submissions of the class in it.
 
     If `path` is a link, it is followed. Links in a class, and files of another kind such as a .rar,
-    count as submissions that can't be read; files of the staff do not count. `is_upload` tells
-    whether a single file in a class is a part of a submission, by its name.
+    count as submissions that can't be read; files of the staff do not count. `is_upload` returns
+    whether a single file in a class, given its name, is a part of a submission.
 
     Raises:
         SubmissionError: nothing at `path`, or in it, could be a submission.

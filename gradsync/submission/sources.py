@@ -8,7 +8,7 @@ import re
 import tokenize
 
 # The allowed codecs of Python. Others can take hours to decode a megabyte (punycode), or decode to
-# something other than what an editor shows (unicode_escape).
+# text that differs from the text in an editor (unicode_escape).
 ENCODINGS = re.compile(
     r"utf-8(-sig)?|ascii|iso8859-\d+|cp\d+|koi8-[rtu]|mac-\w+|gb\w+|big5\w*|shift_jis\w*|euc_\w+"
 )
@@ -31,7 +31,7 @@ def source_flaw(source: bytes) -> str:
         declared, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
         encoding = codecs.lookup(declared).name
     except (SyntaxError, LookupError):
-        return f"is not UTF-8 and declares no encoding that Python knows: {SAVE}{_odd(source)}"
+        return f"is not UTF-8 and declares no encoding that Python supports: {SAVE}{_odd(source)}"
     if not ENCODINGS.fullmatch(encoding):
         return f"declares the encoding {encoding}: {SAVE}"
     try:
@@ -49,7 +49,7 @@ def _is_wide(source: bytes) -> bool:
 
 
 def _odd(source: bytes, encoding: str = "utf-8") -> str:
-    """Return a sentence on the first byte that can't be decoded, and what it may stand for."""
+    """Return a sentence on the first byte that can't be decoded, with its letter in Latin-1."""
     try:
         source.decode(encoding)
     except UnicodeDecodeError as problem:

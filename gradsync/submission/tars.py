@@ -95,7 +95,7 @@ class _Inflated(io.RawIOBase):
 class _Tar:
     """A tar, read header by header.
 
-    tarfile.TarFile is not used: it reads into memory as much as a header says, calls itself for
+    tarfile.TarFile is not used: it reads as many bytes into memory as a header claims, recurses for
     each extended header, and searches for some headers in quadratic time.
     """
 
@@ -198,7 +198,7 @@ def _records(content: bytes) -> dict[bytes, bytes]:
 
 def _number(digits: bytes) -> int:
     if not digits.isdigit() or len(digits) > 20:
-        raise Unreadable("one of its numbers is not a number")
+        raise Unreadable("one of its headers has an invalid number")
     return int(digits)
 
 

@@ -57,7 +57,7 @@ class PaddedDistributedSampler(Sampler[int]):
         if not 0 <= rank < num_replicas:
             raise ValueError(f"rank must be in 0..{num_replicas - 1}, got {rank}")
         if len(dataset) == 0:
-            raise ValueError("dataset is empty: there is nothing to share out")
+            raise ValueError("dataset must have at least one sample")
         self.dataset = dataset
         self.num_replicas = num_replicas
         self.rank = rank
@@ -82,7 +82,7 @@ class PaddedDistributedSampler(Sampler[int]):
         ### END SOLUTION
 
     def __len__(self) -> int:
-        """Return how many indices every rank gets: `ceil(M/N)`."""
+        """Return the number of indices of each rank: `ceil(M/N)`."""
         ### BEGIN SOLUTION
         return math.ceil(len(self.dataset) / self.num_replicas)
         ### END SOLUTION
@@ -119,7 +119,7 @@ def create_dataloaders(
     Args:
         train_dataset: the samples to train on.
         val_dataset: the samples to evaluate on.
-        batch_size: the number of samples in a batch of one rank; the global batch is N times that.
+        batch_size: the number of samples in one rank's batch; the global batch is N times as large.
         world_size: the world size N.
         rank: this rank.
         seed: the seed of the shuffling.

@@ -44,7 +44,7 @@ class Way:
 
     # Takes an optimizer step; returns this rank's mean loss.
     step: Callable[[Tensor, Tensor], Tensor]
-    weights: Callable[[], dict[str, Tensor]]  # the whole model's; a collective
+    weights: Callable[[], dict[str, Tensor]]  # of the whole model; a collective
     loader: Callable[[int], Iterable[list[Tensor]]]  # this rank's batches of an epoch
     epoch: Context = nullcontext  # the context in which an epoch runs
 
@@ -52,11 +52,11 @@ class Way:
 def with_ddp(model: nn.Module, data: Dataset, options: argparse.Namespace) -> Way:
     """Replicate the model: replaces `broadcast_model` and `BucketedGradientAverager`.
 
-    It adds three things. The gradients are views of the buckets, so that none is copied
+    It adds three things. The gradients are views of the buckets, so none is copied
     (gradient_as_bucket_view). The buckets are filled in the order of the first backward
-    (static_graph). Ranks may run out of batches at different times (Join), so that no sample is
-    padded or dropped. At the end, Join makes the weights equal, but not the optimizer's state: with
-    momentum, the ranks would drift apart.
+    (static_graph). Ranks may run out of batches at different times (Join), so no sample is
+    repeated or dropped. At the end, Join makes the weights equal, but not the optimizer's state:
+    with momentum, the ranks would drift apart.
     """
     ddp = DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True)
     optimizer = SGD(ddp.parameters(), lr=options.lr)
@@ -144,10 +144,10 @@ def with_pipeline(model: nn.Module, data: Dataset, options: argparse.Namespace) 
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     device = next(model.parameters()).device
-    batch_size = options.batch_size * world_size  # as many as all ranks together in the other ways
+    batch_size = options.batch_size * world_size  # equals the sum over ranks in the other ways
     begins = [name for name, _ in model.named_children()][1:world_size]
     if len(begins) < world_size - 1 or batch_size % options.microbatches:
-        raise SystemExit("a stage needs a layer, and microbatches must be of one size")
+        raise SystemExit("each stage needs a layer, and microbatches must have the same size")
     example = torch.zeros(batch_size // options.microbatches, 1, 28, 28, device=device)
     split = dict.fromkeys(begins, SplitPoint.BEGINNING)
     stage = pipeline(model, mb_args=(example,), split_spec=split).build_stage(rank, device)
@@ -171,7 +171,7 @@ def with_pipeline(model: nn.Module, data: Dataset, options: argparse.Namespace) 
         dist.all_gather_object(parts, {k: v.cpu() for k, v in module.state_dict().items()})
         return {name: tensor for part in parts for name, tensor in part.items()}
 
-    def loader(epoch: int) -> DataLoader:  # every rank sees the same batches
+    def loader(epoch: int) -> DataLoader:  # every rank gets the same batches
         order = torch.Generator().manual_seed(epoch)
         return DataLoader(data, batch_size, shuffle=True, generator=order, drop_last=True)
 
@@ -183,7 +183,7 @@ def _accumulating(
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """Return a step like `train_step_accumulated`, which synchronises on the last microbatch.
 
-    Each sample has the same weight in the gradient, also in a smaller last batch: with Join, a
+    Each sample has the same weight in the gradient, even in a smaller last batch: with Join, a
     batch may have a single sample, which would otherwise change the model as much as a full batch.
     """
 

@@ -61,7 +61,7 @@ class ResumableDistributedSampler(Sampler[int]):
         if not 0 <= rank < num_replicas:
             raise ValueError(f"rank must be in 0..{num_replicas - 1}, got {rank}")
         if len(dataset) == 0:
-            raise ValueError("dataset is empty: there is nothing to share out")
+            raise ValueError("dataset must have at least one sample")
         self.dataset = dataset
         self.num_replicas = num_replicas
         self.rank = rank
@@ -75,8 +75,8 @@ class ResumableDistributedSampler(Sampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass, counted from 0.
 
-        After `resume` with the same epoch, the next pass is still the resumed one. With another
-        epoch it is a whole epoch.
+        After `resume` with the same epoch, the next pass is still the resumed one. With a different
+        epoch, it is a complete epoch.
         """
         ### BEGIN SOLUTION
         if epoch != self.epoch:
@@ -85,12 +85,12 @@ class ResumableDistributedSampler(Sampler[int]):
         ### END SOLUTION
 
     def resume(self, epoch: int, samples_seen: int) -> None:
-        """Let the next pass yield the rest of `epoch`, after its first `samples_seen` positions.
+        """Make the next pass yield the rest of `epoch`, after its first `samples_seen` positions.
 
-        The positions are those in the global order of all M samples, before padding or cutting. The
-        current ranks share the rest; their number may differ from before. The rest is padded with
-        its own beginning or cut, as a whole epoch is: with `drop_last`, M=10, N=3 and 4 samples
-        seen, six are left and each rank gets two. The pass after that is a whole epoch again.
+        Positions refer to the global order of all M samples, before padding or cutting. The rest is
+        divided among the current ranks; their number may have changed. Like a complete epoch, the
+        rest is padded with its own beginning, or cut: with `drop_last`, M=10, N=3 and 4 samples
+        seen, six are left and each rank gets two. The pass after that is a complete epoch again.
         """
         ### BEGIN SOLUTION
         self.epoch = epoch
@@ -107,7 +107,7 @@ class ResumableDistributedSampler(Sampler[int]):
         ### END SOLUTION
 
     def __len__(self) -> int:
-        """Return how many indices the next pass yields; the number is the same on every rank."""
+        """Return the number of indices in the next pass, which is the same on every rank."""
         ### BEGIN SOLUTION
         left = max(0, len(self.dataset) - self.samples_seen)
         rows = left / self.num_replicas
@@ -150,7 +150,7 @@ def split_microbatches(batch: Sequence[Tensor], num_microbatches: int) -> list[t
     samples = len(batch[0])
     if not 1 <= num_microbatches <= samples:
         raise ValueError(
-            f"num_microbatches must be in 1..{samples}, the samples of the batch, "
+            f"num_microbatches must be in 1..{samples}, the size of the batch, "
             f"got {num_microbatches}"
         )
     parts = [shard_without_padding(samples, num_microbatches, i) for i in range(num_microbatches)]
@@ -159,7 +159,7 @@ def split_microbatches(batch: Sequence[Tensor], num_microbatches: int) -> list[t
 
 
 def main() -> None:
-    """Print the shares of 10 samples on 4 ranks, and on 3 ranks resumed after 4 samples."""
+    """Print the shares of 10 samples on 4 ranks, and on 3 ranks after resuming at 4 samples."""
     for rank in range(4):
         sampler = ResumableDistributedSampler(range(10), 4, rank, shuffle=False)
         print(f"rank {rank} of 4: {list(sampler)}")

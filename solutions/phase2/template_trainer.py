@@ -1,6 +1,6 @@
 """Phase 2, second file: data-parallel training that is fast, saves memory and can be resumed.
 
-Every function uses the default process group, which exists already. N is the world size, r is this
+Every function uses the default process group, which already exists. N is the world size, r is this
 rank. Read GUIDELINES.md from "The ring" on. `gradsync check` shows your progress.
 """
 
@@ -55,7 +55,7 @@ def ring_all_reduce(tensor: Tensor) -> None:
 
     Data goes around the ring of ranks twice. First comes a reduce-scatter, after which each rank
     has one chunk of the sum, then an all-gather of the chunks. Each rank sends 2(N-1)/N of the
-    tensor, rounded up to whole chunks. The tensor may have any shape, also fewer elements than N,
+    tensor, rounded up to whole chunks. The tensor may have any shape, even fewer elements than N,
     and N may be any number of ranks.
     """
     ### BEGIN SOLUTION
@@ -100,7 +100,7 @@ class _Bucket:
         self._parts = {param: part.view_as(param) for param, part in parts}
 
     def launch(self) -> None:
-        """Fill the bucket with gradients divided by N (0 for None), and start to sum it."""
+        """Fill the bucket with gradients divided by N (0 for None), and start the sum."""
         for param, part in self._parts.items():
             if param.grad is None:
                 part.zero_()
@@ -134,7 +134,7 @@ class BucketedGradientAverager:
     `finish()` also works on a rank that had no backward, or only backward passes under `no_sync()`.
     Between two calls of `finish()` there is at most one backward outside of `no_sync()`; more
     passes under `no_sync()` may come before or after it. If one rank enters a block of `no_sync()`
-    after it, so does every rank.
+    after that backward, every rank does.
 
     Args:
         model: the model, the same on every rank.
@@ -150,7 +150,7 @@ class BucketedGradientAverager:
         self._sent = False  # there was a backward that sends since the last `finish`
         self._stale = False  # there may have been another one after it, on some rank
         self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket.params}
-        # Hooks that refer to this averager would keep it alive and active as long as the model.
+        # Hooks that refer to this averager would keep it alive as long as the model.
         ready = functools.partial(type(self)._ready, weakref.proxy(self))
         for param in params:
             hook = param.register_post_accumulate_grad_hook(ready)
@@ -159,10 +159,10 @@ class BucketedGradientAverager:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Let backward inside the block only accumulate gradients, without sending them."""
+        """Make backward inside the block only accumulate gradients, without sending them."""
         ### BEGIN SOLUTION
         before, self._syncs = self._syncs, False
-        self._stale = self._stale or self._sent  # even if this rank makes no gradient in the block
+        self._stale = self._stale or self._sent  # even if this rank computes no gradient here
         try:
             yield
         finally:
@@ -201,7 +201,7 @@ class BucketedGradientAverager:
 
 
 ### BEGIN SOLUTION
-EARLY = 2**20  # a first bucket of this many bytes is full, so that it is sent early
+EARLY = 2**20  # the first bucket is full at this many bytes, so that it is sent early
 
 
 def _grouped(params: Iterable[nn.Parameter], cap: float) -> list[list[nn.Parameter]]:
@@ -230,7 +230,7 @@ def train_step_accumulated(
 ) -> float:
     """Take one optimizer step on this rank's batch, which is split into microbatches.
 
-    The step equals a step on the whole batch, also if microbatches differ in size. It synchronises
+    The step equals a step on the whole batch, even if microbatches differ in size. It synchronises
     the gradients once, during the backward of the last microbatch.
 
     Args:
@@ -358,9 +358,9 @@ def evaluate(
 ) -> dict[str, Any]:
     """Return `{"loss", "accuracy", "samples"}` over a dataset, the same on every rank.
 
-    Each sample counts exactly once for any N, also if some ranks have fewer samples or none. The
+    Each sample counts exactly once for any N, even if some ranks have fewer samples or none. The
     accuracy is between 0 and 1. The dict may have more keys. The model is evaluated in evaluation
-    mode and without gradients, and its former mode is restored.
+    mode and without gradients, and its previous mode is restored.
 
     Args:
         model: the model, the same on every rank.
@@ -390,7 +390,7 @@ def evaluate(
 
 
 ### BEGIN SOLUTION
-GRACE_SECONDS = 0.5  # the longest wait for another rank's sign of life; a step takes less
+GRACE_SECONDS = 0.5  # the longest wait for an answer from another rank; a step takes less
 
 
 @contextmanager
@@ -403,49 +403,48 @@ def _naming_lost_ranks() -> Iterator[None]:
         if not lost:
             raise
         raise RuntimeError(
-            f"lost rank {', '.join(map(str, lost))}: dead, or later than the group's timeout. "
-            "Start all ranks again: training goes on from the file of `resume_from`"
+            f"lost rank {', '.join(map(str, lost))} (dead, or late by more than the timeout). "
+            "Start all ranks again: training continues from the file `resume_from`"
         ) from error
 
 
 def _lost_ranks() -> list[int]:
-    """Return the ranks that this rank has no connection to and that show no sign of life."""
-    rank, hung_up = dist.get_rank(), set()
+    """Return the ranks that this rank has lost the connection to and that no longer answer."""
+    rank = dist.get_rank()
     peers = set(range(dist.get_world_size())) - {rank}
-    until = time.monotonic() + GRACE_SECONDS
-    # A broken connection may be noticed late.
-    while peers and not hung_up and time.monotonic() < until:
-        hung_up = {peer for peer in peers if _hung_up(peer)}
-        time.sleep(0.01)
-    silent = set(hung_up)
+    # A broken connection may be detected late.
+    unreachable = _poll(lambda: set(filter(_is_unreachable, peers)))
+    silent = set(unreachable)
     with suppress(dist.DistError):  # the rank that serves the store may be lost, too
         store = dist.distributed_c10d._get_default_store()
         store.set(f"alive/{rank}", "")
-        until = time.monotonic() + GRACE_SECONDS
-        while silent and time.monotonic() < until:
-            alive = {peer for peer in silent if store.check([f"alive/{peer}"])}
-            if alive:  # these closed their connections because they lost a rank, too
-                silent -= alive
-                until = time.monotonic() + GRACE_SECONDS
-            time.sleep(0.01)
+        # Those that answer closed their connections because they lost a rank, too.
+        while silent and (alive := _poll(functools.partial(_alive, store, silent))):
+            silent -= alive
         if silent:
             store.set("lost", " ".join(map(str, silent)))
-        elif hung_up:  # by ranks that lost a rank that this one is still connected to
-            silent = _lost_to_others(store) - {rank}
+        elif unreachable:  # they lost a rank that this one is still connected to
+            silent = _poll(lambda: _lost_to_others(store), 2 * GRACE_SECONDS) - {rank}
     return sorted(silent)
 
 
-def _lost_to_others(store: dist.Store) -> set[int]:
-    """Return the ranks that other ranks have lost, as soon as they write it to the store."""
-    until = time.monotonic() + 2 * GRACE_SECONDS
-    while time.monotonic() < until:
-        if store.check(["lost"]):
-            return set(map(int, store.get("lost").split()))
+def _poll(find: Callable[[], set[int]], seconds: float | None = None) -> set[int]:
+    """Call `find` until it returns ranks or the time is over, and return its last result."""
+    until = time.monotonic() + (GRACE_SECONDS if seconds is None else seconds)
+    while not (found := find()) and time.monotonic() < until:
         time.sleep(0.01)
-    return set()
+    return found
 
 
-def _hung_up(peer: int) -> bool:
+def _alive(store: dist.Store, ranks: set[int]) -> set[int]:
+    return {rank for rank in ranks if store.check([f"alive/{rank}"])}
+
+
+def _lost_to_others(store: dist.Store) -> set[int]:
+    return set(map(int, store.get("lost").split())) if store.check(["lost"]) else set()
+
+
+def _is_unreachable(peer: int) -> bool:
     try:
         dist.irecv(torch.empty(1), peer)
     except RuntimeError:
@@ -471,9 +470,9 @@ def train(
     """Train a model on all ranks with SGD and cross-entropy; resume an interrupted run.
 
     Rank 0 prints one line for each epoch, and may print more; the other ranks print nothing. The
-    sampler's epochs are 0, 1, ..., as in the history. If a rank dies, or is later than the group's
-    timeout, the other ranks neither hang nor continue: each raises an error within 60 s, and the
-    file stays complete.
+    sampler gets the epochs 0, 1, ..., as in the history. If a rank dies, or is late by more than
+    the group's timeout, the other ranks neither hang nor continue: each raises an error within
+    60 s, and the file stays complete.
 
     Args:
         info: this process's rank and the world size.
@@ -487,8 +486,9 @@ def train(
         accumulation_steps: the number of microbatches that a batch is split into. Their sizes
             differ by at most one. A batch with fewer samples gives fewer microbatches.
         resume_from: the file in which training records its progress. If it exists, training
-            continues from it, also in mid-epoch and on another world size; else training starts
-            from the beginning. The file is updated at least once an epoch, whole or not at all.
+            continues from it, even in mid-epoch and with a different world size. Otherwise,
+            training starts from the beginning. The file is updated at least once an epoch,
+            completely or not at all.
 
     Returns:
         A list with `{"epoch", "train_loss", "val_loss", "val_accuracy"}` for each epoch that this
@@ -538,7 +538,7 @@ def train(
 
 ### BEGIN SOLUTION
 class _Progress:
-    """The progress of the training, in a file that rank 0 writes."""
+    """The progress of training, in a file that rank 0 writes."""
 
     STEPS = 20  # optimizer steps between two updates of the file
 
@@ -592,9 +592,9 @@ class _Progress:
 
 def main() -> None:
     """Train the small CNN on MNIST: `torchrun --nproc_per_node 2 phase2/template_trainer.py`."""
-    # This module's default arguments keep a reference to the current process group, so import it
-    # before there is one. Otherwise an optimizer imports it later, and the group's threads still
-    # run when Python exits. If such a thread then frees a tensor, the process aborts.
+    # Import this module before the process group exists, because its default arguments keep a
+    # reference to the current group. Otherwise an optimizer imports it later, and the group's
+    # threads still run when Python exits. If such a thread then frees a tensor, the process aborts.
     import torch.distributed.nn.functional  # noqa: F401
 
     from gradsync.data import digits

@@ -20,7 +20,7 @@ from gradsync.grading.grade import grade
 # They wait for lost ranks, or train often.
 LATE = {
     "phase1/objects",
-    "phase2/asks-the-store-for-the-dead",
+    "phase2/waits-for-dead-ranks-in-the-store",
     "phase2/life_signs",
     "phase2/training_saves_each_epoch",
 }

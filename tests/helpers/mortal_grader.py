@@ -16,10 +16,11 @@ from pathlib import Path
 from report_samples import report, verdict
 
 from gradsync.course.catalogue import Course
-from gradsync.grading import classroom, entries, output_files, tasks
+from gradsync.grading import output_files, tasks
+from gradsync.grading.classes import entries, grade_class
 
 ON_FILES = ("open", "os.mkdir", "os.remove", "os.rename")
-KEPT = (classroom.LOCK, output_files.STATE, output_files.FACTS)
+KEPT = (grade_class.LOCK, output_files.STATE, output_files.FACTS)
 graded: list[str] = []
 
 
@@ -31,7 +32,7 @@ def fake_grade(submission, course, *, seed, **options):
 
 def grade_class(course: Course, folder: Path, out: Path) -> None:
     found = entries.entries_at([folder], course, out, "gradsync grade")
-    for _ in classroom.grade_class(found, course, ["phase1"], out, seed=3):
+    for _ in grade_class.grade_class(found, course, ["phase1"], out, seed=3):
         pass
 
 

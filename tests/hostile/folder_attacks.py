@@ -194,7 +194,9 @@ def source_in_rot13(folder):
     return with_trainer(folder, b"# coding: rot13\nk = 1\n")
 
 
-@attack(LOADER, note=f"refused: {TRAINER} is not UTF-8 and declares no encoding that Python knows")
+@attack(
+    LOADER, note=f"refused: {TRAINER} is not UTF-8 and declares no encoding that Python supports"
+)
 def source_in_an_unknown_encoding(folder):
     """An encoding whose name is looked up as a module, and is a megabyte long."""
     return with_trainer(folder, b"# coding: " + b"x" * 1_000_000)

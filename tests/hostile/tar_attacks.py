@@ -189,7 +189,7 @@ def tar_that_goes_back(folder):
     return packed(folder, member("data.bin", size=-1024))
 
 
-@attack(note="one of its numbers is not a number")
+@attack(note="one of its headers has an invalid number")
 def tar_whose_header_says_no_size(folder):
     """A record whose length is a word."""
     return packed(folder, member("pax", b"9a path=x\n", tarfile.XHDTYPE), member("x"))

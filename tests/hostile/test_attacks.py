@@ -18,7 +18,7 @@ from quick_part import drawn
 from gradsync.course.catalogue import find_course
 from gradsync.course.known_submissions import reference
 from gradsync.grading.grade import grade
-from gradsync.grading.suite.graded_ranks import GradedRanks
+from gradsync.grading.suite.suite_ranks import SuiteRanks
 from gradsync.ranks import get_launcher
 from gradsync.reports import html, terminal
 
@@ -135,7 +135,7 @@ def test_an_attack_gains_no_points_harms_no_grade_and_leaves_nothing(
 
     with monkeypatch.context() as patch:
         if attack.waits:
-            patch.setitem(GradedRanks.__call__.__kwdefaults__, "timeout", TIME_LIMIT)
+            patch.setitem(SuiteRanks.__call__.__kwdefaults__, "timeout", TIME_LIMIT)
             patch.setattr("gradsync.grading.suite.learner_files.TIME_LIMIT", TIME_LIMIT)
         report = graded(submission, attack.exercise, attack.test)
     neighbour = graded(reference(COURSE), *NEIGHBOUR)

@@ -26,7 +26,7 @@ def run(settings: Settings, trainer: ModuleType, progress: Progress) -> tuple[nn
         The trained model, and the test images (M, 1, 28, 28).
     """
     if settings.phase not in RECIPES:
-        raise LaunchedWrongly(f"`gradsync train` does not know the trainers of {settings.phase}.")
+        raise LaunchedWrongly(f"`gradsync train` can't run the trainers of {settings.phase}.")
     data = digits()
     torch.manual_seed(settings.seed)
     known = data.train.first(settings.samples)
@@ -110,9 +110,9 @@ def _phase2(
 
 
 def device_and_backend(local_rank: int) -> tuple[torch.device, str]:
-    """Return where a rank of phase 2 trains, and over which backends it communicates.
+    """Return the device on which a rank of phase 2 trains, and its communication backends.
 
-    On GPUs, gradients go over nccl, and whatever a trainer exchanges in CPU tensors over gloo.
+    On GPUs, nccl sends the gradients, and gloo sends all CPU tensors of a trainer.
     """
     if torch.cuda.device_count() and dist.is_nccl_available():
         return torch.device("cuda", local_rank), "cpu:gloo,cuda:nccl"

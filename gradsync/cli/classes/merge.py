@@ -23,8 +23,10 @@ def merge_command(
     [dim]gradsync grade class/ --shard 3/40 --out shard-3[/]  one of 40 parts, on any machine
     [dim]gradsync merge shard-* --out grades[/]               all parts together
     """
-    from gradsync.grading.class_files import missing_text
-    from gradsync.grading.merging import merge  # pytest: `gradsync --help` starts without it
+    from gradsync.grading.classes.files import missing_text
+    from gradsync.grading.classes.merging import (
+        merge,  # imports pytest, which `--help` does not need
+    )
     from gradsync.grading.output_files import CLASS_PAGE, GRADEBOOK
 
     written = merge(folders, find_course(), out, say)

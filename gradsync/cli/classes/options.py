@@ -17,7 +17,7 @@ Submissions = Annotated[
 Phase = Annotated[str | None, typer.Option(help="Grade this phase only, such as 1.")]
 Jobs = Annotated[
     int | None,
-    typer.Option(min=1, help="Submissions at a time. Default: for this machine's cores."),
+    typer.Option(min=1, help="Submissions at a time. Default: as many as cores and memory allow."),
 ]
 Roster = Annotated[
     Path | None,
@@ -39,7 +39,7 @@ Part = Annotated[
     str | None,
     typer.Option(
         metavar="K/N",
-        help="Grade the K-th of N parts of the class only; `gradsync merge` puts them together.",
+        help="Grade the K-th of N parts of the class only; `gradsync merge` merges the parts.",
     ),
 ]
 Cluster = Annotated[
@@ -56,11 +56,11 @@ Unsafe = Annotated[
 
 
 def repeated(*, unsafe: bool, **given: object) -> str:
-    """Return a command that grades again, up to its path, quoted for a shell.
+    """Return the command that grades again, without its paths, quoted for a shell.
 
     Args:
         unsafe: whether to run without a sandbox.
-        given: the values of options by name; those that are None were not given.
+        given: the values of options by name; None if an option was not given.
     """
     options = [(f"--{name}", str(value)) for name, value in given.items() if value is not None]
     flags = ["--fresh", *[NO_SANDBOX] * unsafe]

@@ -1,4 +1,4 @@
-"""Show the grading of submissions: whole reports, a live display, or a line for each."""
+"""Show the grading of submissions: complete reports, a live display, or a line for each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gradsync.reports.text import amount, printable
 from gradsync.text import counted
 
 if TYPE_CHECKING:
-    from gradsync.grading.classroom import Outcome
+    from gradsync.grading.classes.grade_class import Outcome
 
 LATEST = 5  # scores in the live display
 
@@ -46,7 +46,7 @@ def shown_progress(total: int, *, whole: bool) -> Iterator[Progress]:
 
     Args:
         total: the number of submissions.
-        whole: show the whole report of each.
+        whole: show the complete report of each.
     """
     if whole:
         with ExitStack() as stack:
@@ -61,7 +61,7 @@ def shown_progress(total: int, *, whole: bool) -> Iterator[Progress]:
 
 
 class Reports:
-    """Shows the whole report of each submission."""
+    """Shows the complete report of each submission."""
 
     def __init__(self, total: int, stack: ExitStack) -> None:
         self._total, self._stack = total, stack
@@ -98,11 +98,11 @@ class Lines:
 
 
 class Display:
-    """Shows how much is done, what runs, the time left and the latest scores in a terminal."""
+    """Shows the progress, running submissions, time left and latest scores in a terminal."""
 
     def __init__(self, total: int, live: Live) -> None:
         self._total, self._live = total, live
-        self._running: dict[str, float] = {}  # by name, since when
+        self._running: dict[str, float] = {}  # by name, the start time
         self._latest: deque[str] = deque(maxlen=LATEST)
         self._done = self._graded = 0
         self._began = time.monotonic()
@@ -144,7 +144,7 @@ class Display:
 
 
 def line(outcome: Outcome) -> str:
-    """Return a line on an outcome: the score and the page, or that there is none."""
+    """Return a line on an outcome: the score and the page, or a note that there is no grade."""
     name, grade = printable(outcome.grade.submission), outcome.grade
     if outcome.problem:
         return f"{name}: could not be graded"

@@ -1,4 +1,4 @@
-"""Grade submissions, show each outcome as it comes, and sum up."""
+"""Grade submissions, show each outcome at once, and print a summary."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from gradsync.submission.contents import listing
 from gradsync.text import counted, in_list, listed
 
 if TYPE_CHECKING:
-    from gradsync.grading.class_files import Written
-    from gradsync.grading.classroom import Execution, Outcome
-    from gradsync.grading.entries import Entry
+    from gradsync.grading.classes.entries import Entry
+    from gradsync.grading.classes.files import Written
+    from gradsync.grading.classes.grade_class import Execution, Outcome
     from gradsync.grading.tasks import Perform
 
 
@@ -40,12 +40,12 @@ def run_class(
 ) -> None:
     """Grade submissions and show the outcomes; `grade_class` explains the arguments.
 
-    With `whole`, show the whole report of each submission, as is done for a single one.
+    With `whole`, show the complete report of each submission, as for a single one.
 
     Raises:
         GraderError: the grader failed on some submissions; the others are graded.
     """
-    from gradsync.grading.classroom import Execution, grade_class
+    from gradsync.grading.classes.grade_class import Execution, grade_class
 
     whole = whole or len(entries) == 1
     tally = Tally()
@@ -88,8 +88,8 @@ def part_of(
     """
     if shard is None:
         return members, seed
+    from gradsync.grading.classes.merging import read_shard, shared_seed
     from gradsync.grading.fingerprint import course_digest
-    from gradsync.grading.merging import read_shard, shared_seed
 
     part = read_shard(shard).part(members)
     if not part:
@@ -102,7 +102,7 @@ def part_of(
 def choose_executor(
     count: int, jobs: int | None, cluster: str | None
 ) -> tuple[Perform, int | None]:
-    """Return what grades so many submissions, and how many tests of each run at a time.
+    """Return a function that grades this many submissions, and how many tests of each run at once.
 
     Raises:
         UnusableInput: there is no such cluster.
@@ -128,7 +128,7 @@ class Tally:
     def __init__(self) -> None:
         self.others: list[str] = []  # names whose lines are kept
         self.missing: list[str] = []  # people on the roster who handed in nothing
-        self.corrected = 0  # submissions with other points than those of the tests
+        self.corrected = 0  # submissions whose points differ from the points of the tests
         self.graded = self.kept = self.unreadable = 0
         self.lost: list[str] = []  # names of submissions on which the grader failed
 
@@ -156,8 +156,8 @@ class Tally:
         )
 
     def show(self, out: Path, *, page: bool) -> None:
-        """Print how many submissions were graded, whose lines are kept, and who is missing."""
-        from gradsync.grading.class_files import missing_text
+        """Print the counts of submissions, the kept lines and the missing people."""
+        from gradsync.grading.classes.files import missing_text
         from gradsync.grading.output_files import CLASS_PAGE, GRADEBOOK
 
         kept = f", {self.kept} unchanged (--fresh grades them again)" if self.kept else ""
@@ -172,7 +172,7 @@ class Tally:
         if self.missing:
             print(missing_text(self.missing))
         if page:
-            print(f"{out / CLASS_PAGE}: scores, commonest mistakes and a table of all submissions")
+            print(f"{out / CLASS_PAGE}: scores, common mistakes and a table of all submissions")
 
     def check(self) -> None:
         """Raise GraderError if the grader failed on some submissions; the others are graded."""
@@ -183,7 +183,7 @@ class Tally:
 
 
 def _show(outcomes: Iterable[Outcome], progress: Progress, tally: Tally) -> None:
-    """Show each outcome as it comes, and count them."""
+    """Show each outcome when it is known, and count the outcomes."""
     for outcome in outcomes:
         tally.count(outcome)
         progress.end(outcome)

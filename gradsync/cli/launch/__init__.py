@@ -1,1 +1,1 @@
-"""The commands for any training script: review it, launch it, look at the machine."""
+"""The commands for any training script: review it, launch it, check the machine."""

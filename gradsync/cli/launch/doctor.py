@@ -1,4 +1,4 @@
-"""`gradsync doctor`: check what the course, the grader and training need on this machine."""
+"""`gradsync doctor`: check the requirements of the course, the grader and training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", "
 @app.command(name="doctor")
 def doctor_command(
     launch: Annotated[
-        bool, typer.Option("--launch", help="Check what training on ranks and nodes needs.")
+        bool, typer.Option("--launch", help="Check the requirements of training on several ranks.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
     nproc: Annotated[
@@ -32,7 +32,7 @@ def doctor_command(
         int, typer.Option(min=1, help="With --launch: samples of one rank in a batch.")
     ] = 50,
 ) -> None:
-    """Check this machine; exit status 1 if something that is needed does not work.
+    """Check this machine; exit with status 1 if a requirement is not met.
 
     [dim]gradsync doctor[/]             ranks, sandbox and data, for the grader
     [dim]gradsync doctor --launch[/]    torch, network, master, cores and data, for training

@@ -25,7 +25,7 @@ FOUND = 1
 
 
 class Format(str, Enum):
-    """How findings are written."""
+    """The format of the findings."""
 
     text = "text"
     sarif = "sarif"
@@ -41,7 +41,7 @@ def review_command(
         Format, typer.Option("--format", help="Lines of text, or SARIF 2.1.0.")
     ] = Format.text,
     fix: Annotated[
-        bool, typer.Option("--fix", help="Change the files where a fix is safe, and show how.")
+        bool, typer.Option("--fix", help="Apply the safe fixes to the files, and show them.")
     ] = False,
     select: Annotated[
         str | None,
@@ -54,7 +54,7 @@ def review_command(
 ) -> None:
     """Find the pitfalls of distributed training in any PyTorch script, without running it.
 
-    Exit status 1 if something was found. A comment `# gradsync: ignore[DDP004]` on the line
+    Exits with status 1 if something was found. A comment `# gradsync: ignore[DDP004]` on the line
     accepts a finding.
 
     [dim]gradsync review train.py[/]             all rules
@@ -79,7 +79,7 @@ def review_command(
         _print_text(found, rules)
     if fix and found.findings:
         count = counted(len(found.findings), "finding")
-        say(f"{count} left to fix by hand: the right change depends on what you want.")
+        say(f"{count} left to fix by hand: the right change depends on your intention.")
     raise typer.Exit(FOUND if found.findings else 0)
 
 

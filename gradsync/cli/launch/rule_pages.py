@@ -17,7 +17,7 @@ def show_page(code: str) -> None:
     Raises:
         UnusableInput: if there is no rule with this code.
     """
-    from rich.markdown import Markdown  # imports much, which no other command needs
+    from rich.markdown import Markdown  # imports many modules that no other command needs
 
     from gradsync.review.catalogue import RULES, page
 

@@ -1,4 +1,4 @@
-"""`gradsync scale`: measure what communication costs, and predict training on more ranks."""
+"""`gradsync scale`: measure the cost of communication, and predict training on more ranks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NcclTests = Annotated[
     list[Path] | None,
     typer.Option(
         metavar="FILE",
-        help="What all_reduce_perf of nccl-tests printed, instead of measuring all-reduce here. "
+        help="The output of all_reduce_perf of nccl-tests; all-reduce is then not measured here. "
         "Give it several times for several numbers of ranks.",
     ),
 ]
@@ -50,7 +50,7 @@ SampleMs = Annotated[
     typer.Option(
         min=1e-6,
         help="Milliseconds of forward and backward for each sample of the simulated model. "
-        "Default: those of the small CNN, measured here.",
+        "Default: the time of the small CNN, measured here.",
     ),
 ]
 USED_BY_MINE = ("--mine", "--json")
@@ -73,13 +73,13 @@ def scale_command(
 ) -> None:
     """Measure all-reduce and compute, and predict the speed of training on up to 1,024 ranks.
 
-    Shows from which batch size on more ranks are faster than one. docs/scaling.md
-    describes the models.
+    Shows the smallest batch size with which more ranks are faster than one.
+    docs/scaling.md describes the models.
 
     [dim]gradsync scale --plot scaling.png[/]     this machine, and the small CNN
-    [dim]gradsync scale --mine[/]                 your own averager beside DDP, on 2 ranks
+    [dim]gradsync scale --mine[/]                 your own averager and DDP, on 2 ranks
     [dim]gradsync scale --nccl-tests 16.txt --parameters 124000000 --sample-ms 9[/]
-                                          a cluster, and a model of yours
+                                          a cluster, and your own model
     """
     for path in (json_file, plot_file):
         if path is not None and not path.absolute().parent.is_dir():
@@ -131,7 +131,7 @@ def _study(
 
 
 def _compare(json_file: Path | None) -> None:
-    """Measure the learner's averagers, and show them beside DDP."""
+    """Measure the learner's averagers, and compare them with DDP."""
     from gradsync.scale.mine import compare
     from gradsync.scale.tables import averagers
 

@@ -32,16 +32,16 @@ Nproc = Annotated[
     typer.Option(min=1, help="Ranks on each node. Default: one for each GPU, or else 2."),
 ]
 Nodes = Annotated[
-    int | None, typer.Option(min=1, help="Nodes. Default: those of the `srun` step, or else 1.")
+    int | None, typer.Option(min=1, help="Nodes. Default: the nodes of the `srun` step, or else 1.")
 ]
 Restarts = Annotated[
-    int, typer.Option(min=0, help="How often to restart all ranks after one has failed.")
+    int, typer.Option(min=0, help="How many times to restart all ranks after one has failed.")
 ]
 MasterOption = Annotated[
     str | None,
     typer.Option(
         metavar="HOST[:PORT]",
-        help="Where several nodes meet. Default: $MASTER_ADDR and $MASTER_PORT, or else the first "
+        help="The master of several nodes. Default: $MASTER_ADDR and $MASTER_PORT, or the first "
         "node of the Slurm job and port 29500.",
     ),
 ]
@@ -56,7 +56,7 @@ Out = Annotated[
     Path | None,
     typer.Option(file_okay=False, help="The folder for the results. Default: runs/PHASE."),
 ]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Start again, despite a checkpoint.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start again, even if there is a checkpoint.")]
 TestLinks = Annotated[
     bool, typer.Option("--test-links", help="Test the links between the ranks instead.")
 ]
@@ -84,11 +84,11 @@ def train_command(
 
     Writes checkpoint.pt after each epoch, then curves.png and the exported
     model.pt2. The same command continues an interrupted run,
-    and leaves a complete one as it is.
+    and does not change a complete one.
 
     [dim]gradsync train[/]                          phase 1, on this machine
     [dim]gradsync train phase2 --max-restarts 3[/]   restarts after a failed rank
-    [dim]gradsync train --nodes 2 --master n1[/]     the same on both nodes
+    [dim]gradsync train --nodes 2 --master n1[/]     run this on both nodes
     """
     course = find_course()
     phase, trainer = _trainer(course, phase_file or [])
@@ -115,17 +115,15 @@ def _run(
 ) -> None:
     """Train, or test the links, on this node."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # this and the ranks; read at import
-    meeting_point = placement.find_master(os.environ, master) if nodes > 1 else None
+    master_node = placement.find_master(os.environ, master) if nodes > 1 else None
     training = not settings.test_links
-    if training and _is_complete(
-        settings, is_master=meeting_point is None or meeting_point.is_here
-    ):
+    if training and _is_complete(settings, is_master=master_node is None or master_node.is_here):
         return
-    if meeting_point is not None:
-        meeting_point = _met(meeting_point, wait)
-    if training and (meeting_point is None or meeting_point.is_here):
+    if master_node is not None:
+        master_node = _reachable(master_node, wait)
+    if training and (master_node is None or master_node.is_here):
         _prepare(settings)
-    _launch(settings, meeting_point, nodes, nproc, wait)
+    _launch(settings, master_node, nodes, nproc, wait)
 
 
 def _trainer(course: Course, words: list[str]) -> tuple[str, Path]:
@@ -165,12 +163,12 @@ def _existing(file: Path) -> Path:
 
 
 def _is_complete(settings: Settings, *, is_master: bool) -> bool:
-    """Return whether nothing is left to train; say so on the master.
+    """Return whether the run is complete; if so, print a message on the master.
 
-    Every node finds out for itself, before any of them waits for the others.
+    Every node checks this itself, before it waits for the others.
 
     Raises:
-        LaunchError: the folder has a complete run with other settings.
+        LaunchError: the folder has a complete run with different settings.
     """
     from gradsync.launch import finished
 
@@ -182,15 +180,15 @@ def _is_complete(settings: Settings, *, is_master: bool) -> bool:
     return True
 
 
-def _met(meeting_point: Master, wait: float) -> Master:
-    """Return where the nodes meet, once it can be reached."""
-    if meeting_point.is_here:
-        meeting_point = placement.check_port(meeting_point)
-    if not meeting_point.is_here:
+def _reachable(master_node: Master, wait: float) -> Master:
+    """Wait until the master can be reached, and return it."""
+    if master_node.is_here:
+        master_node = placement.check_port(master_node)
+    if not master_node.is_here:
         former = signal.signal(signal.SIGTERM, _stop_waiting)
-        placement.wait_for_master(meeting_point, wait)
+        placement.wait_for_master(master_node, wait)
         signal.signal(signal.SIGTERM, former)
-    return meeting_point
+    return master_node
 
 
 def _stop_waiting(number: int, _frame: object) -> None:
@@ -199,10 +197,10 @@ def _stop_waiting(number: int, _frame: object) -> None:
 
 
 def _prepare(settings: Settings) -> None:
-    """Create the output folder, and remove the files of a former run if this one is `fresh`.
+    """Create the output folder, and remove a previous run's files if this run is `fresh`.
 
     Raises:
-        LaunchError: the folder has an interrupted run with other settings.
+        LaunchError: the folder has an interrupted run with different settings.
     """
     from gradsync.launch import finished
 
@@ -213,7 +211,7 @@ def _prepare(settings: Settings) -> None:
 
 
 def _launch(
-    settings: Settings, meeting_point: Master | None, nodes: int, nproc: int | None, wait: float
+    settings: Settings, master_node: Master | None, nodes: int, nproc: int | None, wait: float
 ) -> None:
     import torch
 
@@ -224,13 +222,13 @@ def _launch(
     if gpus and ranks > gpus:
         raise LaunchError(
             f"{counted(ranks, 'rank')} need as many GPUs, but this machine has {gpus}: nccl does "
-            f"not let two ranks share one. Use --nproc {gpus}, or set CUDA_VISIBLE_DEVICES= to "
+            f"not allow two ranks on one GPU. Use --nproc {gpus}, or set CUDA_VISIBLE_DEVICES= to "
             "train on the CPU with gloo."
         )
     cores = available_cores()
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // ranks)))
     try:
-        agent.launch(settings, meeting_point, nodes, ranks, wait)
+        agent.launch(settings, master_node, nodes, ranks, wait)
     except agent.TrainingError as problem:
         say(str(problem))
         raise typer.Exit(problem.status) from None

@@ -59,7 +59,6 @@ def check_command(
     course = find_course()
     chosen = course.find(exercise) if exercise is not None else None
     phases = (chosen.phase,) if chosen else course.phases_to_grade("visible")
-    _start_imports()
     if not watch:
         passed = _check(course, phases, chosen, seed)
         raise typer.Exit(1 if exit_code and not passed else 0)
@@ -69,26 +68,19 @@ def check_command(
         print()
 
 
-def _start_imports() -> None:
-    """Let the ranks' process import torch while this process imports pytest and torch."""
-    from gradsync.ranks import get_launcher
-
-    get_launcher().warm_up()
-
-
 def _check(
     course: Course, phases: Sequence[str], chosen: Exercise | None, seed: int | None
 ) -> bool:
-    """Run the visible tests and show the reports; tell whether all tests in them passed."""
+    """Run the visible tests and show the reports; return whether all shown tests passed."""
     from gradsync.grading.grade import (
         draw_seed,  # imports pytest, which `gradsync --help` does not need
     )
 
-    done = passed = True  # done: all tests of the phase before passed
+    done = passed = True  # done: all tests of the previous phase passed
     for phase in phases:
         report = _run(course, phase, chosen, draw_seed() if seed is None else seed)
         if not done and all(verdict.status == "unfinished" for verdict in report.verdicts):
-            continue  # a phase that is not begun is shown only when the one before is done
+            continue  # a phase that is not begun is shown only if the previous one is done
         done = all(verdict.status == "passed" for verdict in report.verdicts)
         passed = passed and done
         render = partial(terminal.render, with_points=False) if chosen else progress.render
@@ -98,8 +90,9 @@ def _check(
 
 def _run(course: Course, phase: str, chosen: Exercise | None, seed: int) -> Report:
     from gradsync.grading.grade import grade
-    from gradsync.review.explaining import explained
+    from gradsync.ranks.fast import meta_kernels
 
+    meta_kernels.defer()  # this process belongs to the grader
     command = "gradsync check"
     if chosen is not None:
         command += f" {chosen.name if course.find(chosen.name) == chosen else chosen.id}"
@@ -117,7 +110,16 @@ def _run(course: Course, phase: str, chosen: Exercise | None, seed: int) -> Repo
                 subject, f", test {begun + 1} of {count}: {exercise.partition('/')[2]}"
             ),
         )
-    return explained(replace(report, command=command), course.root)
+    return _explained(replace(report, command=command), course.root)
+
+
+def _explained(report: Report, root: Path) -> Report:
+    """Add the findings of `gradsync review` to tests that do not pass."""
+    if all(verdict.status == "passed" for verdict in report.verdicts):
+        return report
+    from gradsync.review.explaining import explained
+
+    return explained(report, root)
 
 
 def _watch(
@@ -156,6 +158,6 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     """Return values that change with each save, even if an editor replaces the file."""
     try:
         found = path.stat()
-    except OSError:  # it does not exist, or is just being replaced
+    except OSError:  # it does not exist, or is being replaced
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino

@@ -37,12 +37,11 @@ def trace_command(
     [dim]gradsync trace --phase 2[/]              your own trainer of phase 2, on 2 ranks
     [dim]gradsync trace ada.zip --ranks 4[/]      the trainer of phase 1 in ada.zip, on 4 ranks
     """
-    from gradsync.grading.output_files import (
-        write_trace,  # imports jinja2, numpy and pytest, which other
-    )
+    # These import jinja2, numpy and pytest, which other commands do not need.
+    from gradsync.grading.output_files import write_trace
     from gradsync.grading.suite.verdicts import MissingFile
     from gradsync.grading.tracing import trace
-    from gradsync.reports.timeline import spans  # commands do not need
+    from gradsync.reports.timeline import spans
 
     course = find_course()
     chosen = course.phases[0] if phase is None else course.phase(phase)

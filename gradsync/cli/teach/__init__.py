@@ -1,1 +1,1 @@
-"""The commands of staff: hand out, grade, and author the course."""
+"""The commands of staff: write, release and grade the course."""

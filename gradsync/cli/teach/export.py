@@ -27,7 +27,7 @@ def export_command(
     to: Annotated[Format, typer.Option(help="The system that reads the export.")],
     into: Annotated[
         Path | None,
-        typer.Option(help="Where to write. Default: in OUT/exports, or beside the submissions."),
+        typer.Option(help="The path to write. Default: in OUT/exports, or beside the submissions."),
     ] = None,
 ) -> None:
     """Write grades for Canvas, Moodle, Gradescope and other systems.
@@ -49,7 +49,7 @@ def _show_left_out(exported: Exported) -> None:
     for names, noun, what in (
         (exported.without_score, submission, "without a score, so none is written"),
         (exported.missing, person, "on the roster handed in nothing, so no score is written"),
-        (exported.not_in_file, submission, "not in the file, so the score is not in it either"),
+        (exported.not_in_file, submission, "not in the downloaded file, so no score is written"),
         (exported.unchanged, submission, "not compared: missing files or unchanged templates"),
     ):
         if names:

@@ -29,13 +29,13 @@ def grade_command(
     """Grade submissions with the hidden tests.
 
     Writes OUT/gradebook.csv, and report.html and report.json in OUT/NAME for each
-    submission. A second run grades only what has changed or is missing.
+    submission. A second run grades only new, changed and failed ones.
 
     [dim]gradsync grade ada.zip[/]                      one submission
     [dim]gradsync grade class/ --phase 1 --out week3[/]  a class
     [dim]gradsync grade class/ --only ada --out week3[/] one submission of it
     """
-    from gradsync.grading.entries import entries_at, only_of  # pytest: --help starts without it
+    from gradsync.grading.classes.entries import entries_at, only_of  # imports pytest
     from gradsync.grading.imports.bulk import unpacked
     from gradsync.ranks.sandbox import sandbox
 
@@ -70,7 +70,7 @@ def demo(
     seed: Seed = None,
 ) -> None:
     """Grade three submissions of one phase: the solution, the template, and one with a mistake."""
-    from gradsync.grading.entries import entry_of
+    from gradsync.grading.classes.entries import entry_of
     from gradsync.grading.tasks import here
 
     course = find_course()

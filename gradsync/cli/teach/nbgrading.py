@@ -19,7 +19,7 @@ from gradsync.submission import SubmissionError
 from gradsync.text import in_list, listed
 
 if TYPE_CHECKING:
-    from gradsync.nbgrader.nbgrade import Outcome
+    from gradsync.nbgrader.nbgrade import AutogradeOutcome
 
 
 @app.command(name="nbgrade")
@@ -36,8 +36,8 @@ def nbgrade_command(
 ) -> None:
     """Autograde an nbgrader assignment, several learners at a time, into its gradebook.
 
-    It does what `nbgrader autograde` does, but cells of submissions run only in sandboxed ranks.
-    If you run it again, it grades only what has changed or is missing.
+    It works like `nbgrader autograde`, but cells of submissions run only in sandboxed ranks.
+    A second run grades only new, changed and failed submissions.
 
     [dim]gradsync nbgrade notebooks/nbgrader phase1[/]             all learners
     [dim]gradsync nbgrade notebooks/nbgrader phase1 --jobs 8[/]    eight at a time
@@ -58,8 +58,8 @@ def nbgrade_command(
         raise
 
 
-def _show_outcomes(outcomes: Iterable[Outcome]) -> None:
-    """Show each outcome as it comes, then a summary; exit with status 3 if some failed."""
+def _show_outcomes(outcomes: Iterable[AutogradeOutcome]) -> None:
+    """Show each outcome at once, then a summary; exit with status 3 if some failed."""
     console = Console()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     counts = {"graded": 0, "unchanged": 0, "failed": 0}
@@ -86,7 +86,7 @@ def _show_outcomes(outcomes: Iterable[Outcome]) -> None:
         raise typer.Exit(GRADER_FAILED)
 
 
-def _result(outcome: Outcome) -> str:
+def _result(outcome: AutogradeOutcome) -> str:
     name = printable(outcome.student)
     if outcome.status == "failed":
         return f"{name}: failed"

@@ -25,13 +25,13 @@ def release_command(
 ) -> None:
     """Write the learners' copy of the course, without solutions and hidden tests.
 
-    If OUT is a release already, it is updated. Files that a learner edited stay as
-    they are; a new version is saved beside them, with the ending .new.
+    If OUT is a release already, it is updated. Files that a learner edited are not
+    changed; a new version is saved beside them, with the ending .new.
 
     [dim]gradsync release ../ddp-course[/]                the whole course
     [dim]gradsync release ../ddp-course --phase 1 --zip[/]  phase 1 only, and an archive of it
     """
-    from gradsync.course.release.publish import publish  # imports jinja2, as few commands do
+    from gradsync.course.release.publish import publish  # imports jinja2, which few commands need
 
     course = find_course()
     chosen = None if phase is None else course.phase(phase)
@@ -47,7 +47,7 @@ def _show_change(out: Path, change: Change) -> None:
     for paths, what in (
         (change.added, "added"),
         (change.updated, "updated"),
-        (change.removed, "removed, as the course no longer has them"),
+        (change.removed, "removed, because the course no longer has them"),
     ):
         if paths:
             print(f"{counted(len(paths), 'file')} {what}")

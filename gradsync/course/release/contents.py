@@ -1,4 +1,4 @@
-"""The files of a release: what learners get of a course, and nothing that they must not see."""
+"""The files of a release: the parts of a course that learners may see."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def release_files(course: Course, phases: Sequence[str]) -> dict[str, bytes]:
 
     Raises:
         CourseError: a part is missing, or a template contains a solution.
-        UnusableInput: gradsync itself is not installed, so that no wheel can be made of it.
+        UnusableInput: gradsync itself is not installed, so no wheel can be made of it.
     """
     wheel, package = package_wheel()
     wheel_path = f"{WHEELS}/{wheel}"
@@ -50,7 +50,7 @@ def release_files(course: Course, phases: Sequence[str]) -> dict[str, bytes]:
 
 
 def _phase(course: Course, phase: str) -> Mapping[str, bytes]:
-    """Return a phase's list of exercises, its templates, its guide and what the guide shows."""
+    """Return a phase's list of exercises, its templates, its guide and the files linked there."""
     folder = course.root / phase
     found = {f"{phase}/{EXERCISES_FILE}": (folder / EXERCISES_FILE).read_bytes()}
     for file in course.files(phase):
@@ -65,7 +65,7 @@ def _phase(course: Course, phase: str) -> Mapping[str, bytes]:
 
 
 def template_of(course: Course, phase: str, file: str) -> str:
-    """Return a template, made from the solution; a course without one keeps its template.
+    """Return a template, made from the solution, or the course's file if there is no solution.
 
     Raises:
         CourseError: there is neither, or the template contains a marked solution.

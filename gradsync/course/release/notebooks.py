@@ -1,4 +1,4 @@
-"""The notebooks of a release: those for self-study, and the exercises without solutions."""
+"""The notebooks of a release: for self-study, and the exercises without solutions."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _install_from_release(notebook: Any) -> None:
 
 
 def _with_imports(folder: Path, names: Collection[str]) -> list[str]:
-    """Return those modules in the folder that are imported, directly or by one another."""
+    """Return the modules in the folder that are imported directly or indirectly."""
     needed: set[str] = set()
     unread = list(names)
     while unread:

@@ -37,8 +37,8 @@ def publish(course: Course, out: Path, last: str | None, *, archive: bool) -> Pu
         course: the course with its solutions and hidden tests.
         out: the folder of the release.
         last: the last phase of the release, such as "phase1"; None takes all phases. Phases that
-            the folder already has stay.
-        archive: also write the release to `out`.zip, as learners get it first.
+            are already in the folder are kept.
+        archive: also write the release to `out`.zip, as a new learner gets it.
 
     Raises:
         CourseError: this is itself a learners' copy, or a part of the course is missing.
@@ -64,12 +64,12 @@ def _check(course: Course, out: Path) -> None:
     if (course.root / MANIFEST).is_file():
         raise CourseError(
             f"{course.root} is itself a learners' copy. Run `gradsync release` in the folder of "
-            "the whole course."
+            "the complete course."
         )
     target, root = out.resolve(), course.root.resolve()
     if target == root or root.is_relative_to(target):
         raise CourseError(
-            f"{out} contains the course itself. Choose another folder for the learners' copy."
+            f"{out} contains the course itself. Choose a different folder for the learners' copy."
         )
 
 

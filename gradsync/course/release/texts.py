@@ -1,4 +1,4 @@
-"""The texts that a release has of its own: README, instructions for AI tutors, a workflow."""
+"""The texts that only a release has: README, instructions for AI tutors, a workflow."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ PROGRAM = b'if __name__ == "__main__":'
 def texts(
     course: Course, phases: Sequence[str], wheel: str, others: Mapping[str, bytes]
 ) -> dict[str, bytes]:
-    """Return these files by path.
+    """Return the texts of a release, by path.
 
     Args:
         course: the course.
-        phases: those in the release.
+        phases: the phases in the release.
         wheel: the path of the wheel in the release.
         others: the release's other files, by path.
 

@@ -1,8 +1,8 @@
-"""Write a release to a folder, and update it later without touching what a learner edited.
+"""Write a release to a folder, and update it later without changing files that a learner edited.
 
 A manifest in the folder has the digests of every version of each file that was released there. A
-file with another content was edited. New files are first written to a temporary folder beside their
-places, so that a full disk leaves the release as it was; then each is moved to its place.
+file with any other content was edited by a learner. New files are first written to a temporary
+folder, so that a full disk leaves the release unchanged; then each is moved to its place.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from gradsync.course.whole_files import write_to_disk, write_whole
 from gradsync.errors import UnusableInput
 
 MANIFEST = ".gradsync-release.json"
-STAGING = ".gradsync-release-"  # the temporary folder's name begins so
+STAGING = ".gradsync-release-"  # the beginning of the temporary folder's name
 BESIDE = ".new"  # the ending of a new version beside an edited file
-OWN = (".git", MANIFEST)  # a folder with these alone may become a release
+OWN = (".git", MANIFEST)  # a folder that has only these may become a release
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What an update does; each is a list of paths within the release."""
+    """The changes of an update, as paths within the release."""
 
     added: tuple[str, ...] = ()
     updated: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ def read_manifest(out: Path) -> Manifest | None:
         return None
     except (ValueError, LookupError, TypeError, AttributeError) as problem:
         raise UnusableInput(
-            f"{out / MANIFEST} is damaged ({problem}). It tells which files a learner edited. "
+            f"{out / MANIFEST} is damaged ({problem}). It is needed to find edited files. "
             "Restore it, or choose an empty folder."
         ) from None
 
@@ -69,14 +69,14 @@ def _check_is_empty(out: Path) -> None:
     others = sorted(path.name for path in out.glob("*") if path.name not in OWN)
     if [name for name in others if not name.startswith(STAGING)]:
         raise UnusableInput(
-            f"{out} has files that are no release, such as {others[0]}. Choose an empty folder."
+            f"{out} has files that are not a release, such as {others[0]}. Choose an empty folder."
         )
 
 
 def update(
     out: Path, files: Mapping[str, bytes], phases: Sequence[str], before: Manifest | None
 ) -> Change:
-    """Make `out` a release with these files; keep what a learner edited.
+    """Make `out` a release with these files; keep the files that a learner edited.
 
     Args:
         out: the folder; it need not exist.
@@ -85,7 +85,7 @@ def update(
         before: the folder's manifest, from `read_manifest`.
 
     Raises:
-        UnusableInput: a folder stands in the place of a file, or the other way round.
+        UnusableInput: a folder exists where the release needs a file, or the reverse.
         OSError: a file can't be written. Until all new files are on the disk, nothing is changed.
     """
     before = before or Manifest()
@@ -124,7 +124,7 @@ def manifest_text(phases: Sequence[str], files: Mapping[str, Sequence[str]]) -> 
 
 
 def digest(content: bytes) -> str:
-    """Return the SHA-256 digest of a file's content, as a manifest has it."""
+    """Return the SHA-256 digest of a file's content, as in a manifest."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -159,7 +159,7 @@ def _planned(out: Path, files: Mapping[str, bytes], before: Manifest) -> Change:
 
 
 def _free(out: Path, path: str, content: bytes) -> str:
-    """Return a path beside a file for its new version, which no other content has."""
+    """Return a path beside a file for its new version; a file with other content is not there."""
     return next(
         name
         for name in _numbered(f"{path}{BESIDE}")

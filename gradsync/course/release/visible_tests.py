@@ -11,7 +11,7 @@ from gradsync.course.support import AVERAGING, SUPPORT, TRACED, TRAINED
 
 
 def visible_tests(course: Course, phases: Sequence[str]) -> dict[str, bytes]:
-    """Return the files of the phases' visible suites, and all that these need, by path.
+    """Return the files of the phases' visible suites, and the modules that they need, by path.
 
     Modules of `support` that only hidden tests import are left out: they may describe these tests.
 

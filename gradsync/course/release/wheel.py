@@ -2,7 +2,7 @@
 
 A wheel is a zip archive of the package and of a folder that describes it:
 https://packaging.python.org/specifications/binary-distribution-format. The package is pure Python,
-so that its files are the wheel's, and no build is needed.
+so the wheel contains its files unchanged, and no build is needed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def package_wheel() -> tuple[str, bytes]:
     gradsync if, and only if, something changed.
 
     Raises:
-        UnusableInput: the package runs without being installed, so that nobody knows what it needs.
+        UnusableInput: the package runs without being installed, so its requirements are unknown.
     """
     installed = _installed()
     package = dict(_package_files())

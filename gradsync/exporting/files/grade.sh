@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Grade one submission in a container: grade.sh FORMAT SUBMISSION RESULTS
 #
-# FORMAT is that of `gradsync export --to`. The course is in the folder `course` beside this script;
+# FORMAT is a format of `gradsync export --to`. The course is in the folder `course` beside this script;
 # $PYTHON is a Python that has gradsync. If the grader fails, no results are written: the platform
-# then reports a failure, and nobody gets 0 points for it.
+# then reports a failure, and the learner does not get 0 points.
 set -uo pipefail
 
 format=$1
@@ -18,7 +18,8 @@ options=()
 if ! "$python" -m gradsync.exporting.probe; then
   options+=(--unsafe-no-sandbox)
 fi
-# As the only member of a class, a folder without the course's files is graded, too: as unreadable.
+# The submission becomes the only one of a class. Without the course's files it is then graded, too:
+# as unreadable.
 mkdir "$grades/class" && cp -R "$submission" "$grades/class/submission" || exit 3
 "$python" -m gradsync grade "$grades/class" --out "$grades/out" ${options[@]+"${options[@]}"} || exit
 "$python" -m gradsync export "$grades/out" --to "$format" --into "$results"

@@ -1,1 +1,1 @@
-"""What staff decide about a class: its roster, due times and corrections of grades."""
+"""Grade a class: its submissions, what staff decide about them, their results and files."""

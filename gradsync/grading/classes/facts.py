@@ -1,4 +1,4 @@
-"""The stored facts on submissions that no report has: whose they are, and when they were handed in.
+"""The stored facts on submissions that no report contains: the learner and the time.
 
 They are in `.class.json` in the folder of grades, so that a later run which grades one submission,
 or none, makes the same gradebook.
@@ -18,11 +18,11 @@ from gradsync.grading.output_files import FACTS
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a download says of a submission."""
+    """The facts that a download has on a submission."""
 
     submission: str  # its name, as in its report
     learner: str  # the name in the gradebook; several attempts share it
-    names: tuple[str, ...] = ()  # ids, addresses or names by which the roster may know the learner
+    names: tuple[str, ...] = ()  # ids, addresses or names that the roster may have for the learner
     handed_in: datetime | None = None  # with a time zone
     attempt: int | None = None  # from 1, if there are several
     attempts: int = 1
@@ -40,9 +40,9 @@ def read_facts(out: Path) -> dict[str, Facts]:
 
 
 def merged(former: Mapping[str, Facts], new: Iterable[Facts]) -> dict[str, Facts]:
-    """Return the former facts with the new ones; former attempts of the same learners don't count.
+    """Return previous and new facts; previous attempts of the same learners don't count.
 
-    The reports of former attempts stay in their folders.
+    The reports of previous attempts stay in their folders.
     """
     latest = {facts.submission: facts for facts in new}
     learners = {facts.learner for facts in latest.values()}

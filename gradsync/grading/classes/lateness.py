@@ -1,4 +1,4 @@
-"""Calculate what lateness costs."""
+"""Calculate how late submissions are, and the points that they lose."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def days_late(rules: LateRules, handed_in: datetime | None, person: Person | Non
 
 
 def lacks_time(rules: LateRules, result: Result) -> bool:
-    """Tell whether a submission may be late, but when it was handed in is not known."""
+    """Tell whether a submission may be late, but has no known time of handing in."""
     due = (result.person.due if result.person else None) or rules.due
     return due is not None and result.handed_in is None
 
 
 def untimed_text(submissions: Sequence[str]) -> str:
-    """Say that lateness is not calculated for submissions, and what to do."""
+    """Return a warning that lateness is not calculated for submissions, and what to do."""
     return (
         f"Lateness is not calculated for {counted(len(submissions), 'submission')}, because it is "
         f"not known when {verb(submissions, 'it was', 'they were')} handed in: "
@@ -39,5 +39,5 @@ def untimed_text(submissions: Sequence[str]) -> str:
 
 
 def points_lost(rules: LateRules, days: float, score: float, max_score: float) -> float:
-    """Return the points lost by so many days: each day that has begun counts, down to 0 points."""
+    """Return the points lost: each day that has begun counts, but the score stays at least 0."""
     return min(rules.per_day * math.ceil(days) * max_score, max(score, 0.0))

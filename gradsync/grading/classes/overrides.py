@@ -1,4 +1,4 @@
-"""Read overrides.csv: points that staff give instead of those of the tests."""
+"""Read overrides.csv: points that staff give instead of the points of the tests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read_overrides(
         return found, warnings
     for row in read_table(path, COLUMNS):
         if empty := [column for column in COLUMNS if not row[column]]:
-            raise row.error(f"there is no {empty[0]}")
+            raise row.error(f"the value of {empty[0]!r} is missing")
         points = row.number("points")
         if points < 0:
             raise row.error(f"points must not be negative, but they are {row['points']}")
@@ -59,7 +59,7 @@ def read_overrides(
 
 
 def merged_overrides(files: Iterable[Path]) -> tuple[str, list[str]]:
-    """Return the text of one file with the lines of all, and warnings on those that differ.
+    """Return the text of one file with the lines of all files, and warnings on contradictions.
 
     Raises:
         TableError: a file can't be read.
@@ -73,7 +73,7 @@ def merged_overrides(files: Iterable[Path]) -> tuple[str, list[str]]:
             if known != cells:
                 warnings.append(
                     f"{first} and {file} have different points for {row['exercise']} of "
-                    f"{row['submission']}. Those in {first} count."
+                    f"{row['submission']}. The points in {first} count."
                 )
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -66,9 +66,9 @@ def warnings_on(roster: Roster, learners: Mapping[str, Sequence[str]]) -> list[s
     """Return warnings on submissions that do not belong to exactly one person of a roster.
 
     Args:
-        roster: without people, there is nothing to warn of.
-        learners: by the names of the submissions, the names by which a roster may know the learner,
-            the surest first.
+        roster: the roster; if it is empty, there are no warnings.
+        learners: for the name of each submission, the names that the roster may have for the
+            learner, the most reliable first.
     """
     if not roster.people:
         return []
@@ -83,19 +83,19 @@ def warnings_on(roster: Roster, learners: Mapping[str, Sequence[str]]) -> list[s
             unknown.append(learner)
     if unknown:
         warnings.append(
-            f"{ROSTER} has nobody for {counted(len(unknown), 'submission')}: {listing(unknown)}. "
-            "Add them by id, address or name."
+            f"{ROSTER} has no line for {counted(len(unknown), 'submission')}: {listing(unknown)}. "
+            "Add the people by id, address or name."
         )
     return warnings + [
         f"{len(same)} submissions belong to {person.name} ({person.id}) of {ROSTER}: "
-        f"{listing(same)}. If they are of different people, give each their name in {ROSTER}."
+        f"{listing(same)}. If they are from different people, correct the names in {ROSTER}."
         for person, same in owned.items()
         if len(same) > 1
     ]
 
 
 def unknown_text(name: str, lines: Sequence[int], roster: Roster) -> str:
-    """Say which lines of a file name a submission that does not exist, and what to do."""
+    """Return a text on lines of a file that name an unknown submission, and what to do."""
     problem = f"there is no submission {name!r}. Copy the name from gradebook.csv or {ROSTER}."
     if people := roster.sharing(name):
         ids = listed((person.id for person in people), "or")
@@ -104,13 +104,13 @@ def unknown_text(name: str, lines: Sequence[int], roster: Roster) -> str:
 
 
 def _shared_text(learner: str, names: Sequence[str], people: Sequence[Person]) -> str:
-    """Say whose a submission may be, and what to do."""
+    """Return a warning on a submission that may belong to several people, and what to do."""
     known = [name for name in names if name not in learner]
     called = f" ({in_list(known[0])} in the download)" if known else ""
     return (
-        f"{ROSTER} has {len(people)} people to whom the submission {in_list(learner)}{called} may "
-        f"belong: {listed((person.id for person in people), 'or')}. In {ROSTER}, give the name "
-        f"{in_list(learner)} to the right one only, and other names to the others."
+        f"The submission {in_list(learner)}{called} may belong to {len(people)} people in "
+        f"{ROSTER}: {listed((person.id for person in people), 'or')}. In {ROSTER}, give the name "
+        f"{in_list(learner)} only to the right person, and different names to the others."
     )
 
 
@@ -123,7 +123,7 @@ def read_roster(path: Path) -> Roster:
     people: dict[str, Person] = {}
     for row in read_table(path, COLUMNS):
         if not row["id"]:
-            raise row.error("there is no id")
+            raise row.error("the value of 'id' is missing")
         if row["id"] in people:
             raise row.error(f"the id {row['id']!r} occurs a second time")
         people[row["id"]] = Person(

@@ -48,7 +48,7 @@ class Row:
 def read_table(path: Path, required: Sequence[str]) -> Iterator[Row]:
     """Yield the lines of a CSV file that are not empty; columns may be in any order.
 
-    Commas or semicolons separate the cells, as spreadsheets write either.
+    Commas or semicolons separate the cells, because some spreadsheets write semicolons.
 
     Raises:
         TableError: the file can't be read, or lacks a required column.

@@ -1,4 +1,4 @@
-"""Submissions as they come from where a university collects them.
+"""Read submissions from the downloads of the platforms where universities collect them.
 
-Each module knows one kind of download, and yields what was handed in: `handed_in.HandedIn`.
+Each module reads one kind of download, and yields each submission as a `handed_in.HandedIn`.
 """

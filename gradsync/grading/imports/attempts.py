@@ -1,4 +1,4 @@
-"""Find the submissions in folders and downloads, and which attempts of a learner count."""
+"""Find the submissions in folders and downloads, and group the attempts of each learner."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Keep = Literal["best", "last"]
 
 
 def found_at(path: Path, course: Course) -> list[HandedIn]:
-    """Return what was handed in at a path: one submission, or a class of them, in any form.
+    """Return the submissions at a path: a single one, or a class of them, in any form.
 
     Raises:
         SubmissionError: there is no submission at the path.
@@ -35,7 +35,8 @@ def found_at(path: Path, course: Course) -> list[HandedIn]:
 def attempts(found: Iterable[HandedIn]) -> Iterator[list[HandedIn]]:
     """Yield all attempts of each learner, the earliest first.
 
-    Learners who share a name get their keys in addition. Then a roster may know them by that first.
+    If learners share a name, their keys are appended to it. The roster is searched for this name
+    before the shared one.
     """
     groups: dict[object, list[HandedIn]] = {}
     for each in found:
@@ -50,7 +51,7 @@ def attempts(found: Iterable[HandedIn]) -> Iterator[list[HandedIn]]:
 
 
 def _called(learner: str, each: HandedIn) -> HandedIn:
-    """Return a submission under another name of its learner, which others may not share."""
+    """Return a submission with a different name of its learner; the old name is tried last."""
     if learner == each.learner:
         return each
     names = [name for name in each.names if name != each.learner]
@@ -58,7 +59,7 @@ def _called(learner: str, each: HandedIn) -> HandedIn:
 
 
 def by_name(found: Iterable[HandedIn]) -> Iterator[HandedIn]:
-    """Yield submissions such that those with the same name are attempts of one learner."""
+    """Yield the submissions; those with the same name become attempts of one learner."""
     for each in found:
         yield each if each.key else replace(each, key=f"name:{each.learner}")
 
@@ -73,7 +74,7 @@ def _inner_download(path: Path) -> Path:
         if inner.is_symlink() or not inner.is_dir():
             return path
         names = {each.name for each in inner.iterdir()}
-    except (OSError, ValueError):  # it is no folder, or has more than one member
+    except (OSError, ValueError):  # it is not a folder, or has more than one member
         return path
     known = (canvas.NAME, moodle.NAME)
     is_download = gradescope.METADATA in names or any(
@@ -88,7 +89,7 @@ def _age(each: HandedIn) -> tuple[bool, float, int]:
 
 
 def _plain(members: Sequence[Path], folder: Path) -> Iterator[HandedIn]:
-    """Yield submissions whose names say nothing; the names of clones often share a beginning."""
+    """Yield submissions that are not from a known platform; clones often share a prefix."""
     names = [submission_name(member) for member in members]
     for member, name in zip(members, names, strict=True):
         if member != folder and clones.is_clone(member):
@@ -99,7 +100,7 @@ def _plain(members: Sequence[Path], folder: Path) -> Iterator[HandedIn]:
 
 
 def _shared(names: Sequence[str]) -> str:
-    """Return the beginning that all names share, up to a hyphen: "week3-" of "week3-ada"."""
+    """Return the prefix that all names share, up to a hyphen: "week3-" of "week3-ada"."""
     first, last = min(names), max(names)
     length = next(
         (at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), 0

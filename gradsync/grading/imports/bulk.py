@@ -1,8 +1,8 @@
-"""Unpack a download of a whole class that is one .zip; a zip with one submission is left alone.
+"""Unpack a download of a class that is one .zip; a zip with a single submission is not unpacked.
 
-The names in the zip tell. Files are unpacked into a temporary folder. Links are never created to
-anything, names can't lead out of the folder, and the size of all files is limited before the first
-one is written.
+The names in the zip decide between the two. Files are unpacked into a temporary folder. Links are
+replaced by links to a path that does not exist, names can't lead out of the folder, and the size of
+all files is checked before the first one is written.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _opened(path: Path, course: Course, stack: ExitStack) -> Path | None:
     try:
         file = stack.enter_context(_List(open_regular(path.resolve())))
         archive = stack.enter_context(zipfile.ZipFile(file))
-    except (Refused, Unreadable, *BROKEN_ZIP):  # as a submission, it gets a note on this
+    except (Refused, Unreadable, *BROKEN_ZIP):  # it is read as a submission, and gets a note
         return None
     members = [member for member in archive.infolist() if not _is_hidden(member.orig_filename)]
     top = class_folder([member.orig_filename for member in members], course)
@@ -97,7 +97,7 @@ class _List(GuardedFile):
     longest = MAX_LIST
 
 
-class _Flaw(Exception):  # noqa: N818 - nothing of ours failed
+class _Flaw(Exception):  # noqa: N818 - not an error of the grader
     """The zip can't be unpacked; the message says why."""
 
 
@@ -123,7 +123,7 @@ def _is_canvas(name: str) -> bool:
 
 
 def _is_zipped(name: str) -> bool:
-    """Tell whether a name is that of an archive."""
+    """Tell whether a name has the ending of an archive."""
     return is_archive(Path("/nonexistent", name))
 
 
@@ -132,7 +132,7 @@ def _inside(names: Sequence[str], top: str) -> list[str]:
 
 
 def _has_files(names: Sequence[str], course: Course) -> bool:
-    """Tell whether one of these names is that of a file of the course, at the top or in a phase."""
+    """Tell whether one of these names is a file of the course, at the top or in a phase."""
     places = {
         place
         for phase in course.phases
@@ -147,7 +147,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _check(members: Sequence[zipfile.ZipInfo]) -> None:
-    """Raise _Flaw if a name or the sizes do not allow to unpack the files."""
+    """Raise _Flaw if there are too many files, a name is unsafe, or the files are too large."""
     if len(members) > MAX_ENTRIES:
         raise _Flaw(f"it has more than {MAX_ENTRIES:,} files")
     for member in members:
@@ -156,7 +156,7 @@ def _check(members: Sequence[zipfile.ZipInfo]) -> None:
             raise _Flaw(f"the name {printed(name)} leads out of its folder")
     size = sum(member.file_size for member in members if _is_needed(member))
     if size > MAX_SIZE:
-        raise _Flaw(f"its files have {size_text(size)}, but at most {size_text(MAX_SIZE)} fit")
+        raise _Flaw(f"its files have {size_text(size)}, but the limit is {size_text(MAX_SIZE)}")
 
 
 def _is_needed(member: zipfile.ZipInfo) -> bool:

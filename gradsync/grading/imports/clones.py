@@ -1,7 +1,7 @@
 """Read when the last commit of a cloned repository was made.
 
-A clone is a learner's: its configuration could name programs for git to run. So git gets a
-repository of its own, empty and without a configuration, which only borrows the clone's objects.
+A clone belongs to a learner, so its configuration could make git run programs. Therefore git reads
+the clone's objects through a separate repository, which is empty and has no configuration.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 REFERENCE = re.compile(r"ref: (refs/[\w./+@-]+)")
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 COMMITTER = re.compile(rb"^committer .*> (\d{1,11}) [+-]\d{4}$", re.MULTILINE)
-SMALL = 2**20  # bytes of a file in a clone that is read
+SMALL = 2**20  # bytes that are read of a file in a clone
 SECONDS = 20.0  # for git to read one commit
 
 
@@ -31,7 +31,7 @@ def is_clone(path: Path) -> bool:
 def commit_time(clone: Path) -> datetime | None:
     """Return the time of the commit that is checked out, or None if it can't be read.
 
-    It is what the learner's computer said, and not the time of the push.
+    It is the time on the learner's computer, and not the time of the push.
     """
     commit = _commit(clone / ".git")
     if commit is None or shutil.which("git") is None:
@@ -43,7 +43,7 @@ def commit_time(clone: Path) -> datetime | None:
 
 
 def _object(commit: str, objects: Path, empty: Path) -> bytes:
-    """Return the content of a commit; `empty` is a folder for the repository of git's own."""
+    """Return the content of a commit; `empty` is a folder for the separate repository."""
     (empty / "objects").mkdir()
     (empty / "refs").mkdir()
     (empty / "HEAD").write_text("ref: refs/heads/main\n")

@@ -1,4 +1,4 @@
-"""What a learner handed in, as a download describes it."""
+"""A learner's submission, as a download describes it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class HandedIn:
     source: Path | Mapping[str, Path]  # a folder or an archive; or single files by name
     learner: str  # a name for the gradebook
     key: str = ""  # the same for all attempts of a learner; "": there is only this one
-    names: tuple[str, ...] = ()  # ids, addresses or names by which a roster may know the learner
+    names: tuple[str, ...] = ()  # ids, addresses or names that a roster may have for the learner
     moment: datetime | None = None  # when it was handed in, with a time zone
-    attempt: int = 0  # a later attempt of a learner has a larger number, if the times do not tell
+    attempt: int = 0  # larger for a later attempt; orders attempts without different times
     notes: tuple[str, ...] = ()
-    members: tuple[Path, ...] = ()  # of the download, which this is made of
+    members: tuple[Path, ...] = ()  # the files or folders of the download that it consists of
     is_alone: bool = True  # the path that the user named has no other submission
     named: Path = Path()  # the path that the user named
 

@@ -17,7 +17,7 @@ NAME = re.compile(
 
 
 def handed_in(paths: Iterable[Path]) -> Iterator[HandedIn]:
-    """Yield the submissions among these paths; folders of another kind, such as texts, are not."""
+    """Yield the submissions among these paths; skip other folders, such as online texts."""
     learners: dict[str, list[re.Match[str]]] = {}
     places = {path.name: path for path in paths}
     for found in filter(None, map(NAME.fullmatch, places)):
@@ -35,7 +35,7 @@ def handed_in(paths: Iterable[Path]) -> Iterator[HandedIn]:
 
 
 def is_other(name: str) -> bool:
-    """Tell whether a name is that of something that Moodle adds, such as a learner's comment."""
+    """Tell whether a name belongs to something that Moodle adds, such as a comment."""
     found = NAME.fullmatch(name)
     return found is not None and found["kind"] != "file"
 

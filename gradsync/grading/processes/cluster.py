@@ -1,8 +1,8 @@
 """Grade submissions on the workers of a Dask cluster.
 
-Each thread of a Dask worker keeps a process of its own that grades one submission after the other,
-so that a submission can end that process at most. A worker needs this package, the course at the
-same path, and what the grader's own machine needs; it gets submissions and returns texts.
+Each thread of a Dask worker keeps its own process, which grades one submission after the other. So
+a submission can end only that process. A worker needs this package, the course at the same path,
+and the same setup as the grader's own machine; it receives submissions and returns texts.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from distributed import Client, Future, wait
 
 from gradsync.errors import GraderError, UnusableInput
 from gradsync.grading.fingerprint import course_digest
-from gradsync.grading.processes.workers import Worker
-from gradsync.grading.tasks import Conditions, Graded, Perform, Task, do, failed
+from gradsync.grading.processes.pool import PoolProcess, Results, with_retry
+from gradsync.grading.tasks import Conditions, Graded, GradingTask, Perform, do, failed
 
 SECONDS = 30.0  # to find the scheduler
 AHEAD = 2  # tasks for each thread of a worker: one that runs, and one that waits
 
 Given = TypeVar("Given")
 Result = TypeVar("Result")
-_processes: dict[int, Worker[Task, Graded]] = {}  # by thread of this Dask worker
+_processes: dict[int, PoolProcess[GradingTask, Graded]] = {}  # by thread of this Dask worker
 
 
 def on_cluster(address: str, say: Callable[[str], None] = lambda _: None) -> Perform:
-    """Return what does tasks on the workers of a Dask scheduler.
+    """Return a function that does tasks on the workers of a Dask scheduler.
 
     Args:
         address: such as "tcp://10.0.0.1:8786", or the path of the scheduler's file.
@@ -43,7 +43,7 @@ def on_cluster(address: str, say: Callable[[str], None] = lambda _: None) -> Per
     if ":" not in address and not is_file:
         raise UnusableInput(
             f"{address} is neither the address of a Dask scheduler, such as tcp://10.0.0.1:8786, "
-            "nor an existing file of one."
+            "nor an existing scheduler file."
         )
     place = {"scheduler_file": address} if is_file else {"address": address}
     try:
@@ -57,41 +57,34 @@ def on_cluster(address: str, say: Callable[[str], None] = lambda _: None) -> Per
     if not client.nthreads():
         say("The cluster has no workers yet. Grading begins when one connects.")
 
-    def perform(tasks: Iterator[Task]) -> Iterator[tuple[Task, Graded | None]]:
+    def perform(tasks: Iterator[GradingTask]) -> Iterator[tuple[GradingTask, Graded | None]]:
         with client:
             try:
                 yield from spread(client, grade_here, tasks)
             finally:
-                client.run(end_processes, on_error="ignore")  # a worker may be lost just now
+                client.run(end_processes, on_error="ignore")  # a worker may have been lost
 
     return perform
 
 
 def spread(
     client: Client, work: Callable[[Given], Result | None], tasks: Iterable[Given]
-) -> Iterator[tuple[Given, Result | None]]:
+) -> Results[Given, Result]:
     """Yield each task with its result, or with None if the workers that did it died.
 
-    Dask gives a task whose worker died to another one. A task that is lost nevertheless is tried
-    once more at the end, alone.
+    If a worker dies, Dask moves its task to a different worker. It gives up after several deaths.
     """
-    lost = []
-    for task, result in _once(client, work, tasks, alone=False):
-        if result is None:
-            lost.append(task)
-        else:
-            yield task, result
-    yield from _once(client, work, lost, alone=True)
+    return with_retry(lambda some, alone: _once(client, work, some, alone=alone), tasks)
 
 
 def _once(
     client: Client, work: Callable[[Given], Result | None], tasks: Iterable[Given], *, alone: bool
-) -> Iterator[tuple[Given, Result | None]]:
+) -> Results[Given, Result]:
     waiting = iter(tasks)
     running: dict[Future[Any], Given] = {}
     try:
         while True:
-            threads = sum(client.nthreads().values())  # workers may come and go
+            threads = sum(client.nthreads().values())  # workers may connect or leave
             most = 1 if alone else AHEAD * max(threads, 1)
             while len(running) < most and (task := next(waiting, None)) is not None:
                 running[client.submit(work, task, pure=False)] = task
@@ -103,15 +96,15 @@ def _once(
         client.cancel(list(running), force=True)
 
 
-def grade_here(task: Task) -> Graded | None:
+def grade_here(task: GradingTask) -> Graded | None:
     """Grade a submission in this thread's process, or return None if the process died."""
     name, conditions = task.submission.name, task.conditions
     try:
         _check_course(conditions)
-    except Exception as problem:  # noqa: BLE001 - it is not this worker's end
+    except Exception as problem:  # noqa: BLE001 - the worker must go on
         return failed(name, GraderError(f"on {platform.node()}: {problem}"))
     thread = threading.get_ident()
-    process = _processes.pop(thread, None) or Worker(do)
+    process = _processes.pop(thread, None) or PoolProcess(do)
     process.begin(task)
     result = process.result()
     if result is None:
@@ -130,8 +123,8 @@ def end_processes() -> None:
 def _check_course(conditions: Conditions) -> None:
     if _digest(conditions) != conditions.course_made:
         raise GraderError(
-            "the course or the software differs from that of the machine that collects the grades. "
-            "Install the same versions, and copy the course there again"
+            "the course or the software differs from the machine that collects the grades. "
+            "Install the same versions on the worker, and copy the course to it again"
         )
 
 

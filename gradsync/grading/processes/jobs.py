@@ -9,8 +9,8 @@ from pathlib import Path
 from gradsync.cores import available_cores
 from gradsync.grading.suite.parallel import MOST
 
-# Bytes of a submission: the grader, the warm process and the ranks of two tests took 0.8 GiB in
-# phase 1 (counting shared pages once). Mistakes may take more.
+# Bytes of memory for a submission: the grader, the warm process and the ranks of two tests took
+# 0.8 GiB in phase 1 (counting shared pages once). Wrong submissions may take more.
 MEMORY = 1.25 * 2**30
 KEPT_FREE = 1 * 2**30  # bytes for the rest of the machine
 

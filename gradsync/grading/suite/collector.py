@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from gradsync.grading.suite.parallel import Turns, side_by_side
-from gradsync.grading.suite.time_budget import KEPT, TimeBudget
+from gradsync.grading.suite.parallel import Turns, forked_graders
+from gradsync.grading.suite.time_budget import BUDGET, TimeBudget
 from gradsync.grading.suite.verdicts import REFUSED, exercise_of
 from gradsync.ranks import LauncherError
-from gradsync.ranks.fast import symbolic_shapes
-from gradsync.ranks.host.fork_launcher import ForkLauncher
-from gradsync.ranks.host.launcher import Launcher
+from gradsync.ranks.fast import meta_kernels, symbolic_shapes
+from gradsync.ranks.host.launchers.fork import ForkLauncher
+from gradsync.ranks.host.launchers.launcher import Launcher
 from gradsync.records import Verdict
 
 OnTest = Callable[[str, int, int], None]  # the exercise, number of tests begun before, all tests
@@ -40,7 +40,7 @@ class Collector:
     ) -> None:
         self.exercises = exercises
         self.refused = refused or {}  # files of the submission that do not count, and why
-        self.lost: Exception | None = None  # the error because of which a test has no verdict
+        self.lost: Exception | None = None  # the error that left a test without a verdict
         self.interrupted = False  # by Ctrl-C
         self._launcher = launcher
         self._on_test = on_test
@@ -58,7 +58,7 @@ class Collector:
     def pytest_configure(self, config: pytest.Config) -> None:
         config.stash[REFUSED] = self.refused
         if self._budget is not None:
-            config.stash[KEPT] = self._budget
+            config.stash[BUDGET] = self._budget
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items[:] = [item for item in items if self._is_wanted(item)]
@@ -73,6 +73,7 @@ class Collector:
         if torch := sys.modules.get("torch"):  # a suite computes little, and ranks need the cores
             torch.set_num_threads(1)
             symbolic_shapes.defer()
+            meta_kernels.complete(session.config.rootpath)
         gc.freeze()  # existing objects are not garbage: later collections skip them
         count = min(self._parallel, len(session.items))
         if count < 2 or session.testsfailed or not isinstance(self._launcher, ForkLauncher):
@@ -80,7 +81,7 @@ class Collector:
         with contextlib.closing(Turns(len(session.items))) as turns:
             work = functools.partial(self._work, session, turns)
             try:
-                with side_by_side(count - 1, self._launcher, work) as others:
+                with forked_graders(count - 1, self._launcher, work) as others:
                     self._run(session, turns)
                     for other in others:
                         self._take_over(*other.result())

@@ -1,4 +1,4 @@
-"""Compile and import a learner's files on a rank, and find what is still to be written."""
+"""Compile and import a learner's files on a rank, and find the functions without a body."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from gradsync.grading.suite.import_probe import load_files
 from gradsync.ranks.failures.exceptions import on_import
-from gradsync.ranks.host.launcher import Launcher
+from gradsync.ranks.host.launchers.launcher import Launcher
 from gradsync.ranks.host.observe import observe
 from gradsync.ranks.task import Task
 from gradsync.records import Failure, Observation

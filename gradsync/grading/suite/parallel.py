@@ -19,7 +19,7 @@ from typing import Any
 
 from gradsync.cores import available_cores
 from gradsync.ranks import LauncherError
-from gradsync.ranks.host.fork_launcher import ForkLauncher
+from gradsync.ranks.host.launchers.fork import ForkLauncher
 from gradsync.ranks.sandbox.namespaces import end_with
 
 MOST = 2  # tests with up to four ranks each; the memory limit of a grade covers all of them
@@ -41,7 +41,7 @@ class Turns:
     """Hands out the numbers below `count` (at most 30,000), each to one process."""
 
     def __init__(self, count: int) -> None:
-        self._next, numbers = os.pipe()  # a read takes a whole number, or none
+        self._next, numbers = os.pipe()  # a read takes a complete number, or none
         with os.fdopen(numbers, "wb") as pipe:
             pipe.write(b"".join(number.to_bytes(INDEX, "big") for number in range(count)))
 
@@ -80,7 +80,9 @@ class ForkedGrader:
         except EOFError:
             self._process.join()
             code = self._process.exitcode
-            raise LauncherError(f"a process that ran tests ended (exit status {code})") from None
+            raise LauncherError(
+                f"a process that ran tests ended without a result (exit status {code})"
+            ) from None
 
     def close(self) -> None:
         self._result.close()
@@ -90,7 +92,7 @@ class ForkedGrader:
 
 
 @contextmanager
-def side_by_side(
+def forked_graders(
     count: int, launcher: ForkLauncher, work: Callable[[], Any]
 ) -> Iterator[list[ForkedGrader]]:
     """Run `work` in `count` further processes while the block runs."""

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from gradsync.course.catalogue import Course, CourseError, Exercise, find_course
-from gradsync.grading.suite.graded_ranks import GradedRanks
-from gradsync.grading.suite.time_budget import KEPT
+from gradsync.grading.suite.suite_ranks import SuiteRanks
+from gradsync.grading.suite.time_budget import BUDGET
 from gradsync.grading.suite.verdicts import REFUSED, exercise_of, verdict_id, verdict_of
 from gradsync.ranks import get_launcher
 
@@ -23,7 +23,7 @@ PHASE_POINTS = 100  # of all hidden tests of a phase, in every course
 # For a rank in a visible suite, so that an endless loop is reported soon.
 PROCESSOR_SECONDS = 5.0
 POINTS = pytest.StashKey[float]()
-RANKS = pytest.StashKey[GradedRanks]()
+RANKS = pytest.StashKey[SuiteRanks]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,11 +37,11 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "exercise(id, points): the exercise of a test, and its weight among all tests"
     )
     config.addinivalue_line(
-        "markers", "early: run first, since it imports much while the ranks' process still starts"
+        "markers", "early: run first, to import modules while the ranks' process is still starting"
     )
 
 
-@pytest.hookimpl(tryfirst=True)  # other plugins remove tests, but a share is that of all tests
+@pytest.hookimpl(tryfirst=True)  # before plugins that remove tests: shares are of all tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give each hidden test its share of the phase's points; a visible test's weight is its points.
 
@@ -68,7 +68,7 @@ def _weights(items: Sequence[pytest.Item]) -> dict[pytest.Item, Fraction]:
     }
 
 
-def pytest_make_ranks(request: pytest.FixtureRequest) -> GradedRanks | None:
+def pytest_make_ranks(request: pytest.FixtureRequest) -> SuiteRanks | None:
     """Give the tests of a suite ranks that have the learner's files."""
     course, phase = _place(request.path.parent)
     submission = request.config.getoption("--submission")
@@ -80,7 +80,7 @@ def pytest_make_ranks(request: pytest.FixtureRequest) -> GradedRanks | None:
     seed = f"{request.config.getoption('--seed')} {request.node.name}"
     exercise = exercise_of(request.node)
     is_visible = course is not None and request.path.parent.parent.name == "visible"
-    runs = GradedRanks(
+    runs = SuiteRanks(
         launcher,
         submission,
         course,
@@ -88,7 +88,7 @@ def pytest_make_ranks(request: pytest.FixtureRequest) -> GradedRanks | None:
         seen=[],
         seed=seed,
         exercise=exercise,
-        budget=request.config.stash.get(KEPT, None) if exercise else None,
+        budget=request.config.stash.get(BUDGET, None) if exercise else None,
         processor_seconds=PROCESSOR_SECONDS if is_visible else math.inf,
         refused=request.config.stash.get(REFUSED, {}),
     )

@@ -72,7 +72,7 @@ def _forgetting(suites: Sequence[Path], root: Path) -> Iterator[None]:
 def _no_collecting() -> Iterator[None]:
     """Disable garbage collection, which would search all of torch; a suite leaves little garbage.
 
-    After several suites it runs once, since Python does not collect frozen objects on its own.
+    After several suites it runs once, because Python does not collect frozen objects by itself.
     """
     enabled = gc.isenabled()
     gc.disable()

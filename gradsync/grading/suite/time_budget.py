@@ -1,10 +1,10 @@
 """Limit the time that a submission's timeouts take in total.
 
 An endless loop ends a test only at its time limit, and most tests of a suite may run that loop. So
-the first test has its full limit; later tests of the same exercise, and of exercises that need it,
-have a part of their limits, and then are not run. A limit that the guide promises to learners is
-only reduced after a timeout of its own exercise, whatever other exercises took. Tests that run in
-parallel are in forks of one process, and share the counts.
+the first test has its full limit. Later tests of the same exercise, and of exercises that need it,
+have a part of their limits, and after further timeouts they are not run. A limit that the guide
+promises to learners is only reduced after a timeout of its own exercise, whatever other exercises
+took. Tests that run in parallel are in forks of one process, and share the counts.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 SECONDS = 40.0  # total of all timeouts of a submission, after which each limit is reduced
-PART = 0.1  # the reduced part of a limit: still ten times what a correct answer needs
+PART = 0.1  # the reduced part of a limit: still ten times the time of a correct answer
 ALLOWED = 2  # timeouts of an exercise, after which its other tests are not run
 
 
-class NotRun(Exception):  # noqa: N818 - nothing failed here
+class NotRun(Exception):  # noqa: N818 - not an error
     """A test is not run, because other tests of its exercise have used up its time."""
 
 
@@ -68,4 +68,4 @@ class TimeBudget:
         return direct.union(*map(self._below, direct))
 
 
-KEPT = pytest.StashKey[TimeBudget]()
+BUDGET = pytest.StashKey[TimeBudget]()

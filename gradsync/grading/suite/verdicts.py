@@ -25,7 +25,7 @@ REFUSED = pytest.StashKey[
 SEEN_AT_WORK = ("forbidden-shortcut", "tampering")
 
 
-class MissingFile(Exception):  # noqa: N818 - a learner's file is missing, nothing of ours failed
+class MissingFile(Exception):  # noqa: N818 - not an error of the grader
     """A file of the course is missing from the submission, or can't be read; the text names it."""
 
 

@@ -1,1 +1,1 @@
-"""Makes the source notebooks from the solutions, the exercises and the guides."""
+"""Make the source notebooks from the solutions, the exercises and the guides."""

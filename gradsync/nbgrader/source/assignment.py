@@ -1,4 +1,4 @@
-"""Makes the source notebooks of the nbgrader course from solutions, exercises and guides."""
+"""Make the source notebooks of the nbgrader course from solutions, exercises and guides."""
 
 from __future__ import annotations
 

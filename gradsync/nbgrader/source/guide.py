@@ -1,4 +1,4 @@
-"""Extracts the beginning of a section of the guide, for a notebook to quote."""
+"""Extract the beginning of a section of the guide, which a notebook quotes."""
 
 from __future__ import annotations
 

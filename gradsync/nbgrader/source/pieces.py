@@ -1,4 +1,4 @@
-"""Cuts a solution file into pieces that become cells of a notebook."""
+"""Cut a solution file into pieces that become cells of a notebook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts the points of each exercise in a suite, without running a test."""
+"""Count the points of each exercise in a suite, without running a test."""
 
 from __future__ import annotations
 

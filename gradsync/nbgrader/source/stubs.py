@@ -1,4 +1,4 @@
-"""Replaces the solutions in a released notebook by the stubs of the templates."""
+"""Replace the solutions in a released notebook with the stubs of the templates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TemplateStubs(ClearSolutions):  # type: ignore[misc]
     def preprocess_cell(
         self, cell: NotebookNode, resources: dict[str, Any], index: int
     ) -> Converted:
-        """Replace the solution of a cell; other cells than exercises get nbgrader's stub."""
+        """Replace the solution of a cell; cells that are not exercises get nbgrader's stub."""
         phase = self._phases.get(cell.metadata.get("nbgrader", {}).get("grade_id"))
         if phase is not None and utils.is_solution(cell):
             cell.source = make_template(cell.source, phase).rstrip("\n")

@@ -1,4 +1,4 @@
-"""Converts a notebook's definitions to a file (pure functions).
+"""Convert a notebook's definitions to a file (pure functions).
 
 A notebook contains experiments, which must not run when the file is imported. So the file gets only
 the definitions of the wanted names, and the definitions that these need.

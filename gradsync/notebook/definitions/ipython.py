@@ -1,4 +1,4 @@
-"""Removes lines from a cell that only IPython understands."""
+"""Remove lines in IPython's syntax from a cell."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def without_magics(source: str) -> str:
 
 
 def magic_lines(source: str) -> dict[int, str]:
-    """Return the lines that only IPython understands, by their numbers from 1."""
+    """Return the lines in IPython's syntax, by their numbers from 1."""
     lines = zip(source.split("\n"), without_magics(source).split("\n"), strict=True)
     return {n: line for n, (line, plain) in enumerate(lines, 1) if line != plain}
 

@@ -1,4 +1,4 @@
-"""Translates lines of a file that was made from cells to lines of these cells."""
+"""Translate lines of a file that was made from cells to lines of these cells."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def relocate(report: Report, modules: Mapping[str, Module]) -> Report:
     """Return the report with "In [5], line 3" in place of "template_trainer.py:34" in all texts.
 
     Args:
-        report: of a submission whose files were made from cells.
+        report: the report of a submission whose files were made from cells.
         modules: these files by name, such as "phase1/template_trainer.py". Lines of other files,
             and lines that are not from a cell, are not translated.
     """

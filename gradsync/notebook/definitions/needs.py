@@ -1,4 +1,4 @@
-"""Finds the statements that a name needs, among all that a notebook has run."""
+"""Find the statements that a name needs, among all statements of a notebook."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ALL = -2
 
 
 def needed(statements: Sequence[Statement], wanted: Collection[str]) -> set[int]:
-    """Return the indices of the statements that define the wanted names and what these need."""
+    """Return the indices of the statements that define the wanted names and their needs."""
     search = _Search(statements)
     search.run([(name, LATEST, False) for name in wanted])
     return search.kept

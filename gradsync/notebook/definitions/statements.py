@@ -1,4 +1,4 @@
-"""Parses the statements of a cell, each with the names that it binds and needs."""
+"""Parse the statements of a cell, each with the names that it binds and needs."""
 
 from __future__ import annotations
 

@@ -65,10 +65,10 @@ class RanksMagics(Magics):
 
         `%%ranks 4` runs the cell on four ranks: separate processes with a gloo process group.
         `rank` and `world_size` are defined there. `%%ranks 4 --rank 1,2` runs it on two of them,
-        `%%ranks 4 --timeline` draws the collectives. A deadlock ends the cell at once, with its
-        explanation; the ranks and their variables are kept.
+        `%%ranks 4 --timeline` draws the collectives. A deadlock stops the cell at once and is
+        explained; the ranks and their variables are kept.
 
-        `%ranks status` lists the ranks and their variables, `%ranks reset` ends them,
+        `%ranks status` lists the ranks and their variables, `%ranks reset` stops them,
         `%ranks pull NAME` copies a variable's value on each rank to the notebook, as a list, and
         `%ranks push NAME` copies a variable of the notebook to each rank.
         """
@@ -184,7 +184,7 @@ def _options(line: str) -> Options:
             f"--rank {given.rank} is not a list of ranks such as 1,2 or 0-3."
         ) from None
     if unknown := set(ranks) - set(every_rank):
-        text = f"there is no {ranks_text(unknown)}; ranks count from 0 to {every_rank[-1]}."
+        text = f"unknown {ranks_text(unknown)}; ranks are numbered from 0 to {every_rank[-1]}."
         raise UsageError(f"--rank {given.rank}: {text}")
     return Options(given.world_size, tuple(ranks) or tuple(every_rank), given.timeline)
 

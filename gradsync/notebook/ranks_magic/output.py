@@ -1,4 +1,4 @@
-"""Shows the output of a cell on N ranks while it runs, and why the cell failed.
+"""Show the output of a cell on N ranks while it runs, and the reason if the cell failed.
 
 A rank's failure is shown soon, while other ranks still compute; the final explanation replaces it.
 """
@@ -24,7 +24,7 @@ class Display:
     """One place below a cell, whose contents can be replaced."""
 
     def __init__(self) -> None:
-        self._id: str | None = None  # once there is something
+        self._id: str | None = None  # set by the first output
 
     def show(self, html: str, plain: str) -> None:
         forms: dict[str, Any] = {"text/html": html, "text/plain": plain}
@@ -61,7 +61,7 @@ class CellOutput:
             self._show_failure(failed)
 
     def finish(self, outcome: CellOutcome, *, timeline: bool) -> str | None:
-        """Show the ranks' whole output, with the values of last expressions, and any failure.
+        """Show the ranks' complete output, with the values of last expressions, and any failure.
 
         Returns:
             a summary of the failure in one line, or None.

@@ -19,7 +19,7 @@ Mail = tuple[str, int, int, int]  # group, sender, receiver, tag
 
 
 @dataclass(eq=False, slots=True)
-class Meeting:
+class Operation:
     """The calls of different ranks that belong to one collective or message."""
 
     position: int  # in its group, or between its sender and receiver, from 0
@@ -34,7 +34,7 @@ class Call:
     rank: int
     collective: Collective
     expected: frozenset[int]  # the ranks that take part
-    meeting: Meeting
+    operation: Operation
     number: int = 1  # of the call on this rank, in a notebook in this cell; 0: of an earlier cell
     mail: Mail | None = None  # for a send or recv
     from_anyone: bool = False
@@ -44,11 +44,11 @@ class Call:
     @property
     def elsewhere(self) -> set[int]:
         """The ranks that have not arrived yet."""
-        return set(self.expected.difference(self.meeting.calls))
+        return set(self.expected.difference(self.operation.calls))
 
 
 def disagreement(views: Sequence[Collective]) -> str | None:
-    """Return what differs between the ranks' calls of one meeting, or None."""
+    """Return what differs between the ranks' calls of one operation, or None."""
     first = views[0]
     if first.op in ("send", "recv"):
         return None if _fits(views) else "shapes"

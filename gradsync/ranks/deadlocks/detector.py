@@ -1,9 +1,10 @@
 """Trusted, pure: prove deadlocks and mismatches from the events that ranks report.
 
 Each process group counts its collectives on each rank. The k-th collective of one rank belongs to
-the k-th of the others, and a send to its recv; such calls are a meeting. A rank is blocked while
-all its threads that could act are waiting. It can continue if every rank it waits for has arrived,
-or can arrive. All other blocked ranks are stuck, so no time limit is needed to find a deadlock.
+the k-th of the others, and a send to its recv; such calls are one operation. A rank is blocked
+while all its threads that could act are waiting. It can continue if every rank it waits for has
+arrived, or can arrive. All other blocked ranks are stuck, so no time limit is needed to find a
+deadlock.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Set
 
-from gradsync.ranks.deadlocks.calls import Call, Mail, Meeting, disagreement, misfit, numel
+from gradsync.ranks.deadlocks.calls import Call, Mail, Operation, disagreement, misfit, numel
 from gradsync.ranks.protocol.events import LOOSE_OPS
 from gradsync.records import Collective, Event
 
@@ -40,11 +41,11 @@ class DeadlockDetector:
         self._others: Counter[int] = Counter()
         self._positions: Counter[tuple[object, ...]] = Counter()
         self._numbers: Counter[tuple[object, ...]] = Counter()  # the same, only of this cell
-        self._meetings: dict[tuple[str, int], Meeting] = {}  # incomplete ones
-        self._mail: dict[Mail, deque[Meeting]] = defaultdict(deque)  # only one side has posted
+        self._operations: dict[tuple[str, int], Operation] = {}  # incomplete ones
+        self._mail: dict[Mail, deque[Operation]] = defaultdict(deque)  # only one side has posted
         self._posted: Counter[int] = Counter()  # rank that posted -> number of these
         self._from_anyone: set[tuple[str, int, int]] = set()  # group, receiver, tag
-        self._conflicts: list[Meeting] = []
+        self._conflicts: list[Operation] = []
 
     def feed(self, event: Event) -> bool:
         """Process an event; return False if the rank may not start this call, as it mismatches."""
@@ -55,11 +56,11 @@ class DeadlockDetector:
             call = self._enter(rank, event.collective)
             self._calls[rank, event.call] = call
             self._open[rank] += 1
-            if call.meeting.conflict is not None:
+            if call.operation.conflict is not None:
                 waiting[event.thread] = call  # it blocks or fails
-                if call.meeting not in self._conflicts:
-                    self._conflicts.append(call.meeting)
-            return call.meeting.conflict is None
+                if call.operation not in self._conflicts:
+                    self._conflicts.append(call.operation)
+            return call.operation.conflict is None
         entered = self._calls.get((rank, event.call))
         if entered is None:
             return True
@@ -83,12 +84,12 @@ class DeadlockDetector:
             call.number = 0
         anyone = [call for call in self._calls.values() if call.from_anyone]
         self._from_anyone = {_address(call) for call in anyone}
-        for mail, meetings in list(self._mail.items()):
-            taken = [m for m in meetings if all(call.left for call in m.calls.values())]
-            for meeting in taken:  # by a recv from any rank
-                meetings.remove(meeting)
-                self._posted.subtract(list(meeting.calls))
-            if not meetings:
+        for mail, operations in list(self._mail.items()):
+            taken = [m for m in operations if all(call.left for call in m.calls.values())]
+            for operation in taken:  # by a recv from any rank
+                operations.remove(operation)
+                self._posted.subtract(list(operation.calls))
+            if not operations:
                 del self._mail[mail]
 
     def count_open(self, rank: int) -> int:
@@ -126,7 +127,7 @@ class DeadlockDetector:
         return {
             rank: calls[0]
             for rank, calls in blocked
-            if all(self.missing(call) or call.meeting.conflict for call in calls)
+            if all(self.missing(call) or call.operation.conflict for call in calls)
         }
 
     def missing(self, call: Call) -> set[int]:
@@ -143,9 +144,9 @@ class DeadlockDetector:
         threads = [call for held in self._waiting.values() for call in held.values()]
         return [call for call in threads if call.from_anyone]
 
-    def conflicts(self) -> list[Meeting]:
-        """Return the meetings whose calls do not match, in the order of their groups."""
-        return sorted(self._conflicts, key=lambda meeting: meeting.position)
+    def conflicts(self) -> list[Operation]:
+        """Return the operations whose calls do not match, in the order of their groups."""
+        return sorted(self._conflicts, key=lambda operation: operation.position)
 
     def blocked(self) -> set[int]:
         return set(self._blocked())
@@ -171,7 +172,7 @@ class DeadlockDetector:
         return blocked
 
     def _can_go_on(self, call: Call, able: set[int], *, sure: bool) -> bool:
-        if call.meeting.conflict is not None:
+        if call.operation.conflict is not None:
             return False
         if call.pending:  # for certain, not even these: another rank may close the connections
             return sure or all(self._can_go_on(p, able, sure=False) for p in call.pending)
@@ -192,10 +193,10 @@ class DeadlockDetector:
         """
         group, tag = call.collective.group, call.collective.tag
         posted = (
-            meeting.calls[peer]
+            operation.calls[peer]
             for peer in self._everyone
-            for meeting in self._mail.get((group, peer, call.rank, tag), ())
-            if peer in meeting.calls
+            for operation in self._mail.get((group, peer, call.rank, tag), ())
+            if peer in operation.calls
         )
         return any(sure or not send.left for send in posted)
 
@@ -204,22 +205,22 @@ class DeadlockDetector:
             return self._post(rank, collective)
         if collective.op == ENDS_GROUPS:
             pending = tuple(call for (r, _), call in self._calls.items() if r == rank)
-            meeting = Meeting(0)
-            call = Call(rank, collective, frozenset([rank]), meeting, pending=pending)
-            meeting.calls[rank] = call
+            operation = Operation(0)
+            call = Call(rank, collective, frozenset([rank]), operation, pending=pending)
+            operation.calls[rank] = call
             return call
         expected = frozenset(collective.members) or self._everyone
         position, number = self._next(collective.group, rank)
-        place = (collective.group, position)
-        meeting = self._meetings.setdefault(place, Meeting(position))
-        call = Call(rank, collective, expected, meeting, number)
-        meeting.calls[rank] = call
-        first = next(iter(meeting.calls.values())).collective
-        meeting.conflict = meeting.conflict or disagreement([first, collective])
-        if collective.sends and misfit(call, meeting.calls.values()):
-            meeting.conflict = meeting.conflict or "exchanges"
+        key = (collective.group, position)
+        operation = self._operations.setdefault(key, Operation(position))
+        call = Call(rank, collective, expected, operation, number)
+        operation.calls[rank] = call
+        first = next(iter(operation.calls.values())).collective
+        operation.conflict = operation.conflict or disagreement([first, collective])
+        if collective.sends and misfit(call, operation.calls.values()):
+            operation.conflict = operation.conflict or "exchanges"
         if not call.elsewhere:
-            del self._meetings[place]
+            del self._operations[key]
         return call
 
     def _post(self, rank: int, collective: Collective) -> Call:
@@ -227,27 +228,27 @@ class DeadlockDetector:
         position, number = self._next(group, rank, collective.op, peer, tag)
         if peer is None:
             everyone = frozenset(collective.members) or self._everyone
-            meeting = Meeting(position)
-            call = Call(rank, collective, everyone, meeting, number, from_anyone=True)
+            operation = Operation(position)
+            call = Call(rank, collective, everyone, operation, number, from_anyone=True)
             self._from_anyone.add(_address(call))
-            meeting.calls[rank] = call
+            operation.calls[rank] = call
             return call
         ends = (rank, peer) if collective.op == "send" else (peer, rank)
         mail = (group, *ends, tag)
         open_ = self._mail[mail]
         if open_ and rank not in open_[0].calls:
-            meeting = open_.popleft()
+            operation = open_.popleft()
             self._posted[peer] -= 1
         else:
-            meeting = Meeting(position)
-            open_.append(meeting)
+            operation = Operation(position)
+            open_.append(operation)
             self._posted[rank] += 1
         if not open_:
             del self._mail[mail]
-        call = Call(rank, collective, frozenset(ends), meeting, number, mail)
-        meeting.calls[rank] = call
+        call = Call(rank, collective, frozenset(ends), operation, number, mail)
+        operation.calls[rank] = call
         if (group, ends[1], tag) not in self._from_anyone:  # otherwise the pairs are unknown
-            meeting.conflict = disagreement([c.collective for c in meeting.calls.values()])
+            operation.conflict = disagreement([c.collective for c in operation.calls.values()])
         return call
 
     def _next(self, *key: object) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from itertools import chain
 
 from gradsync.ranks.deadlocks.calls import (
     Call,
-    Meeting,
+    Operation,
     disagreement,
     misfit,
     numel,
@@ -22,7 +22,7 @@ SHOWN = 8  # tensors of a call whose shapes are shown; a bucket may have hundred
 # After this, a rule that knows the cause need not add where to look.
 ADVICE = "Every rank must make this call. Look for a branch or an early return before it."
 UNTIL = "It returns only when all collectives that the rank has started are complete."
-# What the calls of a meeting disagree in -> the code, what happened, and what was expected.
+# What the calls of an operation disagree in -> the code, what happened, and what was expected.
 MISMATCHES = {
     "ops": (
         "deadlock-order-differs",
@@ -75,7 +75,7 @@ def deadlock(detector: DeadlockDetector, stuck: Stuck) -> Failure:
         rank: call
         for rank, calls in stuck.items()
         for call in calls
-        if call.meeting is first.meeting
+        if call.operation is first.operation
     }
     elsewhere = {
         rank: calls[0]
@@ -86,7 +86,7 @@ def deadlock(detector: DeadlockDetector, stuck: Stuck) -> Failure:
         idle = over & detector.idle
         parts = _absences(first, over - idle, idle)
         parts += _waiting(beside.values(), call_text(first) if _is_message(first) else "it")
-    elif first.from_anyone:  # each rank is alone in its meeting
+    elif first.from_anyone:  # each rank is alone in its operation
         parts, elsewhere = waits_texts([*beside.values(), *elsewhere.values()]), {}
     else:
         parts = _waiting(beside.values(), call_text(first))
@@ -115,12 +115,12 @@ def without_advice(explanation: str) -> str:
     return explanation.replace(f" {ADVICE}", "")
 
 
-def mismatch(meeting: Meeting) -> Failure:
+def mismatch(operation: Operation) -> Failure:
     """Return the failure of ranks that arrive at the same point with calls that do not match."""
-    calls = [meeting.calls[rank] for rank in sorted(meeting.calls)]
+    calls = [operation.calls[rank] for rank in sorted(operation.calls)]
     kind = disagreement([call.collective for call in calls])
     if kind is None and (pair := _unequal(calls)):
-        return _misfit(*pair, meeting)
+        return _misfit(*pair, operation)
     kind = kind or "ops"
     if kind == "shapes" and len({call.collective.dtype for call in calls}) > 1:
         kind = "dtypes"
@@ -128,11 +128,11 @@ def mismatch(meeting: Meeting) -> Failure:
     for call in calls:
         views.setdefault(_view(kind, call), []).append(call.rank)
     odd = min(views.values(), key=lambda ranks: (len(ranks), -min(ranks)))
-    first = meeting.calls[odd[0]]
+    first = operation.calls[odd[0]]
     code, happened, expected = MISMATCHES["messages" if first.mail else kind]
     if kind in ("shapes", "dtypes") and len({call.collective.label for call in calls}) > 1:
         code = "deadlock-order-differs"  # the ranks pass different tensors of the model
-    culprits = odd if first.mail is None else list(meeting.calls)
+    culprits = odd if first.mail is None else list(operation.calls)
     verbs = ("passes", "pass") if kind in ("roots", "reductions") else ("calls", "call")
     seen = [
         f"{ranks_text(ranks).capitalize()} {verb(ranks, *verbs)} {view}."
@@ -142,7 +142,7 @@ def mismatch(meeting: Meeting) -> Failure:
     name = numbered_text(first)
     root = "dst" if op.startswith(("reduce", "gather")) else "src"
     text = " ".join([happened.format(name=name, root=root), *seen, expected])
-    return _mismatched(meeting, code, culprits, text, [first, *calls])
+    return _mismatched(operation, code, culprits, text, [first, *calls])
 
 
 def _unequal(calls: Sequence[Call]) -> tuple[Call, Call] | None:
@@ -152,7 +152,7 @@ def _unequal(calls: Sequence[Call]) -> tuple[Call, Call] | None:
     return next(filter(None, chain(alone, between)), None)
 
 
-def _misfit(sender: Call, receiver: Call, meeting: Meeting) -> Failure:
+def _misfit(sender: Call, receiver: Call, operation: Operation) -> Failure:
     """Return the failure of an all_to_all in which a rank expects another size than is sent."""
     whom = f"rank {receiver.rank}" if receiver is not sender else "itself"
     who = f"rank {sender.rank}" if receiver is not sender else "itself"
@@ -164,18 +164,18 @@ def _misfit(sender: Call, receiver: Call, meeting: Meeting) -> Failure:
         "must expect from each other rank as much as that rank sends to it."
     )
     ranks = {sender.rank, receiver.rank}
-    return _mismatched(meeting, "shape-mismatch", ranks, text, [sender, receiver])
+    return _mismatched(operation, "shape-mismatch", ranks, text, [sender, receiver])
 
 
 def _mismatched(
-    meeting: Meeting, code: str, ranks: Iterable[int], text: str, calls: Sequence[Call]
+    operation: Operation, code: str, ranks: Iterable[int], text: str, calls: Sequence[Call]
 ) -> Failure:
     """Return a failure at the first of these calls that has a line."""
     return Failure(
         "deadlock",
         Diagnosis(code, tuple(sorted(ranks)), text, _line(calls), GUIDE),
         collective=calls[0].collective,
-        waiting=tuple(sorted(meeting.calls)),
+        waiting=tuple(sorted(operation.calls)),
     )
 
 
@@ -225,9 +225,9 @@ def _first(detector: DeadlockDetector, stuck: Stuck) -> Call:
     calls = [call for rank in sorted(stuck) for call in stuck[rank]]
 
     def weight(call: Call) -> tuple[bool, int, bool, int]:
-        together = sum(other.meeting is call.meeting for other in calls)
+        together = sum(other.operation is call.operation for other in calls)
         returned = detector.missing(call) & detector.over
-        return not returned, -together, call.mail is not None, call.meeting.position
+        return not returned, -together, call.mail is not None, call.operation.position
 
     return min(calls, key=weight)
 

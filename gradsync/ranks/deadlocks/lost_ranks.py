@@ -6,7 +6,7 @@ belong together. gloo raises errors on the ranks that notice, and the time limit
 
 from __future__ import annotations
 
-from gradsync.ranks.deadlocks.calls import Call, Meeting
+from gradsync.ranks.deadlocks.calls import Call, Operation
 from gradsync.ranks.deadlocks.detector import DeadlockDetector, Stuck
 from gradsync.records import Event
 
@@ -29,6 +29,6 @@ class LostRanksDetector(DeadlockDetector):
         """Return the ranks that wait now, with their calls, whether others have arrived or not."""
         return {rank: calls[0] for rank, calls in self._blocked().items()}
 
-    def conflicts(self) -> list[Meeting]:
-        """Return none: calls that do not match may belong to different meetings."""
+    def conflicts(self) -> list[Operation]:
+        """Return none: calls that do not match may belong to different operations."""
         return []

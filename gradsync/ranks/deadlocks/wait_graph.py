@@ -25,5 +25,5 @@ def _line(rank: int, call: Call | None, detector: DeadlockDetector) -> str:
     collective = call.collective
     label = f" ({collective.label})" if collective.label else ""
     where = f" at {collective.where}" if collective.where else ""
-    others = ranks_text(detector.missing(call) or set(call.meeting.calls) - {rank})
+    others = ranks_text(detector.missing(call) or set(call.operation.calls) - {rank})
     return f"rank {rank} -> {others}: {numbered_text(call)}{label}{where}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 SWITCH = "GRADSYNC_SLOW"
-TRICKS = ("dynamo", "symbolic_shapes", "late_imports", "store", "finder", "memory")
+TRICKS = ("dynamo", "symbolic_shapes", "meta_kernels", "late_imports", "store", "finder", "memory")
 _OFF = os.environ.get(SWITCH, "").split(",")  # read once: a rank's own environment has no influence
 
 

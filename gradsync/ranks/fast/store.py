@@ -11,8 +11,8 @@ from gradsync.ranks.fast import uses
 from gradsync.text import listed
 
 # Once only C++ refers to a store, its Python methods are lost.
-KEPT: list[EagerFileStore] = []
-LOOK_SECONDS = 0.0005  # between two checks for a key
+STORES: list[EagerFileStore] = []
+POLL_SECONDS = 0.0005  # between two checks for a key
 
 
 def start_group(path: str, rank: int, world_size: int, backend: str = "gloo") -> None:
@@ -32,7 +32,7 @@ class EagerFileStore(dist.Store):  # type: ignore[name-defined, misc]
 
     def __init__(self, path: str, world_size: int) -> None:
         super().__init__()
-        KEPT.append(self)
+        STORES.append(self)
         self._file = dist.FileStore(path, world_size)  # type: ignore[attr-defined]
 
     def clone(self) -> EagerFileStore:
@@ -57,7 +57,7 @@ class EagerFileStore(dist.Store):  # type: ignore[name-defined, misc]
         while not self._file.check(keys):
             if time.monotonic() > until:
                 raise dist.DistStoreError(f"{listed(keys)} did not come within {deadline}")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def add(self, key: str, amount: int) -> int:
         return int(self._file.add(key, amount))

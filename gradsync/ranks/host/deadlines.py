@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import math
-import os
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Protocol
 
-LOOK_SECONDS = 0.25  # between two measurements of processor time
 WAITING_SECONDS = 1.0  # while all remaining ranks wait for each other and one has failed
 MOST = 10  # times the limit, however busy the machine is
 
@@ -39,34 +33,6 @@ class Deadline:
         return self._began + min(seconds + self._lost, MOST * seconds)
 
 
-class Working(Protocol):
-    def ran(self) -> dict[int, float]:
-        """Return for how many seconds each rank has used a core, as far as known."""
-
-
-class ProcessorTime:
-    """A limit on the processor time of each rank, from now on."""
-
-    def __init__(self, processes: Working, seconds: float) -> None:
-        self.seconds = seconds
-        self._processes = processes
-        self._before = processes.ran()
-        self._looked = 0.0
-
-    def used(self) -> dict[int, float]:
-        """Return how many seconds each rank has used."""
-        return {
-            rank: ran - self._before.get(rank, 0.0) for rank, ran in self._processes.ran().items()
-        }
-
-    def over(self, now: float) -> bool:
-        """Tell whether some rank has used more; it is measured every `LOOK_SECONDS`."""
-        if self.seconds == math.inf or now - self._looked < LOOK_SECONDS:
-            return False
-        self._looked = now
-        return max(self.used().values(), default=0.0) > self.seconds
-
-
 class Grace:
     """A time limit for the other ranks once a rank has failed.
 
@@ -85,64 +51,3 @@ class Grace:
         self._waiting = (self._waiting or Deadline(self._processes, now)) if all_wait else None
         waited = self._waiting is not None and self._waiting.over(WAITING_SECONDS, now)
         return waited or self._since.over(self._seconds, now)
-
-
-class Helpers:
-    """The CPU time of processes that ranks started, including those that have ended.
-
-    If a process ignores SIGCHLD, the CPU time of its children is lost when they end. So it is read
-    while they run; what a child uses after the last reading is not counted.
-    """
-
-    def __init__(self) -> None:
-        self._ran: dict[int, float] = {}  # process id -> seconds
-
-    def look(self, helpers: Iterable[int]) -> None:
-        """Record the processor time of these running processes."""
-        for pid in helpers:
-            self._ran[pid] = max(self._ran.get(pid, 0.0), sum(runs for runs, _ in _threads(pid)))
-
-    def ran(self) -> float:
-        """Return the seconds that all of them have run, as far as recorded."""
-        return sum(self._ran.values())
-
-
-def starved(ranks: Iterable[int], helpers: Iterable[int] = (), seen: float = 0.0) -> float:
-    """Return how many seconds the worst-off thread of these ranks has waited for a core.
-
-    The time that the ranks' other threads and child processes ran is subtracted, as otherwise a
-    rank could extend its own time limit. The result is 0 if the system does not report the times.
-    The source is `/proc/PID/task/TID/schedstat`: the nanoseconds that a thread ran, and those that
-    it waited on a run queue (Documentation/scheduler/sched-stats.rst).
-
-    Args:
-        ranks: the ranks' process ids.
-        helpers: the ids of running processes that the ranks started.
-        seen: the recorded seconds of all processes that the ranks started: see `Helpers`.
-    """
-    waited, threads, started = 0.0, 0.0, sum(sum(ran(pid)) for pid in helpers)
-    for pid in ranks:
-        times = list(_threads(pid))
-        waited = max([waited, *(waits for _, waits in times)])
-        own, children = ran(pid)
-        threads += max(0.0, own - max((runs for runs, _ in times), default=0.0))
-        started += children
-    return max(0.0, waited - threads - max(started, seen))
-
-
-def _threads(pid: int) -> Iterator[tuple[float, float]]:
-    """Yield how many seconds each thread of a process has run, and waited for a core."""
-    with suppress(OSError):  # it has ended
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(OSError, ValueError, IndexError):
-                runs, waits, _ = map(int, (task / "schedstat").read_text().split())
-                yield runs / 1e9, waits / 1e9
-
-
-def ran(pid: int) -> tuple[float, float]:
-    """Return the seconds of a process, and of its children that it has waited for."""
-    with suppress(OSError, ValueError, IndexError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        ticks = os.sysconf("SC_CLK_TCK")
-        return sum(map(int, fields[11:13])) / ticks, sum(map(int, fields[13:15])) / ticks
-    return 0.0, 0.0

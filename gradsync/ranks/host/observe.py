@@ -6,9 +6,9 @@ import math
 
 from gradsync.ranks.deadlocks.detector import DeadlockDetector
 from gradsync.ranks.deadlocks.lost_ranks import LostRanksDetector
-from gradsync.ranks.host.launcher import Launcher
+from gradsync.ranks.host.launchers.launcher import START_SECONDS, Launcher
 from gradsync.ranks.host.rank_state import RankState
-from gradsync.ranks.host.supervise import GRACE_SECONDS, START_SECONDS, Run
+from gradsync.ranks.host.supervise import GRACE_SECONDS, Run
 from gradsync.ranks.task import Task
 from gradsync.records import Observation
 from gradsync.temporary_folders import own_folder
@@ -44,9 +44,9 @@ def observe(task: Task, launcher: Launcher) -> Observation:
 
 
 def _hand_out(task: Task, run: Run, states: list[RankState], directory: str) -> None:
-    """Send each rank its place, then the task, which is pickled while the ranks meet."""
+    """Send each rank its setup, then the task, which is pickled while the ranks meet."""
     for state in states:
         header = task.header(state.rank, directory, run.began, run.nonce)
-        state.send("place", header, b"", START_SECONDS)
+        state.send("setup", header, b"", START_SECONDS)
     for state, payload in zip(states, task.payloads(), strict=True):
         state.send("task", {}, payload, START_SECONDS)

@@ -9,14 +9,14 @@ from gradsync.ranks.deadlocks import explanations
 from gradsync.ranks.deadlocks.detector import DeadlockDetector
 from gradsync.ranks.failures import endings, exceptions
 from gradsync.ranks.host import stacks
-from gradsync.ranks.host.launcher import LauncherError, RankProcesses
+from gradsync.ranks.host.launchers.launcher import LauncherError, RankProcesses
 from gradsync.ranks.host.rank_state import RankState
 from gradsync.records import Failure
 
 EXIT_SECONDS = 1.0  # to wait for the exit code after a rank has closed its socket
 
 
-def failure(
+def first_failure(
     states: Sequence[RankState],
     processes: RankProcesses,
     detector: DeadlockDetector,
@@ -24,15 +24,15 @@ def failure(
 ) -> Failure:
     """Return the failure of the rank that failed first, not of those it took down."""
     if excess := processes.excess():
-        return took_too_much(states, excess, shows)
+        return explain_excess(states, excess, shows)
     for state in states:
         if state.broken is not None:
             return state.broken
     conflicts = detector.conflicts()
-    conflicting = {rank for meeting in conflicts for rank in meeting.calls}
+    conflicting = {rank for operation in conflicts for rank in operation.calls}
     for state in states:
         if state.failed and state.raised is None and state.rank not in conflicting:
-            return left(state, processes, shows)
+            return explain_end(state, processes, shows)
     errors = {m.rank: m.raised for m in states if m.raised is not None}
     culprits = {
         rank: error
@@ -44,7 +44,9 @@ def failure(
     return exceptions.first_of(culprits or errors)
 
 
-def left(state: RankState, processes: RankProcesses, shows: Callable[[str], bool]) -> Failure:
+def explain_end(
+    state: RankState, processes: RankProcesses, shows: Callable[[str], bool]
+) -> Failure:
     """Return the failure of a rank whose process ended, or stopped responding, without an answer.
 
     Raises:
@@ -64,7 +66,7 @@ def left(state: RankState, processes: RankProcesses, shows: Callable[[str], bool
     return endings.left(state.rank, state.exit_code, where, endless)
 
 
-def took_too_much(
+def explain_excess(
     states: Sequence[RankState], excess: tuple[str, str], shows: Callable[[str], bool]
 ) -> Failure:
     """Return the failure of ranks that exceeded a limit; look for an endless recursion."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from gradsync.ranks.failures import endings
 from gradsync.ranks.failures.exceptions import Raised
-from gradsync.ranks.host.launcher import Lines
+from gradsync.ranks.host.launchers.launcher import Lines
 from gradsync.ranks.protocol import events, wire
 from gradsync.records import Failure
 from gradsync.text import size_text
@@ -18,8 +18,8 @@ MAX_STACKS = 256 * 2**10  # bytes kept of the stacks that it writes
 MAX_OUTPUT = 256 * 2**10  # bytes kept of a rank's stdout and stderr
 IN_FLIGHT = 8  # reads that empty a socket
 
-FEW = 2**16  # bytes that are read at once: malloc would map and unmap larger buffers
-MANY = 2**20  # of a large frame
+READ_BYTES = 2**16  # bytes that are read at once: malloc would map and unmap larger buffers
+LARGE_READ_BYTES = 2**20  # of a large frame
 
 
 class RankState:
@@ -68,11 +68,11 @@ class RankState:
     @property
     def is_sending_much(self) -> bool:
         """Whether the rank is in the middle of a large frame."""
-        return self._decoder.pending >= FEW
+        return self._decoder.pending >= READ_BYTES
 
     def read_frames(self) -> Iterator[wire.Frame]:
         """Yield the frames that have arrived, up to the rank's final one."""
-        size = MANY if self.is_sending_much else FEW
+        size = LARGE_READ_BYTES if self.is_sending_much else READ_BYTES
         try:
             data = self.lines.channel.recv(size)
         except BlockingIOError:

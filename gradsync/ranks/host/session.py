@@ -19,11 +19,11 @@ from typing import Any
 
 from gradsync.ranks.deadlocks.detector import DeadlockDetector
 from gradsync.ranks.failures.rank_failure import RankFailure
-from gradsync.ranks.host.fork_launcher import ForkLauncher
-from gradsync.ranks.host.launcher import LauncherError, rank_environ
-from gradsync.ranks.host.launcher_choice import get_launcher
+from gradsync.ranks.host.launchers.choice import get_launcher
+from gradsync.ranks.host.launchers.fork import ForkLauncher
+from gradsync.ranks.host.launchers.launcher import START_SECONDS, LauncherError, rank_environ
 from gradsync.ranks.host.rank_state import ResidentRank
-from gradsync.ranks.host.supervise import START_SECONDS, Run
+from gradsync.ranks.host.supervise import Run
 from gradsync.ranks.protocol import events, pickles
 from gradsync.ranks.protocol.user_files import is_users
 from gradsync.ranks.task import check_world_size
@@ -71,7 +71,7 @@ class Session:
             self._processes = self._stack.enter_context(processes)
             self._states = [ResidentRank(*pair) for pair in enumerate(self._processes.lines)]
             for state in self._states:
-                self._place(state)
+                self._set_up(state)
         except BaseException:
             self.close()
             raise
@@ -264,11 +264,11 @@ class Session:
         self._lose_group()
         self._processes.replace(rank)
         self._states[rank] = ResidentRank(rank, self._processes.lines[rank])
-        self._place(self._states[rank])
+        self._set_up(self._states[rank])
 
-    def _place(self, state: ResidentRank) -> None:
+    def _set_up(self, state: ResidentRank) -> None:
         """Send a new process its rank and environment."""
-        place = {
+        setup = {
             "cells": True,
             "rank": state.rank,
             "world_size": self.world_size,
@@ -279,7 +279,7 @@ class Session:
             "seed": random.SystemRandom().getrandbits(32),
             "began": self._began,
         }
-        state.send("place", place, b"", START_SECONDS)
+        state.send("setup", setup, b"", START_SECONDS)
 
     def _printed(self) -> list[str]:
         return [state.printed() for state in self._states]

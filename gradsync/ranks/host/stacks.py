@@ -9,9 +9,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection
 
-from gradsync.ranks.host.launcher import RankProcesses
+from gradsync.ranks.host.launchers.launcher import RankProcesses
 from gradsync.ranks.host.rank_state import MAX_STACKS
-from gradsync.ranks.protocol.user_files import place
+from gradsync.ranks.protocol.user_files import WATCH, file_and_line
 
 ANSWER_SECONDS = 0.4  # for ranks to write their stacks
 QUIET_SECONDS = 0.1  # without new data after which a dump is complete
@@ -19,8 +19,6 @@ FRAME = re.compile(r'File "([^"]{1,4096})", line (\d{1,9}) in (\S{1,512})')
 THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
 DEEP = 20  # of the 100 frames in a dump; so many of one function mean a recursion
 MAX_NAME = 80  # characters of a function's name
-# The frame of a thread that waits in a collective.
-WAITING = ("/gradsync/ranks/inside/watch/__init__.py", "wrapper")
 
 
 def now(
@@ -49,7 +47,7 @@ def user_line(text: str, shows: Callable[[str], bool]) -> str | None:
     It belongs to the thread that started first, of those that do not wait in a collective.
     """
     for file, number, _ in _user_frames(text, shows):
-        return place(file, int(number))
+        return file_and_line(file, int(number))
     return None
 
 
@@ -64,15 +62,13 @@ def endless_call(text: str, shows: Callable[[str], bool]) -> str | None:
 def _user_frames(text: str, shows: Callable[[str], bool]) -> list[tuple[str, str, str]]:
     """Return the frames of the user's files on one thread, innermost first."""
     threads = [FRAME.findall(part) for part in reversed(THREAD.split(text))]
-    busy = [frames for frames in threads if not any(map(_waits, frames))]
+    busy = [
+        frames for frames in threads if not any((file, name) == WATCH for file, _, name in frames)
+    ]
     for frames in (*busy, *threads):
         if users := [frame for frame in frames if shows(frame[0])]:
             return users
     return []
-
-
-def _waits(frame: tuple[str, str, str]) -> bool:
-    return frame[0].endswith(WAITING[0]) and frame[2] == WAITING[1]
 
 
 def _read(line: socket.socket, text: bytearray) -> bool:

@@ -22,8 +22,9 @@ from gradsync.ranks.deadlocks.wait_graph import wait_graph
 from gradsync.ranks.failures import endings
 from gradsync.ranks.failures.exceptions import Raised
 from gradsync.ranks.host import postmortem, stacks
-from gradsync.ranks.host.deadlines import Deadline, Grace, ProcessorTime
-from gradsync.ranks.host.launcher import LauncherError, RankProcesses
+from gradsync.ranks.host.deadlines import Deadline, Grace
+from gradsync.ranks.host.launchers.launcher import START_SECONDS, LauncherError, RankProcesses
+from gradsync.ranks.host.processor_time import ProcessorTime
 from gradsync.ranks.host.rank_state import RankState
 from gradsync.ranks.protocol import events, values, wire
 from gradsync.records import Event, Failure, Observation
@@ -32,7 +33,6 @@ from gradsync.records import Event, Failure, Observation
 REST_SECONDS = 0.001  # added each time that no rank waits for a reply
 MAX_REST_SECONDS = 0.005  # a rank that has finished may wait so long for a reply
 POLL_SECONDS = 0.05  # between two looks for dead ranks, whose children may keep sockets open
-START_SECONDS = 120.0  # for ranks to import torch from a cold disk and start a process group
 GRACE_SECONDS = 1.0  # for ranks that are still computing when another has failed
 SETTLE_SECONDS = 0.4  # for data on its way, where a collective can complete without some rank
 MAX_EVENTS = 200_000  # of a run that are kept; a large event counts as several
@@ -220,7 +220,7 @@ class Run:
 
     def _failed(self) -> Failure:
         """Return the failure of the rank that failed first, not of those it took down."""
-        return postmortem.failure(self._states, self._processes, self._detector, self._shows)
+        return postmortem.first_failure(self._states, self._processes, self._detector, self._shows)
 
     def _notice_deaths(self) -> None:
         """Mark ranks whose process has ended as closed, even if a child keeps sockets open."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gradsync.ranks.inside.watch import callers
+from gradsync.ranks.inside.exceptions import describe_exception
 from gradsync.ranks.protocol import values, wire
 
 
@@ -24,4 +24,4 @@ def answer_of(
         head = {"value": tree, "nonce": nonce}
         return wire.head("answer", head, sum(map(len, pieces))), pieces
     except BaseException as error:  # noqa: BLE001 - whatever is raised is reported as itself
-        return wire.head("raised", callers.describe_exception(error, roots), 0), []
+        return wire.head("raised", describe_exception(error, roots), 0), []

@@ -50,11 +50,11 @@ class CellRecorder(Recorder):
 class Cells:
     """One rank of a notebook: its namespace, and the commands that it answers."""
 
-    def __init__(self, channel: socket.socket, place: dict[str, Any]) -> None:
-        self._rank, self._world_size = place["rank"], place["world_size"]
+    def __init__(self, channel: socket.socket, setup: dict[str, Any]) -> None:
+        self._rank, self._world_size = setup["rank"], setup["world_size"]
         self._channel = channel
         self._inbox = Inbox(channel)
-        self._recorder = self._new_recorder(place["began"])
+        self._recorder = self._new_recorder(setup["began"])
         self._displays = Displays()
         builtins.input = _no_input
         module = ModuleType("__main__")  # where pickle looks for what a cell defines
@@ -155,9 +155,9 @@ def _no_input(_prompt: object = "") -> NoReturn:
     )
 
 
-def serve(channel: socket.socket, place: dict[str, Any]) -> NoReturn:
+def serve(channel: socket.socket, setup: dict[str, Any]) -> NoReturn:
     """Be a rank of a notebook until the notebook ends it."""
-    Cells(channel, place).serve()
+    Cells(channel, setup).serve()
 
 
 def _compiled(source: str, name: str) -> tuple[CodeType, CodeType | None]:

@@ -61,17 +61,17 @@ def main(
     The destructor of a gloo group sometimes hangs or aborts. So a rank never reaches the
     interpreter's shutdown: it exits as soon as its answer is sent.
     """
-    place = _receive(channel).header
+    setup = _receive(channel).header
     faulthandler.enable(stacks.fileno(), all_threads=False)
     faulthandler.register(signal.SIGUSR1, file=stacks.fileno(), all_threads=True)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    if "cells" in place:
-        _settle(place)
-        cells.serve(channel, place)
+    if "cells" in setup:
+        _settle(setup)
+        cells.serve(channel, setup)
     process = os.getpid()
-    recorder = Recorder(channel, place["rank"], place["began"])
+    recorder = Recorder(channel, setup["rank"], setup["began"])
     head, pieces = answer_of(
-        lambda: _run(channel, place, recorder), place["nonce"], tuple(place["roots"])
+        lambda: _run(channel, setup, recorder), setup["nonce"], tuple(setup["roots"])
     )
     if os.getpid() != process:  # a child that the function forked, and that returned
         os._exit(0)
@@ -92,51 +92,51 @@ def _receive(channel: socket.socket) -> wire.Frame:
     return frame
 
 
-def _run(channel: socket.socket, place: dict[str, Any], recorder: Recorder) -> Any:
-    rank, world_size = place["rank"], place["world_size"]
-    _settle(place)
-    if "nccl" in place["backend"]:
+def _run(channel: socket.socket, setup: dict[str, Any], recorder: Recorder) -> Any:
+    rank, world_size = setup["rank"], setup["world_size"]
+    _settle(setup)
+    if "nccl" in setup["backend"]:
         torch.cuda.set_device(rank)
-    if place["process_group"]:
-        start_group(str(Path(place["directory"]) / "store"), rank, world_size, place["backend"])
+    if setup["process_group"]:
+        start_group(str(Path(setup["directory"]) / "store"), rank, world_size, setup["backend"])
     watching = watch.install()
-    watching.begin(recorder, world_size, tuple(place["roots"]))
+    watching.begin(recorder, world_size, tuple(setup["roots"]))
     task = _receive(channel)  # pickled while the ranks met
     recorder.send(wire.pack("ready"))
     recorder.await_go()
     function, inputs = pickle.loads(task.body)
     comparisons.install()
-    modules = {name: Path(path) for name, path in place["modules"].items()}
+    modules = {name: Path(path) for name, path in setup["modules"].items()}
     arguments = _arguments(function, rank, world_size, modules, inputs)
     save_coverage = start_coverage()
     try:
-        value = call_with(place.get("debugger"), rank, function, arguments)
+        value = call_with(setup.get("debugger"), rank, function, arguments)
     finally:
         save_coverage()
     watching.handles.settle()
     return value
 
 
-def _settle(place: dict[str, Any]) -> None:
+def _settle(setup: dict[str, Any]) -> None:
     """Set up this process like a rank that was started by hand."""
-    if place["environ"] is not None:
-        _be_in(place["environ"])
-    os.environ.setdefault("HOME", place["directory"])
+    if setup["environ"] is not None:
+        _be_in(setup["environ"])
+    os.environ.setdefault("HOME", setup["directory"])
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
-    if len(place["directory"]) <= MAX_TMPDIR:
+    if len(setup["directory"]) <= MAX_TMPDIR:
         # Files that a rank leaves there are removed with the run.
-        os.environ["TMPDIR"] = place["directory"]
+        os.environ["TMPDIR"] = setup["directory"]
         tempfile.tempdir = None
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no core dumps
     _limit_stack()
-    os.chdir(place["cwd"])
-    left_out = [*place["path"], *([] if HOME.name in PACKAGES else [str(HOME)])]
-    sys.path[:] = place["path"] + [p for p in sys.path if p not in left_out]
+    os.chdir(setup["cwd"])
+    left_out = [*setup["path"], *([] if HOME.name in PACKAGES else [str(HOME)])]
+    sys.path[:] = setup["path"] + [p for p in sys.path if p not in left_out]
     torch.set_num_threads(1)
     # Generators of GPUs are seeded when one is first used.
-    torch.default_generator.manual_seed(place["seed"])
-    random.seed(place["seed"])
-    np.random.seed(place["seed"])
+    torch.default_generator.manual_seed(setup["seed"])
+    random.seed(setup["seed"])
+    np.random.seed(setup["seed"])
 
 
 def _limit_stack() -> None:

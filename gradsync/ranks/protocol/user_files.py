@@ -8,6 +8,8 @@ import sysconfig
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2]  # gradsync itself
+# The file and function of the frame from which a rank starts, or waits for, a collective.
+WATCH = str(PACKAGE / "ranks" / "inside" / "watch" / "__init__.py"), "wrapper"
 _FOLDERS = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 _FOLDERS.add(str(PACKAGE))
 LIBRARIES = tuple(folder + os.sep for folder in sorted(_FOLDERS))
@@ -24,6 +26,6 @@ def is_users(filename: str, roots: tuple[str, ...]) -> bool:
     return not any(folder in filename for folder in PACKAGES)
 
 
-def place(filename: str, line: int | None) -> str:
+def file_and_line(filename: str, line: int | None) -> str:
     """Return "template_trainer.py:91"."""
     return f"{os.path.basename(filename)}:{line or 0}"  # noqa: PTH119 - called often: Path is slow

@@ -1,1 +1,1 @@
-"""Render class.html: what a class did not understand, and who needs attention."""
+"""Render class.html: the mistakes of a class, and the submissions that need attention."""

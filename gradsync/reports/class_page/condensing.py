@@ -1,4 +1,4 @@
-"""Reduce a result to what the class page needs of it, as a large class has many tests."""
+"""Reduce a result to the data that the class page needs: a large class has many tests."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gradsync.class_records import Result, TestResult
 def condensed(result: Result) -> Result:
     """Return a result with one test for each mistake and status in an exercise, and no messages.
 
-    The page of condensed results is that of the whole ones. Of a phase with 150 tests, some 10
-    remain.
+    The page is the same for condensed and for complete results. Of a phase with 150 tests, about
+    10 remain.
     """
     kept: dict[tuple[str, str, str], TestResult] = {}
     for test in result.tests:

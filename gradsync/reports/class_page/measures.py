@@ -27,7 +27,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """How a class did in one exercise."""
+    """The results of a class in one exercise."""
 
     exercise: GradedExercise
     graded: int  # number of submissions with a result in it
@@ -38,7 +38,7 @@ class Success:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The middle and the ends of some numbers."""
+    """The minimum, mean, median and maximum of some numbers."""
 
     least: float
     mean: float
@@ -47,7 +47,7 @@ class Spread:
 
 
 def graded(results: Iterable[Result]) -> list[Result]:
-    """Return the results with a score that says how much a learner could do."""
+    """Return the results that are graded and have possible points above 0."""
     return [result for result in results if result.status == "graded" and result.max_score]
 
 
@@ -71,7 +71,7 @@ def score_bars(results: Sequence[Result]) -> list[Bar]:
 
 
 def time_bars(seconds: Sequence[float], fences: Fences | None) -> list[Bar]:
-    """Return how many gradings took how long; unusually long ones share the last bar."""
+    """Return the number of gradings by duration; unusually long ones share the last bar."""
     if not seconds:
         return []
     end = max(seconds) if fences is None else min(max(seconds), fences.high)
@@ -116,7 +116,7 @@ def _bars(labels: Sequence[str], counts: Sequence[int]) -> list[Bar]:
 
 
 def _round_step(least: float) -> float:
-    """Return the first of 0.1, 0.2, 0.5, 1, 2, 5, 10, ... that is not less."""
+    """Return the first of 0.1, 0.2, 0.5, 1, 2, 5, 10, ... that is not less than `least`."""
     step, factors = 0.1, (2.0, 2.5, 2.0)
     while step < least:
         step *= factors[0]

@@ -1,4 +1,4 @@
-"""Collect the mistakes of a class by code: how many made it, in which exercises, and who."""
+"""Collect the mistakes of a class by code, with the submissions and exercises of each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Mistake:
     code: str
     results: Sequence[Result]
     exercises: Sequence[str]  # names, the most frequent first
-    section: Guide | None  # the one that explains it in most of them
+    section: Guide | None  # the section that explains it in most exercises
     example: str  # the explanation for the first of the results
 
 
@@ -35,7 +35,7 @@ class _Found:
 
 
 def mistakes(results: ClassResults) -> list[Mistake]:
-    """Return the mistakes, the commonest first; exercises that are not written do not count."""
+    """Return the mistakes, the most common first; unwritten exercises do not count."""
     guides = {exercise.id: exercise.guide for exercise in results.exercises}
     found: dict[str, _Found] = {}
     for result in graded(results.results):

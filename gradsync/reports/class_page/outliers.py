@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import quantiles
 
-FEWEST = 8  # numbers from which quartiles mean something
+FEWEST = 8  # quartiles of fewer numbers mean nothing
 FACTOR = 1.5
 
 
@@ -25,8 +25,8 @@ def fences(numbers: Sequence[float], narrowest: float) -> Fences | None:
     """Return the limits for these numbers, or None if they are too few.
 
     The limits are 1.5 interquartile ranges below the first and above the third quartile. If more
-    than half of the numbers are nearly equal, this range is close to 0 and would make each other
-    number unusual; so it counts as at least `narrowest`.
+    than half of the numbers are nearly equal, this range is close to 0 and would make every other
+    number unusual. So it counts as at least `narrowest`.
     """
     if len(numbers) < FEWEST:
         return None

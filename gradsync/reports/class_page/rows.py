@@ -27,7 +27,7 @@ class Row:
 
     result: Result
     name: str
-    handle: str  # the submission or id, if the name is another one
+    handle: str  # the submission or id, if the name differs from it
     link: str  # to the report, relative to the page; "" if there is none
     state: str
     overrides: int
@@ -35,7 +35,7 @@ class Row:
 
     @property
     def remarks(self) -> str:
-        """What else there is to say, in a few words."""
+        """Further facts: unusual values, attempts, overrides, lateness and notes."""
         result = self.result
         parts = [*self.unusual]
         if result.attempts > 1:
@@ -51,7 +51,7 @@ def rows(results: Sequence[Result], scores: Fences | None, times: Fences | None)
     """Return the rows of all results, sorted by name.
 
     Args:
-        results: of the class.
+        results: the results of the class.
         scores: limits of a usual score in percent, if there are any.
         times: limits of a usual grading time in seconds, if there are any.
     """

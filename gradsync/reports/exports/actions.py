@@ -2,7 +2,7 @@
 
 The step of a workflow that grades sets its output `result` to this JSON in base64; the reporter,
 https://github.com/classroom-resources/autograding-grading-reporter, reads it. It adds up the
-scores of the tests, and shows them as they are, so they are integers.
+scores of the tests, and shows them unchanged, so they are integers.
 """
 
 from __future__ import annotations

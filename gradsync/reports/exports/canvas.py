@@ -24,11 +24,11 @@ def render(data: ClassResults, former: str = "") -> Sheet:
 
     Args:
         data: the results.
-        former: the text of a file that Canvas exported: the scores are filled in, in the column of
-            the assignment with the course's title, or in the only one.
+        former: the text of a file that Canvas exported. The scores are filled in, in the column of
+            the assignment with the course's title, or in the only column of an assignment.
 
     Raises:
-        NotASheet: `former` is no such file, or does not show which column to fill in.
+        NotASheet: `former` is not such a file, or several columns could be filled in.
     """
     if former.strip():
         return _filled(data, former)
@@ -66,5 +66,5 @@ def _assignment(header: list[str], title: str) -> str:
         return (same or list(columns))[0]
     raise NotASheet(
         f"It is not clear which column to fill in. Its assignments are {listed(columns.values())}. "
-        f"Delete the columns of all others, or give one the title {title!r} of course.toml."
+        f"Delete the columns of the others, or rename one to {title!r}, the title in course.toml."
     )

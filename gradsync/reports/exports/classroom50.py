@@ -1,8 +1,8 @@
 """Render result.json for Classroom 50, schema `classroom50/result/v1`.
 
-https://github.com/foundation50/classroom50/wiki/Advanced-Autograding: the runner says in
-environment variables which submission it is. Without a runner, the names are made from the result,
-as Classroom 50 does for scores that a teacher enters.
+https://github.com/foundation50/classroom50/wiki/Advanced-Autograding: the runner sets
+environment variables that name the submission. Without a runner, the names are made from the
+result, as Classroom 50 does for scores that a teacher enters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def render(
 
     Args:
         result: a result with a score.
-        title: of the course; the classroom and the assignment without a runner.
+        title: the title of the course; it also names the classroom and the assignment if there is
+            no runner.
         graded_at: when the class was graded, with a time zone.
         environ: the runner's variables; empty values count as missing.
     """

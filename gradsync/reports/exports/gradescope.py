@@ -1,6 +1,6 @@
 """Render results.json for Gradescope: https://gradescope-autograders.readthedocs.io/en/latest/specs.
 
-Texts are plain, and learners see them: a report says no more of hidden tests than their messages.
+Texts are plain, and learners see them. Of hidden tests, they contain only the messages.
 """
 
 from __future__ import annotations

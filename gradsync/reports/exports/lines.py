@@ -1,4 +1,4 @@
-"""What all exports say of a result: a line for each exercise, and a text for the whole."""
+"""The parts of a result that all exports share: a line for each exercise, and a summary."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ LineStatus = Literal["passed", "failed", "error"]
 NO_SANDBOX = (
     "Graded without a sandbox, because this machine or container can't create one. Points come "
     "only from values that the grader compared. Apart from that, nothing is guaranteed: the "
-    "submission ran with the grader's rights, so it could read all files of this container, the "
-    "hidden tests among them, and change what the grader writes."
+    "submission ran with the grader's rights, so it could read all files of this container, "
+    "including the hidden tests, and change the files that the grader writes."
 )
-# An exercise ends with an error if a test did not get as far as a comparison of values.
+# Statuses of tests that did not reach a comparison of values.
 ERRORS = ("error", "crashed", "timeout", "deadlock")
 
 
@@ -42,7 +42,7 @@ def lines_of(result: Result) -> list[Line]:
 
 
 def summary_of(result: Result) -> str:
-    """Return what concerns the whole result, one fact in a line: lateness, notes, the sandbox."""
+    """Return facts about the result as a whole, one on each line: lateness, notes, sandbox."""
     facts = []
     if result.status == "missing":
         facts.append("Nothing was handed in.")
@@ -70,7 +70,7 @@ def whole_points(
 
     Args:
         parts: points that may have fractions.
-        total: what they should add up to; less than their sum if points were lost by lateness.
+        total: the wanted sum; it is less than the sum of `parts` if points were lost by lateness.
         caps: the most for each; None sets no limit.
     """
     whole, target = sum(parts), round(total)

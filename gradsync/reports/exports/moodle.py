@@ -1,6 +1,6 @@
 """Render the offline grading worksheet of a Moodle assignment, or fill in a downloaded one.
 
-Moodle reads a learner's number from `Identifier`, and knows the columns by their English names; it
+Moodle reads a learner's number from `Identifier`, and finds the columns by their English names. It
 skips grades that were changed in Moodle after `Last modified (grade)`.
 """
 
@@ -31,7 +31,7 @@ def render(data: ClassResults, former: str = "") -> Sheet:
             filled in. Only such a file has Moodle's own numbers of the learners.
 
     Raises:
-        NotASheet: `former` is no worksheet.
+        NotASheet: `former` is not a worksheet.
     """
     if former.strip():
         return _filled(data, former)
@@ -58,7 +58,7 @@ def _row(result: Result) -> list[str]:
 
 
 def feedback(result: Result) -> str:
-    """Return a comment in one line: lateness and the like, then the points by exercise.
+    """Return a comment on one line: the summary, then the points by exercise.
 
     An unreadable submission has no points in any exercise.
     """

@@ -13,14 +13,14 @@ from gradsync.reports.exports.lines import lines_of, summary_of
 
 MAX_BYTES = 1_000_000  # a larger file is refused
 LIMITS = (100_000, 10_000, 1000, 100)  # characters of a text, tried in this order
-CUT = "\n... (cut, as the result would be too large)"
+CUT = "\n... (cut, because the result would be too large)"
 
 
 def render(result: Result) -> str:
     """Return the result of one submission as JSON of at most 1 MB.
 
-    A submission that can't be read, or that the grader failed on, is not gradable: it costs the
-    learner no attempt.
+    A submission that can't be read, or that the grader failed on, is not gradable: it does
+    not use up one of the learner's attempts.
     """
     for limit in LIMITS:
         text = json.dumps(_content(result, limit), ensure_ascii=False, allow_nan=False) + "\n"

@@ -18,14 +18,14 @@ class NotASheet(UnusableInput):
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A rendered file, and whom it does not cover."""
+    """A rendered file, and the submissions that are not in it."""
 
     text: str
     not_in_file: tuple[str, ...] = ()  # submissions with a score that a downloaded file lacks
 
 
 def read(text: str, needed: Iterable[str], kind: str) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the other rows of a CSV file, as long as the header.
+    """Return the header of a CSV file, and its other rows, which get the header's length.
 
     Raises:
         NotASheet: a column is missing, or it is not CSV.
@@ -33,12 +33,12 @@ def read(text: str, needed: Iterable[str], kind: str) -> tuple[list[str], list[l
     try:
         rows = [row for row in csv.reader(StringIO(text, newline="")) if row]
     except csv.Error as problem:
-        raise NotASheet(f"It is not {kind} ({problem}). Name another file.") from None
+        raise NotASheet(f"It is not {kind} ({problem}). Name a different file.") from None
     header = rows[0] if rows else []
     if missing := [name for name in needed if name not in header]:
         raise NotASheet(
-            f"It is not {kind}: its first line has no column {missing[0]!r}. Name another file, "
-            "or one that does not exist yet."
+            f"It is not {kind}: its first line has no column {missing[0]!r}. Name a different "
+            "file, or one that does not exist yet."
         )
     width = len(header)
     return header, [[*row, *[""] * (width - len(row))][:width] for row in rows[1:]]
@@ -54,7 +54,7 @@ def write(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def score_cell(result: Result) -> str:
-    """Return a score for a cell, or "" without one: the other system then changes nothing."""
+    """Return a score for a cell, or "" if there is none: the other system then keeps its value."""
     return "" if result.score is None else amount(result.score)
 
 
@@ -69,7 +69,7 @@ def not_among(data: ClassResults, found: Iterable[Result]) -> tuple[str, ...]:
 
 
 def keys_of(result: Result) -> list[str]:
-    """Return what another system may know a learner by, the surest first, in lower case."""
+    """Return a learner's ids and names, the most reliable first, in lower case."""
     person = result.person
     known = [person.id, person.email, person.name] if person else []
     return [key.strip().casefold() for key in (*known, result.submission) if key.strip()]
@@ -78,12 +78,12 @@ def keys_of(result: Result) -> list[str]:
 def matched(
     data: ClassResults, rows: Sequence[Mapping[str, str]], columns: Sequence[str]
 ) -> dict[int, Result]:
-    """Return the result for each row that one belongs to, by the row's number.
+    """Return the results that belong to rows, by the number of the row.
 
     Args:
         data: the results.
-        rows: a cell by column.
-        columns: those that identify a learner, the surest first.
+        rows: the cells of each row, by column.
+        columns: the columns that identify a learner, the most reliable first.
     """
     found: dict[int, Result] = {}
     left = {id(result): result for result in data.results}

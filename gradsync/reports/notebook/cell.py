@@ -30,7 +30,7 @@ class _GuideLinks:
         if self.root is None:
             return None
         path, heading = section
-        # Jupyter's anchors keep the case of a heading, unlike those of GitHub.
+        # Jupyter's anchors keep the case of a heading, unlike GitHub's.
         anchor = quote(heading.replace(" ", "-"))
         return GuideLink(f"{quote(f'{self.root}/{path}')}#{anchor}", heading)
 

@@ -13,7 +13,7 @@ from gradsync.reports.timeline import collectives
 from gradsync.text import ranks_text, verb
 
 MAX_NAMES = 12  # of variables that are lost
-MAX_SEVERAL = 8  # unlike exceptions of one cell that are shown
+MAX_SEVERAL = 8  # different exceptions of one cell that are shown
 
 _TITLES: dict[Status, str] = {
     "deadlock": "Deadlock",
@@ -28,12 +28,12 @@ class CellFailure:
     """A cell that failed, or that the user stopped."""
 
     seen: Observation
-    stopped: str | None  # what the ranks were doing when the user stopped them
+    stopped: str | None  # a text on the ranks when the user stopped them
     lost: tuple[int, ...]  # ranks that were replaced by new processes
     new_group: bool  # whether the next cell has a new process group
-    late: tuple[int, ...] = ()  # those of them that could not be interrupted
-    lost_variables: tuple[str, ...] = ()  # of the ranks that are lost
-    goes_on: bool = False  # the cell: other ranks are still running
+    late: tuple[int, ...] = ()  # the lost ranks that could not be interrupted
+    lost_variables: tuple[str, ...] = ()  # of the lost ranks
+    goes_on: bool = False  # whether other ranks are still running the cell
 
     @property
     def summary(self) -> str:
@@ -56,7 +56,7 @@ class CellFailure:
 
     @property
     def parts(self) -> list[tuple[str, str]]:
-        """What happened, and the traceback of each part that has one."""
+        """The explanation of each part, with its traceback or ""."""
         each = [(f.diagnosis.explanation, f.traceback) for f in self._each[:MAX_SEVERAL]]
         if more := self._each[MAX_SEVERAL:]:
             ranks = sorted(rank for failure in more for rank in failure.diagnosis.ranks)

@@ -30,7 +30,7 @@ def fold(
     """Return the output of these ranks, with one block for ranks with the same output.
 
     Args:
-        texts: what each rank printed.
+        texts: the text that each rank printed.
         shown: the values that each rank displayed, by MIME type.
         ranks: the ranks that ran the cell.
     """

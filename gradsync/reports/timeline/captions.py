@@ -8,7 +8,7 @@ from gradsync.reports.timeline import lanes
 from gradsync.reports.timeline.lanes import Bar, Gap
 from gradsync.reports.timeline.svg import text_width
 
-_SHORTEST = 4  # letters from which an op can still be recognised
+_SHORTEST = 4  # with fewer letters, an op can't be recognised
 _SENTENCES = 16  # of a description
 _SHAPES = 8  # of a collective's tensors that are shown; a bucket may have hundreds
 
@@ -35,7 +35,7 @@ def tooltip(item: Bar | Gap) -> str:
 
 
 def description(items: Sequence[Bar | Gap], world_size: int) -> str:
-    """Return what the drawing shows, for readers who can't see it."""
+    """Return a text on the drawing, for readers who can't see it."""
     missing = [f"Rank {i.rank} never called {i.name}." for i in items if isinstance(i, Gap)]
     waiting = [
         f"Rank {item.rank} is still waiting in {item.name}."
@@ -43,7 +43,7 @@ def description(items: Sequence[Bar | Gap], world_size: int) -> str:
         if isinstance(item, Bar) and item.end is None
     ]
     calls = [item for item in items if isinstance(item, Bar)]
-    differing = {call[0].name: None for call in lanes.meetings(calls) if lanes.disagree(call)}
+    differing = {call[0].name: None for call in lanes.operations(calls) if lanes.disagree(call)}
     unequal = [f"The calls of {name} do not match." for name in differing]
     begin = f"The collectives of {world_size} ranks over time."
     return " ".join([begin, *(missing + waiting + unequal)[:_SENTENCES]])
@@ -66,10 +66,10 @@ def legend(
         notes.append(("bar", "still waiting"))
     if len(bars) < len(items):
         notes.append(("gap", "never called"))
-    if any(map(lanes.disagree, lanes.meetings(bars))):
+    if any(map(lanes.disagree, lanes.operations(bars))):
         notes.append(("differs", "calls that do not match"))
     if left_out:
-        last = f"the last {lanes.KEPT} collectives of each rank"
+        last = f"the last {lanes.SHOWN} collectives of each rank"
         notes.append(("", f"{last}; {left_out:,} earlier ones are not drawn"))
     if shortened:
         notes.append(("", "// a shortened pause"))

@@ -27,8 +27,8 @@ _STYLE = """
 .gs-timeline text{fill:currentColor;color:inherit;font:10.5px ui-monospace,Menlo,Consolas,monospace}
 .gs-timeline .quiet{fill-opacity:.65}
 .gs-timeline .line{fill:none;stroke:currentColor;stroke-opacity:.16}
-.gs-timeline .meeting{fill:currentColor;fill-opacity:.07}
-.gs-timeline .meeting-line{fill:none;stroke:currentColor;stroke-opacity:.3}
+.gs-timeline .operation{fill:currentColor;fill-opacity:.07}
+.gs-timeline .operation-line{fill:none;stroke:currentColor;stroke-opacity:.3}
 .gs-timeline .differs{fill:#d9483b;fill-opacity:.25}
 .gs-timeline .differs-line{fill:none;stroke:#d9483b}
 .gs-timeline .name{fill:color-mix(in srgb,var(--rank) 70%,currentColor);font-weight:600}
@@ -121,8 +121,8 @@ def _plan(items: Sequence[Bar | Gap], bars: Sequence[Bar], world_size: int) -> _
 def _draw_meetings(drawing: Element, plan: _Plan) -> None:
     """Draw a light band from rank to rank for each collective."""
     places = {id(box.item): box for box in plan.boxes}
-    for together in lanes.meetings([b.item for b in plan.boxes if isinstance(b.item, Bar)]):
-        kind = "differs" if lanes.disagree(together) else "meeting"
+    for together in lanes.operations([b.item for b in plan.boxes if isinstance(b.item, Bar)]):
+        kind = "differs" if lanes.disagree(together) else "operation"
         for upper, lower in pairwise(places[id(bar)] for bar in together):
             if lower.top - upper.bottom > _LANE_GAP + _ROW_GAP:  # a band would cover other bars
                 ends = [(upper.left + 2, upper.bottom), (lower.left + 2, lower.top)]
@@ -172,7 +172,7 @@ def _draw_axis(drawing: Element, plan: _Plan) -> None:
     for place in axis.breaks:
         x = _GUTTER + place
         strokes = [(x - 4, top + 4), (x, top - 4)], [(x, top + 4), (x + 4, top - 4)]
-        svg.path(drawing, "meeting-line", *strokes)
+        svg.path(drawing, "operation-line", *strokes)
 
 
 def _draw_legend(drawing: Element, notes: list[tuple[str, str]], x: float, top: float) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from gradsync.records import Collective, Event
 
 MAX_RANKS = 64
-KEPT = 40  # of each rank: the last collectives, since a run fails at its end
+SHOWN = 40  # of each rank: the last collectives, because a run fails at its end
 
 _LATEST = 1e7  # seconds; later times are cut
 _BRIEFEST = 1e-6  # seconds, the minimum duration
@@ -32,7 +32,7 @@ class Bar:
     start: float
     end: float | None  # None: it never completed
     collective: Collective
-    meeting: Hashable  # the same for all calls of one collective or message
+    operation: Hashable  # the same for all calls of one collective or message
     number: int  # of the collective in its group on this rank, from 1
     expected: frozenset[int]  # the ranks that take part
 
@@ -87,25 +87,25 @@ def bars(events: Sequence[Event], world_size: int) -> list[Bar]:
 
 
 def last_of_each_rank(found: Sequence[Bar]) -> list[Bar]:
-    """Return the last `KEPT` bars of each rank."""
+    """Return the last `SHOWN` bars of each rank."""
     by_rank: dict[int, list[Bar]] = {}
     for bar in found:
         by_rank.setdefault(bar.rank, []).append(bar)
-    return [bar for mine in by_rank.values() for bar in mine[-KEPT:]]
+    return [bar for mine in by_rank.values() for bar in mine[-SHOWN:]]
 
 
-def meetings(found: Sequence[Bar]) -> list[list[Bar]]:
+def operations(found: Sequence[Bar]) -> list[list[Bar]]:
     """Return the bars of each collective or message, sorted by rank."""
     together: dict[Hashable, list[Bar]] = {}
     for bar in found:
-        together.setdefault(bar.meeting, []).append(bar)
+        together.setdefault(bar.operation, []).append(bar)
     return list(together.values())
 
 
 def gaps(found: Sequence[Bar]) -> list[Gap]:
     """Return the first missing call of each rank that others wait for and that never comes."""
     first: dict[int, Gap] = {}
-    for together in meetings(found):
+    for together in operations(found):
         waiting = [bar for bar in together if bar.end is None]
         if not waiting:
             continue
@@ -119,7 +119,7 @@ def gaps(found: Sequence[Bar]) -> list[Gap]:
 
 
 def disagree(together: Sequence[Bar]) -> bool:
-    """Tell whether the calls of a meeting do not match."""
+    """Tell whether the calls of an operation do not match."""
     calls = [bar.collective for bar in together]
     if any(call.op in _OTHER_END for call in calls):
         return False

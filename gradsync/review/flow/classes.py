@@ -11,7 +11,7 @@ from gradsync.review.flow.frame import Frame
 from gradsync.review.flow.values import Code, Thing, Value
 
 _DEEPEST = 6  # bases of bases
-_KINDS = {
+_KIND_OF_BASE = {
     "Module": "model",
     "Sequential": "model",
     "Sampler": "sampler",
@@ -40,8 +40,8 @@ def kind_of(run: Evaluator, cls: Code, depth: int = 0) -> str:
     for base in list(bases(run, cls)):
         if base.path.startswith(("torch.", "torchdata.")):
             name = base.path.rpartition(".")[2]
-            if name in _KINDS:
-                return _KINDS[name]
+            if name in _KIND_OF_BASE:
+                return _KIND_OF_BASE[name]
             if base.path.startswith("torch.nn."):
                 return "model"
         if base.code and isinstance(base.code.node, ast.ClassDef) and depth < _DEEPEST:

@@ -19,7 +19,7 @@ LARGEST = 2_000_000  # characters of a file
 MOST_FILES = 60  # that are read beside those that were asked for
 _IGNORE = re.compile(r"#\s*gradsync:\s*ignore(?:\[([A-Za-z0-9, ]*)\])?")
 # Packages whose functions are known by name, or of no interest.
-ELSEWHERE = sys.stdlib_module_names | {
+NOT_FOLLOWED = sys.stdlib_module_names | {
     "torch", "torchvision", "torchaudio", "numpy", "scipy", "pandas", "sklearn", "PIL",
     "matplotlib", "tqdm", "wandb", "transformers", "datasets", "accelerate", "timm",
     "einops", "yaml", "cv2",
@@ -128,7 +128,7 @@ class Project:
             module: "a.b" of `import a.b` or `from a.b import c`.
             level: the number of dots before it.
         """
-        if not level and module.partition(".")[0] in ELSEWHERE:
+        if not level and module.partition(".")[0] in NOT_FOLLOWED:
             return None
         folder = Path(os.path.abspath(importer.path)).parent  # noqa: PTH100 - links stay as they are
         folders = [folder, *folder.parents][: _PARENTS + 1]

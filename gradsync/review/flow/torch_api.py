@@ -34,7 +34,7 @@ _TAGS = {
     "torch.distributed.is_torchelastic_launched": (WORLD,),
     "torch.cuda.device_count": (WORLD,),
 }
-_KINDS = {
+_KIND_OF_CALL = {
     "DistributedDataParallel": "ddp",
     "FullyShardedDataParallel": "fsdp",
     "DataLoader": "loader",
@@ -49,16 +49,18 @@ _SAMPLERS = ("RandomSampler", "SequentialSampler", "WeightedRandomSampler", "Bat
 MOVES = ("to", "cuda", "cpu", "xpu")
 _PLACES = ("device", "map_location", "dtype", "pin_memory")  # where a result is, not what it is
 _SAME_MODEL = "to cuda cpu half float double bfloat16 train eval requires_grad_ apply to_empty xpu"
-_OUTSIDE = ("torch", "numpy", "os", "math", "random", "time", "tqdm", "json", "logging", "pathlib",
-            "builtins", "itertools", "functools", "collections", "contextlib", "copy", "warnings",
-            "wandb", "argparse", "sys", "typing", "datetime", "shutil", "rich", "transformers",
-            "datasets", "torchvision", "einops")  # fmt: skip
+_KEEPS_NOTHING = (
+    "torch", "numpy", "os", "math", "random", "time", "tqdm", "json", "logging", "pathlib",
+    "builtins", "itertools", "functools", "collections", "contextlib", "copy", "warnings",
+    "wandb", "argparse", "sys", "typing", "datetime", "shutil", "rich", "transformers",
+    "datasets", "torchvision", "einops",
+)  # fmt: skip
 _PASS_ON = ("enumerate", "tqdm", "iter", "trange", "list", "reversed", "islice", "cycle", "track")
 
 
 def well_known(path: str) -> bool:
     """Return whether a function of this path keeps no reference to its arguments that matters."""
-    return path.partition(".")[0] in _OUTSIDE
+    return path.partition(".")[0] in _KEEPS_NOTHING
 
 
 def result_of(step: Step, *, started: bool) -> Value | None:
@@ -108,9 +110,9 @@ def _of_torch(step: Step, name: str) -> Value | None:
     if name in _SAMPLERS and path.startswith("torch"):
         inner = first if name == "BatchSampler" else Value()
         return _made("other sampler" if name != "BatchSampler" else "batch sampler", step, inner)
-    if name in _KINDS and path.startswith(("torch.", "torchdata")):
+    if name in _KIND_OF_CALL and path.startswith(("torch.", "torchdata")):
         module = step.argument(0, "module") or step.argument(0, "dataset")
-        return _made(_KINDS[name], step, module or Value())
+        return _made(_KIND_OF_CALL[name], step, module or Value())
     if path == "torch.compile" and first.things:
         return _made("compiled", step, first)
     if name in ("compile", "fully_shard", "convert_sync_batchnorm", "checkpoint_wrapper"):

@@ -284,7 +284,7 @@ def test_each_number_of_ranks_has_separate_ranks(run):
         ("%%ranks 4 --rank 3-1", "--rank 3-1 is not a list of ranks such as 1,2 or 0-3"),
         ("%%ranks 0", "world_size must be from 1 to 64, got 0"),
         ("%%ranks 65", "world_size must be from 1 to 64, got 65"),
-        ("%%ranks 4 --rank 4", "--rank 4: there is no rank 4; ranks count from 0 to 3"),
+        ("%%ranks 4 --rank 4", "--rank 4: unknown rank 4; ranks are numbered from 0 to 3"),
         ("%%ranks 4 --rank x", "--rank x is not a list of ranks such as 1,2 or 0-3"),
     ],
 )

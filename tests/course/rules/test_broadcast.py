@@ -60,7 +60,7 @@ def test_the_memory_layout_of_a_tensor_does_not_matter():
         ((0, 0), None, ""),
         ((1, 1), "wrong-source", "first layer of rank 1. The default source is"),
         ((0, 1), "models-differ", "broadcast_model did nothing"),
-        ((2, 2), "models-differ", "it is not the one of rank 0"),
+        ((2, 2), "models-differ", "it is not rank 0's layer"),
     ],
 )
 def test_the_rank_whose_weight_was_sent_is_reported(ended, code, text):

@@ -55,7 +55,7 @@ def test_what_happened_to_the_former_file_is_reported():
     found = former_file_harmed(["renamed", "emptied"], GUIDE)
 
     assert found.code == "not-atomic"
-    assert "former checkpoint was renamed" in found.explanation
+    assert "previous checkpoint was renamed" in found.explanation
 
 
 def test_a_file_moved_from_another_folder_is_reported():

@@ -53,7 +53,7 @@ def test_an_index_past_the_end_is_explained():
     found = index_past_the_end(failed("IndexError"), None)
 
     assert (found.code, found.ranks) == ("exception", (1,))
-    assert "a sample past its end (index 31 is too large)" in found.explanation
+    assert "a sample past the end (index 31 is too large)" in found.explanation
 
 
 def test_index_errors_in_the_users_code_and_other_errors_are_kept():

@@ -64,7 +64,7 @@ def test_a_mean_of_the_ranks_means_is_reported_with_any_number_of_samples(sample
     found = evaluated(mean_of_ranks(SHARES, "Evaluation"), *results)
 
     assert found.code == "mean-of-means"
-    assert "By rank there are 3 and 1 samples" in found.explanation
+    assert "The ranks have 3 and 1 samples" in found.explanation
 
 
 def test_other_numbers_are_not_a_mean_of_the_ranks_means():

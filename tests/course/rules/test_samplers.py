@@ -88,7 +88,7 @@ class Exhausted(Fickle):
         (lambda: Fickle(counted()), "an earlier `set_epoch(0)`"),
         (lambda: Fickle(rotated, epoch=3), "A new sampler"),
         (lambda: Fickle(counted_once_set()), "A second pass"),
-        (Shared, "on another sampler"),
+        (Shared, "of another sampler"),
     ],
 )
 def test_an_order_that_does_not_fit_the_epoch_is_reported(make, said):
@@ -102,7 +102,7 @@ def test_a_second_pass_that_yields_nothing_is_reported():
     found = epoch_ignored(passes_of_epochs(lambda: Exhausted(rotated)), GUIDE)
 
     assert found.code == "samples-missing"
-    assert "yields 0 indices, the first 5" in found.explanation
+    assert "yields 0 indices, but the first yields 5" in found.explanation
 
 
 def test_one_order_for_each_epoch_is_right():

@@ -187,7 +187,7 @@ def test_a_wrong_step_after_the_first_epoch_is_reported():
     found = later_steps_differ(seen_of(epochs=3, momentum=0.9), right.weights, right.history, GUIDE)
 
     assert found.code == "differs-from-single-process"
-    assert "After epoch 0 the model equals that of one process" in found.explanation
+    assert "After epoch 0 the model equals the model of one process" in found.explanation
 
 
 def test_a_wrong_first_step_is_left_to_other_rules():

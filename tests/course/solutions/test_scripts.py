@@ -69,5 +69,5 @@ def test_torchrun_trains_the_small_cnn(phase):
 def test_torchrun_compares_parallel_layers_with_whole_ones(phase):
     shown = output_of([*TORCHRUN, "run.py", "template_model_parallel.py"], phase)
 
-    assert "2 ranks, the whole model's outputs: yes" in shown
+    assert "2 ranks, equal to the unsplit layers: yes" in shown
     assert _threads_of_gloo(phase) == [[], []]

@@ -33,7 +33,7 @@ def channel():
 
 def answer(value, body=b""):
     """Return a valid answer for this run."""
-    return pack("answer", {"value": value, "nonce": found("place")["nonce"]}, body)
+    return pack("answer", {"value": value, "nonce": found("setup")["nonce"]}, body)
 
 
 def enter(call, op="barrier", peer=None):

@@ -206,4 +206,4 @@ def test_more_points_than_an_exercise_has_are_warned_of_at_export_too(course, gr
 
     done = gradsync(course, "export", out, "--to", "canvas")
 
-    assert "=1+1, Ödön gets 199 points in phase1/double, which has 100." in done.stderr
+    assert "=1+1, Ödön gets 199 points in phase1/double, whose maximum is 100." in done.stderr

@@ -175,11 +175,11 @@ def test_a_send_and_its_receive_belong_together():
         *call(1, 0, 0.0, 0.1, collective("recv", peer=0)),
     ]
 
-    assert len(Picture(events, 2).of("path", "meeting")) == 1
+    assert len(Picture(events, 2).of("path", "operation")) == 1
 
 
 def test_a_band_joins_the_same_collective_across_ranks():
-    assert len(Picture(rounds(3), 2).of("path", "meeting")) == 3
+    assert len(Picture(rounds(3), 2).of("path", "operation")) == 3
 
 
 def test_different_calls_in_one_meeting_are_joined_in_red():

@@ -10,7 +10,7 @@ from typing import Any
 
 import cloudpickle
 
-# Each run brings its own to the ranks: none is there to be imported, and changed, before.
+# Each run sends this module to the ranks, so no submission can import and change it before.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
@@ -29,7 +29,7 @@ def raised(call: Callable[[], Any]) -> Exception | None:
     """Return the exception that a call raises, or None if it returns.
 
     Raises:
-        NotImplementedError: the called function is still to be written.
+        NotImplementedError: the called function is not written yet.
     """
     try:
         call()
@@ -41,11 +41,11 @@ def raised(call: Callable[[], Any]) -> Exception | None:
 
 
 def salt_hashes(salt: int) -> None:
-    """Make the hashes of strings differ, as in processes that were not forked from the same one."""
+    """Make the hashes of strings differ, as in processes with different parents."""
     plain = builtins.hash
 
     def salted_hash(value: Hashable) -> int:
-        is_text = "'" in repr(value) or '"' in repr(value)  # or contains one: these are salted
+        is_text = "'" in repr(value) or '"' in repr(value)  # or contains one: Python salts its hash
         return plain((salt, repr(value))) if is_text else plain(value)
 
     builtins.hash = salted_hash

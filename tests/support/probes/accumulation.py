@@ -51,7 +51,7 @@ def draw(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return inputs (step, rank, sample, 5) and targets with very different losses.
 
-    Targets are classes (step, rank, sample), or `numbers` that are large, like their gradients.
+    Targets are classes (step, rank, sample), or with `numbers` large numbers with large gradients.
     """
     shape = (steps, len(sizes), sum(sizes[0]))
     inputs = rng.standard_normal((*shape, 5)) * 3

@@ -16,7 +16,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 STEPS, BATCH = 12, 256  # on each rank
 WIDTH = 512  # 930,000 parameters: four buckets
-CAP = 1.0  # MiB of a bucket, of the learner's averager and of DDP
+CAP = 1.0  # MiB, the size of a bucket in the learner's averager and in DDP
 
 
 def with_ddp() -> None:
@@ -39,7 +39,7 @@ def with_buckets(trainer: Any) -> None:
 
 
 REFERENCE = "DistributedDataParallel", with_ddp
-AVERAGERS = {  # by phase: what the table calls it, and the function to run on the ranks
+AVERAGERS = {  # by phase: the name in the table, and the function to run on the ranks
     "phase1": ("average_gradients", with_average_gradients),
     "phase2": ("BucketedGradientAverager", with_buckets),
 }

@@ -14,7 +14,7 @@ from support.probes.seeding import seed_weights
 
 Order = Sequence[int]  # the branches that a pass uses, in order
 ALL = (0, 1, 2)
-WIDE = 32  # the tied weight has WIDE * WIDE elements, most of that model's
+WIDE = 32  # the tied weight has WIDE * WIDE elements, most of the elements of its model
 SMALL = 2.3e-4  # MiB, 30 numbers of float64: two to four of the parameters below
 
 
@@ -30,7 +30,7 @@ class Scale(nn.Module):
 
 
 class Net(nn.Module):
-    """Branches that a pass uses in any order, or not at all, and a head; of float64."""
+    """A float64 model of a head, and of branches that a pass uses in any order, or not at all."""
 
     def __init__(self, extra: str = "") -> None:
         super().__init__()
@@ -86,7 +86,7 @@ def zero_for_none(grad: Tensor | None, like: Tensor) -> Tensor:
 def own_gradients(
     inputs: NDArray[Any], orders: Sequence[Order] = (ALL,) * 4, extra: str = ""
 ) -> list[dict[str, Tensor]]:
-    """Return, by rank, the sum of its own gradients over these passes."""
+    """Return, for each rank, the sum of its own gradients over these passes."""
     found = []
     for rank in range(inputs.shape[1]):
         model = Net(extra)

@@ -1,4 +1,4 @@
-"""Batches on another device than the model, tested on a machine with only one device."""
+"""Batches on a different device from the model, tested on a machine with only one device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from support.probes.gpus import Gpus, imported_anew
 
 ELSEWHERE = "meta"  # a device type that torch always has
-COPY = "aten.copy_.default"  # by name, since probes are pickled
+COPY = "aten.copy_.default"  # by name, because probes are pickled
 
 
 class MovedToGpu(Exception):  # noqa: N818 - it is not always a mistake
@@ -22,7 +22,7 @@ class MovedToGpu(Exception):  # noqa: N818 - it is not always a mistake
 
 
 class Elsewhere(Tensor):
-    """A tensor that pretends to be on another device: it can be moved, but not mixed with others.
+    """A tensor that seems to be on another device: it can be moved, but not mixed with others.
 
     Moving it to a GPU raises `MovedToGpu`.
     """
@@ -38,7 +38,7 @@ class Elsewhere(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Do the same as any tensor, except for a move to a GPU, which torch would refuse."""
+        """Call a function as for any tensor, but raise `MovedToGpu` for a move to a GPU."""
         to = None
         if func is Tensor.to:
             to = torch._C._nn._parse_to(*args[1:], **kwargs or {})[0]
@@ -51,7 +51,7 @@ class Elsewhere(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Compute with the real tensor; the result is elsewhere too, unless it was moved."""
+        """Compute with the real tensors; the result is an `Elsewhere` too, unless it was moved."""
         options = kwargs or {}
         mixed = any(type(leaf) is not cls for leaf in tree_flatten([args, options])[0] if _is(leaf))
         to = options.get("device")
@@ -65,7 +65,7 @@ class Elsewhere(Tensor):
 def skip_distributed_tensors() -> None:
     """Keep torch from importing its distributed tensors, which takes half a second.
 
-    It does so when it calls `__torch_dispatch__` for the first time, only to compare types.
+    torch imports them in its first call of `__torch_dispatch__`, only to compare types.
     """
     name = "torch.distributed.tensor"
     if name in sys.modules:
@@ -73,7 +73,7 @@ def skip_distributed_tensors() -> None:
     stub = ModuleType(name)
     stub.DTensor = type("DTensor", (Tensor,), {})  # type: ignore[attr-defined]
     sys.modules[name] = stub
-    with suppress(AttributeError, ImportError):  # another torch may need more of the module
+    with suppress(AttributeError, ImportError):  # a different torch may need more of the module
         Elsewhere(torch.zeros(1)).clone()
     del sys.modules[name]
 
@@ -99,11 +99,11 @@ class Noting(nn.Linear):
 
 
 def devices_met(trainer: ModuleType, inputs: Tensor, targets: Tensor) -> dict[str, Any]:
-    """Return the devices of what `train_step` passes to a model on the CPU and a loss function.
+    """Return the devices of the tensors that `train_step` passes to a model and a loss function.
 
-    `at_home` are the devices for a batch on the CPU. `away` adds those for a batch elsewhere, on a
-    machine that seems to have GPUs. The submission is imported again for this, since it may query
-    the GPUs on import.
+    The model is on the CPU. `at_home` are the devices for a batch on the CPU. `away` adds the
+    devices for a batch elsewhere, on a machine that seems to have GPUs. The submission is imported
+    again for this, because it may query the GPUs on import.
     """
     model = Noting(inputs.shape[1], int(targets.max()) + 1)
     wanted: list[str] = []
@@ -122,6 +122,6 @@ def devices_met(trainer: ModuleType, inputs: Tensor, targets: Tensor) -> dict[st
         imported_anew(trainer).train_step(model, batch, loss_fn, optimizer)
     except MovedToGpu:
         model.met.append("cuda")
-    except Exception:  # noqa: BLE001, S110 - devices that do not fit each other
+    except Exception:  # noqa: BLE001, S110 - tensors on different devices
         pass
     return {"at_home": at_home, "away": {"inputs": model.met, "targets": wanted}}

@@ -1,4 +1,4 @@
-"""A model that records how it is called, and what an evaluation does to it and its surroundings."""
+"""A model that records its calls, and a report of what an evaluation has changed."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Spy(nn.Module):
 
 
 def tells_predictions_apart(batches: Iterable[tuple[Tensor, Tensor]]) -> bool:
-    """Tell whether only the likeliest class of a spy's outputs hits that many targets.
+    """Return whether all wrong predictions of a spy hit more or fewer targets than the right one.
 
-    Wrong predictions are the unlikeliest class, the likeliest sample (`argmax` along the wrong
+    Wrong predictions are the least likely class, the most likely sample (`argmax` along the wrong
     dimension, or without one), always the first class, and counting the misses.
     """
     model, hits = Spy(), torch.zeros(6, dtype=torch.int64)
@@ -76,13 +76,13 @@ def modes_of(model: nn.Module) -> dict[str, bool]:
 
 
 def spied_evaluation(rank: int, evaluate: Callable[[nn.Module, nn.Module], Any]) -> dict[str, Any]:
-    """Evaluate a spy that has a gradient and a frozen bias, by cross-entropy.
+    """Evaluate a spy that has a gradient and a frozen bias, with a cross-entropy loss.
 
     On rank 1 the spy is in evaluation mode.
 
     Returns:
         `result`, the returned value; `calls` of the model; `switched`, the names of the modules
-        that are left in another mode; `kept_grad`, whether the gradients are as before;
+        whose mode has changed; `kept_grad`, whether the gradients are as before;
         `kept_frozen`, whether the same parameters are trainable as before; `kept_tracking`,
         whether gradients are still tracked; the `reduction` of the loss function afterwards.
     """

@@ -1,4 +1,4 @@
-"""What happens to checkpoint files: a full disk, changes during a save, code in a file."""
+"""Probes for checkpoint files: a full disk, changes during a save, code in a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 DONE = {"os.remove": "removed", "os.rename": "renamed", "os.truncate": "emptied"}
-HARMS = frozenset(DONE.values())  # changes that the former checkpoint must not suffer
+HARMS = frozenset(DONE.values())  # a save must not do this to the previous checkpoint
 REFUSED = re.compile(r"GLOBAL (torch\.(?:nn|optim)\.\S+)")
 NO_FOLDERS = (-1, -1)  # a rename whose paths are not relative to open folders
 
@@ -29,17 +29,17 @@ def limit_writes(size: int) -> None:
 
 
 def lift_limit() -> None:
-    """Let this rank write as much as before `limit_writes`."""
+    """Remove the limit that `limit_writes` set on this rank."""
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
 
 def file_changes() -> list[tuple[str, Path]]:
-    """Return a list that records what is done to files from now on, with absolute paths.
+    """Return a list that records all later changes to files, with absolute paths.
 
-    A file is `removed`, `renamed` (from this path), `emptied`, `made`, or `brought` (to this path,
-    from a folder that is neither its own nor inside that). Only Python's own calls are recorded,
-    not what torch's C++ code writes.
+    A file is `removed`, `renamed` (from this path), `emptied`, `made`, or `brought` (moved to this
+    path from outside of its folder). Only calls of Python are recorded, and no writes of torch's
+    C++ code.
     """
     changes: list[tuple[str, Path]] = []
 
@@ -57,7 +57,7 @@ def file_changes() -> list[tuple[str, Path]]:
 
 
 def content_of(path: str) -> bytes:
-    """Return the content of a file, or nothing if there is no file."""
+    """Return the content of a file, or no bytes if there is no file."""
     try:
         return Path(path).read_bytes()
     except OSError:
@@ -67,14 +67,14 @@ def content_of(path: str) -> bytes:
 def refused_in(path: str, load: Callable[[], Any]) -> str | None:
     """Return the class in torch's modules or optimizers that prevents loading a file safely.
 
-    None means that torch loads the file as tensors and plain values, that it is not a file of
-    torch's, or that `load` itself allows what it needs and loads it although torch may run nothing.
+    None means that torch loads the file as tensors and plain values, that torch can't read the file
+    for a different reason, or that `load` loads it even if torch allows only safe loading.
     """
     try:
         torch.load(path, weights_only=True)
     except pickle.UnpicklingError as error:
         found = REFUSED.search(str(error))
-    except Exception:  # noqa: BLE001 - also if it is still to be written
+    except Exception:  # noqa: BLE001 - for example, there is no file
         return None
     else:
         return None
@@ -83,7 +83,7 @@ def refused_in(path: str, load: Callable[[], Any]) -> str | None:
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
     try:
         load()
-    except Exception:  # noqa: BLE001 - also if it is still to be written
+    except Exception:  # noqa: BLE001 - even if it is not written yet
         return found[1]
     else:
         return None
@@ -97,7 +97,7 @@ def _place(path: Path) -> Path:
 
 
 def _opened(flags: Any) -> str | None:
-    """Return what opening a file with these flags does to it, if anything."""
+    """Return the change that opening a file with these flags makes to it, or None."""
     if not isinstance(flags, int):
         return None
     if flags & os.O_TRUNC:
@@ -113,7 +113,7 @@ class Bomb:
 
 
 def files_with_code(entries: Mapping[str, Any]) -> list[bytes]:
-    """Return files that create a file `ran` if they are loaded without care.
+    """Return files that create a file `ran` if loading them runs their code.
 
     One is saved by torch as a dict with `entries`, the other is a pickle with only code.
     """

@@ -1,4 +1,4 @@
-"""What `setup_distributed` uses on a machine with GPUs, tested on one without."""
+"""Simulate GPUs, to test which devices and backends `setup_distributed` uses with GPUs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Gpus:
 
     Attributes:
         pinned: the CUDA devices that were set, as strings.
-        started: the backends of the groups that were started; "" if torch was to choose.
-        tried: whether code tried to compute on a GPU. What it does after that is not judged.
+        started: the backends of the groups that were started; "" if torch chooses.
+        tried: whether code tried to compute on a GPU. Later calls are not judged.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Gpus:
         return self.started[-1] or "nccl"
 
     def appear(self) -> None:
-        """Replace torch's functions that report devices, apart from process groups."""
+        """Replace torch's functions that report devices, but not those for process groups."""
         known = {
             "is_available": lambda: True,
             "device_count": lambda: COUNT,
@@ -62,12 +62,12 @@ class Gpus:
             "_lazy_init": self.refuse,
             "is_built": lambda: True,
         }
-        built = sys.modules["torch.backends.cuda"]  # by name, since probes are pickled
+        built = sys.modules["torch.backends.cuda"]  # by name, because probes are pickled
         for owner in (torch.cuda, torch.accelerator, built):
             _replace(owner, known)
 
     def install(self) -> None:
-        """Replace torch's functions, also those that start groups: these use gloo in fact."""
+        """Replace torch's functions for devices and for process groups; the groups use gloo."""
         self.appear()
         start = dist.init_process_group
 
@@ -90,7 +90,7 @@ class Gpus:
 
 
 def _replace(module: ModuleType, known: dict[str, Any]) -> None:
-    """Replace these functions where the module has them."""
+    """Replace the functions that the module has."""
     for name in known.keys() & vars(module).keys():
         setattr(module, name, known[name])
 
@@ -98,10 +98,10 @@ def _replace(module: ModuleType, known: dict[str, Any]) -> None:
 def taken_among_gpus(trainer: ModuleType, *place: Any) -> dict[str, Any]:
     """Return `pinned`, `backends` and `returned` of `setup_distributed` on simulated GPUs.
 
-    The submission is imported again, since it may query the GPUs on import. If it fails, the result
-    has what was used until then, and `returned` is None; otherwise it is a list of one string. If
-    it selects a GPU with an environment variable, none is `pinned`, and `returned` only tells
-    whether it is the CPU.
+    The submission is imported again, because it may query the GPUs on import. If it fails, the
+    result has the devices and backends used until then, and `returned` is None; otherwise
+    `returned` is a list of one string. If the submission selects a GPU with an environment
+    variable, `pinned` is empty, and `returned` is None unless it is the CPU.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus, returned = Gpus(), None

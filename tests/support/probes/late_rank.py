@@ -1,4 +1,4 @@
-"""A gate that one rank passes last, when all ranks that do not wait for it have long finished."""
+"""A gate that one rank passes last, when all other ranks wait for it or have finished."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IDLE = "SZX"  # asleep or ended; not running, waiting for a core, stopped or wai
 
 
 def pass_gate(gate: Path | str, rank: int, world_size: int, *, last: int) -> None:
-    """Pass a gate; the rank `last` passes it when no other rank has anything left to do."""
+    """Pass a gate; the rank `last` passes it when all other ranks are idle."""
     Path(f"{gate}-{rank}").write_text(str(os.getpid()))
     if rank == last:
         others = [wait_for(gate, other) for other in range(world_size) if other != last]
@@ -37,7 +37,7 @@ def wait_for(gate: Path | str, rank: int) -> int | None:
 def let_rest(processes: Iterable[int]) -> None:
     """Wait until these processes have been idle for a while, apart from this thread.
 
-    A rank that waits for another one sleeps, and so does a rank that has finished. A rank with
+    A rank that waits for another rank sleeps, and so does a rank that has finished. A rank with
     work to do does not sleep, even if a busy machine gives it no core for a long time.
     """
     watched = list(processes)
@@ -50,7 +50,7 @@ def let_rest(processes: Iterable[int]) -> None:
 
 
 def _is_idle(process: int) -> bool:
-    """Tell whether a process's threads sleep, or it has ended; True if the system can't tell.
+    """Return whether a process sleeps or has ended; True if the system does not show it.
 
     The source is `/proc/PID/task/TID/stat` (proc(5)): the state comes after the name.
     """

@@ -1,4 +1,4 @@
-"""A process group that, like nccl, connects only when it must, for machines without nccl."""
+"""A process group that connects as late as nccl does, for machines without nccl."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_process_group_name
 
 COMMUNICATION = re.compile("_?all|_?reduce|barrier|broadcast|gather|recv|scatter|send")
-RENAMED = {  # methods that gloo has only under their former names
+RENAMED = {  # methods that gloo has only under their previous names
     "all_gather_single": "_allgather_base",
     "all_to_all_single": "alltoall_base",
     "reduce_scatter_single": "_reduce_scatter_base",

@@ -6,5 +6,5 @@ import torch
 
 
 def spoil_new_memory() -> None:
-    """Fill new memory with NaN in this process; it often contains zeros, by coincidence."""
+    """Fill new memory with NaN in this process; without this, it often contains zeros."""
     torch.set_deterministic_debug_mode("warn")  # the other function for this imports the compiler

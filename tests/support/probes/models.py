@@ -1,4 +1,4 @@
-"""Models with everything that a broadcast can forget, and with differences between ranks."""
+"""Models with all tensors that a broadcast can miss, and with set orders that differ by rank."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Placed(nn.Parameter):
 
 
 def place(number: int, rank: int, count: int) -> int:
-    """Return the place of one of `count` parameters, so that each rank starts with another one."""
+    """Return the place of one of `count` parameters; each rank starts with a different one."""
     return FIRST_PLACE + (number - rank) % count
 
 
 def placed(model: nn.Module, rank: int) -> nn.Module:
-    """Give the model parameters that a set iterates in another order on each rank.
+    """Replace the parameters, so that a set iterates them in a different order on each rank.
 
-    This is the order of addresses, which differs between processes, but is usually the same in
+    It simulates the order of addresses, which differs between processes, but is usually the same in
     ranks that were forked from one process.
     """
     known = list(model.parameters())

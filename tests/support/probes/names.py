@@ -1,4 +1,4 @@
-"""Models whose parameters have other names on each rank, in the same order."""
+"""Models whose parameters have different names on each rank, in the same order."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ PARTS = 7  # they have 5,040 orders
 def name_sets(rank_count: int, seed: int) -> list[list[str]]:
     """Return the names for each rank: different ones, of the same length, and already sorted.
 
-    A set iterates strings in the order of their hashes. Forked ranks have the same hashes, and
-    processes that torchrun starts do not: different names always have different hashes.
+    A set iterates strings in the order of their hashes. The same name has the same hash on forked
+    ranks, but not in processes that torchrun starts. Different names always have different hashes.
     """
     return [[f"part{k}x{seed + rank:06d}" for k in range(PARTS)] for rank in range(rank_count)]
 
 
 class Model(nn.Module):
-    """A model whose parameters' gradients are the parameter plus the sum of the inputs."""
+    """A model in which a parameter's gradient is the parameter plus the sum of the inputs."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         shift = inputs.sum()
@@ -35,8 +35,8 @@ def model_named(
 ) -> nn.Module:
     """Return a model with a parameter under each name: its position plus a number.
 
-    With `buffers`, each also has a buffer. A set of the parameters, and their addresses, have
-    another order on each rank.
+    With `buffers`, there is also a buffer for each parameter. On each rank, a set of the parameters
+    and their addresses have a different order.
     """
     order = [*range(rank, len(names)), *range(rank)]
     made = {k: Placed(torch.full((3,), number + k)) for k in order}

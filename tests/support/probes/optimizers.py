@@ -1,4 +1,4 @@
-"""Optimizers whose state can be counted, however a submission wraps them, and parameters."""
+"""Optimizers whose state can be counted even if a submission wraps them, and parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def watched(kind: type[torch.optim.Optimizer]) -> tuple[type[torch.optim.Optimizer], list[Any]]:
-    """Return a subclass of the optimizer class `kind`, and a list that gets all its instances."""
+    """Return a subclass of the optimizer class `kind`, and a list of all its later instances."""
     made: list[Any] = []
 
     class Watched(kind):  # type: ignore[misc, valid-type]
@@ -31,7 +31,7 @@ def elements(states: Iterable[Mapping[Any, Mapping[str, Any]]]) -> int:
 def parameters(values: Sequence[Tensor], rank: int) -> list[nn.Parameter]:
     """Return parameters with these values, created in reversed order on every second rank.
 
-    So their addresses are in a different order, and so is a set of them.
+    This gives their addresses a different order, and also a set of them.
     """
     order = range(len(values))
     made = {

@@ -16,12 +16,12 @@ from support.probes.seeding import seed_weights
 
 Kind = Literal["vectors", "wide", "words"]  # the kind of inputs
 Microbatches = Sequence[tuple[Tensor, Tensor]]  # inputs (sample, feature) and targets (sample,)
-Named = dict[str, Any]  # by the parameter's name in the whole model
+Named = dict[str, Any]  # by the parameter's name in the unsplit model
 
 LEARNING_RATE, MOMENTUM = 0.3, 0.9
 BLOCKS, CLASSES = 4, 3
 WIDE = 2048  # features of an input that is much larger than any activation
-WORDS = 16_500  # per sample; their activations have a dimension that is larger than 16 bits
+WORDS = 16_500  # per sample; a dimension of their activations is too large for an int16
 
 
 class Turn(nn.Module):
@@ -32,7 +32,7 @@ class Turn(nn.Module):
 
 
 class Watched(nn.Module):
-    """A stage that records when it runs forward, in which mode, and when backward reaches it."""
+    """A stage that records its forward passes, their modes, and its backward passes."""
 
     def __init__(self, stage: nn.Module) -> None:
         super().__init__()
@@ -51,13 +51,13 @@ class Watched(nn.Module):
 
 
 def cuts(world_size: int) -> list[tuple[int, int]]:
-    """Return which blocks each rank has: (first, end)."""
+    """Return the range of blocks of each rank: (first, end)."""
     edges = [round(BLOCKS * rank / world_size) for rank in range(world_size + 1)]
     return list(pairwise(edges))
 
 
 def by_stage(values: Named, world_size: int) -> list[Named]:
-    """Split values of the unsplit model, by name, like its blocks."""
+    """Split the values of an unsplit model, by name, into the values of each stage."""
     return [
         {name: value for name, value in values.items() if first <= int(name[0]) < end}
         for first, end in cuts(world_size)
@@ -65,7 +65,7 @@ def by_stage(values: Named, world_size: int) -> list[Named]:
 
 
 def stage_of(kind: Kind, first: int, end: int, frozen: Sequence[int] = ()) -> nn.Module:
-    """Return some blocks as one module, with the same names as in the whole model."""
+    """Return some blocks as one module, with the same names as in the unsplit model."""
     blocks = _blocks_of(kind)
     for block in frozen:
         blocks[block].requires_grad_(False)
@@ -162,7 +162,7 @@ def unsplit(
 
 
 def mispaired(microbatches: Microbatches, hop: int) -> Named:
-    """Return the gradients if those sent back from block `hop` arrive in reversed order."""
+    """Return the wrong gradients if block `hop` sends its gradients back in reversed order."""
     before, after = stage_of("vectors", 0, hop), stage_of("vectors", hop, BLOCKS)
     kept = [before(inputs) for inputs, _ in microbatches]
     arrived = [outputs.detach().requires_grad_() for outputs in kept]

@@ -1,4 +1,4 @@
-"""Capture what a submission prints during training."""
+"""Capture the output of a submission during training."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def printed() -> Iterator[list[str]]:
-    """Capture what is printed; afterwards the list has its lines, without blank ones.
+    """Capture the output; afterwards the list has its lines, without blank ones.
 
-    Stdout is a file with a descriptor and a buffer of bytes, as it usually is.
+    Stdout is a file with a descriptor and a buffer of bytes, as in any process.
     """
     lines: list[str] = []
     with tempfile.TemporaryFile("a+", encoding="utf-8", errors="replace") as file:

@@ -1,4 +1,4 @@
-"""What `read_rank_info` returns for an environment, or the error that it raises."""
+"""Call `read_rank_info` with environments, and report its values and errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
-from gradsync.ranks.protocol.user_files import place
+from gradsync.ranks.protocol.user_files import file_and_line
 
 
 def probe_rank_info(trainer: ModuleType, environs: Iterable[Mapping[str, str]]) -> list[Any]:
@@ -27,7 +27,7 @@ def answer_to(trainer: ModuleType, environ: dict[str, str]) -> Any:
         if info is not None and not all(hasattr(info, field) for field in fields):
             return {"refused": False, "strange": type(info).__name__}
         return info and [getattr(info, field) for field in fields]
-    except (NotImplementedError, NameError):  # errors of the code, whatever the environment
+    except (NotImplementedError, NameError):  # the environment is not the cause
         raise
     except Exception as error:
         where = line_of(error)
@@ -41,4 +41,4 @@ def line_of(error: BaseException) -> str | None:
     """Return "FILE:LINE", the innermost line in the called function's file, or None."""
     _, *frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename == frames[0].filename]
-    return place(own[-1].filename, own[-1].lineno) if own else None
+    return file_and_line(own[-1].filename, own[-1].lineno) if own else None

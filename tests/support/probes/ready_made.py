@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 class ReadyMade(NamedTuple):
     module: str
     name: str
-    method: str  # that does the work; creating an object is allowed
+    method: str  # the method that does the work; creating an object is allowed
 
 
 DDP = ReadyMade("torch.nn.parallel.distributed", "DistributedDataParallel", "forward")
@@ -21,12 +21,12 @@ ZERO = ReadyMade(
 
 
 class ForbiddenShortcut(Exception):  # noqa: N818 - named like the code of the mistake
-    """A ready-made class did the work of an exercise; `ranks.exceptions` knows it by name."""
+    """A ready-made class did the work of an exercise; `exceptions.py` recognises it by name."""
 
 
 @contextmanager
 def without(ready: ReadyMade) -> Iterator[None]:
-    """Make the method of the class raise an error, if the class is imported."""
+    """Make the method of the class raise an error in this context, if the class is imported."""
     kind = getattr(sys.modules.get(ready.module), ready.name, None)
     if kind is None:
         yield

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from gradsync.ranks.protocol.user_files import place
+from gradsync.ranks.protocol.user_files import file_and_line
 from gradsync.text import FORGOTTEN, no_float
 
 Item = TypeVar("Item")
@@ -21,7 +21,7 @@ SHOWN = 60  # characters of a value in a message
 
 
 class WrongReturn(TypeError):  # noqa: N818 - named like the code of the mistake
-    """A function returned a value of the wrong type; `ranks.exceptions` knows the class by name."""
+    """A function returned a value of the wrong type; `exceptions.py` recognises it by name."""
 
 
 def described(value: Any) -> str:
@@ -42,14 +42,14 @@ def without_return(value: Any) -> str:
 def call_with_line(function: Callable[..., Any], *args: Any, **options: Any) -> tuple[Any, str]:
     """Call a function; return its value and the line that returned it: "template_trainer.py:91".
 
-    The line is that of the function below its decorators; "" if it is not known.
+    The line is in the function itself, not in its decorators; "" if it is not known.
     """
     code = getattr(inspect.unwrap(function), "__code__", None)
     lines = [""]
 
     def watch(frame: FrameType, event: str, _arg: Any) -> None:
         if event == "return" and frame.f_code is code:
-            lines.append(place(code.co_filename, frame.f_lineno))
+            lines.append(file_and_line(code.co_filename, frame.f_lineno))
 
     before = sys.getprofile()
     sys.setprofile(watch)
@@ -64,7 +64,7 @@ def float_returned(value: Any, function: str) -> float:
     """Return the float that a function returned.
 
     Raises:
-        WrongReturn: it is something else, also another kind of number.
+        WrongReturn: it is not a float, even if it is a different kind of number.
     """
     if not isinstance(value, float):
         raise WrongReturn(no_float(function, [type(value).__name__]))

@@ -1,4 +1,4 @@
-"""What the tests of samplers do on a rank: passes, bad arguments, global random states."""
+"""Probes for samplers: passes, bad arguments, global random states."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from support.probes import raised, salt_hashes
 from support.probes.returned import WrongReturn, described, items_of
 
-Case = tuple[str, int, int, int, bool]  # the impossible one; samples, num_replicas, rank, shuffle
+Case = tuple[str, int, int, int, bool]  # the bad argument; samples, num_replicas, rank, shuffle
 
 
 def indices_of(sampler: Iterable[Any]) -> list[int]:
@@ -64,7 +64,8 @@ def _index(value: Any) -> int:
 def passes_of_epochs(make: Callable[[], Any]) -> list[list[int]]:
     """Return a new sampler's pass, its passes after `set_epoch` of 0, 1, 2 and 0, and two more.
 
-    Before the first of these two, no epoch is set; before the second, another sampler's is.
+    Before the first of these two, no epoch is set; before the second, the epoch of a different
+    sampler is set.
     """
     sampler = make()
     passes = [indices_of(sampler)]
@@ -99,17 +100,17 @@ def _go_through(
 
 
 def be_another_process(rank: int) -> list[bytes]:
-    """Give this rank what differs between processes, although the ranks were forked from one.
+    """Make this rank differ from the others like a separately started process.
 
-    These are global random states, hashes of strings, the time, and the addresses of new objects
-    while the returned value is kept.
+    The global random states, hashes of strings and clocks differ, and the addresses of new objects
+    differ while the caller keeps the returned value.
     """
     torch.manual_seed(rank)
     np.random.seed(rank)
     random.seed(rank)
     salt_hashes(rank)
     _be_late(3600 * rank)
-    sizes = range(0, 480, 16)  # the sizes that Python's own allocator has pools for, less a header
+    sizes = range(0, 480, 16)  # the sizes that Python's own allocator has pools for, minus a header
     return [bytes(size) for size in sizes for _ in range(rank)]
 
 
@@ -133,7 +134,7 @@ def random_states() -> dict[str, str]:
 def pass_watched(
     sampler: Iterable[Any], before: Mapping[str, str]
 ) -> tuple[list[int], list[str], list[str]]:
-    """Return what a pass yields, and `changed_since` after its first index and at its end."""
+    """Return the indices of a pass, and `changed_since` after its first index and at its end."""
     indices = _begin(sampler)
     first = indices_of(islice(indices, 1))
     during = changed_since(before)

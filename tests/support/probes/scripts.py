@@ -43,12 +43,12 @@ def run_with_samplers(file: str, sampler_class: type) -> dict[str, dict[str, Any
         sampler_class: this class, from another run of the file.
 
     Returns:
-        For each way of sharing: `lines`, which are printed, with the error that ends the program;
+        For each way of sharing: the printed `lines`, with the error that ends the program;
         `raised`, the text of this error and its line, or None; `shares` that the samplers yield,
         as [samples, ranks, rank, indices].
 
     Raises:
-        NotImplementedError: the sampler is still to be written.
+        NotImplementedError: the sampler is not written yet.
     """
     path, name = Path(file), sampler_class.__name__
     tree = ast.parse(path.read_bytes())
@@ -59,7 +59,7 @@ def run_with_samplers(file: str, sampler_class: type) -> dict[str, dict[str, Any
 
 
 def _asks_for_main(node: ast.stmt) -> bool:
-    """Tell whether it is `if __name__ == "__main__":`."""
+    """Return whether a statement is `if __name__ == "__main__":`."""
     return isinstance(node, ast.If) and "__name__" in ast.dump(node.test)
 
 
@@ -92,7 +92,7 @@ def _line_of(problem: Exception, path: Path) -> str:
 
 
 def _sampler(plain: type, sharing: Any, shares: list[list[Any]]) -> type:
-    """Return a sampler class that shares out samples in another way than `plain`."""
+    """Return a subclass of the sampler class `plain` with this way of sharing."""
 
     class Sampler(plain):  # type: ignore[misc]
         _shared_out: Share | None = None  # set at the end of its own `__init__`

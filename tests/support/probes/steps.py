@@ -1,4 +1,4 @@
-"""What a training step calls, in order."""
+"""Record the calls of a training step, in order."""
 
 from __future__ import annotations
 

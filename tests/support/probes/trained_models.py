@@ -11,7 +11,7 @@ from support.probes.seeding import seed_weights
 
 
 def make(seed: int, size: int = 8) -> tuple[nn.Sequential, torch.optim.Optimizer]:
-    """Return a model and an optimizer after two steps; the seed also decides their settings."""
+    """Return a model and an optimizer after two steps; the seed also sets their settings."""
     seed_weights(seed)
     model = nn.Sequential(nn.Linear(size, size), nn.BatchNorm1d(size), nn.Linear(size, 2))
     model[2].bias.requires_grad_(False)

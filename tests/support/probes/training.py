@@ -22,7 +22,7 @@ from support.probes.seeding import seed_weights
 Samples = tuple[NDArray[Any], NDArray[Any]]  # inputs (sample, ...) and targets (sample,)
 Steps = Sequence[Sequence[int]]  # in an epoch: the indices of each step's samples
 LEARNING_RATE = 0.5
-KNOWN_EPOCHS = 10  # of a sampler, in which its orders are computed
+KNOWN_EPOCHS = 10  # the orders of a sampler are computed for these
 ENTRY = ("epoch", "train_loss", "val_loss", "val_accuracy")  # the keys of a history's entry
 TIME_TO_END = 60.0  # seconds; `train` must end with an error in this time if a rank is lost
 
@@ -86,9 +86,9 @@ def spied_training(
 def orders_of_sampler(
     name: str, rank: int, world_size: int, samples: int, seed: int
 ) -> list[list[int]]:
-    """Return what the submission's sampler of this name yields in its first epochs.
+    """Return the orders of the submission's sampler of this name in its first epochs.
 
-    These are more epochs than any training here has. Without such a sampler, the list is empty.
+    No training run here has more epochs. Without such a sampler, the list is empty.
     """
     sampler_class: Any = getattr(sys.modules.get("template_data_loader"), name, None)
     orders: list[list[int]] = []
@@ -119,8 +119,8 @@ class Trained(NamedTuple):
     """The result of a training run in one process."""
 
     weights: dict[str, Tensor]  # and buffers
-    history: list[dict[str, Any]]  # `samples` has the values that the numbers are the means of
-    losses: list[list[float]]  # for each epoch, of each step
+    history: list[dict[str, Any]]  # its numbers are the means of the values in `samples`
+    losses: list[list[float]]  # for each epoch, the loss of each step
     loss_before: float  # over the validation samples
 
 

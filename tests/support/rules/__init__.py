@@ -1,1 +1,1 @@
-"""Pure functions from evidence to `Diagnosis`, for the mistakes that this course knows."""
+"""Pure functions from evidence to `Diagnosis`, for the mistakes that this course recognises."""

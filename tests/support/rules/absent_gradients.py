@@ -34,7 +34,7 @@ def none_gradient_skipped(without: Sequence[int], name: str) -> Rule:
             return found("none-gradient-skipped", without, text, failure.diagnosis.where)
         if wrong_names(seen, expected) != [name]:
             return None
-        if unawaited := nobody_waited(seen, GUIDE):  # then wrong values are no further evidence
+        if unawaited := nobody_waited(seen, GUIDE):  # then wrong values do not show another mistake
             return unawaited
         having = [r for r in range(seen.world_size) if r not in without]
         if all(close(seen[r].get(name), expected[r][name]) for r in having):
@@ -43,7 +43,7 @@ def none_gradient_skipped(without: Sequence[int], name: str) -> Rule:
                 "different steps. Store the mean on the ranks without a gradient too."
             )
             return found("none-gradient-skipped", without, text, last_reduce(seen))
-        if len(expected[0]) == 1:  # no other gradient is right: it may be another mistake
+        if len(expected[0]) == 1:  # it is the only gradient, so this can be a different mistake
             return None
         by_those = [array(expected[r][name]) for r in having]
         share = len(having) / seen.world_size
@@ -70,7 +70,7 @@ def none_gradient_skipped(without: Sequence[int], name: str) -> Rule:
 
 
 def _skipped(seen: Observation, without: Sequence[int], name: str) -> bool:
-    """Tell whether the ranks without a gradient skipped its collective, or used other shapes.
+    """Return whether the ranks without a gradient skipped its collective, or used other shapes.
 
     The other ranks must be in a collective that may be for that gradient, and not in a barrier.
     """
@@ -87,7 +87,7 @@ def _skipped(seen: Observation, without: Sequence[int], name: str) -> bool:
 
 
 def _may_be_on(collective: Collective, name: str) -> bool:
-    """Tell whether a collective leaves a result and may be for this parameter's gradient."""
+    """Return whether a collective leaves a result and may be for this parameter's gradient."""
     is_other = collective.label is not None and collective.label != f"{name}.grad"
     return leaves_a_result(collective) and not is_other
 

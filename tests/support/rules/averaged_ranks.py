@@ -77,7 +77,7 @@ def _ended(parts: Sequence[tuple[int, ...]]) -> str:
 
 
 def _part_behind(value: Any, local: Sequence[Any]) -> tuple[int, ...]:
-    """Return the ranks, not all of them, whose sum or mean a value is; () if there are none."""
+    """Return a part of the ranks whose sum or mean this value is; () if there is none."""
     size = len(local)
     for count in range(1, size):
         for part in combinations(range(size), count):

@@ -30,7 +30,7 @@ def broadcast_mistakes(before: Sequence[State], src: int, buffers: Sequence[str]
 
 
 def kept_their_own(before: Sequence[State], src: int) -> Rule:
-    """Recognise ranks whose models are all as they were before the call."""
+    """Recognise that the call changed no model on any rank."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         same = all(close(value, own, EXACT) for value, own in zip(seen, before, strict=True))
@@ -40,7 +40,7 @@ def kept_their_own(before: Sequence[State], src: int) -> Rule:
         text = (
             (
                 f"The model is unchanged on every rank, although the collective at {sent} is "
-                "complete: the received values are in other tensors, such as those of a copy. "
+                "complete: the received values are in other tensors, such as a copy's. "
                 "Change the parameters and buffers of `model` itself, in place."
             )
             if sent
@@ -55,7 +55,7 @@ def kept_their_own(before: Sequence[State], src: int) -> Rule:
 
 
 def wrong_source(before: Sequence[State], src: int) -> Rule:
-    """Recognise ranks that end with the model of another rank than `src`, or a part of it."""
+    """Recognise ranks that end with the model of a rank other than `src`, or a part of it."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         wrong = _wrong_names(seen, expected)
@@ -138,9 +138,9 @@ def models_differ(seen: Observation, expected: Any) -> Diagnosis | None:
         return None
     ranks = _ranks(seen, expected)
     text = (
-        f"On {ranks_text(ranks)}, {listed(wrong)} {verb(wrong, 'differs', 'differ')} from what the "
-        "source rank had before the call. The models would stay different in training. Copy the "
-        "source's values into every parameter and buffer, on every rank."
+        f"On {ranks_text(ranks)}, {listed(wrong)} {verb(wrong, 'differs', 'differ')} from the "
+        "source rank's values before the call. The models would stay different in training. Copy "
+        "the source's values into every parameter and buffer, on every rank."
     )
     return Diagnosis("models-differ", ranks, text, last_line(seen), GUIDE)
 
@@ -166,7 +166,7 @@ def bits_differ(seen: Observation, expected: Any) -> Diagnosis | None:
 
 
 def weight_not_sent(seen: Observation, weights: Sequence[Any]) -> Diagnosis | None:
-    """Recognise ranks without rank 0's weight: a test of what must not change says nothing.
+    """Recognise ranks without rank 0's weight: a test of unchanged values can't judge them.
 
     Args:
         seen: the run, without a `src`; each rank's value has the `weight` of the first layer.
@@ -183,11 +183,11 @@ def weight_not_sent(seen: Observation, weights: Sequence[Any]) -> Diagnosis | No
             f"{senders[0]}. The default source is rank 0."
         )
     elif close(ended, ended[:1] * len(ended), EXACT):
-        found = "All ranks end with the same first layer, but it is not the one of rank 0."
+        found = "All ranks end with the same first layer, but it is not rank 0's layer."
     else:
         found = (
-            "broadcast_model did nothing: the weights of the first layer on rank 1 still differ "
-            "from those on rank 0."
+            "broadcast_model did nothing: the weights of the first layer still differ between rank "
+            "0 and rank 1."
         )
     text = f"{found} This test can only judge a model that was broadcast from rank 0."
     return Diagnosis(code, tuple(range(len(seen))), text, last_line(seen), GUIDE)

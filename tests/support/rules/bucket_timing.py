@@ -1,4 +1,4 @@
-"""Mistakes in when a bucket is sent: before its gradients are final, or shared with `grad`."""
+"""Mistakes in sending a bucket: before its gradients are final, or in the memory of `grad`."""
 
 from __future__ import annotations
 

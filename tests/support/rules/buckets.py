@@ -3,7 +3,7 @@
 A bucket is judged by the number of elements that a rank contributes. All-reduce, reduce-scatter
 with all-gather, broadcasts and objects are all accepted. So are sums made of messages between two
 ranks, however many messages a bucket takes. A test that needs the order of events makes marks:
-collectives in a group of their own, recognised by a dtype and a shape that no submission uses.
+collectives in a separate group, recognised by a dtype and a shape that no submission uses.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def averaging_mistakes(
 ) -> list[Rule]:
     """Return phase 1's rules for averaged gradients, with a heading of phase 2's guide.
 
-    The rules in `departures` are more specific, so they come first. `steps` is how often the run
-    averages.
+    The rules in `departures` are more specific, so they come first. `steps` is the number of
+    times that the run averages.
     """
     rules = phase1.gradient_mistakes(local, steps)
     nearly = rounded("the mean over the ranks", guide)
@@ -54,7 +54,7 @@ def nobody_waited(seen: Observation, _expected: Any) -> Diagnosis | None:
 
 
 def some_undivided(seen: Observation, expected: Any) -> Diagnosis | None:
-    """Recognise gradients of which some are the mean over the ranks, and the others the sum."""
+    """Recognise gradients that are partly the mean over the ranks, and partly the sum."""
     if expected is None:
         return None
     pairs = [(rank, name) for rank, grads in enumerate(expected) for name in grads]
@@ -66,14 +66,14 @@ def some_undivided(seen: Observation, expected: Any) -> Diagnosis | None:
     ranks, names = (sorted(set(part)) for part in zip(*wrong, strict=True))
     text = (
         f"The gradients of {listed(names)} are exactly {size} times the mean over the ranks on "
-        f"{ranks_text(ranks)}, while the other gradients are right. Buckets may be sent from "
-        "several places, such as a hook and finish(): each must divide by the number of ranks."
+        f"{ranks_text(ranks)}, while the other gradients are right. If buckets are sent from "
+        "several places, such as a hook and finish(), each must divide by the number of ranks."
     )
     return Diagnosis("sum-not-mean", tuple(ranks), text, last_reduce(seen), GUIDE)
 
 
 def with_guide(rule: Rule, guide: str) -> Rule:
-    """Return the rule with another heading of GUIDELINES.md."""
+    """Return the rule with a different heading of GUIDELINES.md."""
 
     def renamed(seen: Observation, expected: Any) -> Diagnosis | None:
         found = rule(seen, expected)
@@ -115,7 +115,7 @@ def volume(call: Collective) -> int:
 
 
 def carries_gradients(call: Collective) -> bool:
-    """Tell whether a collective may average a bucket of gradients, not a loss or a count."""
+    """Return whether a collective may average a bucket of gradients, not a loss or a count."""
     return (call.dtype or "").startswith(CARRIERS) and volume(call) >= LEAST
 
 
@@ -138,7 +138,7 @@ def bucket_sizes(calls: Sequence[Collective]) -> list[int]:
 
 
 def in_messages(seen: Observation) -> bool:
-    """Tell whether gradients are sent from rank to rank, in pieces that need not be buckets."""
+    """Return whether gradients are sent from rank to rank, in pieces that need not be buckets."""
     carriers = [call for call in seen.collectives(0) if carries_gradients(call)]
     return bool(carriers) and all(call.op in ("send", "recv") for call in carriers)
 
@@ -164,7 +164,7 @@ def unlike_buckets(seen: Observation, _expected: Any) -> Diagnosis | None:
         f"{without_advice(failure.diagnosis.explanation)} In this pass, the ranks "
         "use different parameters, or use them in a different order. Each rank must still start "
         "the same buckets in the same order, even if it has no gradients for them, or has them in "
-        "another order."
+        "a different order."
     )
     return replace(failure.diagnosis, explanation=text, guide=GUIDE)
 
@@ -201,10 +201,11 @@ def lost_or_local(held: Sequence[phase1.Gradients], sent: Sequence[phase1.Gradie
         sent: by rank, the gradients of the other passes.
     """
     mean, size = phase1.mean_of(sent), len(sent)
-    kept = "The gradients accumulated under no_sync() are not averaged, only those of the other "
-    kept += "backward passes. After finish(), everything in `grad` must be the mean over the ranks."
-    lost = "The gradients accumulated under no_sync() are lost: `grad` has only those of the "
-    lost += "other backward pass. Average the accumulated `grad`, not only the new gradient."
+    kept = "The gradients accumulated under no_sync() are not averaged, only the gradients of "
+    kept += "the other backward passes are. After finish(), everything in `grad` must be the mean "
+    kept += "over the ranks."
+    lost = "The gradients accumulated under no_sync() are lost: `grad` has only the gradients of "
+    lost += "the other backward pass. Average the accumulated `grad`, not only the new gradient."
     mixed = [{n: mean[n] + own[n] for n in mean} for own in held]
     shrunk = [{n: mean[n] + own[n] / size for n in mean} for own in held]
     return [
@@ -215,13 +216,13 @@ def lost_or_local(held: Sequence[phase1.Gradients], sent: Sequence[phase1.Gradie
 
 
 def in_objects(seen: Observation) -> bool:
-    """Tell whether gradients are sent inside objects, of which only the bytes are recorded."""
+    """Return whether gradients are sent inside objects: only the bytes of these are recorded."""
     carriers = [call for call in seen.collectives(0) if carries_gradients(call)]
     return bool(carriers) and all(call.dtype == "uint8" for call in carriers)
 
 
 def waits_in_backward(seen: Observation, _expected: Any) -> Diagnosis | None:
-    """Recognise that rank 0, which runs backward alone, waits in it for the other ranks.
+    """Recognise that rank 0 waits for the other ranks in a backward that it runs alone.
 
     An odd mark is made before its backward, an even one in the middle of it.
     """

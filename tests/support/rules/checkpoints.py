@@ -14,11 +14,12 @@ from gradsync.text import counted, listed, ranks_text
 REFUSED = re.compile(  # torch's own error message
     r"[Ww]eights.?only.*(?:GLOBAL ([\w.]+)|Unsupported operand)", re.DOTALL
 )
-CUT_SHORT = ("too large", "PytorchStreamWriter", "inline_container")  # in errors of such a write
+# Parts of the error messages of a write that reached the limit.
+CUT_SHORT = ("too large", "PytorchStreamWriter", "inline_container")
 
 
 def writes_too(guide: str) -> Rule:
-    """Return the rule for a rank that must not write, and ran into the limit set for it."""
+    """Return the rule for a rank other than 0 that wrote, and so reached its limit of bytes."""
 
     def rule(seen: Observation, _expected: Any) -> Diagnosis | None:
         failure = seen.failure
@@ -44,7 +45,7 @@ def other_ranks_write(names: Sequence[Sequence[str]], guide: str) -> Diagnosis |
     found = listed(name for rank in wrong for name in names[rank])
     text = (
         f"{ranks_text(wrong).capitalize()} created files beside the checkpoint: {found}. Only "
-        "rank 0 may write. No code removes the files of other ranks."
+        "rank 0 may write. The files of other ranks are never removed."
     )
     return Diagnosis("every-rank-writes", tuple(wrong), text, guide=guide)
 
@@ -91,9 +92,9 @@ def too_small(size: int, least: int, guide: str) -> Diagnosis | None:
 
 
 def former_file_seen(contents: Sequence[Sequence[bytes]], guide: str) -> Diagnosis | None:
-    """Judge what each rank found at the path before a save, and when the save returned.
+    """Judge the file that each rank found before a save, and when the save returned.
 
-    If rank 0 itself finds the former content, the file was not replaced: that is another mistake.
+    If rank 0 itself finds the previous content, the file was not replaced: a different mistake.
     """
     former, new = contents[0]
     early = [rank for rank, (_, found) in enumerate(contents) if found == former]
@@ -101,14 +102,14 @@ def former_file_seen(contents: Sequence[Sequence[bytes]], guide: str) -> Diagnos
         return None
     text = (
         f"save_checkpoint returned on {ranks_text(early)} while the file at the path was still the "
-        "former checkpoint. Every rank must wait until rank 0 has written the new file. That a "
-        "file exists is not enough."
+        "previous checkpoint. Every rank must wait until rank 0 has written the new file. It is "
+        "not enough that a file exists."
     )
     return Diagnosis("others-do-not-wait", tuple(early), text, guide=guide)
 
 
 def former_file_harmed(harm: Sequence[str], guide: str) -> Diagnosis | None:
-    """Judge what a save did to the former file before the new one was in its place.
+    """Judge the changes of the previous file before the new one was in its place.
 
     Args:
         harm: `removed`, `renamed` or `emptied`, in the order of the events.
@@ -117,10 +118,10 @@ def former_file_harmed(harm: Sequence[str], guide: str) -> Diagnosis | None:
     if not harm:
         return None
     text = (
-        f"The former checkpoint was {harm[0]} before the new one was in its place. If training "
+        f"The previous checkpoint was {harm[0]} before the new one was in its place. If training "
         "crashes in between, no complete checkpoint is left. Write the new file completely, in the "
-        "same folder, and then replace the former one in a single step; from another disk, where "
-        "the folder for temporary files often is, a single step is not possible."
+        "same folder, and then replace the previous one in a single step. The folder for temporary "
+        "files is often on another disk, from which a single step is not possible."
     )
     return Diagnosis("not-atomic", (0,), text, guide=guide)
 
@@ -150,7 +151,7 @@ def next_save_fails(again: str | None, renewed: bool, guide: str) -> Diagnosis |
 
 
 def unsafe_content(refused: str | None, guide: str) -> Diagnosis | None:
-    """Judge the class for which torch refuses to load what was saved, if there is one."""
+    """Judge the class because of which torch refuses to load the saved file, if there is one."""
     if refused is None:
         return None
     text = f"The file that save_checkpoint writes {_content(refused)}"
@@ -184,11 +185,11 @@ def _content(refused: str | None) -> str:
         )
     what = f"an object of {refused}"
     if refused.endswith("getattr"):  # how a method is pickled
-        what = "a method; a function was passed where its result was meant"
+        what = "a method (a function was saved instead of its result)"
     return (
         f"contains more than tensors and plain values, for example {what}. Such a file can't be "
-        "loaded without running code from it. Of a model and an optimizer, save only the state, "
-        "which is a dictionary."
+        "loaded without running code from it. Save only the state of the model and of the "
+        "optimizer, which is a dictionary."
     )
 
 
@@ -207,7 +208,7 @@ def trainable_changed(trainable: Sequence[bool], guide: str) -> Rule:
 
 
 def epoch_not_an_int(guide: str) -> Rule:
-    """Return the rule for an epoch that is not an int but of another `kind`."""
+    """Return the rule for an epoch that is not an int; a rank reports its type as `kind`."""
 
     def rule(seen: Observation, _expected: Any) -> Diagnosis | None:
         wrong = [rank for rank, value in enumerate(seen) if value["kind"] is not None]
@@ -221,9 +222,9 @@ def epoch_not_an_int(guide: str) -> Rule:
 
 
 def step_after_load_differs(after: Any, guide: str) -> Rule:
-    """Return the rule for weights that an optimizer step after loading does not bring to `after`.
+    """Return the rule for an optimizer step after loading that leads to wrong weights.
 
-    Each rank reports the weights as `loaded`, and as they are `after` the step.
+    Each rank reports the weights as `loaded` and `after` the step, where `after` is right.
     """
 
     def rule(seen: Observation, _expected: Any) -> Diagnosis | None:
@@ -232,7 +233,10 @@ def step_after_load_differs(after: Any, guide: str) -> Rule:
             return None
         still = all(close(seen[rank]["after"], seen[rank]["loaded"], EXACT) for rank in wrong)
         code = "state-lost"
-        result = "leads to other weights than without saving and loading. Restore its whole state."
+        result = (
+            "leads to different weights than without saving and loading. Restore the complete "
+            "state of the optimizer."
+        )
         if still:
             code = "tensors-replaced"
             result = (

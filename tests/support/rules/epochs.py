@@ -26,8 +26,8 @@ def other_samples(
         unseeded: one epoch, without a seed.
         samples: the size of the training set, which two ranks share, padded to an even number.
         shares: the heading of GUIDELINES.md on sharing out the samples.
-        epochs: the one on setting the sampler's epoch.
-        guide: the one on `seed`.
+        epochs: the heading on setting the sampler's epoch.
+        guide: the heading on `seed`.
     """
     size = -(-samples // 2)
     trained = [value["trained"] for value in seen]
@@ -45,13 +45,13 @@ def other_samples(
         return _found("epoch-not-set", text, epochs, range(2))
     if first == [value["trained"][:size] for value in reseeded]:
         text = (
-            "With another `seed`, train goes over the samples in the same order. Use the seed for "
-            "the order of the samples."
+            "With a different `seed`, train goes over the samples in the same order. Use the seed "
+            "for the order of the samples."
         )
         return _found("seed-ignored", text, guide, range(2))
     if first != [value["trained"][:size] for value in unseeded]:
         text = (
-            "Called without `seed`, train goes over the samples in another order than with "
+            "Called without `seed`, train goes over the samples in a different order than with "
             "`seed=0`. The default of `seed` is 0."
         )
         return _found("wrong-signature", text, guide, range(2))
@@ -61,11 +61,11 @@ def other_samples(
 def order_of_another_epoch(seen: Run, guide: str) -> Diagnosis | None:
     """Recognise an epoch in the order that the sampler has for another epoch.
 
-    When and how the sampler's epoch was set does not matter, if it is right in each pass.
-    A training run that never uses the sampler's orders shuffles in another way and is not judged.
+    It does not matter when and how the sampler's epoch was set, if it is right in each pass.
+    A training run that never uses the sampler's orders shuffles differently and is not judged.
 
     Args:
-        seen: whole epochs, with `orders`: what the submission's sampler yields in its first epochs
+        seen: complete epochs, with `orders` of the submission's sampler in its first epochs
             (see `support.probes.training.orders_of_sampler`).
         guide: the heading of GUIDELINES.md on setting the epoch.
     """
@@ -105,7 +105,7 @@ def other_batches(
     if not wrong:
         return None
     text = (
-        f"By rank, train_epoch trained on {listed(counts)} batches. Each rank's loader has "
+        f"The ranks trained on {listed(counts)} batches in train_epoch. Each rank's loader has "
         f"{counted(wanted, 'batch', 'batches')}."
     )
     if set(counts) == {1}:
@@ -164,8 +164,8 @@ def other_shares(
     if not both and taken < size:
         text = (
             f"In the first epoch, the ranks train on only {len(covered)} of {samples} samples. If "
-            "the number of samples is not divisible by the number of ranks, pad it; do not drop "
-            "samples."
+            "the number of samples is not divisible by the number of ranks, pad the shares; do not "
+            "drop samples."
         )
         return _found("samples-missing", text, guide, range(2))
     same = "are the same" if len(both) == size else f"have {len(both)} in common"

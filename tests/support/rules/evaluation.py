@@ -1,6 +1,7 @@
-"""Mistakes in evaluating a model, however the samples are shared out, by a dict for each rank.
+"""Mistakes in evaluating a model, for any way of sharing out the samples.
 
-What a rank did is as `support.probes.evaluation.spied_evaluation` reports it.
+A run has a dict for each rank: the result, or a report of
+`support.probes.evaluation.spied_evaluation`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from gradsync.text import FORGOTTEN, listed, ranks_text
 from support.rules.reductions import last_reduce
 
 KEYS = {"loss", "accuracy", "samples"}
-LEFT_ALONE = {  # what a rank reports: the message if it is not true
+LEFT_ALONE = {  # a key of a rank's report: the message if its value is false
     "kept_grad": (
         "evaluate changes the gradients of the parameters. They belong to the training and must "
         "stay as they were."
@@ -34,7 +35,7 @@ def pairs(result: Mapping[str, float]) -> str:
 
 
 def other_keys(results: Sequence[Mapping[str, float]], guide: str) -> Diagnosis | None:
-    """Recognise a result that is no dict, or that lacks a key that the contract names."""
+    """Recognise a result that is not a dict, or that lacks a required key."""
     wrong = [rank for rank, result in enumerate(results) if not set(result) >= KEYS]
     if not wrong:
         return None
@@ -67,9 +68,9 @@ def own_samples_alone(own: Sequence[Mapping[str, float]], guide: str) -> Rule:
             text += "Sum them over all ranks."
         else:
             text += (
-                f"They were summed over the ranks at {where}, but that sum is not what is "
-                "returned. The sum is in the tensor that was reduced, and only when the collective "
-                "is complete: wait for it before you read the tensor."
+                f"They were summed over the ranks at {where}, but evaluate does not return that "
+                "sum. The sum is in the tensor that was reduced, and only when the collective is "
+                "complete: wait for it before you read the tensor."
             )
         ranks = tuple(range(len(seen)))
         return Diagnosis("loss-is-local", ranks, text, where, guide)
@@ -109,7 +110,7 @@ def differs_across_ranks(guide: str) -> Rule:
 def _divided_by_their_own(
     seen: Observation, right: Mapping[str, float], guide: str
 ) -> Diagnosis | None:
-    """Recognise right sums that each rank divides by another number."""
+    """Recognise right sums that each rank divides by a different number."""
     divisors = [_divisor(result, right) for result in seen]
     if None in divisors or len(set(divisors)) == 1:
         return None
@@ -123,7 +124,7 @@ def _divided_by_their_own(
 
 
 def _divisor(result: Mapping[str, float], right: Mapping[str, float]) -> int | None:
-    """Return by which number the sums of all samples were divided, in the loss or the accuracy."""
+    """Return the number that divided the sums of all samples, in the loss or the accuracy."""
     total = right["samples"]
     ratios = [right[name] * total / result[name] for name in ("loss", "accuracy") if result[name]]
     for number in {round(ratio) for ratio in ratios if math.isfinite(ratio)} - {0}:
@@ -139,15 +140,15 @@ def _divisor(result: Mapping[str, float], right: Mapping[str, float]) -> int | N
 def kept_from_before(
     again: Sequence[Mapping[str, float]], expected: Mapping[str, float], guide: str
 ) -> Diagnosis | None:
-    """Recognise a second evaluation, with other samples, that is wrong unlike the first."""
+    """Recognise a wrong second evaluation, with other samples, after a right first one."""
     wrong = [rank for rank, result in enumerate(again) if not close(result, expected)]
     if not wrong:
         return None
     text = (
         f"The first call of evaluate is right, but a second call with other samples returns "
-        f"{pairs(again[wrong[0]])}. It should return {pairs(expected)}. Keep nothing from one call "
-        "to the next: start every sum at zero, also a sum in a default argument, and use the "
-        "samples of the loader that is passed."
+        f"{pairs(again[wrong[0]])}. It should return {pairs(expected)}. Do not keep values "
+        "from earlier calls: start every sum at zero, even a sum in a default argument, and use "
+        "the samples of the loader that is passed."
     )
     return _found("differs-from-single-process", text, guide, wrong)
 
@@ -162,8 +163,8 @@ def predicts_otherwise(guide: str) -> Rule:
         text = (
             f"evaluate returns {pairs(seen[0])}. The loss and the number of samples are right, but "
             "the accuracy is not the share of correctly classified samples. The predicted class of "
-            "a sample is the one with the largest of this sample's outputs: compare along "
-            "dimension 1 only."
+            "a sample is the class with the largest output of this sample: compare along dimension "
+            "1 only."
         )
         return _found("differs-from-single-process", text, guide, range(len(seen)))
 
@@ -200,7 +201,7 @@ def learned_from(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | N
             "model to evaluation mode first."
         )
         if not whole:
-            text += " Every layer counts: `model.eval()` switches all of them."
+            text += " `model.eval()` switches all layers."
         return _found("mode-not-restored", text, guide)
     if any(call["tracked"] for call in calls):
         text = (
@@ -244,7 +245,7 @@ def _switched(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | None
             "trains. Save the mode of each of `model.modules()` and restore it."
         )
     else:
-        modes = {  # before and after evaluate, as the probe sets them: the ranks
+        modes = {  # modes before and after evaluate: the ranks, as the probe sets them
             ("training", "evaluation"): [rank for rank in wrong if rank != 1],
             ("evaluation", "training"): [rank for rank in wrong if rank == 1],
         }

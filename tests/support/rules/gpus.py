@@ -1,4 +1,4 @@
-"""Mistakes that only matter on a machine with GPUs, by what a rank would use there."""
+"""Mistakes that only matter on a machine with GPUs: the devices and backends used there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GUIDE = "Launching ranks"
 
 
 def idle_gpus(seen: Mapping[str, Any], local_rank: int) -> Diagnosis | None:
-    """Judge what `support.probes.gpus` reports of rank 0 of its world, with that local rank."""
+    """Judge the report of `support.probes.gpus` on rank 0, with this local rank."""
     return (
         another_gpu([*seen["pinned"], *(seen["returned"] or [])], local_rank)
         or on_the_cpu(seen["returned"])
@@ -21,7 +21,7 @@ def idle_gpus(seen: Mapping[str, Any], local_rank: int) -> Diagnosis | None:
 
 
 def batch_not_moved(seen: Mapping[str, Any], guide: str) -> Diagnosis | None:
-    """Judge what `support.probes.devices` reports: on which devices a step passes a batch."""
+    """Judge the report of `support.probes.devices` on the devices of a step's batch."""
     takers = {"inputs": "the model", "targets": "the loss function"}
     unasked = [taker for part, taker in takers.items() if not seen["at_home"][part]]
     if unasked:
@@ -77,7 +77,7 @@ def on_the_cpu(returned: Sequence[str] | None) -> Diagnosis | None:
 
 
 def on_gloo(backends: Sequence[str]) -> Diagnosis | None:
-    """Judge the backend that was chosen by default; "" lets torch choose, which takes nccl."""
+    """Judge the backend that was chosen by default; "" means that torch chooses nccl."""
     if not backends or backends[0] == "" or "nccl" in backends[0]:
         return None
     text = (

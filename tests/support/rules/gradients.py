@@ -26,7 +26,7 @@ from support.rules.vectors import common_factor, flat
 GUIDE = "Gradient aggregation"
 Gradients = Mapping[str, Any]
 AS_FLOAT64 = ROUNDINGS * 2.0**-52 / FLOAT32  # the tolerance of float64, in roundings of float32
-NEARLY, NEARLY_EACH = 0.01, 0.1  # of the largest gradient of all, and of each: gradients may cancel
+NEARLY, NEARLY_EACH = 0.01, 0.1  # parts of the largest element of all, and of each: sums may cancel
 
 
 def mean_of(local: Sequence[Gradients]) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def mean_of(local: Sequence[Gradients]) -> dict[str, Any]:
 def gradient_mistakes(local: Sequence[Gradients], steps: int = 1) -> list[Rule]:
     """Return the rules, given the gradients of each rank before the call.
 
-    The `expected` of a rule is a dict for each rank. `steps` is how often the run averages.
+    The `expected` of a rule is a dict for each rank. `steps` is how many times the run averages.
     """
     return [
         parameters_passed(GUIDE),
@@ -129,15 +129,15 @@ def wrong_scale(seen: Observation, expected: Any) -> Diagnosis | None:
 
 
 def _norm_text(seen: Observation, ranks: Sequence[int]) -> str:
-    """Return what to add on gradients that were scaled to a round norm, otherwise ""."""
+    """Return the text on gradients that were scaled to a round norm, otherwise ""."""
     vectors = [flat([seen[rank]]) for rank in ranks]
     norms = [float(norm(v)) for v in vectors if v is not None and v.size > 1]
     bound = float(f"{norms[0]:.1g}") if norms else 0.0
     if len(norms) < len(vectors) or not all(_is(one, bound) for one in norms):
-        return ""  # or a single number: its norm may be round by chance
+        return ""  # the norm of a single number may be round by chance
     return (
         f", and their common norm is {bound:g}. They were scaled to this norm, as gradient "
-        "clipping does. Only average the gradients"
+        "clipping does. Average the gradients without scaling them"
     )
 
 
@@ -148,7 +148,7 @@ def always_divided_by(
 
     Args:
         world_size: the number of ranks of the run that is judged.
-        again: runs another number of ranks; returns their gradients after the call and before.
+        again: runs a different number of ranks; returns their gradients after and before the call.
     """
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
@@ -217,10 +217,10 @@ def only_some_parameters(seen: Observation, expected: Any) -> Diagnosis | None:
     ranks = [r for r, e in enumerate(expected) if not close(seen[r], e)]
     rest = "Average the gradient of every trainable parameter."
     if seen.world_size > 1 and agree(seen, wrong):
-        rest = "All ranks agree on the wrong values: treat the gradients of all parameters alike."
+        rest = "All ranks agree on the wrong values: treat all gradients in the same way."
     text = (
-        f"The gradients of {listed(wrong)} did not become the mean over the ranks, but those of "
-        f"{listed(right)} did. {rest}"
+        f"The gradients of {listed(wrong)} did not become the mean over the ranks, but the "
+        f"gradients of {listed(right)} did. {rest}"
     )
     return found("only-some-parameters", ranks, text, last_reduce(seen))
 
@@ -252,6 +252,6 @@ def wrong_names(seen: Observation, expected: Any) -> list[str]:
 
 
 def agree(seen: Observation, names: Sequence[str]) -> bool:
-    """Tell whether all ranks have the same values under these names, NaN included."""
+    """Return whether all ranks have the same values under these names, NaN included."""
     first = [seen[0].get(name) for name in names]
     return all(close([value.get(name) for name in names], first) for value in seen)

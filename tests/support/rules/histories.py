@@ -1,4 +1,4 @@
-"""Mistakes in the history that `train` returns, by its entries on each rank."""
+"""Mistakes in the history that `train` returns, recognised by its entries on each rank."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def kept_from_earlier_calls(runs: Sequence[Run], guide: str) -> Diagnosis | None
         if kept:
             entries = len(pairs[kept[0]][0])
             text = (
-                f"train returns a history whose first {entries} entries are those of an earlier "
+                f"train returns a history whose first {entries} entries come from an earlier "
                 "call. Each call must return a new list with only its own epochs. A list that is a "
                 "default argument or a global variable is shared by all calls."
             )
@@ -73,7 +73,7 @@ def other_numbers(
     guide: str,
     evaluation: str,
 ) -> Diagnosis | None:
-    """Recognise numbers of an epoch that differ from those of one process.
+    """Recognise numbers of an epoch that differ from the numbers of one process.
 
     Args:
         seen: with an entry for each epoch.
@@ -81,7 +81,7 @@ def other_numbers(
         steps: for each epoch, the losses of its steps.
         before: the loss over the validation samples before the training.
         guide: the heading of GUIDELINES.md on the training.
-        evaluation: the one on the validation samples.
+        evaluation: the heading on the validation samples.
     """
     for epoch, wanted in enumerate(right):
         rows = [value["history"][epoch] for value in seen]

@@ -15,8 +15,8 @@ VARIABLE = re.compile(r"environment variable (\w+) expected")
 NO_GROUP = re.compile(r"process group (cannot be None|has not been initialized)", re.IGNORECASE)
 ALONE = re.compile(r"clients joined|client socket has timed out", re.IGNORECASE)
 NEVER_MET = (
-    "The ranks can't find each other if one uses another address or port, or expects more ranks "
-    "than there are: use the values in `info` exactly as given."
+    "The ranks can't find each other if one uses a different address or port, or expects more "
+    "ranks than exist. Use the values in `info` exactly as given."
 )
 MEETING = "init_process_group"  # its name in a rank's events
 TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
@@ -66,7 +66,7 @@ def none_started(seen: Observation, _expected: Any) -> Diagnosis | None:
 
 
 def address_taken(seen: Observation, _expected: Any) -> Diagnosis | None:
-    """Recognise a port that another process uses, or on which several ranks want to listen."""
+    """Recognise a port that another process uses, or on which several ranks try to listen."""
     if not TAKEN.search(_detail(seen)):
         return None
     text = (
@@ -123,14 +123,14 @@ def wrong_address(addresses: Sequence[Sequence[str]], wanted: str) -> Diagnosis 
     if not wrong:
         return None
     text = (
-        f"`info` says that the ranks meet at {wanted}, but {ranks_text(wrong)} connected to "
+        f"According to `info`, the ranks meet at {wanted}, but {ranks_text(wrong)} connected to "
         f"{addresses[wrong[0]][0]}. On several machines the ranks would never find each other."
     )
     return Diagnosis("wrong-master", tuple(wrong), text, guide=GUIDE)
 
 
 def without_a_group(text: str, guide: str) -> Rule:
-    """Return the rule for a run that used a process group where there was none."""
+    """Return the rule for a run that used a process group that did not exist."""
 
     def rule(seen: Observation, _expected: Any) -> Diagnosis | None:
         if not NO_GROUP.search(_detail(seen)):

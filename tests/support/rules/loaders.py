@@ -1,4 +1,4 @@
-"""Mistakes with the two loaders: the wrong dataset, or shares that the environment decides."""
+"""Mistakes with the two loaders: the wrong dataset, or shares that depend on the environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GUIDE = "Data loaders"
 def other_dataset(train: Shares, val: Shares, first_val: int) -> Diagnosis | None:
     """Judge the samples that each rank's loaders yield: val samples are numbered from `first_val`.
 
-    A loader with samples of the other dataset uses that dataset, or was returned in its place.
+    A loader with samples of the other dataset uses that dataset, or the two loaders are swapped.
     """
     for name, other, shares, strange in (
         ("train", "val", train, [[i for i in share if i >= first_val] for share in train]),
@@ -50,7 +50,7 @@ def index_past_the_end(seen: Observation, _expected: Any) -> Diagnosis | None:
     if failure is None or failure.exception != "IndexError" or failure.diagnosis.where:
         return None
     text = (
-        f"A loader asks its dataset for a sample past its end ({failure.detail}). Create the "
+        f"A loader asks its dataset for a sample past the end ({failure.detail}). Create the "
         "loader's sampler from the dataset of the loader, and yield only indices of that dataset."
     )
     return _found("exception", failure.diagnosis.ranks, text)

@@ -37,7 +37,7 @@ def loss_mistakes(
             [total / count**2] * count,
             "divided-twice",
             f"The returned loss is {count} times too small: the sum over the ranks was divided by "
-            "their number twice.",
+            "the number of ranks twice.",
         ),
         _only_rank_0_has_it(guide),
         *_local_losses(own, guide, line),
@@ -76,8 +76,8 @@ def _only_rank_0_has_it(guide: str) -> Rule:
         if not close(seen[0], expected[0]):
             return None
         text = (
-            f"Only rank 0 returns the mean loss: by rank, {list(seen)} are returned. Return the "
-            "mean on every rank."
+            f"Only rank 0 returns the mean loss: the ranks return {list(seen)}. Return the mean on "
+            "every rank."
         )
         ranks = tuple(range(1, seen.world_size))
         return Diagnosis("only-one-rank-has-it", ranks, text, guide=guide)

@@ -22,16 +22,16 @@ WHOLE = "It must be the mean over the samples of all ranks."
 def other_means(
     seen: Run, right: Sequence[Mapping[str, Any]], batch_size: int, *, guide: str, evaluation: str
 ) -> Diagnosis | None:
-    """Recognise a number of an epoch that is a mean over some ranks' samples, or of means.
+    """Recognise a number of an epoch that is a mean over some ranks' samples, or a mean of means.
 
     Args:
         seen: with an entry for each epoch.
-        right: the right entries of these epochs. `samples` has the values that each number is the
-            mean of: (sample,), or for the train loss a list of them for each step, where the ranks'
-            samples follow one another.
+        right: the right entries of these epochs. For each number, `samples` has the values that are
+            averaged: (sample,), or for the train loss a list for each step, with the samples of
+            rank 0, then those of rank 1, and so on.
         batch_size: the batch size of one rank.
         guide: the heading of GUIDELINES.md on the training.
-        evaluation: the one on the validation samples.
+        evaluation: the heading on the validation samples.
     """
     for epoch, wanted in enumerate(right):
         for name, values in wanted["samples"].items():
@@ -45,13 +45,13 @@ def other_means(
             for means, code, what in known:
                 if close(reported, list(means)):
                     heading = guide if trains else evaluation
-                    text = f"By rank, `{name}` of epoch {epoch} is {reported}: {what}"
+                    text = f"The ranks have {reported} as `{name}` of epoch {epoch}: {what}"
                     return Diagnosis(code, tuple(range(len(seen))), text, guide=heading)
     return None
 
 
 def mean_of_ranks(own: Sequence[Mapping[str, float]], guide: str) -> Rule:
-    """Return the rule for a loss and an accuracy that are means of the ranks' own (`own`)."""
+    """Return the rule for a loss and an accuracy that are means of the ranks' results (`own`)."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         if not all(own):
@@ -63,9 +63,9 @@ def mean_of_ranks(own: Sequence[Mapping[str, float]], guide: str) -> Rule:
             return None
         counts = listed(f"{one['samples']:g}" for one in own)
         text = (
-            f"evaluate returns {pairs(means)}: the means of the ranks' own numbers. By rank there "
-            f"are {counts} samples, so a sample does not have the same weight on every rank. Sum "
-            "the losses, the hits and the samples over the ranks, and then divide once."
+            f"evaluate returns {pairs(means)}: the means of the ranks' own numbers. The ranks have "
+            f"{counts} samples, so a sample does not have the same weight on every rank. Sum the "
+            "losses, the hits and the samples over the ranks, and then divide once."
         )
         return Diagnosis("mean-of-means", tuple(range(len(seen))), text, guide=guide)
 
@@ -104,7 +104,7 @@ def _own_steps(steps: Sequence[Numbers], size: int) -> Iterator[tuple[Means, str
 
 
 def _shared(values: Numbers, size: int, batch_size: int) -> Iterator[tuple[Means, str, str]]:
-    """Yield the means of samples that are shared out in several ways."""
+    """Yield the means over samples that are shared out in different ways."""
     plain = np.asarray(values)
     padded = np.resize(values, -(-len(values) // size) * size)
     for whole, repeats in ((plain, False), (padded, True)):

@@ -21,7 +21,7 @@ def order_depends_on_names(
     Args:
         seen: the run, or its failure; each rank's value has a number for each tensor.
         wanted: these numbers, on every rank.
-        doing: what the function does to the tensors, "averaged".
+        doing: what the function did to the tensors, such as "averaged".
         guide: the heading of GUIDELINES.md.
     """
     if any(event.collective and event.collective.dtype == OBJECTS for event in seen.events):
@@ -34,11 +34,11 @@ def order_depends_on_names(
     elif all(close(numbers, list(wanted)) for numbers in seen):
         return None
     elif all(close(numbers, seen[0]) for numbers in seen):
-        return None  # another mistake: with different orders the ranks would differ
+        return None  # a different mistake: different orders would lead to different values
     text = (
-        "In this test, the parameters have other names on each rank, in the same order. Each "
+        "In this test, the parameters have different names on each rank, in the same order. Each "
         f"parameter was {doing} with a different parameter of the other ranks. The order of the "
-        "calls depends on hashes or addresses, for example because it uses a set, and these differ "
+        "calls depends on hashes or addresses, for example because of a set, and these differ "
         "between processes. Go through the parameters in the model's own order."
     )
     ranks = tuple(range(seen.world_size))

@@ -1,4 +1,4 @@
-"""Mistakes in layers whose weight is split over the ranks, recognised by what they compute."""
+"""Mistakes in layers whose weight is split over the ranks, recognised by their results."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def unlike_linear(what: str) -> Rule:
     """Return the rule that reports a difference from nn.Linear, whatever the mistake is.
 
     Args:
-        what: differs, in the singular and with a capital: "The layer's output".
+        what: the subject, in the singular and with a capital, such as "The layer's output".
     """
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
@@ -74,8 +74,8 @@ def unlike_linear(what: str) -> Rule:
             return None
         wrong = tuple(r for r, wanted in enumerate(expected) if not close(seen[r], wanted))
         text = (
-            f"{what} is wrong on {ranks_text(wrong)}: it must be what nn.Linear computes with the "
-            "full weight and bias, or this rank's part of that"
+            f"{what} is wrong on {ranks_text(wrong)}: it must be the result of nn.Linear with the "
+            "full weight and bias, or this rank's part of it"
             f"{describe_difference(list(seen), expected)}."
         )
         return Diagnosis("differs-from-single-process", wrong, text, last_line(seen), GUIDE)
@@ -102,35 +102,35 @@ def column_input_mistake(upstream: Any, weight: Any, world_size: int) -> Rule:
 
 
 def row_input_mistake(whole: Any, world_size: int) -> Rule:
-    """Return the rule for a gradient of the whole input that has only this rank's slice."""
+    """Return the rule for a gradient of the full input that has only this rank's slice."""
     padded = [whole * 0 for _ in range(world_size)]
     for rank, part in enumerate(whole.chunk(world_size, -1)):
         padded[rank].chunk(world_size, -1)[rank].copy_(part)
     return ends_with(
         padded,
         "backward-not-reduced",
-        "Each rank's gradient of the whole input is zero outside of the rank's own slice. The "
+        "Each rank's gradient of the full input is zero outside of the rank's own slice. The "
         "gradients of the other slices are on the other ranks. Gather them in backward.",
         GUIDE,
     )
 
 
 def row_bias_mistake(whole: Any, world_size: int) -> Rule:
-    """Return the rule for a bias of which every rank adds a fraction."""
+    """Return the rule for ranks that each add a fraction of the bias."""
     return ends_with(
         [whole / world_size] * world_size,
         "bias-added-per-rank",
         "The gradient of the bias is the gradient in nn.Linear divided by the number of ranks: "
-        "every rank adds a fraction of the bias to its own product. The bias then learns too "
-        "slowly. Add the whole bias once, after the sum over the ranks.",
+        "every rank adds a fraction of the bias to its own product. The bias then changes too "
+        "slowly. Add the full bias once, after the sum over the ranks.",
         GUIDE,
     )
 
 
 def bias_left_behind(seen: Sequence[Mapping[str, Any]]) -> Diagnosis | None:
-    """Some ranks have a bias that gets no gradient, beside ranks whose bias gets one.
+    """Recognise ranks whose bias gets no gradient, while the bias of other ranks gets one.
 
-    A rank that has no bias of its own, since another one adds it for all, is none of these.
+    A rank without a bias is not judged, because another rank may add the bias for all.
 
     Args:
         seen: by rank, the gradient of its "bias", and whether it `trains_bias` at all.
@@ -140,16 +140,16 @@ def bias_left_behind(seen: Sequence[Mapping[str, Any]]) -> Diagnosis | None:
     if not idle or not used:
         return None
     text = (
-        f"the bias gets a gradient on {ranks_text(used)} and none on {ranks_text(idle)}, which do "
-        "not add theirs. An optimizer moves it on some ranks only, so the ranks no longer have the "
-        "same bias after a step. Add the bias to the sum on every rank: its gradient is then the "
-        f"whole one everywhere, as nn.Linear's"
+        f"The bias gets a gradient on {ranks_text(used)}, but not on {ranks_text(idle)}, where it "
+        "is not added to the outputs. An optimizer step changes it on some ranks only, so the "
+        "ranks then have different biases. Add the bias to the sum on every rank: its gradient is "
+        "then the same as in nn.Linear on every rank."
     )
     return Diagnosis("only-one-rank-has-it", tuple(idle), text, guide=GUIDE)
 
 
 def is_idle(kept: Mapping[str, Any]) -> bool:
-    """Tell whether a rank's bias got no gradient, or one of zeros."""
+    """Return whether a rank's bias got no gradient, or only zeros."""
     return kept["bias"] is None or not bool(kept["bias"].any())
 
 
@@ -224,7 +224,7 @@ def diagnose_refusals(seen: Sequence[Sequence[str | None]], name: str) -> Diagno
         return None
     text = (
         f"With {name} that {len(seen)} ranks can split evenly, the constructor raised an error "
-        f"({refused[0][1]}). Only {name} is split: it must accept any other number of features."
+        f"({refused[0][1]}). Only {name} is split; the other number of features can be any."
     )
     ranks = tuple(rank for rank, _ in refused)
     return Diagnosis("differs-from-single-process", ranks, text, guide=GUIDE)
@@ -272,4 +272,4 @@ def _is_unset(value: Mapping[str, Any]) -> bool:
     weight, outputs = array(value["weight"]), array(value["outputs"])
     if weight is None or outputs is None or not np.isfinite(outputs).all():
         return True
-    return len(np.unique(weight)) <= weight.size / 2  # random numbers are different ones
+    return len(np.unique(weight)) <= weight.size / 2  # random numbers rarely repeat

@@ -20,24 +20,24 @@ GUIDE = "Pipelines"
 GRADIENTS = {
     "equally": (
         "microbatch-mean-unweighted",
-        "The gradients are those of the mean of the microbatches' losses, with equal weights. A "
-        "microbatch with more samples must have more weight. Weight each loss by the "
+        "The gradients were computed from the mean of the microbatches' losses, with equal "
+        "weights. A microbatch with more samples must have more weight. Weight each loss by the "
         "microbatch's share of the samples.",
     ),
     "summed": (
         "microbatch-mean-unweighted",
-        "The gradients are those of the sum of the microbatches' mean losses. The loss of the "
-        "batch is the mean over all its samples, which is smaller. Weight each loss by the "
+        "The gradients were computed from the sum of the microbatches' mean losses. The loss of "
+        "the batch is the mean over all its samples, which is smaller. Weight each loss by the "
         "microbatch's share of the samples.",
     ),
     "last": (
         "differs-from-single-process",
-        "The gradients are those of only one microbatch. The gradients of the other microbatches "
-        "are lost. The gradients of all microbatches must add up in `grad`.",
+        "The gradients were computed from only one microbatch. The gradients of the other "
+        "microbatches are lost. The gradients of all microbatches must add up in `grad`.",
     ),
     "kept": (
         "gradients-not-zeroed",
-        "The gradients include what was in `grad` before the step. Clear the gradients in each "
+        "The gradients include the values of `grad` before the step. Clear the gradients in each "
         "step, before its first backward.",
     ),
     "crossed": (
@@ -70,14 +70,14 @@ def scaled_by_ranks(seen: Observation, expected: Any) -> Diagnosis | None:
             text = (
                 f"The gradients of every stage are exactly {cause} by the number of ranks. Do not "
                 "average or add up over the ranks: the stages have different parameters, and only "
-                "the last rank has the loss, which is already that of the whole batch."
+                "the last rank has the loss, which is already the loss of the complete batch."
             )
             return Diagnosis(code, tuple(range(size)), text, last_line(seen), GUIDE)
     return None
 
 
 def stepped_in_between(seen: Observation, _expected: Any) -> Diagnosis | None:
-    """Recognise a backward that fails because a step changed the parameters before it."""
+    """Recognise a backward that fails because an earlier step changed the parameters."""
     failure = seen.failure
     if failure is None or "modified by an inplace operation" not in (failure.detail or ""):
         return None
@@ -132,8 +132,8 @@ def other_gradients(seen: Observation, expected: Any) -> Diagnosis | None:
         return None
     wrong = tuple(rank for rank, wanted in enumerate(expected) if not close(seen[rank], wanted))
     text = (
-        f"On {ranks_text(wrong)}, the gradients after the step are not those of the unsplit model "
-        f"on the whole batch{describe_difference(list(seen), expected)}."
+        f"On {ranks_text(wrong)}, the gradients after the step differ from the gradients of the "
+        f"unsplit model on the complete batch{describe_difference(list(seen), expected)}."
     )
     return Diagnosis("differs-from-single-process", wrong, text, last_line(seen), GUIDE)
 
@@ -150,8 +150,8 @@ def kept_on_some_ranks(kept: Sequence[Any]) -> Rule:
         if not all(close(seen[rank], kept[rank]) for rank in wrong):
             return None
         text = (
-            f"On {ranks_text(wrong)}, the weights are those of steps in which the gradients of all "
-            "earlier steps were added. Every stage must clear its gradients in each step."
+            f"On {ranks_text(wrong)}, the weights show that each step added the gradients of all "
+            "earlier steps. Every stage must clear its gradients in each step."
         )
         return Diagnosis("gradients-not-zeroed", tuple(wrong), text, guide=GUIDE)
 
@@ -195,7 +195,7 @@ def pipeline_loss_mistakes(equally: float, summed: float) -> list[Rule]:
         unweighted(
             summed,
             "The returned loss is the sum of the microbatches' mean losses. It must be the mean "
-            "over the whole batch.",
+            "over the complete batch.",
         ),
         too_small,
         other_losses,
@@ -209,7 +209,7 @@ def too_small(seen: Observation, expected: Any) -> Diagnosis | None:
         return None
     text = (
         f"The returned loss is {size} times too small. Only the last rank has a loss, which is "
-        "already that of the whole batch: do not divide it by the number of ranks."
+        "already the loss of the complete batch: do not divide it by the number of ranks."
     )
     return Diagnosis("divided-twice", tuple(range(size)), text, last_line(seen), GUIDE)
 
@@ -237,8 +237,8 @@ def diagnose_order(orders: Sequence[Sequence[str]], microbatches: int) -> Diagno
     rank = ranks[0]
     when = " before its first backward" if "backward" in orders[rank] else ""
     text = (
-        f"The stage of rank {rank} ran forward {counted(early[rank], 'time')}{when}, with "
-        f"{counted(microbatches, 'microbatch', 'microbatches')} in the batch. First run all "
+        f"The stage of rank {rank} ran forward {counted(early[rank], 'time')}{when}, but "
+        f"the batch has {counted(microbatches, 'microbatch', 'microbatches')}. First run all "
         "microbatches forward, one by one, and then all of them backward."
     )
     return Diagnosis("microbatch-order", ranks, text, guide=GUIDE)

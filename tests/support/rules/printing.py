@@ -1,4 +1,4 @@
-"""Which ranks printed during a training run: only rank 0 should, a line or more per epoch."""
+"""Mistakes in printing during training: only rank 0 should print, once or more per epoch."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ NUMBER = re.compile(r"(?<![\w.])\d+\.(\d{2,}|\d+(?= ?%))(?![\w.:])")
 
 
 def other_lines(seen: Run, errors: Sequence[str], epochs: int, guide: str) -> Diagnosis | None:
-    """Recognise output of other ranks than 0, or fewer lines of rank 0 than epochs.
+    """Recognise output of ranks other than 0, or fewer lines of rank 0 than epochs.
 
     Args:
         seen: a training run over `epochs` epochs.
         errors: by rank, what was printed to stderr, which may include torch's warnings.
-        epochs: how many.
+        epochs: the number of epochs.
         guide: the heading of GUIDELINES.md on the training.
     """
-    histories = [value["history"][:epochs] for value in seen]  # any more are wrong
+    histories = [value["history"][:epochs] for value in seen]  # further entries are wrong
     on_stderr = [
         [line for line in text.splitlines() if _shows_an_epoch(line, rows)]
         for rows, text in zip(histories, errors, strict=True)
@@ -47,7 +47,7 @@ def other_lines(seen: Run, errors: Sequence[str], epochs: int, guide: str) -> Di
 
 
 def _shows_an_epoch(line: str, history: Sequence[Row]) -> bool:
-    """Tell whether a line contains an epoch, or a number of the history, rounded as printed.
+    """Return whether a line contains an epoch, or a number of the history, rounded as printed.
 
     torch's warnings contain neither.
     """

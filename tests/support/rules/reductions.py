@@ -1,4 +1,4 @@
-"""Mistakes in how a collective that reduces is called: its tensor, its operation, its receiver."""
+"""Mistakes in calling a collective that reduces: its tensor, its operation, its receiver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPERATIONS = {"MAX": "largest", "MIN": "smallest", "PRODUCT": "product"}
 
 
 def parameters_passed(guide: str) -> Rule:
-    """Recognise ranks that reduce their parameters and no gradient, where gradients are wrong."""
+    """Recognise ranks that reduce their parameters and no gradient, if gradients are wrong."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         names = expected[0].keys() if expected and isinstance(expected[0], Mapping) else ()
@@ -51,7 +51,7 @@ def another_operation(local: Sequence[Any], guide: str) -> Rule:
             divided = close(values, [one / len(parts)] * len(parts))
             if not (divided or close(values, [one] * len(parts))):
                 continue
-            if one.size == 1 and operation not in used:  # a single number may be so by chance
+            if one.size == 1 and operation not in used:  # a single number may match by chance
                 continue
             by = f", divided by {len(parts)}" if divided else ""
             text = (

@@ -1,7 +1,7 @@
-"""Mistakes of a training run that should continue where another one was interrupted.
+"""Mistakes in a training run that should continue where an earlier one was interrupted.
 
-They are recognised by two things. Its first weights should be those that a training run without
-interruption has at some step; its samples should be those that follow that step.
+They are recognised by two things. The first weights should be the weights of a training run without
+interruption at some step, and the samples should be the samples that follow that step.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def resumed_wrongly(
     code, text = _explanation(whole, second, start)
     ranks = tuple(range(len(second)))
     text = (
-        f"The whole training run uses {all_steps} samples on each rank. It was interrupted after "
-        f"{interrupted}, and the next call, with the file, used {taken}. {text}"
+        f"The complete training run uses {all_steps} samples on each rank. It was interrupted "
+        f"after {interrupted}, and the next call, with the file, used {taken}. {text}"
     )
     return Diagnosis(code, ranks, text, guide=GUIDE)
 
@@ -61,7 +61,7 @@ def _explanation(
     if not steps:
         return "resume-lost", (
             "It started with weights that a training run without interruption never has: the "
-            "weights in the file are not used, or are not those of the model after a step."
+            "weights in the file are not used, or are not the model's weights after a step."
         )
     if start != steps[0]:
         code = "samples-repeated" if start < steps[0] else "samples-missing"
@@ -77,9 +77,9 @@ def _explanation(
             "continue in the same epoch's order, from where it was interrupted."
         )
     return "state-lost", (
-        "Its first weights and its samples are right, but its final weights are not those of a "
-        "training without interruption. Save everything that a step depends on: plain SGD needs "
-        "nothing else, but momentum and a changing learning rate must be in the file too."
+        "Its first weights and its samples are right, but its final weights differ from the "
+        "weights of a training run without interruption. Save everything that a step depends on, "
+        "for example momentum and a changing learning rate."
     )
 
 
@@ -101,7 +101,7 @@ def other_resumed_loss(
 ) -> Diagnosis | None:
     """Return the diagnosis if the train loss of the resumed epoch is wrong.
 
-    It may be the mean over the whole epoch, or over the samples after the interruption.
+    It may be the mean over the complete epoch, or over the samples after the interruption.
 
     Args:
         second: for each rank of the resumed training run, the `losses` of its steps, and its
@@ -115,8 +115,8 @@ def other_resumed_loss(
     if all(close(own, whole) or close(own, rest) for own in returned):
         return None
     text = (
-        f"`train_loss` of the resumed epoch is {returned[0]:.4g}. The mean over the whole epoch is "
-        f"{whole:.4g}, and over the samples after the interruption {rest:.4g}. Save the sum of the "
-        "losses so far, together with the number of samples in it."
+        f"`train_loss` of the resumed epoch is {returned[0]:.4g}. It must be the mean over the "
+        f"complete epoch, {whole:.4g}, or over the samples after the interruption, {rest:.4g}. "
+        "Save the sum of the losses so far, together with the number of samples in it."
     )
     return Diagnosis("state-lost", (), text, guide=GUIDE)

@@ -44,7 +44,7 @@ def rounded(what: str, guide: str) -> Rule:
     """Return the rule for values whose error can come from a coarser dtype.
 
     Args:
-        what: what the values should be, "the sum over the ranks".
+        what: the right values, such as "the sum over the ranks".
         guide: the heading of GUIDELINES.md to read.
     """
 
@@ -84,12 +84,12 @@ def rounded_loss(function: str, guide: str) -> Rule:
 
 
 def _cut(number: float, digits: int) -> bool:
-    """Tell whether a number has no more decimal places, apart from an error of float32."""
+    """Return whether a number has at most `digits` decimal places, within float32's precision."""
     return abs(number - round(number, digits)) <= FLOAT32 * abs(number)
 
 
 def _floats(value: Any) -> Any:
-    """Return the value with integers as floats, since `close` compares integers exactly."""
+    """Return the value with integers as floats, because `close` compares integers exactly."""
     if isinstance(value, Mapping):
         return {name: _floats(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Mistakes of any sampler: its epochs, seeds, random states and refusals of bad arguments."""
+"""Mistakes in any sampler: its epochs, seeds, random states and refusals of bad arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gradsync.records import Diagnosis
 from gradsync.text import counted, full_stop, listed
 from support.rules.shares import some
 
-BAD_ARGUMENTS = (  # the impossible one; samples, num_replicas, rank, shuffle
+BAD_ARGUMENTS = (  # the bad argument; samples, num_replicas, rank, shuffle
     ("num_replicas", 10, 0, 0, True),
     ("num_replicas", 10, -1, 0, True),
     ("rank", 10, 4, 4, True),
@@ -20,7 +20,7 @@ BAD_ARGUMENTS = (  # the impossible one; samples, num_replicas, rank, shuffle
 
 
 def not_shuffled(order: Sequence[int], guide: str) -> Diagnosis | None:
-    """Recognise a pass with `shuffle` that yields the samples in their own order."""
+    """Recognise a pass with `shuffle` that yields the samples in the dataset's order."""
     if list(order) != sorted(order):
         return None
     text = f"`shuffle` is on, but the samples come in the order {some(order)}."
@@ -33,9 +33,9 @@ def process_has_a_say(seen: Sequence[Any], guide: str) -> Diagnosis | None:
     if not differing:
         return None
     text = (
-        "The same seed and epoch give another permutation in another process, so the ranks' shares "
-        "overlap and leave out samples. The permutation must depend only on (seed, epoch), and not "
-        "on the global random state, the time or the hash of a string."
+        "The same seed and epoch give a different permutation in each process, so the ranks' "
+        "shares overlap and leave out samples. The permutation must depend only on (seed, epoch), "
+        "and not on the global random state, the time or the hash of a string."
     )
     return _found("shuffle-differs-across-ranks", text, guide, differing)
 
@@ -55,8 +55,8 @@ def order_depends_on_world_size(
             text = (
                 f"With the same seed and epoch, the order is {some(first)} on {few} ranks and "
                 f"{some(order)} on {many} ranks. The permutation must depend only on (seed, "
-                "epoch), or a training run that resumes with another number of ranks repeats "
-                "samples and misses others. Draw the permutation of all samples without "
+                "epoch), or a training run that resumes with a different number of ranks "
+                "repeats samples and misses others. Draw the permutation of all samples without "
                 "`num_replicas`."
             )
             return _found("shuffle-differs-across-ranks", text, guide)
@@ -79,9 +79,9 @@ def epoch_ignored(passes: Sequence[Sequence[int]], guide: str) -> Diagnosis | No
     fresh, zero, one, two, again, repeated, beside = passes
     if len(repeated) < len(again):
         text = (
-            f"A second pass without `set_epoch` yields {len(repeated)} indices, the first "
-            f"{len(again)}. Each pass must start from the beginning: a validation loader is used "
-            "without `set_epoch`."
+            f"A second pass without `set_epoch` yields {len(repeated)} indices, but the first "
+            f"yields {len(again)}. Each pass must start from the beginning: a validation loader is "
+            "used without `set_epoch`."
         )
         return _found("samples-missing", text, guide)
     for holds, text in (
@@ -92,8 +92,8 @@ def epoch_ignored(passes: Sequence[Sequence[int]], guide: str) -> Diagnosis | No
         ),
         (
             zero == again,
-            "After `set_epoch(0)`, the order differs from that after an earlier `set_epoch(0)`. "
-            "It must depend only on the seed and the epoch, not on earlier passes.",
+            "After `set_epoch(0)`, the order differs from the order after an earlier "
+            "`set_epoch(0)`. It must depend only on the seed and the epoch, not on earlier passes.",
         ),
         (
             fresh == zero,
@@ -102,12 +102,12 @@ def epoch_ignored(passes: Sequence[Sequence[int]], guide: str) -> Diagnosis | No
         ),
         (
             again == repeated,
-            "A second pass without `set_epoch` has another order than the first. The order must "
-            "depend only on the seed and the epoch that was set last.",
+            "A second pass without `set_epoch` has a different order from the first. The order "
+            "must depend only on the seed and the epoch that was set last.",
         ),
         (
             again == beside,
-            "After `set_epoch` on another sampler, the order of this one changes. Each sampler "
+            "After `set_epoch` on one sampler, the order of another sampler changes. Each sampler "
             "must have its own epoch: store it in the object.",
         ),
     ):
@@ -121,8 +121,8 @@ def seed_ignored(orders: Sequence[Any], epoch: int, guide: str) -> Diagnosis | N
     if all(one != other for n, one in enumerate(orders) for other in orders[:n]):
         return None
     text = (
-        f"Different seeds give the same permutation of epoch {epoch}. Another seed must give "
-        "another permutation."
+        f"Different seeds give the same permutation of epoch {epoch}. A different seed must give "
+        "a different permutation."
     )
     return _found("seed-ignored", text, guide)
 
@@ -131,14 +131,14 @@ def other_seed_by_default(by_default: Any, of_seed_0: Any, guide: str) -> Diagno
     """Recognise a sampler that does not have the order of seed 0 by default."""
     if by_default == of_seed_0:
         return None
-    text = "A sampler without a seed has another order than with seed 0. The default seed is 0."
+    text = "Without `seed`, the order differs from the order of seed 0. The default `seed` is 0."
     return _found("seed-ignored", text, guide)
 
 
 def random_state_touched(
     during: Sequence[str], touched: Sequence[str], guide: str
 ) -> Diagnosis | None:
-    """Recognise libraries whose global random state differs during a pass, or after it."""
+    """Recognise a pass that changes the global random state of libraries, at least for a time."""
     if touched:
         text = (
             f"A pass changes the global random state of {listed(touched)}. Then the random numbers "

@@ -1,4 +1,4 @@
-"""What the data loader's file prints as a program: each rank's share, and a verdict on them."""
+"""Mistakes in the output of the data loader's file as a program: the shares, and a verdict."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def prints_no_verdict(runs: Runs) -> Diagnosis | None:
     usual = _besides_shares(runs["whole"]["lines"])
     for sharing, what in BROKEN.items():
         if _besides_shares(runs[sharing]["lines"]) == usual:
-            return _found(f"{COMMAND} prints the same verdict, or none, where {what}")
+            return _found(f"{COMMAND} prints the same verdict, or none, if {what}")
     return None
 
 
@@ -68,7 +68,7 @@ def _besides_shares(lines: Sequence[str]) -> list[str]:
 
 
 def _follows(share: Sequence[int], numbers: Sequence[int]) -> bool:
-    """Tell whether a share is among the numbers, as consecutive indices."""
+    """Return whether a share is among the numbers, as consecutive indices."""
     size = len(share)
     starts = range(len(numbers) - size + 1)
     return size > 0 and any(list(numbers[k : k + size]) == list(share) for k in starts)

@@ -1,7 +1,7 @@
 """Mistakes in an optimizer that steps each parameter on only one rank.
 
 They are recognised by each rank's parameters after every step, `value[step][parameter]`, compared
-with those of torch's own optimizer.
+with the parameters of torch's own optimizer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def not_gathered(before: Sequence[Any]) -> Rule:
         if len(found) == sum(len(row) for value in seen for row in value):
             text = (
                 "No step changed any parameter on any rank. Either no rank steps its parameters, "
-                "or the new values are overwritten with those of a rank that does not own them."
+                "or the new values are overwritten by a rank that does not own the parameters."
             )
             return Diagnosis("does-not-learn", ranks, text, guide=GUIDE)
         rank, step, parameter = found[0]
@@ -86,7 +86,7 @@ def not_sharded(kept: Sequence[int], whole: int) -> Diagnosis | None:
     if len(kept) == 1 or min(kept) < whole:
         return None
     text = (
-        "The parameters are right, but every rank steps all parameters and keeps the whole "
+        "The parameters are right, but every rank steps all parameters and keeps the complete "
         f"optimizer state ({kept[0]} elements). Each rank must step only its own share, keep the "
         "state of only that share, and receive the other parameters from their owners."
     )
@@ -94,7 +94,7 @@ def not_sharded(kept: Sequence[int], whole: int) -> Diagnosis | None:
 
 
 def other_steps(case: str, advice: str = "") -> Rule:
-    """Return the rule that reports steps which differ for an unknown reason.
+    """Return the rule that reports steps that differ for an unknown reason.
 
     Args:
         case: what was tried, at the beginning of a sentence: "With a scheduler".
@@ -108,7 +108,7 @@ def other_steps(case: str, advice: str = "") -> Rule:
         first = next((s for s in steps if not _same(seen, expected, s)), 0)
         text = (
             f"{case}, the parameters are wrong from step {first + 1}: an unsharded optimizer gives "
-            "other values"
+            "different values"
             f"{describe_difference(_after(seen, first), _after(expected, first))}."
         )
         text = f"{text} {advice}".rstrip()
@@ -128,7 +128,7 @@ def used_up(seen: Observation, _expected: Any) -> Diagnosis | None:
     return _raised_by_torch(
         seen,
         "empty parameter list",
-        "`params` may be an iterator, such as model.parameters(): a second loop over it finds "
+        "`params` may be an iterator, such as model.parameters(): a second loop over it yields "
         "nothing. Go through it once, and keep the parameters in a list.",
     )
 
@@ -139,7 +139,7 @@ def missing_defaults(seen: Observation, _expected: Any) -> Diagnosis | None:
         seen,
         "must support momentum",
         "Schedulers look up settings in an optimizer's `defaults`, here `momentum`. The `defaults` "
-        "of a ShardedOptimizer must be those of the optimizer that it shards.",
+        "of a ShardedOptimizer must be the `defaults` of the optimizer that it shards.",
     )
 
 

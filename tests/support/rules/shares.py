@@ -19,10 +19,10 @@ Finding = tuple[str, Sequence[int], str]  # a code, ranks, and a text to follow 
 def diagnose_shares(
     shares: Shares, num_samples: int, shuffle: bool, shortcut: bool = False
 ) -> Diagnosis | None:
-    """Return what is wrong with the ranks' shares of one epoch, or None.
+    """Return the diagnosis of the ranks' shares of one epoch, or None if they are right.
 
-    The order itself may be any: with `shuffle`, every permutation is right. All shares one after
-    another must be that order, padded at its end with its own beginning.
+    With `shuffle`, every permutation is a right order. All shares, one after another, must be the
+    order, padded at its end with its own beginning.
 
     Args:
         shares: the indices of each rank.
@@ -44,13 +44,13 @@ def diagnose_shares(
 
 
 def look_at_counts(shares: Shares, num_samples: int, shuffle: bool) -> Finding | None:
-    """Check how many indices the ranks get, and which."""
+    """Check the number of indices that the ranks get, and which indices they are."""
     every = range(len(shares))
     wanted = math.ceil(num_samples / len(shares))
     lengths = [len(share) for share in shares]
     if len(set(lengths)) > 1:
         text = (
-            f"by rank, they get {listed(lengths)} indices. A rank with fewer batches makes fewer "
+            f"the ranks get {listed(lengths)} indices. A rank with fewer batches makes fewer "
             "collective calls, so the other ranks wait forever. Pad the order until every rank "
             "gets the same number."
         )
@@ -102,7 +102,7 @@ def _why_missing(
 
 
 def _look_at_order(shares: Shares, num_samples: int, shuffle: bool) -> Finding | None:
-    """Check where the indices are, if their number is right."""
+    """Check the positions of the indices, if their number is right."""
     together = [index for share in shares for index in share]
     order, padding = together[:num_samples], together[num_samples:]
     beginning = [order[k % num_samples] for k in range(len(padding))]
@@ -151,12 +151,12 @@ def _why_disordered(shares: Shares, order: list[int], shuffle: bool) -> Finding:
 
 
 def _is_order(order: Sequence[int], shuffle: bool) -> bool:
-    """Tell whether `order` is a permutation, or, without shuffling, 0, 1, 2 and so on."""
+    """Return whether `order` is a permutation, or, without shuffling, 0, 1, 2 and so on."""
     return list(range(len(order))) == (sorted(order) if shuffle else list(order))
 
 
 def _was_cut_first(shares: Shares, num_samples: int) -> bool:
-    """Tell whether each share has the same indices as without shuffling."""
+    """Return whether each share has the same indices as without shuffling."""
     size = len(shares[0])
     return all(
         sorted(share) == sorted(i % num_samples for i in range(r * size, (r + 1) * size))

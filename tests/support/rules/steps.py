@@ -1,4 +1,4 @@
-"""Mistakes in the order of a training step, by the calls that `support.probes.steps` records."""
+"""Mistakes in the order of a training step, recognised by its calls (`support.probes.steps`)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def averaged_too_late(calls: Sequence[Calls], after: Sequence[float | None], gui
 
 
 def _text(calls: Calls, unchanged: bool) -> str:
-    """Return what is wrong with the calls of a rank, or ""."""
+    """Return the text on the mistake in the calls of a rank, or ""."""
     names = [name for name, _ in calls]
     if "backward" not in names:
         return (

@@ -18,7 +18,7 @@ COUNTED = "`samples_seen` counts positions in the global order, over all ranks t
 OTHER_ORDER = (
     "The shares are not consecutive in this epoch's order, so they come from a different order. "
     "`resume` must also set the epoch. First shuffle all samples, by the seed and the epoch only, "
-    "and then skip those that were seen."
+    "and then skip the samples that were seen."
 )
 
 
@@ -43,7 +43,7 @@ def diagnose_strides(
 
     Args:
         shares: the indices of each rank.
-        order: the order of the whole epoch before padding: a permutation of 0..M-1.
+        order: the order of the complete epoch before padding: a permutation of 0..M-1.
         seen: the number of its first positions that were seen before.
         drop_last: whether an incomplete last row of N positions is cut instead of padded.
     """
@@ -125,7 +125,7 @@ def _look_at_order(shares: Shares, rest: Sequence[int], seen: int) -> Finding:
         padding = dealt[len(rest) :]
         text = (
             f"the {what} is padded with {some(padding)}. Pad it with its own beginning"
-            f"{', not with that of the whole epoch' * (seen > 0)}."
+            f"{', not with the beginning of the epoch' * (seen > 0)}."
         )
         wrong = [p % len(shares) for p in range(len(rest), len(dealt))]
         return "padding-wrong", sorted(set(wrong)), text
@@ -163,8 +163,8 @@ def _why_another_order(
             text = f"`shuffle` is off, but the order of all ranks together is {some(start)}."
             return "not-strided", every, text
         text = (
-            "the permutation is not the one that a single rank has. It must depend only on the "
-            "seed and the epoch: not on the world size, `drop_last` or the samples seen."
+            "the permutation differs from the permutation of a single rank. It must depend only "
+            "on the seed and the epoch: not on the world size, `drop_last` or the samples seen."
         )
         return "shuffle-differs-across-ranks", every, text
     twice = repeated(start)
@@ -175,14 +175,14 @@ def _why_another_order(
 
 
 def _are_of_whole_epoch(shares: Shares, order: Sequence[int], drop_last: bool) -> bool:
-    """Tell whether the shares are those of the whole epoch."""
+    """Return whether these are the shares of the complete epoch."""
     rows = rows_of(len(order), len(shares), drop_last)
     starts = _dealt(shares)[: len(order)] == list(order)[: rows * len(shares)]
     return bool(rows) and len(shares[0]) == rows and starts
 
 
 def _in_another_order(shares: Shares, order: Sequence[int], count: int) -> bool:
-    """Tell whether the shares, read in any way, are not consecutive in the order."""
+    """Return whether the shares, joined in any way, are not consecutive in the order."""
     place = {index: position for position, index in enumerate(order)}
     joined = [index for share in shares for index in share]
     if list(order) == sorted(order) or not place.keys() >= set(joined):

@@ -1,4 +1,4 @@
-"""Mistakes in a whole training run, recognised by its samples, weights, history and output.
+"""Mistakes in a complete training run, recognised by its samples, weights, history and output.
 
 A run has a dict for each rank, as `support.probes.training.spied_training` returns it.
 """
@@ -59,7 +59,7 @@ def models_differ(seen: Run, guide: str) -> Diagnosis | None:
 
 
 def with_its_momentum(seen: Run, train: Callable[..., Any]) -> Any:
-    """Return the one-process training that ends as rank 0 did, or else that of plain SGD.
+    """Return the one-process training run that ends like rank 0's, or else the one of plain SGD.
 
     The exercise asks for SGD with a learning rate and does not mention momentum, so a constant
     momentum is right too.
@@ -85,16 +85,16 @@ def training_mistakes(
     mean: str,
     start: str,
 ) -> list[Rule]:
-    """Return the rules that recognise a mistake by the weights with which the ranks end.
+    """Return the rules that recognise a mistake by the final weights of the ranks.
 
     Args:
-        weights_after: takes a rank and a factor; returns the weights with which one process ends
-            that starts from this rank's weights and multiplies its steps by the factor.
-        case: what was trained on.
+        weights_after: takes a rank and a factor; returns the final weights of one process that
+            starts from this rank's weights and multiplies its steps by the factor.
+        case: a description of the training run.
         world_size: the number of ranks.
         guide: the heading of GUIDELINES.md on the training.
-        mean: the one on averaging gradients.
-        start: the one on starting from rank 0's weights.
+        mean: the heading on averaging gradients.
+        start: the heading on starting from rank 0's weights.
     """
 
     def rule(code: str, text: str, heading: str, rank: int = 0, scale: float = 1.0) -> Rule:
@@ -103,7 +103,7 @@ def training_mistakes(
     return [
         rule(
             "sum-not-mean",
-            f"Each step was {world_size} times too long: the gradients were summed over the "
+            f"Each step was {world_size} times too large: the gradients were summed over the "
             f"{world_size} ranks instead of averaged, or the loss or learning rate was multiplied "
             f"by {world_size}. Divide the sum by the number of ranks.",
             mean,
@@ -112,7 +112,7 @@ def training_mistakes(
         rule(
             "does-not-learn",
             "After training, the weights are the same as before: there was no optimizer step, or "
-            "the optimizer has other parameters than those of the model.",
+            "the optimizer does not have the parameters of the model.",
             guide,
             scale=0.0,
         ),
@@ -155,7 +155,7 @@ def later_steps_differ(
 
     Args:
         seen: a training run over a few epochs.
-        weights: the weights with which one process ends.
+        weights: the final weights of one process.
         history: the history of that process.
         guide: the heading of GUIDELINES.md on the training.
     """
@@ -164,7 +164,7 @@ def later_steps_differ(
     if ended_right or not firsts or not close(firsts, [history[0]["val_loss"]] * len(firsts)):
         return None
     text = (
-        "After epoch 0 the model equals that of one process, but after epoch "
+        "After epoch 0 the model equals the model of one process, but after epoch "
         f"{len(history) - 1} it does not. Every step must be an SGD step with the same `lr`, "
         "without weight decay and without gradients of earlier steps."
     )

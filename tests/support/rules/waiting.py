@@ -19,7 +19,7 @@ def nobody_waited(
 ) -> Diagnosis | None:
     """Recognise a collective with a result that a rank uses without waiting for it.
 
-    Whether the result was there anyway is a race, so right values are no evidence.
+    Right values are not evidence that a rank waited: the outcome is a race.
     """
     chosen = chosen or leaves_a_result
     calls = {
@@ -41,7 +41,7 @@ def nobody_waited(
         return _unwaited(calls, kept, text, guide)
     if touched := [call for call in calls if exits[call].touched]:
         text = (
-            "was not known to be complete when the rank changed its tensor, so the outcome is a "
+            "may not have been complete when the rank changed its tensor, so the outcome is a "
             "race. Wait for it before you change the tensor."
         )
         return _unwaited(calls, touched, text, guide)
@@ -61,11 +61,11 @@ def _unwaited(
 def raised_before_waiting(rank: int, what: str, guide: str) -> Rule:
     """Return the rule for a rank that raised before it waited for a collective that it started.
 
-    Use it only for a rank without data: any other may have raised for an unrelated reason.
+    Use it only for a rank without data: any other rank may raise for an unrelated reason.
 
     Args:
         rank: the rank.
-        what: what it has, "no sample".
+        what: the data that it has, such as "no sample".
         guide: the heading of GUIDELINES.md to read.
     """
 
@@ -87,8 +87,8 @@ def raised_before_waiting(rank: int, what: str, guide: str) -> Rule:
             return None
         text = (
             f"{full_stop(cause.explanation)} This rank has {what}, and did not wait for the "
-            f"collective that it started at {where[0]}. Until that is complete, it has no data of "
-            "the other ranks. Wait for it before you use the result."
+            f"collective that it started at {where[0]}. Until it is complete, this rank "
+            "has no data of the other ranks. Wait for it before you use the result."
         )
         return Diagnosis("no-rank-waits", cause.ranks, text, where[0], guide)
 
@@ -100,7 +100,7 @@ def leaves_a_result(collective: Collective) -> bool:
 
 
 def stepped_too_early(calls: Sequence[Sequence[Sequence[str]]], guide: str) -> Rule:
-    """Return the rule for wrong weights after an optimizer step before `finish()` has waited.
+    """Return the rule for wrong weights after an optimizer step that did not wait for `finish()`.
 
     Args:
         calls: by rank and step of the training, the calls in order: "finish" or "step".
@@ -152,7 +152,7 @@ def skipped_because_of_nan(rank: int, what: str, guide: str) -> Rule:
 
     Args:
         rank: the rank.
-        what: what is NaN, "a loss".
+        what: the value that is NaN, such as "a loss".
         guide: the heading of GUIDELINES.md to read.
     """
 

@@ -1,4 +1,4 @@
-"""Rules that recognise a mistake by its result, which is computed beside the right one."""
+"""Rules that recognise a mistake by its result, which is computed like the right result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradsync.testing.differences import describe_difference
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import ROUNDINGS, close
 
-# Something is missing in these: the line of the last collective is not the line to change.
+# In these mistakes something is missing: the last collective's line is not the line to change.
 WITHOUT_LINE = (
     "does-not-learn",
     "gradients-not-synchronised",
@@ -28,15 +28,15 @@ def ends_with(
     roundings: float = ROUNDINGS,
     line: str | None = None,
 ) -> Rule:
-    """Return the rule that recognises a mistake by the values with which the ranks end.
+    """Return the rule that recognises a mistake by the final values of the ranks.
 
     Args:
         wrong: by rank, the value that this mistake leads to.
         code: the code of the mistake.
-        explanation: what the learner reads: what happened, what was expected, what to do next.
+        explanation: the message: what happened, what was expected, and what to do next.
         guide: the heading of GUIDELINES.md to read.
         roundings: see `gradsync.testing.values`.
-        line: the line with the mistake, if it is known; otherwise that of the last collective.
+        line: the line with the mistake, if it is known; by default the last collective's line.
     """
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
@@ -49,7 +49,7 @@ def ends_with(
 
 
 def differs_from_one_process(guide: str, case: str) -> Rule:
-    """Return the rule that only says that the weights differ: no known mistake leads to them."""
+    """Return the rule that reports weights that differ for an unknown reason."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
         if expected is None:

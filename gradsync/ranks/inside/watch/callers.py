@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import linecache
 import os
-import re
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,24 +19,16 @@ import torch.distributed as dist
 from torch import nn
 
 from gradsync.ranks.protocol import events
-from gradsync.ranks.protocol.user_files import PACKAGE, is_users, place
+from gradsync.ranks.protocol.user_files import PACKAGE, file_and_line, is_users
 
 MODULE_FRAMES = 6  # above the call that are searched for a local variable with the model
-ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-MAX_FRAMES = 20  # of a traceback that are reported, innermost last
-MAX_MESSAGE = 10_000  # characters
-MAX_NAMES = 200  # of a module's definitions that are reported
-HERE = PACKAGE / "ranks"
-# The files that start a collective for a rank.
-OURS = (str(Path(__file__).with_name("__init__.py")), str(HERE / "fast" / "store.py"))
 Named = list[tuple[str, torch.Tensor]]
 # Module -> its tensors, and the lines that passed other tensors; looked up at each collective.
 NAMES: WeakKeyDictionary[nn.Module, tuple[Named, set[str]]] = WeakKeyDictionary()
 # Files between the caller and the collective.
-CALLED = (f"{HERE}{os.sep}", f"{Path(dist.__file__).parent}{os.sep}")
+CALLED = (f"{PACKAGE / 'ranks'}{os.sep}", f"{Path(dist.__file__).parent}{os.sep}")
 NO_FUNCTIONS = ("<module>", "<cell>")
 HELD_BY_ITS_FRAME = 3  # references: the frame's, the local variable's, and that of the count
-STARTERS = ("wrapper", "start_group")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +49,7 @@ def caller(roots: tuple[str, ...], tensor: torch.Tensor | None) -> Caller:
     frames = [f for f in stack if is_users(f.f_code.co_filename, roots)]
     if not frames:
         return Caller()
-    where = place(frames[0].f_code.co_filename, frames[0].f_lineno)
+    where = file_and_line(frames[0].f_code.co_filename, frames[0].f_lineno)
     names = _names(frames)
     if tensor is None or tensor.numel() == 0:
         return Caller(where, names)
@@ -89,77 +78,6 @@ def _names(frames: Sequence[FrameType]) -> tuple[str, ...]:
     names = [name for name in names if name not in NO_FUNCTIONS]
     once = [name for name, _ in groupby(names)]
     return tuple(reversed(once[: events.MAX_CALLERS]))
-
-
-def describe_exception(error: BaseException, roots: tuple[str, ...]) -> dict[str, Any]:
-    """Return an exception as plain data for the trusted side."""
-    summary = traceback.extract_tb(error.__traceback__)
-    users = [f for f in summary if is_users(f.filename, roots)]
-    lines = [(f.filename, f.lineno or 0, f.name) for f in users]
-    if isinstance(error, SyntaxError) and error.filename:
-        lines.append((error.filename, error.lineno or 0, "<module>"))
-    code = error.code if isinstance(error, SystemExit) else None
-    return {
-        "type": type(error).__name__,
-        "message": _without(roots, _text(error.msg if isinstance(error, SyntaxError) else error)),
-        "code": code if code is None or type(code) is int else _text(code),
-        "missing": _missing_name(error),
-        **_module(error),
-        "marked": _marked(error),
-        "by_user": bool(users) and users[-1] is summary[-1],
-        "frames": [
-            [place(filename, line), name, _source_line(filename, line)]
-            for filename, line, name in lines[-MAX_FRAMES:]
-        ],
-        "in_collective": any(f.name in STARTERS and f.filename in OURS for f in summary),
-        "out_of_memory": isinstance(error, MemoryError),
-    }
-
-
-def _text(thing: object) -> str:
-    try:
-        return str(thing)[:MAX_MESSAGE]
-    except Exception as error:  # noqa: BLE001 - the user's own __str__ may raise anything
-        return f"(str() of the exception raised {type(error).__name__})"
-
-
-def _without(roots: tuple[str, ...], text: str) -> str:
-    """Remove folders and memory addresses, which differ from grade to grade."""
-    for root in roots:
-        text = text.replace(root + os.sep, "")
-    return ADDRESS.sub("", text)
-
-
-def _source_line(filename: str, line: int) -> str:
-    with suppress(LookupError):  # the file declares an unknown encoding
-        return linecache.getline(filename, line)
-    return ""
-
-
-def _missing_name(error: BaseException) -> str | None:
-    """Return the name of an attribute that a module does not define, or None."""
-    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
-        return error.name
-    return None
-
-
-def _module(error: BaseException) -> dict[str, Any]:
-    """Return the file that lacks a name, and the names that it defines."""
-    if _missing_name(error) is None:
-        return {}
-    module = error.obj  # type: ignore[attr-defined]
-    own = [n for n, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__]
-    return {
-        "module": os.path.basename(getattr(module, "__file__", None) or ""),  # noqa: PTH119
-        "defined": own[:MAX_NAMES],
-    }
-
-
-def _marked(error: BaseException) -> list[Any] | None:
-    """Return the source line of a syntax error, and the column, counted from 1."""
-    if isinstance(error, SyntaxError) and error.text:
-        return [_text(error.text), error.offset or 1]
-    return None
 
 
 def _stack() -> Iterator[FrameType]:

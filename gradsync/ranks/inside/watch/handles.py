@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from gradsync.ranks.inside.watch.recorder import Recorder
 
-MANY = 64  # open calls from which complete ones are searched for and dropped
+SWEEP_FROM = 64  # open calls from which complete ones are searched for and dropped
 WORK_DONE = dist.Work.is_completed
 FUTURE_DONE = torch._C.Future.done
 WORK_WAIT = dist.Work.wait
@@ -35,7 +35,7 @@ class Handles:
         self._versions: dict[
             int, list[tuple[torch.Tensor, int]]
         ] = {}  # call -> versions at its start
-        self._many = MANY
+        self._many = SWEEP_FROM
 
     def calls_of(self, handle: Any) -> tuple[int, ...]:
         """Return the open calls that are complete when the handle is."""
@@ -141,7 +141,7 @@ class Handles:
         for call, handles in list(self._handles.items()):
             if is_done(handles[0]):
                 self.done([call])
-        self._many = max(MANY, 2 * len(self._handles))
+        self._many = max(SWEEP_FROM, 2 * len(self._handles))
 
 
 def is_done(handle: Any) -> bool:

@@ -16,7 +16,7 @@ from gradsync.records import Collective, Event, EventKind
 
 # Threads of PyTorch, multiprocessing and the rank itself, which never enter a collective.
 NOT_TRAINING = ("torch.utils.data", "multiprocessing", "gradsync.ranks")
-MANY = events.MAX_BATCH // 2  # events that may wait to be sent with the next one
+MAX_BACKLOG = events.MAX_BATCH // 2  # events that may wait to be sent with the next one
 
 
 class Recorder:
@@ -97,7 +97,7 @@ class Recorder:
         with self._lock:
             self._waits = {thread: c for thread, c in self._waits.items() if c != call}
             event = self._add("exit", call, touched=touched)
-            if at_once or event.others or call in self._urgent or len(self._backlog) >= MANY:
+            if at_once or event.others or call in self._urgent or len(self._backlog) >= MAX_BACKLOG:
                 self._flush()
             self._urgent.discard(call)
 

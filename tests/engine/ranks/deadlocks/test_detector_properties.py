@@ -62,7 +62,7 @@ def test_a_finished_program_leaves_no_state(program, seed):
     world.run()
 
     detector = world.detector
-    assert [detector._calls, detector._meetings, detector._mail] == [{}, {}, {}]
+    assert [detector._calls, detector._operations, detector._mail] == [{}, {}, {}]
 
 
 fields = st.builds(

@@ -1,13 +1,14 @@
 """Finding the user's line in the stacks that a rank writes."""
 
 from gradsync.ranks.host.stacks import endless_call, user_line
+from gradsync.ranks.protocol.user_files import WATCH
 
 HELPER = """Thread 0x00007f01 (most recent call first):
   File "/class/ada/helper.py", line 3 in fetch
   File "/usr/lib/python3.11/threading.py", line 975 in run
 """
-WAITING = """Thread 0x00007f02 (most recent call first):
-  File "/site/gradsync/ranks/inside/watch/__init__.py", line 101 in wrapper
+WAITING = f"""Thread 0x00007f02 (most recent call first):
+  File "{WATCH[0]}", line 101 in {WATCH[1]}
   File "/class/ada/trainer.py", line 8 in step
 """
 MAIN = """

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import gradsync
-from gradsync.ranks.protocol.user_files import is_users, place
+from gradsync.ranks.protocol.user_files import file_and_line, is_users
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,4 @@ def test_with_roots_only_files_under_them_belong_to_the_user():
 
 
 def test_a_place_is_a_file_and_a_line():
-    assert place("/class/ada/trainer.py", 7) == "trainer.py:7"
+    assert file_and_line("/class/ada/trainer.py", 7) == "trainer.py:7"

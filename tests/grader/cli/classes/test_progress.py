@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 
 from gradsync.cli.classes.progress import Display, Lines, line
-from gradsync.grading.classroom import Outcome
+from gradsync.grading.classes.grade_class import Outcome
 from gradsync.records import Grade
 
 

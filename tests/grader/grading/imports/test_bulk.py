@@ -8,8 +8,8 @@ import pytest
 from download_samples import METADATA, clone
 from small_course import RIGHT, WRONG, write_course
 
+from gradsync.grading.classes.entries import entries_at
 from gradsync.grading.classes.tables import TableError
-from gradsync.grading.entries import entries_at
 from gradsync.grading.imports import bulk
 from gradsync.submission import SubmissionError
 
@@ -202,7 +202,7 @@ def test_a_file_that_is_too_large_costs_only_its_own_submission(download):
 
 @pytest.mark.parametrize(
     ("limit", "value", "message"),
-    [("MAX_SIZE", 10, "at most 10 bytes fit"), ("MAX_ENTRIES", 1, "more than 1 files")],
+    [("MAX_SIZE", 10, "the limit is 10 bytes"), ("MAX_ENTRIES", 1, "more than 1 files")],
 )
 def test_the_size_of_a_class_is_limited(download, monkeypatch, limit, value, message):
     download.write({f"ada/{FILE}": RIGHT, f"bob/{FILE}": WRONG})

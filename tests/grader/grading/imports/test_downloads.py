@@ -7,8 +7,8 @@ import pytest
 from download_samples import METADATA, clone, git
 from small_course import RIGHT, WRONG, write_course, write_submission
 
+from gradsync.grading.classes.entries import entries_at, only_of
 from gradsync.grading.classes.tables import TableError
-from gradsync.grading.entries import entries_at, only_of
 from gradsync.grading.imports import clones
 from gradsync.submission import SubmissionError
 
@@ -280,16 +280,16 @@ def test_only_accepts_a_name_as_a_spreadsheet_shows_it(download):
     ("name", "reason"),
     [
         ("ada", "2 learners have this name. Choose ada 17 or ada 18."),
-        ("1010", "Cleo (1010) is on the roster, but no submission here is theirs."),
+        ("1010", "Cleo (1010) is on the roster, but handed in none of these."),
         (
             "1021",
-            "Jürgen Müller (1021) is on the roster, but no submission here is theirs. Did you mean "
+            "Jürgen Müller (1021) is on the roster, but handed in none of these. Did you mean "
             "müllerjürgen?",
         ),
         (
             "adda 18",
-            "no submission has this name. Did you mean ada 18? Names are as in gradebook.csv, in "
-            "the download or on the roster.",
+            "no submission has this name. Did you mean ada 18? Use a name from gradebook.csv, "
+            "from the download or from the roster.",
         ),
     ],
 )

@@ -10,7 +10,12 @@ from small_course import RIGHT, write_course
 
 from gradsync.errors import GraderError
 from gradsync.grading.grade import grade
-from gradsync.grading.suite.parallel import ForkedGrader, Turns, count_parallel_tests, side_by_side
+from gradsync.grading.suite.parallel import (
+    ForkedGrader,
+    Turns,
+    count_parallel_tests,
+    forked_graders,
+)
 from gradsync.ranks import LauncherError, get_launcher, run_ranks
 from gradsync.submission import Submission
 
@@ -159,7 +164,7 @@ def test_a_process_with_threads_is_not_forked():
 def test_each_number_is_taken_once():
     launcher, turns = get_launcher("fork"), Turns(5_000)
 
-    with side_by_side(2, launcher, lambda: list(turns)) as others:
+    with forked_graders(2, launcher, lambda: list(turns)) as others:
         taken = [list(turns), *(other.result() for other in others)]
     turns.close()
 
@@ -177,7 +182,7 @@ def test_a_worker_that_ends_early_is_reported():
 def test_a_worker_has_its_own_ranks():
     launcher = get_launcher("fork")
 
-    with side_by_side(1, launcher, lambda: run_ranks(os.getppid, 1)[0]) as [other]:
+    with forked_graders(1, launcher, lambda: run_ranks(os.getppid, 1)[0]) as [other]:
         warm, own = other.result(), run_ranks(os.getppid, 1)[0]
 
     assert warm != own

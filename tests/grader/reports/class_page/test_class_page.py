@@ -57,7 +57,7 @@ def test_a_mistake_is_shown_with_those_who_made_it_and_with_the_section_to_read(
     seen = shown(class_of(result("ada", WRONG), result("bob", WRONG), result("c", RIGHT)), (GUIDE,))
 
     assert "sum-not-mean 2 of 3 For example: This is what sum-not-mean means." in seen.text
-    assert "in average_gradients read Gradients who ada bob" in seen.text
+    assert "in average_gradients read Gradients learners ada bob" in seen.text
     assert "#guide-phase1-gradients" in seen.values_of("href")
     assert "The mean." in seen.text
 
@@ -68,7 +68,7 @@ def test_a_mistake_in_two_tests_of_a_submission_counts_once():
     assert "sum-not-mean 1 of 1" in shown(class_of(result("ada", WRONG, again))).text
 
 
-def test_the_commonest_mistake_comes_first():
+def test_the_most_common_mistake_comes_first():
     rare = outcome(GRADIENTS, 0.0, 10.0, "divided-twice")
 
     seen = shown(class_of(result("a", rare), result("b", WRONG), result("c", WRONG))).text
@@ -79,7 +79,7 @@ def test_the_commonest_mistake_comes_first():
 def test_an_exercise_that_is_not_written_is_no_mistake():
     unwritten = outcome(GRADIENTS, 0.0, 10.0, "unfinished", "unfinished")
 
-    assert "The commonest mistakes" not in shown(class_of(result("a", unwritten))).text
+    assert "The most common mistakes" not in shown(class_of(result("a", unwritten))).text
 
 
 def test_a_missing_function_is_a_mistake():

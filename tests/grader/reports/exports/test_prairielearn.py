@@ -36,7 +36,7 @@ def test_very_long_messages_are_cut():
 
     _, shown, _ = prairielearn(render(replace(GRADED[0], tests=tests)))
 
-    assert shown[-1]["output"].endswith("(cut, as the result would be too large)")
+    assert shown[-1]["output"].endswith("(cut, because the result would be too large)")
 
 
 def test_every_result_with_a_score_can_be_read():

@@ -11,9 +11,9 @@ import os
 import sys
 from typing import Literal, get_args
 
-from gradsync.ranks.host.fork_launcher import ForkLauncher
-from gradsync.ranks.host.launcher import Launcher
-from gradsync.ranks.host.spawn_launcher import SpawnLauncher
+from gradsync.ranks.host.launchers.fork import ForkLauncher
+from gradsync.ranks.host.launchers.launcher import Launcher
+from gradsync.ranks.host.launchers.spawn import SpawnLauncher
 
 LauncherName = Literal["fork", "spawn", "sandbox"]
 

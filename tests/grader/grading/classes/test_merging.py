@@ -7,10 +7,10 @@ import pytest
 from small_course import RIGHT, WRONG, write_course, write_submission
 
 from gradsync.errors import UnusableInput
-from gradsync.grading.class_results import read_class
-from gradsync.grading.classroom import FolderInUse, grade_class, lock_folder
-from gradsync.grading.entries import entries_at
-from gradsync.grading.merging import Shard, merge, read_shard, shared_seed
+from gradsync.grading.classes.entries import entries_at
+from gradsync.grading.classes.grade_class import FolderInUse, grade_class, lock_folder
+from gradsync.grading.classes.merging import Shard, merge, read_shard, shared_seed
+from gradsync.grading.classes.results import read_class
 from gradsync.grading.output_files import kept_seed, write_failure
 
 NAMES = ("ada", "bob", "cleo", "dan", "eve")

@@ -18,7 +18,7 @@ from gradsync.grading.suite.learner_files import Loaded, Loader
 from gradsync.grading.suite.time_budget import TimeBudget
 from gradsync.grading.suite.verdicts import MissingFile
 from gradsync.ranks import RankFailure, get_launcher
-from gradsync.ranks.host.launcher import Launcher, rank_environ
+from gradsync.ranks.host.launchers.launcher import Launcher, rank_environ
 from gradsync.ranks.host.observe import observe
 from gradsync.ranks.task import Task
 from gradsync.records import Observation
@@ -26,7 +26,7 @@ from gradsync.submission import Submission
 from gradsync.testing.rules import Rule, first_match
 from gradsync.text import full_stop
 
-TIME_LIMIT = 20.0  # seconds for a test's ranks: a hundred times what a correct answer needs
+TIME_LIMIT = 20.0  # seconds for a test's ranks: 100 times the time of a correct answer
 GRADED = {
     "CUDA_VISIBLE_DEVICES": "",  # hides GPUs: the same grade on every machine
     # No DNS query (resolv.conf(5)): TCPStore looks up the name of every address that connects,
@@ -37,8 +37,8 @@ LOADER = Loader()
 
 
 @dataclass
-class GradedRanks:
-    """The `ranks` fixture of a suite: calls are as of `gradsync.run_ranks`."""
+class SuiteRanks:
+    """The `ranks` fixture of a suite: it is called like `gradsync.run_ranks`."""
 
     launcher: Launcher
     submission: Path | None  # None: no files are under test
@@ -69,7 +69,7 @@ class GradedRanks:
         Args:
             probe: called with `rank`, `world_size`, a learner's file (`trainer`), and `inputs`.
             world_size: the number of ranks.
-            timeout: seconds after which ranks that still run are ended.
+            timeout: seconds after which ranks that still run are stopped.
             promised: whether the guide promises this `timeout` (see `TimeBudget.limit`).
             process_group: start the default group before the function is called.
             may_fail: ranks that may die or be late, while the others continue.
@@ -77,7 +77,7 @@ class GradedRanks:
             **inputs: the same for every rank.
 
         Raises:
-            RankFailure: a rank failed, or all ranks together did.
+            RankFailure: a rank failed, or several ranks together, as in a deadlock.
             MissingFile: a file that the function needs is missing or refused.
             NotRun: earlier tests of the exercise have reached their time limits.
         """
@@ -158,21 +158,21 @@ class GradedRanks:
         return modules
 
 
-def ungraded_ranks(
+def unsuite_ranks(
     submission: Submission, folder: Path, course: Course, phase: str, seed: str
-) -> GradedRanks:
+) -> SuiteRanks:
     """Return ranks for a command that runs a phase's files, unpacked in `folder`, ungraded."""
-    return GradedRanks(
+    return SuiteRanks(
         get_launcher(), folder, course, phase, seen=[], seed=seed, refused=submission.refused
     )
 
 
 def _with_full_limit(observation: Observation, limit: float, full: float) -> Observation:
-    """Say why a time limit that was reached is shorter than usual."""
+    """Add to a timeout's explanation why its time limit was shorter than usual."""
     failure = observation.failure
     if failure is None or failure.status != "timeout" or limit >= full:
         return observation
-    why = f"This test usually has {full:g} s; it had less because others reached their limits."
+    why = f"This test usually has {full:g} s. It had less because other tests reached their limits."
     diagnosis = failure.diagnosis
     explained = replace(diagnosis, explanation=f"{diagnosis.explanation} {why}")
     return replace(observation, failure=replace(failure, diagnosis=explained))

@@ -8,9 +8,9 @@ from report_samples import SUM_NOT_MEAN, report, verdict
 from small_course import write_course
 
 from gradsync.course.catalogue import CourseError
-from gradsync.grading.class_results import read_class
 from gradsync.grading.classes import facts
 from gradsync.grading.classes.facts import Facts
+from gradsync.grading.classes.results import read_class
 from gradsync.grading.classes.tables import TableError
 from gradsync.grading.output_files import write_failure, write_report
 from gradsync.reports import machine
@@ -151,7 +151,7 @@ def test_an_override_without_effect_is_warned_of(folder, line, warning):
         ),
         (
             ["submission,exercise,points,reason,by", "ada,double,1,,Kim"],
-            "line 2: there is no reason",
+            "line 2: the value of 'reason' is missing",
         ),
         (["submission,exercise,points,reason,by", *["ada,double,1,x,Kim"] * 2], "line 3"),
         (["submission,exercise,points,reason,by", "ada,double,1,x,Kim,y"], "has 6 cells"),
@@ -182,7 +182,9 @@ def test_more_points_than_an_exercise_has_are_warned_of(folder):
     seen = folder.read()
 
     assert seen.results[0].score == 5.0
-    assert seen.warnings == ("overrides.csv: ada gets 5 points in phase1/double, which has 4.",)
+    assert seen.warnings == (
+        "overrides.csv: ada gets 5 points in phase1/double, whose maximum is 4.",
+    )
 
 
 def test_more_points_than_there_are_for_who_handed_in_nothing_are_warned_of(folder):
@@ -191,7 +193,7 @@ def test_more_points_than_there_are_for_who_handed_in_nothing_are_warned_of(fold
     folder.write("overrides.csv", "submission,exercise,points,reason,by", "bob,double,5,oral,Kim")
 
     assert folder.read().warnings == (
-        "overrides.csv: bob gets 5 points in phase1/double, which has 4.",
+        "overrides.csv: bob gets 5 points in phase1/double, whose maximum is 4.",
     )
 
 
@@ -243,8 +245,8 @@ def test_a_name_that_two_people_share_is_warned_of_with_their_ids(folder):
 
     [warning] = folder.read().warnings
     assert warning.startswith(
-        "roster.csv has 2 people to whom the submission Jürgen Müller (900 in the download) may "
-        "belong: 1003 or 1004. In roster.csv, give the name"
+        "The submission Jürgen Müller (900 in the download) may belong to 2 people in roster.csv: "
+        "1003 or 1004. In roster.csv, give the name"
     )
 
 
@@ -259,7 +261,7 @@ def test_the_advice_on_a_shared_name_tells_two_submissions_apart(folder):
     folder.write("roster.csv", *TWINS)
     before = folder.read().warnings
     for number, each in zip((1, 2), facts, strict=True):
-        assert f"give the name {each.learner} to the right one" in before[number - 1]
+        assert f"give the name {each.learner} only to the right person" in before[number - 1]
     folder.write("roster.csv", TWINS[0], *[f"{f.names[0]}x,{f.learner}," for f in facts])
 
     people = {result.person.id for result in folder.read().results}
@@ -293,14 +295,14 @@ def test_submissions_that_the_roster_does_not_name_are_warned_of(folder):
     folder.write("roster.csv", "id,name,email", "17,Ada Lovelace,")
 
     [warning] = folder.read().warnings
-    assert "nobody for 1 submission: eve" in warning
+    assert "has no line for 1 submission: eve" in warning
 
 
 @pytest.mark.parametrize(
     ("lines", "problem"),
     [
         (["name,email"], "no column 'id'"),
-        (["id,name,email", ",Ada,"], "line 2: there is no id"),
+        (["id,name,email", ",Ada,"], "line 2: the value of 'id' is missing"),
         (["id,name,email", "1,Ada,", "1,Bob,"], "line 3: the id '1' occurs a second time"),
         (["id,name,email,due", "1,Ada,,tomorrow"], "line 2: due must be a time"),
         (["id,name,email,days", "1,Ada,,some"], "line 2: days must be a number"),

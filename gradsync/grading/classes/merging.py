@@ -12,11 +12,11 @@ from pathlib import Path
 
 from gradsync.course.catalogue import Course
 from gradsync.errors import UnusableInput
-from gradsync.grading.class_files import Written, write_class
 from gradsync.grading.classes import facts
+from gradsync.grading.classes.entries import Entry
+from gradsync.grading.classes.files import Written, write_class
+from gradsync.grading.classes.grade_class import lock_folder
 from gradsync.grading.classes.overrides import OVERRIDES, merged_overrides
-from gradsync.grading.classroom import lock_folder
-from gradsync.grading.entries import Entry
 from gradsync.grading.output_files import (
     FACTS,
     FAILURE,
@@ -33,7 +33,7 @@ from gradsync.grading.output_files import (
 from gradsync.reports import stored
 from gradsync.submission.contents import listing
 
-SEED_BYTES = 6  # as many as in a seed that is drawn
+SEED_BYTES = 6  # as in a randomly drawn seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def shared_seed(course_made: str, entries: Sequence[Entry]) -> int:
     """Return a seed that all shards of a class have in common; learners can't calculate it.
 
     Args:
-        course_made: the digest of the course, of which learners don't have the hidden suites.
+        course_made: the digest of the course and its hidden suites, which learners don't have.
         entries: all submissions of the class.
     """
     content = json.dumps([course_made, sorted(entry.name for entry in entries)])
@@ -105,7 +105,7 @@ def merge(
 def _copy_grades(source: Path, out: Path) -> Iterator[str]:
     """Copy each grade, its report.json last, as when it is graded.
 
-    Yields the names of the folders of which `out` has another, later grade.
+    Yields the names of the folders for which `out` has a different, later grade.
     """
     for folder in grade_folders(source):
         target = out / folder.name
@@ -122,7 +122,7 @@ def _copy_grades(source: Path, out: Path) -> Iterator[str]:
 
 
 def _grade(folder: Path) -> object:
-    """Return what is equal for equal grades: a report without its time, or why there is none."""
+    """Return a value to compare grades: the report without its time, or the failure."""
     if failure := read_failure(folder / FAILURE):
         return failure
     report = stored.read((folder / REPORT).read_text("utf-8", "replace"))
@@ -160,4 +160,4 @@ def _merge_tables(sources: Sequence[Path], out: Path, warn: Callable[[str], None
         if texts and not (out / name).exists():
             write_whole(out / name, texts[0])
         if name != STATE and len(set(texts)) > 1:
-            warn(f"The folders have different files {name}. That in {out} counts.")
+            warn(f"The folders have different versions of {name}. The one in {out} counts.")

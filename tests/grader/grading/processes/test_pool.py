@@ -2,23 +2,23 @@
 
 import os
 
+from pool_tasks import die_once, double_or_die
 from processes import children_of
-from worker_tasks import die_once, double_or_die
 
-from gradsync.grading.processes.workers import side_by_side
+from gradsync.grading.processes.pool import in_pool
 
 
 def test_if_a_process_dies_only_its_task_is_lost():
     numbers = [1, 13, 2, 13, 3]
 
-    results = sorted(side_by_side(double_or_die, numbers, count=2), key=str)
+    results = sorted(in_pool(double_or_die, numbers, count=2), key=str)
     assert results == [(1, 2), (13, None), (13, None), (2, 4), (3, 6)]
 
 
 def test_a_task_whose_process_died_is_done_again_alone(tmp_path):
     tasks = [(tmp_path, name) for name in ("mortal", "a", "b", "c")]
 
-    *others, last = [result for _, result in side_by_side(die_once, tasks, count=3)]
+    *others, last = [result for _, result in in_pool(die_once, tasks, count=3)]
     assert last == "mortal 0"
     assert {result[0] for result in others} == {"a", "b", "c"}
 
@@ -26,7 +26,7 @@ def test_a_task_whose_process_died_is_done_again_alone(tmp_path):
 def test_a_task_is_taken_only_when_a_process_is_free():
     taken = []
     tasks = (taken.append(number) or number for number in range(100))
-    results = side_by_side(double_or_die, tasks, count=2)
+    results = in_pool(double_or_die, tasks, count=2)
     next(results)
     results.close()
 
@@ -35,7 +35,7 @@ def test_a_task_is_taken_only_when_a_process_is_free():
 
 def test_processes_end_when_the_iterator_is_closed():
     before = set(children_of(os.getpid()))
-    results = side_by_side(double_or_die, [1, 2, 3, 4], count=2)
+    results = in_pool(double_or_die, [1, 2, 3, 4], count=2)
     next(results)
     results.close()
 
@@ -47,4 +47,4 @@ def test_a_file_in_the_current_folder_does_not_replace_a_module(tmp_path, monkey
     (tmp_path / "torch.py").write_text("raise SystemExit('the wrong file was imported')")
     monkeypatch.chdir(tmp_path)
 
-    assert list(side_by_side(double_or_die, [1], count=1)) == [(1, 2)]
+    assert list(in_pool(double_or_die, [1], count=1)) == [(1, 2)]

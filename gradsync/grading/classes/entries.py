@@ -58,11 +58,11 @@ def entries_at(
 ) -> list[Entry]:
     """Return the submissions at these paths; a path may be a class, or a download of one.
 
-    `out` does not count, though it may be in a class. `command` followed by a path must grade what
-    is there. Of several attempts of a learner in downloads, the last one counts, or the one with
+    `out` is skipped if it is in a class. `command` followed by a path must grade the submissions at
+    that path. Of several attempts of a learner in downloads, the last one counts, or the one with
     the most points. Other submissions with the same name are numbered, unless `keep` is given:
-    then they are attempts, too. `downloads` has, for paths that were unpacked, the archives that
-    the user named; commands name these.
+    then they are attempts, too. `downloads` maps each unpacked path to the archive that the user
+    named; commands name the archive.
 
     Raises:
         SubmissionError: there is no submission at a path.
@@ -96,8 +96,8 @@ def only_of(
 
     Args:
         entries: the submissions of the class.
-        names: each is that of a submission, or an id, address or name by which the download or the
-            roster knows the learner.
+        names: names of submissions; or ids, addresses or names of learners, as in the download or
+            in the roster.
         out: the folder for the grades, which may have a roster of an earlier run.
         roster: the roster, if one is given.
 
@@ -137,13 +137,13 @@ def _learners_called(name: str, entries: Sequence[Entry], roster: Roster) -> set
 
 
 def _why(name: str, learners: set[str], entries: Sequence[Entry], roster: Roster) -> str:
-    """Say why a name does not select a learner, and what to do."""
+    """Return why a name does not select exactly one learner, and what to do."""
     if learners:
         choice = listed(map(in_list, sorted(learners)), "or")
         return f"{len(learners)} learners have this name. Choose {choice}."
     if people := roster.called(name):
         who = listed(f"{person.name} ({person.id})" for person in people)
-        text = f"{who} {verb(people, 'is', 'are')} on the roster, but no submission here is theirs."
+        text = f"{who} {verb(people, 'is', 'are')} on the roster, but handed in none of these."
         of_several = (
             each.facts.learner
             for each in entries
@@ -154,8 +154,8 @@ def _why(name: str, learners: set[str], entries: Sequence[Entry], roster: Roster
     known |= {each.facts.learner: each.facts.learner for each in entries}
     close = next(iter(get_close_matches(name, known, n=1)), "")
     return (
-        f"no submission has this name.{_suggestion(known.get(close, ''))} Names are as in "
-        "gradebook.csv, in the download or on the roster."
+        f"no submission has this name.{_suggestion(known.get(close, ''))} Use a name from "
+        "gradebook.csv, from the download or from the roster."
     )
 
 
@@ -188,7 +188,7 @@ def _facts(each: HandedIn, learner: str, number: int, count: int) -> Facts:
 
 
 def _once(members: Iterable[HandedIn]) -> Iterator[HandedIn]:
-    """Yield the submissions; those that several paths lead to, once."""
+    """Yield each submission once, even if several paths lead to it."""
     seen = set()
     for each in members:
         if not isinstance(each.source, Path) or (each.source, each.learner) not in seen:
@@ -202,7 +202,7 @@ def _is(source: Path | Mapping[str, Path], folder: Path) -> bool:
 
 
 class _Names:
-    """The names of submissions so far, which must not share a folder or a line."""
+    """The names of submissions so far; each needs its own folder and line in the gradebook."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()

@@ -1,4 +1,4 @@
-"""Write what concerns a whole class, from the results in its folder of grades."""
+"""Write the files about a class as a whole, from the results in its folder of grades."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradsync.class_records import Result
 from gradsync.course.catalogue import Course
 from gradsync.course.guide_texts import guide_texts
 from gradsync.errors import UnusableInput
-from gradsync.grading.class_results import ClassReader
+from gradsync.grading.classes.results import ClassReader
 from gradsync.grading.output_files import (
     CLASS_PAGE,
     GRADEBOOK,
@@ -32,12 +32,12 @@ SHARE = 0.05  # the part of a run that is spent on writing the gradebook of a la
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What staff should know of the tables of a class."""
+    """The notes for staff on the tables of a class."""
 
-    warnings: list[str]  # on names in overrides.csv that do not exist, and those roster.csv lacks
+    warnings: list[str]  # on unknown names in overrides.csv, and learners that roster.csv lacks
     missing: list[str]  # names of the people on the roster who handed in nothing
     waiting: list[str]  # names of the submissions that are not graded yet
-    corrected: int  # submissions with other points than those of the tests
+    corrected: int  # submissions whose points differ from the points of the tests
     submissions: int  # neither missing nor waiting: graded, unreadable, or the grader failed
 
 
@@ -64,7 +64,7 @@ def write_class(out: Path, course: Course) -> Written:
 
 
 def missing_text(people: Sequence[str]) -> str:
-    """Say which people on the roster handed in nothing; "" if all handed in something."""
+    """Return a sentence on people on the roster who handed in nothing, "" if there are none."""
     if not people:
         return ""
     who = counted(len(people), "person", "people")
@@ -81,7 +81,8 @@ class Gradebook:
     def update(self) -> None:
         """Write the gradebook if the last time was long enough ago.
 
-        Staff may be about to edit roster.csv or overrides.csv. `write_class` reports their errors.
+        Errors are ignored here: staff may be editing roster.csv or overrides.csv. `write_class`
+        reports them at the end.
         """
         began = time.monotonic()
         if began < self._next:
@@ -118,7 +119,7 @@ def _write_gradebook(results: Iterable[Result], out: Path, course: Course) -> in
 
 
 def _kept(results: Iterable[Result], kept: list[Result]) -> Iterator[Result]:
-    """Yield the results, and add what the class page needs of each to a list."""
+    """Yield the results, and append the data that the class page needs of each to `kept`."""
     for result in results:
         kept.append(condensed(result))
         yield result

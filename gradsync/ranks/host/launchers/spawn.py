@@ -12,8 +12,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from gradsync.ranks.host.deadlines import ran, starved
-from gradsync.ranks.host.launcher import Lines, command, lines_for, open_lines, rank_environ
+from gradsync.ranks.host.launchers.launcher import (
+    Lines,
+    command,
+    lines_for,
+    open_lines,
+    rank_environ,
+)
+from gradsync.ranks.host.processor_time import ran, starved
 
 
 class SpawnLauncher:

@@ -14,8 +14,8 @@ def start(descriptor: int, parent: int) -> None:
     """Receive a module-level function, then its arguments one by one; send each result.
 
     Args:
-        descriptor: of a socket that is connected to the process `parent`.
-        parent: the id of a process; this one ends with it.
+        descriptor: the descriptor of a socket that is connected to the process `parent`.
+        parent: the id of that process; this process ends when it ends.
     """
     if sys.platform == "linux":
         end_with(parent)

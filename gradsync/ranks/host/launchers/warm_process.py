@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import importlib
-import json
 import os
 import select
 import shutil
@@ -25,13 +24,13 @@ from typing import Any, NoReturn
 
 from gradsync.ranks.fast import dynamo, memory
 from gradsync.ranks.fast.late_imports import LateImports
-from gradsync.ranks.host.deadlines import Helpers, ran, starved
-from gradsync.ranks.host.launcher import MAX_MESSAGE
+from gradsync.ranks.host.launchers import packets
+from gradsync.ranks.host.processor_time import Helpers, ran, starved
 from gradsync.ranks.sandbox import cgroups, namespaces
 from gradsync.ranks.sandbox.cgroups import ControlGroup
 from gradsync.ranks.sandbox.sandbox import Sandbox
 
-LOOK_SECONDS = 0.05  # between two checks of the limits of ranks in a sandbox
+CHECK_SECONDS = 0.05  # between two checks of the limits of ranks in a sandbox
 PR_SET_CHILD_SUBREAPER = 36
 # Runs a rank with its channel, its stacks, and what it calls before it leaves.
 RunRank = Callable[[socket.socket, socket.socket, Callable[[], None]], NoReturn]
@@ -75,9 +74,9 @@ class WarmProcess:
 
     def _serve(self, deaths: int) -> None:
         while True:
-            pause = LOOK_SECONDS if self._sandbox else None
+            pause = CHECK_SECONDS if self._sandbox else None
             ready, _, _ = select.select([self._control.fileno(), deaths], [], [], pause)
-            if self._sandbox and time.monotonic() - self._looked >= LOOK_SECONDS:
+            if self._sandbox and time.monotonic() - self._looked >= CHECK_SECONDS:
                 self._look_at(self._sandbox)
             if deaths in ready:
                 os.read(deaths, 512)
@@ -86,10 +85,9 @@ class WarmProcess:
                 return
 
     def _answer(self) -> bool:
-        data, fds, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, 3)
-        if not data:
+        message = packets.receive(self._control)
+        if message is None:
             return False
-        message = json.loads(data)
         answers: dict[str, Callable[..., None]] = {
             "join": self._join,
             "sibling": self._fork_sibling,
@@ -105,7 +103,7 @@ class WarmProcess:
             "end": self._end,
         }
         answer = answers[message.pop("do")]
-        answer(**message, **({"fds": fds} if fds else {}))
+        answer(**message)
         return True
 
     def _join(self, group: dict[str, str]) -> None:
@@ -259,7 +257,7 @@ class WarmProcess:
         self._late = LateImports()  # ranks of the next run must not read reports of this run
 
     def _send(self, **message: Any) -> None:
-        self._control.send(json.dumps(message).encode())
+        packets.send(self._control, **message)
 
 
 def _children() -> set[int]:

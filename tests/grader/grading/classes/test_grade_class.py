@@ -13,9 +13,9 @@ from small_course import WRONG, write_course, write_submission
 
 from gradsync.errors import GraderError
 from gradsync.grading import tasks
+from gradsync.grading.classes.entries import entries_at
+from gradsync.grading.classes.grade_class import Execution, FolderInUse, grade_class
 from gradsync.grading.classes.tables import TableError
-from gradsync.grading.classroom import Execution, FolderInUse, grade_class
-from gradsync.grading.entries import entries_at
 from gradsync.grading.tasks import in_processes
 from gradsync.reports.gradebook import NoGradebook
 
@@ -344,7 +344,7 @@ def test_a_roster_with_a_mistake_does_not_replace_the_former_one(klass, tmp_path
     klass.grade(roster=roster)
     roster.write_text("id,name,email\n,Ada,\n")
 
-    with pytest.raises(TableError, match="there is no id"):
+    with pytest.raises(TableError, match="the value of 'id' is missing"):
         klass.grade(roster=roster)
     klass.grade()
     assert klass.rows()["ada"]["name"] == "Ada"

@@ -1,7 +1,7 @@
 """Read the results of a class from a folder of grades: reports, roster and overrides.
 
-A result is a function of files alone: of each `report.json`, `.class.json`, `roster.csv`,
-`overrides.csv`, and the course's `course.toml`. So a correction needs no new grade.
+A result depends only on files: each `report.json`, `.class.json`, `roster.csv`, `overrides.csv`,
+and the course's `course.toml`. So nothing is graded again after a correction.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ClassReader:
     """Reads one result after the other, so that memory does not grow with the class."""
 
     def __init__(self, out: Path, course: Course) -> None:
-        """Read what concerns the whole class; raises the errors of `read_class`."""
+        """Read the files about the class as a whole; raises the errors of `read_class`."""
         self.settings: Settings = read_settings(course.root)
         self.graded_at: datetime | None = None
         self._out = out
@@ -110,7 +110,7 @@ class ClassReader:
             self.warnings.append(untimed_text(untimed))
 
     def _waiting(self, places: Mapping[str, object]) -> list[Result]:
-        """Return those who handed in, but are not graded yet; of several attempts, the last."""
+        """Return the submissions that are not graded yet; of several attempts, the last one."""
         waiting = {
             facts.learner: facts
             for facts in self._facts.values()
@@ -133,12 +133,12 @@ class ClassReader:
             if each.id in self._max_points:
                 yield GradedExercise(each.id, each.name, each.guide, self._max_points[each.id])
         known = {each.id for each in self._course}
-        for exercise in self._max_points.keys() - known:  # in a report of an earlier course
+        for exercise in self._max_points.keys() - known:  # of an earlier version
             name = exercise.rpartition("/")[2]
             yield GradedExercise(exercise, name, "", self._max_points[exercise])
 
     def class_of(self, results: Iterable[Result]) -> ClassResults:
-        """Return the class with these results, which may be shortened ones of `results()`."""
+        """Return the class with these results, which come from `results()` and may be shortened."""
         by_name = tuple(sorted(results, key=lambda result: result.submission))
         return ClassResults(
             title=self.settings.title,
@@ -246,14 +246,14 @@ class ClassReader:
 
     def _warn_of_excess(self, name: str, exercises: Iterable[ExerciseResult]) -> None:
         self.warnings += [
-            f"{OVERRIDES}: {name} gets {each.points:g} points in {each.exercise}, which has "
-            f"{each.max_points:g}."
+            f"{OVERRIDES}: {name} gets {each.points:g} points in {each.exercise}, whose "
+            f"maximum is {each.max_points:g}."
             for each in exercises
             if each.override and each.points > each.max_points
         ]
 
     def _find_people(self, learners: set[str]) -> None:
-        """Find whom the overrides name as the roster does, and warn of names of nobody."""
+        """Find the people whom overrides name as in the roster, and warn of unknown names."""
         known = learners | {gradebook.cell(learner) for learner in learners}
         for name in sorted(self._overrides.keys() - known):
             if person := self._roster.find(name):
@@ -276,7 +276,7 @@ def _places(out: Path, facts: Mapping[str, Facts]) -> dict[str, list[tuple[str, 
 
 
 def _name_in(folder: Path) -> str:
-    """Return the name of the submission in a folder, which its first lines have."""
+    """Return the name of the submission in a folder, from the first lines of its files."""
     for file in (REPORT, FAILURE):
         with suppress(OSError, ValueError), (folder / file).open(encoding="utf-8") as lines:
             first = [next(lines, ""), next(lines, "")][1].strip().rstrip(",")
@@ -285,12 +285,12 @@ def _name_in(folder: Path) -> str:
 
 
 def _rank(result: Result) -> tuple[float, int]:
-    """Return what the best of several attempts has most of; the last of equal ones counts."""
+    """Return the key that is largest for the best attempt, or for the last of equal attempts."""
     return (-1.0 if result.score is None else result.score, result.attempt or 0)
 
 
 def _added(phases: Mapping[str, float], added: Mapping[str, float]) -> dict[str, float]:
-    """Return the points of each phase with what overrides add to its exercises."""
+    """Return the points of each phase, plus the points that overrides add to its exercises."""
     sums = dict(phases)
     for exercise, points in added.items():
         phase = exercise.partition("/")[0]

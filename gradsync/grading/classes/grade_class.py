@@ -2,9 +2,9 @@
 
 Each submission's report is written when it is graded, and the gradebook is made from the reports. A
 later run keeps each complete report that was made from the same submission, course and seed. It
-also keeps the grades of submissions that it does not name, and with them the seed of the folder.
-Several submissions are graded at a time, each in a process of its own. These processes return
-texts; this process alone writes files.
+also keeps the grades of submissions that are not named, and then the seed of the folder.
+Several submissions are graded at a time, each in its own process. These processes return texts;
+only this process writes files.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from filelock import FileLock, Timeout
 
 from gradsync.course.catalogue import Course
 from gradsync.errors import GraderError, UnusableInput
-from gradsync.grading.class_files import (
+from gradsync.grading.classes import facts
+from gradsync.grading.classes.entries import Entry
+from gradsync.grading.classes.files import (
     Gradebook,
     Written,
     lines_of_others,
     write_class,
 )
-from gradsync.grading.classes import facts
 from gradsync.grading.classes.roster import read_roster
-from gradsync.grading.entries import Entry
 from gradsync.grading.fingerprint import course_digest
 from gradsync.grading.grade import draw_seed
 from gradsync.grading.output_files import (
@@ -44,13 +44,13 @@ from gradsync.grading.output_files import (
     write_report,
     write_whole,
 )
-from gradsync.grading.tasks import Conditions, Graded, Perform, Task, failed, here
+from gradsync.grading.tasks import Conditions, Graded, GradingTask, Perform, failed, here
 from gradsync.records import Grade, Report
 from gradsync.reports import gradebook
 
 LOCK = ".grading.lock"
 KILLED = GraderError(
-    "the process that graded it was killed, twice. If memory ran out, use a smaller --jobs."
+    "the process that graded it was killed twice. If memory ran out, use a smaller --jobs."
 )
 
 
@@ -60,7 +60,7 @@ class FolderInUse(UnusableInput):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome for a submission: graded now, kept, or without a grade as the grader failed."""
+    """The outcome for a submission: graded now, kept, or no grade because the grader failed."""
 
     grade: Grade
     page: Path  # its report.html
@@ -72,15 +72,15 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """Where the grading is done, and how its progress is reported. It affects no grade."""
+    """Options for running the grading and reporting its progress. They do not affect grades."""
 
     perform: Perform = here  # does the tasks, here or in other processes
     parallel: int | None = None  # tests of a submission at a time; None: as many as are useful
-    with_reports: bool = False  # return the whole reports too, which are large
+    with_reports: bool = False  # also return the complete reports, which are large
     on_begin: Callable[[str], None] = lambda _: None  # called with each submission's name
     # Called at the start with the names of other submissions whose lines and reports are kept.
     on_kept: Callable[[Sequence[str]], None] = lambda _: None
-    # Called at the end with what staff should know of the tables of the class.
+    # Called at the end with the notes for staff on the tables of the class.
     on_written: Callable[[Written], None] = lambda _: None
 
 
@@ -97,7 +97,7 @@ def grade_class(
     execution: Execution = Execution(),
     members: Sequence[Entry] | None = None,
 ) -> Iterator[Outcome]:
-    """Grade the submissions into `out`, yielding each as it is done; the unchanged ones first.
+    """Grade the submissions into `out`, and yield each outcome; unchanged submissions come first.
 
     Names must be unique. If the grader fails on one submission, only that one gets no points; the
     next run tries it again.
@@ -110,7 +110,7 @@ def grade_class(
         roster: the roster of the class; None takes the folder's roster.
         seed: the seed of the tests' random inputs; None takes the folder's seed.
         fresh: grade unchanged submissions again, too.
-        sandboxed: run the ranks in a sandbox; `ranks.sandbox.check` tells whether that works.
+        sandboxed: run the ranks in a sandbox; `ranks.sandbox.check` checks whether that works.
         execution: where the grading is done.
         members: all submissions of the class, if `entries` are a part of them.
 
@@ -148,12 +148,12 @@ def _outcomes(
     for name, grade in done.items():
         yield Outcome(grade, _page(name, out), is_new=False)
 
-    def tasks() -> Iterator[Task]:
+    def tasks() -> Iterator[GradingTask]:
         for entry in entries:
             if entry.name not in done:
                 execution.on_begin(entry.name)
                 submission = entry.submission(conditions.course, conditions.phases)
-                yield Task(submission, entry.command, conditions, execution.with_reports)
+                yield GradingTask(submission, entry.command, conditions, execution.with_reports)
 
     for task, graded in execution.perform(tasks()):
         name = task.submission.name
@@ -163,7 +163,7 @@ def _outcomes(
 
 
 def _outcome(name: str, graded: Graded, out: Path) -> Outcome:
-    """Write the files of a grade, or why there is none."""
+    """Write the files of a grade, or the reason why there is none."""
     try:
         if not graded.problem:
             write_report(name, graded.page, graded.content, out)
@@ -193,12 +193,13 @@ def _finished(entries: Sequence[Entry], conditions: Conditions, out: Path) -> di
 
 
 def _store_facts(entries: Sequence[Entry], roster: Path | None, out: Path, course: Course) -> None:
-    """Store what later runs need too: the roster, and whose the submissions are.
+    """Store the roster and the facts on submissions for later runs.
 
-    What has neither a line in the gradebook nor a report was removed by staff, and is forgotten.
+    If a submission has neither a line in the gradebook nor a report, staff removed it. Then its
+    facts are removed, too.
     """
     if roster is not None:
-        read_roster(roster)  # it must be usable before it replaces the former one
+        read_roster(roster)  # it must be usable before it replaces the previous one
         write_whole(out / ROSTER, roster.read_bytes().decode("utf-8-sig"))
     stored = facts.read_facts(out)
     lines = gradebook.statuses(former_gradebook(out), course.phases)
@@ -241,8 +242,8 @@ def lock_folder(out: Path) -> Iterator[None]:
 def _settled_seed(out: Path, given: int | None, *, fresh: bool, others: bool) -> int:
     """Return the seed for this run, and store it as the folder's seed.
 
-    It is not stored if the folder has grades of `others` from another seed, as these would then
-    have to be graded again.
+    It is not stored if the folder has grades of `others` from a different seed, because these
+    would then have to be graded again.
     """
     kept = kept_seed(out)
     if given is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import socket
 import subprocess
@@ -15,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from gradsync.ranks.fast import memory
-from gradsync.ranks.host.launcher import (
-    MAX_MESSAGE,
+from gradsync.ranks.host.launchers import packets
+from gradsync.ranks.host.launchers.launcher import (
+    START_SECONDS,
     LauncherError,
     Lines,
     command,
@@ -26,7 +26,6 @@ from gradsync.ranks.host.launcher import (
 )
 from gradsync.ranks.sandbox import cgroups, sandbox
 
-START_SECONDS = 120.0  # importing torch from a cold disk
 END_SECONDS = 30.0
 GONE = "the process that forks the ranks has ended: was it killed?"
 
@@ -85,7 +84,7 @@ class ForkLauncher:
             control = self._start()
             for name in also:
                 with suppress(OSError):  # it may have ended
-                    control.send(json.dumps({"do": "import", "name": name}).encode())
+                    packets.send(control, do="import", name=name)
 
     def sibling(self, *, outlives: bool = False) -> socket.socket:
         """Fork a second warm process from the first, for another launcher to `adopt`.
@@ -99,12 +98,13 @@ class ForkLauncher:
             if self._group is not None and (group := _make_group()):
                 self._sibling_groups.append(group)
                 folders = group.folders()
-            message = json.dumps({"do": "sibling", "outlives": outlives, "group": folders}).encode()
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours, theirs = packets.pair()
             with theirs, suppress(OSError):  # it may have ended
-                socket.send_fds(control, [message], [theirs.fileno()])
+                packets.send(
+                    control, [theirs.fileno()], do="sibling", outlives=outlives, group=folders
+                )
             ours.settimeout(END_SECONDS)
-            if not _receive(ours):
+            if not packets.receive(ours):
                 ours.close()
                 raise LauncherError(GONE)
             ours.settimeout(None)
@@ -128,7 +128,7 @@ class ForkLauncher:
         control = self._start()
         if not self._ready:
             control.settimeout(START_SECONDS)
-            if not _receive(control):
+            if not packets.receive(control):
                 self.close()
                 raise LauncherError(
                     "the process that forks the ranks did not start: "
@@ -142,7 +142,7 @@ class ForkLauncher:
 
     def _start(self) -> socket.socket:
         if self._control is None:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours, theirs = packets.pair()
             with theirs:
                 warm = command("gradsync.ranks.warm_program", theirs.fileno(), int(self._sandboxed))
                 self._process = subprocess.Popen(
@@ -193,14 +193,15 @@ class ForkedProcesses:
 
     def make_sandbox(self, readable: Sequence[Path]) -> None:
         folders = list(map(str, readable))
-        self._tell({"do": "sandbox", "directory": self._directory, "readable": folders})
+        self._send(do="sandbox", directory=self._directory, readable=folders)
 
     def start(self, rank: int, lines: Lines) -> None:
-        self._tell({"do": "start", "rank": rank, "directory": self._directory}, lines.all())
+        descriptors = [end.fileno() for end in lines.all()]
+        self._send(descriptors, do="start", rank=rank, directory=self._directory)
         lines.close()
 
     def replace(self, rank: int) -> None:
-        self._tell({"do": "kill", "rank": rank})
+        self._send(do="kill", rank=rank)
         self._await("killed")
         self._exit_codes.pop(rank, None)
         self.lines[rank].close()
@@ -208,7 +209,7 @@ class ForkedProcesses:
         self.start(rank, theirs)
 
     def exit_codes(self) -> dict[int, int]:
-        while message := _receive(self._control, socket.MSG_DONTWAIT):
+        while message := packets.receive(self._control, wait=False):
             self._take(message)
         if message is None:
             raise LauncherError(GONE)
@@ -216,32 +217,31 @@ class ForkedProcesses:
 
     def excess(self) -> tuple[str, str] | None:
         if self._excess is None:
-            self._tell({"do": "look"})
+            self._send(do="look")
             self._await("looked")
         return self._excess
 
     def starved(self) -> float:
-        self._tell({"do": "starved"})
+        self._send(do="starved")
         return float(self._await("starved")["starved"])
 
     def ran(self) -> dict[int, float]:
-        self._tell({"do": "ran"})
+        self._send(do="ran")
         return dict(self._await("ran")["ran"])
 
     def ask_stacks(self, rank: int) -> None:
-        self._tell({"do": "stacks", "rank": rank})
+        self._send(do="stacks", rank=rank)
 
-    def _tell(self, message: dict[str, Any], ends: tuple[socket.socket, ...] = ()) -> None:
-        data = json.dumps(message).encode()
+    def _send(self, descriptors: Sequence[int] = (), **message: Any) -> None:
         try:
-            socket.send_fds(self._control, [data], [end.fileno() for end in ends])
+            packets.send(self._control, descriptors, **message)
         except OSError as error:
             raise LauncherError(f"the process that forks the ranks has ended ({error})") from error
 
     def _await(self, answer: str) -> dict[str, Any]:
         """Return the message with the key `answer`; note the ranks that end before it arrives."""
         self._control.settimeout(END_SECONDS)
-        while message := _receive(self._control):
+        while message := packets.receive(self._control):
             if answer in message:
                 self._control.settimeout(None)
                 return message
@@ -260,10 +260,10 @@ def _has_ended(control: socket.socket, what: str) -> bool:
     """Request the end and wait for it; return False if the warm process itself has ended."""
     try:
         control.settimeout(END_SECONDS)
-        control.send(json.dumps({"do": what}).encode())
+        packets.send(control, do=what)
     except OSError:
         return False
-    while message := _receive(control):  # also messages on ranks that end meanwhile
+    while message := packets.receive(control):  # also messages on ranks that end meanwhile
         if "ended" in message:
             control.settimeout(None)
             return True
@@ -274,8 +274,8 @@ def _limited_group(control: socket.socket) -> cgroups.ControlGroup | None:
     """Let the warm process join a control group, if one is available, before it forks ranks."""
     group = _make_group()
     if group is not None:
-        control.send(json.dumps({"do": "join", "group": group.folders()}).encode())
-        if not (_receive(control) or {}).get("joined"):
+        packets.send(control, do="join", group=group.folders())
+        if not (packets.receive(control) or {}).get("joined"):
             group.close()
             return None
     return group
@@ -283,14 +283,3 @@ def _limited_group(control: socket.socket) -> cgroups.ControlGroup | None:
 
 def _make_group() -> cgroups.ControlGroup | None:
     return cgroups.make(sandbox.MEMORY, sandbox.TASKS + sandbox.OWN_TASKS)
-
-
-def _receive(control: socket.socket, flags: int = 0) -> dict[str, Any] | None:
-    """Return the warm process's next message: {} if there is none yet, None if it has ended."""
-    try:
-        data = control.recv(MAX_MESSAGE, flags)
-    except BlockingIOError:
-        return {}
-    except OSError:
-        return None
-    return dict(json.loads(data)) if data else None

@@ -14,7 +14,8 @@ from typing import Protocol
 from gradsync.ranks.fast import SWITCH
 from gradsync.ranks.protocol.user_files import PACKAGE
 
-KEPT = (
+START_SECONDS = 120.0  # to import torch from a cold disk and to start a process group
+BARE_ENVIRON = (
     "PATH",
     "LANG",
     "LC_ALL",
@@ -22,8 +23,7 @@ KEPT = (
     "LD_LIBRARY_PATH",
     "TZ",
     SWITCH,
-)  # in a bare environment
-MAX_MESSAGE = 4096  # bytes of a packet between the fork launcher and its warm process
+)
 
 
 class LauncherError(Exception):
@@ -117,7 +117,7 @@ def rank_environ(*, bare: bool = False) -> dict[str, str]:
     """
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if Path("/sys/class/net/lo").exists() else {}
     one_thread = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    kept = {n: v for n, v in os.environ.items() if not bare or n in KEPT}
+    kept = {n: v for n, v in os.environ.items() if not bare or n in BARE_ENVIRON}
     return {**kept, **dict.fromkeys(one_thread, "1"), **loopback}
 
 
