@@ -59,7 +59,7 @@ class PaddedDistributedSampler(Sampler[int]):
         raise NotImplementedError("phase1/PaddedDistributedSampler")
 
     def __len__(self) -> int:
-        """Return how many indices every rank gets: `ceil(M/N)`."""
+        """Return the number of indices of each rank: `ceil(M/N)`."""
         # TODO: about 1 line; `gradsync hint PaddedDistributedSampler` if you are stuck
         raise NotImplementedError("phase1/PaddedDistributedSampler")
 
@@ -85,7 +85,7 @@ def create_dataloaders(
     Args:
         train_dataset: the samples to train on.
         val_dataset: the samples to evaluate on.
-        batch_size: the number of samples in a batch of one rank; the global batch is N times that.
+        batch_size: the number of samples in one rank's batch; the global batch is N times as large.
         world_size: the world size N.
         rank: this rank.
         seed: the seed of the shuffling.

@@ -1,8 +1,8 @@
 """Phase 1, second file: train one model on N ranks as if there were one process.
 
-Every function uses the default process group, which exists already, except `setup_distributed`,
-`cleanup_distributed`, `read_rank_info` and `load_checkpoint`. N is the world size, r is this rank.
-Read GUIDELINES.md from "Launching ranks" on. `gradsync check` shows your progress.
+Every function except `read_rank_info`, `setup_distributed`, `cleanup_distributed` and
+`load_checkpoint` uses the default process group, which already exists. N is the world size, r is
+this rank. Read GUIDELINES.md from "Launching ranks" on. `gradsync check` shows your progress.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def read_rank_info(environ: Mapping[str, str]) -> RankInfo:
       `node01`.
     - No launcher: a single process.
 
-    The defaults are local rank 0, address 127.0.0.1 and port 29500. RANK or WORLD_SIZE means that
-    torchrun is the launcher, SLURM_PROCID or SLURM_NTASKS means that Slurm is. If only LOCAL_RANK,
-    MASTER_ADDR or MASTER_PORT is set, there is no launcher.
+    The defaults are local rank 0, address 127.0.0.1 and port 29500. If RANK or WORLD_SIZE is set,
+    the launcher is torchrun; else if SLURM_PROCID or SLURM_NTASKS is set, it is Slurm. If only
+    LOCAL_RANK, MASTER_ADDR or MASTER_PORT is set, there is no launcher.
 
     Raises:
-        ValueError: if only half of a set is there (a rank without a world size, or the reverse;
-            half of torchrun's set is an error even beside Slurm's complete set), if a value is not
-            an integer, or if the rank is outside the world. The message names the variable.
+        ValueError: if a launcher's rank is set without its world size, or the reverse (for
+            torchrun, even if Slurm's variables are complete), if a value is not an integer, or if
+            the rank is not in 0..world_size-1. The message names the variable.
     """
     # TODO: about 14 lines; `gradsync hint read_rank_info` if you are stuck
     raise NotImplementedError("phase1/read_rank_info")
@@ -85,7 +85,7 @@ def cleanup_distributed() -> None:
 
 
 def broadcast_model(model: nn.Module, src: int = 0) -> None:
-    """Make every parameter and every buffer equal rank `src`'s, bit for bit.
+    """Copy rank `src`'s parameters and buffers to all ranks, bit for bit.
 
     The parameters and buffers stay the same objects, because an optimizer may already refer to
     them. The memory behind them may change. Gradients and `requires_grad` stay as they are.
@@ -97,8 +97,8 @@ def broadcast_model(model: nn.Module, src: int = 0) -> None:
 def average_gradients(model: nn.Module) -> None:
     """Replace every rank's gradients by their mean over all ranks.
 
-    If a trainable parameter has no gradient on some ranks, it counts as zero there, so that every
-    rank takes part in every collective. Frozen parameters are not changed.
+    If a rank has no gradient for a trainable parameter, the gradient counts as zero there, and the
+    rank still takes part in the collective. Frozen parameters are not changed.
     """
     # TODO: about 7 lines; `gradsync hint average_gradients` if you are stuck
     raise NotImplementedError("phase1/average_gradients")
@@ -145,16 +145,16 @@ def evaluate(model: nn.Module, loader: DataLoader, loss_fn: LossFunction) -> dic
 
     Each sample has the same weight, even if ranks or batches differ in size. A rank may have no
     samples. The accuracy is between 0 and 1. The dict may have more keys. The model is evaluated
-    in evaluation mode and without gradients, and its former mode is restored.
+    in evaluation mode and without gradients, and its previous mode is restored.
     """
     # TODO: about 17 lines; `gradsync hint evaluate` if you are stuck
     raise NotImplementedError("phase1/evaluate")
 
 
 def save_checkpoint(path: str | Path, model: nn.Module, optimizer: Optimizer, epoch: int) -> None:
-    """Let rank 0 write the model, the optimizer and the epoch to `path`, whole or not at all.
+    """Write the model, the optimizer and the epoch to `path` on rank 0, completely or not at all.
 
-    If the process crashes while it writes, the former file stays as it was. When the function
+    If the process crashes while it writes, the previous file is not changed. When the function
     returns, on any rank, the file exists.
     """
     # TODO: about 14 lines; `gradsync hint save_checkpoint` if you are stuck
@@ -164,8 +164,8 @@ def save_checkpoint(path: str | Path, model: nn.Module, optimizer: Optimizer, ep
 def load_checkpoint(path: str | Path, model: nn.Module, optimizer: Optimizer) -> int:
     """Load a checkpoint into the model and the optimizer, and return its epoch.
 
-    Each rank reads the file, without a collective; no process group is needed. Code in the file is
-    never run.
+    Each rank reads the file, without a collective; no process group is needed. Code in the file
+    never runs.
     """
     # TODO: about 4 lines; `gradsync hint load_checkpoint` if you are stuck
     raise NotImplementedError("phase1/load_checkpoint")
@@ -185,7 +185,7 @@ def train(
     """Train a model on all ranks with SGD and cross-entropy, starting from rank 0's weights.
 
     Only rank 0 prints: one line for each epoch, and a header or a summary if you like. The train
-    sampler's epochs are 0, 1, 2, and so on. SGD may have momentum.
+    sampler gets the epochs 0, 1, 2, and so on. SGD may have momentum.
 
     Args:
         info: this process's rank and the world size.
@@ -208,9 +208,9 @@ def train(
 
 def main() -> None:
     """Train the small CNN on MNIST: `torchrun --nproc_per_node 2 phase1/template_trainer.py`."""
-    # This module's default arguments keep a reference to the current process group, so import it
-    # before there is one. Otherwise an optimizer imports it later, and the group's threads still
-    # run when Python exits. If such a thread then frees a tensor, the process aborts.
+    # Import this module before the process group exists, because its default arguments keep a
+    # reference to the current group. Otherwise an optimizer imports it later, and the group's
+    # threads still run when Python exits. If such a thread then frees a tensor, the process aborts.
     import torch.distributed.nn.functional  # noqa: F401
 
     from gradsync.data import digits

@@ -53,19 +53,19 @@ class ResumableDistributedSampler(Sampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass, counted from 0.
 
-        After `resume` with the same epoch, the next pass is still the resumed one. With another
-        epoch it is a whole epoch.
+        After `resume` with the same epoch, the next pass is still the resumed one. With a different
+        epoch, it is a complete epoch.
         """
         # TODO: about 3 lines; `gradsync hint phase2/ResumableDistributedSampler` if you are stuck
         raise NotImplementedError("phase2/ResumableDistributedSampler")
 
     def resume(self, epoch: int, samples_seen: int) -> None:
-        """Let the next pass yield the rest of `epoch`, after its first `samples_seen` positions.
+        """Make the next pass yield the rest of `epoch`, after its first `samples_seen` positions.
 
-        The positions are those in the global order of all M samples, before padding or cutting. The
-        current ranks share the rest; their number may differ from before. The rest is padded with
-        its own beginning or cut, as a whole epoch is: with `drop_last`, M=10, N=3 and 4 samples
-        seen, six are left and each rank gets two. The pass after that is a whole epoch again.
+        Positions refer to the global order of all M samples, before padding or cutting. The rest is
+        divided among the current ranks; their number may have changed. Like a complete epoch, the
+        rest is padded with its own beginning, or cut: with `drop_last`, M=10, N=3 and 4 samples
+        seen, six are left and each rank gets two. The pass after that is a complete epoch again.
         """
         # TODO: about 2 lines; `gradsync hint phase2/ResumableDistributedSampler` if you are stuck
         raise NotImplementedError("phase2/ResumableDistributedSampler")
@@ -76,7 +76,7 @@ class ResumableDistributedSampler(Sampler[int]):
         raise NotImplementedError("phase2/ResumableDistributedSampler")
 
     def __len__(self) -> int:
-        """Return how many indices the next pass yields; the number is the same on every rank."""
+        """Return the number of indices in the next pass, which is the same on every rank."""
         # TODO: about 3 lines; `gradsync hint phase2/ResumableDistributedSampler` if you are stuck
         raise NotImplementedError("phase2/ResumableDistributedSampler")
 
@@ -104,7 +104,7 @@ def split_microbatches(batch: Sequence[Tensor], num_microbatches: int) -> list[t
 
 
 def main() -> None:
-    """Print the shares of 10 samples on 4 ranks, and on 3 ranks resumed after 4 samples."""
+    """Print the shares of 10 samples on 4 ranks, and on 3 ranks after resuming at 4 samples."""
     for rank in range(4):
         sampler = ResumableDistributedSampler(range(10), 4, rank, shuffle=False)
         print(f"rank {rank} of 4: {list(sampler)}")

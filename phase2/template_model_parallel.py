@@ -1,6 +1,6 @@
 """Phase 2, third file: split one model over N ranks, within its layers or between them.
 
-Every function uses the default process group, which exists already. N is the world size, r is this
+Every function uses the default process group, which already exists. N is the world size, r is this
 rank. Read GUIDELINES.md, "Tensor parallelism" and "Pipelines". `gradsync check` shows your
 progress.
 """
@@ -50,7 +50,7 @@ class RowParallelLinear(nn.Module):
     """A linear layer whose inputs are split over the ranks: each rank has columns of the weight.
 
     The input (..., in_features/N) is this rank's part. With `input_is_parallel=False` it is the
-    whole input (..., in_features), and the layer takes this rank's part. The output
+    full input (..., in_features), and the layer takes this rank's part. The output
     (..., out_features) is the same on every rank, and the bias is added once. Forward and backward
     give the same results as `nn.Linear`. A new layer has random weights, as in `nn.Linear`, and the
     same bias on every rank.
@@ -105,14 +105,14 @@ def pipeline_train_step(
     This is GPipe: first forward for all microbatches, then backward for all. Rank 0 gets the
     inputs, each rank sends its stage's outputs to the next rank, and the last rank computes the
     loss from the targets. The gradients of the activations are sent back the same way. After the
-    step the parameters still have their gradients. They equal those of the unsplit model on the
-    whole batch, also if microbatches differ in size.
+    step the parameters still have their gradients. These equal the unsplit model's gradients on
+    the whole batch, even if microbatches differ in size.
 
     Args:
         stage: this rank's part of the model.
-        microbatches: `(inputs, targets)` for each microbatch, equally many on every rank. Only rank
-            0 reads the inputs and only the last rank reads the targets; on other ranks they may be
-            None.
+        microbatches: `(inputs, targets)` for each microbatch, the same number on every rank. Only
+            rank 0 reads the inputs and only the last rank reads the targets; on other ranks they
+            may be None.
         loss_fn: a function that returns the mean loss of a microbatch, given outputs and targets.
         optimizer: the optimizer of this stage's parameters.
 
@@ -135,7 +135,7 @@ def main() -> None:
     same = torch.allclose(row(torch.relu(column(inputs))), second(torch.relu(first(inputs))))
     if dist.get_rank() == 0:
         print(
-            f"{dist.get_world_size()} ranks, the whole model's outputs: {'yes' if same else 'NO'}"
+            f"{dist.get_world_size()} ranks, equal to the unsplit layers: {'yes' if same else 'NO'}"
         )
     dist.destroy_process_group()
 

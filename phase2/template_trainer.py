@@ -1,6 +1,6 @@
 """Phase 2, second file: data-parallel training that is fast, saves memory and can be resumed.
 
-Every function uses the default process group, which exists already. N is the world size, r is this
+Every function uses the default process group, which already exists. N is the world size, r is this
 rank. Read GUIDELINES.md from "The ring" on. `gradsync check` shows your progress.
 """
 
@@ -45,7 +45,7 @@ def ring_all_reduce(tensor: Tensor) -> None:
 
     Data goes around the ring of ranks twice. First comes a reduce-scatter, after which each rank
     has one chunk of the sum, then an all-gather of the chunks. Each rank sends 2(N-1)/N of the
-    tensor, rounded up to whole chunks. The tensor may have any shape, also fewer elements than N,
+    tensor, rounded up to whole chunks. The tensor may have any shape, even fewer elements than N,
     and N may be any number of ranks.
     """
     # TODO: about 15 lines; `gradsync hint phase2/ring_all_reduce` if you are stuck
@@ -64,7 +64,7 @@ class BucketedGradientAverager:
     `finish()` also works on a rank that had no backward, or only backward passes under `no_sync()`.
     Between two calls of `finish()` there is at most one backward outside of `no_sync()`; more
     passes under `no_sync()` may come before or after it. If one rank enters a block of `no_sync()`
-    after it, so does every rank.
+    after that backward, every rank does.
 
     Args:
         model: the model, the same on every rank.
@@ -77,7 +77,7 @@ class BucketedGradientAverager:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Let backward inside the block only accumulate gradients, without sending them."""
+        """Make backward inside the block only accumulate gradients, without sending them."""
         # TODO: about 6 lines; `gradsync hint phase2/BucketedGradientAverager` if you are stuck
         raise NotImplementedError("phase2/BucketedGradientAverager")
 
@@ -96,7 +96,7 @@ def train_step_accumulated(
 ) -> float:
     """Take one optimizer step on this rank's batch, which is split into microbatches.
 
-    The step equals a step on the whole batch, also if microbatches differ in size. It synchronises
+    The step equals a step on the whole batch, even if microbatches differ in size. It synchronises
     the gradients once, during the backward of the last microbatch.
 
     Args:
@@ -158,9 +158,9 @@ def evaluate(
 ) -> dict[str, Any]:
     """Return `{"loss", "accuracy", "samples"}` over a dataset, the same on every rank.
 
-    Each sample counts exactly once for any N, also if some ranks have fewer samples or none. The
+    Each sample counts exactly once for any N, even if some ranks have fewer samples or none. The
     accuracy is between 0 and 1. The dict may have more keys. The model is evaluated in evaluation
-    mode and without gradients, and its former mode is restored.
+    mode and without gradients, and its previous mode is restored.
 
     Args:
         model: the model, the same on every rank.
@@ -188,9 +188,9 @@ def train(
     """Train a model on all ranks with SGD and cross-entropy; resume an interrupted run.
 
     Rank 0 prints one line for each epoch, and may print more; the other ranks print nothing. The
-    sampler's epochs are 0, 1, ..., as in the history. If a rank dies, or is later than the group's
-    timeout, the other ranks neither hang nor continue: each raises an error within 60 s, and the
-    file stays complete.
+    sampler gets the epochs 0, 1, ..., as in the history. If a rank dies, or is late by more than
+    the group's timeout, the other ranks neither hang nor continue: each raises an error within
+    60 s, and the file stays complete.
 
     Args:
         info: this process's rank and the world size.
@@ -204,8 +204,9 @@ def train(
         accumulation_steps: the number of microbatches that a batch is split into. Their sizes
             differ by at most one. A batch with fewer samples gives fewer microbatches.
         resume_from: the file in which training records its progress. If it exists, training
-            continues from it, also in mid-epoch and on another world size; else training starts
-            from the beginning. The file is updated at least once an epoch, whole or not at all.
+            continues from it, even in mid-epoch and with a different world size. Otherwise,
+            training starts from the beginning. The file is updated at least once an epoch,
+            completely or not at all.
 
     Returns:
         A list with `{"epoch", "train_loss", "val_loss", "val_accuracy"}` for each epoch that this
@@ -221,9 +222,9 @@ def train(
 
 def main() -> None:
     """Train the small CNN on MNIST: `torchrun --nproc_per_node 2 phase2/template_trainer.py`."""
-    # This module's default arguments keep a reference to the current process group, so import it
-    # before there is one. Otherwise an optimizer imports it later, and the group's threads still
-    # run when Python exits. If such a thread then frees a tensor, the process aborts.
+    # Import this module before the process group exists, because its default arguments keep a
+    # reference to the current group. Otherwise an optimizer imports it later, and the group's
+    # threads still run when Python exits. If such a thread then frees a tensor, the process aborts.
     import torch.distributed.nn.functional  # noqa: F401
 
     from gradsync.data import digits

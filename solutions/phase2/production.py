@@ -106,8 +106,8 @@ def with_fsdp(model: nn.Module, data: Dataset, options: argparse.Namespace) -> W
     """Shard parameters, gradients and state: ZeRO's stage 3; `ShardedOptimizer` is stage 1.
 
     Each layer's parameters are gathered just before it computes and freed afterwards: an all-gather
-    in forward, another one in backward, and a reduce-scatter of the gradients. It adds: the next
-    layer's all-gather overlaps with this layer's computation, mixed precision, and offloading.
+    in forward, another one in backward, and a reduce-scatter of the gradients. It adds: an
+    all-gather of the next layer during this layer's computation, mixed precision, and offloading.
     """
     device = next(model.parameters()).device
     # The mesh gets a separate group, because DTensor's caches keep the mesh's group alive even
