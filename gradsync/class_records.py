@@ -12,7 +12,7 @@ from typing import Literal
 
 from gradsync.records import Diagnosis, GradeStatus, Status
 
-# "not-graded": handed in, but its run was stopped, or its shard is not here.
+# "not-graded": handed in, but its run was stopped, or its shard is missing.
 # "missing": on the roster, but nothing was handed in.
 ResultStatus = Literal[GradeStatus, "not-graded", "missing"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 class UnusableInput(Exception):  # noqa: N818 - what was given is at fault, not this program
-    """What a command was given can't be used; the text says why and what to do. Status 2."""
+    """The input of a command can't be used; the text says why and what to do. Status 2."""
 
 
 class GraderError(Exception):
-    """The grader itself failed: this says nothing of a submission. Status 3."""
+    """The grader itself failed, through no fault of a submission. Status 3."""
 
 
 class SandboxError(Exception):

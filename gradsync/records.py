@@ -83,8 +83,8 @@ class Failure:
     traceback: str = ""  # the frames of the user's own files, innermost last
     collective: Collective | None = None  # the one that the others wait in
     waiting: tuple[int, ...] = ()  # the ranks that wait there
-    graph: tuple[str, ...] = ()  # of a deadlock: a line for each rank, with those it waits for
-    several: tuple[Failure, ...] = ()  # where ranks raised unlike exceptions: one of each
+    graph: tuple[str, ...] = ()  # of a deadlock: a line for each rank, with the ranks it waits for
+    several: tuple[Failure, ...] = ()  # if ranks raised different exceptions: one of each
 
 
 @dataclass(frozen=True)

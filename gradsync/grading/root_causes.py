@@ -100,7 +100,7 @@ def _is_symptom(verdict: Verdict) -> bool:
 
 
 def _is_root(verdict: Verdict) -> bool:
-    """Tell whether this may cause other exercises to fail.
+    """Return whether this may cause other exercises to fail.
 
     A missing file may not, because a stand-in replaces it.
     """

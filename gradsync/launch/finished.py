@@ -23,7 +23,7 @@ REMEDY = "To start again, add --fresh; to keep both, use another --out."
 
 
 def is_finished(settings: Settings) -> bool:
-    """Tell whether the output folder has a complete run of at least so many epochs."""
+    """Return whether the output folder has a complete run of at least so many epochs."""
     return settings.exported.is_file() and _epochs_done(settings) >= settings.epochs
 
 

@@ -56,7 +56,7 @@ def route_to(address: str) -> str:
 
 
 def is_this_machine(address: str) -> bool:
-    """Tell whether an IPv4 address belongs to this machine."""
+    """Return whether an IPv4 address belongs to this machine."""
     return address.startswith("127.") or address in interfaces().values()
 
 
@@ -81,7 +81,7 @@ def gloo_address() -> tuple[str, bool]:
 
 
 def is_taken(port: int) -> bool:
-    """Tell whether a process of this machine listens on a TCP port."""
+    """Return whether a process of this machine listens on a TCP port."""
     return any(True for _ in _listening_inodes(port))
 
 

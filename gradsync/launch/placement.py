@@ -131,7 +131,7 @@ def holder_text(holder: network.Holder | None) -> str:
 
 
 def _is_of_this_job(holder: network.Holder) -> bool:
-    """Tell whether a process is the agent of another node of this job on the same machine."""
+    """Return whether a process is the agent of another node of this job on the same machine."""
     words = holder.command.split()
     return any("gradsync" in word for word in words) and "train" in words
 

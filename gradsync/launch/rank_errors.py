@@ -58,7 +58,7 @@ def describe(error: Exception, settings: Settings) -> str:
 
 
 def follows_another(error: Exception) -> bool:
-    """Tell whether a rank fails because another one has ended."""
+    """Return whether a rank fails because another one has ended."""
     text = str(error)
     return bool(_is_of_the_network(error) and CLOSED.search(text) and not LATE.search(text))
 

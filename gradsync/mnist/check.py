@@ -1,4 +1,4 @@
-"""Tell whether MNIST is here and complete, or can be downloaded, without importing torch."""
+"""Return whether MNIST is here and complete, or can be downloaded, without importing torch."""
 
 from __future__ import annotations
 

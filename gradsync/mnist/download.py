@@ -1,4 +1,4 @@
-"""Download MNIST by torchvision: a download is complete, or leaves nothing."""
+"""Download MNIST with torchvision: a download is complete, or leaves no files."""
 
 from __future__ import annotations
 

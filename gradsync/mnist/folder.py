@@ -25,7 +25,7 @@ class DataError(Exception):
 
 
 def holds_mnist(root: Path) -> bool:
-    """Tell whether any of MNIST's files is in `root`, gzipped or not."""
+    """Return whether any of MNIST's files is in `root`, gzipped or not."""
     ends = ("", ".gz")
     return any(os.access(root / RAW / (name + end), os.R_OK) for name in FILES for end in ends)
 

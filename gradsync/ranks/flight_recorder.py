@@ -19,7 +19,7 @@ VERSION = "2.10"
 PREFIX = "rank_"  # of the files' names; the analyser finds it by itself
 DESCRIPTION = "undefined"  # as of a group without one
 MESSAGES = ("send", "recv")
-NAMES = {  # where the flight recorder has another name than torch.distributed's function
+NAMES = {  # where the flight recorder's name differs from torch.distributed's
     "all_gather_into_tensor": "_all_gather_base",
     "reduce_scatter_tensor": "_reduce_scatter_base",
     "all_reduce_coalesced": "allreduce_coalesced",
@@ -27,7 +27,7 @@ NAMES = {  # where the flight recorder has another name than torch.distributed's
     "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor_coalesced",
     "monitored_barrier": "barrier",
 }
-# They start and end groups, and are no collectives in torch's format.
+# They start and end groups, and are not collectives in torch's format.
 UNKNOWN = ("init_process_group", "new_group", "destroy_process_group")
 
 
@@ -117,7 +117,7 @@ def _name(call: Collective, rank: int, members: tuple[int, ...]) -> str:
     if call.op not in MESSAGES:
         return NAMES.get(call.op, call.op)
     if call.peer is None:
-        return "recv 0<-0"  # from any rank, for which the format has no words
+        return "recv 0<-0"  # from any rank, which the format can't express
     own, peer = members.index(rank), members.index(call.peer)
     return f"send {own}->{peer}" if call.op == "send" else f"recv {own}<-{peer}"
 

@@ -38,7 +38,7 @@ def run_ranks(
         function: called with `rank`, `world_size` (if it has such parameters) and the `inputs`; it
             returns numbers, strings, tensors, arrays, or containers of them. Closures are allowed.
         world_size: the number of ranks, 1 to 64.
-        timeout: seconds after which ranks that still run are ended; a deadlock is found at once.
+        timeout: seconds after which running ranks are stopped; a deadlock is found at once.
         process_group: start the default group before the function is called.
         backend: the group's backend. With "nccl", rank r uses GPU r as its current device.
         launcher: "fork" (Linux, fast), "spawn" (anywhere, slow) or "sandbox" (with bubblewrap).

@@ -68,7 +68,7 @@ class Task:
         self._check_arguments()
 
     def shows(self, file: str) -> bool:
-        """Tell whether a message may name a stack frame in `file`."""
+        """Return whether a message may name a stack frame in `file`."""
         return is_users(file, tuple(map(str, self.roots)))
 
     def payloads(self) -> list[bytes]:

@@ -114,7 +114,7 @@ def _rows(text: str, phases: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def _is_header(names: tuple[str, ...], phases: Sequence[str]) -> bool:
-    """Tell whether these are the columns of a gradebook of this course, or of fewer phases."""
+    """Return whether these are the columns of a gradebook of this course, or of fewer phases."""
     known = [phase for phase in phases if phase in names]
     columns = _columns(known)
     return names[: len(columns)] == columns

@@ -135,7 +135,7 @@ def problems(report: Report) -> list[Problem]:
 
 
 def is_unreadable(report: Report) -> bool:
-    """Tell whether no file of the submission could be read, so nothing was graded."""
+    """Return whether no file of the submission could be read, so nothing was graded."""
     nothing_there = all(verdict.status == "missing" for verdict in report.verdicts)
     return nothing_there and any(note.startswith("unreadable:") for note in report.notes)
 

@@ -128,7 +128,7 @@ class Contents:
         return source
 
     def _may_count(self, name: str) -> bool:
-        """Tell whether a name is exactly the name of a file or a folder of the course."""
+        """Return whether a name is exactly the name of a file or a folder of the course."""
         *folders, last = name.split("/")
         if last in self.phases:
             return len(folders) == 0 or (len(folders) == 1 and _is_top(folders[0]))

@@ -42,7 +42,7 @@ def source_flaw(source: bytes) -> str:
 
 
 def _is_wide(source: bytes) -> bool:
-    """Tell whether text has two or four bytes per character, with or without a byte order mark."""
+    """Return whether text has two or four bytes per character, even without a byte order mark."""
     if source.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
         return True
     return any(source[start::2].count(0) > len(source) * MOSTLY for start in (0, 1))

@@ -88,7 +88,7 @@ def check_no_deadlock(run: Callable[[], object]) -> None:
 
 
 def seen_of(run: Callable[[], Observation]) -> Observation:
-    """Return the observation of a run of ranks, also if the run fails."""
+    """Return the observation of a run of ranks, even if the run fails."""
     try:
         return run()
     except RankFailure as failure:

@@ -1,4 +1,4 @@
-"""How wrong values differ, where no rule recognises the mistake: names and sizes, no answers."""
+"""Describe how wrong values differ if no rule recognises the mistake, without the answers."""
 
 from __future__ import annotations
 

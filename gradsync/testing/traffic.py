@@ -24,7 +24,7 @@ def bytes_by_rank(seen: Observation) -> list[int]:
 
 
 def _gives(call: Collective, rank: int) -> bool:
-    """Tell whether a rank's tensor is data that it sends, not a buffer to receive into."""
+    """Return whether a rank's tensor is data that it sends, not a buffer to receive into."""
     return call.op != "recv" and (call.op not in ("broadcast", "scatter") or call.root == rank)
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-# A sum of N terms in another order is off by at most N roundings of its largest partial sum, and a
-# correct answer may convert numbers to float32, torch's default, whatever the model's dtype is.
-# 64 such roundings are 8e-6 of the largest element; mistakes are off by at least a hundredth.
+# A sum of N terms in a different order is off by at most N roundings of its largest partial sum,
+# and a correct answer may convert numbers to float32, torch's default, whatever the model's dtype
+# is. 64 such roundings are 8e-6 of the largest element; mistakes are off by at least a hundredth.
 ROUNDINGS = 64.0
 FLOAT32 = 2.0**-23
 COARSER = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -26,7 +26,7 @@ def differing_ranks(seen: Sequence[Any], expected: Sequence[Any], roundings: flo
 
 
 def close(value: Any, wanted: Any, roundings: float = ROUNDINGS) -> bool:
-    """Tell whether two values agree: numbers up to `roundings`, anything else exactly."""
+    """Return whether two values agree: numbers up to `roundings`, anything else exactly."""
     if isinstance(wanted, Mapping):
         return (
             isinstance(value, Mapping)

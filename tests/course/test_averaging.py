@@ -28,7 +28,7 @@ def test_the_solutions_are_measured_beside_ddp():
     assert blocking.hidden < overlapping.hidden
 
 
-def test_what_is_not_written_yet_is_named():
+def test_an_averager_that_is_not_written_yet_is_named():
     submission = read_submission(COURSE.root, COURSE)  # the templates
 
     found = compare(submission, COURSE, lambda _: None)

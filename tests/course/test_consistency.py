@@ -198,7 +198,7 @@ def test_only_the_rows_of_exercises_get_a_size():
     )
 
 
-def test_an_unknown_exercise_is_refused_with_those_there_are():
+def test_an_unknown_exercise_is_refused_with_a_list_of_exercises():
     with pytest.raises(CourseError, match="average_gradients"):
         COURSE.find("averge_gradients")
 

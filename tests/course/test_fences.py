@@ -73,7 +73,7 @@ def known_to(path):
     return {word for word in found if (path.name, word) not in OTHER_THINGS}
 
 
-def test_no_file_of_the_package_knows_the_course():
+def test_no_file_of_the_package_mentions_the_course():
     known = {path.relative_to(PACKAGE): known_to(path) for path in PACKAGE.rglob("*.[jp][2y]")}
 
     assert {path: words for path, words in known.items() if words} == {}

@@ -69,18 +69,18 @@ def test_the_bank_is_large_and_every_exercise_has_its_share(phase):
     assert {one.exercise for one in wrong} == {exercise.id for exercise in COURSE.exercises(phase)}
 
 
-def test_the_late_ones_are_known():
+def test_the_answers_that_are_left_for_later_exist():
     assert set(WRONG) | set(RIGHT) >= LATE
 
 
-def test_no_two_in_the_bank_have_the_same_name():
+def test_no_two_answers_in_the_bank_have_the_same_name():
     wrong = [one.name for phase in PHASES for one in wrong_submissions(COURSE, phase)]
     right = [one.name for phase in PHASES for one in right_submissions(COURSE, phase)]
 
     assert [name for name, count in Counter(wrong + right).items() if count > 1] == []
 
 
-def test_every_code_of_the_bank_stands_in_a_guide():
+def test_every_code_of_the_bank_is_in_a_guide():
     guides = [(COURSE.root / phase / "GUIDELINES.md").read_text() for phase in PHASES]
 
     codes = {one.code for one in WRONG.values()}
@@ -116,7 +116,7 @@ def test_a_patch_that_does_not_fit_the_solution_is_refused():
         stray.submission(COURSE)
 
 
-def test_a_right_one_is_the_solution_with_definitions_added():
+def test_a_correct_answer_is_the_solution_with_definitions_added():
     right = Right("mine", {"phase1/template_trainer.py": "def train():\n    pass\n"})
 
     files = right.submission(COURSE).files

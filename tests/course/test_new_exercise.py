@@ -133,7 +133,7 @@ def test_the_template_and_the_guide_have_the_exercise(course):
 
 
 @pytest.mark.slow
-def test_a_learner_is_told_what_is_missing_and_then_that_it_is_right(course, tmp_path):
+def test_the_check_reports_the_exercise_as_unwritten_and_then_as_correct(course, tmp_path):
     shutil.copytree(course.root, tmp_path / "copy")
     before = gradsync(tmp_path / "copy", "check", "sum_over_ranks")
     write(reference(course), tmp_path / "copy")

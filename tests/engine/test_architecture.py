@@ -16,8 +16,9 @@ MODULES = {
     for path in PACKAGE.rglob("*.py")
 }
 INSIDE = "gradsync.ranks.inside"
-# Each module belongs to the longest of these names that begins its own. It may import only from its
-# own room and from rooms of earlier rows.
+# These names divide the package into parts, which the code below calls rooms. A module belongs to the
+# longest name that its own name starts with. It may import only from its own room and from rooms in
+# earlier rows.
 LAYERS = [
     ["gradsync.records", "gradsync.errors", "gradsync.text", "gradsync.temporary_folders"],
     ["gradsync.cores", "gradsync.finding"],
@@ -43,7 +44,7 @@ ROOMS = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 
 
 def imports_of(module: str) -> set[str]:
-    """Return our modules that a module imports, anywhere in its code."""
+    """Return the modules of this package that a module imports, anywhere in its code."""
     found = set()
     for node in ast.walk(ast.parse(MODULES[module].read_text())):
         if isinstance(node, ast.Import):
@@ -55,7 +56,7 @@ def imports_of(module: str) -> set[str]:
 
 
 def room_of(module: str) -> str:
-    """Return the longest name in LAYERS that begins a module's name, or else the module's name."""
+    """Return the longest name in LAYERS that a module's name starts with, or the module's name."""
     parts = module.split(".")
     beginnings = [".".join(parts[:length]) for length in range(len(parts), 1, -1)]
     return next((name for name in beginnings if name in ROOMS), module)
@@ -63,15 +64,15 @@ def room_of(module: str) -> str:
 
 @pytest.fixture(scope="module")
 def imports():
-    """The modules of ours that each module imports."""
+    """For each module, the modules of this package that it imports."""
     return {module: imports_of(module) for module in MODULES}
 
 
-def test_each_module_has_a_room():
+def test_each_module_belongs_to_a_layer():
     assert [module for module in MODULES if room_of(module) not in ROOMS] == []
 
 
-def test_each_module_imports_only_from_its_room_and_lower_ones(imports):
+def test_each_module_imports_only_from_its_own_and_earlier_parts(imports):
     upward = {
         (module, other)
         for module, others in imports.items()
@@ -82,7 +83,7 @@ def test_each_module_imports_only_from_its_room_and_lower_ones(imports):
     assert upward == set()
 
 
-def test_one_trusted_module_imports_what_runs_in_ranks(imports):
+def test_one_trusted_module_imports_the_code_that_runs_in_ranks(imports):
     trusted = {
         module
         for module, others in imports.items()
@@ -92,7 +93,7 @@ def test_one_trusted_module_imports_what_runs_in_ranks(imports):
     assert trusted == {"gradsync.ranks.warm_program"}
 
 
-def test_what_runs_in_ranks_imports_only_the_protocol_and_what_is_fast(imports):
+def test_code_that_runs_in_ranks_imports_only_the_protocol_and_the_optimisations(imports):
     inside = [others for module, others in imports.items() if module.startswith(INSIDE)]
 
     rooms = {room_of(other) for others in inside for other in others}

@@ -109,7 +109,7 @@ def test_a_failed_comparison_shows_the_differences(pytester):
     done.stdout.fnmatch_lines(["*{'mean': 2.0} != {'mean': 3.0}*", "*'percent': '1%'*"])
 
 
-def test_a_rank_can_skip_its_test_and_a_backend_without_gpus_does(pytester, monkeypatch):
+def test_a_rank_and_missing_gpus_can_skip_a_test(pytester, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     done = run(
         pytester,
@@ -137,7 +137,7 @@ def test_a_rank_can_skip_its_test_and_a_backend_without_gpus_does(pytester, monk
 
     done.assert_outcomes(skipped=3, xfailed=1)
     done.stdout.fnmatch_lines(
-        ["*test_a_rank_can*: not today (rank 0)", "*needs a GPU for each of 2 ranks*finds 0"]
+        ["*test_a_rank_and*: not today (rank 0)", "*needs a GPU for each of 2 ranks*finds 0"]
     )
 
 
@@ -253,7 +253,7 @@ def test_a_project_with_its_own_options_and_fixtures_works(pytester):
 
             assert list(ranks(use, 2)) == [double(number)] * 2
 
-        def test_the_time_limit_is_that_of_the_configuration(ranks):
+        def test_the_time_limit_comes_from_the_configuration(ranks):
             with pytest.raises(RankFailure, match="within 2 s"):
                 ranks(lambda: time.sleep(60), 1)
         """,
@@ -265,7 +265,7 @@ def test_a_project_with_its_own_options_and_fixtures_works(pytester):
 
 
 def in_a_terminal(command, answers, folder):
-    """Run a command in a terminal of its own, give each answer at its prompt; return the screen."""
+    """Run a command in a new terminal, give each answer at its prompt, and return the screen."""
     master, slave = pty.openpty()
     with subprocess.Popen(
         command, stdin=slave, stdout=slave, stderr=slave, cwd=folder, start_new_session=True
@@ -308,7 +308,7 @@ def test_a_rank_can_be_debugged_while_the_others_wait(pytester):
 
 
 @pytest.mark.slow
-def test_a_debugger_that_is_quit_opens_no_second_one(pytester):
+def test_no_second_debugger_opens_after_one_was_quit(pytester):
     pytester.makepyfile("def test_it(ranks):\n    ranks(lambda rank: breakpoint(), 2)\n")
     command = [sys.executable, "-m", "pytest", "-q", "--ranks-pdb", "1"]
 

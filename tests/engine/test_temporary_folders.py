@@ -28,7 +28,7 @@ def temporary(monkeypatch, tmp_path):
 
 @pytest.fixture
 def abandoned(temporary):
-    """Leave a folder like that of a killed grader; return it."""
+    """Leave a folder as a killed grader does, and return it."""
     leave_a_folder(temporary)
     [folder] = temporary.iterdir()
     return folder

@@ -1,4 +1,4 @@
-"""How ranks, counts, sizes and lists read in a sentence."""
+"""How ranks, counts, sizes and lists are written in a sentence."""
 
 import pytest
 
@@ -79,7 +79,7 @@ def test_sizes_use_the_largest_unit_that_fits(size, text):
         (["NoneType"], "f returns None. It must return a float. Did you forget `return`?"),
     ],
 )
-def test_a_result_of_another_type_may_lack_a_return(kinds, text):
+def test_a_result_of_the_wrong_type_may_lack_a_return(kinds, text):
     assert no_float("f", kinds) == text
 
 

@@ -60,7 +60,7 @@ def test_with_the_mark(rank, world_size):
 
 
 def _copied(folder):
-    """Return a copy of what the wheel is built from: a build writes beside it."""
+    """Return a copy of the wheel's sources, because a build writes files beside them."""
     shutil.copytree(ROOT / "gradsync", folder / "gradsync")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
@@ -68,7 +68,7 @@ def _copied(folder):
 
 
 @pytest.mark.slow
-def test_its_tests_pass_and_the_lines_of_ranks_count(tmp_path):
+def test_its_tests_pass_and_lines_that_ranks_run_are_counted(tmp_path):
     wheels, site, project = (tmp_path / name for name in ("wheels", "unpacked", "project"))
     build = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     build += ["--wheel-dir", str(wheels), str(_copied(tmp_path / "source"))]

@@ -24,7 +24,7 @@ def days_late(rules: LateRules, handed_in: datetime | None, person: Person | Non
 
 
 def lacks_time(rules: LateRules, result: Result) -> bool:
-    """Tell whether a submission may be late, but has no known time of handing in."""
+    """Return whether a submission may be late, but has no known time of handing in."""
     due = (result.person.due if result.person else None) or rules.due
     return due is not None and result.handed_in is None
 

@@ -123,7 +123,7 @@ def _is_canvas(name: str) -> bool:
 
 
 def _is_zipped(name: str) -> bool:
-    """Tell whether a name has the ending of an archive."""
+    """Return whether a name has the ending of an archive."""
     return is_archive(Path("/nonexistent", name))
 
 
@@ -132,7 +132,7 @@ def _inside(names: Sequence[str], top: str) -> list[str]:
 
 
 def _has_files(names: Sequence[str], course: Course) -> bool:
-    """Tell whether one of these names is a file of the course, at the top or in a phase."""
+    """Return whether one of these names is a file of the course, at the top or in a phase."""
     places = {
         place
         for phase in course.phases
@@ -160,7 +160,7 @@ def _check(members: Sequence[zipfile.ZipInfo]) -> None:
 
 
 def _is_needed(member: zipfile.ZipInfo) -> bool:
-    """Tell whether the content can matter: larger files are refused without reading them."""
+    """Return whether the content can matter: larger files are refused without reading them."""
     path = PurePosixPath(member.orig_filename)
     return member.file_size <= MAX_FILE or _is_zipped(path.name) or ".git" in path.parts
 

@@ -23,7 +23,7 @@ SECONDS = 20.0  # for git to read one commit
 
 
 def is_clone(path: Path) -> bool:
-    """Tell whether a folder is a clone of a repository."""
+    """Return whether a folder is a clone of a repository."""
     git = path / ".git"
     return git.is_dir() and not git.is_symlink() and (git / "HEAD").is_file()
 

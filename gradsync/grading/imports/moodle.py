@@ -35,7 +35,7 @@ def handed_in(paths: Iterable[Path]) -> Iterator[HandedIn]:
 
 
 def is_other(name: str) -> bool:
-    """Tell whether a name belongs to something that Moodle adds, such as a comment."""
+    """Return whether a name belongs to something that Moodle adds, such as a comment."""
     found = NAME.fullmatch(name)
     return found is not None and found["kind"] != "file"
 

@@ -39,14 +39,14 @@ def stubs(source: bytes) -> list[str]:
 
 
 def _is_stub(node: ast.stmt) -> bool:
-    """Tell whether a function, or a class with all its methods, is still to be written."""
+    """Return whether a function, or a class with all its methods, is still to be written."""
     if isinstance(node, ast.ClassDef) and any(isinstance(n, DEFINITIONS) for n in node.body):
         return all(_is_stub(inner) or _is_empty(inner) for inner in node.body)
     return isinstance(node, DEFINITIONS) and all(map(_is_empty, node.body))
 
 
 def _is_empty(node: ast.stmt) -> bool:
-    """Tell whether a statement is only a placeholder for a body."""
+    """Return whether a statement is only a placeholder for a body."""
     match node:
         case ast.Pass() | ast.Expr(ast.Constant()):  # a docstring, or ...
             return True

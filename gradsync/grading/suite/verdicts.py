@@ -109,7 +109,7 @@ def _judge(
 
 
 def _is_for_lack(status: Status, diagnosis: Diagnosis | None) -> bool:
-    """Tell whether a test may have failed because nothing is written yet."""
+    """Return whether a test may have failed because nothing is written yet."""
     if status in ("passed", "missing", "unfinished"):
         return False
     return diagnosis is None or not (diagnosis.whole_file or diagnosis.code in SEEN_AT_WORK)

@@ -102,7 +102,7 @@ def port(environ: Mapping[str, str]) -> Finding:
 
 
 def _several_nodes(environ: Mapping[str, str]) -> bool:
-    """Tell whether the environment names more than this node."""
+    """Return whether the environment names more than this node."""
     nodes = environ.get("SLURM_JOB_NUM_NODES", "1")
     if nodes != "1":
         return True

@@ -64,7 +64,7 @@ def disagreement(views: Sequence[Collective]) -> str | None:
 
 
 def misfit(call: Call, others: Iterable[Call]) -> tuple[Call, Call] | None:
-    """Return the first sender and receiver of an all_to_all that expect other sizes, or None."""
+    """Return the first sender and receiver of an all_to_all whose sizes differ, or None."""
     pairs = (pair for other in others for pair in ((call, other), (other, call)))
     for sender, receiver in pairs:
         sent = portion(sender, receiver.rank)
@@ -85,7 +85,7 @@ def portion(call: Call, rank: int, *, arriving: bool = False) -> int | None:
 
 
 def _fits(ends: Sequence[Collective]) -> bool:
-    """Tell whether a message fits its receiver: a longer one makes it abort, a shorter one fits."""
+    """Return whether a message fits its receiver: a longer one aborts it, a shorter one fits."""
     send = next((end for end in ends if end.op == "send"), None)
     recv = next((end for end in ends if end.op == "recv"), None)
     if send is None or recv is None:

@@ -187,7 +187,7 @@ class DeadlockDetector:
         return missing <= able
 
     def _has_mail(self, call: Call, *, sure: bool) -> bool:
-        """Tell whether a send is posted that a recv from any rank would receive.
+        """Return whether a send is posted that a recv from any rank would receive.
 
         A complete send was received: by an earlier recv, unless this call's is in progress.
         """

@@ -111,7 +111,7 @@ def deadlock(detector: DeadlockDetector, stuck: Stuck) -> Failure:
 
 
 def without_advice(explanation: str) -> str:
-    """Return an explanation of a deadlock without its general advice, for a rule with a better."""
+    """Return a deadlock's explanation without the general advice, for a rule with better advice."""
     return explanation.replace(f" {ADVICE}", "")
 
 
@@ -153,7 +153,7 @@ def _unequal(calls: Sequence[Call]) -> tuple[Call, Call] | None:
 
 
 def _misfit(sender: Call, receiver: Call, operation: Operation) -> Failure:
-    """Return the failure of an all_to_all in which a rank expects another size than is sent."""
+    """Return the failure of an all_to_all in which a rank expects a different size."""
     whom = f"rank {receiver.rank}" if receiver is not sender else "itself"
     who = f"rank {sender.rank}" if receiver is not sender else "itself"
     sent, expected = portion(sender, receiver.rank), portion(receiver, sender.rank, arriving=True)

@@ -1,4 +1,4 @@
-"""Trusted, pure: write down who waits for whom, a line for each rank."""
+"""Trusted, pure: describe which rank waits for which, in a line for each rank."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gradsync.text import ranks_text
 
 
 def wait_graph(detector: DeadlockDetector, world_size: int) -> tuple[str, ...]:
-    """Return for each rank whom it waits for, in which call and at which line.
+    """Return, for each rank, the ranks it waits for, the call and the line.
 
     "rank 0 -> rank 1: all_reduce #2 (bias.grad) at train.py:91"
     """

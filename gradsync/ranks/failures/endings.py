@@ -41,14 +41,14 @@ def left(
 
 
 def took_too_much(ranks: Iterable[int], code: str, text: str) -> Failure:
-    """Return the failure of ranks that were ended because they exceeded a common limit."""
-    return Failure("crashed", Diagnosis(code, tuple(ranks), f"The ranks {text} and were ended."))
+    """Return the failure of ranks that were stopped because they exceeded a common limit."""
+    return Failure("crashed", Diagnosis(code, tuple(ranks), f"The ranks {text} and were stopped."))
 
 
 def endless_call(rank: int, name: str, excess: str, where: str | None) -> Failure:
     """Return the failure of a rank that used up the memory because a function calls itself."""
     at = f" Rank {rank} was at {where}." if where else ""
-    text = f"The ranks {excess} and were ended.{at}{endless_text(name)}"
+    text = f"The ranks {excess} and were stopped.{at}{endless_text(name)}"
     return Failure("crashed", Diagnosis("rank-crashed", (rank,), text, where))
 
 

@@ -18,7 +18,7 @@ MAX_MESSAGE = 2_000  # characters of an exception's message that a report shows
 ARGUMENTS = re.compile(r"positional argument|keyword argument|takes no arguments|multiple values")
 EXERCISE = re.compile(r"phase\d+/\w+")
 FILE_LINE = re.compile(r"\.py:\d+$")  # a line in a notebook's cell does not match
-# What a test raises that uses None, or another value of the wrong type.
+# Exceptions of a test that uses None, or another value of the wrong type.
 UNUSABLE = ("TypeError", "AttributeError", "KeyError", "IndexError", "ValueError")
 UNUSABLE_HINTS = {  # a part of the error message -> what to do next
     "NoneType": " Does every path through the function end with a return?",
@@ -93,7 +93,7 @@ class Raised:
 
     @property
     def is_stub(self) -> bool:
-        """Tell whether the template's `raise` line raised it, with an exercise's id."""
+        """Return whether the template's `raise` line raised it, with an exercise's id."""
         return self.type == "NotImplementedError" and bool(EXERCISE.fullmatch(self.message))
 
     @property
@@ -135,12 +135,12 @@ class Raised:
         return lines[-1] if lines and FILE_LINE.search(lines[-1]) else None
 
     def alike(self, other: Raised) -> bool:
-        """Tell whether two ranks raised the same type of exception at the same line."""
+        """Return whether two ranks raised the same type of exception at the same line."""
         return (self.type, self.where, self.missing) == (other.type, other.where, other.missing)
 
 
 def first_of(errors: Mapping[int, Raised]) -> Failure:
-    """Return the failure of the first of these ranks, and of others that raised the like.
+    """Return the failure of the first of these ranks, and of others that raised the same exception.
 
     Args:
         errors: by rank, at least one.
@@ -155,7 +155,7 @@ def first_of(errors: Mapping[int, Raised]) -> Failure:
 
 
 def raised(error: Raised, ranks: tuple[int, ...]) -> Failure:
-    """Return the failure of ranks that raised this exception, also while a file was imported."""
+    """Return the failure of ranks that raised this exception, even if a file was being imported."""
     if error.imported_at and not error.is_stub:
         return _failed_import(error, ranks)
     status, code, text, where = _classify(error, ranks)

@@ -15,5 +15,5 @@ _OFF = os.environ.get(SWITCH, "").split(",")  # read once: a rank's own environm
 
 
 def uses(trick: str) -> bool:
-    """Tell whether a trick is used in this process."""
+    """Return whether a trick is used in this process."""
     return not {"all", trick} & set(_OFF)

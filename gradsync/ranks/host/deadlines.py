@@ -23,7 +23,7 @@ class Deadline:
         self._lost = 0.0  # seconds that do not count; measured only when needed
 
     def over(self, seconds: float, now: float) -> bool:
-        """Tell whether more than so many seconds have passed."""
+        """Return whether more than so many seconds have passed."""
         if now <= self._end(seconds):
             return False
         self._lost = self._processes.starved() - self._starved_before
@@ -47,7 +47,7 @@ class Grace:
         self._waiting: Deadline | None = None
 
     def over(self, now: float, *, all_wait: bool) -> bool:
-        """Tell whether the limit is reached."""
+        """Return whether the limit is reached."""
         self._waiting = (self._waiting or Deadline(self._processes, now)) if all_wait else None
         waited = self._waiting is not None and self._waiting.over(WAITING_SECONDS, now)
         return waited or self._since.over(self._seconds, now)

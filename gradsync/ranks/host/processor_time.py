@@ -33,7 +33,7 @@ class ProcessorTime:
         }
 
     def over(self, now: float) -> bool:
-        """Tell whether some rank has used more; it is measured every `LOOK_SECONDS`."""
+        """Return whether some rank has used more; it is measured every `LOOK_SECONDS`."""
         if self.seconds == math.inf or now - self._looked < LOOK_SECONDS:
             return False
         self._looked = now

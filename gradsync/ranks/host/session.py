@@ -30,7 +30,7 @@ from gradsync.ranks.task import check_world_size
 from gradsync.records import Failure, Observation
 from gradsync.temporary_folders import own_folder
 
-END_SECONDS = 0.6  # for ranks to leave a cell that was ended
+END_SECONDS = 0.6  # for ranks to leave a cell that was stopped
 MEETINGS = 3  # attempts to start a process group before a cell
 SEND_SECONDS = 1.0  # for a rank to receive a message
 
@@ -202,7 +202,7 @@ class Session:
     def _meet(self) -> set[int]:
         """Start a process group on all ranks; replace and return the ranks where this fails.
 
-        A rank may lack parts of torch if a cell was ended in the middle of an import.
+        A rank may lack parts of torch if a cell was stopped in the middle of an import.
         """
         self._lose_group()
         for state in self._states:

@@ -86,7 +86,7 @@ class Cells:
         return CellRecorder(self._channel, self._rank, began, self._inbox)
 
     def _meet(self, frame: wire.Frame) -> None:
-        """Start a new process group, which replaces that of a cell that was ended."""
+        """Start a new process group, which replaces the group of a cell that was stopped."""
         watch.install().end()
         self._recorder.end()
         if dist.is_initialized():

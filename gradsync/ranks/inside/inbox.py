@@ -75,7 +75,7 @@ class Inbox:
 
     @property
     def ended(self) -> bool:
-        """Tell whether a cell was ended since the last process group was started."""
+        """Return whether a cell was stopped since the last process group started."""
         return self._ended
 
     def begin_group(self) -> None:

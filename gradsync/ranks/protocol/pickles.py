@@ -29,7 +29,7 @@ UNPICKLABLE = (TypeError, ValueError, AttributeError, pickle.PicklingError)
 
 
 def fits(value: Any) -> bool:
-    """Tell whether a value can be pickled."""
+    """Return whether a value can be pickled."""
     try:
         pack(print, {"value": value})
     except UNPICKLABLE:

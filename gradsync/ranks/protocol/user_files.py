@@ -18,7 +18,7 @@ PACKAGES = ("site-packages", "dist-packages")  # of any environment
 
 @functools.lru_cache(maxsize=4096)  # called for every frame of every collective
 def is_users(filename: str, roots: tuple[str, ...]) -> bool:
-    """Tell whether a file is the user's: under `roots`, or, without roots, not in a library."""
+    """Return whether a file is the user's: under `roots`, or, without roots, not in a library."""
     if roots:
         return any(filename == root or filename.startswith(root + os.sep) for root in roots)
     if filename.startswith(("<frozen", "<__array", *LIBRARIES)):

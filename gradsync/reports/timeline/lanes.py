@@ -119,7 +119,7 @@ def gaps(found: Sequence[Bar]) -> list[Gap]:
 
 
 def disagree(together: Sequence[Bar]) -> bool:
-    """Tell whether the calls of an operation do not match."""
+    """Return whether the calls of an operation do not match."""
     calls = [bar.collective for bar in together]
     if any(call.op in _OTHER_END for call in calls):
         return False

@@ -151,7 +151,7 @@ def test_the_variables_of_a_rank_that_can_not_be_interrupted_are_named(fresh):
     )
 
 
-def test_a_group_that_is_ended_before_its_collectives_are_complete_ends_the_cell(run):
+def test_destroying_a_group_before_its_collectives_are_complete_ends_the_cell(run):
     failed = run(
         "%%ranks 4\nif rank:\n    work = dist.all_reduce(x, async_op=True)\n"
         "    dist.destroy_process_group()"
@@ -163,7 +163,7 @@ def test_a_group_that_is_ended_before_its_collectives_are_complete_ends_the_cell
     assert run("%%ranks 4\ndist.barrier()\n'there'").text == "[ranks 0-3] 'there'"
 
 
-def test_line_numbers_are_those_of_the_cell(run):
+def test_line_numbers_count_from_the_start_of_the_cell(run):
     failed = run("%%ranks 4\n\nif rank == 2:\n    raise KeyError('lost')\n")
 
     assert re.search(r"Rank 2 raised KeyError at In \[\d+\]:4: 'lost'", failed.text)
@@ -204,7 +204,7 @@ def test_a_line_that_only_ipython_understands_is_named(run, line, number):
         ("breakpoint()", "Remove breakpoint(): a rank has no terminal"),
     ],
 )
-def test_what_nobody_can_answer_on_a_rank_is_told(run, line, reported):
+def test_calls_that_need_a_terminal_are_explained(run, line, reported):
     assert reported in run(f"%%ranks 4\n{line}").text
 
 
@@ -218,7 +218,7 @@ def test_what_nobody_can_answer_on_a_rank_is_told(run, line, reported):
         ('check("average_gradients", 3)', "NotebookError: No cell that has run defines"),
     ],
 )  # fmt: skip
-def test_a_wrong_argument_of_check_is_told_in_one_line(run, call, reported):
+def test_a_wrong_argument_of_check_is_explained_in_one_line(run, call, reported):
     failed = run(f"from gradsync.notebook import check\n{call}")
 
     assert failed.traceback.startswith(reported)
@@ -306,7 +306,7 @@ def test_an_impossible_line_is_explained(run, line, message):
     assert message in run(line).stderr
 
 
-def test_a_value_that_cannot_be_sent_is_told_in_one_line(run):
+def test_a_value_that_cannot_be_sent_is_explained_in_one_line(run):
     failed = run("import threading\nlock = threading.Lock()\n%ranks push lock")
 
     assert failed.traceback.startswith("lock can't be sent to the ranks, which are other processes")

@@ -33,7 +33,7 @@ def test_a_number_may_have_any_type_of_a_number(value):
 
 
 @pytest.mark.parametrize("value", [None, "1", b"1", [1.0], torch.ones(2), {}, 1j])
-def test_a_value_that_is_no_number_raises_an_error(value):
+def test_a_value_that_is_not_a_number_raises_an_error(value):
     with pytest.raises(WrongReturn, match=r"the loss is .*\. It must be a number\."):
         number_of(value, "the loss")
 
@@ -53,19 +53,19 @@ def test_none_has_no_numbers_and_no_entries():
 
 
 @pytest.mark.parametrize("result", [(1.0, 0.5, 4), 1.0, "loss 1.0"])
-def test_an_evaluation_that_returns_no_dict_is_reported(result):
+def test_an_evaluation_that_does_not_return_a_dict_is_reported(result):
     with pytest.raises(WrongReturn, match="It must be a dict with loss, accuracy and samples"):
         numbers(result)
 
 
 @pytest.mark.parametrize("history", [{"train_loss": [1.0]}, 1.0, iter([])])
-def test_a_history_that_is_no_list_is_reported(history):
+def test_a_history_that_is_not_a_list_is_reported(history):
     with pytest.raises(WrongReturn, match="It must return a list with a dict for each epoch"):
         rows_of(history)
 
 
 @pytest.mark.parametrize("history", [[(0, 1.0, 1.0, 0.5)], ([], "model")])
-def test_an_entry_of_a_history_that_is_no_dict_is_reported(history):
+def test_an_entry_of_a_history_that_is_not_a_dict_is_reported(history):
     with pytest.raises(WrongReturn, match="an entry of the history"):
         rows_of(history)
 
@@ -84,13 +84,13 @@ class Returning:
 
 
 @pytest.mark.parametrize("value", [None, [0, 1], range(2)])
-def test_a_sampler_that_returns_no_iterator_is_reported(value):
+def test_a_sampler_that_does_not_return_an_iterator_is_reported(value):
     with pytest.raises(WrongReturn, match="It must return an iterator"):
         indices_of(Returning(value))
 
 
 @pytest.mark.parametrize("index", [1.0, [0, 1], None, "1"])
-def test_a_sampler_that_yields_no_integers_is_reported(index):
+def test_a_sampler_that_does_not_yield_integers_is_reported(index):
     with pytest.raises(WrongReturn, match="It must yield integers"):
         indices_of(Returning(iter([index])))
 
@@ -102,11 +102,11 @@ def test_an_endless_pass_is_reported():
 
 
 @pytest.mark.parametrize("value", [None, "2", [2.0], torch.ones(3), object()])
-def test_a_value_that_is_no_number_can_become_nan(value):
+def test_a_value_that_is_not_a_number_can_become_nan(value):
     assert number_or_nan(value) != number_or_nan(value)
 
 
-def test_a_value_that_is_no_tensor_is_reported():
+def test_a_value_that_is_not_a_tensor_is_reported():
     with pytest.raises(WrongReturn, match=r"it returns a tuple\. It must return a tensor"):
         tensor_returned((torch.ones(1),), "it")
 
@@ -115,7 +115,7 @@ def test_all_items_of_a_finite_iterator_are_returned():
     assert items_of(iter(range(3)), "it") == [0, 1, 2]
 
 
-def test_a_length_that_is_no_int_is_reported():
+def test_a_length_that_is_not_an_int_is_reported():
     assert length_of(Returning(3)) == 3
     with pytest.raises(WrongReturn, match=r"returns a float, 3\.0\. It must be an int"):
         length_of(Returning(3.0))

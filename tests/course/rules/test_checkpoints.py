@@ -51,7 +51,7 @@ def test_files_of_other_ranks_are_named():
     assert "Rank 2 created files beside the checkpoint: mark-2" in found.explanation
 
 
-def test_what_happened_to_the_former_file_is_reported():
+def test_damage_to_the_previous_file_is_reported():
     found = former_file_harmed(["renamed", "emptied"], GUIDE)
 
     assert found.code == "not-atomic"
@@ -124,7 +124,7 @@ def test_a_file_with_more_than_values_is_reported_for_saving_and_loading():
     assert unsafe_content(None, GUIDE) is None
 
 
-def test_ranks_that_still_find_the_former_file_did_not_wait():
+def test_ranks_that_still_find_the_previous_file_did_not_wait():
     found = former_file_seen([[b"a", b"b"], [b"a", b"a"], [b"a", b"b"]], GUIDE)
 
     assert (found.code, found.ranks) == ("others-do-not-wait", (1,))

@@ -77,7 +77,7 @@ def test_an_unknown_epoch_is_reported_if_another_pass_uses_the_sampler():
 
 
 @pytest.mark.parametrize("orders", [[], [[]], ORDERS])
-def test_a_training_that_shuffles_without_the_sampler_is_not_judged(orders):
+def test_training_that_shuffles_without_the_sampler_is_not_checked(orders):
     assert order_of_another_epoch([{"trained": [2, 1, 0], "orders": orders}], "Epochs") is None
 
 

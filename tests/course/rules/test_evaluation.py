@@ -173,7 +173,7 @@ def test_a_sum_that_is_not_returned_is_reported_with_its_line(ops):
 
 
 @pytest.mark.parametrize("counted", [True, False])
-def test_sums_that_each_rank_divides_by_another_number_are_reported(counted):
+def test_sums_that_each_rank_divides_by_a_different_number_are_reported(counted):
     values = tuple(
         {"loss": 4.0 / n, "accuracy": 2 / n, "samples": n if counted else 4} for n in (3, 4)
     )
@@ -218,7 +218,7 @@ def test_a_wrong_accuracy_is_reported_if_the_rest_is_right(name, is_told):
     assert (predicts_otherwise(GUIDE)(seen, [RESULT]) is not None) == is_told
 
 
-def test_targets_that_the_unlikeliest_class_hits_as_often_are_rejected():
+def test_targets_that_the_least_likely_class_matches_as_often_are_rejected():
     inputs = torch.randn(6, 4, dtype=torch.float64)
     outputs = Spy()(inputs)
     targets = torch.cat([outputs.argmax(1)[:3], outputs.argmin(1)[3:]])
@@ -226,7 +226,7 @@ def test_targets_that_the_unlikeliest_class_hits_as_often_are_rejected():
     assert not tells_predictions_apart([(inputs, targets)])
 
 
-def test_targets_that_are_all_the_likeliest_class_are_accepted():
+def test_targets_that_are_all_the_most_likely_class_are_accepted():
     inputs = torch.eye(4, dtype=torch.float64).repeat(3, 1)
 
     assert tells_predictions_apart([(inputs, Spy()(inputs).argmax(1))])

@@ -80,7 +80,7 @@ def test_a_wrong_small_gradient_is_not_called_rounded():
 
 
 @pytest.mark.parametrize("extreme", [np.max, np.min, np.prod])
-def test_another_reduction_is_no_mean_even_if_divided(extreme):
+def test_another_reduction_is_not_a_mean_even_if_divided(extreme):
     wrong = {name: extreme([mine[name] for mine in LOCAL], axis=0) for name in MEAN}
 
     assert diagnose([wrong] * 4).code == "sum-not-mean"
@@ -158,7 +158,7 @@ def test_a_sum_is_shown_with_its_factor_and_the_line_of_the_all_reduce():
     assert "template_trainer.py:91" in diagnosis.explanation
 
 
-def test_a_tiny_number_in_place_of_zero_is_no_factor():
+def test_a_tiny_number_in_place_of_zero_is_not_a_factor():
     spare = {**MEAN, "spare": np.zeros(3)}
     values = [{**spare, "spare": np.full(3, 1e-9)}] * 4
 

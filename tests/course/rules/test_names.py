@@ -63,7 +63,7 @@ def test_the_numbers_of_a_model_are_in_the_order_of_its_names():
     assert first_numbers([p.grad for p in model.parameters()]) == [27.0, 28.0, 29.0]
 
 
-def test_a_set_of_a_models_parameters_has_another_order_on_each_rank():
+def test_a_set_of_a_models_parameters_has_a_different_order_on_each_rank():
     models = [model_named(["a", "b", "c"], rank) for rank in range(3)]
 
     assert [[p[0].item() for p in set(m.parameters())] for m in models] == [

@@ -65,7 +65,7 @@ def test_an_inputs_gradient_with_only_one_slice_is_recognised():
     assert diagnosis.code == "backward-not-reduced"
 
 
-def test_a_bias_of_which_every_rank_adds_a_fraction_is_recognised():
+def test_a_fraction_of_the_bias_on_every_rank_is_recognised():
     diagnosis = diagnose([BIAS / 2] * 2, [BIAS] * 2, [row_bias_mistake(BIAS, 2)])
 
     assert diagnosis.code == "bias-added-per-rank"
@@ -95,7 +95,7 @@ def test_wrong_outputs_of_a_row_layer_are_diagnosed(values, code):
         ([None, None], [True, True], None),  # backward is lost, which is another mistake
     ],
 )
-def test_a_bias_that_one_rank_adds_for_all_is_known_if_others_have_one(
+def test_a_bias_that_one_rank_adds_for_all_is_recognised_if_others_have_one(
     gradients, with_a_bias, ranks
 ):
     pairs = zip(gradients, with_a_bias, strict=True)

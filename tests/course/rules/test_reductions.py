@@ -50,7 +50,7 @@ def test_a_sum_in_other_tensors_is_reported_if_it_has_all_elements(count, line):
     assert ("is in other tensors" in found.explanation) == (line is not None)
 
 
-def test_reduce_is_named_only_if_it_is_what_was_called():
+def test_reduce_is_named_only_if_it_was_called():
     alone = [MEAN, LOCAL[1]]
 
     by_reduce = diagnose(alone, reduction("weight.grad", "reduce", root=0))

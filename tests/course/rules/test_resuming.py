@@ -35,7 +35,7 @@ def training(*weights):
         (2.0, "samples-repeated", "It continued with the weights before the last 2 steps"),
     ],
 )
-def test_a_training_that_starts_again_differs_from_one_that_repeats_samples(first, code, text):
+def test_training_that_starts_again_differs_from_training_that_repeats_samples(first, code, text):
     found = resumed_wrongly(training(0.0, 1.0, 2.0, 3.0), training(first, 3.0, 4.0, 5.0), 2)
 
     assert (found.code, text in found.explanation) == (code, True)

@@ -215,7 +215,7 @@ def test_padding_is_not_reported_as_repeated_samples(order):
     assert few_samples(order, GUIDE) is None
 
 
-def test_another_process_has_another_clock_and_other_addresses(monkeypatch):
+def test_a_different_process_has_a_different_clock_and_other_addresses(monkeypatch):
     monkeypatch.setattr(time, "time", time.time)
     monkeypatch.setattr(time, "time_ns", time.time_ns)
     monkeypatch.setattr(builtins, "hash", hash)

@@ -131,7 +131,7 @@ def test_ranks_that_shuffle_differently_are_reported(shares):
     assert code_of(shares, 5 + (5 in shares[1]), shuffle=True) == "shuffle-differs-across-ranks"
 
 
-def test_overlapping_chunks_are_not_called_dealt_out():
+def test_overlapping_chunks_are_not_reported_as_strided_shares():
     order = [1, 3, 8, 5, 0, 9, 2, 7, 4, 6]
     topped_up = [[1, 3, 8], [5, 0, 9], [2, 7, 4], [4, 6, 1]]
     assert sorted({i for share in topped_up for i in share}) == sorted(order)
@@ -159,7 +159,7 @@ def test_repeated_indices_are_found_quickly():
     assert repeated(list(range(500_000)) * 2) == list(range(500_000))
 
 
-def test_long_lists_are_cut_short():
+def test_long_lists_are_shortened():
     diagnosis = diagnose_shares([list(range(500))] * 2, 1000, shuffle=False)
 
     assert "0, 1, 2" in diagnosis.explanation

@@ -72,7 +72,7 @@ def numbers_of(seen):
     return other_numbers(seen, *right[1:], **headings)
 
 
-def test_a_training_as_in_one_process_is_right():
+def test_training_as_in_one_process_is_correct():
     thrice = seen_of(epochs=3)
 
     right = one_process(DATA, [WHOLE] * 3, 0)
@@ -157,7 +157,7 @@ def test_a_rank_whose_numbers_differ_is_named():
         pytest.param([[2], [2]], (0, 1), id="for one of two batches"),
     ],
 )
-def test_a_training_in_evaluation_mode_is_reported(sizes, ranks):
+def test_training_in_evaluation_mode_is_reported(sizes, ranks):
     seen = [{"sizes": own, "trained": [0, 1, 2, 3]} for own in sizes]
 
     found = trained_in_evaluation_mode(seen, GUIDE)
@@ -308,7 +308,7 @@ def test_a_missing_key_of_an_entry_is_reported():
     assert "entries with the keys epoch, train_loss, val_accuracy" in found.explanation
 
 
-def test_a_training_of_a_copy_is_reported():
+def test_training_a_copy_is_reported():
     before = dict(Classifier(0).state_dict())
     seen = [{"weights": before, "trained": [0, 1]}] * 2
 

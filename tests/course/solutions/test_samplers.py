@@ -94,7 +94,7 @@ def test_the_order_depends_only_on_seed_and_epoch(sampler_class, m, n, order):
 
 @both
 @given(m=st.integers(40, 200), seed=NUMBER, epoch=NUMBER)
-def test_another_seed_or_epoch_gives_another_order(sampler_class, m, seed, epoch):
+def test_a_different_seed_or_epoch_gives_a_different_order(sampler_class, m, seed, epoch):
     [order] = shares_of(sampler_class, m, 1, True, seed, epoch)
 
     assert order != shares_of(sampler_class, m, 1, True, seed + 1, epoch)[0]

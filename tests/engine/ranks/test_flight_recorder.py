@@ -1,4 +1,4 @@
-"""torch's own analyser reads our dumps: it finds no mismatch, or the rank that is missing."""
+"""torch's own analyser reads gradsync's dumps: it finds no mismatch, or the missing rank."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from gradsync.ranks.flight_recorder import write_flight_records
 
 
 def analysed(observation, folder):
-    """Return what `torchfrtrace` prints of a run."""
+    """Return the output of `torchfrtrace` for a run."""
     write_flight_records(observation, folder)
     analyser = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(folder)]
     done = subprocess.run(analyser, capture_output=True, text=True, check=True)

@@ -134,7 +134,7 @@ def test_data_that_no_unmodified_rank_sends_is_tampering(failure_of, attack):
 
 
 @pytest.mark.parametrize("attack", [floods_with_entering, floods_with_messages])
-def test_calls_without_end_are_ended_like_those_of_an_endless_loop(failure_of, attack):
+def test_endless_calls_are_stopped_like_an_endless_loop(failure_of, attack):
     failure = failure_of(hostile(attack))
 
     assert (failure.status, failure.diagnosis.code) == ("timeout", "too-slow")
@@ -229,7 +229,7 @@ def test_a_deeply_nested_frame_raises_nothing_on_the_trusted_side(failure_of):
     assert failure.diagnosis.ranks == (1,)
 
 
-def test_a_rank_that_stops_itself_is_ended():
+def test_a_rank_that_suspends_itself_is_killed():
     def stop(rank):
         if rank == 1:
             os.kill(os.getpid(), signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""Inputs by rank: a rank gets its own input, and none of the others."""
+"""Inputs by rank: each rank gets only its own input."""
 
 import numpy as np
 import pytest

@@ -54,7 +54,7 @@ def test_a_rank_without_a_connection_to_the_lost_one_notices_the_loss():
     assert all("peer" in seen[rank] for rank in (0, 2, 3))
 
 
-def test_a_rank_that_may_be_lost_need_not_be():
+def test_a_rank_that_may_fail_may_also_succeed():
     seen = run_ranks(sum_up, 3, may_fail=[0, 2])
 
     assert seen.answered == (0, 1, 2)

@@ -89,7 +89,7 @@ def test_a_stack_overflow_is_reported_and_blocks_nothing():
 
     status, code, said = (
         ("error", "exception", "RecursionError")
-        if sys.version_info >= (3, 12)  # limits calls of C functions, whatever limit is set
+        if sys.version_info >= (3, 12)  # limits calls of C functions, even if the limit is raised
         else ("crashed", "rank-crashed", "SIGSEGV")
     )
     assert (failure.status, failure.diagnosis.code) == (status, code)

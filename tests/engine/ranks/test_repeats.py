@@ -1,4 +1,4 @@
-"""Ranks that differ after many steps, when their calls start without permission."""
+"""Ranks that differ after many steps, when known calls no longer wait for permission."""
 
 import contextlib
 
@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 
 def steps(count):
-    """Make all calls of a training step `count` times, so that they are known."""
+    """Make all calls of a training step `count` times, so that later ones need no permission."""
     for _ in range(count):
         dist.all_reduce(torch.ones(3))
         dist.all_reduce(torch.ones(200_000))

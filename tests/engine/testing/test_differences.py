@@ -1,4 +1,4 @@
-"""How values differ, where no rule recognises the mistake."""
+"""How values differ, if no rule recognises the mistake."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_the_name_and_the_kind_of_difference_are_reported(bias, text):
     assert reported({**RIGHT, "bias": bias}) == f". On rank 0, {text}"
 
 
-def test_a_list_of_another_length_is_reported():
+def test_a_list_of_a_different_length_is_reported():
     assert reported([1.0, 2.0], [1.0]) == ". On rank 0, the value has length 2, not 1"
 
 

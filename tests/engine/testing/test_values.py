@@ -18,7 +18,7 @@ def test_infinity_equals_only_itself(value, wanted, same):
 
 
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=50), st.randoms())
-def test_a_sum_in_another_order_is_the_same(numbers, random):
+def test_a_sum_in_a_different_order_is_the_same(numbers, random):
     numbers = np.array(numbers, dtype=np.float32)
     shuffled = numbers.copy()
     random.shuffle(shuffled)
@@ -56,7 +56,7 @@ def test_exact_means_bit_for_bit():
         ([1.0], [1.0, 1.0]),
     ],
 )
-def test_another_shape_or_type_is_another_value(value, wanted):
+def test_a_different_shape_or_type_is_a_different_value(value, wanted):
     assert not close(value, wanted)
 
 

@@ -34,7 +34,7 @@ def test_answers_that_define_the_same_name_are_apart():
     assert not any({"constant", "annotated"} <= {one.name for one in group} for group in found)
 
 
-def test_the_same_name_in_another_file_is_no_conflict():
+def test_the_same_name_in_another_file_is_not_a_conflict():
     trainer, loader = answer("trainer", "LIMIT = 1"), answer("loader", "LIMIT = 1", LOADER)
 
     assert names(groups([trainer, loader])) == [["trainer", "loader"]]

@@ -15,7 +15,7 @@ from small_course import PLAIN_SUITE, RIGHT, write_course
 
 TRAINER = "phase1/template_trainer.py"
 TIME_LIMIT = 60.0
-RIGHT_OF_NONE = f"{RIGHT.replace('return', 'return number and')}"  # None for None
+RIGHT_OF_NONE = f"{RIGHT.replace('return', 'return number and')}"  # it returns None for None
 
 
 @pytest.fixture
@@ -44,9 +44,9 @@ def read_until(descriptor, sign, *, already=""):
     text, until = already, time.monotonic() + TIME_LIMIT
     while sign not in text:
         ready, _, _ = select.select([descriptor], [], [], max(until - time.monotonic(), 0))
-        assert ready, f"{sign!r} did not come: {text}"
+        assert ready, f"{sign!r} did not appear in: {text}"
         piece = os.read(descriptor, 4096).decode(errors="replace")
-        assert piece, f"it ended before {sign!r} came: {text}"
+        assert piece, f"the check ended, and {sign!r} did not appear in: {text}"
         text += piece
     return text
 
@@ -62,7 +62,7 @@ def test_watching_checks_after_each_save_and_ends_with_ctrl_c(copy):
         assert f"changed: {TRAINER}" in seen
         assert "syntax error in line 1" in seen
 
-        # As in editors that write another file and rename it.
+        # Some editors save in this way: they write a new file and rename it.
         (copy / "new.py").write_text(RIGHT_OF_NONE)
         os.replace(copy / "new.py", copy / TRAINER)  # noqa: PTH105
         assert "The visible tests pass" in read_until(out, "Watching for changes")

@@ -1,4 +1,4 @@
-"""A course of three phases: the commands, the gradebook and the templates take them from it."""
+"""The commands, the gradebook and the templates use the phases of the course, here three."""
 
 import subprocess
 import sys

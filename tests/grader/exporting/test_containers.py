@@ -1,4 +1,4 @@
-"""Gradescope's and PrairieLearn's containers grade a submission with what an export gives them."""
+"""Gradescope's and PrairieLearn's containers grade a submission with the files of an export."""
 
 import io
 import subprocess
@@ -72,7 +72,7 @@ def test_gradescope_gets_the_points_from_a_sandbox(needs_sandbox, autograder, so
 
 
 @pytest.mark.slow
-def test_gradescope_is_told_if_there_can_be_no_sandbox(needs_sandbox, autograder):
+def test_gradescope_gets_a_note_if_no_sandbox_is_possible(needs_sandbox, autograder):
     points, [test], output = run_gradescope(autograder, WRONG, namespaces=False)
 
     assert points == 0

@@ -139,7 +139,7 @@ def test_similarity_takes_the_submissions(course, submissions, tmp_path):
     assert len(list((tmp_path / "compare/submissions").iterdir())) == 3
 
 
-def test_similarity_of_grades_is_refused_with_what_to_name(course, grades):
+def test_similarity_of_grades_is_refused_with_advice(course, grades):
     with pytest.raises(UnusableInput, match="name the folder of the submissions"):
         exported(course, grades, "similarity")
 
@@ -161,7 +161,7 @@ def test_a_folder_without_grades_is_refused(course, tmp_path, folder, reason):
 
 @pytest.mark.parametrize("to", ["canvas", "moodle", "junit", "actions"])
 @pytest.mark.parametrize("content", ["nothing", "submissions and a roster"])
-def test_a_folder_in_which_nothing_was_graded_is_refused_with_what_to_do(
+def test_a_folder_in_which_nothing_was_graded_is_refused_with_advice(
     course, tmp_path, to, content
 ):
     out = tmp_path / "week 3"
@@ -176,7 +176,7 @@ def test_a_folder_in_which_nothing_was_graded_is_refused_with_what_to_do(
     assert not (out / "exports").exists()
 
 
-def test_the_command_shows_what_it_wrote_and_whom_it_left_out(course, grades):
+def test_the_command_lists_the_files_it_wrote_and_the_people_it_left_out(course, grades):
     done = gradsync(course, "export", grades, "--to", "canvas")
 
     assert done.stdout.splitlines() == [
@@ -185,7 +185,7 @@ def test_the_command_shows_what_it_wrote_and_whom_it_left_out(course, grades):
     ]
 
 
-def test_a_submission_on_which_the_grader_failed_is_named_as_one_without_a_score(
+def test_a_submission_on_which_the_grader_failed_is_listed_as_without_a_score(
     course, grades, tmp_path
 ):
     out = shutil.copytree(grades, tmp_path / "grades")
@@ -196,7 +196,7 @@ def test_a_submission_on_which_the_grader_failed_is_named_as_one_without_a_score
     assert (found.missing, found.without_score) == (("Nobody",), ("eve",))
 
 
-def test_more_points_than_an_exercise_has_are_warned_of_at_export_too(course, grades, tmp_path):
+def test_the_export_warns_of_more_points_than_an_exercise_has(course, grades, tmp_path):
     out = shutil.copytree(grades, tmp_path / "grades")
     rows = (
         "submission,exercise,points,reason,by",

@@ -31,7 +31,7 @@ def jplag(files):
 
 
 def dolos(files, folder):
-    """Return {author: content}: each file that info.csv names, relative to it."""
+    """Return {author: content} of the files in info.csv, whose paths are relative to info.csv."""
     rows = csv.DictReader(files[f"dolos/{folder}/info.csv"].decode().splitlines())
     return {row["full_name"]: files[f"dolos/{folder}/{row['filename']}"] for row in rows}
 

@@ -25,7 +25,7 @@ class Seen:
 
 @pytest.mark.parametrize("number", range(3))
 @exercise("phase1/double", points=3)
-def test_the_first_is_let_go(number):
+def test_the_first_value_is_freed(number):
     value = Seen()
     seen.append(weakref.ref(value))
     error = ValueError(value, locals())

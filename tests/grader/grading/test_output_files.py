@@ -40,7 +40,7 @@ def test_any_name_becomes_one_folder(tmp_path, name):
     assert folder.resolve().parent == tmp_path.resolve()
 
 
-def test_a_write_that_fails_leaves_the_former_file(tmp_path):
+def test_a_write_that_fails_leaves_the_previous_file(tmp_path):
     path = tmp_path / "grade"
     write_whole(path, "former")
 

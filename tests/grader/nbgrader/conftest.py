@@ -1,4 +1,4 @@
-"""An nbgrader course that goes through its whole cycle once, for all tests."""
+"""An nbgrader course that goes through the complete cycle once, for all tests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def learners(released: ClassFolder) -> dict[str, Learner]:
     return {
         "ada": Learner(),
         "bob": known_mistake("forgets-to-divide"),
-        "cleo": known_mistake("skips-missing-gradients"),  # which deadlocks
+        "cleo": known_mistake("skips-missing-gradients"),  # it deadlocks
         "eve": hostile(released.root),
     }
 
@@ -46,7 +46,7 @@ def handed_in(released: ClassFolder, learners: dict[str, Learner]) -> ClassFolde
 
 @pytest.fixture(scope="session")
 def killed_midway(handed_in: ClassFolder, needs_sandbox: None) -> Iterator[list[int]]:
-    """Kill `gradsync nbgrade` after its first learner; the ids of processes that remain."""
+    """Kill `gradsync nbgrade` after its first learner; return the ids of remaining processes."""
     process = handed_in.start("gradsync", "nbgrade", ".", "phase1", "--jobs", 2)
     try:
         marks = handed_in.root / ".gradsync" / "phase1" / "learners"

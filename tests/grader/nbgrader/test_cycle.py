@@ -20,7 +20,7 @@ def kept_seed(folder, assignment):
 
 
 def graded_as_files(folder, learners, phase, out):
-    """Return what `gradsync grade` gives for the same code, by learner and exercise."""
+    """Return the points that `gradsync grade` gives for the same code, by learner and exercise."""
     for name, learner in learners.items():
         for path, text in learner.files(phase).items():
             (out / "class" / name / path).parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def graded_as_files(folder, learners, phase, out):
 
 
 def about_the_same(points):
-    """A test's points in report.json have two decimals: thirds add up to 9.99."""
+    """Allow for rounding: report.json has two decimals, so three thirds of 10 add up to 9.99."""
     return {name: pytest.approx(exercises, abs=0.02) for name, exercises in points.items()}
 
 

@@ -35,7 +35,7 @@ def source_path(phase):
 
 
 def definitions(text):
-    """Return what a file defines, by name, without positions and comments."""
+    """Return the definitions in a file by name, without positions and comments."""
     nodes = ast.parse(text).body
     found = {getattr(node, "name", ""): ast.dump(node) for node in nodes}
     assigned = [node for node in nodes if isinstance(node, ast.Assign)]
@@ -52,7 +52,7 @@ def files_of(notebook, phase):
 @pytest.mark.parametrize(
     ("exercise", "status"), [("cleanup_distributed", "passed"), ("average_gradients", "error")]
 )
-def test_a_syntax_error_in_a_cell_costs_its_own_exercise_alone(exercise, status):
+def test_a_syntax_error_in_a_cell_costs_only_its_own_exercise(exercise, status):
     solution = (ROOT / "solutions" / "phase1" / "template_trainer.py").read_text()
     other = solution.replace('if __name__ == "__main__":\n    main()\n', "")
     cells = [Cell("cell other", other), Cell("cell mine", "\ndef average_gradients(model) None:")]

@@ -209,7 +209,7 @@ def test_grade_returns_points_and_shows_the_verdicts(course, shell, capsys):
     assert said.err == ""
 
 
-def test_grade_takes_the_visible_tests_where_there_are_no_hidden_ones(course, shell):
+def test_grade_uses_the_visible_tests_if_there_are_no_hidden_ones(course, shell):
     shutil.rmtree(course.root / "tests" / "hidden")
     shell.run(RIGHT)
 
@@ -217,7 +217,7 @@ def test_grade_takes_the_visible_tests_where_there_are_no_hidden_ones(course, sh
 
 
 @pytest.mark.parametrize("has_sandbox", [True, False])
-def test_grade_runs_in_a_sandbox_where_there_is_one(course, shell, monkeypatch, has_sandbox):
+def test_grade_runs_in_a_sandbox_if_there_is_one(course, shell, monkeypatch, has_sandbox):
     def refused(_):
         raise SandboxError("not here")
 
@@ -406,7 +406,7 @@ def test_a_check_can_be_stopped_and_leaves_the_kernel_usable(kernel):
     assert kernel["after"][-1].data["text/plain"] == "3.0"
 
 
-def test_what_was_shown_while_a_check_ran_is_gone(kernel):
+def test_the_progress_of_a_check_is_removed(kernel):
     texts = [output.get("data", {}).get("text/plain", "") for output in kernel["stopped"]]
 
     assert not any("Checking" in text for text in texts)

@@ -75,7 +75,7 @@ def test_a_definition_is_kept_and_experiments_are_not():
         ("CACHE = {}", "def f():\n    global CACHE\n    CACHE = 1"),
     ],
 )
-def test_what_a_definition_needs_is_kept_as_well(helper, user):
+def test_the_names_that_a_definition_needs_are_kept(helper, user):
     assert kept(helper, "unneeded = 1", user) == [*helper.split("\n"), *user.split("\n")]
 
 
@@ -132,7 +132,7 @@ def test_an_older_definition_is_kept_for_a_call_that_needed_it():
     assert ran(made(*cells))["f"]() == pytest.approx(3.14159, rel=1e-5)
 
 
-def test_a_function_that_is_wrapped_under_its_own_name_keeps_what_it_was():
+def test_a_function_that_is_wrapped_under_its_own_name_keeps_its_original():
     assert kept("def f(): return 1", "f = staticmethod(f)") == [
         "def f(): return 1",
         "f = staticmethod(f)",
@@ -152,7 +152,7 @@ def test_submodules_that_were_imported_apart_stay_imported():
     assert lines == ["import os.path", "import os", "def f(): return os.path"]
 
 
-def test_a_star_import_is_kept_where_a_name_is_from_nowhere_else():
+def test_a_star_import_is_kept_if_a_name_has_no_other_origin():
     assert kept("from math import *", "def f(): return pi")[0] == "from math import *"
     assert kept("from math import *", "def f(): return 1") == ["def f(): return 1"]
 
@@ -171,7 +171,7 @@ def test_a_statement_that_a_backslash_joins_to_the_next_stands_alone():
     assert ran(made("f = 1; \\\n  x = 2"))["f"] == 1
 
 
-def test_each_line_knows_its_cell_and_its_line_there():
+def test_each_line_has_its_cell_and_its_line_number_there():
     module = made("import a\n\ndef g():\n    return a", "\n\ndef f(): return g")
 
     assert [origin for origin in module.origins if origin] == [
@@ -224,7 +224,7 @@ def test_a_name_that_a_magic_is_assigned_to_is_none():
     )
 
 
-def test_what_only_looks_like_a_magic_stays():
+def test_code_that_only_looks_like_a_magic_is_kept():
     source = "%time\nx = '''\n%a\n!b\nc?\n'''\ny = (7\n  %4)\ndef f(): return x, y  # why?"
 
     assert ran(made(source))["f"]() == ("\n%a\n!b\nc?\n", 3)
@@ -305,14 +305,14 @@ def test_no_comment_of_a_cell_declares_an_encoding():
 
 
 @pytest.mark.parametrize("bad", ["\0", "\ud800"])
-def test_characters_that_no_file_can_hold_are_replaced(bad):
+def test_characters_that_no_file_can_contain_are_replaced(bad):
     module = made(f"def f(): return '{bad}'\r\n")
 
     assert ran(module)["f"]() == "\ufffd"
     module.text.encode()
 
 
-def test_a_cell_that_is_too_large_says_so_when_it_is_wanted():
+def test_a_cell_that_is_too_large_raises_an_error_when_it_is_needed():
     huge = "f = 1\n" + "#" * MAX_FILE
 
     with pytest.raises(SyntaxError, match=r"In \[1\] has 1,048,582 characters"):
@@ -395,6 +395,6 @@ def definitions(text: str) -> list[str]:
     ]
 
 
-def test_defined_in_tells_the_names_of_a_cell():
+def test_defined_in_returns_the_names_of_a_cell():
     assert defined_in(Cell("", "import a.b\nx, y = 1, 2\ndef f(): z = 1")) == {"a", "x", "y", "f"}
     assert defined_in(Cell("", "def f(:")) is None

@@ -186,7 +186,7 @@ def test_without_javascript_the_class_is_a_plain_table(opened):
 
 
 @pytest.mark.parametrize("javascript", [True, False])
-def test_paper_shows_what_is_folded_and_the_whole_timeline(opened, javascript):
+def test_paper_shows_collapsed_parts_and_the_complete_timeline(opened, javascript):
     page = opened("report", java_script_enabled=javascript, color_scheme="dark")
     page.emulate_media(media="print")
 

@@ -55,14 +55,14 @@ def test_folders_and_archives_give_the_same_files(tmp_path, name, pack):
     assert submission.notes == ()
 
 
-def test_the_files_may_lie_directly_in_the_folder(tmp_path):
+def test_the_files_may_be_directly_in_the_folder(tmp_path):
     loose = {name.removeprefix("phase1/"): content for name, content in FILES.items()}
 
     assert read_submission(as_folder(tmp_path / "ada", loose), COURSE).files == FILES
 
 
 @pytest.mark.parametrize("pack", [as_zip, as_tar])
-def test_an_archive_may_hold_the_folder_itself(tmp_path, pack):
+def test_an_archive_may_contain_the_folder_itself(tmp_path, pack):
     ending = ".zip" if pack is as_zip else ".tar.gz"
     wrapped = {f"ada/{name}": content for name, content in FILES.items()}
 
@@ -93,7 +93,7 @@ def test_loose_files_belong_to_the_first_phase_that_has_all_their_names(tmp_path
     assert set(read_submission(loose, COURSE).files) == {f"phase2/{name}" for name in names}
 
 
-def test_loose_files_are_those_of_the_phase_that_is_asked_for(tmp_path):
+def test_loose_files_belong_to_the_requested_phase(tmp_path):
     loose = as_folder(tmp_path / "ada", {"template_trainer.py": b"x = 1\n"})
 
     asked = read_submission(loose, COURSE, phases=["phase2"])

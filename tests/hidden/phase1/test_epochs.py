@@ -78,7 +78,7 @@ def probe_epoch(rank, trainer, data, orders, batch_size):
 
 
 def has_moved(model):
-    """Tell whether the weights of a spy differ from its initial ones."""
+    """Return whether the weights of a spy differ from its initial ones."""
     return not torch.equal(model.layer.weight, Spy().layer.weight)
 
 

@@ -205,7 +205,7 @@ def means_of_means(rows, counts):
 
 
 def no_share_of_samples(rows, counts):
-    """Tell whether no mean of means is an accuracy that wrong predictions can have."""
+    """Return whether no mean of means is an accuracy that wrong predictions can have."""
     means = {round(mean["accuracy"], 9) for mean in means_of_means(rows, counts)}
     total = rows[:, 3].sum()
     wrong = means - {round(metrics(rows)["accuracy"], 9)}

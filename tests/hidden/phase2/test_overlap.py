@@ -157,7 +157,7 @@ def check_packing(buckets, averaged, sizes, cap, seen):
 
 
 def in_reverse_order(buckets, sizes):
-    """Tell whether each bucket has whole parameters, always the last of the remaining ones."""
+    """Return whether each bucket has whole parameters, always the last of the remaining ones."""
     filled = parameters_of(buckets, sizes)
     return all(bucket - whole <= BESIDE for bucket, (whole, _) in zip(buckets, filled, strict=True))
 

@@ -120,7 +120,7 @@ def probe_parts(data_loader, batches, num_parts):
 
 
 def lies_in(tensor, whole):
-    """Tell whether a tensor shares the memory of `whole`, whichever view made it."""
+    """Return whether a tensor shares the memory of `whole`, whichever view made it."""
     memory = whole.untyped_storage()
     return 0 <= tensor.data_ptr() - memory.data_ptr() < memory.nbytes()
 

@@ -226,7 +226,7 @@ def check_even(seen, parts):
 
 
 def are_even(sizes, counts):
-    """Tell whether each batch is split into its number of parts, of sizes that differ by one."""
+    """Return whether each batch is split into its number of parts, of sizes that differ by one."""
     left = list(sizes)
     batches = [[left.pop(0) for _ in range(min(count, len(left)))] for count in counts]
     return not left and all(batch and max(batch) - min(batch) <= 1 for batch in batches)

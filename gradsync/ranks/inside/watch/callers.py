@@ -62,7 +62,7 @@ def caller(roots: tuple[str, ...], tensor: torch.Tensor | None) -> Caller:
 
 
 def _is_test(stack: Sequence[FrameType], roots: tuple[str, ...]) -> bool:
-    """Tell whether the test's code, not the user's, calls `torch.distributed`."""
+    """Return whether the test's code, not the user's, calls `torch.distributed`."""
     for frame in stack:
         file = frame.f_code.co_filename
         if not file.startswith(CALLED):

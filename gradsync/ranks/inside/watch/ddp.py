@@ -85,7 +85,7 @@ def install(watch: Watch) -> None:
 
 
 def _wrap_start(watch: Watch, known: weakref.WeakKeyDictionary[Any, _Buckets]) -> None:
-    """Wrap the method that creates a DDP's reducer, also when it is unpickled."""
+    """Wrap the method that creates a DDP's reducer, even when it is unpickled."""
     owner, native = cast("Any", DistributedDataParallel), cast("Any", dist)
     original, register = owner._ddp_init_helper, native._register_comm_hook
 

@@ -82,7 +82,7 @@ class Handles:
         self.recorder.wait(calls[-1])
 
     def pending(self) -> bool:
-        """Tell whether a collective that has started is not complete yet."""
+        """Return whether a collective that has started is not complete yet."""
         return any(not is_done(handles[0]) for handles in self._handles.values())
 
     def done(

@@ -44,7 +44,7 @@ class Watch:
         return self.handles.calls_of(handle) if self.began else ()
 
     def sees(self) -> bool:
-        """Tell whether the default group has the ranks of this run, with the same numbers."""
+        """Return whether the default group has the ranks of this run, with the same numbers."""
         return (
             self.began
             and dist.is_initialized()

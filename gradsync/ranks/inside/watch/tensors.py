@@ -70,7 +70,7 @@ def _portions(tensor: torch.Tensor, rows: Sequence[int], size: int) -> tuple[int
 
 
 def _can_be_watched(tensor: torch.Tensor) -> bool:
-    """Tell whether the backend can be given another tensor with the same memory.
+    """Return whether the backend can be given another tensor with the same memory.
 
     If autograd records the call, it must see the original tensor, for which it warns or raises.
     """
@@ -79,10 +79,10 @@ def _can_be_watched(tensor: torch.Tensor) -> bool:
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor uses all of its storage: views of one storage share a version."""
+    """Return whether a tensor uses all of its storage: views of one storage share a version."""
     return tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
 
 
 def _has(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor has ordinary dense memory."""
+    """Return whether a tensor has ordinary dense memory."""
     return tensor.layout == torch.strided

@@ -51,7 +51,7 @@ def test_the_guide_shows_the_text_of_a_deadlock(failure_of):
     assert shown in " ".join(guide.read_text().split())
 
 
-def test_who_waits_is_told(failure_of):
+def test_the_message_names_the_waiting_ranks(failure_of):
     def skip(rank):
         if rank != 2:
             dist.barrier()
@@ -160,7 +160,7 @@ def test_sizes_that_differ_in_an_all_to_all_are_reported(failure_of, swap, sizes
     assert f"Rank 2 expects {expected} from rank 1, at test_deadlocks.py" in text
 
 
-def test_a_rank_that_sends_itself_another_size_than_it_expects_is_named(failure_of):
+def test_a_rank_whose_message_to_itself_has_the_wrong_size_is_named(failure_of):
     def swap(rank):
         rows = [1, 1 + (rank == 1)]
         dist.all_to_all_single(torch.empty(2), torch.ones(sum(rows)), [1, 1], rows)

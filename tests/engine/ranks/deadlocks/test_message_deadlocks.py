@@ -72,7 +72,7 @@ def test_messages_with_different_tags_do_not_match(failure_of):
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_a_message_too_long_for_its_receiver_is_reported(failure_of, first):
+def test_a_message_too_large_for_its_receiver_is_reported(failure_of, first):
     def overflow(rank):
         time.sleep(0.1 * (rank != first))
         if rank == 0:

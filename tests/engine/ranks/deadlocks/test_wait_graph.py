@@ -1,4 +1,4 @@
-"""The graph of a deadlock: whom each rank waits for, in which call."""
+"""The graph of a deadlock: the ranks that each rank waits for, and the calls."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def test_a_cycle_of_receives_is_seen(here):
     )
 
 
-def test_a_mismatch_is_an_edge_between_all_who_met():
+def test_a_mismatch_has_an_edge_from_each_rank_to_the_others():
     def differ(rank):
         if rank == 0:
             dist.broadcast(torch.ones(2), 0)

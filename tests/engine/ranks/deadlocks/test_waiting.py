@@ -1,4 +1,4 @@
-"""All ways in which a program can learn that a collective is complete, and other calls."""
+"""All ways in which a program can wait for a collective, and calls that do not wait for it."""
 
 import asyncio
 import queue
@@ -241,12 +241,12 @@ def looks_once():
     start().is_completed()
 
 
-def asks_whether_it_failed():  # there is none, even while it is in progress
+def asks_whether_it_failed():  # it is a success even while it is in progress
     while not start().is_success():
         pass
 
 
-def synchronizes():  # it is for GPU streams
+def synchronizes():  # this is for GPU streams
     start().synchronize()
 
 
@@ -278,7 +278,7 @@ def starts_a_thread():
     threading.Thread(target=start().wait, daemon=True).start()
 
 
-def meets_in_a_barrier():  # the end of one says nothing about other threads of gloo
+def meets_in_a_barrier():  # other threads of gloo may still be working when a barrier ends
     start()
     dist.barrier()
 
@@ -320,7 +320,7 @@ DOES_NOT_WAIT = [
 
 def quietly(function):
     def run():
-        warnings.simplefilter("ignore", FutureWarning)  # on deprecated names in torch
+        warnings.simplefilter("ignore", FutureWarning)  # from deprecated names in torch
         function()
 
     return run

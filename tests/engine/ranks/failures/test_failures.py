@@ -189,7 +189,7 @@ def test_a_crash_is_reported_with_its_line(failure_of, here, number):
     assert failure.diagnosis.where == here(die)
 
 
-def test_a_death_is_noticed_though_a_child_keeps_the_ranks_files_open(failure_of):
+def test_a_death_is_noticed_even_if_a_child_keeps_the_ranks_files_open(failure_of):
     def leave_a_child(rank):
         if rank == 1:
             if os.fork() == 0:
@@ -240,7 +240,7 @@ def test_a_rank_that_hangs_in_a_library_is_reported_with_the_users_line(here):
     assert caught.value.observation.failure.diagnosis.where == here(hang)
 
 
-def test_a_rank_that_prints_endlessly_is_ended():
+def test_a_rank_that_prints_endlessly_is_stopped():
     def babble():
         while True:
             print("and another thing")
@@ -314,7 +314,7 @@ def test_the_observation_until_the_failure_is_kept():
     assert [c.op for c in seen.collectives(1)] == ["all_reduce"]
 
 
-def test_a_loop_that_starts_collectives_without_end_is_told_with_its_line(
+def test_a_loop_that_starts_collectives_endlessly_is_reported_with_its_line(
     failure_of, here, monkeypatch
 ):
     monkeypatch.setattr(endings, "MAX_OPEN", 100)

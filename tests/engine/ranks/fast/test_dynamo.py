@@ -35,7 +35,7 @@ def has_run():
 def test_training_does_not_import_it():
     def function():
         train_a_step()
-        inspect.getmodule(train_a_step)  # it looks through all modules
+        inspect.getmodule(train_a_step)  # this searches all imported modules
         torch.manual_seed(1)
         return has_run()
 

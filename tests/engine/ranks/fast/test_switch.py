@@ -1,4 +1,4 @@
-"""One switch turns off all that only saves time."""
+"""One switch turns off all optimisations."""
 
 import os
 import subprocess
@@ -41,7 +41,7 @@ def test_tricks_are_turned_off_in_the_ranks_too(off, compiler):
     assert done.stdout.split()[-1] == compiler
 
 
-def test_every_trick_is_asked_for_by_its_name(monkeypatch):
+def test_every_trick_can_be_turned_off_by_its_name(monkeypatch):
     from gradsync.ranks import fast
 
     monkeypatch.setattr(fast, "_OFF", ["finder"])

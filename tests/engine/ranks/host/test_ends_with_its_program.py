@@ -42,7 +42,7 @@ from pathlib import Path
 from gradsync import run_ranks
 from gradsync.ranks import LauncherError, get_launcher
 
-# Whoever started the tests in the background had their Ctrl-C ignored, and ours with it.
+# If the tests run in the background, they and their child processes ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def tell(*words):

@@ -32,7 +32,7 @@ helper.join() if rank else time.sleep(100)
     "waits for a message": "dist.recv(x, src=0) if rank else time.sleep(100)",
     "waits for a message from any rank": "dist.recv(x) if rank else time.sleep(100)",
     "waits to make a group": "dist.new_group([0, 1]) if rank else time.sleep(100)",
-    "makes a deadlock in a group of its own": """
+    "makes a deadlock in its own group": """
 dist.destroy_process_group()
 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 dist.init_process_group("gloo", rank=rank, world_size=world_size)
@@ -91,14 +91,14 @@ def test_a_cell_may_run_on_some_ranks(run):
     assert shown(outcome) == [None, "1", "2"]
 
 
-def test_what_a_rank_prints_is_kept_apart_from_what_it_shows(run):
+def test_printed_output_is_separate_from_the_last_value(run):
     outcome = run("print('from', rank)\nrank * 2")
 
     assert outcome.observation.output == ("from 0\n", "from 1\n", "from 2\n")
     assert shown(outcome) == ["0", "2", "4"]
 
 
-def test_a_rank_that_prints_too_much_is_cut_off_and_told_so(run):
+def test_output_beyond_the_limit_is_cut_with_a_note(run):
     outcome = run("print('x' * 2**20) if rank == 1 else None")
 
     text = outcome.observation.output[1]
@@ -171,7 +171,7 @@ if rank:
 """
 
 
-def test_an_end_of_the_group_that_waits_for_a_collective_ends_the_cell(run):
+def test_destroying_a_group_with_pending_collectives_ends_the_cell(run):
     began = time.monotonic()
     outcome = run(PENDING_AT_THE_END)
     seconds = time.monotonic() - began
@@ -198,11 +198,11 @@ def test_an_end_of_the_group_that_waits_for_a_collective_ends_the_cell(run):
         "g = dist.new_group([0, 1])\nwork = dist.barrier(g, async_op=True) if rank == 0 else None",
     ],
 )
-def test_an_end_of_the_group_on_all_ranks_waits_for_nobody(run, cell):
+def test_destroying_the_group_on_all_ranks_does_not_block(run, cell):
     assert shown(run(f"{cell}\ndist.destroy_process_group()\nkept")) == ["0", "10", "20"]
 
 
-def test_a_collective_that_comes_later_completes_an_end_of_the_group(run):
+def test_destroying_the_group_returns_after_a_late_collective(run):
     late = "else:\n    time.sleep(0.7)\n    dist.all_reduce(x)\nkept"
 
     assert shown(run(PENDING_AT_THE_END + late)) == ["0", "10", "20"]
@@ -212,7 +212,7 @@ FROM_ANY_RANK = {
     "all ranks": "dist.recv(x)\nprint('went on')",
     "two ranks": "dist.recv(x) if rank else None\nprint('went on') if rank else None",
     "one rank, by a handle": "dist.irecv(x).wait() if rank == 1 else None",
-    "a rank of a group of its own": "g = dist.new_group([1, 2])\n"
+    "a rank of a subgroup": "g = dist.new_group([1, 2])\n"
     "dist.recv(x, group=g) if rank == 1 else None",
     "another tag": "dist.recv(x, tag=3) if rank == 2 else dist.barrier()",
     "the second of two, where one is sent": "if rank == 0: dist.send(x, 1)\n"
@@ -235,13 +235,13 @@ def test_variables_survive_a_wait_for_a_message_from_any_rank(run, who):
     assert shown(run("dist.barrier()\nkept")) == ["0", "10", "20"]
 
 
-def test_a_message_that_was_taken_from_any_rank_lets_a_rank_compute(run):
+def test_a_rank_may_compute_after_a_recv_from_any_rank(run):
     cell = "if rank == 0: dist.send(x, 1)\nif rank == 1: dist.recv(x), time.sleep(1.5)"
 
     assert shown(run(f"{cell}\ndist.barrier()\nkept")) == ["0", "10", "20"]
 
 
-def test_fifty_deadlocks_in_a_row_leave_no_connection_behind(run):
+def test_fifty_deadlocks_in_a_row_leave_no_connection_open(run):
     count = "len(os.listdir('/dev/fd')), threading.active_count()"
     run("if rank: dist.barrier()")
     before = shown(run(count))
@@ -252,7 +252,7 @@ def test_fifty_deadlocks_in_a_row_leave_no_connection_behind(run):
     assert shown(run(count)) == before
 
 
-def test_a_deadlock_that_is_known_as_a_rank_enters_leaves_its_variables(run):
+def test_variables_survive_a_deadlock_that_is_found_as_a_rank_enters(run):
     lost = [run("for _ in range(rank + 1): dist.all_reduce(x)").lost for _ in range(30)]
 
     assert lost == [()] * 30
@@ -267,14 +267,14 @@ def test_each_of_two_deadlocks_names_its_own_call_and_line(run):
     assert "In [2]:4" in explanation
 
 
-def test_ranks_that_do_not_run_a_cell_are_told_as_such(run):
+def test_the_message_names_ranks_that_do_not_run_the_cell(run):
     outcome = run("dist.barrier()", [1, 2])
 
     explanation = outcome.observation.failure.diagnosis.explanation
     assert "This cell does not run on rank 0, so it never calls barrier #1." in explanation
 
 
-def test_an_exception_is_told_with_its_lines_and_ends_the_others(run):
+def test_an_exception_is_reported_with_its_lines_and_ends_the_cell(run):
     outcome = run("def inverse(n):\n    return 1 / n\ninverse(rank)\ndist.barrier()")
 
     failure = outcome.observation.failure
@@ -287,7 +287,7 @@ def test_an_exception_is_told_with_its_lines_and_ends_the_others(run):
     assert shown(run("kept")) == ["0", "10", "20"]
 
 
-def test_an_exception_lets_ranks_end_that_wait_for_nobody(run):
+def test_ranks_that_do_not_wait_may_finish_after_an_exception(run):
     outcome = run("if rank == 0: 1 / 0\ntime.sleep(1.2)\ndone = True")
 
     assert not outcome.new_group
@@ -369,7 +369,7 @@ def test_a_stopped_cell_leaves_ranks_and_variables(run, session, what):
     ]
 
 
-def test_a_stop_frees_ranks_that_wait_in_what_cpp_started(run):
+def test_a_stop_frees_ranks_that_wait_in_cpp_code(run):
     run("model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))")
     stop_after(0.4)
 
@@ -380,7 +380,7 @@ def test_a_stop_frees_ranks_that_wait_in_what_cpp_started(run):
     assert shown(run("dist.barrier()\nkept")) == ["0", "10", "20"]
 
 
-def test_ranks_that_wait_in_a_store_of_their_own_are_replaced(run):
+def test_ranks_that_wait_in_their_own_store_are_replaced(run):
     run("dist.destroy_process_group()\nstore = dist.FileStore(os.environ['TMPDIR'] + '/own', 3)")
     stop_after(0.4)
 
@@ -391,7 +391,7 @@ def test_ranks_that_wait_in_a_store_of_their_own_are_replaced(run):
     assert shown(run("import torch.distributed as dist\ndist.barrier()\nrank")) == ["0", "1", "2"]
 
 
-def test_a_start_of_a_group_that_was_interrupted_leaves_the_ranks_usable(run):
+def test_ranks_are_usable_after_an_interrupted_start_of_a_group(run):
     run("dist.destroy_process_group()")
     stop_after(0.4)
     run("time.sleep(100) if rank == 0 else dist.init_process_group('gloo', init_method='env://')")
@@ -399,7 +399,7 @@ def test_a_start_of_a_group_that_was_interrupted_leaves_the_ranks_usable(run):
     assert shown(run("import torch.distributed as dist\ndist.barrier()\nrank")) == ["0", "1", "2"]
 
 
-def test_a_rank_that_can_make_no_group_any_more_is_replaced(run):
+def test_a_rank_that_can_not_start_a_new_group_is_replaced(run):
     run("dist.destroy_process_group = None", [1])
     run("if rank: dist.barrier()")
 
@@ -418,7 +418,7 @@ def free_port():
         return end.getsockname()[1]
 
 
-def test_a_stopped_cell_tells_where_its_ranks_were(run):
+def test_the_message_of_a_stopped_cell_names_the_lines_of_its_ranks(run):
     stop_after(0.4)
 
     outcome = run("if rank == 0:\n    while True:\n        pass\ndist.barrier()")
@@ -449,7 +449,7 @@ def test_a_handle_of_one_cell_can_be_waited_for_in_the_next(run):
     assert shown(run("work.wait()\nt.item()")) == ["3.0"] * 3
 
 
-def test_a_handle_that_can_never_complete_is_told_in_the_next_cell(run):
+def test_a_handle_that_can_never_complete_is_reported_in_the_next_cell(run):
     run("work = dist.all_reduce(x, async_op=True)", [0, 1])
 
     outcome = run("work.wait()", [0, 1])
@@ -487,28 +487,28 @@ def test_messages_are_counted_from_one_in_each_cell(run):
     assert "recv #2 from rank 0" in outcome.observation.failure.diagnosis.explanation
 
 
-def test_a_message_of_an_earlier_cell_that_was_taken_is_not_awaited(run):
+def test_a_message_that_an_earlier_cell_received_is_not_expected_again(run):
     run("if rank == 0: dist.send(x, 1)\nif rank == 1: dist.recv(x)")
 
     for cell in ("if rank == 1: dist.recv(x, 0)", "if rank == 0: dist.send(x, 1)"):
         assert run(cell).observation.failure.diagnosis.code == "deadlock-rank-missing"
 
 
-def test_values_go_to_the_ranks_and_come_back(run, session):
+def test_values_can_be_sent_to_the_ranks_and_back(run, session):
     session.push("table", {"a": [1, 2]})
     run("mine = table['a'] + [rank]")
 
     assert session.pull("mine") == [{"mine": [1, 2, rank]} for rank in range(3)]
 
 
-def test_a_function_of_the_notebook_goes_to_the_ranks(run, session):
+def test_a_function_of_the_notebook_can_be_sent_to_the_ranks(run, session):
     offset = 5
     session.push("shifted", lambda number: number + offset)
 
     assert shown(run("shifted(rank)")) == ["5", "6", "7"]
 
 
-def test_a_value_that_is_no_plain_data_is_refused(run, session):
+def test_a_value_that_is_not_plain_data_is_refused(run, session):
     run("stream = open('/dev/null')")
 
     with pytest.raises(Exception, match="TextIOWrapper: a rank can return numbers, strings"):
@@ -520,7 +520,7 @@ def test_a_value_that_cannot_be_sent_is_refused(session):
         session.push("handle", threading.Lock())
 
 
-def test_other_runs_go_on_beside_a_session(session):
+def test_other_runs_work_beside_a_session(session):
     assert list(run_ranks(lambda rank: rank, 2)) == [0, 1]
     assert session.world_size == 3
 
@@ -533,14 +533,14 @@ def test_a_session_outlives_the_process_that_other_ranks_are_forked_from(run):
     assert shown(run("kept")) == ["0", "10", "20"]
 
 
-def test_status_tells_the_variables_that_cells_made(session):
+def test_the_status_lists_the_variables_that_cells_made(session):
     states = session.status()
 
     assert [state["variables"] for state in states] == [["kept", "x"]] * 3
 
 
 @pytest.mark.parametrize("cell", ["if rank: dist.barrier()", "dist.broadcast(x, src=rank)"])
-def test_status_and_values_can_be_asked_for_right_after_a_deadlock(run, session, cell):
+def test_the_status_and_values_are_available_right_after_a_deadlock(run, session, cell):
     run(cell)
     session.push("answer", 42)
 

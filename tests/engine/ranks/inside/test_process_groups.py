@@ -1,10 +1,10 @@
-"""Which calls of ranks belong together, which may start, and which ranks a mismatch names."""
+"""Which calls of ranks match, which may start, and which ranks a mismatch names."""
 
 import pytest
 from deadlock_story import Story
 
 
-def test_a_send_meets_its_recv():
+def test_a_send_matches_its_recv():
     story = Story(2)
     story.waits_in(0, "send", peer=1)
     story.waits_in(1, "recv", peer=0)
@@ -12,7 +12,7 @@ def test_a_send_meets_its_recv():
     assert not story.likely
 
 
-def test_two_sends_pass_each_other():
+def test_two_sends_do_not_match():
     story = Story(2)
     story.waits_in(0, "send", peer=1)
     story.waits_in(1, "send", peer=0)

@@ -34,7 +34,7 @@ def test_a_parameter_is_named():
     assert label_of(model[0].weight) == "0.weight"
 
 
-def test_what_a_function_lets_go_does_not_live_on_for_a_label():
+def test_a_label_does_not_keep_a_deleted_object_alive():
     model, other = nn.Linear(2, 3), nn.Linear(2, 3)
     gone = weakref.ref(other)
 
@@ -44,7 +44,7 @@ def test_what_a_function_lets_go_does_not_live_on_for_a_label():
     assert gone() is None
 
 
-def test_the_variables_that_a_function_asked_for_stay_with_it():
+def test_a_label_does_not_change_the_result_of_locals():
     model = nn.Linear(2, 3)
     variables = locals()
 
@@ -74,7 +74,7 @@ def test_a_flat_view_of_a_gradient_is_named():
 
 
 def test_another_tensor_has_no_name():
-    model = nn.Linear(2, 3)  # noqa: F841 - it is looked for
+    model = nn.Linear(2, 3)  # noqa: F841 - `label_of` searches it
 
     assert label_of(torch.ones(3)) is None
 

@@ -61,8 +61,8 @@ def change_what_is_gathered():
     work.wait()
 
 
-# The result is copied into the tensor, which raises its version as a change by the rank does, on a
-# thread of gloo, long before the rank waits for it.
+# A thread of gloo copies the result into the tensor, long before the rank waits for it. The copy
+# raises the tensor's version, just as a change by the rank does.
 
 
 def wait_late_for_several_at_once():
@@ -84,7 +84,7 @@ def wait_late_for_what_comes_into_the_place_of_its_own():
     work.wait()
 
 
-# gloo turns a sum into a mean in place, on its own thread.
+# gloo divides a sum to get the mean, in place and on its own thread.
 
 
 def wait_late_for_a_mean():

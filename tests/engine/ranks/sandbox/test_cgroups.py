@@ -37,7 +37,7 @@ for pair in pairs:
 def group():
     made = cgroups.make(memory=64 * MIB, tasks=20)
     if made is None:
-        pytest.skip("no control group can be made here: that takes root, or a delegated branch")
+        pytest.skip("can't create a control group here: it requires root or a delegated branch")
     yield made
     made.close()
 

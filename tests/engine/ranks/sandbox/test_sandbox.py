@@ -147,7 +147,7 @@ def test_a_daemon_ends_with_its_run():
     assert not [command for command in commands if command == f"sleep\0{mark}\0".encode()]
 
 
-def test_ranks_that_use_too_much_memory_are_ended_and_reported(monkeypatch):
+def test_ranks_that_use_too_much_memory_are_stopped_and_reported(monkeypatch):
     def hog():
         kept = []
         while True:
@@ -161,7 +161,7 @@ def test_ranks_that_use_too_much_memory_are_ended_and_reported(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["processes", "threads"])
-def test_ranks_that_start_too_many_processes_are_ended_and_reported(kind):
+def test_ranks_that_start_too_many_processes_are_stopped_and_reported(kind):
     def bomb(kind):
         while True:
             if kind == "threads":
@@ -216,7 +216,7 @@ def test_an_ordinary_user_has_the_same_sandbox():
     assert done.stdout.strip() == "(2.0, False, 1000)", done.stderr
 
 
-def test_a_course_in_sight_of_the_ranks_is_refused():
+def test_a_course_that_ranks_could_see_is_refused():
     with pytest.raises(SandboxError, match="Move the course"):
         sandbox.check(secret=Path(sys.prefix) / "course")
 

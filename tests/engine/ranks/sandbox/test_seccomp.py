@@ -62,8 +62,8 @@ def test_unneeded_calls_are_refused(machine):
     ignored = {name for name, number in calls if verdict(machine, number) == IGNORE}
 
     assert ignored == IGNORED
+    # Some uses of these three are allowed. So are some sockets, but not a socket of family 0.
     assert refused | ignored == MACHINES[machine][1].keys() - {"fcntl", "mmap", "setsockopt"}
-    # some of their uses are allowed; a socket of family 0 is not
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -113,7 +113,7 @@ def test_sockets_of_unknown_families_are_refused(machine, family, answer):
         (socket.SOL_SOCKET, socket.SO_SNDBUF, REFUSE),
         (socket.SOL_SOCKET, socket.SO_RCVBUF, REFUSE),
         (socket.SOL_SOCKET, socket.SO_REUSEADDR, ALLOW),
-        (socket.IPPROTO_TCP, socket.SO_SNDBUF, ALLOW),  # a number with another meaning there
+        (socket.IPPROTO_TCP, socket.SO_SNDBUF, ALLOW),  # the number has another meaning for TCP
     ],
 )
 def test_changing_a_sockets_buffers_is_refused(machine, level, option, answer):

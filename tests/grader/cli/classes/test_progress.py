@@ -42,7 +42,7 @@ def end(name):
     return lambda display: display.end(outcome(name))
 
 
-def test_the_display_has_what_is_done_and_running_and_the_time_left(shown):
+def test_the_display_shows_finished_and_running_submissions_and_the_time_left(shown):
     seen = shown(begin("ada"), begin("bob"), end("ada"))
 
     assert "1 of 4" in seen

@@ -1,4 +1,4 @@
-"""What `gradsync grade` prints: the command that repeats a run, and who is missing."""
+"""Output of `gradsync grade`: the command that repeats a run, and the missing people."""
 
 from pathlib import Path
 

@@ -113,7 +113,7 @@ def test_files_of_the_learner_alone_are_not_touched(out):
     assert (out / "notes.txt").read_text() == "mine"
 
 
-def test_a_full_disk_leaves_the_release_as_it_was(out, monkeypatch):
+def test_a_full_disk_leaves_the_release_unchanged(out, monkeypatch):
     before = contents(out) | {MANIFEST: (out / MANIFEST).read_bytes()}
 
     def fail(descriptor):

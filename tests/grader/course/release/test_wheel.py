@@ -16,7 +16,7 @@ def test_the_wheel_is_the_same_each_time():
     assert package_wheel() == package_wheel()
 
 
-def test_another_content_has_another_version(monkeypatch, tmp_path):
+def test_different_content_has_a_different_version(monkeypatch, tmp_path):
     name, _ = package_wheel()
     package = tmp_path / "gradsync"
     package.mkdir()
@@ -50,7 +50,7 @@ def test_pip_installs_it_with_its_command(tmp_path):
     assert (tmp_path / "site/gradsync/course/release/files/README.md.j2").is_file()
 
 
-def test_what_a_build_left_beside_the_package_does_not_count(monkeypatch, tmp_path):
+def test_files_that_a_build_left_beside_the_package_do_not_count(monkeypatch, tmp_path):
     before = package_wheel()
     left = tmp_path / "gradsync.egg-info"
     left.mkdir()

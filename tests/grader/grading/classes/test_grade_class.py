@@ -318,7 +318,7 @@ def test_a_withdrawn_override_leaves_the_page_and_the_gradebook(klass):
     assert klass.rows() == rows
 
 
-def test_bad_overrides_end_the_run_before_anything_is_graded(klass):
+def test_bad_overrides_stop_the_run_before_anything_is_graded(klass):
     klass.out.mkdir()
     (klass.out / "overrides.csv").write_text("submission,exercise,points,reason,by\na,b,many,x,y")
 
@@ -327,7 +327,7 @@ def test_bad_overrides_end_the_run_before_anything_is_graded(klass):
     assert not list(klass.out.glob("*/report.json"))
 
 
-def test_a_roster_is_kept_and_names_who_handed_in_nothing(klass, tmp_path):
+def test_a_roster_is_kept_and_lists_people_who_handed_in_nothing(klass, tmp_path):
     roster = tmp_path / "roster.csv"
     roster.write_text("id,name,email\nada,Ada,\nzoe,Zoë,\n")
     klass.grade(roster=roster)
@@ -338,7 +338,7 @@ def test_a_roster_is_kept_and_names_who_handed_in_nothing(klass, tmp_path):
     assert (klass.rows()["zoe"]["status"], klass.rows()["zoe"]["name"]) == ("missing", "Zoë")
 
 
-def test_a_roster_with_a_mistake_does_not_replace_the_former_one(klass, tmp_path):
+def test_a_roster_with_a_mistake_does_not_replace_the_previous_one(klass, tmp_path):
     roster = tmp_path / "roster.csv"
     roster.write_text("id,name,email\nada,Ada,\n")
     klass.grade(roster=roster)

@@ -48,7 +48,7 @@ def klass(tmp_path):
     return Class(tmp_path)
 
 
-def test_shards_are_disjoint_and_together_the_class(klass):
+def test_shards_are_disjoint_and_make_up_the_class(klass):
     entries = klass.entries()
     parts = [Shard(number, 3).part(entries) for number in (1, 2, 3)]
 
@@ -125,7 +125,7 @@ def test_a_roster_and_overrides_are_merged_if_there_are_none_yet(klass):
     assert "zoe,,,,missing" in klass.book("grades")
 
 
-def test_the_submissions_of_a_shard_that_is_not_there_are_not_missing(klass):
+def test_the_submissions_of_an_absent_shard_are_not_called_missing(klass):
     klass.grade("shard-1", Shard(1, 2))
     (klass.root / "shard-1" / "roster.csv").write_text("id,name,email\nbob,Bob,\nzoe,Zoe,\n")
 
@@ -148,7 +148,7 @@ def test_corrections_of_all_shards_are_merged(klass):
     assert klass.warnings == []
 
 
-def test_of_corrections_that_differ_the_first_counts(klass):
+def test_the_first_of_different_corrections_counts(klass):
     for number in (1, 2):
         klass.grade(f"shard-{number}", Shard(number, 2))
         (klass.root / f"shard-{number}" / "overrides.csv").write_text(

@@ -98,7 +98,7 @@ def test_an_override_may_name_the_person_as_the_roster_does(folder, who):
     assert folder.results()["ada"].score == 3.0
 
 
-def test_of_two_overrides_under_two_names_the_one_that_counts_is_told(folder):
+def test_a_warning_says_which_of_two_overrides_of_one_person_counts(folder):
     folder.grade("ada")
     folder.write("roster.csv", "id,name,email", "17,Ada Lovelace,ada@x.org")
     rows = ("ada,double,2,x,Kim", "17,double,3,x,Kim")
@@ -187,7 +187,7 @@ def test_more_points_than_an_exercise_has_are_warned_of(folder):
     )
 
 
-def test_more_points_than_there_are_for_who_handed_in_nothing_are_warned_of(folder):
+def test_a_warning_reports_too_many_points_for_a_person_who_handed_in_nothing(folder):
     folder.grade("ada", points=1.0, most=4.0)
     folder.write("roster.csv", "id,name,email", "ada,Ada,", "bob,Bob,")
     folder.write("overrides.csv", "submission,exercise,points,reason,by", "bob,double,5,oral,Kim")
@@ -197,7 +197,7 @@ def test_more_points_than_there_are_for_who_handed_in_nothing_are_warned_of(fold
     )
 
 
-def test_who_handed_in_but_is_not_graded_yet_is_not_missing(folder):
+def test_a_person_whose_submission_is_not_graded_yet_is_not_missing(folder):
     folder.grade("ada")
     folder.write("roster.csv", "id,name,email", "ada,Ada,", "bob,Bob,", "cleo,Cleo,")
     folder.facts(Facts("ada", "ada"), Facts("week3-bob", "week3-bob", names=("bob",)))
@@ -250,7 +250,7 @@ def test_a_name_that_two_people_share_is_warned_of_with_their_ids(folder):
     )
 
 
-def test_the_advice_on_a_shared_name_tells_two_submissions_apart(folder):
+def test_the_advice_on_a_shared_name_distinguishes_two_submissions(folder):
     facts = [
         Facts(name, name, names=(name[-3:], name, "Jürgen Müller"))
         for name in ("Jürgen Müller 900", "Jürgen Müller 901")

@@ -80,7 +80,7 @@ def test_the_command_of_a_submission_keeps_its_name_and_time(download):
     ]
 
 
-def test_of_several_archives_in_canvas_the_last_upload_counts(download):
+def test_the_last_of_several_archives_in_canvas_counts(download):
     download.zip("ada_17_5001_second.zip")
     download.zip("ada_17_5006_third.zip")
     download.zip("ada_17_5010_second-1.zip", WRONG)
@@ -91,7 +91,7 @@ def test_of_several_archives_in_canvas_the_last_upload_counts(download):
 
 
 @pytest.mark.parametrize("folder", ["Ada_17_assignsubmission_file_", "ada"])
-def test_of_several_archives_in_a_folder_none_is_guessed(download, folder):
+def test_several_archives_in_a_folder_make_it_unreadable(download, folder):
     (download.folder / folder).mkdir()
     for name in ("first.zip", "second.zip"):
         download.zip(name, folder=download.folder / folder)
@@ -149,7 +149,7 @@ def test_a_damaged_file_of_names_is_one_clear_error(download, text):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_clone_has_the_time_of_its_commit_and_the_name_after_what_all_share(download, packed):
+def test_a_clone_has_the_time_of_its_commit_and_its_name_without_the_common_start(download, packed):
     for name in ("week3-ada", "week3-bob"):
         clone(download.folder / name)
         if packed:
@@ -161,7 +161,7 @@ def test_a_clone_has_the_time_of_its_commit_and_the_name_after_what_all_share(do
     assert (bob.name, bob.facts.names) == ("week3-bob", ("week3-bob", "bob"))
 
 
-def test_reading_a_clone_runs_nothing_that_its_settings_name(download, tmp_path):
+def test_reading_a_clone_runs_no_program_from_its_settings(download, tmp_path):
     folder = clone(download.folder / "ada")
     clone(download.folder / "bob")
     proof = tmp_path / "it-ran"
@@ -260,7 +260,7 @@ def roster(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["17", "1003", "AL@x.org", "Lovelace, Ada", "lovelaceada"])
-def test_only_accepts_what_the_download_or_the_roster_calls_a_learner(download, roster, name):
+def test_only_accepts_a_learners_names_in_the_download_or_the_roster(download, roster, name):
     for file in ("lovelaceada_17_555_a.zip", "bob_18_556_b.zip"):
         download.zip(file)
 
@@ -293,7 +293,7 @@ def test_only_accepts_a_name_as_a_spreadsheet_shows_it(download):
         ),
     ],
 )
-def test_only_says_why_a_name_selects_nobody(download, roster, name, reason):
+def test_only_explains_why_a_name_selects_nobody(download, roster, name, reason):
     for file in ("ada_17_555_a.zip", "ada_18_556_a.zip", "müllerjürgen_19_557_b.zip"):
         download.zip(file)
 

@@ -27,7 +27,7 @@ def klass(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_cluster_of_which_a_worker_is_killed_makes_the_same_gradebook(klass, tmp_path):
+def test_a_cluster_makes_the_same_gradebook_if_a_worker_is_killed(klass, tmp_path):
     course = write_course(tmp_path / "course")
     options = ["--seed", 3, "--unsafe-no-sandbox"]
     alone = gradsync(course, "grade", klass, "--out", tmp_path / "alone", *options)

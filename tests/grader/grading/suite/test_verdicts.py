@@ -31,7 +31,7 @@ def test_other_texts_are_not_changed():
     assert (seen.message, seen.diagnosis) == (text, diagnosis)
 
 
-def test_of_a_long_run_the_last_events_are_kept():
+def test_only_the_last_events_of_a_long_run_are_kept():
     call = Collective("barrier", "0", (0,))
     run = run_of(Event(0, "enter", n, 0.1, 1, 0, call) for n in range(MAX_DRAWN + 50))
 
@@ -39,7 +39,7 @@ def test_of_a_long_run_the_last_events_are_kept():
     assert verdict(Mistake("no"), run_of(run.events[:9])).events == run.events[:9]
 
 
-def test_nothing_of_the_run_of_a_test_that_passed_is_kept():
+def test_the_run_of_a_passed_test_is_not_kept():
     run = run_of([Event(0, "enter", 0, 0.1, 1, 0, Collective("barrier", "0", (0,)))])
 
     assert verdict(None, run).events == ()

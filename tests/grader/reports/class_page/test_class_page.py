@@ -76,7 +76,7 @@ def test_the_most_common_mistake_comes_first():
     assert seen.index("sum-not-mean 2 of 3") < seen.index("divided-twice 1 of 3")
 
 
-def test_an_exercise_that_is_not_written_is_no_mistake():
+def test_an_exercise_that_is_not_written_is_not_a_mistake():
     unwritten = outcome(GRADIENTS, 0.0, 10.0, "unfinished", "unfinished")
 
     assert "The most common mistakes" not in shown(class_of(result("a", unwritten))).text

@@ -71,7 +71,7 @@ def test_a_submission_without_a_person_has_its_name_only():
     assert row[1:5] == ["", "", "", ""]
 
 
-def test_who_has_no_score_keeps_an_empty_cell():
+def test_a_learner_without_a_score_keeps_an_empty_cell():
     _, _, learners = canvas(render(CLASS).text)
     [row] = [row for row in learners if row[2] == MISSING.submission]
 
@@ -107,7 +107,7 @@ def test_an_earlier_export_is_filled_in():
     assert [row[5] for row in learners] == ["6.33"]
 
 
-def test_an_unclear_column_is_refused_with_those_there_are():
+def test_an_unclear_column_is_refused_with_a_list_of_columns():
     with pytest.raises(NotASheet, match="Training, part 1 and Other"):
         render(replace(CLASS, title="Elsewhere"), DOWNLOADED)
 

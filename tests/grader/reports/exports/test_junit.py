@@ -44,14 +44,14 @@ def test_a_failure_has_its_code_and_message():
     assert failure.text.startswith("Rank 0: 3 < 4 & 5.")
 
 
-def test_the_totals_are_those_of_all_suites():
+def test_the_totals_are_sums_over_all_suites():
     root = jenkins(render(CLASS))
 
     for count in ("tests", "failures", "errors", "skipped"):
         assert int(root.get(count)) == sum(int(suite.get(count)) for suite in root)
 
 
-def test_who_handed_in_nothing_is_skipped():
+def test_a_person_who_handed_in_nothing_is_skipped():
     [suite] = [suite for suite in jenkins(render(CLASS)) if suite.get("name") == MISSING.submission]
 
     assert suite.find("testcase/skipped").text == "Nothing was handed in."

@@ -18,7 +18,7 @@ def test_prairielearn_reads_the_share_of_the_points(result):
 
 
 @pytest.mark.parametrize("result", [UNREADABLE, FAILED, MISSING])
-def test_what_has_no_grade_costs_no_attempt(result):
+def test_a_submission_without_a_grade_costs_no_attempt(result):
     score, [error], _ = prairielearn(render(result))
 
     assert score is None
