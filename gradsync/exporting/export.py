@@ -127,8 +127,8 @@ def _sheet(
     """Write a new CSV file, or fill in the file that the user names."""
     path = into or default
     try:
-        former = into.read_bytes().decode("utf-8-sig") if into and into.is_file() else ""
-        sheet = render(data, former)
+        previous = into.read_bytes().decode("utf-8-sig") if into and into.is_file() else ""
+        sheet = render(data, previous)
     except (UnicodeDecodeError, NotASheet) as problem:
         raise UnusableInput(f"{path} can't be filled in. {problem}") from None
     write_atomically(path, sheet.text.encode())

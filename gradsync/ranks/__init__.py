@@ -3,8 +3,8 @@
 `run` is the entry point. `task` describes a run, and `host` starts and supervises its ranks, with a
 `sandbox` around them if asked. `inside` is what runs in a rank: nothing trusted imports it, except
 `warm_program`, the program of the process that forks the ranks. Both sides know the `protocol`.
-`deadlocks` proves from the ranks' events who waits for whom, and `failures` describes how a run
-failed. `fast` has what only saves time.
+`deadlocks` proves from the ranks' events which rank waits for which, and `failures` describes how a
+run failed. `fast` has what only saves time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Write a run's collectives in the format of torch's flight recorder, for torch's own analyser.
 
 `torchfrtrace FOLDER` reads the dumps, matches the ranks' calls and names the missing ones. Without
-this, only nccl's process groups write such dumps. The format is that of torch's
+this, only nccl's process groups write such dumps. The format is the one of torch's
 `torch/distributed/flight_recorder` (version 2.10), whose `builder.py` lists the fields.
 """
 

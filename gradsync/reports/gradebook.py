@@ -50,7 +50,7 @@ def render(
     results: Iterable[Result],
     phases: Sequence[str],
     exercises: Sequence[str] = (),
-    former: str = "",
+    previous: str = "",
 ) -> str:
     """Return the gradebook as CSV, sorted by submission, for a file encoded as `ENCODING`.
 
@@ -58,13 +58,13 @@ def render(
         results: each replaces the line of its submission, or adds one.
         phases: all phases of the course, which have a column each.
         exercises: ids of the exercises that have a column each.
-        former: the gradebook so far; its lines of other submissions are kept.
+        previous: the gradebook so far; its lines of other submissions are kept.
 
     Raises:
-        NoGradebook: `former` can't be read.
+        NoGradebook: `previous` can't be read.
     """
     columns = (*_columns(phases), *exercises, *DETAILS)
-    lines = _rows(former, phases)
+    lines = _rows(previous, phases)
     rows = {name: row for name, row in lines.items() if row["status"] not in WITHOUT_REPORT}
     for result in results:
         name = cell(result.submission)
@@ -77,13 +77,13 @@ def render(
     return text.getvalue()
 
 
-def statuses(former: str, phases: Sequence[str]) -> dict[str, str]:
+def statuses(previous: str, phases: Sequence[str]) -> dict[str, str]:
     """Return the status of each line of a gradebook, by the name as `cell` writes it.
 
     Raises:
         NoGradebook: it can't be read.
     """
-    return {name: row["status"] for name, row in _rows(former, phases).items()}
+    return {name: row["status"] for name, row in _rows(previous, phases).items()}
 
 
 def cell(text: str) -> str:

@@ -1,4 +1,4 @@
-"""docs/another-course.md makes a course from scratch: its files and commands work as it says."""
+"""The files and commands of docs/another-course.md make a course, as the page says."""
 
 import re
 import shlex

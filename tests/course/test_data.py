@@ -20,7 +20,7 @@ with_mnist = pytest.mark.skipif(not (MNIST / RAW).is_dir(), reason="MNIST is not
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """An empty user's cache; no folder is set, and nothing has been printed."""
+    """An empty cache of the user; no folder is set, and nothing has been printed."""
     folder = tmp_path / "cache"
     monkeypatch.delenv("GRADSYNC_DATA", raising=False)
     monkeypatch.setenv("RANK", "0")

@@ -1,4 +1,4 @@
-"""The package knows no course: it contains neither its exercises' names nor its mistakes' codes."""
+"""The package contains no name of this course's exercises and no code of its mistakes."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ from gradsync.course.known_submissions import wrong_submissions
 
 COURSE = find_course(Path(__file__))
 PACKAGE = COURSE.root / "gradsync"
-# Codes that the engine, the grader, or the rules of `gradsync.testing` give.
+# Codes from the engine, the grader, or the rules of `gradsync.testing`.
 OF_THE_PACKAGE = {
     "deadlock-order-differs",
     "deadlock-rank-missing",
@@ -46,13 +46,13 @@ OTHER_THINGS |= {  # `gradsync review` evaluates expressions
 
 
 def mentions(text, words):
-    """Return the words that a text contains, as whole words."""
-    found = (word for word in words if word in text)  # few are: the searches took half a minute
+    """Return those of `words` that a text contains, but not as a part of a longer word."""
+    found = (word for word in words if word in text)  # avoids slow searches for all other words
     return {w for w in found if re.search(rf"(?<![\w-]){re.escape(w)}(?![\w-])", text)}
 
 
 def uses(source, words):
-    """Return the words that Python code calls, reads as an attribute, or has as a string."""
+    """Return those of `words` that Python code calls, reads as an attribute, or has as a string."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -65,7 +65,7 @@ def uses(source, words):
 
 
 def known_to(path):
-    """Return what a file of the package knows of the course."""
+    """Return the course's names and codes that a file of the package contains."""
     source = path.read_text()
     found = mentions(source, (NAMES - ORDINARY) | MISTAKES | (CODES - OF_THE_PACKAGE))
     if path.suffix == ".py":

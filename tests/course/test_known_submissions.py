@@ -1,8 +1,8 @@
 """Every known mistake gets its code, and every correct answer gets full marks.
 
-Each mistake is graded by the tests of its own exercise, a correct answer by those of the exercises
-that it writes anew: the rest is left to `make truth`. So is the training of whole answers of
-phase 2, whose ranks are killed: after that gloo itself can hang.
+A mistake is graded by the tests of its own exercise, and a correct answer by the tests of the
+exercises that it writes anew. `make truth` runs the other tests, and the training of complete
+answers of phase 2: that training kills ranks, after which gloo itself can hang.
 """
 
 import ast
@@ -17,14 +17,14 @@ from gradsync.course.catalogue import CourseError
 from gradsync.course.known_submissions import Right, reference, right_submissions, wrong_submissions
 from gradsync.grading.grade import grade
 
-# They wait for lost ranks, or train often.
+# These are slow: they wait for lost ranks, or train often.
 LATE = {
     "phase1/objects",
     "phase2/waits-for-dead-ranks-in-the-store",
     "phase2/life_signs",
     "phase2/training_saves_each_epoch",
 }
-LEAST = {"phase1": (80, 20), "phase2": (60, 15)}  # wrong ones, right ones
+LEAST = {"phase1": (80, 20), "phase2": (60, 15)}  # number of mistakes, number of correct answers
 
 
 def verdicts_of(known, exercise, *pytest_options):

@@ -62,12 +62,12 @@ DAMAGE = {
     "half the labels": (TEST_LABELS, WHOLE[TEST_LABELS][:15]),
     "an empty file": (TEST_IMAGES, b""),
     "a header cut short": (TRAIN_IMAGES, WHOLE[TRAIN_IMAGES][:10]),
-    "bytes too many": (TEST_LABELS, WHOLE[TEST_LABELS] + b"\0"),
+    "too many bytes": (TEST_LABELS, WHOLE[TEST_LABELS] + b"\0"),
     "a page of a login portal": (TRAIN_LABELS, b"<html><body>Please sign in.</body></html>"),
-    "a length that no memory holds": (TRAIN_LABELS, bytes([0, 0, 8, 1]) + b"\xff" * 12),
+    "a length beyond any memory": (TRAIN_LABELS, bytes([0, 0, 8, 1]) + b"\xff" * 12),
     "fewer labels than images": (TRAIN_LABELS, idx(np.zeros(39, np.uint8))),
     "images of another size": (TEST_IMAGES, idx(np.zeros((20, 14, 14), np.uint8))),
-    "no image at all": (TEST_IMAGES, idx(np.zeros((0, 28, 28), np.uint8))),
+    "no images": (TEST_IMAGES, idx(np.zeros((0, 28, 28), np.uint8))),
     "a label beyond 9": (TEST_LABELS, idx(np.full(20, 10, np.uint8))),
 }
 

@@ -62,7 +62,7 @@ THAT_REFUSE = [
     "phase2/ColumnParallelLinear",
 ]
 SAMPLER = "phase1/PaddedDistributedSampler"
-LOOKALIKES = [  # the exercise, the function and its only line
+LOOKALIKES = [  # the exercise, the function and its new body
     (SAMPLER, "__iter__", "return iter([0] * 9)"),
     (SAMPLER, "__iter__", "return iter(range(9))"),
     (SAMPLER, "__iter__", "while True: yield 0"),
@@ -83,7 +83,7 @@ LOOKALIKES = [  # the exercise, the function and its only line
         "'val_loss': 1.0, 'val_accuracy': 0.5} for k in range(epochs)]",
     ),
 ]
-SLOW = "handwritten_digits"  # imports much, only to evaluate an untrained model
+SLOW = "handwritten_digits"  # a test with slow imports, which would evaluate an untrained model
 
 
 def with_bodies(body_of):

@@ -16,9 +16,9 @@ MODULES = {
     for path in PACKAGE.rglob("*.py")
 }
 INSIDE = "gradsync.ranks.inside"
-# These names divide the package into parts, which the code below calls rooms. A module belongs to the
-# longest name that its own name starts with. It may import only from its own room and from rooms in
-# earlier rows.
+# These names divide the package into parts, which the code below calls rooms. A module belongs to
+# the longest name that its own name starts with. It may import only from its own room and from
+# rooms in earlier rows.
 LAYERS = [
     ["gradsync.records", "gradsync.errors", "gradsync.text", "gradsync.temporary_folders"],
     ["gradsync.cores", "gradsync.finding"],

@@ -185,9 +185,9 @@ def _reachable(master_node: Master, wait: float) -> Master:
     if master_node.is_here:
         master_node = placement.check_port(master_node)
     if not master_node.is_here:
-        former = signal.signal(signal.SIGTERM, _stop_waiting)
+        previous = signal.signal(signal.SIGTERM, _stop_waiting)
         placement.wait_for_master(master_node, wait)
-        signal.signal(signal.SIGTERM, former)
+        signal.signal(signal.SIGTERM, previous)
     return master_node
 
 

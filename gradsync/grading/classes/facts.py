@@ -39,7 +39,7 @@ def read_facts(out: Path) -> dict[str, Facts]:
         return {}
 
 
-def merged(former: Mapping[str, Facts], new: Iterable[Facts]) -> dict[str, Facts]:
+def merged(previous: Mapping[str, Facts], new: Iterable[Facts]) -> dict[str, Facts]:
     """Return previous and new facts; previous attempts of the same learners don't count.
 
     The reports of previous attempts stay in their folders.
@@ -48,7 +48,7 @@ def merged(former: Mapping[str, Facts], new: Iterable[Facts]) -> dict[str, Facts
     learners = {facts.learner for facts in latest.values()}
     kept = {
         name: replace(facts, counts=False) if facts.learner in learners else facts
-        for name, facts in former.items()
+        for name, facts in previous.items()
     }
     return kept | latest
 

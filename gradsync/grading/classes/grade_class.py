@@ -203,12 +203,12 @@ def _store_facts(entries: Sequence[Entry], roster: Path | None, out: Path, cours
         write_whole(out / ROSTER, roster.read_bytes().decode("utf-8-sig"))
     stored = facts.read_facts(out)
     lines = gradebook.statuses(former_gradebook(out), course.phases)
-    former = {
+    previous = {
         name: each
         for name, each in stored.items()
         if gradebook.cell(each.learner) in lines or (out / folder_name(name)).exists()
     }
-    new = facts.merged(former, (entry.facts for entry in entries))
+    new = facts.merged(previous, (entry.facts for entry in entries))
     if new != stored:
         write_whole(out / FACTS, facts.render(new))
 

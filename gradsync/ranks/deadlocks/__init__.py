@@ -1,1 +1,1 @@
-"""Trusted, pure: from the events that ranks report to a proof of who waits for whom."""
+"""Trusted, pure: from the events that ranks report to a proof of which rank waits for which."""

@@ -75,7 +75,7 @@ class Deferral(MetaPathFinder):
 
     def _lacking(self, name: str) -> Any:
         """Return what the module lacks so far."""
-        if not name.startswith("__"):  # of which every module is asked, by who looks through all
+        if not name.startswith("__"):  # callers that look through all modules ask for these
             self.run()
             if name in vars(self.module):
                 return vars(self.module)[name]

@@ -55,15 +55,15 @@ class _Compiler(Deferral):
 
     def execute(self) -> None:
         """Run it with a temporary cache folder, which it creates when it is imported."""
-        former = os.environ.get(CACHE)
+        previous = os.environ.get(CACHE)
         with own_folder() as folder:
             os.environ[CACHE] = str(folder)
             try:
                 super().execute()
             finally:
                 del os.environ[CACHE]
-                if former is not None:
-                    os.environ[CACHE] = former
+                if previous is not None:
+                    os.environ[CACHE] = previous
         for function in self._disabled:  # `torch._compile` calls the real `disable` next time
             vars(function).pop(DISABLED, None)
 
@@ -77,7 +77,7 @@ class _Compiler(Deferral):
 
 
 class _Rules(ModuleType):
-    """Stands in for the module of rules; loads the real one if more of it is used."""
+    """Replaces the module of rules; loads the real one if more of it is used."""
 
     def clear_lru_cache(self) -> None:
         """Do nothing."""

@@ -57,7 +57,7 @@ class Run:
             processes: the processes.
             states: the state of each rank.
             detector: the collectives that the ranks have entered so far.
-            shows: tells whether a message may name a stack frame in a file.
+            shows: returns whether a message may name a stack frame in a file.
             timeout: the time limit in seconds.
             grace: seconds for the other ranks to continue once one has failed.
             processor_seconds: the limit of processor time for each rank.

@@ -19,19 +19,19 @@ POINTS_POSSIBLE = "    Points Possible"
 ASSIGNMENT = re.compile(r"(.*\S)\s*\((\d+)\)")  # "Title (id)"
 
 
-def render(data: ClassResults, former: str = "") -> Sheet:
+def render(data: ClassResults, previous: str = "") -> Sheet:
     """Return the scores of a class as CSV.
 
     Args:
         data: the results.
-        former: the text of a file that Canvas exported. The scores are filled in, in the column of
-            the assignment with the course's title, or in the only column of an assignment.
+        previous: the text of a file that Canvas exported. The scores are filled into the column of
+            the assignment with the course's title, or into the only column of an assignment.
 
     Raises:
-        NotASheet: `former` is not such a file, or several columns could be filled in.
+        NotASheet: `previous` is not such a file, or several columns could be filled in.
     """
-    if former.strip():
-        return _filled(data, former)
+    if previous.strip():
+        return _filled(data, previous)
     most = max((result.max_score or 0.0 for result in data.results), default=0.0)
     rows = [_row(result) for result in data.results]
     points = [POINTS_POSSIBLE, *[""] * (len(HEADER) - 1), amount(most)]
@@ -46,8 +46,8 @@ def _row(result: Result) -> list[str]:
     return [*map(cell, known), sheets.score_cell(result)]
 
 
-def _filled(data: ClassResults, former: str) -> Sheet:
-    header, rows = sheets.read(former, HEADER[:2], "a gradebook that Canvas exported")
+def _filled(data: ClassResults, previous: str) -> Sheet:
+    header, rows = sheets.read(previous, HEADER[:2], "a gradebook that Canvas exported")
     column = header.index(_assignment(header, data.title))
     learners = [dict(zip(header, row, strict=True)) for row in rows]
     found = sheets.matched(data, learners, ("SIS User ID", "SIS Login ID", "ID", "Student"))

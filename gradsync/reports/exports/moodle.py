@@ -22,19 +22,19 @@ HEADER = (
 PARTICIPANT = "Participant "
 
 
-def render(data: ClassResults, former: str = "") -> Sheet:
+def render(data: ClassResults, previous: str = "") -> Sheet:
     """Return the scores of a class as CSV.
 
     Args:
         data: the results.
-        former: the text of a worksheet that was downloaded from Moodle: grades and comments are
+        previous: the text of a worksheet that was downloaded from Moodle: grades and comments are
             filled in. Only such a file has Moodle's own numbers of the learners.
 
     Raises:
-        NotASheet: `former` is not a worksheet.
+        NotASheet: `previous` is not a worksheet.
     """
-    if former.strip():
-        return _filled(data, former)
+    if previous.strip():
+        return _filled(data, previous)
     rows = [_row(result) for result in data.results]
     return Sheet(sheets.write(HEADER, rows))
 
@@ -72,8 +72,8 @@ def feedback(result: Result) -> str:
     return " ".join([*facts, *([missing] if missing else [])])
 
 
-def _filled(data: ClassResults, former: str) -> Sheet:
-    header, rows = sheets.read(former, (IDENTIFIER, GRADE, MODIFIED), "a worksheet of Moodle")
+def _filled(data: ClassResults, previous: str) -> Sheet:
+    header, rows = sheets.read(previous, (IDENTIFIER, GRADE, MODIFIED), "a worksheet of Moodle")
     learners = [_learner(dict(zip(header, row, strict=True))) for row in rows]
     found = sheets.matched(data, learners, ("ID number", "Email address", IDENTIFIER, "Full name"))
     for number, result in found.items():

@@ -43,7 +43,7 @@ class Assignments(Calls):
             return self.modules[source]
         env: Env = {}
         self.modules[source] = env
-        former = getattr(self, "frame", None)
+        previous = getattr(self, "frame", None)
         self.frame = Frame(source, env, env, {})
         main = "__main__" if as_main else source.path
         env["__name__"] = Value(const=main)
@@ -53,8 +53,8 @@ class Assignments(Calls):
             self.block(source.tree.body)
         finally:
             self.guards, self.loops, self.contexts = guards, loops, contexts
-            if former is not None:
-                self.frame = former
+            if previous is not None:
+                self.frame = previous
         return env
 
     def bind(self, target: ast.expr, value: Value) -> None:
@@ -92,9 +92,11 @@ class Assignments(Calls):
         owner = value_of(self, target.value)
         value = value.tagged(*self.own())
         for thing in owner.things:
-            former = thing.attrs.get(target.attr)
-            sure = not self.guards or former is None
-            thing.attrs[target.attr] = value if sure or former is None else either(former, value)
+            previous = thing.attrs.get(target.attr)
+            sure = not self.guards or previous is None
+            thing.attrs[target.attr] = (
+                value if sure or previous is None else either(previous, value)
+            )
         if isinstance(target.value, ast.Name) and owner.blank and not owner.path:
             holder = Thing("namespace", None)  # a parameter, such as `args`
             holder.attrs[target.attr] = value
@@ -134,11 +136,11 @@ class Assignments(Calls):
             self.steps[-1].args = (self.steps[-1].args[0], value)
             return
         if isinstance(target.value, ast.Name):
-            former = self.frame.env.get(target.value.id)
-            if former is not None and not former.path:
-                parts = (*former.parts, value)
-                keys = (*former.keys, value_of(self, target.slice).const)
-                new = Value(former.things, former.tags, parts=parts,
+            previous = self.frame.env.get(target.value.id)
+            if previous is not None and not previous.path:
+                parts = (*previous.parts, value)
+                keys = (*previous.keys, value_of(self, target.slice).const)
+                new = Value(previous.things, previous.tags, parts=parts,
                             keys=keys if len(keys) == len(parts) else ())  # fmt: skip
                 self.frame.set(target.value.id, new)
 

@@ -244,7 +244,7 @@ class Calls(Evaluator):
         return self._inside(code, step, frame)
 
     def _inside(self, code: Code, step: Step, frame: Frame) -> Value:
-        former, guards, tries = self.frame, len(self.guards), self.tries
+        previous, guards, tries = self.frame, len(self.guards), self.tries
         frame.guards, frame.loops = guards, len(self.loops)
         if classes.has_decorator(code.node, *_ON_ONE_RANK):
             self.guards.append(Guard(code.node, Value(tags=frozenset({RANK})), True))
@@ -256,7 +256,7 @@ class Calls(Evaluator):
         try:
             self.body(code, frame)
         finally:
-            self.frame = former
+            self.frame = previous
             self.evaluating -= without_gradients
             self.stack.pop()
             self.functions.pop()

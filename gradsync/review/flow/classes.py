@@ -25,14 +25,14 @@ _KIND_OF_BASE = {
 
 def bases(run: Evaluator, cls: Code) -> Iterator[Value]:
     """Yield the classes that a class is derived from, as its file names them."""
-    former = run.frame
+    previous = run.frame
     run.frame = Frame(cls.source, cls.module, cls.scope, {})
     try:
         for base in cls.node.bases if isinstance(cls.node, ast.ClassDef) else ():
             if isinstance(base, (ast.Name, ast.Attribute)):
                 yield value_of(run, base)
     finally:
-        run.frame = former
+        run.frame = previous
 
 
 def kind_of(run: Evaluator, cls: Code, depth: int = 0) -> str:

@@ -63,8 +63,8 @@ class Interpreter(Assignments):
         return ""
 
     def _augassign(self, node: ast.AugAssign) -> str:
-        former = value_of(self, node.target)
-        self.bind(node.target, combined(node.op, former, value_of(self, node.value)))
+        previous = value_of(self, node.target)
+        self.bind(node.target, combined(node.op, previous, value_of(self, node.value)))
         return ""
 
     def _return(self, node: ast.Return) -> str:

@@ -27,7 +27,7 @@ class Result:
     traceback: str = ""
     shown: list[dict[str, Any]] = field(default_factory=list)  # MIME type -> data
     updates: int = 0
-    first: list[tuple[float, str]] = field(default_factory=list)  # of each display: when, the text
+    first: list[tuple[float, str]] = field(default_factory=list)  # time and text of each display
 
     @property
     def text(self) -> str:

@@ -18,14 +18,14 @@ import nbformat
 from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import Page, expect
 
-SECONDS = 180.0  # for a busy machine; an idle one needs three
+SECONDS = 180.0  # enough for a busy machine; an idle one needs three
 ANSWER_SECONDS = 10.0  # for the first cell, before it is run again
 TOKEN = "tests-alone"
 
 
 @contextmanager
 def server(folder: Path, *options: str) -> Iterator[str]:
-    """Serve a folder with Jupyter; yields the address of its pages."""
+    """Serve a folder with Jupyter; yield the address of its pages."""
     environ = {**os.environ, "JUPYTER_RUNTIME_DIR": str(folder / ".runtime")}
     environ |= {"JUPYTER_CONFIG_DIR": str(folder / ".config"), "JUPYTER_TOKEN": TOKEN}
     command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--port=0", "--allow-root"]
@@ -70,7 +70,7 @@ class Lab:
     def __init__(self, page: Page, address: str, notebook: str) -> None:
         self.page = page
         page.set_default_timeout(SECONDS * 1000)
-        # On a busy machine, JupyterLab may ask about a slow kernel or server, above all else.
+        # On a busy machine, JupyterLab may show a dialog about a slow kernel or server.
         page.add_locator_handler(
             page.locator(".jp-Dialog"), lambda dialog: dialog.locator(".jp-mod-accept").click()
         )
@@ -79,7 +79,7 @@ class Lab:
         page.wait_for_selector('.jp-NotebookPanel [data-status="idle"]', state="attached")
 
     def load(self) -> None:
-        """Run the first cell until the kernel answers: Jupyter may drop what it asks too early."""
+        """Run the first cell until the kernel answers: Jupyter may drop an early request."""
         prompt = self.page.locator(".jp-Notebook .jp-InputPrompt").first
         until = time.monotonic() + SECONDS
         while not re.search(r"\d", prompt.inner_text()) and time.monotonic() < until:
@@ -93,7 +93,7 @@ class Lab:
         self.page.keyboard.press("Control+Enter")
 
     def output(self, number: int, text: str) -> str:
-        """Wait until a cell's output contains a text; return the whole output."""
+        """Wait until a cell's output contains a text; return the complete output."""
         cell = self.page.locator(".jp-Notebook .jp-CodeCell").nth(number)
         area = cell.locator(".jp-OutputArea")
         area.get_by_text(text).first.wait_for()

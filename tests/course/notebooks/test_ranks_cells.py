@@ -347,14 +347,14 @@ def test_reset_ends_the_ranks(fresh):
     answer = fresh.run("%ranks reset")
 
     assert answer.stdout == "2 ranks ended, with all their variables.\n"
-    assert eventually(lambda: sum(map(lives, ranks)) == 1), "the process that forks the next"
+    assert eventually(lambda: sum(map(lives, ranks)) == 1), "only the warm process should be left"
 
 
 @linux_only
 @pytest.mark.parametrize("how", ["restart", "shut down", "kill"])
 def test_no_process_is_left_when_the_kernel_ends(fresh, how):
     processes = descendants(fresh)
-    assert len(processes) >= 4, "the process that forks, the ranks' own, and two ranks"
+    assert len(processes) >= 4, "expected two warm processes and two ranks"
     if how == "kill":
         psutil.Process(fresh.manager.provisioner.pid).kill()
     elif how == "restart":

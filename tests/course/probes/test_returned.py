@@ -1,4 +1,4 @@
-"""Values that a submission returns: usable ones are converted, others are named by type."""
+"""Values that a submission returns: usable ones are converted, the others named by type."""
 
 import functools
 import inspect

@@ -1,4 +1,4 @@
-"""What the probes report of files, connections and GPUs on a rank."""
+"""Reports of the probes on files, connections and GPUs of a rank."""
 
 import importlib
 import socket
@@ -22,7 +22,7 @@ def on_a_rank(tmp_path, monkeypatch):
 
 def test_changes_of_files_are_recorded(on_a_rank):
     def probe():
-        Path("there").write_text("former")
+        Path("there").write_text("previous")
         changes = file_changes()
         Path("new").write_text("new")
         Path("there").read_text()

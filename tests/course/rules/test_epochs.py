@@ -47,7 +47,7 @@ ORDERS = [[2, 0, 1], [1, 2, 0], [0, 2, 1], [1, 0, 2]]  # of a sampler, by epoch
 
 
 def trained_in(*epochs):
-    """Return a rank's training whose passes have the orders of these epochs."""
+    """Return a rank's training run with passes in the orders of these epochs."""
     return {"trained": [k for epoch in epochs for k in ORDERS[epoch]], "orders": ORDERS}
 
 

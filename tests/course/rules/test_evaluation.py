@@ -1,4 +1,4 @@
-"""Mistakes in an evaluation, whatever its samples are."""
+"""Mistakes in an evaluation that do not depend on its samples."""
 
 import pytest
 import torch

@@ -20,7 +20,7 @@ LINE = "template_trainer.py:114"
 
 
 def seen(status, calls, answered=(), detail=None):
-    """Return a failed run; `calls` are what the ranks entered and did not leave, in order."""
+    """Return a failed run; `calls` are the calls that ranks entered and did not leave, in order."""
     events = tuple(
         Event(rank, "enter", 0, 0.0, 0, collective=Collective(op, "0", (0, 1), where=where))
         for rank, op, where in calls

@@ -31,7 +31,7 @@ def test_ranks_that_agree_on_the_order_are_right():
     [
         seen([6.0, 5.0], WANTED),
         seen(code="deadlock-order-differs"),
-        seen(code="rank-crashed"),  # gloo ends a rank that gets a tensor of another size
+        seen(code="rank-crashed"),  # gloo aborts a rank that receives a tensor of another size
     ],
 )
 def test_a_different_order_is_reported(observation):

@@ -92,7 +92,7 @@ def test_wrong_outputs_of_a_row_layer_are_diagnosed(values, code):
         ([0 * BIAS, BIAS], [True, True], (0,)),
         ([BIAS, None], [True, False], None),
         ([BIAS, BIAS], [True, True], None),
-        ([None, None], [True, True], None),  # backward is lost, which is another mistake
+        ([None, None], [True, True], None),  # no gradient at all is a different mistake
     ],
 )
 def test_a_bias_that_one_rank_adds_for_all_is_recognised_if_others_have_one(

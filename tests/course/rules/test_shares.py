@@ -14,14 +14,14 @@ RANDOM = st.randoms(use_true_random=False)
 
 
 def padded_chunks(order, world_size):
-    """Share out by the contract: pad with the order's beginning, take the r-th chunk."""
+    """Return the correct shares: pad with the order's beginning; rank r gets the r-th chunk."""
     size = math.ceil(len(order) / world_size)
     ring = list(order) * world_size * 2
     return [ring[rank * size : (rank + 1) * size] for rank in range(world_size)]
 
 
 def is_right(shares, num_samples, shuffle):
-    """Tell by brute force whether an allowed order gives exactly these shares."""
+    """Check by brute force whether an allowed order gives exactly these shares."""
     order = [index for share in shares for index in share][:num_samples]
     allowed = sorted(order) == list(range(num_samples))
     return (

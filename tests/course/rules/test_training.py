@@ -152,7 +152,7 @@ def test_a_rank_whose_numbers_differ_is_named():
     ("sizes", "ranks"),
     [
         pytest.param([[2, 2], [2, 2]], None, id="in training mode"),
-        pytest.param([[2, 2], [2, 2, 3]], None, id="evaluated in it, too"),
+        pytest.param([[2, 2], [2, 2, 3]], None, id="evaluated in training mode, too"),
         pytest.param([[2, 2], []], (1,), id="not on one rank"),
         pytest.param([[2], [2]], (0, 1), id="for one of two batches"),
     ],

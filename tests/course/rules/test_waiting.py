@@ -1,4 +1,4 @@
-"""Mistakes in waiting for collectives, recognised by the events of a run."""
+"""Mistakes in waiting for collectives, recognised by a run's events."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Mistakes that are recognised by the values with which the ranks end."""
+"""Mistakes that are recognised by the final values of the ranks."""
 
 import numpy as np
 

@@ -1,6 +1,6 @@
 """The reference averager, compared with plain sums over random steps.
 
-Its buckets still contain the gradients of the step before. All ranks run the same random steps:
+Its buckets still contain the gradients of the previous step. All ranks run the same random steps:
 backward with or without the second layer on some rank, under `no_sync()` or not, several times
 before `finish()`, with gradients removed, zeroed or kept.
 """

@@ -22,7 +22,7 @@ SEED = 11
 
 
 class Net(nn.Module):
-    """Writes each sample that it is trained on to a file; may kill its process at a step."""
+    """A model that writes each sample of its training to a file, and may kill its process."""
 
     def __init__(self, notes, dies_at):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The reference samplers of both phases keep each promise for any M, N, seed and epoch."""
+"""The reference samplers of both phases meet their contract for any M, N, seed and epoch."""
 
 import importlib.util
 import math
@@ -138,7 +138,7 @@ def test_phase_2_resumed_has_the_shares_of_torch_for_the_rest(m, n, order, drop_
 
 @given(n=N, over=st.integers(0, 63))
 def test_phase_2_has_no_samples_after_the_padding(n, over):
-    """A trainer that also counts the padding has seen up to N-1 positions too many."""
+    """A trainer that also counts the padding resumes up to N-1 positions after the end."""
     made = samplers(Resumable, 10, n)
     for sampler in made:
         sampler.resume(0, 10 + over % n)

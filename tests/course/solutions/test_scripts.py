@@ -10,8 +10,8 @@ from launching import TORCHRUN, output_of
 from gradsync.course.catalogue import find_course
 
 SOLUTIONS = find_course().root / "solutions"
-# Each process writes its own file, since two that write to one pipe may mix their lines. Training
-# starts with the same weights each time, so its result with a constant learning rate is the same.
+# Each process writes its own file, because two processes that write to one pipe may mix their
+# lines. Training starts with the same weights each time, so the result is the same each time.
 SAYS_WHO_IS_LEFT = """
 import atexit, os, pathlib, runpy, sys, torch
 
@@ -35,7 +35,7 @@ def phase(request, tmp_path):
 
 
 def _threads_of_gloo(folder):
-    """Return gloo's threads at the end of each process of run.py: one may abort the process."""
+    """Return gloo's threads at the end of each process of run.py; any could abort its process."""
     all_left = [path.read_text().split() for path in folder.glob("threads-at-the-end.*")]
     return [[name for name in left if "gloo" in name] for left in all_left]
 

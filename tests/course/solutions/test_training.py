@@ -14,7 +14,7 @@ PHASE = Path(__file__).parents[3] / "solutions" / "phase2"
 
 
 class Branches(nn.Module):
-    """Two layers, of which a pass may omit the second."""
+    """Two layers; a pass may omit the second."""
 
     def __init__(self, both):
         super().__init__()
@@ -26,7 +26,7 @@ class Branches(nn.Module):
 
 
 def train(rank, world_size, times, alike=True):
-    """Train one model so many times; return the number of hooks on its parameters."""
+    """Train one model several times; return the number of hooks on its parameters."""
     sys.path.insert(0, str(PHASE))
     import template_trainer
 

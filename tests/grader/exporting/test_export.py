@@ -161,9 +161,7 @@ def test_a_folder_without_grades_is_refused(course, tmp_path, folder, reason):
 
 @pytest.mark.parametrize("to", ["canvas", "moodle", "junit", "actions"])
 @pytest.mark.parametrize("content", ["nothing", "submissions and a roster"])
-def test_a_folder_in_which_nothing_was_graded_is_refused_with_advice(
-    course, tmp_path, to, content
-):
+def test_a_folder_in_which_nothing_was_graded_is_refused_with_advice(course, tmp_path, to, content):
     out = tmp_path / "week 3"
     out.mkdir()
     if content != "nothing":

@@ -29,7 +29,7 @@ def test_the_first_value_is_freed(number):
     value = Seen()
     seen.append(weakref.ref(value))
     error = ValueError(value, locals())
-    if number < 2 or seen[0]() is not None:  # the last error of all is Python's own to keep
+    if number < 2 or seen[0]() is not None:  # Python itself keeps the last exception alive
         raise error
 """
 

@@ -42,11 +42,11 @@ def test_any_name_becomes_one_folder(tmp_path, name):
 
 def test_a_write_that_fails_leaves_the_previous_file(tmp_path):
     path = tmp_path / "grade"
-    write_whole(path, "former")
+    write_whole(path, "previous")
 
     with pytest.raises(UnicodeEncodeError):
         write_whole(path, "torn \ud800")
-    assert path.read_text() == "former"
+    assert path.read_text() == "previous"
     assert [p.name for p in tmp_path.iterdir()] == ["grade"]
 
 

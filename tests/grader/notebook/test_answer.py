@@ -147,7 +147,7 @@ def test_an_answer_from_a_file_beside_the_notebook_is_read_there(course, shell, 
     assert verdict.diagnosis.where == "my_answers.py:4"
 
 
-def test_names_that_the_notebook_lacks_are_those_of_the_learners_file(course, shell):
+def test_names_that_the_notebook_lacks_come_from_the_learners_file(course, shell):
     file = course.root / "phase1" / "template_trainer.py"
     file.write_text("def helper(n):\n    return n + n\n\ndef double(n): pass\n")
     shell.run("helper = None", "del helper", "def double(n):\n    return globals()['helper'](n)")
@@ -349,7 +349,7 @@ def kernel():
     notebook = nbformat.v4.new_notebook()
     notebook.cells = [nbformat.v4.new_code_cell(source) for source in cells.values()]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the client's own: of its event loop, of its transport
+        warnings.simplefilter("ignore")  # the client itself causes warnings, as of its event loop
         nbclient.NotebookClient(
             notebook, timeout=120, allow_errors=True, resources={"metadata": {"path": str(ROOT)}}
         ).execute()
@@ -413,7 +413,7 @@ def test_the_progress_of_a_check_is_removed(kernel):
 
 
 def solution_cells(course, phase):
-    """Yield a phase's solution, a statement a cell; all its files are one namespace here."""
+    """Yield the statements of a phase's solution, one for each cell, as one namespace."""
     for file in course.files(phase):
         text = (ROOT / "solutions" / phase / file).read_text()
         for node in ast.parse(text).body:

@@ -1,4 +1,4 @@
-"""The file that a notebook's definitions would be."""
+"""The file that is made of a notebook's definitions."""
 
 from __future__ import annotations
 

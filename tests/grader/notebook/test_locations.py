@@ -1,4 +1,4 @@
-"""Places in cells instead of places in the file that was made of them."""
+"""Lines are named by cell, and not by the file that was made of the cells."""
 
 from __future__ import annotations
 

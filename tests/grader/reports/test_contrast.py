@@ -26,7 +26,7 @@ def rgb(code: str) -> Colour:
 
 
 def mixed(above: Colour, below: Colour, share: float) -> Colour:
-    """Return a colour with this opacity, or share of a mix, above another one."""
+    """Return the mix of two colours; `share` is the opacity of the upper one."""
     red, green, blue = (share * a + (1 - share) * b for a, b in zip(above, below, strict=True))
     return red, green, blue
 

@@ -126,24 +126,24 @@ def test_a_gradebook_has_a_column_for_each_phase_of_the_course():
 
 
 def test_lines_are_kept_if_the_course_has_a_new_phase():
-    former = f"{CONTRACT}\nbob,1.0,2.0,1.0,,graded\n"
+    previous = f"{CONTRACT}\nbob,1.0,2.0,1.0,,graded\n"
 
-    seen = gradebook.render([], [*PHASES, "phase3"], former=former)
+    seen = gradebook.render([], [*PHASES, "phase3"], previous=previous)
 
     assert seen.splitlines()[1].startswith("bob,1.0,2.0,1.0,,,graded,")
 
 
 def test_a_line_that_is_kept_keeps_its_exercises():
     exercise = ExerciseResult("phase1/double", 1.5, 2.0)
-    former = gradebook.render([graded(exercises=(exercise,))], PHASES, ["phase1/double"])
+    previous = gradebook.render([graded(exercises=(exercise,))], PHASES, ["phase1/double"])
 
-    assert gradebook.render([], PHASES, ["phase1/double"], former) == former
+    assert gradebook.render([], PHASES, ["phase1/double"], previous) == previous
 
 
 def test_a_line_on_a_person_who_handed_in_nothing_is_not_kept():
-    former = gradebook.render([Result("bob", "missing")], PHASES)
+    previous = gradebook.render([Result("bob", "missing")], PHASES)
 
-    assert gradebook.render([], PHASES, former=former).count("\n") == 1
+    assert gradebook.render([], PHASES, previous=previous).count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -151,4 +151,4 @@ def test_a_line_on_a_person_who_handed_in_nothing_is_not_kept():
 )
 def test_a_gradebook_of_another_course_is_refused(header):
     with pytest.raises(gradebook.NoGradebook, match="its first line is"):
-        gradebook.render([], ["phase1"], former=header)
+        gradebook.render([], ["phase1"], previous=header)

@@ -74,10 +74,10 @@ def test_the_file_exists_on_every_rank_when_save_checkpoint_returns(ranks):
         is_there = os.path.exists("there.pt")
         made = {path for done, path in changes if done in ("made", "emptied")}
         names = sorted(path.name for path in made if path.parent == Path.cwd())
-        former = content_of("there.pt")
+        previous = content_of("there.pt")
         pass_gate("../later", rank, 3, last=0)
         trainer.save_checkpoint(Path("there.pt"), *make(1), 4)
-        contents = [former, content_of("there.pt")]
+        contents = [previous, content_of("there.pt")]
         refused = refused_in("there.pt", lambda: trainer.load_checkpoint("there.pt", *make(0)))
         return [early, is_there, names, refused, contents]
 
@@ -127,7 +127,7 @@ def probe_crashes(trainer):
 
 @exercise("phase1/save_checkpoint", points=2)
 def test_a_crash_during_a_save_keeps_the_former_file(ranks):
-    """If the disk is full in the middle of a save, the former checkpoint is still complete."""
+    """If the disk is full in the middle of a save, the previous checkpoint is still complete."""
     [outcome] = ranks(probe_crashes, 1)
 
     raise_mistake(file_missing([outcome is not None], GUIDE))
@@ -137,8 +137,8 @@ def test_a_crash_during_a_save_keeps_the_former_file(ranks):
     check(
         same,
         "not-atomic",
-        "A second save_checkpoint failed halfway, as on a full disk, and the former checkpoint is "
-        "lost: no complete one is left. Keep the former file until the new one is complete.",
+        "A second save_checkpoint failed halfway, as on a full disk, and the first checkpoint is "
+        "lost: no complete one is left. Keep the previous file until the new one is complete.",
         ranks=[0],
         guide=GUIDE,
     )

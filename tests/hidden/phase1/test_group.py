@@ -92,8 +92,8 @@ def test_the_group_has_every_rank(ranks, world_size):
     check(
         [value[0] for value in seen] == [[rank, world_size] for rank in every],
         "launcher-not-read",
-        f"By rank, the group's [rank, world size] are {[value[0] for value in seen]}. They must be "
-        "the `rank` and the `world_size` in `info`; `local_rank` is another number.",
+        f"The ranks' values of [rank, world size] in the group are {[value[0] for value in seen]}. "
+        "They must be the `rank` and the `world_size` in `info`, not the `local_rank`.",
         ranks=every,
         guide=GUIDE,
     )

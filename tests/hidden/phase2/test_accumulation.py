@@ -218,13 +218,13 @@ def step_mistakes(inputs, targets, sizes, calls):
         ),
         rule(
             "sum-not-mean",
-            f"The weights are those of steps that are {world_size} times too large: something is "
+            f"The steps are {world_size} times too large: something is "
             "multiplied by the number of ranks.",
             scale=float(world_size),
         ),
         rule(
             "divided-twice",
-            f"The weights are those of steps that are {world_size} times too small. The averager "
+            f"The steps are {world_size} times too small. The averager "
             "already divides by the number of ranks: do not divide again.",
             scale=1 / world_size,
         ),

@@ -117,7 +117,7 @@ def loading_mistakes(full, inputs, bias, world_size):
     no_second = {**full, "second_bias": torch.zeros_like(full["second_bias"])}
     neither = {**first, "second_bias": second["second_bias"]}
     without = (
-        "The outputs are those of the full weights with other biases. Load the biases too: this "
+        "The outputs fit the full weights with different biases. Load the biases too: this "
         "rank's part in a column layer, the whole bias in a row layer."
     )
     alone = [ends(full)[:1] + ends(wrong)[1:] for wrong in (second, no_second)]

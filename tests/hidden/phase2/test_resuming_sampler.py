@@ -46,7 +46,7 @@ def shares_in(by_rank, number):
 
 
 def draw_resumes(rng, count=25):
-    """Draw (M, current N, samples seen): multiples of the former N or not, with few remaining."""
+    """Draw (M, current N, samples seen): multiples of the previous N or not, with few remaining."""
     cases = [(10, 3, 4), (10, 4, 3), (12, 4, 8), (9, 4, 8), (10, 1, 7), (40, 3, 16), (30, 4, 0)]
     for _ in range(count):
         m = int(rng.integers(2, 90))
@@ -214,7 +214,7 @@ def test_the_pass_after_the_resumed_one_is_whole(ranks, rng):
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
 def test_the_length_is_what_the_next_pass_yields(ranks, rng):
-    """After `resume`, `len(sampler)` is that of the rest; after that pass, of a whole epoch."""
+    """After `resume`, `len(sampler)` counts the rest; after that pass, a complete epoch."""
     drawn = [(*case, drop) for case in draw_resumes(rng) for drop in (False, True)]
     cases = [
         (m, n, {"drop_last": drop}, [], [["pass"], ["resume", 1, left], ["pass"], ["pass"]])

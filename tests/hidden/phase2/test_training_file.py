@@ -101,9 +101,9 @@ def test_a_failed_write_keeps_the_old_file(ranks):
     def probe(trainer):
         run_training(trainer, 0, 1, epochs=1)
         here = Path.cwd() / "there.pt"
-        former, changes = here.exists(), file_changes()
+        previous, changes = here.exists(), file_changes()
         run_training(trainer, 0, 1, epochs=2)
-        gone = former and any(path == here and done in HARMS for done, path in changes)
+        gone = previous and any(path == here and done in HARMS for done, path in changes)
         before = Path("there.pt").read_bytes() if os.path.exists("there.pt") else None
         limit_writes(20_000)
         raised(lambda: run_training(trainer, 0, 1, epochs=3))  # any error, or none, is accepted

@@ -114,7 +114,7 @@ def test_an_interrupted_training_ends_like_one_without_interruption(ranks, rng, 
     check_that(
         close(second[0]["center"], whole["center"]),
         "state-lost",
-        "The weights are those of a training run without interruption, but a buffer of the model "
+        "The weights are as after a training run without interruption, but a buffer of the model "
         "is not. Save the model's buffers too.",
     )
     epoch, steps = start_of(seen, SHARE, EPOCHS)

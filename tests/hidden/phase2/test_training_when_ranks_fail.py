@@ -154,7 +154,7 @@ def test_after_a_rank_is_killed_training_ends_and_can_be_resumed(ranks, rng):
 
 @exercise("phase2/train", points=1)
 def test_a_rank_that_is_seconds_late_ends_training_and_a_short_delay_does_not(ranks, rng):
-    """If a rank is later than the timeout, all end with an error; a short delay is no problem."""
+    """If a rank is later than the timeout, all end with an error; a short delay is accepted."""
     inputs = draw(rng)
 
     seen = lose(ranks, inputs, late=True)

@@ -96,9 +96,9 @@ def former_file_seen(contents: Sequence[Sequence[bytes]], guide: str) -> Diagnos
 
     If rank 0 itself finds the previous content, the file was not replaced: a different mistake.
     """
-    former, new = contents[0]
-    early = [rank for rank, (_, found) in enumerate(contents) if found == former]
-    if not former or former == new or not early:
+    previous, new = contents[0]
+    early = [rank for rank, (_, found) in enumerate(contents) if found == previous]
+    if not previous or previous == new or not early:
         return None
     text = (
         f"save_checkpoint returned on {ranks_text(early)} while the file at the path was still the "

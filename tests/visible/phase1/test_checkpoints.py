@@ -83,7 +83,7 @@ def test_the_former_checkpoint_survives_a_failed_save(ranks):
     check(
         survived,
         "not-atomic",
-        "A save failed halfway, and the former checkpoint was lost. Keep the old file until the "
+        "A save failed halfway, and the previous checkpoint was lost. Keep the old file until the "
         "new one is complete.",
         guide=GUIDE,
     )

@@ -120,7 +120,7 @@ def test_two_ranks_train_one_model(ranks):
         whole["largest"] == 4,
         "batch-size-divided",
         f"with batch_size=4 and 6 samples on each of 2 ranks, train takes {whole['largest']} "
-        "samples at once on rank 0, but should take 4 and then 2: `batch_size` is that of one rank",
+        "samples at once on rank 0, but should take 4 and then 2: `batch_size` is for one rank",
         guide=GUIDE,
     )
     check(

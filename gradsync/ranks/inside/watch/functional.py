@@ -111,9 +111,9 @@ def _start(collective: Callable[..., Any], result: Tensor, group: Group, **optio
     return result
 
 
-def _newest(name: str, former: str) -> Any:
+def _newest(name: str, previous: str) -> Any:
     """Return a collective by its newer name if there is one, since the older one warns."""
-    return getattr(dist, name, None) or getattr(dist, former)
+    return getattr(dist, name, None) or getattr(dist, previous)
 
 
 def _named(reduction: str) -> Any:

@@ -163,8 +163,8 @@ def test_a_spawned_rank_defers_it_too():
 @pytest.mark.slow
 def test_a_process_that_has_imported_it_keeps_it():
     code = (
-        "import sys, torch._dynamo; from gradsync.ranks.fast import dynamo; former = torch._dynamo;"
-        "sys.exit(dynamo.defer() is not None or sys.modules['torch._dynamo'] is not former)"
+        "import sys, torch._dynamo; from gradsync.ranks.fast import dynamo; before = torch._dynamo;"
+        "sys.exit(dynamo.defer() is not None or sys.modules['torch._dynamo'] is not before)"
     )
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -18,7 +18,9 @@ def test_an_ended_process_does_not_wait():
     assert starved([ended.pid]) == 0
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this system does not report it")
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/schedstat"), reason="this system does not report it"
+)
 def test_a_process_without_a_core_is_starved():
     spin = [sys.executable, "-c", "import os; os.sched_setaffinity(0, {0})\nwhile True: pass"]
     rivals = [subprocess.Popen(spin) for _ in range(3)]
@@ -37,7 +39,9 @@ def test_a_process_without_a_core_is_starved():
     assert of_its_own < waited
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this system does not report it")
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/schedstat"), reason="this system does not report it"
+)
 def test_the_time_of_ended_processes_counts():
     spin = [sys.executable, "-c", "import os; os.sched_setaffinity(0, {0})\nwhile True: pass"]
     rank, *rivals = [subprocess.Popen(spin) for _ in range(3)]

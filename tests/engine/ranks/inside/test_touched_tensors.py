@@ -77,7 +77,7 @@ def wait_late_for_a_part_of_the_sum():
     work.wait()
 
 
-def wait_late_for_what_comes_into_the_place_of_its_own():
+def wait_late_for_a_gather_in_place():
     parts = [torch.ones(8) for _ in range(2)]
     work = dist.all_gather(parts, parts[dist.get_rank()], async_op=True)
     time.sleep(0.1)
@@ -101,7 +101,7 @@ def wait_late_for_a_mean_of_complex_numbers():
     work.wait()
 
 
-def wait_late_for_a_mean_of_what_lies_crosswise():
+def wait_late_for_a_mean_of_a_transposed_tensor():
     tensor = torch.ones(4, 3).t()
     work = dist.all_reduce(tensor, op=dist.ReduceOp.AVG, async_op=True)
     time.sleep(0.1)
@@ -174,10 +174,10 @@ def reduce_several_at_once_again_and_again():
         (change_what_is_gathered, True),
         (wait_late_for_several_at_once, False),
         (wait_late_for_a_part_of_the_sum, False),
-        (wait_late_for_what_comes_into_the_place_of_its_own, False),
+        (wait_late_for_a_gather_in_place, False),
         (wait_late_for_a_mean, False),
         (wait_late_for_a_mean_of_complex_numbers, False),
-        (wait_late_for_a_mean_of_what_lies_crosswise, False),
+        (wait_late_for_a_mean_of_a_transposed_tensor, False),
         (wait_late_for_a_mean_on_one_rank, False),
         (wait_late_for_a_part_of_the_mean, False),
         (wait_late_for_a_functional_mean, False),

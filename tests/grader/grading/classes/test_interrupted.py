@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture
 def typed(tmp_path):
-    """Start `gradsync grade class --out OUT` on a class of three, of which bob is slow."""
+    """Start `gradsync grade class --out OUT` on a class of three; bob's submission is slow."""
     course = write_course(tmp_path / "course")
     for name, source in {"ada": WRONG, "bob": SLOW, "cleo": RIGHT}.items():
         write_submission(tmp_path / "class" / name, source)
@@ -28,7 +28,7 @@ def typed(tmp_path):
     with tempfile.TemporaryDirectory() as temporary:
 
         def start(out, *options):
-            # Tests that run in the background ignore Ctrl-C, and so would this process.
+            # If the tests run in the background, they and their child processes ignore Ctrl-C.
             code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
             code += "from gradsync.cli import main; main()"
             arguments = ["grade", tmp_path / "class", "--out", tmp_path / out, *options]

@@ -1,4 +1,4 @@
-"""A class divided among machines: the shards' grades together are those of an undivided class."""
+"""A class that is divided among machines gets the same grades as an undivided class."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ NAMES = ("ada", "bob", "cleo", "dan", "eve")
 
 
 class Class:
-    """Five submissions of which two are wrong."""
+    """Five submissions; two of them are wrong."""
 
     def __init__(self, root):
         self.root = root

@@ -1,4 +1,4 @@
-"""Submissions as Canvas, Moodle, Gradescope and cloned repositories bring them."""
+"""Submissions in downloads of Canvas, Moodle and Gradescope, and in cloned repositories."""
 
 import zipfile
 from datetime import datetime, timezone

@@ -1,4 +1,4 @@
-"""A class graded on a Dask cluster, of which a worker is killed."""
+"""A class that is graded on a Dask cluster while one of its workers is killed."""
 
 import subprocess
 import sys

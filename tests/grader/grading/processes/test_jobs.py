@@ -22,7 +22,9 @@ def machine(monkeypatch):
     ("cores", "memory", "submissions", "expected"),
     [(2, 64, 100, 2), (16, 128, 100, 16), (16, 128, 3, 3), (16, 6, 100, 4), (16, 0.5, 100, 1)],
 )
-def test_the_number_of_jobs_is_limited_by_cores_memory_and_the_class(machine, cores, memory, submissions, expected):
+def test_the_number_of_jobs_is_limited_by_cores_memory_and_the_class(
+    machine, cores, memory, submissions, expected
+):
     machine(cores, memory)
 
     assert jobs.default_jobs(submissions) == expected

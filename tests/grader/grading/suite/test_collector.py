@@ -1,7 +1,7 @@
 """Which tests of a suite run, and which verdicts are recorded."""
 
 import pytest
-import torch._dynamo  # noqa: F401 - pytester forgets what a run imports, and this comes but once
+import torch._dynamo  # noqa: F401 - pytester removes modules after a run; this one can't return
 
 from gradsync.grading.suite.collector import Collector
 

@@ -49,7 +49,7 @@ def test_an_endless_import_times_out_once(course, monkeypatch):
 
     assert {verdict.status for verdict in seen} == {"timeout"}
     assert "the import does not end and is at template_trainer.py:" in seen[0].message
-    assert min(verdict.seconds for verdict in seen) < 1.0  # the last one does not wait
+    assert min(verdict.seconds for verdict in seen) < 1.0  # the last test does not wait again
 
 
 @pytest.mark.parametrize(

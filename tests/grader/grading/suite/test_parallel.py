@@ -45,7 +45,7 @@ MEETING = '''
 @pytest.mark.parametrize("me", [0, 1])
 @exercise("phase1/double", points=2)
 def test_two_are_at_work(me):
-    """A test waits for another one."""
+    """Each of two tests waits for the other one."""
     here = Path(__file__).parent
     (here / f"came-{me}").touch()
     until = time.monotonic() + 30
@@ -63,13 +63,13 @@ def test_the_ranks_are_lost_beside_the_grader(me):
     here = Path(__file__).parent
     if os.getpid() != int((here / "grader").read_text()):
         raise LauncherError("no more processes")
-    time.sleep(0.5)  # for the other one to come to the second of these
+    time.sleep(0.5)  # so that the other process starts the second of these tests
 '''
 BROKEN = '''
 
 @exercise("phase1/double", points=2)
 def test_no_answer_can_pass():
-    """Somebody misspelt a name of this."""
+    """A name in this test is misspelt."""
     chekc(True, "fine", "all is well")
 '''
 STOPPING = '''
@@ -77,7 +77,7 @@ STOPPING = '''
 @pytest.mark.parametrize("number", range(30))
 @exercise("phase1/double", points=2)
 def test_the_first_fails(number):
-    """The others take their time."""
+    """The other tests are slow."""
     check(number > 0, "first", "the first one")
     time.sleep(0.1)
 '''
@@ -97,7 +97,7 @@ def graded(tmp_path):
 
 
 @pytest.mark.parametrize("launcher", ["fork", "sandbox"])
-def test_the_verdicts_equal_those_of_one_test_at_a_time(graded, launcher, request):
+def test_the_verdicts_are_the_same_as_with_one_test_at_a_time(graded, launcher, request):
     if launcher == "sandbox":
         request.getfixturevalue("needs_sandbox")
     squares = "def double(number):\n    return number * number\n"
