@@ -415,7 +415,7 @@ print(f"batch 16, learning rate 0.2: {len(small)} updates, loss {small[-1]:.2f}"
 # each update moves the weights about as far as before.
 # The model sees the same samples, but its weights move only about a sixteenth as far.
 #
-# A learning rate 16 times as large makes each update 16 times as long: 0.2 × 16 = 3.2.
+# A learning rate 16 times as large makes each update 16 times as large: 0.2 × 16 = 3.2.
 # This is the **linear scaling rule**: multiply the learning rate by the same factor as the batch.
 #
 # </details>
@@ -510,9 +510,9 @@ for batch in (4, 16, 64, 256):
     print(f"batch {batch:3}: length of the noise {noise:.2f}")
 
 # %% [markdown]
-# Four times the batch halves the noise. At batch 4 the noise is several times as long as the
+# Four times the batch halves the noise. At batch 4 the noise is several times as large as the
 # gradient, and a larger batch removes it.
-# At batch 64 both are about equally long. Beyond that the direction is already good, and more
+# At batch 64 both have about the same length. Beyond that the direction is already good, and more
 # samples hardly change it.
 #
 # The batch size at which the gain ends is called the **critical batch size**. It depends on the

@@ -55,7 +55,7 @@ def sum_against_mean(right: Sequence[float], summed: Sequence[float], ranks: int
     axes.plot([], [], color="black", label="mean (any number of ranks)")
     axes.plot([], [], color=rank_colour(0), linestyle="--", label=f"sum over {ranks} ranks")
     axes.set_title(
-        f"{ranks} ranks: the sum makes steps that are {ranks} times as long", fontsize=10
+        f"{ranks} ranks: the sum makes steps {ranks} times as large", fontsize=10
     )
     axes.set_xlabel("step")
     axes.set_ylabel("loss on all digits")
