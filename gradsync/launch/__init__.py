@@ -1,6 +1,6 @@
 """Launch a trainer on one node or several, with torchrun's elastic agent.
 
-`agent` starts the ranks of this node, `worker` is the program of each rank. `placement` finds out
-which node is the master and how to reach it, with `network`. The course says how its trainers are
-run, in `support.training`.
+`agent` starts the ranks of this node, and `worker` is the program of each rank. `placement` finds
+the master node and its address, with the functions of `network`. The course's `support.training`
+defines how its trainers are run.
 """

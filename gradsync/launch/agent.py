@@ -34,7 +34,7 @@ FAILED_RANK = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
 
 
 class TrainingError(Exception):
-    """The ranks started but did not finish; the text says which rank failed and what to do."""
+    """The ranks started but did not finish; the text names the failed rank and what to do."""
 
     def __init__(self, text: str, status: int = 1) -> None:
         super().__init__(text)
@@ -46,25 +46,25 @@ def launch(settings: Settings, master: Master | None, nodes: int, nproc: int, wa
 
     Args:
         settings: what each rank does.
-        master: where the nodes meet; None if there is only this node.
+        master: the node that all nodes connect to; None if there is only this node.
         nodes: the number of nodes.
         nproc: the number of ranks on this node.
         wait: for how many seconds to wait for the other nodes.
 
     Raises:
-        TrainingError: a rank failed more often than it may, or a node did not come.
+        TrainingError: a rank failed more often than it may be restarted, or a node is missing.
     """
     _report_failed_ranks(each=nodes > 1 or settings.max_restarts > 0)
     _choose_interface(master)
     restarts.choose_agent()
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_SECONDS))
     # If the ranks shared the agents' store, a restarted rank could read the address of a rank of
-    # the attempt before (pytorch issue 135712): "connectFullMesh failed ... Connection refused".
+    # the previous attempt (pytorch issue 135712): "connectFullMesh failed ... Connection refused".
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     try:
         with TemporaryDirectory(prefix="gradsync-launch-") as logs:
             if master is not None and not master.is_here:
-                # The ranks notice it first, and say where.
+                # The margin lets the ranks fail first, because they report where they waited.
                 seconds = settings.timeout + WATCH_MARGIN
                 watch_master(master, seconds, lambda: _lost(master, settings), logs)
             run = elastic_launch(
@@ -79,7 +79,7 @@ def launch(settings: Settings, master: Master | None, nodes: int, nproc: int, wa
         raise TrainingError(text, 128 + stopped.sigval) from None
     except RendezvousTimeoutError:
         raise TrainingError(
-            f"Not all {counted(nodes, 'node')} came to {_endpoint(master)} within {wait:g} s. "
+            f"Not all {counted(nodes, 'node')} connected to {_endpoint(master)} within {wait:g} s. "
             "Start the same command on every node, with the same --nodes and --master. "
             "`gradsync doctor --launch` checks whether a node can reach the master."
         ) from None
@@ -121,10 +121,10 @@ def _endpoint(master: Master | None) -> str:
 
 
 def _choose_interface(master: Master | None) -> None:
-    """Let gloo and nccl use the interface that leads to the master.
+    """Make gloo and nccl use the interface that leads to the master.
 
-    By default gloo uses the address of the host's name. On many machines this is 127.0.1.1, at
-    which other nodes can't connect, and then all ranks wait until their time limit.
+    By default gloo uses the address of the host's name. On many machines this is 127.0.1.1. Other
+    nodes can't connect to it, and then all ranks wait until their time limit.
     """
     address = "127.0.0.1" if master is None else network.route_to(master.address)
     name = network.interface_with(address)
@@ -135,7 +135,7 @@ def _choose_interface(master: Master | None) -> None:
 
 
 def how_to_continue(settings: Settings) -> str:
-    """Say how to continue from the checkpoint, if there is one."""
+    """Return how to continue from the checkpoint, if there is one."""
     if settings.test_links:
         return "Run `gradsync doctor --launch` on each node."
     if not settings.checkpoint.is_file():
@@ -145,7 +145,7 @@ def how_to_continue(settings: Settings) -> str:
 
 
 def _continued_by_slurm(settings: Settings) -> str:
-    """Say what Slurm may do by itself after it has stopped a job; "" outside of a job."""
+    """Return what Slurm does after it has stopped a job; "" outside of a job."""
     if "SLURM_JOB_ID" not in os.environ or not settings.checkpoint.is_file():
         return ""
     return (
@@ -155,8 +155,9 @@ def _continued_by_slurm(settings: Settings) -> str:
 
 
 def _why(failures: dict[int, ProcessFailure], settings: Settings) -> str:
-    """Say which rank failed first, and what to do."""
-    # The agent ends the others with SIGTERM; one that was killed is why others lost a connection.
+    """Return which rank failed first, and what to do."""
+    # The agent ends the other ranks with SIGTERM, so these are named last. A rank that was killed
+    # by another signal is named first, because the others fail when their connection to it closes.
     rank, first = min(
         failures.items(),
         key=lambda item: (
@@ -185,10 +186,10 @@ def _ending(exitcode: int) -> str:
 def _report_failed_ranks(*, each: bool) -> None:
     """Replace the agent's own log by one line for each rank that fails.
 
-    Without `each`, only the final message names a rank: if there is one node, and no restart, the
-    line would say the same.
+    Without `each`, nothing is printed here: with one node and no restarts, the final message
+    already names the rank.
 
-    The environment variable LOGLEVEL, such as LOGLEVEL=INFO, shows torchrun's own log instead.
+    If the environment variable LOGLEVEL is set (LOGLEVEL=INFO), torchrun's own log is shown.
     """
     if "LOGLEVEL" in os.environ:
         return

@@ -15,7 +15,7 @@ from gradsync.launch.settings import Settings
 from gradsync.text import full_stop
 
 COMPARED = 256  # test images on which the exported model must equal the trained one
-TOLERANCE = 1e-4  # of logits: another order of additions is allowed
+TOLERANCE = 1e-4  # of logits: the additions may be done in a different order
 
 
 def read_history(settings: Settings) -> list[dict[str, Any]]:
@@ -26,7 +26,7 @@ def read_history(settings: Settings) -> list[dict[str, Any]]:
 
 
 def write_history(settings: Settings, history: list[dict[str, Any]]) -> None:
-    """Write the history, whole or not at all."""
+    """Write the history atomically."""
     write_whole(settings.history, json.dumps(history, indent=1).encode())
 
 
@@ -77,8 +77,8 @@ def _export(settings: Settings, model: nn.Module, images: Tensor) -> None:
         difference = float((loaded(images) - model(images)).abs().max())
     if not difference <= TOLERANCE:
         raise LaunchedWrongly(
-            f"The model exported to {settings.exported} differs from the trained one by "
-            f"{full_stop(f'{difference:g}')}"
+            f"The outputs of the model exported to {settings.exported} differ from the outputs of "
+            f"the trained model by {full_stop(f'{difference:g}')}"
         )
     print(
         f"Exported {settings.exported}; loaded again, its outputs differ by at most "

@@ -1,4 +1,4 @@
-"""Tell a finished run from an interrupted one, which continues from its checkpoint."""
+"""Distinguish finished runs from interrupted ones, which continue from their checkpoint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradsync.launch.placement import LaunchError
 from gradsync.launch.settings import Settings
 from gradsync.text import counted
 
-# The settings of which one training has one value, as a message calls them.
+# The settings that must not change during a training run, with their names in messages.
 FIXED = {
     "phase": "phase",
     "trainer": "trainer",
@@ -23,7 +23,7 @@ REMEDY = "To start again, add --fresh; to keep both, use another --out."
 
 
 def is_finished(settings: Settings) -> bool:
-    """Return whether the output folder has a complete run of at least so many epochs."""
+    """Return whether the output folder has a complete run of at least `settings.epochs` epochs."""
     return settings.exported.is_file() and _epochs_done(settings) >= settings.epochs
 
 
@@ -35,12 +35,12 @@ def remove(settings: Settings) -> None:
 
 
 def check(settings: Settings, *, same_trainer: bool = True) -> None:
-    """Check that the checkpoint, if there is one, is of the same training.
+    """Check that the checkpoint, if there is one, belongs to the same training run.
 
-    A continued run may have more epochs, and another number of ranks.
+    A continued run may have more epochs, and a different number of ranks.
 
     Args:
-        settings: what is asked for.
+        settings: the settings of this command.
         same_trainer: whether the trainer's path must be the same; between nodes, it may differ.
 
     Raises:
@@ -57,7 +57,7 @@ def check(settings: Settings, *, same_trainer: bool = True) -> None:
     if changed:
         raise LaunchError(
             f"{settings.checkpoint} was written with other settings: {'; '.join(changed)}. "
-            f"To continue it, use the same ones. {REMEDY}"
+            f"To continue it, use the same settings. {REMEDY}"
         )
     done = _epochs_done(settings)
     if done > settings.epochs:
@@ -68,7 +68,7 @@ def check(settings: Settings, *, same_trainer: bool = True) -> None:
 
 
 def check_continuation(settings: Settings) -> None:
-    """Check that the checkpoint, if there is one, is of the same training, and record that one.
+    """Check the settings as `check` does, and record them.
 
     Raises:
         LaunchError: see `check`.
@@ -80,22 +80,22 @@ def check_continuation(settings: Settings) -> None:
 
 
 def completion(settings: Settings) -> str:
-    """Say that there is nothing left to train, and what else can be done."""
+    """Return the message for a run that has no epochs left to train."""
     return (
         f"The run in {settings.out} is complete: {counted(settings.epochs, 'epoch')} with these "
-        f"settings. Nothing was changed. To train on, use a larger --epochs. {REMEDY}"
+        f"settings. Nothing was changed. To train further, use a larger --epochs. {REMEDY}"
     )
 
 
 def _recorded(settings: Settings) -> dict[str, object]:
-    """Return the settings of the checkpoint; nothing if they are not known."""
+    """Return the settings of the checkpoint; an empty dictionary if they are not known."""
     with suppress(OSError, ValueError, TypeError):
         return dict(json.loads(settings.record.read_text(encoding="utf-8")))
     return {}
 
 
 def _epochs_done(settings: Settings) -> int:
-    """Return how many epochs the history has."""
+    """Return the number of epochs in the history."""
     with suppress(OSError, ValueError, LookupError, TypeError):
         history = json.loads(settings.history.read_text(encoding="utf-8"))
         return int(history[-1]["epoch"]) + 1

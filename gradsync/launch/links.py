@@ -23,16 +23,16 @@ from gradsync.launch.settings import Settings
 from gradsync.text import listed
 
 CONNECT_SECONDS = 5.0
-SMALL, LARGE = 8, 4 * 2**20  # bytes of a message that measures latency, and bandwidth
+SMALL, LARGE = 8, 4 * 2**20  # bytes of the messages that measure latency and bandwidth
 ROUNDS_SMALL, ROUNDS_LARGE = 20, 5
-SECONDS_FOR_PAIRS = 200.0  # later pairs are not measured: the whole test may take five minutes
+SECONDS_FOR_PAIRS = 200.0  # later pairs are not measured: the test may take five minutes in all
 SLOW = 0.25  # of the median bandwidth of links of the same kind
-FLOATS = 2**20  # of the tensor that is broadcast and all-reduced
+FLOATS = 2**20  # elements of the tensor that is broadcast and all-reduced
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A pair of ranks, as measured from the first."""
+    """A pair of ranks, with the measurements of the first rank."""
 
     ranks: tuple[int, int]
     between_nodes: bool
@@ -44,7 +44,7 @@ def test(settings: Settings) -> None:
     """Run all tests on this rank; rank 0 prints a line for each.
 
     Raises:
-        LaunchedWrongly: ranks can't reach each other, or a collective gives wrong values.
+        LaunchedWrongly: ranks can't reach each other, or a collective returns wrong values.
     """
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     say: Callable[[str], None] = (lambda text: print(text, flush=True)) if rank == 0 else _ignore
@@ -75,9 +75,9 @@ def _ignore(text: str) -> None:
 
 
 def _reach_each_other(store: Store, rank: int, world_size: int) -> list[str]:
-    """Connect to each other rank over TCP, and return the host of each rank.
+    """Connect each pair of ranks over TCP, and return the host of each rank.
 
-    A process group connects all pairs too, but its error names neither of the two ranks.
+    A process group connects all pairs too, but its error does not name the two ranks.
 
     Raises:
         LaunchedWrongly: a rank can't connect to another one; the message names all such pairs.
@@ -134,11 +134,12 @@ def _collectives(rank: int, world_size: int, device: torch.device) -> Iterator[t
 def _expect(what: str, values: torch.Tensor, value: float) -> None:
     if not bool((values == value).all()):
         seen = values[values != value][0].item()
-        raise LaunchedWrongly(f"{what} gives {seen:g} instead of {value:g}: the network is broken.")
+        text = f"{what} returned {seen:g} instead of {value:g}: the network is broken."
+        raise LaunchedWrongly(text)
 
 
 def _measured(rank: int, world_size: int, device: torch.device, hosts: list[str]) -> Iterator[Link]:
-    """Measure one pair of ranks after the other; yield the same links on every rank."""
+    """Measure the pairs of ranks one after the other; yield the same links on every rank."""
     began = time.monotonic()
     for pair in itertools.combinations(range(world_size), 2):
         numbers = torch.zeros(3, dtype=torch.float64, device=device)
@@ -151,7 +152,7 @@ def _measured(rank: int, world_size: int, device: torch.device, hosts: list[str]
         latency, bandwidth, elapsed = numbers.tolist()
         a, b = pair
         yield Link(pair, hosts[a] != hosts[b], latency, bandwidth)
-        if elapsed > SECONDS_FOR_PAIRS:  # as rank 0 or another first rank measured it, for all
+        if elapsed > SECONDS_FOR_PAIRS:  # broadcast, so all ranks return after the same pair
             return
 
 
@@ -162,7 +163,7 @@ def _one_way(
     message = torch.zeros(size, dtype=torch.uint8, device=device)
     first, second = pair
     times = []
-    for _ in range(rounds + 1):  # the first opens the connection
+    for _ in range(rounds + 1):  # the first round opens the connection
         began = time.monotonic()
         if rank == first:
             dist.send(message, second)

@@ -24,12 +24,12 @@ GRACE_SECONDS = 2.0  # from SIGTERM to SIGKILL of the ranks
 
 
 def watch_master(master: Master, seconds: float, text: Callable[[], str], folder: str) -> None:
-    """Start a thread that ends this process if the master is out of reach for `seconds`.
+    """Start a thread that ends this process if the master can't be reached for `seconds`.
 
     Args:
         master: the node that accepts connections as long as the job runs.
-        seconds: how long no connection may succeed.
-        text: returns what to print then.
+        seconds: the longest time without a successful connection.
+        text: returns the message to print before the process ends.
         folder: a temporary folder of this process, to be removed.
     """
     watch = threading.Thread(target=_watch, args=(master, seconds, text, folder), daemon=True)

@@ -1,4 +1,4 @@
-"""Where the ranks of a job run: how many nodes, which is the master, and how to reach it."""
+"""The nodes of a job: how many there are, which is the master, and how to reach it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from gradsync.launch import network
 
 DEFAULT_PORT = 29500
 CONNECT_SECONDS = 3.0  # for one attempt
-SILENT_SECONDS = 5.0  # before a message that this node waits
+SILENT_SECONDS = 5.0  # before a message reports that this node waits
 PAUSE_SECONDS = 0.3  # between two attempts
 IMPORT_SECONDS = 5.0  # for torch, on a busy machine
 
 
 class LaunchError(UnusableInput):
-    """The ranks can't be started here; the text says why and what to do."""
+    """The ranks can't be started here; the text explains why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Master:
-    """The node and the port at which all nodes meet."""
+    """The node and the port that all nodes connect to."""
 
     host: str
     port: int
@@ -45,10 +45,10 @@ def nodes_of_step(environ: Mapping[str, str]) -> int:
 
 
 def find_master(environ: Mapping[str, str], given: str | None) -> Master:
-    """Return the master: `given` as HOST or HOST:PORT, or else that of the environment.
+    """Return the master: `given` as HOST or HOST:PORT, or else the master in the environment.
 
     Raises:
-        LaunchError: no master is named, its name can't be resolved, or its port is no port.
+        LaunchError: no master is named, its name can't be resolved, or its port is not valid.
     """
     host, _, port = (given or "").partition(":")
     host = host or environ.get("MASTER_ADDR", "")
@@ -56,8 +56,8 @@ def find_master(environ: Mapping[str, str], given: str | None) -> Master:
     host = host or _first_node(environ)
     if not host:
         raise LaunchError(
-            "The nodes need a master to meet at. Add --master HOST (the same on every node), or "
-            "set MASTER_ADDR."
+            "The nodes need a master to connect to. Add --master HOST (the same on every node), "
+            "or set MASTER_ADDR."
         )
     text = port or environ.get("MASTER_PORT") or str(DEFAULT_PORT)
     if not (text.isdecimal() and 0 < int(text) < 2**16):
@@ -71,14 +71,14 @@ def find_master(environ: Mapping[str, str], given: str | None) -> Master:
 
 
 def _first_node(environ: Mapping[str, str]) -> str:
-    """Return the first node of the Slurm job, or nothing."""
+    """Return the first node of the Slurm job; "" if there is no job."""
     nodes = environ.get("SLURM_JOB_NODELIST")
     lines = _scontrol("show", "hostnames", nodes).splitlines() if nodes else []
     return lines[0] if lines else ""
 
 
 def _resolved(host: str) -> str:
-    """Return a host's IPv4 address; Slurm may know that of a node that has no name elsewhere."""
+    """Return a host's IPv4 address; if the name can't be resolved, ask Slurm for the address."""
     try:
         return network.address_of(host)
     except OSError as problem:
@@ -103,13 +103,13 @@ def _scontrol(*arguments: str) -> str:
 
 
 def check_port(master: Master) -> Master:
-    """Check that the port is free on the master, or held by another node of the same job.
+    """Check that the port is free on the master, or used by another node of the same job.
 
     Returns:
-        The master; it is not here if another `gradsync train` on this machine listens already.
+        The master; `is_here` is False if another `gradsync train` on this machine listens already.
 
     Raises:
-        LaunchError: another program holds the port; the message names it.
+        LaunchError: another program uses the port; the message names it.
     """
     if not network.is_taken(master.port):
         return master
@@ -117,14 +117,14 @@ def check_port(master: Master) -> Master:
     if holder is not None and _is_of_this_job(holder):
         return replace(master, is_here=False)
     raise LaunchError(
-        f"Port {master.port} is in use on this machine, by {holder_text(holder)}. The ranks need "
-        f"it to meet. Choose another port on every node, such as MASTER_PORT={master.port + 1}, or "
-        "end that process."
+        f"Port {master.port} is in use on this machine, by {holder_text(holder)}. All nodes must "
+        "be able to connect to the master at this port. Choose another port on every node, such "
+        f"as MASTER_PORT={master.port + 1}, or end that process."
     )
 
 
 def holder_text(holder: network.Holder | None) -> str:
-    """Name the process that holds a port."""
+    """Describe the process that listens on a port."""
     if holder is None:
         return "a process of another user"
     return f"process {holder.pid} ({holder.command[:80]})"
@@ -137,10 +137,10 @@ def _is_of_this_job(holder: network.Holder) -> bool:
 
 
 def wait_for_master(master: Master, seconds: float) -> None:
-    """Return when the master answers.
+    """Wait until the master answers.
 
     Raises:
-        LaunchError: it did not within `seconds`.
+        LaunchError: it did not answer within `seconds`.
     """
     began, announced = time.monotonic(), False
     while True:
@@ -158,17 +158,17 @@ def wait_for_master(master: Master, seconds: float) -> None:
             if _is_store(master, seconds - (time.monotonic() - began)):
                 return
             raise LaunchError(
-                f"Something at {master.host}:{master.port} accepts connections, but within "
-                f"{seconds:g} s it did not answer as the master of a training. Another program or "
-                "a proxy may hold this port. Use another MASTER_PORT on every node, or its IP "
-                "address in --master."
+                f"A program at {master.host}:{master.port} accepts connections, but within "
+                f"{seconds:g} s it did not answer as the master of a training run. Another program "
+                "or a proxy may use this port. Use another MASTER_PORT on every node, or the "
+                "master's IP address in --master."
             )
 
 
 def _is_store(master: Master, seconds: float) -> bool:
-    """Return whether torch's store answers at the master's port within some seconds.
+    """Return whether torch's store answers at the master's port within `seconds`.
 
-    torch itself waits for an answer without a limit, and can't be interrupted: a thread asks.
+    torch waits for an answer without a limit and can't be interrupted, so a thread connects.
     """
     answered = threading.Event()
     limit, patience = timedelta(seconds=max(seconds, 1)), max(seconds, IMPORT_SECONDS)
@@ -178,7 +178,7 @@ def _is_store(master: Master, seconds: float) -> bool:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         while not answered.is_set() and time.monotonic() < until:
-            with suppress(RuntimeError):  # such as DistNetworkError: the master has ended again
+            with suppress(RuntimeError):  # such as DistNetworkError, if the master has ended
                 TCPStore(master.address, master.port, None, False, limit, wait_for_workers=False)
                 answered.set()
             time.sleep(PAUSE_SECONDS)

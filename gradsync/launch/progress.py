@@ -17,7 +17,7 @@ Entry = dict[str, Any]  # "epoch", "train_loss", "val_loss", "val_accuracy"
 
 
 class Progress:
-    """The output of a run. Every rank calls these methods; rank 0 alone prints and writes."""
+    """The output of a run. Every rank calls these methods, but only rank 0 prints and writes."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -41,10 +41,10 @@ class Progress:
             self._say(f"[Rank {rank}] Training samples: {count}")
 
     def continues(self, first: int) -> None:
-        """Print and check the first epoch of this attempt; 0 if there is no checkpoint.
+        """Check and print the first epoch of this attempt; 0 if there is no checkpoint.
 
         Raises:
-            LaunchedWrongly: the ranks disagree, since not all of them see the checkpoint.
+            LaunchedWrongly: the ranks disagree, because not all of them see the checkpoint.
         """
         firsts: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(firsts, first)
@@ -68,7 +68,7 @@ class Progress:
     def ended_epoch(
         self, epoch: int, train_loss: float, *, loss: float, accuracy: float, **_others: Any
     ) -> None:
-        """Print a line, and record the epoch: the loss in training, loss and accuracy after it."""
+        """Print a line and record the epoch: training loss, and validation loss and accuracy."""
         entry = {"epoch": epoch, "train_loss": train_loss}
         entry |= {"val_loss": loss, "val_accuracy": accuracy}
         if self.is_rank_0:
@@ -83,7 +83,7 @@ class Progress:
             )
 
     def ended(self, history: list[Entry]) -> None:
-        """Record epochs whose lines the trainer itself has printed, after those known before."""
+        """Record epochs whose lines the trainer itself has printed, after the recorded ones."""
         if not self.is_rank_0:
             return
         if not history:

@@ -17,8 +17,8 @@ LOST_CONNECTION = re.compile(r"gloo|nccl|NCCL|TCPStore|[Ss]ocket|c10d|Timed out 
 FAILS_AGAIN = 2  # exit status of a rank that would fail again if it were restarted
 
 
-class LaunchedWrongly(Exception):  # noqa: N818 - the settings are at fault
-    """The trainer can't be run like this; the text is complete, and needs no traceback."""
+class LaunchedWrongly(Exception):  # noqa: N818 - the settings are wrong, not the code
+    """The trainer can't be run like this; the text explains why, without a traceback."""
 
 
 REPEATED = (LaunchedWrongly, NotImplementedError, SyntaxError, ImportError, NameError)
@@ -39,8 +39,8 @@ def describe(error: Exception, settings: Settings) -> str:
     text = str(error).strip()
     if OTHER_MODEL.search(text) and settings.checkpoint.is_file():
         return (
-            f"{settings.checkpoint} does not fit the model{place}. {full_stop(text)}\nIf it is of "
-            "another model, add --fresh to start again, or use another --out."
+            f"{settings.checkpoint} does not fit the model{place}. {full_stop(text)}\nIf it "
+            "belongs to another model, add --fresh to start again, or use another --out."
         )
     if _is_of_the_network(error):
         if LATE.search(text):
@@ -52,7 +52,7 @@ def describe(error: Exception, settings: Settings) -> str:
         if CLOSED.search(text):
             return (
                 f"The connection to another rank was closed{place}: that rank has ended. Its own "
-                "message, if it left one, says why."
+                "message, if there is one, says why."
             )
     return f"{_traceback(error, settings)}\n{type(error).__name__}{place}: {full_stop(text)}"
 
@@ -68,7 +68,7 @@ def _is_of_the_network(error: Exception) -> bool:
 
 
 def _place(error: Exception, settings: Settings) -> str:
-    """Return the last line of the trainer's folder that was running."""
+    """Return the last line in the traceback that is in the trainer's folder; "" without one."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename.startswith(str(settings.trainer.parent)):
             return f", at {frame.filename.rpartition('/')[2]}:{frame.lineno} in {frame.name}"
@@ -76,7 +76,7 @@ def _place(error: Exception, settings: Settings) -> str:
 
 
 def _traceback(error: Exception, settings: Settings) -> str:
-    """Return the traceback from the trainer's first line on, or all of it if it has none."""
+    """Return the traceback, without the frames before the first one in the trainer's folder."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame.filename.startswith(str(settings.trainer.parent)) for frame in frames]
     first = own.index(True) if True in own else 0

@@ -1,4 +1,4 @@
-"""Which failed ranks are not restarted: those that would fail again at each attempt."""
+"""Prevent restarts of ranks that would fail in the same way at each attempt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradsync.launch.rank_errors import FAILS_AGAIN
 
 
 class Agent(LocalElasticAgent):
-    """torchrun's agent, which otherwise restarts all ranks after any failure."""
+    """torchrun's agent, except that it does not restart ranks which would fail again."""
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         result: RunResult = super()._monitor_workers(worker_group)
@@ -20,5 +20,5 @@ class Agent(LocalElasticAgent):
 
 
 def choose_agent() -> None:
-    """Let torch's launcher use this agent, which no argument of it can name."""
+    """Make torch's launcher use this agent; the launcher has no argument for it."""
     api.LocalElasticAgent = Agent  # type: ignore[attr-defined]

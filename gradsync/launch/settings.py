@@ -1,4 +1,4 @@
-"""What one training run does: the same on every rank, passed to the ranks as JSON."""
+"""The settings of a training run, which are passed to each rank as JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Settings:
     timeout: int = 60  # seconds that a rank waits for the others
     max_restarts: int = 0
     test_links: bool = False  # test the links between the ranks instead of training
-    fresh: bool = False  # the command has --fresh, without which it continues
+    fresh: bool = False  # the command has --fresh: it does not continue from a checkpoint
 
     @property
     def checkpoint(self) -> Path:

@@ -1,6 +1,6 @@
 """The program of each rank: `python -m gradsync.launch.worker SETTINGS`, started by the agent.
 
-It runs the course's `support.training`, which knows the functions of this course's trainers.
+It runs the course's `support.training`, which calls the functions of this course's trainers.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from gradsync.launch.rank_errors import LaunchedWrongly, describe, follows_anoth
 from gradsync.launch.settings import Settings
 from gradsync.ranks.fast import dynamo
 
-NOTICED_SECONDS = 1.0  # in which the agent sees that a process has ended
+NOTICED_SECONDS = 1.0  # within which the agent notices that a process has ended
 
 
 def main() -> None:
     """Run one rank; if it fails, write a message to stderr, and exit with its status."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C: the agent says how to continue
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C: the agent prints how to continue
     settings = Settings.from_json(sys.argv[1])
     status = 0
     try:
         links.test(settings) if settings.test_links else _train(settings)
-    except Exception as error:  # noqa: BLE001 - each error of a learner's file ends here
+    except Exception as error:  # noqa: BLE001 - a learner's file may raise any error
         rank = os.environ["RANK"]
         print(f"[Rank {rank}] {describe(error, settings)}", file=sys.stderr, flush=True)
         status = status_of(error)
         if follows_another(error):
-            time.sleep(NOTICED_SECONDS)  # the agent names the first process that it sees ended
+            time.sleep(NOTICED_SECONDS)  # the agent names the rank that ended first
     sys.stdout.flush()
     os._exit(status)  # the destructor of a gloo group that has failed can hang
 

@@ -1,4 +1,4 @@
-"""What training on several ranks and nodes needs: each check looks at the thing itself."""
+"""Checks of the requirements for training on several ranks and nodes."""
 
 from __future__ import annotations
 

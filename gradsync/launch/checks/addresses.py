@@ -1,4 +1,4 @@
-"""Interfaces, the master, and its port."""
+"""Checks of the network interfaces, the master, and its port."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def interface(environ: Mapping[str, str]) -> Finding:
     own = network.interface_with(address) or "lo"
     found = f"gloo picks {own} ({address})"
     if not resolved:
-        found += f", since the name {socket.gethostname()!r} is no address of this machine"
+        found += f", because {socket.gethostname()!r} is not the name of an address of this machine"
     if not address.startswith("127."):
         return Finding(name, "ok", found, why)
     if _several_nodes(environ):
@@ -44,11 +44,11 @@ def interface(environ: Mapping[str, str]) -> Finding:
 
 
 def master(environ: Mapping[str, str]) -> Finding:
-    """Check that the master's name is known and that it can be reached."""
+    """Check that the master's name can be resolved, and that the master can be reached."""
     name, why = "master", "all nodes meet at its address; ranks that can't reach it hang"
     if "MASTER_ADDR" not in environ and "SLURM_JOB_NODELIST" not in environ:
         own = socket.gethostname()
-        found = f"none is set, which one node does not need; this machine is {own}"
+        found = f"not set, and one node does not need it; this machine is {own}"
         return Finding(name, "ok", found, why)
     try:
         chosen = placement.find_master(environ, None)
@@ -58,7 +58,7 @@ def master(environ: Mapping[str, str]) -> Finding:
     if network.is_this_machine(chosen.address):
         found = f"{chosen.host} ({chosen.address}) is this machine"
         if chosen.address.startswith("127.") and _several_nodes(environ):
-            remedy = "Other nodes can't reach this address. Use that of another interface."
+            remedy = "Other nodes can't reach this address. Use the address of another interface."
             return Finding(name, "failed", found, why, remedy)
         return Finding(name, "ok", found, why)
     return _reached(name, why, chosen)
@@ -77,24 +77,24 @@ def _reached(name: str, why: str, chosen: Master) -> Finding:
         remedy = "Check the address, and whether a firewall blocks the port."
         return Finding(name, "failed", found, why, remedy)
     return Finding(
-        name, "ok", f"{where} accepts connections; training shows if it is the master", why
+        name, "ok", f"{where} accepts connections; training shows whether it is the master", why
     )
 
 
 def port(environ: Mapping[str, str]) -> Finding:
-    """Check that the master's port is free on this machine, or say who holds it."""
-    name, why = "port", 'if another process holds it, torch reports "address already in use"'
+    """Check that the master's port is free on this machine, or name the process that uses it."""
+    name, why = "port", 'if another process uses it, torch reports "address already in use"'
     job = environ.get("SLURM_JOB_ID", "")
     usual = DEFAULT_PORT + (int(job) % 1000 if job.isdecimal() else 0)  # as in cluster/job.sh
     text = environ.get("MASTER_PORT", str(usual))
     if not (text.isdecimal() and 0 < int(text) < 2**16):
-        found = f"MASTER_PORT={text} is no port"
+        found = f"MASTER_PORT={text} is not a port"
         return Finding(name, "failed", found, why, "Use a number from 1024 to 65535.")
     if not network.is_taken(int(text)):
         return Finding(name, "ok", f"{text} is free on this machine", why)
     holder = placement.holder_text(network.holder_of(int(text)))
     remedy = f"Set MASTER_PORT={int(text) + 1} on every node, or end that process."
-    found = f"{text} is held by {holder}"
+    found = f"{text} is in use by {holder}"
     if not {"MASTER_PORT", "MASTER_ADDR", "SLURM_JOB_ID"} & set(environ):
         found += "; `gradsync train` on one node takes a free port"
         return Finding(name, "warning", found, why, f"For several nodes: {remedy}")

@@ -1,4 +1,4 @@
-"""The variables that launchers set."""
+"""Checks of the environment variables that launchers set."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from gradsync.finding import Finding
 from gradsync.text import listed
 
-ANSWER_SECONDS = 1.5  # of Slurm's controller
+ANSWER_SECONDS = 1.5  # within which Slurm's controller must answer
 SLOW = ("TORCH_DISTRIBUTED_DEBUG", "NCCL_DEBUG", "CUDA_LAUNCH_BLOCKING", "TORCH_CPP_LOG_LEVEL")
 QUIET = ("", "0", "OFF", "WARN", "VERSION", "ERROR", "FATAL")
 
@@ -17,17 +17,17 @@ QUIET = ("", "0", "OFF", "WARN", "VERSION", "ERROR", "FATAL")
 def torchrun(environ: Mapping[str, str]) -> Finding:
     """Check torchrun's variables: all of them or none, and consistent."""
     name = "torchrun"
-    why = "each rank learns from these variables which rank it is"
+    why = "each rank reads its number and the number of ranks from these variables"
     remedy = (
-        "Start it with `gradsync train` or `torchrun`, which set their own, or unset those that "
-        "were set by hand: unset RANK WORLD_SIZE LOCAL_RANK"
+        "Start it with `gradsync train` or `torchrun`, which set all of them. Or unset the "
+        "variables that were set by hand: unset RANK WORLD_SIZE LOCAL_RANK"
     )
     problem = _half_a_set(environ, "RANK", "WORLD_SIZE", "LOCAL_RANK")
     if problem:
-        found = f"{problem}; a script that python starts without a launcher fails"
+        found = f"{problem}; a script that is started without a launcher fails"
         return Finding(name, "warning", found, why, remedy)
     if "RANK" not in environ:
-        return Finding(name, "ok", "no variables, so the launcher sets all of them", why)
+        return Finding(name, "ok", "no variables are set; the launcher sets all of them", why)
     found = f"RANK={environ['RANK']} WORLD_SIZE={environ['WORLD_SIZE']}"
     return Finding(name, "ok", found, why)
 
@@ -46,7 +46,7 @@ def slurm(environ: Mapping[str, str]) -> Finding:
         found = f"job {environ['SLURM_JOB_ID']} on {nodes}, {tasks} {unit}"
         return Finding(name, "ok", found, why)
     if shutil.which("sinfo") is None:
-        return Finding(name, "ok", "not installed, which one machine does not need", why)
+        return Finding(name, "ok", "not installed, and one machine does not need it", why)
     command = ["sinfo", "--noheader", "--format=%D %t"]
     try:
         done = subprocess.run(
@@ -65,7 +65,7 @@ def slurm(environ: Mapping[str, str]) -> Finding:
 def debugging(environ: Mapping[str, str]) -> Finding:
     """Report variables that make torch log, which slows training."""
     name = "debugging"
-    why = "torch's own log explains crashes, and slows training"
+    why = "torch's own log explains crashes, but it slows training"
     loud = [f"{key}={environ[key]}" for key in SLOW if environ.get(key, "") not in QUIET]
     if loud:
         names = " ".join(word.partition("=")[0] for word in loud)
@@ -75,7 +75,7 @@ def debugging(environ: Mapping[str, str]) -> Finding:
 
 
 def _half_a_set(environ: Mapping[str, str], rank: str, size: str, local: str) -> str:
-    """Return what is wrong with a launcher's variables, or nothing."""
+    """Return what is wrong with a launcher's variables; "" if nothing is."""
     names = [name for name in (rank, size) if name in environ]
     if len(names) == 1:
         missing = size if names == [rank] else rank

@@ -1,4 +1,4 @@
-"""Python, the cores, and shared memory."""
+"""Checks of Python, the cores, other processes, and shared memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradsync.finding import Finding
 from gradsync.text import counted, size_text
 
 OLDEST, NEWEST = (3, 10), (3, 13)
-BACKGROUND = 0.7  # processes that want a core now and then on an idle machine
+BACKGROUND = 0.7  # the load of an idle machine, which does not disturb the ranks
 NEEDED_SHARED_MEMORY = 64 * 2**20  # bytes; containers often have no more than this in total
 
 
@@ -32,7 +32,7 @@ def cores(environ: Mapping[str, str], ranks: int, available: int | None = None) 
     """Compare ranks times threads with the cores that this process may use."""
     available = available or available_cores()
     given = environ.get("OMP_NUM_THREADS", "")
-    name, why = "cores", "ranks and their threads that share a core slow each other down"
+    name, why = "cores", "ranks and threads that share a core slow each other down"
     if given and not (given.isdecimal() and int(given)):
         found = f"OMP_NUM_THREADS={given} is not a positive integer"
         return Finding(name, "failed", found, why, "Set OMP_NUM_THREADS=1, or unset it.")
@@ -44,28 +44,31 @@ def cores(environ: Mapping[str, str], ranks: int, available: int | None = None) 
     if ranks * threads <= available:
         return Finding(name, "ok", found, why)
     if ranks > available:
-        remedy = f"Results are right, but slower than with --nproc {available}."
+        remedy = f"The results are correct, but training is slower than with --nproc {available}."
     else:
         remedy = f"Set OMP_NUM_THREADS={max(1, available // ranks)}, or unset it."
     return Finding(name, "warning", found, why, remedy)
 
 
 def load(ranks: int, others: float | None = None, available: int | None = None) -> Finding:
-    """Compare what other processes leave of the cores with what the ranks need.
+    """Check that other processes leave enough cores for the ranks.
 
     Args:
         ranks: the number of ranks on this machine.
-        others: how many other processes want a core; default: the mean of the last minute.
+        others: the load of other processes, in cores; default: the mean of the last minute.
         available: the number of cores that this process may use.
     """
     available = available or available_cores()
     others = os.getloadavg()[0] if others is None else others
     name, why = "load", "all ranks wait for the slowest one, so one busy core slows all of them"
     cores = counted(available, "core")
-    found = f"{others:.1f} processes wanted a core in the last minute, on {cores}"
+    found = f"other programs needed {others:.1f} cores on average in the last minute, of {cores}"
     if others + min(ranks, available) <= available + BACKGROUND:
         return Finding(name, "ok", found, why)
-    remedy = "`top` shows what runs. Wait for it, or expect times that vary, and slower steps."
+    remedy = (
+        "`top` shows which programs run. Wait until they have ended, or expect slower steps and "
+        "times that vary."
+    )
     return Finding(name, "warning", found, why, remedy)
 
 
@@ -73,7 +76,10 @@ def shared_memory(folder: Path = Path("/dev/shm")) -> Finding:
     """Check the free space in shared memory."""
     name = "/dev/shm"
     why = "workers of a DataLoader and nccl pass data through it; if it is full, ranks crash"
-    remedy = "In a container, add --shm-size=1g to `docker run`. Else delete old files in /dev/shm."
+    remedy = (
+        "In a container, add --shm-size=1g to `docker run`. On a machine, delete old files in "
+        "/dev/shm."
+    )
     try:
         state = os.statvfs(folder)
     except OSError as problem:

@@ -1,4 +1,4 @@
-"""torch and torchvision, GPUs, gloo, and the data: what must be imported to be checked."""
+"""Checks of torch and torchvision, GPUs, gloo, and the data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REQUIRED = re.compile(r"^torch\s*\(?==\s*([\d.]+)")
 NVIDIA = Path("/proc/driver/nvidia/version")
 MEET_SECONDS = 2.0
 STEPS = 5
-FAIR_SHARE = 0.2  # of a step's time: more communication than this is worth a larger batch
+FAIR_SHARE = 0.2  # of a step's time; with more communication, a larger batch is recommended
 
 
 def torch_and_torchvision() -> Finding:
@@ -41,13 +41,16 @@ def torch_and_torchvision() -> Finding:
     other = vision.partition("+")[2]
     if build != other:
         found += f": builds {build or 'PyPI'} and {other or 'PyPI'} differ"
-        remedy = "gradsync uses only its data sets, which work. Else install both from one index."
+        remedy = (
+            "gradsync uses only torchvision's data sets, which work. If other code fails, install "
+            "both from one index."
+        )
         return Finding(name, "warning", found, why, remedy)
     return Finding(name, "ok", found, why)
 
 
 def gpus(ranks: int) -> Finding:
-    """Compare the ranks with the GPUs, each of which serves one rank of nccl."""
+    """Check that each rank gets its own GPU, which nccl requires."""
     import torch
     import torch.distributed as dist
 
@@ -69,7 +72,7 @@ def gpus(ranks: int) -> Finding:
 
 
 def gloo(environ: Mapping[str, str]) -> Finding:
-    """Let two ranks, which are threads of this process, meet over gloo and all-reduce."""
+    """All-reduce over gloo between two ranks, which are threads of this process."""
     name, why = "gloo", "ranks on CPUs exchange gradients through it"
     chosen = environ.get("GLOO_SOCKET_IFNAME")
     try:
@@ -77,12 +80,12 @@ def gloo(environ: Mapping[str, str]) -> Finding:
     except RuntimeError as problem:
         found = str(problem).splitlines()[0].rpartition("] ")[2]
         remedy = f"Unset GLOO_SOCKET_IFNAME={chosen}." if chosen else "Read `interface` above."
-        return Finding(name, "failed", f"two ranks can't meet: {found}", why, remedy)
-    return Finding(name, "ok", f"two ranks meet; a small all-reduce takes {_ms(seconds)}", why)
+        return Finding(name, "failed", f"two ranks can't connect: {found}", why, remedy)
+    return Finding(name, "ok", f"two ranks connect; a small all-reduce takes {_ms(seconds)}", why)
 
 
 def communication(batch_size: int) -> Finding:
-    """Compare the time of computing a step with that of averaging its gradients."""
+    """Compare the time to compute a step with the time to average its gradients."""
     import torch
     import torch.nn.functional as F
 
@@ -91,7 +94,7 @@ def communication(batch_size: int) -> Finding:
     name, why = "overhead", "if averaging takes longer than computing, more ranks are slower"
     model, images = SmallCNN(), torch.zeros(batch_size, 1, 28, 28)
     targets = torch.zeros(batch_size, dtype=torch.int64)
-    torch.set_num_threads(1)  # as a rank has on a machine with as many ranks as cores
+    torch.set_num_threads(1)  # as on a machine with as many ranks as cores
     times = []
     for _ in range(STEPS):
         began = time.perf_counter()
@@ -104,8 +107,8 @@ def communication(batch_size: int) -> Finding:
         return Finding(name, "failed", "not measured: gloo fails", why, "Read `gloo` above.")
     share = averaging / (averaging + computing)
     found = (
-        f"a batch of {batch_size} computes for {_ms(computing)}, an all-reduce of its gradients "
-        f"takes {_ms(averaging)}: {share:.0%} of the step, on this machine"
+        f"computing a batch of {batch_size} takes {_ms(computing)}, and an all-reduce of its "
+        f"gradients takes {_ms(averaging)}: {share:.0%} of the step, on this machine"
     )
     if share <= FAIR_SHARE:
         return Finding(name, "ok", found, why)
@@ -119,15 +122,15 @@ def communication(batch_size: int) -> Finding:
 
 
 def data() -> Finding:
-    """Report whether MNIST is here and complete, or can be downloaded."""
+    """Check that MNIST is here and complete, or can be downloaded."""
     return replace(check_data(), why="without MNIST, scikit-learn's 1,797 smaller digits are used")
 
 
 def _all_reduce(elements: int) -> float:
-    """Return the seconds of an all-reduce of floats between two threads, as the fastest of some.
+    """Return the seconds of the fastest of some all-reduces of floats between two threads.
 
     Raises:
-        RuntimeError: the two can't connect.
+        RuntimeError: the threads can't connect.
     """
     import torch
     from torch._C._distributed_c10d import HashStore, ProcessGroupGloo
