@@ -15,10 +15,10 @@ def render() -> str:
     lines = [
         "# Rules of `gradsync review`",
         "",
-        "Each page explains a rule, and has a script that it reports and the corrected script.",
+        "Each page explains a rule, with a script that the rule reports and the corrected script.",
         "[docs/review.md](../../../docs/review.md) describes the command.",
         "",
-        "| code | what it reports | practice |",
+        "| code | mistake | practice |",
         "|---|---|---|",
     ]
     lines += [f"| [{r.code}]({r.code}.md) | {r.title} | {r.topic} |" for r in RULES]

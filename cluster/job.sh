@@ -1,5 +1,5 @@
-# What the jobs of this folder have in common. Each script sources it in the course's folder:
-# Slurm runs a copy of the script, so the path of the script itself is of no use.
+# The common part of the jobs in this folder. Each script sources it by its path in the course's
+# folder: Slurm runs a copy of the script, so the script's own path can't be used.
 
 # shellcheck shell=bash
 set -euo pipefail
@@ -15,7 +15,7 @@ if ! command -v gradsync >/dev/null; then
     exit 1
 fi
 
-# Two jobs may share a node, so each has a port of its own.
+# Two jobs may share a node, so each has its own port.
 export MASTER_PORT=${MASTER_PORT:-$((29500 + SLURM_JOB_ID % 1000))}
 
 # Run one `gradsync` per node; it starts the ranks of its node. The first node is the master.

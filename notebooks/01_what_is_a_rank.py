@@ -14,16 +14,17 @@
 # # 1. What a rank is
 #
 # Distributed training runs one program in several processes at the same time.
-# This notebook shows what such a process knows, what it does not know, and how the processes find
-# each other.
+# This notebook shows which variables such a process can read, which it cannot read, and how the
+# processes find each other.
 #
 # - **Afterwards you can** run a cell on several ranks, say which variables a rank sees, and start a
 #   process group.
-# - **Time:** 15 minutes, and as much again for the three exercises.
+# - **Time:** 15 minutes, and 15 more for the three exercises.
 # - **You need:** Python functions, environment variables, and a little PyTorch (tensors).
 
 # %% [markdown]
-# On a hosted service this cell installs the course. Where gradsync is installed it does nothing.
+# On a hosted service this cell installs the course. If gradsync is already installed, the cell does
+# nothing.
 
 # %%
 try:
@@ -60,9 +61,9 @@ x = 10 * rank
 print(f"I am rank {rank} of {world_size}. x is {x}.")
 
 # %% [markdown]
-# Each rank has a label and a colour. They stay the same in the whole course: rank 0 is blue, 1
-# orange, 2 green, 3 purple.
-# Output that is equal on several ranks appears once, with all their numbers in the label:
+# Each rank has a label and a colour. They are the same throughout the course: rank 0 is blue, rank
+# 1 orange, rank 2 green and rank 3 purple.
+# If several ranks print the same output, it appears once, and the label names all of these ranks:
 
 # %%
 # %%ranks 4
@@ -70,9 +71,9 @@ print(f"There are {world_size} of us.")
 
 # %% [markdown]
 # Are these really processes, or only four variables in this notebook?
-# The operating system gives each process a different number, the *process id*. We count how many
-# different ones there are.
-# `%ranks pull NAME` brings a variable from the ranks to the notebook, as a list: first rank 0's
+# The operating system gives each process a different number, the *process id*. We count the
+# different numbers.
+# `%ranks pull NAME` copies a variable from the ranks to the notebook, as a list: first rank 0's
 # value, then rank 1's, and so on.
 
 # %%
@@ -91,16 +92,16 @@ print("is one of them the notebook's own process?", os.getpid() in process_id)
 # %% [markdown]
 # ## No rank sees another rank's variables
 #
-# The ranks are still there, and so is their `x`. Now rank 2 alone changes its `x`. The option
-# `--rank 2` runs a cell on rank 2 only.
+# The ranks are still running, and each still has its `x`. Now only rank 2 changes its `x`. The
+# option `--rank 2` runs a cell on rank 2 only.
 
 # %%
 # %%ranks 4 --rank 2
 x = 99
 
 # %% [markdown]
-# > **Predict, then run.** What is `x` now on rank 0, 1, 2 and 3? And does the notebook itself have
-# > an `x`?
+# > **Predict, then run.** What is `x` now on rank 0, 1, 2 and 3? Does the notebook itself have an
+# > `x`?
 #
 # <details><summary>Answer</summary>
 #
@@ -118,7 +119,7 @@ x
 x
 
 # %% [markdown]
-# So if all ranks should have the same value, one process must send it to the others.
+# If all ranks should have the same value, one process must send it to the others.
 # `%ranks push NAME` sends a variable of the notebook to each rank:
 
 # %%
@@ -144,7 +145,7 @@ my_sum = sum(range(rank * quarter, (rank + 1) * quarter))
 my_sum
 
 # %% [markdown]
-# No rank has the whole sum yet. To get it, the ranks must communicate.
+# No rank has the total yet. To get it, the ranks must communicate.
 # A *collective* is a call in which all ranks take part. `all_reduce` is one: it adds up a tensor
 # over all ranks, element by element.
 #
@@ -152,7 +153,8 @@ my_sum
 #
 # <details><summary>Answer</summary>
 #
-# All of them. This is the meaning of "all". The equal output is folded into one line.
+# All of them. This is the meaning of "all" in the name. All ranks print the same, so the output is
+# one line.
 # The tensor that you pass is the tensor that changes: the call works in place.
 #
 # </details>
@@ -191,10 +193,10 @@ if rank == 3:
 dist.all_reduce(total)
 
 # %% [markdown]
-# And what if a rank never calls the collective? In an ordinary program the others then wait for
-# many minutes, without a message.
-# This is a *deadlock*. Here the cell ends at once. The message says which ranks wait, in which
-# line, and which rank is missing.
+# What happens if a rank never calls the collective? In an ordinary program the other ranks then
+# wait for many minutes, without a message.
+# This is a *deadlock*. Here the cell ends at once. The message names the ranks that wait, the line
+# in which they wait, and the rank that is missing.
 # The next cell fails on purpose.
 
 # %% tags=["raises-exception"]
@@ -203,7 +205,7 @@ if rank != 3:
     dist.all_reduce(total)
 
 # %% [markdown]
-# Nothing is lost. The ranks are still there, with all their variables:
+# No variable is lost. The ranks are still running, and still have all their variables:
 
 # %%
 # %%ranks 4
@@ -216,8 +218,8 @@ print("x is", x, "and the sum of my quarter is", my_sum)
 # %ranks status
 
 # %% [markdown]
-# Notebook 5 makes more deadlocks and fixes them. For now remember: **every rank must call every
-# collective.**
+# Notebook 5 shows more deadlocks and how to fix them. For now, remember: **every rank must call
+# every collective.**
 
 # %% [markdown]
 # ## How the processes find each other
@@ -226,7 +228,7 @@ print("x is", x, "and the sum of my quarter is", my_sum)
 # or Slurm's `srun`.
 # It starts the same program N times. The copies differ in one thing only: their environment
 # variables.
-# These say which number a process has, and at which address and port all of them meet.
+# These contain the number of the process, and the address and port at which all processes meet.
 # The meeting is called the *rendezvous*.
 #
 # Here is a launcher and a rendezvous in plain Python, without PyTorch. Each process connects to a
@@ -299,31 +301,31 @@ waiting(connected)
 # %% [markdown]
 # When all have connected, they are a *process group*. From then on they can use collectives.
 #
-# And if the fourth process never starts? The host cannot know whether it is slow or dead. It can
-# only give up after some time.
-# This time is the *timeout*. PyTorch's default is 30 minutes, this course uses 60 seconds, and here
-# it is one second:
+# What happens if the fourth process never starts? The host cannot distinguish a slow process from a
+# dead one. It can only stop waiting after some time.
+# This time is called the *timeout*. PyTorch's default is 30 minutes, this course uses 60 seconds,
+# and here it is one second:
 
 # %%
 _ = launch([0.0, 0.1, 0.2], expected=4, timeout=1.0)
 # %% [markdown]
-# ## What a process must know about itself
+# ## The five values that a process needs
 #
-# Five values are enough. On a machine with several GPUs, the *local rank* says which of them a
-# process uses.
+# A process needs only five values. On a machine with several GPUs, the *local rank* is the number
+# of the GPU that the process uses.
 
 # %%
 two_machines()
 
 # %% [markdown]
-# > **Predict.** Eight processes run on two machines with four GPUs each. Which local rank has rank
-# > 6, and to which machine do all ranks connect?
+# > **Predict.** Eight processes run on two machines with four GPUs each. What is the local rank of
+# > rank 6, and to which machine do all ranks connect?
 #
 # <details><summary>Answer</summary>
 #
 # Rank 6 is the third process on the second machine, so its local rank is 2.
-# All ranks connect to the first machine. Any machine would do, but all ranks must name the same
-# one, and rank 0 usually runs on the first.
+# All ranks connect to the first machine. Any machine would work, but all ranks must use the same
+# one, and rank 0 usually runs on the first machine.
 #
 # </details>
 #
@@ -337,22 +339,22 @@ two_machines()
 # | address of the rendezvous | `MASTER_ADDR` | `MASTER_ADDR`, else see below | `127.0.0.1` |
 # | port of the rendezvous | `MASTER_PORT` | `MASTER_PORT` | 29500 |
 #
-# Slurm itself does not set `MASTER_ADDR`, but a job script may do it. If it is not set,
+# Slurm itself does not set `MASTER_ADDR`, but a job script may set it. If it is not set,
 # use the first host of `SLURM_JOB_NODELIST`, the list of the job's machines.
 #
-# Why is half a set of variables worse than none? Suppose `WORLD_SIZE` is missing, and each of eight
-# processes decides that it is alone.
-# All eight train a full model, and all eight write it to the same file. Nothing fails. So half a
-# set must raise an error.
+# Why is an incomplete set of variables worse than no variables? Suppose that `WORLD_SIZE` is
+# missing, and that each of eight processes assumes a world size of 1.
+# All eight train a complete model, and all eight write it to the same file. There is no error
+# message. So an incomplete set must raise an error.
 
 # %% [markdown]
 # ## Exercise: `read_rank_info`
 #
 # Write a function that turns a mapping of environment variables into a `RankInfo`.
-# Use torchrun's variables if they are set, and if not, Slurm's. Without both, this is a single
-# process: rank 0 of 1.
-# Raise a `ValueError` that names the variable if half a set is missing, if a value is not an
-# integer, or if the rank is not between 0 and N − 1.
+# Use torchrun's variables if they are set, otherwise Slurm's. If neither launcher's variables are
+# set, this is a single process: rank 0 of 1.
+# Raise a `ValueError` that names the variable if a set is incomplete, if a value is not an integer,
+# or if the rank is not between 0 and N − 1.
 # Slurm shortens its list of hosts: `gpu[03-05,09],big1` means gpu03, gpu04, gpu05, gpu09 and big1.
 # You need only the first name.
 #
@@ -366,7 +368,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RankInfo:
-    """The number of this process, and where all processes meet. This class is given."""
+    """The rank, the world size, and the address at which all ranks connect. This class is given."""
 
     rank: int
     world_size: int
@@ -391,9 +393,9 @@ check("read_rank_info", read_rank_info)
 #
 # Start the default process group from a `RankInfo`, and return the device on which this rank
 # computes: GPU number `local_rank` if there are GPUs, otherwise the CPU.
-# Take everything from `info`. Do not rely on environment variables: Slurm sets none of torchrun's.
-# `backend` names the library that carries the messages. `None` means nccl if there are GPUs,
-# otherwise gloo.
+# Use only the values in `info`. Do not rely on environment variables: Slurm does not set the
+# variables of torchrun. `backend` names the library that sends the messages. `None` means nccl if
+# there are GPUs, otherwise gloo.
 # The function must return only when every rank is ready. Think of the timeline above: which kind of
 # call cannot return before all ranks have called it?
 #
@@ -439,7 +441,7 @@ check("cleanup_distributed", cleanup_distributed)
 
 # %% [markdown]
 # When a check passes, you can copy your function to `phase1/template_trainer.py`. `gradsync check`
-# then counts it there too.
+# then tests it there.
 #
 # ## Before you leave
 #
@@ -456,8 +458,8 @@ check("cleanup_distributed", cleanup_distributed)
 # - A collective is a call in which all ranks take part. It returns when all of them have called it.
 # - Ranks meet at one address and port. The launcher gives each process its number in environment
 #   variables.
-# - Half a set of these variables must be an error, because N processes that work alone raise no
-#   error.
+# - An incomplete set of these variables must raise an error. Without it, N processes would work
+#   alone, without an error message.
 #
 # ## Next
 #

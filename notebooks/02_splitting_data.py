@@ -17,12 +17,14 @@
 # This notebook shows which rank gets which sample, what goes wrong if the parts overlap or differ
 # in size, and how training can continue after an interruption.
 #
-# - **Afterwards you can** write a sampler that gives each rank its share, and build loaders on it.
-# - **Time:** 20 minutes, and twice as much for the four exercises.
+# - **Afterwards you can** write a sampler that gives each rank its share, and build data loaders
+#   with it.
+# - **Time:** 20 minutes, and 40 more for the four exercises.
 # - **You need:** [notebook 1](01_what_is_a_rank.ipynb), and `DataLoader` from PyTorch.
 
 # %% [markdown]
-# On a hosted service this cell installs the course. Where gradsync is installed it does nothing.
+# On a hosted service this cell installs the course. If gradsync is already installed, the cell does
+# nothing.
 
 # %%
 try:
@@ -42,17 +44,17 @@ except ImportError:
 # One pass over all samples is an *epoch*. The order in which an epoch goes through the samples is
 # the *epoch's order*.
 #
-# A *sampler* is the object that says which samples a rank takes. It yields numbers of samples, not
-# the samples themselves.
+# A *sampler* is an object that selects the samples of a rank. It yields the numbers of the samples,
+# not the samples themselves.
 #
-# > **Predict, then run.** Ten samples do not divide by four. Every rank must get the same number of
+# > **Predict, then run.** Ten is not a multiple of four. Every rank must get the same number of
 # > samples, and no sample may be left out.
 # > How many does each rank get?
 #
 # <details><summary>Answer</summary>
 #
 # Three: 10 / 4, rounded up. Four times three is twelve, so two samples are used twice.
-# The order is *padded*: at its end we repeat its own beginning, here the samples 0 and 1.
+# The order is *padded*: after its end we repeat its beginning, here the samples 0 and 1.
 #
 # </details>
 #
@@ -76,21 +78,22 @@ explore(
 #
 # - M = 8, N = 4. How much padding is there now?
 # - M = 3, N = 8. There are fewer samples than ranks. What do ranks 3 to 7 get?
-# - M = 1, N = 4. This is the shortest possible order.
+# - M = 1, N = 4. This is the shortest possible order. What does each rank get?
 # - M = 10, N = 4, shuffled. Change the epoch. Then untick *shuffle*, and change the epoch again.
 #
 # <details><summary>Answers</summary>
 #
-# - No padding: 8 divides by 4.
+# - There is no padding, because 8 is a multiple of 4.
 # - The order is repeated as often as needed: ranks 3, 4 and 5 get samples 0, 1 and 2 again, and
 #   ranks 6 and 7 get 0 and 1.
 # - Every rank gets sample 0.
-# - With shuffling, every epoch has a different order. Without it, the epoch changes nothing.
+# - With shuffling, every epoch has a different order. Without shuffling, the order is the same in
+#   every epoch.
 #
 # </details>
 #
 # Here is the case with fewer samples than ranks. Code that appends the beginning only *once* fails
-# here: some ranks get nothing.
+# here: some ranks get no samples.
 
 # %%
 shares(samples=3, ranks=8, shuffle=False, epoch=0)
@@ -98,8 +101,8 @@ shares(samples=3, ranks=8, shuffle=False, epoch=0)
 # %% [markdown]
 # ## Why must the counts be equal?
 #
-# Why not give 3, 3, 2 and 2 samples, without any padding? In training, the ranks call `all_reduce`
-# after each batch.
+# Why not give the ranks 3, 3, 2 and 2 samples, without any padding? In training, the ranks call
+# `all_reduce` after each batch.
 # We do the same here, with batches of one sample.
 #
 # > **Predict, then run.** What happens in the third step?
@@ -108,7 +111,7 @@ shares(samples=3, ranks=8, shuffle=False, epoch=0)
 #
 # Ranks 2 and 3 have no third sample, so they leave the loop. Ranks 0 and 1 wait in `all_reduce` for
 # ranks that never call it: a deadlock.
-# Outside of this notebook, the program just stops, without a message.
+# Outside this notebook, the program would hang, without a message.
 #
 # </details>
 
@@ -138,11 +141,10 @@ for step, sample in enumerate(equal[rank]):
 #
 # A sampler that shuffles permutes all M samples first. Then it pads, and then it cuts the order
 # into shares.
-# Each rank does this for itself, because each rank has its own sampler. The ranks do not
-# communicate.
+# Each rank has its own sampler, so each rank does all of this alone. The ranks do not communicate.
 #
 # In the next cell every rank shuffles 12 samples with PyTorch's global random generator, and takes
-# its three.
+# three of them.
 # The `manual_seed` imitates a real program, in which the ranks have already drawn different random
 # numbers.
 #
@@ -168,11 +170,11 @@ mine
 how_often(mine, samples=12)
 
 # %% [markdown]
-# So the order may depend only on numbers that all ranks know. These are the *seed* and the *epoch*.
-# `set_epoch(epoch)` tells a sampler the epoch. Epochs count from 0, and a new sampler is at epoch
-# 0.
+# So the order may depend only on numbers that are the same on all ranks. These are the *seed* and
+# the *epoch*. `set_epoch(epoch)` sets a sampler's epoch. Epochs are counted from 0, and a new
+# sampler starts at epoch 0.
 #
-# A *separate* random generator gives such an order. Look at the difference, with dice instead of
+# A *separate* random generator produces such an order. Look at the difference, with dice instead of
 # samples:
 
 # %%
@@ -188,16 +190,16 @@ dice = random.Random(2024)  # a separate generator, made from one number
 print("own generator:   ", [dice.randint(1, 6) for _ in range(8)])
 
 # %% [markdown]
-# Could the sampler instead set the seed of the global generator? Then all ranks would agree, too.
-# But dropout draws from the same generator:
+# Could the sampler set the seed of the global generator instead? Then all ranks would have the same
+# order, too. But dropout draws from the same generator:
 #
 # > **Predict, then run.** What do the dropout masks of the three epochs look like?
 #
 # <details><summary>Answer</summary>
 #
-# They are all the same. Each epoch starts the global generator again at the same point.
-# The model drops the same neurons in every epoch, and learns worse. It is hard to find the cause in
-# the sampler.
+# They are all the same. In each epoch, the sampler sets the global generator to the same state.
+# The model drops the same neurons in every epoch, and learns less. You would hardly look for the
+# cause in the sampler.
 #
 # </details>
 
@@ -221,8 +223,8 @@ for epoch in range(3):
 #
 # Write the sampler of the first picture. Rank r gets the r-th contiguous chunk of the padded order,
 # and every rank gets M/N samples, rounded up.
-# With `shuffle`, the order is a permutation that depends on the seed and the epoch only. The global
-# random generators must not matter, and must not change.
+# With `shuffle`, the order is a permutation that depends on the seed and the epoch only. It must
+# not depend on the global random generators, and must not change them.
 # `len(sampler)` is the number of samples that this rank gets.
 # Raise a `ValueError` that names the argument if `num_replicas` is less than 1, if the rank does
 # not exist, or if the dataset is empty.
@@ -290,21 +292,22 @@ check("PaddedDistributedSampler", PaddedDistributedSampler)
 # %%ranks 4
 from torch.utils.data import DataLoader
 
-my_share = list(range(5 * rank, 5 * rank + 5))  # 20 divides by 4: no padding
+my_share = list(range(5 * rank, 5 * rank + 5))  # 20 is a multiple of 4: no padding
 for step, batch in enumerate(DataLoader(my_share, batch_size=2)):
     size = torch.tensor(len(batch))
     dist.all_reduce(size)
     print(f"step {step}: my batch {batch.tolist()!s:8}  global batch: {size} samples")
 
 # %% [markdown]
-# Now the same without a sampler. Each rank builds a plain `DataLoader` over the whole dataset.
+# Now we do the same without a sampler. Each rank builds a plain `DataLoader` over the whole
+# dataset.
 #
 # > **Predict, then run.** What does each rank print? How would you notice this mistake in a real
-# > training?
+# > training run?
 #
 # <details><summary>Answer</summary>
 #
-# All ranks print the same, so the output is folded into one line: *ranks 0-3*.
+# All ranks print the same, so the output is one line, with the label *ranks 0-3*.
 # Every rank trains on all samples. Nothing fails and the loss goes down, but an epoch takes as long
 # as on one rank.
 # You notice it only if you look at the samples themselves, or at the number of steps.
@@ -354,9 +357,9 @@ check("create_dataloaders", create_dataloaders)
 # %% [markdown]
 # ## Strides, and continuing after an interruption
 #
-# A long training stops from time to time: a job reaches its time limit, or a machine fails. Then it
-# should continue where it stopped, in the middle of an epoch.
-# Perhaps there are fewer ranks than before.
+# A long training run stops from time to time: a job reaches its time limit, or a machine fails.
+# Then it should continue where it stopped, in the middle of an epoch. It may have fewer ranks than
+# before.
 #
 # For this, contiguous chunks are a poor choice. A *strided* share is better: with N = 4, rank 0
 # takes positions 0, 4, 8, ... of the order, rank 1 takes 1, 5, 9, ..., and so on.
@@ -368,7 +371,7 @@ check("create_dataloaders", create_dataloaders)
 #
 # With chunks: 0–1, 6–7, 12–13 and 18–19. These are four pieces, and their positions depend on N.
 # With strides: 0 to 7, in one piece. One number describes it: 8 samples have been seen. This number
-# means the same for any N.
+# has the same meaning for any N.
 #
 # </details>
 
@@ -380,9 +383,9 @@ explore(
 )
 
 # %% [markdown]
-# To resume means: ignore the positions that have been seen. The remaining positions are a new,
-# shorter order.
-# Divide it by the same rules among the *current* ranks.
+# To resume, ignore the positions that have been seen. The remaining positions are a new, shorter
+# order.
+# Divide it among the *current* ranks by the same rules.
 #
 # | M | seen | current ranks | remaining order | the shares |
 # |---|---|---|---|---|
@@ -401,12 +404,12 @@ explore(
 #
 # ## Exercise: `ResumableDistributedSampler`
 #
-# Write the strided sampler. It pads and shuffles as the first one does. With `drop_last` it cuts
+# Write the strided sampler. It pads and shuffles like the first sampler. With `drop_last` it cuts
 # the order to a multiple of N instead of padding it.
 # `resume(epoch, samples_seen)` sets the next pass to the rest of that epoch, divided among the
 # current ranks.
-# `set_epoch` with the same epoch keeps this position, and with another epoch drops it. After the
-# resumed pass, whole epochs follow.
+# `set_epoch` with the same epoch keeps this position, and with a different epoch discards it. After
+# the resumed pass, complete epochs follow.
 # `len` is the number of samples that the next pass yields on this rank.
 #
 # Read [Resumable shares](../phase2/GUIDELINES.md#resumable-shares). For a hint: `!gradsync hint
@@ -430,7 +433,7 @@ class ResumableDistributedSampler(Sampler[int]):
         raise NotImplementedError("phase2/ResumableDistributedSampler")  # write this
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next pass: the whole epoch, or the rest of a resumed one."""
+        """Set the epoch of the next pass: the complete epoch, or the rest of a resumed one."""
         raise NotImplementedError("phase2/ResumableDistributedSampler")  # write this
 
     def resume(self, epoch: int, samples_seen: int) -> None:
@@ -452,22 +455,22 @@ check("phase2/ResumableDistributedSampler", ResumableDistributedSampler)
 # %% [markdown]
 # ## Shares without padding
 #
-# Padding counts some samples twice. In training that does little harm. In an evaluation it makes
-# the accuracy wrong.
-# There we want each sample exactly once, and the counts may differ. (Notebook 4 shows how the ranks
-# still avoid a deadlock.)
+# Padding counts some samples twice. In training this does little harm, but in an evaluation it
+# makes the accuracy wrong.
+# In an evaluation we want each sample exactly once, and the counts may differ. (Notebook 4 shows
+# how the ranks still avoid a deadlock.)
 #
-# A simple way: round M/N up, give each rank that many samples, and let the last ranks take what
-# remains.
+# A simple way: round M/N up, give each rank that many samples, and give the last ranks the
+# remaining samples.
 #
-# > **Predict, then run.** 9 samples on 8 ranks. How many does each rank get in this way, and for
-# > which ranks do the others wait?
+# > **Predict, then run.** 9 samples on 8 ranks. How many samples does each rank get in this way?
+# > For which ranks do the others wait?
 #
 # <details><summary>Answer</summary>
 #
 # 2, 2, 2, 2, 1, 0, 0, 0. All others wait for the ranks with two samples, and three ranks have
 # nothing to do.
-# Here some rank must have two samples. But a fair split has only one such rank.
+# One rank must have two samples here. But a fair split has only one such rank.
 #
 # </details>
 
@@ -494,7 +497,7 @@ for num_samples, num_replicas in [(10, 4), (9, 8), (17, 8)]:
 # Return rank r's share of the samples 0 to M − 1 as a `range`. The shares are contiguous, do not
 # overlap, and cover all samples.
 # Their sizes differ by at most one, and the larger ones come first: 10 samples on 4 ranks give 3,
-# 3, 2 and 2. A rank may get nothing.
+# 3, 2 and 2. A rank may get no samples.
 #
 # Read [Shares without padding](../phase2/GUIDELINES.md#shares-without-padding). For a hint:
 # `!gradsync hint phase2/shard_without_padding`.

@@ -18,12 +18,13 @@
 # send the messages around a ring.
 #
 # - **Afterwards you can** give all ranks the same model, and write an all-reduce in which
-#   each rank sends less than twice its tensor.
-# - **Time:** 20 minutes, and twice as much for the two exercises.
+#   each rank sends less than two tensors.
+# - **Time:** 20 minutes, and 40 more for the two exercises.
 # - **You need:** notebooks [1](01_what_is_a_rank.ipynb) and [2](02_splitting_data.ipynb).
 
 # %% [markdown]
-# On a hosted service this cell installs the course. Where gradsync is installed it does nothing.
+# On a hosted service this cell installs the course. If gradsync is already installed, the cell does
+# nothing.
 
 # %%
 try:
@@ -38,11 +39,11 @@ except ImportError:
 # %% [markdown]
 # ## What `all_reduce` does
 #
-# Rank 0 has ones, rank 1 tens, rank 2 hundreds and rank 3 thousands. So each digit of a sum shows
-# which ranks' numbers are in it.
+# Rank 0 has ones, rank 1 tens, rank 2 hundreds and rank 3 thousands. So the digits of a sum show
+# which ranks' numbers it contains.
 #
-# > **Predict, then run.** What does each rank have after `all_reduce`? And what would 2022 mean in
-# > the second place?
+# > **Predict, then run.** What does each rank have after `all_reduce`? What would it mean if the
+# > second number were 2022?
 #
 # <details><summary>Answer</summary>
 #
@@ -66,9 +67,9 @@ print("after: ", mine.tolist())
 #
 # Before the first step, all ranks need the same model. Each rank builds its own, with its own
 # random weights.
-# Do these differences disappear during the training? We try it with one weight on two ranks.
+# Do these differences disappear during training? We try it with one weight on two ranks.
 # The loss is (w − 3)², so its gradient is 2(w − 3), and the best weight is 3.
-# A list of two numbers represents the two ranks. In each step both use the mean of the two
+# A list of two numbers represents the two ranks. In each step both ranks use the mean of the two
 # gradients.
 #
 # > **Predict, then run.** Rank 0 starts at 1 and rank 1 starts at 4. Where do they end?
@@ -95,8 +96,8 @@ for _ in range(30):
 drift(history, minimum=3)
 
 # %% [markdown]
-# A *broadcast* copies the tensor of one rank, the *source*, to all others. Like every collective,
-# all ranks must call it.
+# A *broadcast* copies the tensor of one rank, the *source*, to all others. As with every
+# collective, all ranks must call it.
 #
 # > **Predict, then run.** The source is rank 2. What does each rank have afterwards?
 #
@@ -136,16 +137,16 @@ print("buffers:", [name for name, _ in layer.named_buffers()])
 layer.running_mean
 
 # %% [markdown]
-# The parameters are equal, so the first output is folded into one line. The running means differ.
-# Ranks with different buffers train in the same way, but they *evaluate* differently.
+# The parameters are equal, so the first output is one line. The running means differ. Ranks with
+# different buffers train in the same way, but they *evaluate* differently.
 # The third buffer, the number of batches, is an integer. Code that expects only floating-point
 # numbers fails there.
 #
 # ### New values, not new tensors
 #
-# An optimizer holds the parameter objects that the model had when the optimizer was made.
+# An optimizer refers to the parameter objects that the model had when the optimizer was created.
 #
-# > **Predict, then run.** We give the model a new parameter object after the optimizer was made.
+# > **Predict, then run.** We give the model a new parameter object after the optimizer was created.
 # > The gradient is 2 and the learning rate is 0.1. What is the weight after the step?
 #
 # <details><summary>Answer</summary>
@@ -195,14 +196,14 @@ check("broadcast_model", broadcast_model)
 # %% [markdown]
 # ## An all-reduce by hand: one rank collects
 #
-# How would you write `all_reduce` yourself? There are two simpler calls:
-# `send(tensor, r)` sends a tensor to rank r, and `recv(tensor, r)` receives one from rank r.
+# How would you write `all_reduce` yourself? You can use two simpler calls: `send(tensor, r)` sends
+# a tensor to rank r, and `recv(tensor, r)` receives one from rank r.
 #
 # The first idea: all ranks send their tensor to rank 0. Rank 0 adds them up, and sends the sum
 # back.
 #
 # > **Predict, then run.** With four ranks, how many tensors does rank 0 send and receive? How many
-# > does rank 3?
+# > does rank 3 send and receive?
 #
 # <details><summary>Answer</summary>
 #
@@ -276,8 +277,8 @@ print("mine:", mine.item(), " arrived:", arriving.item())
 # %% [markdown]
 # This does not work for every ring: with three ranks, two neighbours would both send first or both
 # receive first.
-# There are calls that begin a message and return without waiting for its end. You find them in
-# [More calls](../phase2/GUIDELINES.md#more-calls).
+# Other calls start to send or receive a message, and return before it is complete. [More
+# calls](../phase2/GUIDELINES.md#more-calls) describes them.
 #
 # ## The ring, step by step
 #
@@ -299,15 +300,16 @@ for step, here in enumerate([1, 2, 3], start=1):
 # %% [markdown]
 # After three steps chunk 0 is complete: rank 3 has its sum. The other chunks travel in the same way
 # at the same time.
-# Only their starts differ: chunk 1 starts on rank 1, chunk 2 on rank 2 and chunk 3 on rank 3.
-# So after three steps each rank has one complete chunk, and each rank a different one. This first
-# pass is called *reduce-scatter*.
+# But each chunk starts on a different rank: chunk 1 on rank 1, chunk 2 on rank 2 and chunk 3 on
+# rank 3.
+# So after three steps each rank has one complete chunk, and no two ranks have the same one. This
+# first pass is called *reduce-scatter*.
 #
 # In the second pass the chunks travel for three more steps. Now they are complete, so each rank
 # keeps a copy instead of adding. This pass is called *all-gather*.
 #
-# > **Predict, then look.** On which rank is chunk 1 complete after the first pass? And what is the
-# > number?
+# > **Predict, then look.** On which rank is chunk 1 complete after the first pass? Which number
+# > does it contain?
 #
 # <details><summary>Answer</summary>
 #
@@ -341,8 +343,8 @@ explore(ring_step, ranks=slider("N, ranks", 4, 2, 6), step=slider("step", 2, 0, 
 #
 # <details><summary>Answer</summary>
 #
-# Twice N − 1 steps of 1/N: 2(N − 1)/N. That is 1 with two ranks, 1.5 with four, and 1.998 with a
-# thousand.
+# Each rank makes 2(N − 1) steps and sends 1/N of a tensor in each, so it sends 2(N − 1)/N tensors.
+# That is 1 with two ranks, 1.5 with four, and 1.998 with a thousand.
 # It is always less than two tensors. If rank 0 collects instead, it sends N − 1 tensors.
 #
 # </details>
@@ -362,8 +364,8 @@ traffic([2, 3, 4, 6, 8, 12, 16])
 #
 # ## Three details before you write it
 #
-# **1. The elements may not divide by N.** Ten elements on four ranks make chunks of three: twelve
-# places, two too many.
+# **1. The number of elements is not always a multiple of N.** Ten elements on four ranks need
+# chunks of three. These have twelve places, two more than there are elements.
 # A tensor may even have fewer elements than there are ranks. Decide how to fill the free places, or
 # how large each chunk is.
 #
@@ -383,10 +385,11 @@ for first in range(4):
 # %% [markdown]
 # If each rank added in its own order, the ranks would get different sums, and their models would
 # slowly drift apart.
-# On the ring each chunk is added up *once*, and then copied. So all ranks have exactly the same
-# numbers.
+# On the ring each chunk is added up only *once*, and then copied. So all ranks have exactly the
+# same numbers.
 #
-# **3. The caller's tensor must hold the result.** It may have any shape, and it may be transposed.
+# **3. The caller's tensor must contain the result.** It may have any shape, and it may be
+# transposed.
 #
 # > **Predict, then run.** We flatten a transposed matrix, and add 100 to the flat tensor. Does the
 # > matrix change?
@@ -410,11 +413,11 @@ for name, tensor in [("matrix", matrix), ("transposed", transposed)]:
 # ## Exercise: `ring_all_reduce`
 #
 # Replace the tensor by its sum over ranks, in place, in two passes around the ring.
-# Use messages between two ranks only, no collectives. Each rank sends 2(N − 1)/N of the tensor,
+# Use only messages between two ranks, and no collectives. Each rank sends 2(N − 1)/N of the tensor,
 # rounded up to whole chunks.
 # It must work for any shape, any N, and for fewer elements than ranks.
-# When your function returns, the caller may change the tensor at once. So wait for the end of your
-# last message before you return.
+# When your function returns, the caller may change the tensor at once. So wait until your last
+# message has been sent before you return.
 #
 # Read [The ring](../phase2/GUIDELINES.md#the-ring). For a hint: `!gradsync hint
 # phase2/ring_all_reduce`.
@@ -442,9 +445,9 @@ check("phase2/ring_all_reduce", ring_all_reduce)
 # - Parameters and buffers both belong to a model. Change their values, and keep the objects.
 # - On the ring each rank sends 2(N − 1)/N of its tensor: less than two tensors, however many ranks
 #   there are.
-# - If all ranks send first and receive later, nobody receives: a deadlock.
+# - If all ranks send first and receive later, no rank receives: a deadlock.
 #
 # ## Next
 #
-# [4. Averaging gradients](04_averaging_gradients.ipynb): with the mean gradient, N ranks learn
-# exactly as one process does.
+# [4. Averaging gradients](04_averaging_gradients.ipynb): with the mean gradient, N ranks train
+# exactly like one process.

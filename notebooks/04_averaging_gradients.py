@@ -13,17 +13,18 @@
 # %% [markdown]
 # # 4. Averaging gradients
 #
-# N ranks have N different gradients. Here they agree on one, and learn exactly as one process does.
-# You also see the loss curves of six common mistakes.
+# N ranks compute N different gradients. Here they average them, and then train exactly like one
+# process. You also see the loss curves of six common mistakes.
 #
 # - **Afterwards you can** write a training step, an epoch and an evaluation for N ranks, and
 #   guess the mistake from a loss curve.
-# - **Time:** 20 minutes, and as much again for the five exercises.
+# - **Time:** 20 minutes, and 20 more for the five exercises.
 # - **You need:** shares (notebook [2](02_splitting_data.ipynb)), all-reduce (notebook
 #   [3](03_all_reduce.ipynb)).
 
 # %% [markdown]
-# On a hosted service this cell installs the course. Where gradsync is installed it does nothing.
+# On a hosted service this cell installs the course. If gradsync is already installed, the cell does
+# nothing.
 
 # %%
 try:
@@ -61,8 +62,8 @@ torch.set_num_threads(1)  # the tensors here are too small for more
 # | 2 | 3 | 7 | −42 |
 # | 3 | 4 | 8 | −64 |
 #
-# Rank 0 gets samples 0 and 1. Rank 1 gets samples 2 and 3. Each rank takes the *mean* loss of its
-# own two samples and calls `backward`.
+# Rank 0 gets samples 0 and 1. Rank 1 gets samples 2 and 3. Each rank computes the *mean* loss of
+# its own two samples and calls `backward`.
 #
 # > **Predict, then run.** Which gradient does rank 0 have? Which one does rank 1 have? Which one
 # > would a single process have, with the mean over all four samples?
@@ -123,13 +124,14 @@ for shares in ([2, 2], [3, 1], [1, 3]):
     print(f"mean of means {mean_of_means:7.2f}, mean over samples {per_sample.mean():.2f}")
 
 # %% [markdown]
-# ## A whole training run
+# ## A complete training run
 #
-# One step agrees. Do 60 steps agree? We train a small network on handwritten digits (1,797 images
-# of 8 × 8 pixels). To see many ranks at once, **we simulate the ranks in one process**: a list of N
-# weight vectors stands for N ranks. Each simulated rank computes the gradient of its own share of
-# the batch. Then a function `agree` receives the list of all gradients. It returns the gradient
-# that each rank will use.
+# With the mean gradient, one step of N ranks equals one step of one process. Is that true for 60
+# steps, too? We train a small network on handwritten digits (1,797 images of 8 × 8 pixels). To see
+# many ranks at once, **we simulate the ranks in one process**: a list of N weight vectors
+# represents N ranks. Each simulated rank computes the gradient of its own share of the batch. Then
+# a function `agree` receives the list of all gradients. It returns the gradient that each rank will
+# use.
 
 # %%
 digits = load_digits()
@@ -181,7 +183,7 @@ def use_mean(gradients):
 # <details><summary>Answer</summary>
 #
 # They are the same curve. The largest difference is about 0.0000001. It comes from rounding: 8
-# ranks add the same numbers in another order.
+# ranks add the same numbers in a different order.
 #
 # </details>
 
@@ -194,12 +196,12 @@ pictures_04.same_curve(one, eight)
 
 # %% [markdown]
 # This is the rule of data-parallel training: **N ranks with B samples each compute the same as one
-# process with all N · B samples.** Whatever you change later, test it against this rule.
+# process with all N · B samples.** When you change something later, test it against this rule.
 #
 # ## Six mistakes and their curves
 #
-# Each mistake below changes one thing in the simulation. An all-reduce gives the *sum*. It is easy
-# to make mistakes in the other parts.
+# Each mistake below changes one thing in the simulation. An all-reduce computes only the *sum*.
+# Everything else is your own code, and can be wrong.
 
 
 # %%
@@ -241,7 +243,7 @@ pictures_04.beside_one_process(one, {name: losses for name, (losses, _) in runs.
 
 # %% [markdown]
 # Look at "no averaging" and "only rank 0 has the mean". The loss goes down. If you see only rank
-# 0's curve, you will think that the training is correct.
+# 0's curve, you will think that the training code is correct.
 #
 # > **Predict, then run.** After the 60 steps, which of the six mistakes leave the ranks with
 # > *different* models?
@@ -283,8 +285,8 @@ sum_and_mean(2)  # a static page shows two positions of the slider: 2 ranks ...
 sum_and_mean(8)  # ... and 8 ranks
 
 # %% [markdown]
-# With 2 ranks the sum even learns faster, because the learning rate of 0.3 was small. With 8 ranks
-# it does not learn at all. Test on more than two ranks.
+# On 2 ranks the model even learns faster with the sum, because the learning rate of 0.3 was small.
+# On 8 ranks it does not learn at all. Test on more than two ranks.
 #
 # ## A gradient that is missing
 #
@@ -297,7 +299,7 @@ sum_and_mean(8)  # ... and 8 ranks
 #
 # <details><summary>Answer</summary>
 #
-# A deadlock. Rank 0 calls two all-reduces and rank 1 calls one. The call has no name, so rank 1's
+# A deadlock. Rank 0 calls two all-reduces and rank 1 calls one. Calls have no names, so rank 1's
 # `last` is added to rank 0's `gate`. Rank 0 then waits for a second call that rank 1 never makes.
 #
 # </details>
@@ -314,8 +316,8 @@ for gradient in present:
     dist.all_reduce(gradient)
 
 # %% [markdown]
-# The ranks and their variables are still there. What is in the gate now? (Do not look at rank 0's
-# `last`: its all-reduce was interrupted, so its content is undefined.)
+# The ranks are still running, with all their variables. What is in the gate now? (Do not look at
+# rank 0's `last`: its all-reduce was interrupted, so the content of `last` is undefined.)
 
 # %%
 # %%ranks 2
@@ -357,9 +359,8 @@ for name, gradient in gradients.items():
 #
 # ## Exercise: `average_gradients`
 #
-# Replace each rank's gradients by their mean over the ranks. A parameter without a gradient on some
-# ranks counts as zero on these ranks, and the division is always by the world size. Leave frozen
-# parameters alone.
+# Replace each rank's gradients by their mean over the ranks. If a parameter has no gradient on some
+# ranks, these ranks contribute zeros. Always divide by the world size. Ignore frozen parameters.
 #
 # Read [Gradient aggregation](../phase1/GUIDELINES.md#gradient-aggregation). For a hint, run
 # `!gradsync hint average_gradients` in a new cell.
@@ -378,16 +379,16 @@ check("average_gradients", average_gradients)
 # ## The training step
 #
 # A step in one process has five parts: clear the gradients, forward, loss, backward, update. The
-# averaging belongs between two of them. The simulation above shows between which. It also shows
-# what happens if the gradients are not cleared.
+# averaging belongs between two of them, as in the simulation above. The simulation also shows what
+# happens if the gradients are not cleared.
 #
-# The step returns a loss, too. Each rank knows only the loss of its own share.
+# The step also returns a loss. But each rank has only the loss of its own share.
 #
 # ## Exercise: `train_step`
 #
 # Take one optimizer step on this rank's batch, with averaged gradients. `batch` is a pair of inputs
 # and targets; move it to the device of the model first. Return the loss as a `float`: the mean over
-# all ranks, the same number on each.
+# all ranks, which is the same number on each rank.
 #
 # Read [The training step](../phase1/GUIDELINES.md#the-training-step). For a hint, run
 # `!gradsync hint train_step` in a new cell.
@@ -411,8 +412,8 @@ check("train_step", train_step)
 #
 # <details><summary>Answer</summary>
 #
-# (5 × 1 + 5 × 1 + 2 × 4) / 12 = 1.5. The mean of the three means is 2.0: it gives two samples a
-# third of the weight.
+# (5 × 1 + 5 × 1 + 2 × 4) / 12 = 1.5. The mean of the three means is 2.0: it gives two of the twelve
+# samples a third of the weight.
 #
 # </details>
 
@@ -429,8 +430,8 @@ print("mean over the samples:", weighted / sum(sizes))
 # ## Exercise: `train_epoch`
 #
 # Train on every batch of the loader once, in training mode. If the sampler of the loader has
-# `set_epoch`, call it first. If you do not, each epoch has the same order (notebook 2). Return the
-# mean loss over all samples of all ranks, so a smaller last batch has less weight.
+# `set_epoch`, call it first. Without this call, each epoch has the same order (notebook 2). Return
+# the mean loss over all samples of all ranks, so a smaller last batch has less weight.
 #
 # Read [Epochs and evaluation](../phase1/GUIDELINES.md#epochs-and-evaluation). For a hint, run
 # `!gradsync hint train_epoch` in a new cell.
@@ -448,8 +449,8 @@ check("train_epoch", train_epoch)
 # %% [markdown]
 # ## Evaluating on N ranks
 #
-# The same mistake is possible between ranks. Rank 0 classifies 45 of 50 samples correctly, rank 1
-# classifies 1 of 5.
+# The same mistake is possible with ranks instead of batches. Rank 0 classifies 45 of 50 samples
+# correctly, rank 1 classifies 1 of 5.
 
 # %%
 right, samples = [45, 1], [50, 5]
@@ -491,16 +492,17 @@ check("phase1/evaluate", evaluate)
 # %% [markdown]
 # ## Padding and the accuracy
 #
-# A loader with a padded sampler repeats the first samples, so that all ranks get the same number.
-# In training this does little harm. In an evaluation these samples count twice.
+# A loader with a padded sampler repeats the first samples, so that all ranks get the same number of
+# samples. In training this does little harm. In an evaluation these samples count twice.
 #
-# > **Predict, then run.** A model is right on 22 of 25 samples: 88 %. The three wrong ones come
-# > first. What is the accuracy with padding on 4 ranks? Does it depend on the number of ranks?
+# > **Predict, then run.** A model classifies 22 of 25 samples correctly: 88 %. The three others are
+# > the first samples. What is the accuracy with padding on 4 ranks? Does it depend on the number of
+# > ranks?
 #
 # <details><summary>Answer</summary>
 #
-# On 4 ranks there are 28 samples, 7 for each rank. The three wrong ones count twice: 22 of 28 are
-# right, 78.6 %. The number changes with the number of ranks, so two runs can't be compared.
+# On 4 ranks there are 28 samples, 7 for each rank. The first three count twice, so 22 of 28 are
+# correct: 78.6 %. The accuracy changes with the number of ranks, so two runs can't be compared.
 #
 # </details>
 
@@ -508,7 +510,7 @@ check("phase1/evaluate", evaluate)
 is_right = [False] * 3 + [True] * 22
 padded = {}
 for num_ranks in range(1, 17):
-    extra = -len(is_right) % num_ranks  # how many samples the padding repeats
+    extra = -len(is_right) % num_ranks  # number of samples that the padding repeats
     counted = is_right + is_right[:extra]
     padded[num_ranks] = sum(counted) / len(counted)
 pictures_04.padded_accuracy(padded, sum(is_right) / len(is_right))
@@ -516,9 +518,9 @@ pictures_04.padded_accuracy(padded, sum(is_right) / len(is_right))
 # %% [markdown]
 # ## Exercise: `evaluate` of phase 2
 #
-# The same three numbers, but each sample of the dataset counts exactly once, on any number of
-# ranks. It takes a dataset instead of a loader, because it splits the samples itself. Some ranks
-# may get fewer samples than others, or none.
+# Return the same three numbers, but count each sample of the dataset exactly once, on any number of
+# ranks. The function takes a dataset instead of a loader, because it splits the samples itself.
+# Some ranks may get fewer samples than others, or none.
 #
 # If you want to use your `shard_without_padding` of notebook 2, copy it into a cell above this one:
 # each notebook has its own functions.
@@ -539,9 +541,9 @@ check("phase2/evaluate", evaluate)
 # %% [markdown]
 # ## What to remember
 #
-# - The mean of the ranks' gradients is the gradient of the whole batch, if all ranks have the same
+# - The mean of the ranks' gradients is the gradient of the global batch, if all ranks have the same
 #   number of samples.
-# - An all-reduce gives the sum. Divide by the world size, once.
+# - An all-reduce computes the sum. Divide it by the world size, once.
 # - A falling loss proves nothing. Compare with one process, and compare the weights of the ranks.
 # - Every rank makes the same calls, even a rank without gradients or samples.
 # - Add up sums and counts, and divide at the end. A mean of means is a different number.

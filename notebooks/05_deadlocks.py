@@ -14,16 +14,17 @@
 # # 5. Deadlocks
 #
 # A *deadlock* is a wait that can never end: a rank waits for a call that another rank will never
-# make. The program does not crash and prints nothing. It just stops. Here you make five kinds of
-# deadlock on purpose. You read their explanations and fix them.
+# make. The program does not crash and prints nothing. It just hangs. Here you make five kinds of
+# deadlock on purpose, read their explanations and fix them.
 #
-# - **Afterwards you can** read a deadlock's explanation, find the line to change, and see a
+# - **Afterwards you can** read a deadlock's explanation, find the line to change, and recognise a
 #   deadlock in code before it runs.
-# - **Time:** 20 minutes, and as much again for the two exercises.
+# - **Time:** 20 minutes, and 20 more for the two exercises.
 # - **You need:** collectives (notebooks [1](01_what_is_a_rank.ipynb) and [3](03_all_reduce.ipynb)).
 
 # %% [markdown]
-# On a hosted service this cell installs the course. Where gradsync is installed it does nothing.
+# On a hosted service this cell installs the course. If gradsync is already installed, the cell does
+# nothing.
 
 # %%
 try:
@@ -48,8 +49,8 @@ from gradsync.notebook import check
 folder = tempfile.mkdtemp()  # for the files of the last part
 
 # %% [markdown]
-# The same four ranks run all cells of this notebook. Each keeps a list, `survived`. It gets an
-# entry *before* each deadlock. At the end you will see whether the lists are still there.
+# The same four ranks run all cells of this notebook. Each keeps a list, `survived`. The list gets
+# an entry *before* each deadlock. At the end you will see whether the lists still exist.
 
 # %%
 # %%ranks 4
@@ -77,8 +78,8 @@ def mean_over_ranks(value):
 #
 # <details><summary>Answer</summary>
 #
-# Rank 0 waits in the `all_reduce` inside `mean_over_ranks`. Ranks 1, 2 and 3 skip the `if` and are
-# done. They will never call `all_reduce`, so rank 0 would wait forever.
+# Rank 0 waits in the `all_reduce` inside `mean_over_ranks`. Ranks 1, 2 and 3 skip the `if` and have
+# finished. They will never call `all_reduce`, so rank 0 would wait forever.
 #
 # </details>
 
@@ -105,8 +106,8 @@ if rank == 0:
 #
 # ### The fix
 #
-# All ranks call the function. Only the *printing* is for rank 0 alone. The cell runs on the same
-# four ranks, and uses the variable `my_loss` from the last cell.
+# All ranks call the function, and only rank 0 *prints*. The cell runs on the same four ranks, and
+# uses the variable `my_loss` from the previous cell.
 
 # %%
 # %%ranks 4
@@ -128,7 +129,7 @@ if rank == 0:
 # <details><summary>Answer</summary>
 #
 # It names rank 2: three ranks call `all_reduce` first and one calls `barrier` first, so the mistake
-# is probably on that one. No first call completes, because each needs all four ranks.
+# is probably on rank 2. No first call completes, because each needs all four ranks.
 #
 # </details>
 
@@ -149,7 +150,8 @@ for step in steps:
 
 # %% [markdown]
 # **The fix:** choose an order that is the same on all ranks. Sort the names, for example. We also
-# create `samples` again. The interrupted `all_reduce` works in place, so its content is undefined.
+# create `samples` again. The interrupted `all_reduce` works in place, so the content of `samples`
+# is undefined.
 
 # %%
 # %%ranks 4
@@ -169,13 +171,14 @@ samples.item()
 # batch of rank 3 has two samples, the batches of the other ranks have three, and the code adds up
 # the losses of single samples.
 #
-# > **Predict, then run.** Without `%%ranks`, would this raise an error, or wait?
+# > **Predict, then run.** Without `%%ranks`, would this code raise an error, or would it wait?
 #
 # <details><summary>Answer</summary>
 #
-# It depends. The library that carries the messages (gloo) does not compare shapes. If a message is
-# too long, the *receiver* aborts, although the mistake is not there. If a message is too short, the
-# numbers can be wrong without any error. `%%ranks` compares the shapes before a byte is sent.
+# It depends. The library that sends the messages (gloo) does not compare shapes. If a message is
+# too large, the *receiver* aborts, although the mistake may be on another rank. If a message is too
+# small, the numbers can be wrong without any error. `%%ranks` compares the shapes before any data
+# is sent.
 #
 # </details>
 
@@ -219,8 +222,8 @@ weight.item()
 # ## 4. A circle of sends
 #
 # `send` and `recv` are calls between two ranks. Each rank sends a tensor to the next rank, and
-# receives one from the rank before. After the last rank comes rank 0. With gloo, `send` returns
-# only when the receiver takes the message.
+# receives one from the rank before. The last rank sends to rank 0. With gloo, `send` returns only
+# when the receiver takes the message.
 #
 # > **Predict, then run.** Every rank first sends and then receives. Which rank receives?
 #
@@ -245,7 +248,7 @@ pictures_05.circle()
 
 # %% [markdown]
 # **The fix:** break the circle. It is enough if some ranks receive first. Here the ranks with odd
-# numbers do. (There are other ways: calls that do not wait, such as `isend`.)
+# numbers receive first. (There are other ways: calls that do not wait, such as `isend`.)
 
 # %%
 # %%ranks 4
@@ -261,8 +264,8 @@ print(f"received {received.item():.0f} from rank {before}")
 # %% [markdown]
 # ## 5. A loop whose length depends on the data
 #
-# Each rank trains until *its own* loss is below 0.2. In every round there is a collective. The
-# losses begin at 0.9, 0.7, 0.5 and 0.3, and each round halves them.
+# Each rank trains until *its own* loss is below 0.2. Every round calls a collective. The losses
+# begin at 0.9, 0.7, 0.5 and 0.3, and each round halves them.
 #
 # > **Predict, then run.** How many rounds does each rank need? Which rank is missing first, and in
 # > which round?
@@ -280,7 +283,7 @@ survived.append("a loop of different length")
 my_loss, rounds = [0.9, 0.7, 0.5, 0.3][rank], 0
 
 while my_loss > 0.2:
-    my_loss /= 2  # in place of a training step
+    my_loss /= 2  # instead of a training step
     rounds += 1
     mean = mean_over_ranks(my_loss)
 
@@ -320,7 +323,7 @@ finally:
 # Rank 1's batch is empty, so `batches[rank][0]` raised an `IndexError` there. But before Python can
 # show an exception, it runs the `finally`. There rank 1 waits for the others, and they wait for
 # rank 1 in `all_reduce`. The error message is never printed. So **put no collective into a
-# `finally`**. Let a rank that fails end with its error.
+# `finally`**. A rank that fails should end with its error.
 #
 # </details>
 #
@@ -358,16 +361,16 @@ print(f"{len(survived)} deadlocks survived:", *survived, sep="\n- ")
 # ## Checkpoints: one rank writes, the others wait
 #
 # A *checkpoint* is a file from which training can continue. All ranks have the same model, so only
-# rank 0 writes it. Two things can go wrong between rank 0 and the others. In the first, the ranks
-# do not wait although they should.
+# rank 0 writes it. Two things can go wrong between rank 0 and the others. In the first case, the
+# ranks do not wait although they should.
 #
 # > **Predict, then run.** Rank 0 needs 0.2 seconds to write. What does `path.exists()` show on each
 # > rank?
 #
 # <details><summary>Answer</summary>
 #
-# True on rank 0, and False on the three others. They do not wait for rank 0, so they look too
-# early. A rank that loads the file at this moment fails with "file not found".
+# True on rank 0, and False on the three others. They do not wait for rank 0, so they check for the
+# file too early. A rank that loads the file at this moment fails with "file not found".
 #
 # </details>
 
@@ -403,9 +406,9 @@ if rank == 0:
     dist.barrier()
 
 # %% [markdown]
-# ### Half a file
+# ### An incomplete file
 #
-# A cluster may end a job at any moment, even while it writes a file.
+# A cluster may stop a job at any moment, even while it writes a file.
 
 # %%
 file = Path(folder) / "model.txt"
@@ -419,15 +422,15 @@ except KeyboardInterrupt:
     print("in the file now:", file.read_text())
 
 # %% [markdown]
-# Epoch 4 is not complete, and epoch 3 is gone.
+# The weights of epoch 4 are incomplete, and the weights of epoch 3 are lost.
 #
-# > **Predict.** How could you write so that there is a complete file at every moment?
+# > **Predict.** How could you write the file so that a complete file exists at every moment?
 #
 # <details><summary>Answer</summary>
 #
 # Write a file with a different name in the same folder, and rename it at the end. Renaming is a
-# single step for the file system: before it, the name refers to the old file, and after it, to the
-# new one.
+# single step for the file system: before this step, the name refers to the old file, and after it
+# to the new file.
 #
 # </details>
 #
@@ -447,13 +450,13 @@ _ = pickle.loads(downloaded)
 
 # %% [markdown]
 # So loading a checkpoint of unknown origin can run a program of unknown origin. `torch.load` has an
-# argument with which it accepts only tensors and plain values.
+# argument that makes it accept only tensors and plain values.
 #
 # ## Exercise: `save_checkpoint`
 #
 # Only rank 0 writes the states of the model and of the optimizer, and the epoch. The file is always
-# complete: if the job ends in the middle, the old file is still there. When the function returns,
-# on any rank, the new file exists.
+# complete: if the job is stopped in the middle, the old file still exists. When the function
+# returns, on any rank, the new file exists.
 #
 # Read [Checkpoints](../phase1/GUIDELINES.md#checkpoints). For a hint, run
 # `!gradsync hint save_checkpoint` in a new cell.
@@ -500,5 +503,5 @@ check("load_checkpoint", load_checkpoint)
 #
 # ## Next
 #
-# [6. Buckets and overlap](06_buckets_and_overlap.ipynb): gradients that travel while backward still
-# runs.
+# [6. Buckets and overlap](06_buckets_and_overlap.ipynb): gradients that are sent while backward
+# still runs.

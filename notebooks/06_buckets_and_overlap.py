@@ -17,14 +17,15 @@
 # You record *timelines* of real ranks. They show when each rank computed, when it waited, and which
 # collectives were running.
 #
-# - **Afterwards you can** read a timeline, say why gradients travel in buckets, and write
+# - **Afterwards you can** read a timeline, explain why gradients are sent in buckets, and write
 #   `BucketedGradientAverager`.
 # - **Time:** 20 minutes. The exercise is the longest of phase 2: plan an hour or two.
 # - **You need:** averaging gradients (notebook [4](04_averaging_gradients.ipynb)) and reading a
 #   deadlock (notebook [5](05_deadlocks.ipynb)).
 
 # %% [markdown]
-# On a hosted service this cell installs the course. Where gradsync is installed it does nothing.
+# On a hosted service this cell installs the course. If gradsync is already installed, the cell does
+# nothing.
 
 # %%
 try:
@@ -53,7 +54,7 @@ _ = torch.manual_seed(0)
 # ## When is a gradient ready?
 #
 # Backward goes through the layers from the last one to the first. Does autograd finish all
-# gradients at the end, or one after another? PyTorch can tell us. A *hook* is a function that is
+# gradients at the end, or one after another? PyTorch can show it. A *hook* is a function that is
 # called when something happens. This one is called when the gradient of a parameter is complete.
 #
 # > **Predict, then run.** In which order will the names be printed?
@@ -86,7 +87,7 @@ model(torch.randn(8, 4)).sum().backward()
 # - the gradient of a layer is a tensor of 4 MB (one million numbers),
 # - the backward of a layer is a wait of 10 ms.
 #
-# Waiting is a good model of a GPU: the GPU computes, and the processor of the computer is free for
+# Waiting is a good model of a GPU: while the GPU computes, the computer's processor is free for
 # other work, such as sending.
 
 # %%
@@ -130,7 +131,7 @@ average_after_backward()  # the first messages are slow: connections are opened
 #
 # </details>
 #
-# The `barrier` lets both ranks begin at the same moment.
+# The `barrier` makes both ranks begin at the same moment.
 
 # %%
 # %%ranks 2 --timeline
@@ -152,7 +153,7 @@ average_after_backward()
 #
 # <details><summary>Answer</summary>
 #
-# About as long as *one* message takes. Seven of the eight messages travel while backward still
+# About as long as *one* message takes. Seven of the eight messages are sent while backward still
 # runs. Only the message of the first layer can't be hidden: it becomes ready when backward ends.
 #
 # </details>
@@ -219,8 +220,8 @@ for name, ms in measured[0].items():
 #
 # <details><summary>Answer</summary>
 #
-# Less of it. While messages are sent, backward gets slower, because copying and adding their bytes
-# needs the processor, too. Overlap can only hide communication if a processor is idle.
+# It hides less. While messages are sent, backward gets slower, because copying and adding their
+# bytes needs the processor, too. Overlap can only hide communication if a processor is idle.
 # How much it hides depends on your machine: on the number of cores, and on the other programs.
 #
 # </details>
@@ -261,8 +262,8 @@ pictures_06.idle_or_busy(measured[0], busy[0])
 #
 # <details><summary>Answer</summary>
 #
-# Many times as long: look at the numbers. The bytes are the same. The difference is the latency of
-# 500 messages.
+# Many times as long, as the output shows. The number of bytes is the same. The difference is the
+# latency of 500 messages.
 #
 # </details>
 
@@ -280,10 +281,10 @@ for pieces in (1, 10, 100, 500):
         print(f"{pieces:4} x {4000 / pieces:4.0f} kB: {ms:7.1f} ms")
 
 # %% [markdown]
-# So there are two goals, which contradict each other:
+# So two goals contradict each other:
 #
 # - *few* messages, because each has its latency,
-# - *many* messages, so that the first one can be sent early and the last one is short.
+# - *many* messages, so that the first one can be sent early and the last one is small.
 #
 # The compromise is a **bucket**: several gradients, one after another in one flat tensor, that are
 # sent as one message.
@@ -291,8 +292,8 @@ for pieces in (1, 10, 100, 500):
 # ### How many buckets?
 #
 # A small calculation finds the best number. Backward computes 40 gradients, one each millisecond.
-# Sending all bytes takes 28 ms, and every message costs 1 ms more. A message can be sent when its
-# bucket is full and the previous message has arrived.
+# All bytes together take 28 ms to send, and each message takes 1 ms more. A message can be sent
+# when its bucket is full and the previous message has arrived.
 
 
 # %%
@@ -309,8 +310,8 @@ for buckets in (1, 2, 4, 8, 40):
     print(f"{buckets:3} buckets: {step_milliseconds(buckets):5.1f} ms")
 
 # %% [markdown]
-# > **Predict, then run.** The latency becomes 3 ms instead of 1. Does the best number of buckets go
-# > up or down?
+# > **Predict, then run.** The latency is now 3 ms instead of 1 ms. Does the best number of buckets
+# > go up or down?
 #
 # <details><summary>Answer</summary>
 #
@@ -339,13 +340,14 @@ pictures_06.filling()
 
 # %% [markdown]
 # > **Predict.** A model has parameters of 1, 5, 2, 1 and 2 MiB, in this order. The cap is 4 MiB.
-# > Which buckets are there?
+# > Which buckets does this give?
 #
 # <details><summary>Answer</summary>
 #
-# Go backwards: 2 and 1 make 3 MiB. The next parameter has 2 MiB and would make 5, so a new bucket
-# begins with it. The one of 5 MiB is larger than the cap and gets a separate bucket. The last
-# bucket contains the 1. So: {2, 1}, {2}, {5}, {1}.
+# Go backwards: 2 and 1 make 3 MiB. With the next parameter, of 2 MiB, the bucket would have 5 MiB,
+# so this parameter begins a new bucket. The parameter of 5 MiB is larger than the cap and gets a
+# separate bucket. The last bucket contains the first parameter, of 1 MiB. So: {2, 1}, {2}, {5},
+# {1}.
 #
 # </details>
 #
@@ -379,8 +381,8 @@ for handle in handles:
 [bucket[0].item() for bucket in buckets]
 
 # %% [markdown]
-# So the *order* of the buckets is fixed, the same on all ranks. Only the *moment* at which a bucket
-# is sent is free. And a bucket whose gradients never become ready must be sent too, at the latest
+# So the *order* of the buckets is fixed, the same on all ranks. Only the *time* at which a bucket
+# is sent may differ. A bucket whose gradients never become ready must be sent, too, at the latest
 # when backward is over.
 #
 # ### 2. A tensor that is still being sent
@@ -391,8 +393,8 @@ for handle in handles:
 # <details><summary>Answer</summary>
 #
 # Most likely 1 and 2: the message of 64 MB was not complete when the cell read it. With a small
-# tensor you may see 2 and 2: the mistake shows only sometimes. The same is true if you write to the
-# tensor before `wait`.
+# tensor you may see 2 and 2: the mistake has an effect only sometimes. It is also a mistake to
+# write to the tensor before `wait`.
 #
 # </details>
 
@@ -430,14 +432,14 @@ tied.register_post_accumulate_grad_hook(lambda param: print("hook: gradient", pa
 # %% [markdown]
 # ## Exercise: `BucketedGradientAverager`
 #
-# Write a class that averages gradients in buckets while backward runs. It is made once, for a
-# model. Then, in each step: backward starts the buckets as they become full, and `finish()` waits
-# until every gradient is the mean over ranks. Inside `no_sync()` backward only accumulates, and
-# nothing is sent (notebook 7 needs this). The result is the same as with `average_gradients`:
-# a parameter counts as zero on ranks that did not use it, and frozen parameters are left alone.
+# Write a class that averages gradients in buckets while backward runs. A program creates one object
+# for a model. In each step, backward starts to send the buckets as they become full, and `finish()`
+# waits until every gradient is the mean over ranks. Inside `no_sync()` backward only accumulates,
+# and nothing is sent (notebook 7 needs this). The result is the same as with `average_gradients`:
+# ranks that did not use a parameter contribute zeros, and frozen parameters are ignored.
 #
-# We suggest three steps: first fill the buckets and look at them. Then send them all in `finish()`.
-# Then let hooks send them earlier. Check after each step.
+# We suggest three steps. First, fill the buckets and look at them. Second, send all of them in
+# `finish()`. Third, send them earlier, from hooks. Check after each step.
 #
 # Read [Buckets and overlap](../phase2/GUIDELINES.md#buckets-and-overlap). For a hint, run
 # `!gradsync hint BucketedGradientAverager` in a new cell.
@@ -469,7 +471,7 @@ check("BucketedGradientAverager", BucketedGradientAverager)
 # - Backward finishes the gradients of the last layer first. They can be sent while it works on the
 #   others.
 # - Overlap hides communication behind computation, if a processor is free to move the bytes.
-# - Few messages save latency, and early messages save waiting. Buckets are the compromise.
+# - Few messages save latency, and early messages save waiting time. Buckets are the compromise.
 # - The order of the buckets is the same on all ranks, whichever parameters their samples use.
 # - Do not read or change a tensor that is being sent until `wait` has returned.
 #

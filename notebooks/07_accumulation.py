@@ -13,17 +13,18 @@
 # %% [markdown]
 # # 7. Accumulation, large batches and the learning rate
 #
-# Several small backward passes can replace one on a large batch. This notebook shows how, and how a
-# large batch affects learning.
+# Several backward passes on small batches can replace one pass on a large batch. This notebook
+# shows how, and how a large batch affects learning.
 #
 # - **Afterwards you can** divide a batch into parts without changing the result, and choose a
 #   learning rate for a larger batch. You write `split_microbatches` and `train_step_accumulated`.
-# - **Time:** 20 minutes, and as much again for the two exercises.
+# - **Time:** 20 minutes, and 20 more for the two exercises.
 # - **You need:** the averaging of gradients from [notebook 4](04_averaging_gradients.ipynb), and
 #   buckets from [notebook 6](06_buckets_and_overlap.ipynb).
 
 # %% [markdown]
-# On a hosted service this cell installs the course. Where gradsync is installed it does nothing.
+# On a hosted service this cell installs the course. If gradsync is already installed, the cell does
+# nothing.
 
 # %%
 try:
@@ -45,7 +46,7 @@ from torch import nn
 
 from gradsync.notebook import check
 
-torch.set_num_threads(1)  # the models are so small that more threads only take time
+torch.set_num_threads(1)  # the models are so small that more threads would only be slower
 
 # %% [markdown]
 # ## The batch that does not fit
@@ -55,7 +56,7 @@ torch.set_num_threads(1)  # the models are so small that more threads only take 
 # These tensors are called **activations**.
 #
 # The next cell counts the bytes that autograd keeps for a batch.
-# It does not count the weights: these exist anyway.
+# It does not count the weights, because these exist in any case.
 
 
 # %%
@@ -77,7 +78,7 @@ model = nn.Sequential(
     nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)
 )
 weight_bytes = sum(param.nbytes for param in model.parameters())
-print(f"weights: {weight_bytes / 2**20:.1f} MiB, gradients: as many")
+print(f"weights: {weight_bytes / 2**20:.1f} MiB, gradients: the same size")
 for samples in (64, 256, 1024):
     print(f"{samples:5} samples: {kept_bytes(model, samples) / 2**20:.1f} MiB of activations")
 
@@ -103,7 +104,7 @@ draw_memory(weight_bytes, weight_bytes, activations)  # gradients are as large a
 # %% [markdown]
 # ## Cutting a batch
 #
-# PyTorch's `chunk` cuts a tensor. Is it what we need here?
+# PyTorch's `chunk` cuts a tensor into parts. Is it suitable here?
 #
 # > **Predict, then run.** Into which sizes does `chunk(4)` cut 10 samples? And 6 samples?
 #
@@ -121,7 +122,7 @@ for samples in (10, 6):
     print(samples, "samples:", [len(part) for part in torch.arange(samples).chunk(4)])
 
 # %% [markdown]
-# Fair sizes differ by at most one: 10 samples in four parts are 3, 3, 2 and 2.
+# Fair sizes differ by at most one: four parts of 10 samples have 3, 3, 2 and 2 samples.
 #
 # A second point is memory. You cut the batch in order to save memory, so a part must not be a copy.
 # A **view** is a tensor that uses the memory of another one.
@@ -132,12 +133,12 @@ batch = torch.arange(10)
 by_slice = batch[2:5]
 by_list = batch[[2, 3, 4]]
 batch += 100
-print("slice:", by_slice.tolist(), " a view: it shows the change")
-print("list: ", by_list.tolist(), "       a copy: it does not")
+print("slice:", by_slice.tolist(), " a view: it has changed")
+print("list: ", by_list.tolist(), "       a copy: it has not")
 
 # %% [markdown]
-# A third point: what if there are more parts than samples? Then one part is empty, and its mean
-# loss is 0 ÷ 0.
+# A third point is the case of more parts than samples. Then at least one part is empty, and its
+# mean loss is 0 ÷ 0.
 
 # %%
 print(F.mse_loss(torch.empty(0), torch.empty(0)))
@@ -169,18 +170,19 @@ def split_microbatches(batch, num_microbatches):
 check("split_microbatches", split_microbatches)
 
 # %% [markdown]
-# ## Gradients add up, and sizes count
+# ## Gradients add up, and sizes matter
 #
 # A model with a single weight `w` predicts the same number for every sample. The loss is the mean
 # of `(w - target)²`.
-# The batch has six samples. We cut it into parts of 4 and 2, which is unfair on purpose.
+# The batch has six samples. We cut it into parts of 4 and 2 samples. These are deliberately
+# unequal.
 #
 # At `w = 0` the gradient of a part is −2 times the mean of its targets.
 # The first part has the mean 2, so its gradient is −4. The second has the mean 5, so its gradient
 # is −10.
 #
 # > **Predict, then run.** We call `backward` for both parts and do not clear `w.grad` in between.
-# > What does `w.grad` contain then? And what is the gradient of the whole batch?
+# > What does `w.grad` contain then? What is the gradient of the whole batch?
 #
 # <details><summary>Answer</summary>
 #
@@ -189,7 +191,7 @@ check("split_microbatches", split_microbatches)
 #
 # Dividing −14 by two parts gives −7. That is wrong, too: it is the *mean of the means*, and it
 # gives 2 samples the same weight as 4.
-# Weighted by samples it is right: (4 × (−4) + 2 × (−10)) ÷ 6 = −6.
+# If you weight by samples, the result is right: (4 × (−4) + 2 × (−10)) ÷ 6 = −6.
 #
 # </details>
 
@@ -206,18 +208,18 @@ w.grad = None
 print(f"the whole batch:           w.grad = {w.grad:.0f}")
 
 # %% [markdown]
-# With equal parts the mean of the means is right. So this mistake shows only in the last batch of
-# an epoch, which is often smaller.
+# With equal parts the mean of the means is right. So this mistake has an effect only in the last
+# batch of an epoch, which is often smaller.
 #
-# Two things follow for a training step in microbatches:
+# A training step in microbatches therefore needs two things:
 #
 # - The gradients are cleared once, before the first microbatch. Clearing in between would keep only
 #   the last part: −10 here.
 # - Each microbatch's loss gets its weight *before* `backward`. Backward then multiplies the
 #   gradient by the same weight.
 #
-# One difference to the whole batch remains. **BatchNorm** normalises with the mean of the samples
-# that it sees, and it sees one microbatch:
+# One difference from the whole batch remains. **BatchNorm** normalises its input with the mean of
+# that input, and each input is only one microbatch:
 
 # %%
 norm = nn.BatchNorm1d(1, affine=False)
@@ -234,7 +236,7 @@ print("two microbatches: ", [round(value, 1) + 0.0 for value in parts.flatten().
 # When should the ranks do that?
 #
 # Here is the same question in a simpler task. Two ranks add up tensors of a million numbers.
-# Each rank makes four of them, and each takes 20 ms to make. A sleep replaces that work.
+# Each rank makes four of them, and each takes 20 ms. A sleep replaces the work.
 
 # %%
 # %%ranks 2 --timeline
@@ -261,13 +263,13 @@ for number in range(4):
 print(f"total[0] = {total[0]:.0f}")
 
 # %% [markdown]
-# The full bars are work. In the dotted boxes a rank waits for an all-reduce. The first short one is
-# the barrier.
+# A filled bar means that a rank works. A dashed box means that it waits for an all-reduce. The
+# first, short box is the barrier.
 # The times differ from run to run, because other programs use the same cores.
 #
 # > **Predict, then run.** The next cell adds up this rank's own four tensors first, and calls
 # > `all_reduce` once, at the end.
-# > Is the total the same? How many bytes does it save?
+# > Is the total the same? How many bytes does this save?
 #
 # <details><summary>Answer</summary>
 #
@@ -334,7 +336,7 @@ check("train_step_accumulated", train_step_accumulated)
 #
 # <details><summary>Answer</summary>
 #
-# There are half as many updates, and so half as many synchronisations. The number of backward
+# The number of updates halves, and so does the number of synchronisations. The number of backward
 # passes stays the same: each rank still works through the same samples in parts of the same size.
 #
 # </details>
@@ -349,8 +351,8 @@ explore(
 )
 
 # %% [markdown]
-# More ranks, larger microbatches and more microbatches all make the batch larger and the updates
-# fewer.
+# More ranks, larger microbatches and more microbatches all make the batch larger and reduce the
+# number of updates.
 # Fewer synchronisations cost less time. But fewer updates also change how the model learns.
 
 # %% [markdown]
@@ -370,7 +372,7 @@ TARGETS = torch.tensor(digits.target)[order]
 
 
 def new_training(rate):
-    """Return a model, the same one each time, its optimizer and a source of random numbers."""
+    """Return a model with the same weights each time, its optimizer, and a random generator."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     return model, torch.optim.SGD(model.parameters(), lr=rate), torch.Generator().manual_seed(1)
@@ -404,9 +406,9 @@ small = losses(batch=16, rate=0.2)
 print(f"batch 16, learning rate 0.2: {len(small)} updates, loss {small[-1]:.2f}")
 
 # %% [markdown]
-# > **Predict, then run.** Three epochs at batch 16 bring the loss from 2.3 to about 0.2.
-# > Now take batch 256, the same learning rate and the same three epochs. Is the final loss lower,
-# > equal or higher?
+# > **Predict, then run.** Three epochs at batch 16 reduce the loss from 2.3 to about 0.2. Now take
+# > batch 256, the same learning rate and the same three epochs. Is the final loss lower, equal or
+# > higher?
 # > Which learning rate would you try instead?
 #
 # <details><summary>Answer</summary>
@@ -458,17 +460,16 @@ draw_curves(curves)
 # At first, yes. From batch 4 to batch 32 each doubling saves nearly half of the updates. The best
 # rate doubles each time, too: the bold cells form a diagonal.
 #
-# Then the diagonal stops. A rate of 6.4 is never better than 3.2, because the steps become so long
-# that they jump over the minimum.
-# From batch 64 on, doubling the batch saves hardly any updates, although each update uses twice as
-# many samples.
+# Then the diagonal stops. A rate of 6.4 is never better than 3.2, because the steps become so large
+# that they jump over the minimum. For batches of 64 samples or more, doubling the batch saves
+# hardly any updates, although each update uses twice as many samples.
 #
 # </details>
 
 
 # %%
 def updates_needed(batch, rate, goal=0.2, limit=300):
-    """Return how many updates bring the loss below `goal`; None if `limit` are not enough."""
+    """Return the number of updates until the loss is below `goal`; None if it is over `limit`."""
     training = new_training(rate)
     for number in range(1, limit + 1):
         update(*training, batch)
@@ -487,7 +488,8 @@ draw_updates(needed)
 # %% [markdown]
 # Why does it stop? A batch's gradient is an estimate of the gradient over all samples. The
 # difference is called **noise**.
-# The next cell measures its length in the middle of training, and the length of the true gradient.
+# The next cell measures its size in the middle of training, and the size of the true gradient. The
+# size of a vector is its norm.
 
 # %%
 training = new_training(rate=0.4)
@@ -503,25 +505,25 @@ def gradient(chosen):
 
 
 true = gradient(torch.arange(len(INPUTS)))
-print(f"length of the true gradient: {true.norm():.2f}")
+print(f"norm of the true gradient: {true.norm():.2f}")
 for batch in (4, 16, 64, 256):
     draws = [torch.randint(len(INPUTS), (batch,), generator=generator) for _ in range(200)]
     noise = torch.stack([(gradient(chosen) - true).norm() for chosen in draws]).mean()
-    print(f"batch {batch:3}: length of the noise {noise:.2f}")
+    print(f"batch {batch:3}: norm of the noise {noise:.2f}")
 
 # %% [markdown]
 # Four times the batch halves the noise. At batch 4 the noise is several times as large as the
 # gradient, and a larger batch removes it.
-# At batch 64 both have about the same length. Beyond that the direction is already good, and more
-# samples hardly change it.
+# At batch 64 both have about the same size. For larger batches the direction is already good, and
+# more samples hardly change it.
 #
 # The batch size at which the gain ends is called the **critical batch size**. It depends on the
-# model and the data, and it grows during training, because the gradient becomes shorter. So measure
+# model and the data, and it grows during training, because the gradient becomes smaller. So measure
 # it; do not copy it from another model.
 #
 # This limits distributed training. With N ranks the batch has at least N samples.
-# If the batch is larger than the critical size, more ranks finish an epoch sooner, but the model
-# does not learn sooner.
+# If the batch is larger than the critical size, more ranks finish an epoch sooner, but the loss
+# does not fall sooner.
 
 # %% [markdown]
 # ## What to remember

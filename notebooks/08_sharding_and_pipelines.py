@@ -17,16 +17,17 @@
 # This notebook shows three ways to divide it: each rank keeps a part of the optimizer's state, a
 # part of each layer, or some of the layers.
 #
-# - **Afterwards you can** compute what a rank must keep, cut a linear layer into parts, and draw a
-#   pipeline's schedule. You write `ShardedOptimizer`, `ColumnParallelLinear`, `RowParallelLinear`,
-#   `load_full_linear` and `pipeline_train_step`.
-# - **Time:** 20 minutes, and more for the five exercises. Each part stands alone, so you can take
-#   them on different days.
+# - **Afterwards you can** compute how much memory a rank needs, cut a linear layer into parts, and
+#   draw a pipeline's schedule. You write `ShardedOptimizer`, `ColumnParallelLinear`,
+#   `RowParallelLinear`, `load_full_linear` and `pipeline_train_step`.
+# - **Time:** 20 minutes, and more for the five exercises. The three parts are independent, so you
+#   can study them on different days.
 # - **You need:** collectives from [notebook 3](03_all_reduce.ipynb), and how `backward` fills
 #   `.grad`.
 
 # %% [markdown]
-# On a hosted service this cell installs the course. Where gradsync is installed it does nothing.
+# On a hosted service this cell installs the course. If gradsync is already installed, the cell does
+# nothing.
 
 # %%
 try:
@@ -50,21 +51,21 @@ from gradsync.notebook import check
 # %% [markdown]
 # # Part 1: the optimizer's state
 #
-# ## What a rank keeps
+# ## The memory that a rank needs
 #
 # The optimizer **Adam** keeps two numbers for each parameter: a running mean of its gradient, and
 # one of its square.
 # These numbers are the optimizer's **state**.
 #
 # > **Predict, then run.** The weights below are float32, so each takes 4 bytes. How many bytes does
-# > Adam's state take for each weight? And the state of plain SGD?
+# > Adam's state take for each weight? How many does the state of plain SGD take?
 #
 # <details><summary>Answer</summary>
 #
 # Adam's state takes 8 bytes per weight, twice as much as the weight itself. With the gradient that
 # makes 16 bytes per parameter.
-# Plain SGD has no state. (Adam also counts its steps, in one number for each tensor; the cell
-# leaves it out.)
+# Plain SGD has no state. (Adam also counts its steps, in one number for each tensor. The cell does
+# not include it.)
 #
 # </details>
 
@@ -91,17 +92,17 @@ for optimizer in (
 # keep N copies of it.
 # **ZeRO** is a method that removes these copies. Each parameter gets one rank as its *owner*, and
 # only the owner keeps the state.
-# This is stage 1. Stage 2 also divides the gradients among the ranks, and stage 3 the weights. To
-# divide something among ranks is called **sharding**.
+# This is stage 1. Stage 2 also divides the gradients among the ranks, and stage 3 the weights.
+# Dividing data among ranks is called **sharding**.
 #
 # > **Predict, then run.** Eight ranks train with Adam. Without sharding each keeps 16 bytes per
-# > parameter. How many at stage 1? At stage 3?
+# > parameter. How many bytes does each rank keep at stage 1? And at stage 3?
 #
 # <details><summary>Answer</summary>
 #
 # Stage 1: 4 for the weight, 4 for the gradient and 8 ÷ 8 = 1 for the state, so 9 bytes. Stage 3: 16
 # ÷ 8 = 2 bytes.
-# With very many ranks stage 1 comes close to 8 bytes, but never below.
+# With very many ranks, stage 1 needs only a little more than 8 bytes.
 #
 # </details>
 
@@ -123,20 +124,20 @@ def memory(ranks):
 explore(memory, ranks=slider("ranks", 8, 1, 64))
 
 # %% [markdown]
-# ## Which rank owns which parameters
+# ## The owner of each parameter
 #
-# All ranks must choose the same owners without a message. So the rule may use only what all ranks
-# know: the parameters and their order.
+# All ranks must choose the same owners without a message. So the rule may use only information that
+# all ranks have: the parameters and their order.
 #
 # > **Predict, then run.** One simple rule gives the parameters to two ranks in turn: first to rank
 # > 0, then to rank 1, and so on. How many elements does each rank get for the model below?
 #
 # <details><summary>Answer</summary>
 #
-# Each layer has a weight and then a bias. In turn, rank 0 gets all weights and rank 1 gets all
-# biases.
+# Each layer has a weight and then a bias. With this rule, rank 0 gets all weights and rank 1 gets
+# all biases.
 # The numbers of *parameters* are equal, but memory depends on the numbers of *elements*. A good
-# rule uses these.
+# rule uses the numbers of elements.
 #
 # </details>
 
@@ -148,10 +149,10 @@ print("in turn:   rank 0 owns", sum(sizes[0::2]), " rank 1 owns", sum(sizes[1::2
 print("even part:", sum(sizes) // 2)
 
 # %% [markdown]
-# ## A step, and the message that must follow it
+# ## A step, and the messages after it
 #
 # Two ranks have the same two weights, both 1.0, and the same averaged gradients.
-# Each rank makes an ordinary optimizer for the weight that it owns, and calls `step`.
+# Each rank creates an ordinary optimizer for the weight that it owns, and calls `step`.
 #
 # > **Predict, then run.** Which values does each rank have afterwards?
 #
@@ -179,8 +180,9 @@ print([round(weight.item(), 1) for weight in weights])
 # %% [markdown]
 # ## An optimizer inside an optimizer
 #
-# Users see one optimizer with all parameters. Inside it is a second one, for this rank's own share.
-# Both have **parameter groups**: dictionaries with the settings, such as the learning rate `lr`.
+# Users see one optimizer with all parameters. It contains a second optimizer, for this rank's own
+# share. Both have **parameter groups**: dictionaries with the settings, such as the learning rate
+# `lr`.
 #
 # > **Predict, then run.** A scheduler halves the learning rate of the outer optimizer. What is the
 # > learning rate of the inner one?
@@ -219,7 +221,7 @@ print("outer:", outer.param_groups[0]["lr"], " inner:", inner.param_groups[0]["l
 
 # %%
 class ShardedOptimizer(torch.optim.Optimizer):
-    """Any optimizer, where each rank keeps the state of its share of the parameters."""
+    """Wraps any optimizer; each rank keeps the state of only its share of the parameters."""
 
     def __init__(self, params, optimizer_class, **kwargs):
         raise NotImplementedError("phase2/ShardedOptimizer")  # write this
@@ -290,13 +292,13 @@ print("whole layers:", (second @ (first @ x)).tolist())
 # | `RowParallelLinear` | some **columns** | a summand of every value | a sum over ranks |
 #
 # > **Predict, then run.** Real networks have a ReLU between the layers, which replaces negative
-# > values by 0. May each rank apply it to its own hidden values? And what if a ReLU comes after the
-# > *second* layer: may each rank apply it to its summand?
+# > values by 0. May each rank apply it to its own hidden values? If a ReLU comes after the *second*
+# > layer, may each rank apply it to its summand?
 #
 # <details><summary>Answer</summary>
 #
-# On hidden values, yes: each value is complete on one rank, and ReLU looks at one value at a time.
-# On summands, no: 3 and −2 are together 1, but relu(3) + relu(−2) is 3. The sum must come first.
+# On hidden values, yes: each value is complete on one rank, and ReLU is applied to each value
+# separately. On summands, no: 3 + (−2) is 1, but relu(3) + relu(−2) is 3. The sum must come first.
 #
 # </details>
 
@@ -312,7 +314,7 @@ print("ReLU, then sum:", torch.relu(summands).sum().item())
 #
 # ## Backward needs a message, too
 #
-# Autograd works inside one process. It does not know that another rank used the same input.
+# Autograd works inside one process. It ignores that another rank used the same input.
 #
 # Here each rank has one row of a weight: rank 0 has 2, rank 1 has 5. The output of the whole layer
 # is (2x, 5x), and the loss is the sum of its two values.
@@ -352,8 +354,8 @@ print(f"x.grad = {x.grad:.0f}, weight.grad = {weight.grad[rank]:.0f}")
 # ## How to define a different backward
 #
 # A `torch.autograd.Function` is an operation for which you write both directions yourself.
-# This one has nothing to do with ranks. Forward returns the values unchanged, and backward limits
-# the gradient to −1 … 1:
+# The example below does not use ranks. Its forward returns the values unchanged, and its backward
+# limits the gradient to −1 … 1:
 
 
 # %%
@@ -367,7 +369,7 @@ class LimitGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(_context, gradient):
-        """Receive the gradient of forward's output; return that of its input."""
+        """Receive the gradient of forward's output; return the gradient of its input."""
         return gradient.clamp(-1, 1)
 
 
@@ -382,13 +384,13 @@ print("with the limit: ", values.grad.tolist())
 #
 # ## Exercises: `ColumnParallelLinear` and `RowParallelLinear`
 #
-# Write both layers. Their outputs and all gradients must equal those of `nn.Linear`, on every rank.
-# The **column** layer keeps `out_features / N` rows, and the bias of these outputs. With
-# `gather_output=True` every rank returns the whole output.
+# Write both layers. On every rank, their outputs and all gradients must be the same as with
+# `nn.Linear`. The **column** layer keeps `out_features / N` rows, and the bias of these outputs.
+# With `gather_output=True` every rank returns the whole output.
 # The **row** layer keeps `in_features / N` columns and the whole bias, which is added once.
 # With `input_is_parallel=False` it receives the whole input and takes its own part.
-# The attributes are named `weight` and `bias`. Raise a `ValueError` if the size does not divide by
-# N.
+# The attributes are called `weight` and `bias`. Raise a `ValueError` if the size is not a multiple
+# of N.
 # A new layer has random weights from the same range as the whole `nn.Linear`.
 #
 # Read [Tensor parallelism](../phase2/GUIDELINES.md#tensor-parallelism). For hints:
@@ -437,9 +439,9 @@ check("RowParallelLinear", RowParallelLinear)
 #
 # <details><summary>Answer</summary>
 #
-# Still 5. The optimizer keeps the *old* parameter and updates only that. No error is raised, and
-# the layer never learns.
-# So copy the new values into the parameter that is already there.
+# Still 5. The optimizer keeps the *old* parameter and updates only this one. No error is raised,
+# and the layer never learns.
+# So copy the new values into the existing parameter.
 #
 # </details>
 
@@ -455,7 +457,7 @@ print(layer.weight.item())
 # %% [markdown]
 # ## Exercise: `load_full_linear`
 #
-# `weight` and `bias` belong to a whole `nn.Linear`; `bias` may be `None`.
+# `weight` and `bias` belong to a complete `nn.Linear`; `bias` may be `None`.
 # Copy this rank's part of them into `layer`, which is one of your two layers. Its parameters must
 # stay the same objects and keep `requires_grad`.
 #
@@ -466,7 +468,7 @@ print(layer.weight.item())
 
 # %%
 def load_full_linear(layer, weight, bias):
-    """Copy this rank's part of a whole layer's weight and bias into `layer`."""
+    """Copy this rank's part of a complete layer's weight and bias into `layer`."""
     raise NotImplementedError("phase2/load_full_linear")  # write this
 
 
@@ -476,21 +478,22 @@ check("load_full_linear", load_full_linear)
 # %% [markdown]
 # ## What it costs
 #
-# Data parallelism sends gradients: as many bytes as the weights have, for any batch.
+# Data parallelism sends gradients: as many bytes as the weights have, for any batch size.
 # Tensor parallelism sends activations: one all-reduce of the outputs in forward, and one of the
-# input's gradients in backward. So its bytes grow with the batch.
+# input's gradients in backward. So its number of bytes grows with the batch.
 #
 # Take a pair of layers, 512 to 2,048 to 512, in float32. A row is one sample, or one word of a
 # text.
 #
-# > **Predict, then run.** With 64 rows, which of the two reduces fewer bytes? And with 32,768 rows?
+# > **Predict, then run.** Which of the two reduces fewer bytes with 64 rows, and which with 32,768
+# > rows?
 #
 # <details><summary>Answer</summary>
 #
-# With 64 rows tensor parallelism, 32 times fewer. With 32,768 rows data parallelism, 16 times
-# fewer. They are equal at 2,048 rows, the width of the hidden layer.
-# And there is a second difference: gradients are sent while backward continues, but the next layer
-# cannot begin before it has the sum of the activations.
+# With 64 rows, tensor parallelism reduces 32 times fewer bytes. With 32,768 rows, data parallelism
+# reduces 16 times fewer. They are equal at 2,048 rows, the width of the hidden layer. There is a
+# second difference: gradients are sent while backward continues, but the next layer cannot begin
+# before it has the sum of the activations.
 #
 # </details>
 
@@ -506,19 +509,19 @@ for rows in (64, 2048, 32_768):
 #
 # ## The bubble
 #
-# The third way gives each rank some whole layers, called a **stage**. Rank 0 has the first layers
-# and sends its outputs to rank 1, and so on.
+# The third way gives each rank some complete layers, called a **stage**. Rank 0 has the first
+# layers and sends its outputs to rank 1, and so on.
 # Each rank communicates only with its neighbours. But rank 1 cannot start before rank 0 has sent
 # something.
 #
-# > **Predict, then run.** Four ranks, each with a stage of equal length. The whole batch goes
-# > through in one piece: forward to rank 3, then backward to rank 0. For which share of the time
-# > does each rank wait? And if the batch is cut into four microbatches?
+# > **Predict, then run.** Each of four ranks has a stage, and all stages take the same time. The
+# > whole batch goes through in one piece: forward to rank 3, then backward to rank 0. What share of
+# > the time does each rank wait? What share is it if the batch is cut into four microbatches?
 #
 # <details><summary>Answer</summary>
 #
-# In one piece only one rank works at any moment, so each waits three quarters of the time.
-# In four microbatches each rank waits 3/7 = 43 %. This waiting time is called the **bubble**.
+# With one piece, only one rank works at any moment, so each waits three quarters of the time. With
+# four microbatches, each rank waits 3/7 = 43 %. This waiting time is called the **bubble**.
 #
 # </details>
 
@@ -539,11 +542,12 @@ explore(
 )
 
 # %% [markdown]
-# Each number is a microbatch. A tick is the time in which a rank runs forward on one of them.
+# Each number is a microbatch. A tick is the time that a rank needs for the forward pass of one
+# microbatch.
 #
 # With N stages and m microbatches, the first microbatch needs N turns to reach the end. Each of the
-# other m − 1 arrives one turn later.
-# That makes m + N − 1 turns, and each rank works in m of them:
+# other m − 1 microbatches arrives one turn after the previous one. That makes m + N − 1 turns, and
+# each rank works in m of them:
 #
 # > bubble = (N − 1) / (m + N − 1)
 
@@ -557,11 +561,11 @@ for n in (2, 4, 8):
 # ## A pipeline on real ranks
 #
 # Three ranks work on a batch, forward only. Each rank needs 120 ms for the whole batch, and a sleep
-# replaces that work.
+# replaces the work.
 # Instead of activations they send a counter: each rank adds 1.
 #
-# > **Predict, then run.** How long does the batch take in one piece? And in four parts, where each
-# > part takes a rank 30 ms?
+# > **Predict, then run.** How long does the batch take in one piece? How long does it take in four
+# > parts, if each rank needs 30 ms for a part?
 #
 # <details><summary>Answer</summary>
 #
@@ -620,8 +624,8 @@ if rank == 0:
 #
 # `None`: backward stops at the cut. The gradient at the cut is 2a = 12, and it exists only because
 # `arrived` requires a gradient.
-# Stage 0 continues from there with `a.backward(gradient)`. That needs no loss, only the gradient of
-# the loss with respect to a.
+# Stage 0 continues from there with `a.backward(gradient)`. This call does not need the loss, only
+# the gradient of the loss with respect to a.
 # Then `w.grad` is 12 × 3 = 36, the derivative of 9w² at w = 2.
 #
 # </details>
@@ -630,12 +634,12 @@ if rank == 0:
 w = torch.tensor(2.0, requires_grad=True)
 a = 3 * w  # stage 0
 
-arrived = a.detach().requires_grad_()  # what stage 1 would receive
+arrived = a.detach().requires_grad_()  # stage 1 would receive this
 loss = arrived**2  # stage 1
 loss.backward()
 print("after stage 1's backward: w.grad =", w.grad, " arrived.grad =", arrived.grad.item())
 
-gradient = arrived.grad.clone()  # what stage 1 would send back
+gradient = arrived.grad.clone()  # stage 1 would send this back
 a.backward(gradient)
 print("after stage 0's backward: w.grad =", w.grad.item())
 
@@ -676,17 +680,17 @@ else:
 
 # %% [markdown]
 # GPipe has a disadvantage: a rank keeps the activations of *all* microbatches until backward
-# begins. The schedule **1F1B**, one forward and one backward in turn, starts backward as soon as it
-# can:
+# begins. The schedule **1F1B**, one forward and one backward in turn, starts backward as early as
+# possible:
 
 # %%
 draw_schedules({"GPipe": gpipe(3, 6), "1F1B": one_forward_one_backward(3, 6)})
 
 # %% [markdown]
-# Both take equally long. But look at rank 0 in tick 6: with GPipe it keeps the activations of six
-# microbatches, with 1F1B only three.
-# With 1F1B a rank never keeps more than N, however many microbatches there are. Large models use it
-# for this reason. You write GPipe, which is simpler.
+# Both take the same time. But look at rank 0 in tick 6: with GPipe it keeps the activations of six
+# microbatches, and with 1F1B of only three.
+# With 1F1B a rank never keeps the activations of more than N microbatches, for any number of
+# microbatches. Large models use it for this reason. You write GPipe, which is simpler.
 #
 # ## Exercise: `pipeline_train_step`
 #
@@ -695,8 +699,9 @@ draw_schedules({"GPipe": gpipe(3, 6), "1F1B": one_forward_one_backward(3, 6)})
 # Run all forwards, then all backwards, then one optimizer step. Return the mean loss of the whole
 # batch on every rank.
 # The gradients must equal the gradients of the undivided model on the whole batch, even if the
-# microbatches differ in size. They must be readable after the step.
-# Activations may have any shape and dtype, and the receiver does not know them in advance.
+# microbatches differ in size. They must still be in `.grad` after the step.
+# Activations may have any shape and dtype, and the receiver does not have this information in
+# advance.
 # The function must also work with one rank.
 #
 # Read [Pipelines](../phase2/GUIDELINES.md#pipelines). For a hint:
@@ -713,7 +718,7 @@ def pipeline_train_step(stage, microbatches, loss_fn, optimizer):
 check("pipeline_train_step", pipeline_train_step)
 
 # %% [markdown]
-# ## When to use which
+# ## When to use which method
 #
 # | | divides | sends |
 # |---|---|---|

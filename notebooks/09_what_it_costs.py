@@ -24,7 +24,8 @@
 #   [6](06_buckets_and_overlap.ipynb).
 
 # %% [markdown]
-# On a hosted service this cell installs the course. Where gradsync is installed it does nothing.
+# On a hosted service this cell installs the course. If gradsync is already installed, the cell does
+# nothing.
 
 # %%
 try:
@@ -43,14 +44,13 @@ except ImportError:
 # ## A small tensor and a large one
 #
 # > **Predict, then run.** Two ranks all-reduce 4 bytes, then 4,000,000 bytes. That is a million
-# > times as much. How many times as long does it take?
+# > times as much. How many times as long does the second all-reduce take?
 #
 # <details><summary>Answer</summary>
 #
-# Far from a million times: about ten times on our machine.
-# Four bytes themselves take hardly any time. The call itself takes the time: both ranks must start
-# it, wake up, and exchange messages. This is the *latency*, and every all-reduce has it, however
-# small the tensor is.
+# It takes only about ten times as long on our machine. Four bytes themselves take hardly any time.
+# The call itself takes the time: both ranks must start it, wake up, and exchange messages. This is
+# the *latency*, and every all-reduce has it, however small the tensor is.
 #
 # </details>
 
@@ -89,7 +89,7 @@ for size in [4, 4_000_000]:
 # 3. **Take turns.** Measure all sizes once, then all of them again. If another program interferes
 #    for a second, it affects every size a little, and not one size completely.
 # 4. **Keep the fastest.** Other programs can make a call slower, but never faster. So the minimum
-#    is close to what the call itself needs.
+#    is close to the time that the call itself needs.
 
 # %%
 import time
@@ -99,7 +99,7 @@ import torch.distributed as dist
 
 
 def measure(sizes: list[int], rounds: int) -> dict[int, float]:
-    """Return the least time of an all-reduce in seconds, for each size in bytes."""
+    """Return the shortest time of an all-reduce in seconds, for each size in bytes."""
     tensors = {size: torch.zeros(size // 4) for size in sizes}
     fastest = dict.fromkeys(sizes, float("inf"))
     for _ in range(rounds):
@@ -130,8 +130,8 @@ SIZES = FITTED + HELD_OUT
 seconds = measure(SIZES, rounds=60)
 
 # %% [markdown]
-# Each rank has measured its own times. An all-reduce is over when the slower rank is done, so we
-# use the longer time of the two.
+# Each rank has measured its own times. An all-reduce is complete when the slower rank has finished,
+# so we use the longer of the two times.
 
 # %%
 from pictures_09 import amount, prediction
@@ -148,8 +148,8 @@ for size in SIZES:
 # chunk, which is 1/N of the tensor. For a tensor of S bytes we assume:
 #
 # - each step takes a fixed time **α** (alpha), the latency,
-# - and each byte of the chunk takes a time **β** (beta) more. 1/β is the *bandwidth*, in bytes per
-#   second.
+# - each byte of the chunk takes an additional time **β** (beta). 1/β is the *bandwidth*, in bytes
+#   per second.
 #
 # So the formula is
 #
@@ -188,14 +188,15 @@ print(f"bandwidth 1/β: {amount(1 / beta)} per second")
 # These numbers include more than the network. α contains the work of Python and of `%%ranks`, which
 # checks every collective for deadlocks. gloo alone has a smaller latency.
 #
-# ## Predict what was not measured
+# ## Predict times that were not measured
 #
 # > **Predict, then run.** The formula is an assumption about how the machine works. How large will
 # > its errors be for the seven held-out sizes: 1 %, 10 % or 100 %?
 #
 # <details><summary>Answer</summary>
 #
-# In our runs mostly 3 to 20 %, and sometimes above 30 % when other programs were busy.
+# In our runs, the errors were mostly 3 to 20 %, and sometimes above 30 % when other programs were
+# busy.
 # That is good for a formula with two numbers. It is good enough to decide how large buckets should
 # be. It is not good enough to choose between two libraries that differ by 10 %.
 #
@@ -222,8 +223,8 @@ prediction(
 # A positive error means that the predicted time is too long.
 #
 # Some of the errors are random. Others are the same in every run: tensors of about 1 MB are faster
-# than predicted. A likely reason is that they fit into the processor's caches. Larger ones do not
-# fit, and each of their bytes takes longer. A formula with one β cannot describe both.
+# than predicted. A likely reason is that they fit into the processor's caches. Larger tensors do
+# not fit, and each of their bytes takes longer. A formula with one β cannot describe both.
 #
 # Where does the flat part end? Both parts of the formula are equal if S = N · α/β. For smaller
 # tensors the latency takes most of the time, and for larger ones the bytes.
@@ -240,10 +241,10 @@ print(f"latency and bytes cost the same at {amount(2 * alpha / beta)}")
 #
 # <details><summary>Answer</summary>
 #
-# One by one, there are a hundred latencies. Together there is only one.
+# One by one, the calls have a hundred latencies. One call for all has only one.
 # The hundred calls spend nearly all of their time on latency, so the factor is large: about 70 by
 # the formula. We measured factors between 50 and 130. A hundred calls take so long that other
-# programs always delay some of them, and that is not in the formula.
+# programs always delay some of them, and the formula does not include such delays.
 # This is the reason for the buckets of notebook 6.
 #
 # </details>
@@ -285,11 +286,10 @@ print(f"{many / one:.0f} times faster")
 # <details><summary>Answer</summary>
 #
 # Much too short. The formula assumes that all ranks work in every step at the same time. Two cores
-# run only two ranks at a time, so the other two wait for a core, in every one of the six steps.
-# With four cores or more the prediction is better.
+# run only two ranks at a time, so the other two wait for a core, in every one of the six steps. On
+# a machine with four cores or more, the prediction is better.
 #
-# α and β belong to a machine *and* to the way in which it is used. If you change either, measure
-# again.
+# α and β describe a machine *and* the way in which it is used. If you change either, measure again.
 #
 # </details>
 
@@ -344,7 +344,7 @@ for name, (a, b) in {"2 ranks": (alpha, beta), "4 ranks": (alpha_4, beta_4)}.ite
 #
 # A rank's batch stays the same, whatever the number of ranks. So N ranks process N times as many
 # samples in a step, but the step takes longer. The *speed-up* is the number of samples per second
-# with N ranks, divided by the same number with one rank. Ideal is N.
+# with N ranks, divided by the same number with one rank. The ideal speed-up is N.
 #
 # Notebook 6 sent gradients in buckets, while backward was still running. The next function computes
 # when the last bucket arrives. A bucket is sent when its gradients are ready *and* the previous
@@ -381,17 +381,17 @@ for buckets in [1, 16]:
     print(f"the speed-up is {speed_up:.1f}")
 
 # %% [markdown]
-# With one bucket nothing overlaps: the all-reduce starts when backward has ended. With 16 buckets
-# you wait only for the last one. All others arrive while backward computes.
+# With one bucket there is no overlap: the all-reduce starts when backward has ended. With 16
+# buckets you wait only for the last one. All others arrive while backward computes.
 #
 # > **Predict, then run.** With 8 ranks, 16 buckets are clearly faster. Which of the two is faster
 # > with 1,024 ranks?
 #
 # <details><summary>Answer</summary>
 #
-# One bucket, by far. Around a ring of 1,024 ranks each bucket makes 2,046 steps, and each step
-# has its latency: 2,046 × 20 µs = 41 ms. With its bytes a bucket takes 46 ms, and 16 of them take
-# 735 ms. Backward takes 133 ms, so it cannot hide that.
+# One bucket is much faster. Around a ring of 1,024 ranks each bucket makes 2,046 steps, and each
+# step has its latency: 2,046 × 20 µs = 41 ms. With its bytes a bucket takes 46 ms, and 16 of them
+# take 735 ms. Backward takes only 133 ms, so it cannot hide this time.
 #
 # Therefore libraries do not use one ring for everything. In a *tree* the ranks add up in pairs,
 # then in pairs of pairs. Ten levels are enough for 1,024 ranks, because 2¹⁰ = 1,024. The sum needs
@@ -434,7 +434,7 @@ for name, values in curves.items():
     for ranks in [8, 64, 1024]:
         print(f"  {values[RANKS.index(ranks)]:6.1f} with {ranks:,} ranks", end="")
     print()
-speed_ups(RANKS, curves, "16 buckets help, until the ring's latency is too long")
+speed_ups(RANKS, curves, "16 buckets help until the ring's latency is too high")
 
 # %% [markdown]
 # The *efficiency* is the speed-up divided by N. It is the share of the time in which the GPUs
@@ -484,8 +484,8 @@ explore(
 # gradients: 2 × 400 MB at 10 GB per second take 80 ms. So the speed-up stays below
 # 25.6 s / 0.08 s = 320, with any number of ranks.
 #
-# With 16 buckets around the ring it even falls. Each new rank adds two more steps with their
-# latency, and there is less and less computation that could hide them.
+# With 16 buckets around the ring it even falls. Each additional rank adds two more steps with their
+# latency, and less and less computation remains to hide it.
 #
 # </details>
 
@@ -504,17 +504,17 @@ speed_ups(RANKS, fixed, "With a fixed global batch the speed-up has a limit", li
 # %% [markdown]
 # ## Limits of the formula
 #
-# A formula is as good as its assumptions. Ours assumes that all ranks need equally long to compute.
-# In fact each step takes a little more or less time on each rank, and the all-reduce waits for the
-# slowest one.
+# A formula is only as good as its assumptions. Ours assumes that all ranks need the same time to
+# compute. In fact each step takes a little more or less time on each rank, and the all-reduce waits
+# for the slowest one.
 #
 # > **Predict, then run.** Computing takes 200 ms with a standard deviation of 10 ms, which is 5 %.
 # > How much longer does a step take with 1,024 ranks than with one?
 #
 # <details><summary>Answer</summary>
 #
-# About 16 % longer. A single rank is 10 ms late now and then. Of 1,024 ranks, the slowest one is
-# about 32 ms late in each step, and all others wait for it.
+# About 16 % longer. A single rank is sometimes 10 ms late. Of 1,024 ranks, the slowest one is about
+# 32 ms late in each step, and all others wait for it.
 # A rank that is *always* slow is worse. It makes every step slow, with any number of ranks.
 #
 # </details>
@@ -545,11 +545,13 @@ for ranks in [1, 8, 64, 1024]:
 #
 # - A collective has a latency, which does not depend on the size, and a time for its bytes. So a
 #   few large messages are faster than many small ones.
-# - Measure in turns, many times, and keep the minimum (or the median). One is not reliable.
+# - Measure in turns, many times, and keep the minimum (or the median). A single measurement is not
+#   reliable.
 # - Test a formula with sizes that were not used for the fit, and on the machine where you need it.
-# - The ring's latency grows with N, and a tree's only with log₂ N. The time for the bytes hardly
-#   grows at all.
-# - With a fixed global batch the speed-up has a limit: the all-reduce does not become shorter.
+# - The ring's latency grows with N, and a tree's latency only with log₂ N. The time for the bytes
+#   hardly grows at all.
+# - With a fixed global batch the speed-up has a limit: the time of the all-reduce does not become
+#   smaller.
 #
 # ## Next
 #

@@ -24,7 +24,8 @@
 #   [6](06_buckets_and_overlap.ipynb)), sharding (notebook [8](08_sharding_and_pipelines.ipynb)).
 
 # %% [markdown]
-# On a hosted service this cell installs the course. Where gradsync is installed it does nothing.
+# On a hosted service this cell installs the course. If gradsync is already installed, the cell does
+# nothing.
 
 # %%
 try:
@@ -49,8 +50,8 @@ except ImportError:
 # <details><summary>Answer</summary>
 #
 # Nothing. Rank 0 waits in an all-reduce that the other ranks never call: a deadlock.
-# Only the *printing* is for rank 0 alone. Every rank must take part in the all-reduce, so it must
-# be before the `if`.
+# Only rank 0 should *print*. But every rank must take part in the all-reduce, so it must be before
+# the `if`.
 #
 # </details>
 
@@ -75,7 +76,7 @@ if rank == 0:
 # Every rank returns the same list, but only rank 0 prints, one line per epoch.
 #
 # Your function calls functions that you wrote earlier. The check takes them from this notebook if
-# you define them here, and if not, from your files in `phase1/`. So copy them there first.
+# you define them here, otherwise from your files in `phase1/`. So copy them there first.
 #
 # Read [Training](../phase1/GUIDELINES.md#training). For a hint, run `!gradsync hint phase1/train`
 # in a new cell.
@@ -100,7 +101,7 @@ check("phase1/train", train)
 # `DistributedDataParallel`, called DDP, is a module that contains your model. You call it like the
 # model.
 #
-# The next cell makes a different weight on each rank, and gives it to DDP. Then each rank computes
+# The next cell makes a different weight on each rank, and passes it to DDP. Then each rank computes
 # `weight * input`. The input is 1 on rank 0, 2 on rank 1, and so on, so these are also the ranks'
 # own gradients.
 #
@@ -110,8 +111,9 @@ check("phase1/train", train)
 # <details><summary>Answer</summary>
 #
 # All ranks have rank 0's weight. DDP's constructor broadcasts parameters and buffers from rank 0.
-# All ranks have the gradient 2.5, the mean of 1, 2, 3 and 4. You call no function for that. DDP has
-# set hooks on the parameters, and `backward` returns when the gradients are averaged.
+# All ranks have the gradient 2.5, the mean of 1, 2, 3 and 4. You do not call a function for that.
+# DDP has registered hooks on the parameters, and `backward` returns when the gradients are
+# averaged.
 #
 # </details>
 
@@ -137,8 +139,8 @@ print(f"with DDP: {layer.weight.item():.2f}, its gradient: {layer.weight.grad.it
 # <details><summary>Answer</summary>
 #
 # After the first each rank has its own gradient: 1, 2, 3 and 4.
-# The second backward adds the same again, which makes 2, 4, 6 and 8. Then DDP averages what has
-# accumulated: 5 on every rank.
+# The second backward adds the same gradients again, which makes 2, 4, 6 and 8. Then DDP averages
+# these sums: 5 on every rank.
 #
 # </details>
 
@@ -170,13 +172,13 @@ STEPS = torch.randint(len(TARGETS), (50, 64), generator=torch.Generator().manual
 
 
 def new_model() -> nn.Sequential:
-    """Return a model with 9,610 parameters, the same one each time."""
+    """Return a model with 9,610 parameters, which have the same values each time."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
 
 
 def losses_of(model: nn.Module, mine: slice, average=None) -> list[float]:
-    """Train on these samples of each step; return the loss of each step."""
+    """Train on the samples `mine` of each step; return the loss of each step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     losses = []
     for samples in STEPS:
@@ -210,8 +212,8 @@ ddp_losses = losses_of(DistributedDataParallel(model), mine)
 ddp_weights = [param.detach() for param in model.parameters()]
 
 # %% [markdown]
-# And with your own function? Replace the function below by your `average_gradients` from notebook
-# 4. Until you do that, the comparison leaves it out.
+# Now use your own function. Replace the function below by your `average_gradients` from notebook 4.
+# Until you do that, the comparison does not include it.
 
 
 # %%
@@ -232,7 +234,7 @@ your_weights = [param.detach() for param in model.parameters()]
 
 # %%
 def difference(weights: list[list[torch.Tensor]]) -> float:
-    """Return the largest difference between weights of any rank and of the one process."""
+    """Return the largest difference between any rank's weights and the weights of one process."""
     return max(
         (ours - theirs).abs().max().item()
         for rank_weights in weights
@@ -251,14 +253,14 @@ def mean(losses: list[list[float]]) -> list[float]:
 # %ranks pull your_weights
 
 curves = {"DDP, 4 ranks": mean(ddp_losses)}
-print(f"DDP: weights differ from one process by {difference(ddp_weights):.1e} at most")
+print(f"DDP: largest difference from one process: {difference(ddp_weights):.1e}")
 if None not in your_losses:
     curves["your function, 4 ranks"] = mean(your_losses)
-    print(f"yours: weights differ from one process by {difference(your_weights):.1e} at most")
+    print(f"yours: largest difference from one process: {difference(your_weights):.1e}")
 
 # %% [markdown]
 # Differences below 10⁻⁵ come from rounding: sums of floating-point numbers depend on the order in
-# which you add. We draw the losses below, when FSDP2 has trained as well.
+# which you add. We draw the losses below, after FSDP2 has trained, too.
 #
 # ## DDP's buckets
 #
@@ -273,10 +275,10 @@ if None not in your_losses:
 #
 # <details><summary>Answer</summary>
 #
-# One in the first pass, two in the second.
-# In the first pass DDP does not know yet in which order the gradients become ready. It records that
-# order, and then makes new buckets. The first of them is limited to 1 MiB, so that communication
-# starts early. All others follow your limit, `bucket_cap_mb`, which is 25 by default.
+# One in the first pass, and two in the second. In the first pass, DDP records the order in which
+# the gradients become ready. Then it makes new buckets in this order. The first of them is limited
+# to 1 MiB, so that communication starts early. All others follow your limit, `bucket_cap_mb`, which
+# is 25 by default.
 #
 # </details>
 
@@ -307,14 +309,14 @@ for number in [1, 2]:
 #
 # ## Mistakes that DDP does not prevent
 #
-# > **Predict, then run.** Three ranks have two batches, rank 3 has only one. What happens in the
-# > second step, and where?
+# > **Predict, then run.** Three ranks have two batches, and rank 3 has only one. What happens in
+# > the second step, and where?
 #
 # <details><summary>Answer</summary>
 #
 # Ranks 0, 1 and 2 wait inside `backward` for a bucket that rank 3 never sends: a deadlock.
-# So equal numbers of steps on all ranks are as important with DDP as with your own functions.
-# Without `%%ranks` they would wait until gloo's timeout of 30 minutes.
+# So DDP, like your own functions, needs the same number of steps on all ranks. Without `%%ranks`,
+# the three ranks would wait until gloo's timeout of 30 minutes.
 #
 # </details>
 
@@ -332,8 +334,8 @@ for _ in range(1 if rank == 3 else 2):
 #
 # <details><summary>Answer</summary>
 #
-# (1 + 2 + 0 + 0) / 4 = 0.75. By default, `Join` divides by the number of all ranks, and not by the
-# number of ranks that still have samples. So the last steps move the weights less.
+# (1 + 2 + 0 + 0) / 4 = 0.75. By default, `Join` divides by the world size, not by the number of
+# ranks that still have samples. So the last steps move the weights less.
 #
 # </details>
 
@@ -401,10 +403,10 @@ print("gradients:", branches.a.grad, branches.b.grad)
 # %% [markdown]
 # ## FSDP2: each rank keeps a part
 #
-# With DDP every rank keeps all weights, all gradients and the whole state of the optimizer.
+# With DDP every rank keeps all weights, all gradients and the complete state of the optimizer.
 # Notebook 8 sharded the optimizer's state. *Fully sharded data parallel* (FSDP) shards all three.
 # Its second version, FSDP2, is the function `fully_shard`. You call it for each layer, then for the
-# whole model.
+# complete model.
 #
 # FSDP2 is made for GPUs. Some versions of PyTorch cannot run it on a CPU, for example 2.6. So the
 # next cell tries it.
@@ -425,13 +427,13 @@ has_fsdp
 
 # %% [markdown]
 # > **Predict, then run.** FSDP2 divides each parameter along its first dimension. The first layer's
-# > weight has the shape (128, 64), and the last layer's bias has the shape (10,). Which shapes does
-# > each of the four ranks keep?
+# > weight has the shape (128, 64), and the last layer's bias has the shape (10,). Which shapes do
+# > the parts on each of the four ranks have?
 #
 # <details><summary>Answer</summary>
 #
-# (32, 64) of the weight on every rank. 10 is not a multiple of 4: the first three ranks keep 3
-# elements of the bias, and the last one keeps 1.
+# The part of the weight has the shape (32, 64) on every rank. 10 is not a multiple of 4: the first
+# three ranks keep 3 elements of the bias, and the last rank keeps 1.
 #
 # </details>
 
@@ -459,9 +461,9 @@ if has_fsdp:
 #
 # <details><summary>Answer</summary>
 #
-# In forward one *all-gather* for each layer: it brings all parts of the weights to every rank.
-# In backward the weights are needed again, so they are gathered again. Then one *reduce-scatter*
-# for each layer: it adds up the gradients, and each rank gets the sum of its own part only.
+# In forward, each layer has one *all-gather*: it collects all parts of the weights on every rank.
+# In backward the weights are needed again, so they are gathered again. Then each layer has one
+# *reduce-scatter*: it adds up the gradients, and each rank gets the sum of its own part only.
 # Two layers make six collectives: four all-gathers and two reduce-scatters.
 #
 # An all-reduce is a reduce-scatter and an all-gather (notebook 3). So DDP costs two such passes
@@ -489,7 +491,7 @@ if has_fsdp:
 # The names in the output are PyTorch's own names for all-gather and reduce-scatter. The thin bars
 # in the timeline are the six collectives.
 #
-# Now the same training run as before. `full_tensor()` collects a whole parameter, so that we can
+# Now the same training run as before. `full_tensor()` collects a complete parameter, so that we can
 # compare it.
 
 # %%
@@ -507,28 +509,28 @@ from pictures_10 import same_losses
 # %ranks pull fsdp_weights
 if None not in fsdp_losses:
     curves["FSDP2, 4 ranks"] = mean(fsdp_losses)
-    print(f"FSDP2: weights differ from one process by {difference(fsdp_weights):.1e} at most")
+    print(f"FSDP2: largest difference from one process: {difference(fsdp_weights):.1e}")
 same_losses(one_losses, curves)
 
 # %% [markdown]
-# All ways compute the same weights. They differ in memory and in communication:
+# All methods compute the same weights. They differ in memory and in communication:
 #
 # | | bytes for each parameter with Adam | passes over the network |
 # |---|---|---|
 # | DDP | 16 | 2 |
 # | DDP and your `ShardedOptimizer` | 8 + 8/N | 3 |
-# | FSDP2 | 16/N, and one whole layer at a time | 3 |
+# | FSDP2 | 16/N, and one complete layer at a time | 3 |
 #
 # So use DDP as long as the model fits into memory, and FSDP2 if it does not.
 #
 # ## A training run that is interrupted
 #
-# Long trainings are interrupted: a machine fails, or the cluster needs it for another job. PyTorch
-# does not continue your training automatically. It has functions to write and read files, and
-# `torchrun` can start the ranks again. You decide what the file contains.
+# Long training runs are often interrupted: a machine fails, or the cluster needs it for another
+# job. PyTorch does not continue your training automatically. It has functions to write and read
+# files, and `torchrun` can start the ranks again. You decide what the file contains.
 #
 # > **Predict, then run.** A training run on 4 ranks has batches of 5 samples for each rank. It
-# > stops after 3 steps of an epoch. It continues with 2 ranks, and with batches of 5 again. At
+# > stops after 3 steps of an epoch. It continues with 2 ranks, and with batches of 5 again. After
 # > which step of the epoch does it continue? What would happen if the file contained the number of
 # > steps?
 #
@@ -546,8 +548,8 @@ seen = 3 * 4 * 5
 print(f"{seen} samples; with 2 ranks that is after step {seen // (2 * 5)}")
 
 # %% [markdown]
-# How often should you write the file? Each time takes a while. A crash loses all steps since the
-# last file, on average half of the interval.
+# How often should you write the file? Writing takes time. A crash loses all steps since the last
+# file, on average half of the interval.
 #
 # > **Predict, then run.** A step takes 0.4 s, writing takes 2 s, and there is a crash every 6
 # > hours. Which interval wastes the least time: 10, 100, 1,000 or 10,000 steps?
@@ -555,22 +557,22 @@ print(f"{seen} samples; with 2 ranks that is after step {seen // (2 * 5)}")
 # <details><summary>Answer</summary>
 #
 # About 1,000 steps: 1.4 % of the time is wasted.
-# Writing every 10 steps takes a third of the time. With 10,000 steps, 9 % are lost, because a crash
-# loses more than half an hour on average.
+# Writing every 10 steps takes a third of the time. With 10,000 steps, 9 % of the time is lost,
+# because a crash loses more than half an hour on average.
 #
 # </details>
 
 # %%
 for interval in [10, 100, 1_000, 10_000]:
-    training = 0.4 * interval  # seconds between two writings
+    training = 0.4 * interval  # seconds between two writes
     writing = 2 / (training + 2)
     lost = training / 2 / (6 * 3600)
     print(f"every {interval:>6,} steps: writing {writing:6.2%}, lost {lost:6.2%}", end=", ")
     print(f"together {writing + lost:6.2%}")
 
 # %% [markdown]
-# What happens when a rank dies? The next cell ends rank 2, like a crash. `%%ranks` names the rank,
-# because it watches the processes.
+# What happens when a rank dies? The next cell stops rank 2, as a crash would. `%%ranks` names the
+# rank, because it watches the processes.
 
 # %% tags=["raises-exception"]
 # %%ranks 4
@@ -581,18 +583,18 @@ if rank == 2:
 dist.all_reduce(torch.ones(1))
 
 # %% [markdown]
-# Without `%%ranks` the other ranks get an error from gloo. It contains an address, and not a rank:
+# Without `%%ranks` the other ranks get an error from gloo. It contains an address, but no rank:
 # *Connection closed by peer [127.0.0.1]:18854. This is typically caused by a remote worker
-# crashing.* The address may even belong to a rank that ended only because *its* neighbour had
-# ended. With 1,000 ranks you would get 999 such messages. In the next exercise your training finds
-# out which rank is missing.
+# crashing.* The address may even belong to a rank that stopped only because *its* neighbour had
+# stopped. With 1,000 ranks you would get 999 such messages. In the next exercise, your training
+# code finds the missing rank.
 #
 # ## Exercise: `train` of phase 2
 #
 # Write the `train` of phase 1 again, with three additions.
 #
 # - A batch is one optimizer step, taken in `accumulation_steps` microbatches.
-# - `resume_from` is the path of a file. If the file exists, training continues from it, also within
+# - `resume_from` is the path of a file. If the file exists, training continues from it, even within
 #   an epoch and with a different number of ranks. Training updates the file at least once per
 #   epoch, and the file is always complete.
 # - If a rank dies or is late, the others end with a `RuntimeError` that names this rank, within 60
@@ -620,7 +622,7 @@ def train(
     accumulation_steps=1,
     resume_from=None,
 ) -> list[dict]:
-    """Train a model on all ranks, and continue where an earlier training was interrupted."""
+    """Train a model on all ranks, and continue where an earlier run was interrupted."""
     raise NotImplementedError("phase2/train")  # write this
 
 
@@ -648,7 +650,7 @@ check("phase2/train", train)
 #
 # - DDP broadcasts the model once. Then each `backward` averages the gradients, in buckets.
 # - DDP does not make the numbers of steps equal. A rank with fewer batches still causes a deadlock.
-# - FSDP2 keeps 1/N of everything, and gathers each layer's weights when they are needed.
+# - FSDP2 keeps 1/N of everything, and gathers each layer's weights when it needs them.
 # - DDP, FSDP2 and your own functions give the same weights as one process, except for rounding.
 # - Store the number of samples that all ranks have used, not the number of steps.
 #

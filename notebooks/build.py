@@ -19,7 +19,7 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 HERE = Path(__file__).parent
-SECONDS = 60  # for one notebook
+SECONDS = 60  # for each cell; a test allows the same for a complete notebook
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 FORMAT = {"extension": ".py", "format_name": "percent", "comment_magics": True}
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
@@ -58,7 +58,7 @@ def run(notebook: NotebookNode) -> float:
 
 
 def _is_visible(output: NotebookNode) -> bool:
-    """Return whether an output shows something, unlike a message that was cleared later."""
+    """Return whether an output has content: a message that was cleared later has none."""
     return "data" not in output or any(output.data.values())
 
 

@@ -35,7 +35,7 @@ def shares(samples: int, ranks: int, shuffle: bool, epoch: int) -> Figure:
 
 
 def seen(ranks: int, each: int) -> Figure:
-    """Draw which of 24 positions have been seen after some samples of each rank.
+    """Draw which of 24 positions have been seen after each rank has taken some samples.
 
     Args:
         ranks: a divisor of 24.
@@ -72,7 +72,7 @@ def how_often(drawn: Sequence[Sequence[int]], samples: int) -> Figure:
 
     Args:
         drawn: the samples of each rank.
-        samples: how many there are.
+        samples: the number of samples.
     """
     figure, axes = plt.subplots(figsize=(7, 2.3), dpi=90)
     top = [0] * samples
@@ -100,7 +100,7 @@ def how_often(drawn: Sequence[Sequence[int]], samples: int) -> Figure:
 
 
 def _padded_order(samples: int, ranks: int, shuffle: bool, epoch: int) -> list[int]:
-    """Return the epoch's padded order, made from the shares of PyTorch's sampler."""
+    """Return the epoch's padded order, combined from the shares of PyTorch's sampler."""
     dealt = []
     for rank in range(ranks):
         sampler = DistributedSampler(range(samples), ranks, rank, shuffle=shuffle, seed=0)

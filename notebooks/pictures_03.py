@@ -22,10 +22,10 @@ class State(NamedTuple):
 
 
 def walk(ranks: int) -> list[State]:
-    """Send every chunk around the ring; return the states, the first one before any step.
+    """Send every chunk around the ring; return the states before the first and after each step.
 
-    Each chunk makes one step at a time to the next rank. On its first ranks - 1 steps the rank
-    where it arrives adds its own numbers, then every rank keeps what arrives.
+    In each step, each chunk moves to the next rank. In the first ranks - 1 steps, the receiving
+    rank adds its own numbers to the chunk. In the later steps, it keeps a copy of the chunk.
     """
     values = [[(chunk + 1) * 10**rank for chunk in range(ranks)] for rank in range(ranks)]
     states = [State(0, [list(row) for row in values], {})]
@@ -42,7 +42,7 @@ def walk(ranks: int) -> list[State]:
 
 
 def ring(ranks: int) -> Figure:
-    """Draw all steps of the ring side by side, the first pass above, the second below."""
+    """Draw all steps of the ring side by side, with the first pass above the second."""
     states = walk(ranks)
     figure, axes = plt.subplots(2, ranks, figsize=(7, 3.5), dpi=90)
     second = [states[ranks - 1], *states[ranks:]]
@@ -52,7 +52,9 @@ def ring(ranks: int) -> Figure:
     for row, label in zip(axes[:, 0], ["first pass: add", "second pass: copy"], strict=True):
         row.set_ylabel(label, fontsize=9)
         row.set_yticks([rank + 0.5 for rank in range(ranks)], range(ranks), fontsize=8)
-    figure.suptitle("First pass: each rank completes one sum (grey). Second pass: all sums.")
+    figure.suptitle(
+        "First pass: each rank completes one sum (grey). Second pass: each rank gets all."
+    )
     return _done(figure)
 
 

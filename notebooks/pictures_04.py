@@ -1,4 +1,4 @@
-"""The pictures of notebook 4: loss curves with and without mistakes, and padded accuracies."""
+"""Pictures of notebook 4: loss curves with and without mistakes, and padded accuracies."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ def sum_against_mean(right: Sequence[float], summed: Sequence[float], ranks: int
     axes.text(len(right), UNTRAINED + 0.08, "untrained", fontsize=8, color="grey", ha="right")
     axes.plot([], [], color="black", label="mean (any number of ranks)")
     axes.plot([], [], color=rank_colour(0), linestyle="--", label=f"sum over {ranks} ranks")
-    axes.set_title(
-        f"{ranks} ranks: the sum makes steps {ranks} times as large", fontsize=10
-    )
+    axes.set_title(f"{ranks} ranks: the sum makes steps {ranks} times as large", fontsize=10)
     axes.set_xlabel("step")
     axes.set_ylabel("loss on all digits")
     axes.legend(frameon=False, fontsize=8, loc="upper right", ncols=2)

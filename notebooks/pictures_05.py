@@ -1,4 +1,4 @@
-"""The pictures of notebook 5: a circle of waiting ranks, and five deadlocks side by side."""
+"""Pictures of notebook 5: a circle of waiting ranks, and five deadlocks side by side."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from gradsync.reports.timeline.palette import rank_colour
 
-# For each kind the calls of the four ranks; "~" marks a call that waits forever.
+# For each kind, the calls of the four ranks. "~" marks a call that waits forever.
 KINDS = {
     "1. a rank\nis missing": (["A", "~B"], ["A"], ["A"], ["A"]),
     "2. a different\norder": (["~A", "B"], ["~A", "B"], ["~B", "A"], ["~A", "B"]),
@@ -32,7 +32,7 @@ def circle() -> None:
         there = places[(rank + 1) % 4]
         arrow = {"arrowstyle": "-|>", "shrinkA": 26, "shrinkB": 26, "linestyle": "--"}
         axes.annotate("", there, (x, y), arrowprops={**arrow, "connectionstyle": "arc3,rad=-0.25"})
-    axes.text(0, 0, "waits for\nthe next one\nto receive", ha="center", va="center", fontsize=9)
+    axes.text(0, 0, "waits for\nthe next rank\nto receive", ha="center", va="center", fontsize=9)
     axes.set_xlim(-1.9, 1.9)
     axes.set_ylim(-1.35, 1.35)
     axes.set_title("Every rank waits for the next: no rank receives", fontsize=10)

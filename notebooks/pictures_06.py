@@ -1,4 +1,4 @@
-"""The pictures of notebook 6: measured overlap, the best number of buckets, and how they fill."""
+"""Pictures of notebook 6: measured overlap, the best number of buckets, and their contents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CAP = 4  # MiB
 
 
 def idle_or_busy(idle: Mapping[str, float], busy: Mapping[str, float]) -> None:
-    """Draw the measured steps for a backward that waits and for one that computes."""
+    """Draw the measured times of a step, if backward waits and if it computes."""
     figure, axes = plt.subplots(figsize=(7, 2.8), dpi=90)
     for number, (name, hatch) in enumerate(zip(idle, HATCHES, strict=True)):
         heights = [idle[name], busy[name]]

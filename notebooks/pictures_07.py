@@ -48,9 +48,9 @@ def draw_update(ranks: int, microbatch: int, microbatches: int) -> Figure:
     """Draw the samples of one update: a row for each rank, a box for each microbatch.
 
     Args:
-        ranks: how many there are.
-        microbatch: samples in a microbatch.
-        microbatches: of each rank, in one update.
+        ranks: the number of ranks.
+        microbatch: the number of samples in a microbatch.
+        microbatches: the number of microbatches of each rank in one update.
     """
     figure, axes = plt.subplots(figsize=(7, 1.3 + 0.28 * ranks), dpi=DPI)
     for rank in range(ranks):
@@ -72,10 +72,10 @@ def draw_update(ranks: int, microbatch: int, microbatches: int) -> Figure:
 
 
 def draw_curves(curves: Mapping[str, tuple[int, Sequence[float]]]) -> Figure:
-    """Draw the loss over the samples seen.
+    """Draw the loss as a function of the number of samples seen.
 
     Args:
-        curves: by label, the batch size and the loss after each update.
+        curves: for each label, the batch size and the loss after each update.
     """
     figure, axes = plt.subplots(figsize=(7, 3.2), dpi=DPI)
     styles = (("-", ""), (":", "s"), ("--", "o"))
@@ -84,7 +84,7 @@ def draw_curves(curves: Mapping[str, tuple[int, Sequence[float]]]) -> Figure:
         samples = [batch * update for update in range(1, len(losses) + 1)]
         style = {"linestyle": line, "marker": marker, "markersize": 4}
         axes.plot(samples, losses, color=rank_colour(number), label=label, **style)
-    axes.set_title("A batch 16 times larger needs a learning rate 16 times larger")
+    axes.set_title("A batch 16 times as large needs a learning rate 16 times as large")
     axes.set_xlabel("samples seen")
     axes.set_ylabel("loss on all training samples")
     axes.set_ylim(0, 2.6)
@@ -96,7 +96,7 @@ def draw_updates(needed: Mapping[int, Mapping[float, int | None]]) -> Figure:
     """Draw a table of the updates that each batch size needs with each learning rate.
 
     Args:
-        needed: by batch size and learning rate, the updates; None where training did not get there.
+        needed: updates by batch size and learning rate; None if the loss stayed too high.
     """
     batches = list(needed)
     rates = list(needed[batches[0]])
@@ -126,5 +126,5 @@ def _done(figure: Figure) -> Figure:
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
-    plt.close(figure)  # or the notebook would show it twice
+    plt.close(figure)  # otherwise the notebook would show it twice
     return figure

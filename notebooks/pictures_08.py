@@ -1,4 +1,4 @@
-"""Pictures of notebook 08: memory by stage of ZeRO, layers cut for ranks, and schedules."""
+"""Pictures of notebook 08: memory for each stage of ZeRO, layers cut into parts, and schedules."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def draw_memory(bars: Mapping[str, Mapping[str, float]], ranks: int) -> Figure:
     """Draw bytes per parameter, one bar for each way to shard.
 
     Args:
-        bars: by way, the bytes of each kind of data.
-        ranks: for the title.
+        bars: for each way to shard, the bytes of each kind of data.
+        ranks: the number of ranks, for the title.
     """
     figure, axes = plt.subplots(figsize=(7, 2.8), dpi=DPI)
     names = list(bars)[::-1]
@@ -36,13 +36,13 @@ def draw_memory(bars: Mapping[str, Mapping[str, float]], ranks: int) -> Figure:
     axes.set_xlim(0, 18)
     axes.set_xlabel("bytes per parameter on each rank (float32, Adam)")
     word = "rank" if ranks == 1 else "ranks"
-    axes.set_title(f"{ranks} {word}: each stage of sharding leaves less on a rank")
+    axes.set_title(f"{ranks} {word}: each stage of sharding needs less memory on a rank")
     axes.legend(frameon=False, loc="lower right")
     return _done(figure)
 
 
 def draw_cuts(first: Tensor, second: Tensor) -> Figure:
-    """Draw two weights: the first cut into rows, the second into columns, for two ranks."""
+    """Draw two weights for two ranks: the first is cut into rows, the second into columns."""
     figure, both = plt.subplots(1, 2, figsize=(7, 2.6), dpi=DPI)
     half_rows, half_columns = len(first) // 2, second.shape[1] // 2
     _draw_cut(both[0], first, lambda row, _: row // half_rows)
@@ -73,7 +73,7 @@ def _draw_cut(axes: plt.Axes, weight: Tensor, owner: Callable[[int, int], int]) 
 
 
 def draw_schedules(schedules: Mapping[str, Schedule]) -> Figure:
-    """Draw schedules one below the other, with the share of time in which ranks wait."""
+    """Draw schedules one below the other, with the share of the time that ranks wait."""
     stages = len(next(iter(schedules.values())).orders)
     height = 0.7 + len(schedules) * (0.55 + 0.28 * stages)
     options = {"figsize": (7, height), "dpi": DPI, "sharex": True, "squeeze": False}
@@ -90,7 +90,7 @@ def draw_schedules(schedules: Mapping[str, Schedule]) -> Figure:
 
 
 def _draw_schedule(axes: plt.Axes, schedule: Schedule) -> int:
-    """Draw a schedule's blocks; return when the last one ends."""
+    """Draw a schedule's blocks; return the tick in which the last one ends."""
     ends = []
     for (stage, kind, number), begin in schedule.begins().items():
         length = schedule.length(kind)
@@ -110,5 +110,5 @@ def _done(figure: Figure) -> Figure:
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
-    plt.close(figure)  # or the notebook would show it twice
+    plt.close(figure)  # otherwise the notebook would show it twice
     return figure

@@ -13,7 +13,7 @@ from gradsync.reports.timeline.palette import rank_colour
 
 Times = Mapping[int, float]  # bytes -> seconds
 UNITS = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"), (1, "B"))
-LINES = (("-", "o"), ("--", "s"), ("-.", "^"), (":", "D"))  # distinct without colours, too
+LINES = (("-", "o"), ("--", "s"), ("-.", "^"), (":", "D"))  # different even without colours
 
 
 def amount(size: float) -> str:
@@ -23,7 +23,7 @@ def amount(size: float) -> str:
 
 
 def prediction(fitted: Times, held_out: Times, model: Callable[[float], float]) -> None:
-    """Draw measured times with the model's line, and the errors of the prediction beside it."""
+    """Draw measured times with the model's line, and the errors of its predictions beside them."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(7, 3.2), dpi=90, width_ratios=(3, 2))
     every = sorted([*fitted, *held_out])
     sizes = np.geomspace(every[0], every[-1], 200)
@@ -56,7 +56,7 @@ def several(curves: Mapping[str, Times], models: Mapping[str, Callable[[float], 
     axes.set_xlabel("tensor in bytes")
     axes.set_ylabel("time in ms")
     axes.legend(frameon=False, fontsize=8)
-    axes.set_title("With too few cores, two ranks do not predict four", fontsize=10)
+    axes.set_title("With too few cores, the formula from 2 ranks is wrong for 4", fontsize=10)
     figure.tight_layout()
     plt.show()
 
@@ -64,7 +64,7 @@ def several(curves: Mapping[str, Times], models: Mapping[str, Callable[[float], 
 def speed_ups(
     ranks: Sequence[int], curves: Mapping[str, Sequence[float]], title: str, limit: float = 0.0
 ) -> Figure:
-    """Draw speed-ups over the number of ranks, and the efficiencies beside them."""
+    """Draw speed-ups by the number of ranks, and the efficiencies beside them."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(7, 3.3), dpi=90, width_ratios=(3, 2))
     left.plot(ranks, ranks, color="grey", linewidth=1, linestyle=(0, (1, 3)), label="ideal")
     for number, (label, values) in enumerate(curves.items()):

@@ -1,4 +1,4 @@
-"""The picture of notebook 10: the losses of the same training run, done in several ways."""
+"""The picture of notebook 10: the losses of the same training run with several methods."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ MARKERS = ("o", "s", "x", "^")
 
 
 def same_losses(one: Sequence[float], others: Mapping[str, Sequence[float]]) -> None:
-    """Draw the losses of one process as a line, and the losses of other ways as marks."""
+    """Draw the losses of one process as a line, and the losses of other methods as marks."""
     figure, axes = plt.subplots(figsize=(7, 2.9), dpi=90)
     steps = range(1, len(one) + 1)
     axes.plot(steps, one, color="black", linewidth=1, label="one process")
     for number, (label, losses) in enumerate(others.items()):
-        # In turns, so that no mark covers another.
+        # The methods mark different steps, so that no mark covers another.
         chosen = slice(2 * number, None, 2 * len(others))
         style = {"linestyle": "none", "markersize": 7, "markerfacecolor": "none"}
         axes.plot(
@@ -43,5 +43,5 @@ def _title(one: Sequence[float], others: Mapping[str, Sequence[float]]) -> str:
         if max(abs(a - b) for a, b in zip(one, losses, strict=True)) > 0.01
     ]
     if differ:
-        return f"Different losses from one process: {', '.join(differ)}"
+        return f"Losses that differ from one process: {', '.join(differ)}"
     return "The same losses as one process, step by step"

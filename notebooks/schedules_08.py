@@ -9,17 +9,20 @@ Operation = tuple[str, int]  # "F" or "B" (forward, backward), and the microbatc
 
 @dataclass(frozen=True)
 class Schedule:
-    """The order of each stage's operations, and how long they take."""
+    """The order of each stage's operations, and their duration."""
 
     orders: list[list[Operation]]  # by stage
-    ticks: int = 1  # of a forward; a backward takes twice as long
+    ticks: int = 1  # for a forward; a backward takes twice as long
 
     def length(self, kind: str) -> int:
         """Return the ticks of a forward ("F") or a backward ("B")."""
         return self.ticks if kind == "F" else 2 * self.ticks
 
     def begins(self) -> dict[tuple[int, str, int], int]:
-        """Return when each operation begins: in its stage's order, and after those it needs."""
+        """Return the tick in which each operation begins.
+
+        An operation begins after the previous one of its stage, and after those that it needs.
+        """
         begins: dict[tuple[int, str, int], int] = {}
         free = [0] * len(self.orders)
         left = [list(order) for order in self.orders]

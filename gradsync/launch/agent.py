@@ -45,7 +45,7 @@ def launch(settings: Settings, master: Master | None, nodes: int, nproc: int, wa
     """Run the ranks of this node until all ranks of the job have ended.
 
     Args:
-        settings: what each rank does.
+        settings: the settings of the training run.
         master: the node that all nodes connect to; None if there is only this node.
         nodes: the number of nodes.
         nproc: the number of ranks on this node.
@@ -139,7 +139,7 @@ def how_to_continue(settings: Settings) -> str:
     if settings.test_links:
         return "Run `gradsync doctor --launch` on each node."
     if not settings.checkpoint.is_file():
-        return "There is no checkpoint yet: the same command starts from the beginning."
+        return "There is no checkpoint yet, so the same command starts from the beginning."
     again = "command again without --fresh" if settings.fresh else "same command again"
     return f"Run the {again} to continue from {settings.checkpoint}."
 

@@ -1,6 +1,6 @@
 """Review training scripts: find the pitfalls of distributed training in their source.
 
-`review` reads files and returns what the rules find. Nothing is run or imported.
+`review` reads files and returns the findings of the rules. The files are not run or imported.
 """
 
 from gradsync.review.reviewing import Review, review, review_text

@@ -1,4 +1,4 @@
-"""All rules, and the choice between them."""
+"""All rules, and the selection of some of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checklist: what was checked, found, and not there to be checked."""
+"""The checklist: the practices that are followed, broken, or not applicable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradsync.review.reviewing import Review
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One practice, and how the files follow it."""
+    """One practice, and whether the files follow it."""
 
     topic: str  # "each epoch has a new order"
     state: Literal["fine", "found", "not applicable"]

@@ -1,4 +1,4 @@
-"""Show a review's findings beside the tests that fail because of them."""
+"""Add a review's findings to the failed tests of the same exercise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOT_WRONG = ("passed", "unfinished", "missing")
 
 
 def explained(report: Report, root: Path) -> Report:
-    """Return a report whose failed tests have the findings in the code of their exercise.
+    """Return the report, with the findings in an exercise's code added to its failed tests.
 
     Args:
         report: the results of tests on the files below `root`.
@@ -36,7 +36,7 @@ def explained(report: Report, root: Path) -> Report:
 def _findings(path: Path) -> Sequence[Finding]:
     try:
         return review([path]).findings
-    except UnusableInput:  # the test says so
+    except UnusableInput:  # the failed test already reports this
         return ()
 
 
@@ -63,7 +63,7 @@ def _lines_of(text: str, name: str, others: set[str]) -> set[int]:
     Args:
         text: the file.
         name: the name of a function or class.
-        others: definitions that are no helpers.
+        others: definitions that are not helpers.
     """
     definitions = {
         node.name: node

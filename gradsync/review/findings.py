@@ -1,4 +1,4 @@
-"""What a rule finds, and what a rule is."""
+"""Rules and their findings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradsync.review.flow.values import Step
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """A mistake in a file: where it is, why it is one, and what to do."""
+    """A mistake in a file: its place, the reason why it is wrong, and what to do."""
 
     path: str
     line: int  # from 1
@@ -23,7 +23,7 @@ class Finding:
     remedy: str
     end_line: int = 0
     end_column: int = 0
-    function: str = ""  # the name of the function that has the line; "" for the module
+    function: str = ""  # the name of the function that contains the line; "" for the module
 
     @property
     def text(self) -> str:
@@ -38,7 +38,7 @@ class Hit:
     node: ast.AST
     source: Source
     reason: str
-    remedy: str = ""  # where it differs from the rule's
+    remedy: str = ""  # if it differs from the rule's remedy
     function: str = ""
 
 
@@ -56,30 +56,30 @@ class Rule:
     """One kind of mistake."""
 
     code: str
-    title: str  # what is wrong, as a line of the index
-    topic: str  # the line of the checklist it belongs to
+    title: str  # the mistake, as a line of the index
+    topic: str  # the line of the checklist that the rule belongs to
     remedy: str
-    applies: Applies  # whether a program has what the rule looks at
+    applies: Applies  # whether a program has code that the rule checks
     find: Find
 
 
 def rule(
     code: str, title: str, *, topic: str, remedy: str, applies: Applies
 ) -> Callable[[Find], Rule]:
-    """Make a rule of the function that finds its mistake."""
+    """Make a rule from the function that finds its mistake."""
     return lambda find: Rule(code, title, topic, remedy, applies, find)
 
 
 def whole(program: Program) -> bool:
-    """The program starts a process group and trains."""
+    """Return whether the program starts a process group and trains."""
     return program.whole
 
 
 def data_parallel(program: Program) -> bool:
-    """The program trains one model on all ranks."""
+    """Return whether the program trains one model on all ranks."""
     return program.data_parallel
 
 
 def any_part(program: Program) -> bool:
-    """The rule also reads functions without their program."""
+    """Return whether a file uses several ranks, even if it is only a part of a program."""
     return any(source.is_distributed for source in program.sources)

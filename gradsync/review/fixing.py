@@ -1,4 +1,4 @@
-"""Fix the mistakes whose fix is safe, with libcst, which keeps the rest of a file as it is."""
+"""Apply safe fixes with libcst, which does not change the rest of a file."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FIXABLE = ("DDP003", "DDP005", "DDP013", "DDP021")
 
 
 def fix(path: Path, rules: Sequence[Rule]) -> str:
-    """Change a file where a fix is safe, and return the changed lines; "" without a change.
+    """Apply the safe fixes to a file, and return the changed lines; "" without a change.
 
-    The file is written whole or not at all.
+    The file is replaced atomically.
 
     Raises:
-        UnusableInput: if it can't be read, or is no Python.
+        UnusableInput: if it can't be read, or is not Python code.
     """
     places: dict[str, set[Place]] = {code: set() for code in FIXABLE}
     for finding in review([path], [rule for rule in rules if rule.code in FIXABLE]).findings:
@@ -38,7 +38,7 @@ def fix(path: Path, rules: Sequence[Rule]) -> str:
     try:
         beside.write_bytes(after.bytes)
         beside.chmod(path.stat().st_mode)
-        os.replace(beside, path)  # noqa: PTH105 - the atomic one
+        os.replace(beside, path)  # noqa: PTH105 - this is atomic
     finally:
         beside.unlink(missing_ok=True)
     lines = difflib.unified_diff(
@@ -48,7 +48,7 @@ def fix(path: Path, rules: Sequence[Rule]) -> str:
 
 
 class _Fixes(cst.CSTTransformer):
-    """Changes the calls at the places of findings."""
+    """A transformer that changes the calls at the places of findings."""
 
     METADATA_DEPENDENCIES = (PositionProvider,)
 
@@ -104,7 +104,7 @@ class _Fixes(cst.CSTTransformer):
         ]
 
     def _sampler(self, statement: cst.CSTNode) -> str:
-        """Return the name that a statement gives to a sampler without epochs; "" for others."""
+        """Return the name of a sampler that a statement makes without epochs; "" for others."""
         if not isinstance(statement, cst.SimpleStatementLine):
             return ""
         only = statement.body[0]
@@ -120,7 +120,7 @@ def _is_keyword(arg: cst.Arg, name: str) -> bool:
 
 
 def _without(args: Sequence[cst.Arg], keyword: str) -> list[cst.Arg]:
-    """Remove an argument; the one that is then the last keeps the last one's comma, or has none."""
+    """Remove an argument; the new last argument ends like the old one, with or without a comma."""
     kept = [arg for arg in args if not _is_keyword(arg, keyword)]
     if kept and kept[-1] is not args[-1]:
         kept[-1] = kept[-1].with_changes(

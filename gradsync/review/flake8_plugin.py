@@ -1,4 +1,4 @@
-"""The rules as a plugin of flake8, which then reports them beside its own."""
+"""The rules of `gradsync review` as a plugin of flake8."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from gradsync.review.reviewing import review_text
 
 
 class Plugin:
-    """Reviews one file for flake8, which creates an instance for each file.
+    """The review of one file; flake8 creates an instance for each file.
 
     Args:
-        tree: the file's syntax tree; the rules read the lines again, for the comments.
+        tree: the file's syntax tree; it is not used, because it lacks the comments.
         filename: its path.
         lines: its lines.
     """

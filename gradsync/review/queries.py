@@ -1,4 +1,4 @@
-"""What several rules ask of a program."""
+"""Functions that several rules use to examine a program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradsync.review.flow.values import MAYBE_RANK, RANK, SHARE, Loop, Step, Thi
 JOIN = r"with [^\n]*\b[Jj]oin\("  # loops of unequal length are fine inside of it
 _DEEPEST = 6
 _POSITIONS = {"barrier": 0, "all_reduce": 2, "broadcast": 2, "all_gather": 2}  # of `group`
-# Functions that ask for a file, which all ranks see alike: `if os.path.exists("checkpoint.pt")`.
+# Functions that check a file, with the same result on all ranks: `os.path.exists("checkpoint.pt")`.
 _OF_FILES = re.compile(
     r"^os\.path\.(exists|isfile|isdir|join)$|^(pathlib\.)?Path$|\.(exists|is_file)$"
 )
@@ -32,7 +32,7 @@ def training_loops(program: Program) -> Iterator[tuple[Thing, tuple[Loop, ...]]]
 
 
 def sampler_of(loader: Step) -> Value | None:
-    """Return the sampler of a loader, also that of its batch sampler; None without one."""
+    """Return the sampler of a loader or of its batch sampler; None without one."""
     batches = loader.argument(4, "batch_sampler")
     if batches is not None and batches.const is not None:
         inner = [thing.inner for thing in batches.of_kind("batch sampler")]
@@ -42,13 +42,13 @@ def sampler_of(loader: Step) -> Value | None:
 
 
 def has_distributed_sampler(loader: Step) -> bool:
-    """Return whether a loader's sampler surely gives each rank its share."""
+    """Return whether a loader's sampler certainly gives each rank its share."""
     sampler = sampler_of(loader)
     return sampler is not None and bool(sampler.of_kind("sampler"))
 
 
 def depends_on_rank(value: Value, depth: int = 0) -> bool:
-    """Return whether a value, or what it was made of, may differ between ranks."""
+    """Return whether a value, or a value from which it was made, may differ between ranks."""
     if value.deep_tags() & {RANK, MAYBE_RANK, SHARE}:
         return True
     if depth > _DEEPEST:
@@ -64,14 +64,14 @@ def depends_on_rank(value: Value, depth: int = 0) -> bool:
 
 
 def surely_on_every_rank(step: Step) -> bool:
-    """Return whether no condition around a call can mean the rank."""
+    """Return whether no condition around a call can depend on the rank."""
     if step.on_some_ranks:
         return False
     return not any(g.value.blank and _asks_elsewhere(g.node) for g in step.guards)
 
 
 def _asks_elsewhere(node: ast.AST) -> bool:
-    """Return whether a condition calls a function that may ask for the rank."""
+    """Return whether a condition calls a function whose result may depend on the rank."""
     test = getattr(node, "test", None)
     calls = [] if test is None else [n for n in ast.walk(test) if isinstance(n, ast.Call)]
     return not all(_OF_FILES.search(ast.unparse(call.func)) for call in calls)
@@ -86,12 +86,12 @@ def is_false(value: Value | None) -> bool:
 
 
 def constant(value: Value | None) -> object:
-    """Return an argument's constant: None if it is not passed, UNKNOWN if it is no constant."""
+    """Return an argument's constant: None if it is not passed, UNKNOWN if it is not constant."""
     return None if value is None else value.const
 
 
 def function_around(step: Step) -> ast.AST:
-    """Return the function that has a call, or the module."""
+    """Return the function that contains a call, or the module."""
     line = step.node.lineno
     found: ast.AST = step.source.tree
     for node in step.source.functions:
@@ -118,7 +118,7 @@ def mentions(program: Program, pattern: str) -> bool:
 
 
 def has_mesh(program: Program) -> bool:
-    """Return whether ranks are split further, so that some of them need the same samples."""
+    """Return whether the ranks form smaller groups, whose ranks may need the same samples."""
     return next(program.calls(*_MESH), None) is not None
 
 

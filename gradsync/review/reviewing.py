@@ -1,4 +1,4 @@
-"""Review files: follow their programs, and ask each rule."""
+"""Review files: follow their programs, and apply each rule."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _DEEPEST = 8_000  # Python's limit of recursion while a script is followed
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """The findings in some files, sorted by place, and what was looked at."""
+    """The findings in some files, sorted by place, and the rules that apply to these files."""
 
     findings: tuple[Finding, ...]
-    applied: frozenset[str]  # codes of the rules that had something to look at
+    applied: frozenset[str]  # codes of the rules that apply to a program in the files
     files: tuple[str, ...]
 
 
 def review(paths: Iterable[Path], rules: Sequence[Rule] = RULES) -> Review:
-    """Review files together: a file may call functions of another one.
+    """Review files together, because a file may call functions of another one.
 
     Raises:
-        UnusableInput: if a file can't be read, or is no Python.
+        UnusableInput: if a file can't be read, or is not Python code.
     """
     return _review(Project([read(path) for path in paths]), rules)
 
@@ -38,7 +38,7 @@ def review_text(text: str, path: str, rules: Sequence[Rule] = RULES) -> Review:
     """Review the text of a file; `path` is its name in the findings.
 
     Raises:
-        UnusableInput: if it is no Python.
+        UnusableInput: if it is not Python code.
     """
     return _review(Project([parse(path, text)]), rules)
 

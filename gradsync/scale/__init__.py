@@ -1,7 +1,7 @@
 """Predict what training on more ranks costs, from measurements of a few ranks.
 
 `network` and `compute` are the models of cost, `fitting` fits them to measurements. `strategies`
-computes the time of a training step from both, and `batches` from which batch size more ranks pay.
-`measuring` measures this machine, `nccl_tests` reads measurements of a cluster, and `study` brings
-all together for `gradsync scale`.
+computes the time of a training step from both, and `batches` the smallest batch size with which
+more ranks are faster. `measuring` measures this machine, `nccl_tests` reads measurements of a
+cluster, and `study` combines all results for `gradsync scale`.
 """

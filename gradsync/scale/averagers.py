@@ -1,4 +1,4 @@
-"""What the events of a run tell about its training steps. A probe puts barriers between them."""
+"""Compute figures of training steps from the events of a run; barriers separate the steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradsync.reports.timeline import spans
 from gradsync.reports.timeline.lanes import Bar, bars
 from gradsync.reports.timeline.spans import Span
 
-WARM = 3  # steps that are left out: DDP arranges its buckets anew in the second one
+WARM = 3  # steps that are left out, because DDP rebuilds its buckets in the second one
 RECEIVES = "recv"
 
 
@@ -25,16 +25,16 @@ class StepFigures:
     seconds: float  # of a step
     collectives: int  # in a step
     bytes: int  # given to collectives in a step, on one rank
-    hidden: float | None  # part of the time with a collective under way in which the rank computed
+    hidden: float | None  # part of the communication time in which the rank computed
 
 
 def figures(name: str, seen: Observation, *, files: bool = True) -> StepFigures | None:
     """Return the figures of a run, or None if its events do not show enough steps.
 
     Args:
-        name: what the table calls them.
+        name: the name in the table.
         seen: the run.
-        files: whether it had files of a learner, whose own barriers do not count.
+        files: whether the run used a learner's files, whose own barriers do not separate steps.
     """
     by_rank = [_of_rank(name, seen, rank, files) for rank in range(seen.world_size)]
     complete = [found for found in by_rank if found is not None]
@@ -86,7 +86,7 @@ def _bytes(called: Sequence[Bar]) -> int:
 
 
 def _hidden(called: Sequence[Bar], waits: Sequence[Span], step: Span) -> float:
-    """Return which part of the collectives' time in a step the main thread did not wait."""
+    """Return the part of the collectives' time in a step in which the main thread did not wait."""
     under_way = _cut([(bar.start, step[1] if bar.end is None else bar.end) for bar in called], step)
     joined = _joined(under_way)
     exposed = sum(_length(_cut(waits, span)) for span in joined)

@@ -1,4 +1,7 @@
-"""From which batch size on more ranks pay: communication costs the same for a batch of any size."""
+"""Find the smallest batch with which more ranks are faster.
+
+Communication takes the same time for a batch of any size, and compute grows with the batch.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,23 @@ from dataclasses import dataclass
 from gradsync.scale.network import Network
 from gradsync.scale.strategies import Strategy, Workload, speedup
 
-GOOD = 0.8  # of the speed that N times one rank would be
+GOOD = 0.8  # of the ideal speed, which is N times the speed of one rank
 LARGEST = 2**24  # samples: larger batches are not searched
 
 
 @dataclass(frozen=True, slots=True)
 class PayingBatches:
-    """The smallest batches on each rank with which a number of ranks pays; None: no batch."""
+    """The smallest batches on each rank with which several ranks are faster; None: no batch."""
 
     ranks: int
-    faster: int | None  # more samples a second than one rank
-    efficient: int | None  # at least `GOOD` times N times those of one rank
+    faster: int | None  # with more samples per second than one rank
+    efficient: int | None  # with at least `GOOD` of the ideal speed
 
 
 def paying_batches(
     strategy: Strategy, workload: Workload, network: Network, ranks: int
 ) -> PayingBatches:
-    """Return from which batch size on `ranks` ranks are faster than one."""
+    """Return the smallest batches with which `ranks` ranks are faster than one."""
 
     def smallest(least: float) -> int | None:
         """Bisect: with a larger batch, the same communication is a smaller part of the step."""

@@ -1,4 +1,4 @@
-"""What a training step costs on one rank, without communication."""
+"""The cost of a training step on one rank, without communication."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ class Compute:
         return self.backward_share * self.passes(batch)
 
     def step(self, batch: float) -> float:
-        """Return the seconds for a whole step of `batch` samples on one rank."""
+        """Return the seconds for a complete step of `batch` samples on one rank."""
         return self.passes(batch) + self.update

@@ -1,4 +1,4 @@
-"""Fit the models of cost to measurements, and tell how wrong their predictions are."""
+"""Fit the models of cost to measurements, and compute the errors of their predictions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradsync.scale.compute import Compute
 from gradsync.scale.network import ALGORITHMS, Algorithm, Network
 
 Numbers = NDArray[np.float64]
-FIRST_ALPHA, FIRST_BETA = 1e-5, 1e-9  # seconds, seconds a byte: where the search starts
+FIRST_ALPHA, FIRST_BETA = 1e-5, 1e-9  # seconds, seconds per byte: the start of the search
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ def fit_network(
 
     Args:
         timings: all-reduces of at least two sizes.
-        cores: those that the ranks share, on one machine with caches; None if each rank has its
-            own core or GPU.
+        cores: the number of cores that the ranks share on one machine, where caches are fitted,
+            too; None if each rank has its own core or GPU.
         algorithm: the algorithm of the all-reduce; None: the one that fits better.
 
     Raises:
@@ -60,7 +60,7 @@ def fit_network(
         for one in ([algorithm] if algorithm else ALGORITHMS)
         for cache in caches
     ]
-    return min(fits, key=lambda network: _badness(network, timings))  # the first of equal ones
+    return min(fits, key=lambda network: _badness(network, timings))  # the first if two are equal
 
 
 def fit_compute(timings: Sequence[BatchTiming]) -> Compute:
@@ -84,7 +84,7 @@ def fit_compute(timings: Sequence[BatchTiming]) -> Compute:
 
 
 def errors(network: Network, timings: Sequence[Timing]) -> list[float]:
-    """Return by which part of itself each timing is mispredicted: 0.25 is 25% of it."""
+    """Return the relative error of each prediction: 0.25 is 25% of the measured time."""
     return [
         abs(network.all_reduce(timing.size, timing.ranks) / timing.seconds - 1)
         for timing in timings
@@ -92,7 +92,7 @@ def errors(network: Network, timings: Sequence[Timing]) -> list[float]:
 
 
 def _fit_one(timings: Sequence[Timing], shape: Network) -> Network:
-    """Return `shape` with those constants that fit best."""
+    """Return `shape` with the constants that fit best."""
     shared = shape.cores is not None and any(timing.ranks > shape.cores for timing in timings)
     measured = np.array([timing.seconds for timing in timings])
 
@@ -120,7 +120,7 @@ def _search(
 ) -> Numbers:
     """Return the parameters whose predictions are closest to the measured seconds.
 
-    It compares logarithms, so that being wrong by a factor counts the same for each size, and
+    It compares logarithms, so that an error by a factor of 2 counts the same for each size.
     `soft_l1` gives less weight to a measurement that another program disturbed.
     """
 

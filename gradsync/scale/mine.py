@@ -22,25 +22,25 @@ TURNS = 5  # on a noisy machine, only runs right after each other can be compare
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A learner's averager beside DDP."""
+    """A learner's averager, compared with DDP."""
 
     figures: StepFigures  # medians over the turns
-    ratios: tuple[float, ...]  # of each turn: its step's time by that of DDP
+    ratios: tuple[float, ...]  # of each turn: the time of a step divided by DDP's
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A learner's averagers beside DDP."""
+    """A learner's averagers, compared with DDP."""
 
     reference: StepFigures
     mine: tuple[Compared, ...]
-    failures: dict[str, str]  # by name: why there are no figures
+    failures: dict[str, str]  # by name: the reason why there are no figures
 
 
 def compare(
     submission: Submission, course: Course, progress: Callable[[str], object]
 ) -> Comparison:
-    """Measure DDP and the averagers of all phases that the course's probe knows, in turns.
+    """Measure DDP and the averagers of all phases in the course's probe, in turns.
 
     Raises:
         CourseError: the course has no such probe.
@@ -77,12 +77,12 @@ def _measure_reference(course: Course, name: str, function: Callable[[], object]
     alone = SuiteRanks(get_launcher(), None, None, "", seen=[], seed=AVERAGING)
     found = figures(name, alone(function, RANKS, timeout=SECONDS), files=False)
     if found is None:
-        raise CourseError(f"{AVERAGING} of {course.root} puts no barriers between its steps.")
+        raise CourseError(f"{AVERAGING} of {course.root} has no barriers between its steps.")
     return found
 
 
 def _measure(name: str, ranks: SuiteRanks, function: Callable[..., Any]) -> StepFigures | str:
-    """Return the figures of an averager, or why there are none."""
+    """Return the figures of an averager, or the reason why there are none."""
     try:
         found = figures(name, ranks(function, RANKS, timeout=SECONDS))
     except MissingFile as missing:
@@ -90,4 +90,4 @@ def _measure(name: str, ranks: SuiteRanks, function: Callable[..., Any]) -> Step
     except RankFailure as failed:
         failure = failed.observation.failure
         return failure.diagnosis.explanation if failure else str(failed)
-    return found or "Its events do not show the steps."
+    return found or "The events of the run do not show its steps."

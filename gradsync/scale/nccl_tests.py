@@ -1,8 +1,8 @@
-"""Read what `all_reduce_perf` of nccl-tests prints.
+"""Read the output of `all_reduce_perf` from nccl-tests.
 
 A row has the size in bytes, the number of elements, their type, the operation, in newer versions
 the root, and then time (us), algbw, busbw (GB/s) and errors, out of place and in place. Above the
-rows there is a line for each rank. `mpirun --tag-output` puts `[1,0]<stdout>:` before each line.
+rows is a line for each rank. `mpirun --tag-output` prints `[1,0]<stdout>:` before each line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WITHOUT_ROOT = 12  # columns of a row
 
 
 def read_nccl_tests(paths: Sequence[Path]) -> list[Timing]:
-    """Return the all-reduces in files of nccl-tests' output, each of one number of ranks.
+    """Return the all-reduces in files of nccl-tests' output; each file has one number of ranks.
 
     Raises:
         UnusableInput: a file can't be read, or is not the output of an all-reduce on some ranks.
@@ -45,8 +45,8 @@ def parse(text: str, name: str) -> list[Timing]:
     rows = [row for row in (line.split() for line in lines) if _is_row(row)]
     if not rows:
         raise UnusableInput(
-            f"{name} has no rows of nccl-tests. Save what all_reduce_perf prints to a file, and "
-            "pass that file."
+            f"{name} has no rows of nccl-tests. Save the output of all_reduce_perf to a file, and "
+            "pass this file."
         )
     if any(row[3] == "none" for row in rows):
         raise UnusableInput(
@@ -57,8 +57,8 @@ def parse(text: str, name: str) -> list[Timing]:
     if ranks < 2:
         raise UnusableInput(
             f"{name} does not show at least 2 ranks: there are no lines such as "
-            "“#  Rank  1 ...” above the rows. Keep all lines that all_reduce_perf prints, and "
-            "build it with MPI=1 to use several nodes."
+            "“#  Rank  1 ...” above the rows. Save all lines that all_reduce_perf prints. To use "
+            "several nodes, build it with MPI=1."
         )
     timings = [_timing(row, ranks) for row in rows if int(row[0]) > 0]
     if len({timing.size for timing in timings}) < 2:
@@ -79,6 +79,6 @@ def _ranks(lines: Sequence[str]) -> int:
 
 
 def _timing(row: list[str], ranks: int) -> Timing:
-    """Return the out-of-place time of a row, in which the column of the root may be missing."""
+    """Return the out-of-place time of a row, which may have no column for the root."""
     microseconds = row[4] if len(row) == WITHOUT_ROOT else row[5]
     return Timing(ranks, int(row[0]), float(microseconds) / 1e6)

@@ -1,15 +1,15 @@
-"""The alpha-beta model of all-reduce: what a message costs, and how many an algorithm sends.
+"""The alpha-beta model of all-reduce: the cost of a message, and the number of messages.
 
-A message of n bytes takes alpha + n * beta seconds. The formulas are those of R. Thakur,
+A message of n bytes takes alpha + n * beta seconds. The formulas are from R. Thakur,
 R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH",
-IJHPCA 19(1), 2005; P. Patarasuk and X. Yuan, JPDC 69(2), 2009, prove that no algorithm sends fewer
-bytes than the ring. The seconds for adding up numbers (their gamma) grow like the bytes sent, so
-they are part of beta here.
+IJHPCA 19(1), 2005. The time for adding numbers (gamma in that paper) is proportional to the number
+of bytes, so it is part of beta here. P. Patarasuk and X. Yuan, JPDC 69(2), 2009, prove that no
+algorithm sends fewer bytes than the ring.
 
-Three terms are ours, for ranks on one machine. If there are more ranks than cores, a rank that a
-message wakes waits for the other ranks on its core, and copying and adding bytes takes longer. All
-ranks wait for those on the fullest core. Buffers that do not fit into the caches cost more for each
-byte.
+Three terms are added here, for ranks on one machine. If there are more ranks than cores, a rank
+that receives a message waits for the other ranks on its core, and copying and adding bytes takes
+longer. All ranks wait for the ranks on the fullest core. If a buffer does not fit into the caches,
+each further byte costs more.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What collectives cost between ranks that are all connected alike."""
+    """The cost of collectives between ranks that are all connected in the same way."""
 
     algorithm: Algorithm
     alpha: float  # seconds: the latency of a message
     beta: float  # seconds for a byte of a message
     contention: float = 0.0  # exponent: a byte costs (ranks on each core) ** contention times beta
     cores: int | None = None  # for all ranks together; None: each rank has its own
-    cache: int | None = None  # bytes of a buffer from which on a byte costs `beta_beyond`
+    cache: int | None = None  # bytes of a buffer; each further byte costs `beta_beyond`
     beta_beyond: float = 0.0  # seconds for a byte
     wait: float = 0.0  # seconds that a message waits for each other rank on the fullest core
 
@@ -40,11 +40,11 @@ class Network:
         return 2 * self._half(size, ranks)
 
     def reduce_scatter(self, size: float, ranks: int) -> float:
-        """Return the seconds if each rank gives `size` bytes and gets its share of the sum."""
+        """Return the seconds if each rank sends `size` bytes and gets its share of the sum."""
         return self._half(size, ranks)
 
     def all_gather(self, size: float, ranks: int) -> float:
-        """Return the seconds if each rank gives its share and gets `size` bytes."""
+        """Return the seconds if each rank sends its share and gets `size` bytes."""
         return self._half(size, ranks)
 
     def on_own_cores(self) -> Network:
@@ -52,7 +52,7 @@ class Network:
         return replace(self, contention=0.0, wait=0.0, cores=None)
 
     def _half(self, size: float, ranks: int) -> float:
-        """Return the seconds for either half of an all-reduce, which cost the same."""
+        """Return the seconds for one half of an all-reduce; both halves take the same time."""
         near = size if self.cache is None else min(size, self.cache)
         sending = (ranks - 1) / ranks * (near * self.beta + (size - near) * self.beta_beyond)
         on_core = crowding(ranks, self.cores)
@@ -62,10 +62,10 @@ class Network:
 
 
 def messages(algorithm: Algorithm, ranks: int) -> int:
-    """Return how many messages a rank sends one after the other in half an all-reduce.
+    """Return the number of messages that a rank sends, in sequence, in half an all-reduce.
 
-    "ring": to the next rank, `ranks - 1` times. "tree": recursive halving, in which the distance
-    and the size of a message are halved each time; the bytes are the same.
+    "ring": each rank sends to the next rank, `ranks - 1` times. "tree": recursive halving; the
+    distance and the size of a message are halved each time. Both send the same number of bytes.
     """
     return ranks - 1 if algorithm == "ring" else (ranks - 1).bit_length()
 

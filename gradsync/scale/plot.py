@@ -1,4 +1,4 @@
-"""Plot a study: all-reduce over sizes, speed-up over ranks, and the batches that pay."""
+"""Plot a study: all-reduce over sizes, speed-up over ranks, and the smallest useful batches."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _batches(axes: Any, study: Study) -> None:
     _log_ranks(axes)
     axes.set(yscale="log", ylabel="samples on each rank")
     axes.set_ylim(top=50 * axes.get_ylim()[1])  # room for the legend
-    axes.set_title("From which batch on\ndo more ranks pay?")
+    axes.set_title("The smallest batch with which\nmore ranks are faster")
 
 
 def _log_ranks(axes: Any) -> None:

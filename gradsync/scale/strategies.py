@@ -1,7 +1,7 @@
-"""The time of a training step on N ranks, under four ways to share the work.
+"""The time of a training step on N ranks, for four ways to share the work.
 
 Each rank has its own core or GPU and its own batch. Gradients become ready at a constant rate
-during backward, the last layer's first, and are sent in buckets.
+during backward, from the last layer to the first, and are sent in buckets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MICROBATCHES = 4  # for each update, with accumulation
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is trained: a model, and the seconds for its compute."""
+    """A model to train: the seconds for its compute, and the size of its gradients."""
 
     compute: Compute
     gradients: int  # bytes of all gradients
@@ -36,9 +36,9 @@ class Step:
     """One update of the model's parameters."""
 
     seconds: float
-    batches: int = 1  # that each rank processed for it
-    communication: float = 0.0  # seconds in which a collective was under way
-    hidden: float = 0.0  # seconds of these during which the rank computed
+    batches: int = 1  # processed by each rank for this update
+    communication: float = 0.0  # seconds in which a collective was in progress
+    hidden: float = 0.0  # the part of `communication` during which the rank computed
 
     @property
     def seconds_for_batch(self) -> float:
@@ -55,7 +55,7 @@ def plain(workload: Workload, network: Network, batch: float, ranks: int) -> Ste
 
 
 def overlapped(workload: Workload, network: Network, batch: float, ranks: int) -> Step:
-    """Send each bucket as soon as backward has filled it, while backward goes on."""
+    """Send each bucket as soon as backward has filled it, while backward continues."""
     compute = workload.compute
     backward = compute.backward(batch)
     finished, filled, sending = 0.0, 0, 0.0  # seconds since backward began, bytes, seconds
@@ -101,7 +101,7 @@ STRATEGIES: Mapping[str, Strategy] = {
 def speedup(
     strategy: Strategy, workload: Workload, network: Network, batch: float, ranks: int
 ) -> float:
-    """Return how many times as many samples a second as one rank with the same batch."""
+    """Return the samples per second, divided by one rank's with the same batch."""
     step = strategy(workload, network, batch, ranks)
     return ranks * workload.compute.step(batch) / step.seconds_for_batch
 

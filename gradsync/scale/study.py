@@ -1,4 +1,4 @@
-"""What `gradsync scale` reports: constants, the errors of predictions, and forecasts."""
+"""The results of `gradsync scale`: constants, the errors of predictions, and forecasts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ RANKS = tuple(2**power for power in range(11))  # 1 to 1,024
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """How wrong predictions of measurements are that were not used for the fit."""
+    """The error of predictions for measurements that were not used for the fit."""
 
     what: str
     count: int
-    median_error: float  # part of the measured seconds
+    median_error: float  # relative to the measured seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Fit:
     network: Network  # used for forecasts
     other: Network  # of the algorithm that fits less well
     timings: tuple[Timing, ...]
-    fitted: tuple[Timing, ...]  # those of `timings` that were used
+    fitted: tuple[Timing, ...]  # the part of `timings` that was used for the fit
     predictions: tuple[Prediction, ...]
 
 
@@ -44,7 +44,7 @@ class Forecast:
     ranks: int
     batch: int  # samples on each rank
     step: Step
-    speedup: float  # times the samples a second of one rank
+    speedup: float  # samples per second, divided by one rank's
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,12 @@ class Study:
     forecasts: tuple[Forecast, ...]
     paying: dict[str, tuple[PayingBatches, ...]]  # by strategy
     steps: tuple[StepTiming, ...] = ()
-    slower: float = 1.0  # times as long as on one rank: the compute of these steps
+    slower: float = 1.0  # the compute time of these steps, divided by the time on one rank
     load: float = 0.0  # processes that ran or waited for a core before the measurement
 
 
 def fit_measured(measured: Measured, plan: Plan, cores: int) -> tuple[Fit, Compute]:
-    """Fit a part of what was measured here, and predict the rest."""
+    """Fit a part of this machine's measurements, and predict the others."""
     fitted = [
         timing
         for timing in measured.all_reduces
@@ -101,9 +101,9 @@ def fit_cluster(timings: Sequence[Timing]) -> Fit:
 def fit_steps(
     measured: Measured, plan: Plan, workload: Workload, network: Network
 ) -> tuple[float, Prediction]:
-    """Fit how many times as long compute takes on several ranks, and predict the other steps.
+    """Fit the factor by which compute is slower on several ranks, and predict the other steps.
 
-    They take longer because they share the memory, and wait for the slowest in each step.
+    It is slower because the ranks share the memory, and wait for the slowest rank in each step.
 
     Returns:
         The factor, at least 1, and the errors of the steps that were not fitted.
@@ -129,7 +129,7 @@ def predicted_step(step: StepTiming, workload: Workload, network: Network, slowe
 
 
 def _together(step: StepTiming, workload: Workload, network: Network) -> float:
-    """Return how many times as long as alone the compute of a measured step took."""
+    """Return the compute time of a measured step, divided by the time on one rank."""
     sent = network.all_reduce(workload.gradients, step.ranks)
     alone = crowding(step.ranks, network.cores) * workload.compute.step(step.batch)
     return (step.seconds - sent) / alone

@@ -1,4 +1,4 @@
-"""Make a study: measure what is needed, and forecast."""
+"""Make a study: measure, fit and forecast."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def study_machine(
     """Measure and predict the small CNN on this machine, and forecast a workload.
 
     Args:
-        plan: what is measured.
-        cores: those that this process may use.
+        plan: the measurements to make.
+        cores: the number of cores that this process may use.
         batch: samples on each rank in the forecasts.
-        parameters: of the model that is forecast; None: the small CNN.
-        sample_ms: of its forward and backward; None: those of the small CNN.
-        progress: is called with what is being measured.
+        parameters: the parameters of the model to forecast; None: the small CNN's.
+        sample_ms: milliseconds of its forward and backward; None: the small CNN's.
+        progress: is called with the name of each measurement.
     """
     load = os.getloadavg()[0]
     measured = measure(plan, progress)
@@ -52,7 +52,7 @@ def study_cluster(
     sample_ms: float | None,
     progress: Progress,
 ) -> Study:
-    """Forecast a workload on a cluster whose all-reduces are known, as in `study_machine`."""
+    """Forecast a workload on a cluster, with measured all-reduces; see `study_machine`."""
     compute = Compute(0.0, 0.0)
     if sample_ms is None:
         compute = fit_compute(measure_compute(Plan(), progress))

@@ -14,11 +14,11 @@ from gradsync.scale.network import Network
 from gradsync.scale.study import Study, predicted_step
 
 GOAL = 0.25  # median error
-IDLE = 0.5  # processes on each core: more make a machine busy
+IDLE = 0.5  # processes on each core; with more, the machine counts as busy
 
 
 def tables(study: Study) -> Iterator[Table | str]:
-    """Yield the tables in the order in which they are read, with sentences between them."""
+    """Yield the tables in reading order, with sentences between them."""
     yield _all_reduces(study)
     yield _constants(study)
     if study.steps:
@@ -33,7 +33,7 @@ def tables(study: Study) -> Iterator[Table | str]:
 
 
 def averagers(comparison: Comparison) -> Iterator[Table | str]:
-    """Yield the table of a learner's averagers beside DDP, and a line for each failure."""
+    """Yield the table of a learner's averagers and DDP, and a line for each failure."""
     table = _table(
         "Averaging gradients: a training step on 2 ranks",
         *("averager", "step", "collectives", "bytes", "hidden"),
@@ -43,8 +43,8 @@ def averagers(comparison: Comparison) -> Iterator[Table | str]:
         table.add_row(each.figures.name, *_cells(each.figures, each.ratios))
     table.caption = (
         f"×: compared with {comparison.reference.name}, median and range of {TURNS} turns. Hidden: "
-        "part of the time with a collective under way in which the rank did not wait. Each "
-        "collective is recorded, which takes time. Not graded."
+        "the part of the communication time in which the rank did not wait. All times include the "
+        "recording of each collective. These figures are not graded."
     )
     yield table
     for name, why in comparison.failures.items():
@@ -80,7 +80,7 @@ def _all_reduces(study: Study) -> Table:
             style = "dim" if timing in fitted else "bold"
             cells.append(f"{shown(timing.seconds)} / [{style}]{predicted}[/]")
         table.add_row(bytes_shown(size), *cells)
-    table.caption = "Bold predictions were not fitted."
+    table.caption = "The measurements of bold predictions were not fitted."
     return table
 
 
@@ -97,8 +97,8 @@ def _constants(study: Study) -> Table:
         table.add_row(*cells)
     if len({timing.ranks for timing in study.fit.timings}) == 1:
         table.caption = (
-            "Timings of one number of ranks fit both algorithms alike. "
-            "Pass runs on several numbers of ranks to tell them apart."
+            "Timings of one number of ranks fit both algorithms equally well. "
+            "To find the better algorithm, pass runs on several numbers of ranks."
         )
     return table
 
@@ -117,9 +117,9 @@ def _steps(study: Study) -> Table:
             f"{gained:.2f}×",
         )
     table.caption = (
-        f"On several ranks, compute takes {study.slower:.2f} times as long as on one with a "
-        "core of its own: they share this machine's memory, and wait for the slowest. Speed-up: "
-        "samples a second, compared with 1 rank."
+        f"On several ranks, compute takes {study.slower:.2f} times as long as on one rank with its "
+        "own core: the ranks share this machine's memory, and wait for the slowest rank. Speed-up: "
+        "samples per second, compared with 1 rank."
     )
     return table
 
@@ -147,11 +147,11 @@ def _forecasts(study: Study) -> Table:
             if forecast.ranks == ranks
         ]
         table.add_row(f"{ranks:,}", *cells)
-    table.caption = "Each rank has its own core or GPU. Speed-up: of N ranks compared with 1."
+    table.caption = "Each rank has its own core or GPU. Speed-up: compared with 1 rank."
     if len(study.workload.buckets()) == 1:
         table.caption += (
             f" All gradients fit in one bucket of {bytes_shown(study.workload.bucket)}, which is "
-            "full when backward ends: nothing overlaps."
+            "full when backward ends, so nothing overlaps."
         )
     return table
 
@@ -162,19 +162,19 @@ def _paying(study: Study) -> Table:
         for name in study.paying
         for what in ("faster than 1 rank", f"{GOOD:.0%} of the ideal speed")
     ]
-    table = _table("From which batch on each rank on do more ranks pay?", "ranks", *columns)
+    table = _table("The smallest batch with which more ranks are faster", "ranks", *columns)
     for row in zip(*study.paying.values(), strict=True):
         cells = [_batch(samples) for each in row for samples in (each.faster, each.efficient)]
         table.add_row(f"{row[0].ranks:,}", *cells)
     table.caption = (
-        "Each rank has a core or a GPU of its own. The ideal speed of N ranks is N times the speed "
-        "of 1 rank."
+        "Batch: samples on each rank, which has its own core or GPU. The ideal speed of N ranks is "
+        "N times the speed of 1 rank."
     )
     return table
 
 
 def _answer(study: Study) -> str:
-    """Return the answer to: why is training on more ranks slower than on one?"""
+    """Return a summary: the batches with which 2 ranks are slower than 1, and much faster."""
     two = study.paying["data parallel"][0]
     if two.faster is None:
         return "2 ranks are slower than 1 with any batch."
@@ -184,7 +184,7 @@ def _answer(study: Study) -> str:
     times = f"{2 * GOOD:.1f} times as fast"
     if two.efficient is None:
         return f"{text} They are never {times}."
-    return f"{text} From {_batch(two.efficient)} on, they are at least {times}."
+    return f"{text} To be {times}, they need {_batch(two.efficient)} on each rank."
 
 
 def _busy(study: Study) -> str:
@@ -193,13 +193,13 @@ def _busy(study: Study) -> str:
     if cores is None or study.load < IDLE * cores:
         return ""
     return (
-        f"Other programs were using this machine (load {study.load:.1f} on {cores} cores), which "
-        "makes these figures and predictions worse. Measure again when it is idle."
+        f"Other programs were using this machine (load {study.load:.1f} on {cores} cores), so "
+        "these figures and predictions are less accurate. Measure again when it is idle."
     )
 
 
 def shown(seconds: float) -> str:
-    """Return a time with a fitting unit."""
+    """Return a time with a suitable unit."""
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= factor:
             number = seconds / factor
@@ -208,7 +208,7 @@ def shown(seconds: float) -> str:
 
 
 def bytes_shown(size: float) -> str:
-    """Return a size with a fitting unit."""
+    """Return a size with a suitable unit."""
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if size >= factor:
             return f"{size / factor:,.4g} {unit}"

@@ -30,7 +30,7 @@ class Node:
 
 @contextmanager
 def two_nodes():
-    """Two nodes, joined by a link."""
+    """Create two nodes, joined by a link."""
     tag = secrets.token_hex(3)
     nodes = [Node(f"gs-{tag}-{i}", f"gs{tag}{i}", ADDRESSES[i]) for i in (0, 1)]
     with ExitStack() as undo:

@@ -88,7 +88,7 @@ class Slurm:
 
 @contextmanager
 def slurm_cluster(nodes: int):
-    """Run a cluster of nodes n1, n2, ... of four processors each, which ends with the block."""
+    """Run a cluster of nodes n1, n2, ... with four processors each until the block ends."""
     folder = Path(tempfile.mkdtemp(prefix="gradsync-slurm-"))
     folder.chmod(0o755)  # munged runs as another user
     with ExitStack() as running:

@@ -1,4 +1,4 @@
-"""`gradsync doctor --launch` where a mount or a link of the machine is really broken."""
+"""`gradsync doctor --launch` on a machine with a broken mount or network link."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def _checks(command, **environ):
 
 
 def _in_namespace(kind, broken):
-    """Return the command that breaks a thing in a namespace of its own, and runs the doctor."""
+    """Return the command that runs `broken` in a new namespace, and then the doctor."""
     return ["unshare", kind, "sh", "-c", f'{broken} && exec "$0" "$@"', *DOCTOR]
 
 
@@ -62,12 +62,12 @@ def test_a_slow_network_is_found_with_a_larger_batch():
     assert int(batch[1]) > 500
 
 
-def test_a_host_name_that_means_no_address_of_this_machine_is_found():
+def test_a_host_name_without_an_address_of_this_machine_is_found():
     renamed = "hostname no-such-host.invalid"
 
     found = _checks(_in_namespace("--uts", renamed), SLURM_JOB_NUM_NODES="2")["interface"]
 
     assert found["status"] == "warning"
     assert "gloo picks lo (127.0.0.1)" in found["found"]
-    assert "'no-such-host.invalid' is no address of this machine" in found["found"]
+    assert "no address of this machine has the name 'no-such-host.invalid'" in found["found"]
     assert "set GLOO_SOCKET_IFNAME to one of" in found["remedy"]

@@ -48,7 +48,7 @@ def submit(slurm, tmp_path):
 
 @pytest.fixture
 def output(tmp_path):
-    """Return what the job has printed."""
+    """Return the output of the job."""
 
     def read():
         path = tmp_path / "job.out"
@@ -81,7 +81,7 @@ def test_the_same_trainer_runs_on_one_two_and_four_nodes(
     }
 
 
-def test_each_link_between_two_nodes_gets_a_verdict(slurm, submit, output):
+def test_each_link_between_two_nodes_is_measured(slurm, submit, output):
     job = submit("test_distributed", "--nproc", 2)
 
     state = slurm.wait(job, JOB_SECONDS)

@@ -111,11 +111,11 @@ def test_a_cut_link_ends_a_job_that_may_restart(train, nodes):
     statuses = [first.status(), second.status()]
 
     assert statuses == [1, 1]
-    assert "Not all 2 nodes came to" in first.text
+    assert "Not all 2 nodes connected to" in first.text
     assert "The connection from" in second.text
 
 
-def test_a_node_that_can_not_reach_the_master_says_so(train, nodes):
+def test_a_node_that_can_not_reach_the_master_reports_it(train, nodes):
     cut(nodes[1])
     second = train(nodes[1], "--wait", 3)
 
@@ -123,7 +123,7 @@ def test_a_node_that_can_not_reach_the_master_says_so(train, nodes):
     assert f"The master {nodes[0].address}:29500 could not be reached" in second.text
 
 
-def test_a_master_that_is_not_started_is_named(train, nodes):
+def test_a_master_that_is_not_started_is_reported(train, nodes):
     second = train(nodes[1], "--wait", 3)
 
     assert second.status() == 2

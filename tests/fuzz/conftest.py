@@ -1,11 +1,11 @@
-"""Number of examples: few in `make test`, `--examples` for each reader in `make fuzz`."""
+"""Set the number of examples: few in `make test`, `--examples` for each test in `make fuzz`."""
 
 import hypothesis
 
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--examples", type=int, help="fuzz each reader with so many examples, others on each run"
+        "--examples", type=int, help="number of examples per test, which differ in each run"
     )
 
 
@@ -13,8 +13,7 @@ def pytest_configure(config):
     examples = config.getoption("--examples")
     hypothesis.settings.register_profile(
         "fuzz",
-        max_examples=examples
-        or 100,  # all tests have this profile: as in tests/helpers/shared_fixtures.py
+        max_examples=examples or 100,  # 100 is Hypothesis's default: other tests use it too
         derandomize=examples is None,
         deadline=None,
         database=None,

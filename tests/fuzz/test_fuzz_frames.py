@@ -1,4 +1,4 @@
-"""All bytes from a rank decode to frames and values, or raise `WireError`, nothing else."""
+"""All bytes from a rank decode to frames and values, or raise `WireError` but no other error."""
 
 import json
 import struct

@@ -1,4 +1,4 @@
-"""A real browser."""
+"""Start a real browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sample class to render, with everything that can happen to a submission."""
+"""A sample class to render, with submissions in every possible state."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MISTAKES = {
 def outcome(
     exercise: str, points: float, most: float, code: str = "", status: Any = None, **more: Any
 ) -> TestResult:
-    """Return the result of a test, which failed with this code if it has one."""
+    """Return the result of a test, which failed if a mistake's code is given."""
     known = Diagnosis(code, (0, 1), f"This is what {code} means.") if code else None
     status = status or ("failed" if code else "passed")
     fields = {"message": "", "diagnosis": known, **more}

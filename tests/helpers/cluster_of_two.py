@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 class Cluster:
-    """A scheduler and two workers with one thread each, as programs of their own."""
+    """A scheduler and two workers with one thread each, as separate programs."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""Run a command as a platform's container does: fixed folders at the root, an ordinary user."""
+"""Run a command as a platform's container does: in fixed folders, as an ordinary user."""
 
 import os
 import sys
@@ -11,8 +11,8 @@ def in_container(mounts, namespaces=True):
     """Return the start of a command that sees these folders at fixed paths.
 
     Args:
-        mounts: such as {"/autograder": a folder}; the user may write to them.
-        namespaces: whether it may create user namespaces, which a sandbox needs.
+        mounts: such as {"/autograder": a folder}; the user may write to these folders.
+        namespaces: whether the command may create user namespaces, which a sandbox needs.
     """
     view = ["bwrap", *_root(), "--perms", "1777", "--tmpfs", "/tmp", *_python()]
     for place, folder in mounts.items():
@@ -28,7 +28,7 @@ def in_container(mounts, namespaces=True):
 
 
 def _root():
-    """Return options for a new root folder that has what the machine's has."""
+    """Return options for a new root folder with the folders and links of the machine's root."""
     for path in sorted(Path("/").iterdir()):
         if path.is_symlink():
             yield from ("--symlink", str(path.readlink()), str(path))

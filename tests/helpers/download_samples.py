@@ -1,4 +1,4 @@
-"""Parts of downloads: the names of Gradescope, and clones of repositories."""
+"""Parts of downloads: Gradescope's list of submitters, and clones of repositories."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Results of a small class whose names are hard on CSV, JSON, XML and spreadsheets."""
+"""Results of a small class whose names are difficult for CSV, JSON, XML and spreadsheets."""
 
 from datetime import datetime, timezone
 

@@ -1,4 +1,4 @@
-"""The bank of known mistakes and correct answers, by the name that their tests go by."""
+"""The known mistakes and correct answers, by the names that their tests have."""
 
 from pathlib import Path
 
@@ -16,10 +16,10 @@ RIGHT = {
 
 
 def written_anew(right):
-    """Return the exercises whose tests a correct answer is graded by."""
+    """Return the exercises whose tests grade a correct answer."""
     names = {definition.rpartition(" ")[2] for definition in right.definitions}
     if right.whole and right.phase == "phase2":
         names.discard("train")
     every = COURSE.exercises(right.phase)
     written = [exercise.id for exercise in every if exercise.name in names]
-    return written or [exercise.id for exercise in every]  # only a helper is written anew
+    return written or [exercise.id for exercise in every]  # it only replaces a helper function

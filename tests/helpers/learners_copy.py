@@ -82,7 +82,7 @@ NOTEBOOKS = {
 
 
 def write_whole_course(root: Path) -> Course:
-    """Write the course of its staff."""
+    """Write the staff's version of the course."""
     for path, text in (FILES | NOTEBOOKS).items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text, encoding="utf-8")

@@ -1,8 +1,8 @@
-"""Kill a grader at each of its steps on files, and run another one afterwards.
+"""Kill a grader at each of its steps on files, and then run a second grader.
 
-This is a separate program, as it forks: `python mortal_grader.py COURSE CLASS`. It prints the
+This is a separate program, because it forks: `python mortal_grader.py COURSE CLASS`. It prints the
 gradebook of an undisturbed run as a line of JSON, then one line for each step: the gradebook, the
-submissions that were finished, and those that the second grader graded.
+finished submissions, the submissions that the second grader graded, and the remaining files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run tests as an ordinary user, too, if root runs them."""
+"""Run tests again as an ordinary user, if root runs them."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from gradsync.ranks.sandbox.sandbox import PACKAGE
 
 
 def as_an_ordinary_user(*readable):
-    """Return the start of a command as a user who can read Python, the package and `more`."""
+    """Return the start of a command as a user who can read Python, the package and `readable`."""
     if os.geteuid() != 0:
         return []
     needed = [sys.base_prefix, sys.prefix, str(PACKAGE), *map(str, readable)]

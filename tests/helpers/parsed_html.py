@@ -1,4 +1,4 @@
-"""A page or a part of one, read by Python's parser of HTML."""
+"""A page or a part of a page, read by Python's HTML parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results files, read as the platforms' own specifications say; each reader asserts its rules."""
+"""Read results files by the platforms' own specifications; each reader asserts the rules."""
 
 import json
 
@@ -26,7 +26,7 @@ def gradescope(text):
 
 
 def prairielearn(text):
-    """Return (score in 0..1, tests, output), or (None, errors, "") for what is not gradable.
+    """Return (score in 0..1, tests, output), or (None, errors, "") if the work is not gradable.
 
     https://prairielearn.readthedocs.io/en/latest/externalGrading
     """

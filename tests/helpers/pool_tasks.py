@@ -14,7 +14,7 @@ def double_or_die(number: int) -> int:
 
 
 def die_once(marks: tuple[Path, str]) -> str:
-    """Die at the first call for a name; at the second, return how many others are at work."""
+    """Return the name and the number of other running calls; the first call for "mortal" dies."""
     folder, name = marks
     if name == "mortal" and not (folder / name).exists():
         (folder / name).touch()

@@ -1,4 +1,4 @@
-"""Which cases of a long list `make test` tries; the others are left to `make test-all`."""
+"""Choose the cases of a long list that `make test` tries; `make test-all` tries all of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 @cache
 def commit() -> str:
-    """Return the checkout's commit, which the quick part is drawn by: another one, other cases."""
+    """Return the checkout's commit, the seed of the choice: each commit tries different cases."""
     asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
     found = subprocess.run(asked, capture_output=True, text=True, check=False)
     return found.stdout.strip() or "unknown"  # a copy without git's folder
@@ -23,9 +23,9 @@ def drawn(cases: Mapping[str, Collection[str]], late: Collection[str] = ()) -> l
     """Return the cases as parameters, those outside the quick part marked as slow.
 
     Args:
-        cases: by name, what a case touches: an exercise, a code. Everything that is touched by any
-            case is touched by one of the quick part.
-        late: cases that take long, which are drawn only if no other touches the same.
+        cases: by a case's name, the exercises or the codes that it tests. The quick part tests
+            each of them at least once.
+        late: slow cases, which are drawn only if no other case tests the same.
     """
     names = list(cases)
     Random(commit()).shuffle(names)

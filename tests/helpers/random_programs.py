@@ -37,7 +37,7 @@ def programs(draw):
 
 
 class World:
-    """N ranks that run their steps in a random order; their events are read in another order.
+    """N ranks that run their steps in a random order; their events are read in a different order.
 
     If `loose`, a rank completes a loose collective as soon as it has the data it needs.
     """

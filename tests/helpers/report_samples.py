@@ -18,7 +18,7 @@ SUM_NOT_MEAN = Diagnosis(
 
 
 def verdict(name: str = "average_gradients", status: Any = "passed", **more: Any) -> Verdict:
-    """Return a verdict on the exercise `name` of phase 1, with one point if passed."""
+    """Return a verdict on the exercise `name` of phase 1, with one point if it is passed."""
     fields = {
         "id": f"phase1/trainer::test_{name}",
         "exercise": f"phase1/{name}",

@@ -10,7 +10,7 @@ from gradsync.ranks.sandbox import sandbox
 
 @pytest.fixture(scope="session")
 def needs_sandbox() -> None:
-    """Skip the test if this machine has no sandbox: a user's may lack bubblewrap."""
+    """Skip the test if this machine has no sandbox, for example without bubblewrap."""
     try:
         sandbox.check()
     except SandboxError as problem:

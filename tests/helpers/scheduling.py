@@ -1,11 +1,11 @@
-"""Which tests run one after the other where several processes share the work.
+"""Run some tests one after the other, in the same process, if several processes share the work.
 
-(`--dist loadgroup` has marks for that, which have no effect with pytest 9.2.)
+(`--dist loadgroup` has marks for this, but they have no effect with pytest 9.2.)
 """
 
 from xdist.scheduler import LoadScopeScheduling
 
-# Tests that share what takes long to make (a graded class, a kernel, a browser), or use all cores.
+# Tests that share something slow to create (a graded class, a kernel, a browser) or use all cores.
 TOGETHER = {
     "tests/grader/cli/test_commands.py",
     "tests/grader/exporting/test_export.py",
@@ -18,8 +18,8 @@ TOGETHER = {
 
 
 class Scheduling(LoadScopeScheduling):
-    """Gives the next test to a process that is free, but all tests of `TOGETHER` to one."""
+    """Gives the next test to a free process, but all tests of an entry of `TOGETHER` to one."""
 
     def _split_scope(self, nodeid: str) -> str:
-        """Return a name for what one process runs as a whole."""
+        """Return the name of the group of tests that one process runs."""
         return next((name for name in TOGETHER if nodeid.startswith(name)), nodeid)

@@ -24,14 +24,14 @@ __all__ = [
     "pytest_xdist_make_scheduler",
 ]
 
-# The same examples in every run, without a time limit, as the machine may be busy.
+# The same examples in every run, without a time limit, because the machine may be busy.
 hypothesis.settings.register_profile("gradsync", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("gradsync")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Distribute tests to processes, if `-n` asks for some."""
+    """Distribute tests to processes, if the option `-n` is given."""
     from scheduling import Scheduling
 
     return Scheduling(config, log)
@@ -45,7 +45,7 @@ def failure_of() -> Callable[..., Failure]:
         with pytest.raises(RankFailure) as caught:
             run_ranks(function, world_size, **{"timeout": 40.0, **options})
         observation = caught.value.observation
-        assert observation.seconds < 30, "it took a time limit to see the failure"
+        assert observation.seconds < 30, "only a time limit stopped the run"
         assert observation.failure is not None
         return observation.failure
 
@@ -54,7 +54,7 @@ def failure_of() -> Callable[..., Failure]:
 
 @pytest.fixture
 def afresh() -> Iterator[None]:
-    """Start a new warm process, without imports of an earlier test's ranks."""
+    """Start a new warm process, without the modules that ranks of earlier tests imported."""
     get_launcher("fork").close()
     yield
     get_launcher("fork").close()
@@ -62,7 +62,7 @@ def afresh() -> Iterator[None]:
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """A folder for temporary files of this test only, with a name of the usual length."""
+    """Create a folder for temporary files of this test only, with a path of the usual length."""
     monkeypatch.chdir(tmp_path)
     with tempfile.TemporaryDirectory() as name:
         monkeypatch.setattr(tempfile, "tempdir", name)

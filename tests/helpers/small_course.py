@@ -1,7 +1,7 @@
 """A course with one exercise and two tests, which takes little time to grade, with submissions.
 
 A submission with `# slow` in its source waits until the course has a file `hurry`. The files
-`at-work-10` and `at-work-100` show that a rank of one of the tests has begun with it.
+`at-work-10` and `at-work-100` show that a rank has started the test with this number.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The corpus of attacks that run in hostile submissions, read from `attacks/*.toml`.
 
-An attack is a submission, the untouched templates or the correct solutions, with some code at the
-end of the file that holds one exercise. It is graded by one test of that exercise.
+An attack is a submission, the untouched templates or the correct solutions, with some additional
+code in the file that contains one exercise. It is graded by one test of that exercise.
 """
 
 import sys
@@ -16,7 +16,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-IMPORTS = "import re\nimport time\n"  # those of the solutions that the templates lack
+IMPORTS = "import re\nimport time\n"  # the solutions have these imports, the templates do not
 FOLDER = Path(__file__).parent / "attacks"
 TESTS = {
     "phase1/average_gradients": "ends_with_the_mean[2]",
@@ -33,13 +33,13 @@ class Attack:
     tries: str  # a description
     code: str
     ends: str  # the expected status of its test: "failed", or "failed or crashed"
-    says: str = ""  # part of the message that the learner must read
+    says: str = ""  # a part of the message to the learner
     exercise: str = "phase1/average_gradients"
     on: str = "untouched"  # or "reference": it is added to a correct answer
     at: str = "end"  # of the file, or "top": in its first lines
-    waits: bool = False  # only the time limit ends it
+    waits: bool = False  # whether only the time limit ends it
     encoding: str = "utf-8"  # of its file
-    many: str = ""  # text that its source repeats many `times`, followed by a 1
+    many: str = ""  # text that its source repeats `times` times, followed by a 1
     times: int = 0
 
     @property

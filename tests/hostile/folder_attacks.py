@@ -38,7 +38,7 @@ def link_to_the_solution(folder):
 
 @attack(note="refused: phase1 is a link")
 def link_in_place_of_a_phase(folder):
-    """A phase that is a symbolic link to the solution's."""
+    """A phase that is a symbolic link to the folder of the solution."""
     eve = folder / "eve"
     eve.mkdir()
     (eve / "phase1").symlink_to(outside(folder).parent)
@@ -54,7 +54,7 @@ def link_in_place_of_all(folder):
 
 @attack(note="unreadable: eve.zip is a link")
 def link_in_place_of_an_archive(folder):
-    """An archive that is a symbolic link to another learner's archive."""
+    """An archive that is a symbolic link to a file outside of the submission."""
     (folder / "eve.zip").symlink_to(outside(folder))
     return folder / "eve.zip"
 
@@ -94,7 +94,7 @@ def socket_in_place_of_a_file(folder):
     """A socket in place of a file."""
     eve = laid_out(folder, {LOADER: HONEST[LOADER]})
     here = Path.cwd()
-    os.chdir(eve / "phase1")  # a socket's address may be no longer than 107 bytes
+    os.chdir(eve / "phase1")  # a socket's address may have at most 107 bytes
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("template_trainer.py")
     os.chdir(here)
@@ -198,5 +198,5 @@ def source_in_rot13(folder):
     LOADER, note=f"refused: {TRAINER} is not UTF-8 and declares no encoding that Python supports"
 )
 def source_in_an_unknown_encoding(folder):
-    """An encoding whose name is looked up as a module, and is a megabyte long."""
+    """An encoding with a name of a megabyte, which Python looks up as a module."""
     return with_trainer(folder, b"# coding: " + b"x" * 1_000_000)

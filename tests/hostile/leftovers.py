@@ -1,4 +1,4 @@
-"""Finds what an attack left behind: processes, open files, and files with its mark."""
+"""Find the processes, the open files and the marked files that an attack left behind."""
 
 import ctypes
 import os
@@ -43,7 +43,7 @@ def descendants(pid):
 def open_files():
     """Return the number of open files of this process and its descendants together.
 
-    It is the least of several counts, since one of them may be reading a file just now.
+    It is the smallest of several counts, because one of them may be reading a file at the moment.
     """
     counts = []
     for _ in range(COUNTS):
@@ -54,12 +54,12 @@ def open_files():
 
 
 def marked_files(mark):
-    """Return the visible files whose name begins with the mark, and all files in TMPDIR."""
+    """Return the files whose name begins with the mark, and all files in TMPDIR."""
     folders = [Path(place).expanduser() for place in PLACES]
     found = [path for folder in folders if folder.is_dir() for path in folder.glob(f"{mark}*")]
     return [*found, *Path(tempfile.gettempdir()).iterdir()]
 
 
 def segments():
-    """Return System V's shared memory, queues and semaphores, which remain after processes."""
+    """Return System V's shared memory, queues and semaphores, which outlive their processes."""
     return {kind: Path(f"/proc/sysvipc/{kind}").read_text() for kind in ("shm", "msg", "sem")}

@@ -132,7 +132,7 @@ def tar_says_it_twice(folder):
 
 @attack(LOADER, note=f"refused: {TRAINER} has 52,428,800 bytes")
 def tar_of_50_megabytes_of_source(folder):
-    """A larger file than any real one."""
+    """A file that is larger than any real file."""
     return packed(folder, member(TRAINER, b"#" * (50 * 2**20)))
 
 
@@ -170,7 +170,7 @@ def tar_of_many_long_names(folder):
 
 @attack(LOADER, TRAINER, note="ignored: conftest.py")
 def tar_of_headers_without_end(folder):
-    """5,000 headers for headers, for each of which tarfile calls itself."""
+    """5,000 headers in a chain: tarfile calls itself for each of them."""
     chain = member("././@LongLink", b"x\0", tarfile.GNUTYPE_LONGNAME) * 5000
     return packed(
         folder, member(TRAINER, HONEST[TRAINER]), chain, member("x"), member("conftest.py")
@@ -185,13 +185,13 @@ def tar_of_a_header_that_takes_hours(folder):
 
 @attack(note="has a negative size")
 def tar_that_goes_back(folder):
-    """A member of a negative size, at which tarfile reads the same header again and again."""
+    """A member of a negative size, which makes tarfile read the same header again and again."""
     return packed(folder, member("data.bin", size=-1024))
 
 
 @attack(note="one of its headers has an invalid number")
 def tar_whose_header_says_no_size(folder):
-    """A record whose length is a word."""
+    """A record whose length is not a number."""
     return packed(folder, member("pax", b"9a path=x\n", tarfile.XHDTYPE), member("x"))
 
 
@@ -209,7 +209,7 @@ def tar_of_many_files(folder):
 
 @attack(note="has more than 20,000 files")
 def tar_of_many_headers(folder):
-    """Headers that are not files, which a limit on files might not count."""
+    """Headers that are not files, so a limit on the number of files might ignore them."""
     return packed(folder, member("x", kind=tarfile.XGLTYPE) * 60_001)
 
 

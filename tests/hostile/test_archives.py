@@ -1,4 +1,4 @@
-"""Hostile hand-ins: only the files that count are read, and the notes name the others."""
+"""Hostile submissions: only the valid files are read, and the notes name the others."""
 
 import os
 import tempfile

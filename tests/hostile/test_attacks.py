@@ -1,4 +1,4 @@
-"""Grades every attack: no points gained, no other grade harmed, nothing left behind."""
+"""Grade every attack: it gains no points, changes no other grade, and leaves nothing behind."""
 
 import os
 import re
@@ -28,7 +28,7 @@ COURSE = find_course(ROOT)
 ATTACKS = {f"{attack.group}: {attack.name}": attack for attack in read_attacks()}
 MARK = f"hostile-{os.getpid()}-"
 SECRET = "xyzzy-plugh-8129"
-TIME_LIMIT = 1.0  # seconds, for attacks that wait to the end
+TIME_LIMIT = 1.0  # seconds, for attacks that only the time limit ends
 IN_TIME = 60.0  # seconds, three times the limit of a run: far more than any attack needs
 MAX_SHOWN = 2**20  # characters of a report, so that a person can read it
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")  # control characters of a terminal
@@ -87,13 +87,13 @@ def secrets():
         patch.setattr(tempfile, "tempdir", str(own))  # only the grader writes there
         stack.enter_context(leftovers.orphans_adopted())
         get_launcher("sandbox").close()  # it restarts, and could inherit the secret
-        graded(reference(COURSE), *NEIGHBOUR)  # so that everything that remains later exists
+        graded(reference(COURSE), *NEIGHBOUR)  # starts the processes that remain between runs
         yield [str(place) for place in places]
 
 
 @pytest.fixture(scope="module")
 def undisturbed(secrets):
-    """Return a neighbour's report without any attack."""
+    """Return the outcomes of a neighbour's grading without any attack."""
     return outcomes(graded(reference(COURSE), *NEIGHBOUR))
 
 

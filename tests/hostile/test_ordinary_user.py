@@ -1,4 +1,4 @@
-"""If root runs the tests, tries all attacks again with the grader of an ordinary user."""
+"""Try all attacks again with an ordinary user's grader, if root runs the tests."""
 
 import os
 import re

@@ -14,7 +14,7 @@ CENTRAL, LOCAL, END = b"PK\x01\x02", b"PK\x03\x04", b"PK\x05\x06"
 
 
 def packed(folder: Path, files, compression=zipfile.ZIP_DEFLATED) -> Path:
-    """Write pairs of a name, or a ZipInfo, and its content as eve.zip."""
+    """Write pairs of a name (or a ZipInfo) and a content as eve.zip."""
     path = folder / "eve.zip"
     with zipfile.ZipFile(path, "w", compression) as archive:
         for name, content in files:
@@ -46,7 +46,7 @@ def zip_name_goes_up(folder):
 
 @attack(LOADER, note=f"refused: ada/../{TRAINER} must be named exactly {TRAINER}")
 def zip_name_goes_down_and_up(folder):
-    """A name that means another path to the file system than it seems to."""
+    """A name that the file system resolves to a different path."""
     return renamed(folder, f"ada/../{TRAINER}")
 
 
@@ -88,7 +88,7 @@ def zip_name_is_written_wide(folder):
 
 @attack(LOADER, note=r"refused: phase1/template_trainer.py\x00.txt must be named exactly")
 def zip_name_has_a_nul(folder):
-    """A name that zipfile cuts at the NUL, so that it becomes the course's."""
+    """A name that zipfile cuts at the NUL, so it becomes the course's name."""
     path = renamed(folder, f"{TRAINER}_.txt")
     path.write_bytes(path.read_bytes().replace(b".py_.txt", b".py\0.txt"))
     return path
@@ -165,7 +165,7 @@ def zip_says_more_than_it_has(folder):
 
 @attack(note="the course's files are in several folders")
 def zip_of_folders_that_share_their_bytes(folder):
-    """10,000 entries for the same 100 kB, as in zip bombs with overlapping files."""
+    """150 entries for the same 100 kB, as in zip bombs with overlapping files."""
     body = zipfile.ZipInfo("x")
     path = packed(folder, [(body, b"#" * 100_000)])
     data = path.read_bytes()
@@ -182,7 +182,7 @@ def zip_of_folders_that_share_their_bytes(folder):
 
 @attack(note="has too many files with the names")
 def zip_of_too_many_that_may_count(folder):
-    """Copies in many folders, each of which might be the one that counts."""
+    """Copies in many folders, each of which could be the submission's folder."""
     names = (f"t{i}/template_trainer.py" for i in range(20))
     return packed(folder, [(name, b"#" * 2**20) for name in names])
 
@@ -216,7 +216,7 @@ def zip_of_many_files(folder):
 
 @attack(LOADER, TRAINER, note="ignored: conftest.py")
 def zip_of_huge_names(folder):
-    """Names of the greatest length in a zip."""
+    """Names of 60,000 characters, nearly the maximum in a zip."""
     huge = [(f"{i}" + "x" * 60_000 + ".py", b"") for i in range(10)]
     return packed(folder, [*HONEST.items(), *huge, ("conftest.py", b"")])
 
@@ -259,7 +259,7 @@ def zip_with_the_wrong_ending(folder):
 
 @attack(note="the course's files are in several folders")
 def zip_of_two_submissions(folder):
-    """Another learner's files beside one's own."""
+    """The files of two learners in one archive."""
     files = [(f"{who}/{name}", HONEST[name]) for who in ("ada", "eve") for name in HONEST]
     return packed(folder, files)
 

@@ -79,7 +79,7 @@ def review_command(
         _print_text(found, rules)
     if fix and found.findings:
         count = counted(len(found.findings), "finding")
-        say(f"{count} left to fix by hand: the right change depends on your intention.")
+        say(f"{count} must be fixed by hand, because the right change depends on your intention.")
     raise typer.Exit(FOUND if found.findings else 0)
 
 
@@ -87,7 +87,7 @@ def _python_files(given: Sequence[Path]) -> list[Path]:
     """Return the files, and for a folder the Python files in it.
 
     Raises:
-        UnusableInput: if there is no such file, or a folder has none.
+        UnusableInput: if there is no such file, or a folder has no Python files.
     """
     found: dict[Path, None] = {}
     for path in given:

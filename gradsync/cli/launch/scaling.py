@@ -37,7 +37,7 @@ NcclTests = Annotated[
     typer.Option(
         metavar="FILE",
         help="The output of all_reduce_perf of nccl-tests; all-reduce is then not measured here. "
-        "Give it several times for several numbers of ranks.",
+        "Repeat the option for several numbers of ranks.",
     ),
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Samples on each rank in simulated steps.")]
@@ -110,7 +110,7 @@ def _refuse_beside_mine(context: typer.Context) -> None:
         if is_given and option.opts[0] not in USED_BY_MINE:
             raise UnusableInput(
                 f"{option.opts[0]} has no effect with --mine, which always compares the same model "
-                "with 256 samples on each of 2 ranks. Leave out one of the two."
+                "with 256 samples on each of 2 ranks. Leave out one of these options."
             )
 
 

@@ -127,7 +127,7 @@ def _run(
 
 
 def _trainer(course: Course, words: list[str]) -> tuple[str, Path]:
-    """Return the phase and the file that the arguments name."""
+    """Return the phase and the trainer's file, from the arguments."""
     if len(words) > 2:
         raise LaunchError("Name one phase and one file at most, as in: gradsync train phase1 FILE.")
     files = [Path(word) for word in words if word.endswith(".py")]
@@ -192,7 +192,10 @@ def _reachable(master_node: Master, wait: float) -> Master:
 
 
 def _stop_waiting(number: int, _frame: object) -> None:
-    say("Stopped by SIGTERM before the nodes had met. Start the same command again on every node.")
+    say(
+        "Stopped by SIGTERM before all nodes were connected. Start the same command again on "
+        "every node."
+    )
     raise typer.Exit(128 + number)
 
 

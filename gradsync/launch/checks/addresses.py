@@ -31,7 +31,7 @@ def interface(environ: Mapping[str, str]) -> Finding:
     own = network.interface_with(address) or "lo"
     found = f"gloo picks {own} ({address})"
     if not resolved:
-        found += f", because {socket.gethostname()!r} is not the name of an address of this machine"
+        found += f", because no address of this machine has the name {socket.gethostname()!r}"
     if not address.startswith("127."):
         return Finding(name, "ok", found, why)
     if _several_nodes(environ):
@@ -45,7 +45,7 @@ def interface(environ: Mapping[str, str]) -> Finding:
 
 def master(environ: Mapping[str, str]) -> Finding:
     """Check that the master's name can be resolved, and that the master can be reached."""
-    name, why = "master", "all nodes meet at its address; ranks that can't reach it hang"
+    name, why = "master", "all nodes connect to its address; ranks that can't reach it hang"
     if "MASTER_ADDR" not in environ and "SLURM_JOB_NODELIST" not in environ:
         own = socket.gethostname()
         found = f"not set, and one node does not need it; this machine is {own}"

@@ -55,14 +55,14 @@ def load(ranks: int, others: float | None = None, available: int | None = None) 
 
     Args:
         ranks: the number of ranks on this machine.
-        others: the load of other processes, in cores; default: the mean of the last minute.
+        others: the load of other processes; default: the load average of the last minute.
         available: the number of cores that this process may use.
     """
     available = available or available_cores()
     others = os.getloadavg()[0] if others is None else others
     name, why = "load", "all ranks wait for the slowest one, so one busy core slows all of them"
     cores = counted(available, "core")
-    found = f"other programs needed {others:.1f} cores on average in the last minute, of {cores}"
+    found = f"an average load of {others:.1f} in the last minute, on {cores}"
     if others + min(ranks, available) <= available + BACKGROUND:
         return Finding(name, "ok", found, why)
     remedy = (

@@ -1,1 +1,1 @@
-"""What a script does: its calls in the order in which they run, with their conditions."""
+"""Follow a script, and record its calls in the order in which they run, with their conditions."""

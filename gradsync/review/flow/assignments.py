@@ -1,4 +1,4 @@
-"""Names: assignments to them, and imports that bring them from other files."""
+"""Assignments to names, and imports of names from other files."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Assignments(Calls):
             self._bind_subscript(target, value)
 
     def entered(self, manager: Value) -> Value:
-        """Return what `with` assigns to the name after `as`."""
+        """Return the value that `with` assigns to the name after `as`."""
         contexts = manager.of_kind("context")
         if contexts:
             return contexts[0].inner
@@ -103,7 +103,7 @@ class Assignments(Calls):
             self.frame.set(target.value.id, Value(things=frozenset({holder})))
 
     def own(self) -> set[str]:
-        """Return {OWN} if this rank's samples decide in the function whether this place runs."""
+        """Return {OWN} if this place runs under a condition on this rank's samples, or set()."""
         guards = self.guards[self.frame.guards :]
         return {OWN} if any(OWN in guard.value.tags for guard in guards) else set()
 

@@ -1,4 +1,4 @@
-"""Calls: record each, and follow those of the script's own functions."""
+"""Record each call, and follow the calls of the script's own functions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from gradsync.review.flow.values import (
 )
 
 DEEPEST = 14  # calls in calls
-MOST_TIMES = 10  # that one function is followed, from all places together
+MOST_TIMES = 10  # how many times one function is followed, for all its calls together
 MOST_CALLS = 12_000  # of a program
 SPAWN = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
 PROCESS = ("torch.multiprocessing.Process", "multiprocessing.Process")
@@ -66,14 +66,14 @@ class Calls(Evaluator):
         self.run = 0
         self.evaluating = 0
         self.tries = 0
-        self.discard: ast.AST | None = None  # the call that is a statement of its own
+        self.discard: ast.AST | None = None  # the call that is a complete statement
 
     def body(self, code: Code, frame: Frame) -> None:
         """Run the statements of a function."""
         raise NotImplementedError
 
     def call(self, node: ast.Call) -> Value:
-        """Record a call, and return what it returns."""
+        """Record a call, and return its result."""
         callee, receiver, method = self._callee(node)
         args, kwargs = self._arguments(node)
         path = callee.path if not callee.things else ""
@@ -89,7 +89,7 @@ class Calls(Evaluator):
         self.steps.append(step)
         step.result = self._result(step, callee)
         if callee.code is None and _AGREES.search(method or path.rpartition(".")[2]):
-            step.result = step.result.cleared(OWN)  # a library's function: ranks may agree in it
+            step.result = step.result.cleared(OWN)  # it may be the same on all ranks now
             self._clear_arguments(step)
         self.collect(node.func, step)
         return step.result
@@ -188,7 +188,7 @@ class Calls(Evaluator):
         return self._unknown(step)
 
     def _unknown(self, step: Step) -> Value:
-        """Return what a function returns that we can't read; it may keep its arguments."""
+        """Return the result of a function that we can't read; it may keep its arguments."""
         self._escape(step)
         self._call_back(step)
         values = [*step.args, *step.kwargs.values()]
@@ -204,7 +204,7 @@ class Calls(Evaluator):
 
     @staticmethod
     def _escape(step: Step) -> None:
-        """Note that a function that we can't read has the arguments of a call."""
+        """Note that the arguments of a call are passed to a function that we can't read."""
         escape([*step.args, *step.kwargs.values()])
 
     def _call_back(self, step: Step) -> None:

@@ -36,7 +36,7 @@ def bases(run: Evaluator, cls: Code) -> Iterator[Value]:
 
 
 def kind_of(run: Evaluator, cls: Code, depth: int = 0) -> str:
-    """Return what an instance is: "model", "sampler", "dataset", "optimizer" or "instance"."""
+    """Return an instance's kind: "model", "sampler", "dataset", "optimizer" or "instance"."""
     for base in list(bases(run, cls)):
         if base.path.startswith(("torch.", "torchdata.")):
             name = base.path.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""Where programs begin: the script itself, then the functions that nothing in it calls."""
+"""Find the programs of a file: the script itself, then the functions that it never calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def programs(project: Project, source: Source) -> Iterator[Program]:
-    """Yield what runs if Python runs this file, then a program for each unused definition."""
+    """Yield the program of this file as a script, then a program for each unused definition."""
     interpreter = Interpreter(project)
     env = interpreter.load(source, as_main=True)
     yield _program(interpreter, source, entry=True)
@@ -37,7 +37,7 @@ def _program(interpreter: Interpreter, source: Source, *, entry: bool) -> Progra
 
 
 def _fragment(interpreter: Interpreter, source: Source, code: Code) -> Program:
-    """Follow a function or each method of a class, with arguments of which nothing is known."""
+    """Follow a function or each method of a class, with unknown arguments."""
     interpreter.steps, interpreter.departures, interpreter.started = [], [], False
     interpreter.frame.env, interpreter.run = dict(interpreter.frame.env), 0
     call = ast.Call(ast.Name(code.node.name), [], [])  # type: ignore[union-attr]
@@ -58,14 +58,14 @@ def _fragment(interpreter: Interpreter, source: Source, code: Code) -> Program:
 
 
 def _is_used(node: Definition, interpreter: Interpreter) -> bool:
-    """Return whether a class has an instance: its unused methods are of no interest then."""
+    """Return whether a class has an instance: its unused methods are not followed then."""
     if not isinstance(node, ast.ClassDef):
         return False
     return any(inner in interpreter.times for inner in node.body)
 
 
 def _callers_first(source: Source) -> list[Definition]:
-    """Return the file's functions and classes, those first that no other one mentions."""
+    """Return the file's functions and classes, first the ones that no other one mentions."""
     nodes = [node for node in source.tree.body if isinstance(node, Definition)]
     defined = {node.name for node in nodes}
     mentioned: Counter[str] = Counter()

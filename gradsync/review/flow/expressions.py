@@ -1,4 +1,4 @@
-"""Values of expressions: what each may be."""
+"""Evaluate expressions: return the value that each may have."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BUILTINS = frozenset(dir(builtins))
 
 
 class Evaluator(Protocol):
-    """What evaluating an expression needs of the interpreter."""
+    """The part of the interpreter that is needed to evaluate an expression."""
 
     frame: Frame
 
@@ -51,7 +51,7 @@ class Evaluator(Protocol):
 
 
 def value_of(run: Evaluator, node: ast.expr | None) -> Value:
-    """Return what an expression may be, and record the calls in it."""
+    """Return the possible value of an expression, and record the calls in it."""
     if node is None:
         return Value()
     handler = _HANDLERS.get(type(node))
@@ -100,7 +100,7 @@ def _attribute(run: Evaluator, node: ast.Attribute) -> Value:
 
 
 def attribute_of(run: Evaluator, thing: Thing, name: str) -> Value | None:
-    """Return an attribute of an object; None if nothing is known of it."""
+    """Return an attribute of an object; None if nothing is known about it."""
     if name in thing.attrs:
         return thing.attrs[name]
     if name == "module" and thing.kind in ("ddp", "fsdp"):
@@ -241,7 +241,7 @@ def _assignment(run: Evaluator, node: ast.NamedExpr) -> Value:
 
 
 def _inside(run: Evaluator, node: ast.expr) -> Value:
-    """Evaluate what a `*`, an `await` or a `yield from` stands before."""
+    """Evaluate the expression after a `*`, an `await` or a `yield from`."""
     return value_of(run, getattr(node, "value", None))
 
 

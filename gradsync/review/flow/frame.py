@@ -38,11 +38,11 @@ class Frame:
         self.me = ""  # the name of its first parameter, such as "self"
         self.returned: list[Value] = []
         self.yielded: list[Value] = []
-        self.cleared: set[str] = set()  # names of which all ranks have the same value now
+        self.cleared: set[str] = set()  # names that have the same value on all ranks now
         self.global_names: set[str] = set()
 
     def scope(self) -> Env:
-        """Return the names that a function defined here sees, beside those of the file."""
+        """Return the names that a function defined here can use, without the file's names."""
         return {} if self.env is self.module else ChainMap(self.env, self.outer)
 
     def set(self, name: str, value: Value) -> None:
@@ -93,7 +93,7 @@ def _constant(node: ast.expr | None) -> Value:
 
 
 def merged(states: list[dict[str, Value]], test: Value) -> dict[str, Value]:
-    """Return the names after branches: each may be what any branch made of it."""
+    """Return the names after branches: each may have its value from any branch."""
     if len(states) == 1:
         return states[0]
     found: dict[str, Value] = {}

@@ -1,4 +1,4 @@
-"""Run a script's statements in order, without running Python: branches are both taken."""
+"""Follow a script's statements in order, without running Python; both branches are taken."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Interpreter(Assignments):
     def _branches(
         self, node: ast.AST, test: Value, one: Sequence[ast.stmt], other: Sequence[ast.stmt]
     ) -> str:
-        """Run both branches of a condition, and merge what they leave behind."""
+        """Run both branches of a condition, and merge the names after them."""
         env, before = self.frame.env, dict(self.frame.env)
         early: list[Guard] = []
         ends, after = [], []
@@ -145,7 +145,7 @@ class Interpreter(Assignments):
             )
 
     def _around(self, test: Value) -> Value:
-        """Return a test with the ranks of the conditions around it in its function."""
+        """Return a test with the rank tags of the conditions around it in its function."""
         around = self.guards[self.frame.guards :]
         return test.tagged(*{t for g in around for t in g.value.tags & {RANK, MAYBE_RANK}})
 
@@ -204,7 +204,7 @@ class Interpreter(Assignments):
     _asyncwith = _with
 
     def _context(self, node: ast.expr, value: Value) -> Value:
-        """Return a context manager's value; it may let only some ranks pass at a time."""
+        """Return a context manager's value, tagged if ranks may enter it one after the other."""
         if isinstance(node, ast.Call) and not set(value.things) - set(value.of_kind("context")):
             step = next((s for s in reversed(self.steps) if s.node is node), None)
             args = [*step.args, *step.kwargs.values()] if step else []
@@ -251,7 +251,7 @@ class Interpreter(Assignments):
 
 
 def _is_within(inner: ast.AST, outer: ast.AST) -> bool:
-    """Return whether a statement of a function is inside of another one of it."""
+    """Return whether a statement is inside of another one in the same function."""
     line, last = getattr(inner, "lineno", 0), getattr(outer, "end_lineno", None) or 0
     return getattr(outer, "lineno", 0) < line <= last
 

@@ -1,4 +1,4 @@
-"""What names and environment variables say about values that we can't follow."""
+"""Guess the tags of unknown values from names and environment variables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ENVIRONMENT = {
 
 
 def by_name(name: str) -> Value:
-    """Return what a name says about an unknown value."""
+    """Return an unknown value, with tags that are guessed from its name."""
     name = name.lower()
     if _FIRST.search(name):
         return Value(tags=frozenset({RANK}))

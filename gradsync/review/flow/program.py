@@ -12,16 +12,16 @@ from gradsync.review.flow.values import Departure, Step, Thing
 
 @dataclass(eq=False)
 class Program:
-    """What runs from one entry point: a script's, or a function's that nothing here calls."""
+    """The calls from one entry point: the script itself, or a function that it never calls."""
 
     source: Source
     steps: list[Step]
-    entry: bool  # begins where Python begins, not in a function that nobody calls
+    entry: bool  # begins where Python begins, not in an unused function
     sources: list[Source]  # of all files that were read for it
     departures: list[Departure] = field(default_factory=list)
 
     def calls(self, *paths: str) -> Iterator[Step]:
-        """Yield the calls of imported names: whole paths, or ends such as "optim.SGD"."""
+        """Yield the calls of imported names: complete paths, or ends such as "optim.SGD"."""
         for step in self.steps:
             if step.path and any(step.path == p or step.path.endswith("." + p) for p in paths):
                 yield step
@@ -41,7 +41,7 @@ class Program:
         return list(found.values())
 
     def before(self, one: Step, other: Step) -> bool:
-        """Return whether `one` surely runs before `other`, where both run."""
+        """Return whether `one` certainly runs before `other`, if both run."""
         if one.run != other.run:
             return one.run == 0
         return one.index < other.index
@@ -77,5 +77,5 @@ class Program:
 
     @property
     def data_parallel(self) -> bool:
-        """Whether it is whole, and all ranks train one model."""
+        """Whether it is a complete program in which all ranks train one model."""
         return self.whole and bool(self.wrappers or self.averages_by_hand)

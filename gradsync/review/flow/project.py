@@ -1,4 +1,4 @@
-"""The files of a review: their source, and where an imported module is."""
+"""The files of a review: their source, and the search for imported modules."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pathlib import Path
 from gradsync.errors import UnusableInput
 
 LARGEST = 2_000_000  # characters of a file
-MOST_FILES = 60  # that are read beside those that were asked for
+MOST_FILES = 60  # that are read in addition to the files that the user named
 _IGNORE = re.compile(r"#\s*gradsync:\s*ignore(?:\[([A-Za-z0-9, ]*)\])?")
-# Packages whose functions are known by name, or of no interest.
+# Packages whose functions the rules know by name or do not need.
 NOT_FOLLOWED = sys.stdlib_module_names | {
     "torch", "torchvision", "torchaudio", "numpy", "scipy", "pandas", "sklearn", "PIL",
     "matplotlib", "tqdm", "wandb", "transformers", "datasets", "accelerate", "timm",
     "einops", "yaml", "cv2",
 }  # fmt: skip
 _DISTRIBUTED = re.compile("distributed|DataParallel|fully_shard|num_replicas|world_size")
-_PARENTS = 3  # folders above a file in which its imports are looked for
+_PARENTS = 3  # folders above a file that are searched for its imports
 
 
 @dataclass(eq=False)
@@ -35,11 +35,11 @@ class Source:
     path: str  # as the user gave it
     text: str
     tree: ast.Module
-    wanted: bool = True  # the user asked for it; others are read for their functions only
+    wanted: bool = True  # the user named it; others are read only for their functions
 
     @cached_property
     def ignored(self) -> Mapping[int, frozenset[str]]:
-        """For each line with an ignore comment, the codes in it; "" stands for all."""
+        """The codes in the ignore comment of each line that has one; "" means all codes."""
         if "gradsync:" not in self.text:
             return {}
         found = {}
@@ -72,7 +72,7 @@ class Source:
 
     @property
     def is_distributed(self) -> bool:
-        """Whether the text mentions what programs on several ranks import."""
+        """Whether the text mentions names that programs on several ranks use."""
         return "torch" in self.text and bool(_DISTRIBUTED.search(self.text))
 
 
@@ -80,7 +80,7 @@ def parse(path: str, text: str, *, wanted: bool = True) -> Source:
     """Return a file's source.
 
     Raises:
-        UnusableInput: if it is no Python, or too large.
+        UnusableInput: if it is not Python code, or too large.
     """
     if len(text) > LARGEST:
         raise UnusableInput(f"{path} has {len(text):,} characters. The limit is {LARGEST:,}.")
@@ -100,7 +100,7 @@ def read(path: Path) -> Source:
     """Return the source of a file on disk.
 
     Raises:
-        UnusableInput: if it can't be read, or is no Python.
+        UnusableInput: if it can't be read, or is not Python code.
     """
     try:
         with tokenize.open(path) as file:
@@ -112,7 +112,7 @@ def read(path: Path) -> Source:
 
 
 class Project:
-    """All files that a review may look into."""
+    """All files that a review may read."""
 
     def __init__(self, sources: Iterable[Source]) -> None:
         self.sources = list(sources)
@@ -153,7 +153,7 @@ class Project:
             self._read += 1
             try:
                 source = read(path)
-            except UnusableInput:  # nobody asked for this file
+            except UnusableInput:  # the user did not name this file
                 self._missing.add(key)
                 return None
             source.wanted = False

@@ -1,4 +1,4 @@
-"""What PyTorch's functions and methods return, as far as rules need it."""
+"""The results of PyTorch's functions and methods, as far as the rules need them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _KIND_OF_CALL = {
 }
 _SAMPLERS = ("RandomSampler", "SequentialSampler", "WeightedRandomSampler", "BatchSampler")
 MOVES = ("to", "cuda", "cpu", "xpu")
-_PLACES = ("device", "map_location", "dtype", "pin_memory")  # where a result is, not what it is
+_PLACES = ("device", "map_location", "dtype", "pin_memory")  # these don't change the values
 _SAME_MODEL = "to cuda cpu half float double bfloat16 train eval requires_grad_ apply to_empty xpu"
 _KEEPS_NOTHING = (
     "torch", "numpy", "os", "math", "random", "time", "tqdm", "json", "logging", "pathlib",
@@ -59,12 +59,12 @@ _PASS_ON = ("enumerate", "tqdm", "iter", "trange", "list", "reversed", "islice",
 
 
 def well_known(path: str) -> bool:
-    """Return whether a function of this path keeps no reference to its arguments that matters."""
+    """Return whether a function of this path keeps no important reference to its arguments."""
     return path.partition(".")[0] in _KEEPS_NOTHING
 
 
 def result_of(step: Step, *, started: bool) -> Value | None:
-    """Return what a call of an imported name returns; None if nothing is known of it.
+    """Return the result of a call of an imported name; None if nothing is known about it.
 
     Args:
         step: the call.
@@ -150,7 +150,7 @@ def _made(kind: str, step: Step, inner: Value | None) -> Value:
 
 
 def result_of_method(step: Step) -> Value:
-    """Return what a method of an object returns that isn't an instance of the script's classes."""
+    """Return the result of a method, if the object's class is not one of the script's."""
     receiver, name = step.receiver, step.method
     if receiver.of_kind(*MODELS):
         made = _of_model(step)
@@ -172,7 +172,7 @@ def result_of_method(step: Step) -> Value:
 
 
 def _of_model(step: Step) -> Value | None:
-    """Return what a method of `nn.Module` or of a wrapper returns; None for others."""
+    """Return the result of a method of `nn.Module` or of a wrapper; None for others."""
     name = step.method
     if name in _SAME_MODEL.split():
         return step.receiver
@@ -191,7 +191,7 @@ def output(step: Step, model: Value) -> Value:
 
 
 def element_of(iterable: Value) -> Value:
-    """Return what a loop over a value gives."""
+    """Return an element of a loop over a value."""
     if NUMBERED in iterable.tags:
         return Value(parts=(Value(), element_of(iterable.without(NUMBERED))))
     loaders = iterable.of_kind("loader")
@@ -209,7 +209,7 @@ def element_of(iterable: Value) -> Value:
 
 
 def _is_share(loader: Thing) -> bool:
-    """Return whether a loader surely has other samples on each rank."""
+    """Return whether a loader certainly has different samples on each rank."""
     sampler = loader.step.argument(3, "sampler") if loader.step else None
     return sampler is not None and any(
         thing.step is not None and thing.step.path.endswith("DistributedSampler")

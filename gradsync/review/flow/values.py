@@ -1,4 +1,4 @@
-"""What an expression may be, as far as the source shows, and the calls that are recorded."""
+"""The possible values of expressions, and the calls that are recorded."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass, field, replace
 
 from gradsync.review.flow.project import Source
 
-UNKNOWN = object()  # the `const` of a value that is no known constant
+UNKNOWN = object()  # the `const` of a value that is not a known constant
 RANK = "rank"  # differs between ranks
 MAYBE_RANK = "rank?"  # a function that we can't read had the rank as an argument
 LOCAL = "local"  # the rank on this machine, not among all ranks
 WORLD = "world"  # depends on the number of ranks: the same on every rank
 DATA = "data"  # computed from samples, which may be this rank's own
-OWN = "own"  # computed from samples that surely only this rank has
+OWN = "own"  # computed from samples that certainly only this rank has
 MEAN = "mean"  # divided by a number of this rank
-SHARE = "share"  # every n-th of n ranks, from the rank on: some have one more than others
+SHARE = "share"  # every n-th sample on n ranks, without padding: some ranks may have one more
 GRAD = "grad"  # a gradient
 NUMBERED = "numbered"  # what `enumerate` returns
-TOO_EARLY = "too early"  # `is_initialized()`, asked before there was a process group
+TOO_EARLY = "too early"  # `is_initialized()`, called before there was a process group
 COLLECTIVES = frozenset(
     [
         "all_reduce",
@@ -51,7 +51,7 @@ class Thing:
         kind: "model", "ddp", "fsdp", "compiled", "optimizer", "params", "state", "loader",
             "sampler", "dataset", "work", "output", "scaler", "no_sync", "instance" and so on.
         step: the call that made it.
-        inner: what it was made of: the model of a wrapper, the parameters of an optimizer.
+        inner: the value from which it was made, such as the model of a wrapper.
     """
 
     def __init__(self, kind: str, step: Step | None, inner: Value | None = None) -> None:
@@ -60,7 +60,7 @@ class Thing:
         self.inner = inner or Value()
         self.attrs: dict[str, Value] = {}
         self.of_class: Code | None = None
-        self.escaped = False  # a function that we can't read has it
+        self.escaped = False  # it was passed to a function that we can't read
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,20 +77,20 @@ class Code:
 
 @dataclass(frozen=True)
 class Value:
-    """All that is known of a value; a value without anything is unknown."""
+    """Everything that is known about a value; if no field is set, nothing is known."""
 
     things: frozenset[Thing] = frozenset()
     tags: frozenset[str] = frozenset()
     const: object = UNKNOWN
     path: str = ""  # of an imported name: "torch.distributed.all_reduce"
     parts: tuple[Value, ...] = field(default=(), compare=False)  # of a tuple, list or dict
-    keys: tuple[object, ...] = field(default=(), compare=False)  # of a dict, beside `parts`
+    keys: tuple[object, ...] = field(default=(), compare=False)  # of a dict, one for each part
     code: Code | None = None
     maybe: bool = False  # it may also be something else
 
     @property
     def blank(self) -> bool:
-        """Whether nothing is known of it."""
+        """Whether nothing is known about it."""
         known = self.things or self.tags or self.path or self.parts or self.code
         return not known and self.const is UNKNOWN
 
@@ -114,19 +114,19 @@ class Value:
         return {thing.kind for thing in self.things}
 
     def deep(self) -> list[Thing]:
-        """Return its things and those of its parts."""
+        """Return its things and the things of its parts."""
         found = list(self.things)
         for part in self.parts:
             found += part.deep()
         return found
 
     def cleared(self, *tags: str) -> Value:
-        """Return it without these tags, and its parts too."""
+        """Return the value without these tags, and with parts without them."""
         parts = tuple(part.cleared(*tags) for part in self.parts)
         return replace(self, tags=self.tags - set(tags), parts=parts)
 
     def deep_tags(self) -> frozenset[str]:
-        """Return its tags and those of its parts."""
+        """Return its tags and the tags of its parts."""
         return self.tags.union(*(part.deep_tags() for part in self.parts))
 
 
@@ -137,7 +137,7 @@ class Guard:
     node: ast.AST  # the `if`, `while` or `for`
     value: Value  # of its test
     positive: bool  # whether the test must be true
-    early: bool = False  # the others have left before, by `return`, `continue` or `break`
+    early: bool = False  # the other ranks have left before, by `return`, `continue` or `break`
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,8 +168,8 @@ class Step:
     index: int
     node: ast.Call
     source: Source
-    function: str  # the name of the function that has the call; "" for the module
-    path: str  # "torch.distributed.all_reduce"; "" if it is no imported name
+    function: str  # the name of the function that contains the call; "" for the module
+    path: str  # "torch.distributed.all_reduce"; "" if it is not an imported name
     method: str  # "backward" of `loss.backward()`; "" if there is no receiver
     receiver: Value
     args: tuple[Value, ...]
@@ -210,7 +210,7 @@ class Step:
 
 
 def either(one: Value, other: Value) -> Value:
-    """Return the value that may be the one or the other."""
+    """Return a value that may be either of these two."""
     if one is other or one == other:
         return one
     same_const = one.const is other.const or (
@@ -229,9 +229,9 @@ def either(one: Value, other: Value) -> Value:
 
 
 def _tags_of_either(one: Value, other: Value) -> frozenset[str]:
-    """Return the tags of a value that may be the one or the other.
+    """Return the tags of a value that may be either of these two.
 
-    What is true of one of them only is certain if the other is a constant, such as a default.
+    A tag of only one of them stays certain if the other one is a constant, such as a default.
     """
     tags = one.tags | other.tags
     for value, second in ((one, other), (other, one)):
@@ -244,27 +244,27 @@ def _tags_of_either(one: Value, other: Value) -> frozenset[str]:
 
 
 def uncertain(value: Value) -> Value:
-    """Return a value that only may depend on the rank."""
+    """Return the value, but if it depends on the rank, say only that it may."""
     tags = value.tags - {RANK, LOCAL} | {MAYBE_RANK} if RANK in value.tags else value.tags
     return replace(value, tags=tags)
 
 
 def mixed(values: list[Value]) -> Value:
-    """Return what is computed from these values: it has their tags."""
+    """Return a value that is computed from these values: it has their tags."""
     tags: frozenset[str] = frozenset().union(*(value.deep_tags() for value in values))
     outputs = frozenset(t for value in values for t in value.deep() if t.kind == "output")
     return Value(things=outputs, tags=tags)
 
 
 def strided(found: Value, first: Value, stride: Value) -> Value:
-    """Return what goes from `first` on in steps of `stride`, which may be a rank's share."""
+    """Return the elements from `first` in steps of `stride`, which may be a rank's share."""
     if RANK in first.tags and WORLD in stride.tags:
         return found.without(RANK, MAYBE_RANK).tagged(SHARE)
     return found
 
 
 def escape(values: list[Value]) -> None:
-    """Note that code that we can't read has these values, and so all that they are made of."""
+    """Note that these values, and all values inside them, are passed to code that we can't read."""
     pending = [thing for value in values for thing in value.deep()]
     while pending:
         thing = pending.pop()

@@ -21,13 +21,13 @@ _OF_ALL = re.compile(r"(^|_)(global|total|effective)_(\w+_)?batch(_?size)?$", re
 
 @rule(
     "DDP008",
-    "The batch size of all ranks is confused with that of one rank",
-    topic="the batch size is that of one rank",
+    "The batch size of all ranks is confused with the batch size of one rank",
+    topic="each loader has the batch size of one rank",
     remedy="Divide by the number of ranks.",
     applies=data_parallel,
 )
 def batch_of_all_ranks(program: Program) -> Iterator[Hit]:
-    """Find batch sizes of all ranks that each rank uses, and steps that are counted without N."""
+    """Find loaders with the batch size of all ranks, and steps that are counted without N."""
     for loader in program.things("loader"):
         step = loader.step
         if step is None or not has_distributed_sampler(step):
@@ -37,14 +37,14 @@ def batch_of_all_ranks(program: Program) -> Iterator[Hit]:
         if size is not None and _OF_ALL.search(name) and WORLD not in size.tags:
             yield at(
                 step,
-                f"`{name}` is the batch size of this rank's loader. All ranks together take N "
+                f"This rank's loader has the batch size `{name}`, so all N ranks together use N "
                 "times as many samples in a step.",
             )
         yield from _steps_without_ranks(step)
 
 
 def _steps_without_ranks(loader: Step) -> Iterator[Hit]:
-    """Yield `len(dataset) // batch_size` beside a loader that has a share of the dataset."""
+    """Yield `len(dataset) // batch_size` near a loader that has a share of the dataset."""
     dataset, size = argument_node(loader, 0, "dataset"), argument_node(loader, 1, "batch_size")
     around = function_around(loader)
     divided = {
@@ -63,8 +63,8 @@ def _steps_without_ranks(loader: Step) -> Iterator[Hit]:
             yield Hit(
                 node,
                 loader.source,
-                "This counts the batches of one process with the whole dataset. Each rank has only "
-                "its share, and so N times fewer.",
+                "This counts the batches of the complete dataset. Each rank has only its share, "
+                "with N times fewer batches.",
                 "Use `len(loader)`, or divide by the number of ranks.",
                 loader.function,
             )

@@ -67,8 +67,8 @@ def on_some_ranks(program: Program) -> Iterator[Hit]:
         line = getattr(guard.node, "lineno", 0)
         yield at(
             step,
-            f"Only the ranks for which the condition in line {line} is true call `{_name(step)}`. "
-            "They wait there for the others, which never come.",
+            f"Because of the condition in line {line}, only some ranks call `{_name(step)}`. They "
+            "wait in it for the other ranks, which never call it.",
         )
 
 
@@ -76,7 +76,7 @@ def on_some_ranks(program: Program) -> Iterator[Hit]:
     "DDP016",
     "Some ranks leave before a collective",
     topic="all ranks call each collective",
-    remedy="Let all ranks reach it: put only the work of one rank into the branch.",
+    remedy="Call it on all ranks: put only the work of one rank into the branch.",
     applies=any_part,
 )
 def left_before(program: Program) -> Iterator[Hit]:
@@ -89,7 +89,7 @@ def left_before(program: Program) -> Iterator[Hit]:
             yield at(
                 step,
                 f"Some ranks leave in the branch of line {getattr(guard.node, 'lineno', 0)} and "
-                f"never call `{_name(step)}`. The others wait there for them.",
+                f"never call `{_name(step)}`. The other ranks wait in it for them.",
             )
 
 
@@ -97,11 +97,11 @@ def left_before(program: Program) -> Iterator[Hit]:
     "DDP017",
     "A collective depends on a rank's own samples",
     topic="all ranks call each collective",
-    remedy="Reduce the value over all ranks first, then let all of them decide alike.",
+    remedy="Reduce the value over all ranks first, so that the condition is the same on all ranks.",
     applies=any_part,
 )
 def depends_on_samples(program: Program) -> Iterator[Hit]:
-    """Find collectives and backward passes that only a rank's own values decide about."""
+    """Find collectives and backward passes under a condition on a rank's own values."""
     for step in program.steps:
         backward = step.method == "backward" and is_wrapped(step)
         if not backward and not all_ranks_join(step):
@@ -114,13 +114,13 @@ def depends_on_samples(program: Program) -> Iterator[Hit]:
             yield at(
                 step,
                 f"The condition in line {getattr(guard.node, 'lineno', 0)} depends on this rank's "
-                f"own samples. Ranks that decide differently never meet in {what}.",
+                f"own samples. If it differs between ranks, some of them wait forever in {what}.",
             )
     yield from _loops_left_by_samples(program)
 
 
 def _loops_left_by_samples(program: Program) -> Iterator[Hit]:
-    """Find loops that ranks leave at different times, though later rounds have collectives."""
+    """Find loops with collectives that ranks may leave in different rounds."""
     if has_mesh(program) or mentions(program, JOIN):
         return
     for departure in program.departures:
@@ -130,32 +130,32 @@ def _loops_left_by_samples(program: Program) -> Iterator[Hit]:
         met = [step for step in program.steps if _meets_in(step, departure)]
         guards = [g for s in met for g in s.guards if DATA in g.value.tags]
         if not met or any(guard.node is departure.statement for guard in guards):
-            continue  # what is after the condition has a finding of its own
+            continue  # the collective has its own finding
         backward = met[-1].method == "backward"
         what = "the all-reduce of `backward`" if backward else f"`{_name(met[-1])}`"
         yield Hit(
             departure.node,
             departure.source,
-            "Each rank decides by its own samples when to leave this loop. The ranks that go on "
-            f"wait in {what}, in line {met[-1].node.lineno}, for those that have left.",
+            "When a rank leaves this loop depends on its own samples. The ranks that continue wait "
+            f"in {what}, in line {met[-1].node.lineno}, for the ranks that have left.",
             function=departure.function,
         )
 
 
 def _meets_in(step: Step, departure: Departure) -> bool:
-    """Return whether all ranks meet in this call, in each round of the loop that some leave."""
+    """Return whether all ranks must make this call in each round of the loop that some leave."""
     return any(loop in departure.loops for loop in step.loops) and all_ranks_meet(step)
 
 
 @rule(
     "DDP018",
-    "Nobody waits for an asynchronous collective",
-    topic="asynchronous work is waited for",
+    "An asynchronous collective is never waited for",
+    topic="each rank waits for asynchronous work",
     remedy="Keep the handle and call its `wait()` before you use the tensor.",
     applies=any_part,
 )
 def never_waited(program: Program) -> Iterator[Hit]:
-    """Find handles that are thrown away."""
+    """Find handles of asynchronous work that are never used."""
     for work in program.things("work"):
         step = work.step
         if step is None or not _is_asynchronous(step):
@@ -163,14 +163,14 @@ def never_waited(program: Program) -> Iterator[Hit]:
         if step.discarded or _name_never_read(work):
             yield at(
                 step,
-                f"`{_name(step)}` returns at once, and nothing waits for its handle: the tensor "
-                "may still change while it is used.",
+                f"`{_name(step)}` returns immediately, but `wait()` of its handle is never called: "
+                "the tensor may still change while it is used.",
             )
 
 
 def _is_asynchronous(step: Step) -> bool:
     name = step.path.rpartition(".")[2]
-    if name in ("isend", "irecv"):  # nobody can use a temporary tensor afterwards
+    if name in ("isend", "irecv"):  # a temporary tensor can't be used afterwards
         return not isinstance(argument_node(step, 0, "tensor"), ast.Call)
     return is_true(step.kwargs.get("async_op"))
 

@@ -28,7 +28,7 @@ def one_device_for_all(program: Program) -> Iterator[Hit]:
     """Find GPUs that are fixed, and programs that never choose one."""
     if mentions(program, "CUDA_VISIBLE_DEVICES"):
         return
-    named = False  # whether a variable with a GPU was reported; it is used again and again
+    named = False  # whether a variable with a GPU was reported; its later uses are not
     for step in program.steps:
         if not surely_on_every_rank(step) or _single_process(step):
             continue
@@ -42,7 +42,7 @@ def one_device_for_all(program: Program) -> Iterator[Hit]:
         return
     for step in program.methods("cuda", "to"):
         if step.receiver.of_kind("model") and _any_gpu(step) and not _single_process(step):
-            yield at(step, "No rank chooses its GPU, so that all ranks of a machine use GPU 0.")
+            yield at(step, "No rank chooses its GPU, so all ranks on a machine use GPU 0.")
             return
 
 
@@ -84,7 +84,7 @@ def _inside(node: ast.expr | None) -> list[ast.expr]:
 
 
 def _any_gpu(step: Step) -> bool:
-    """Return whether this moves a model to "the" GPU."""
+    """Return whether this moves a model to a GPU without naming its number."""
     if step.method == "cuda":
         return not step.node.args and not step.node.keywords
     node = argument_node(step, 0, "device")

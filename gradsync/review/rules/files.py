@@ -1,4 +1,4 @@
-"""Files: who writes them, who reads them, and what is in a checkpoint."""
+"""Files: which ranks write and read them, and the contents of checkpoints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WRITERS = ("torch.save", "pyplot.savefig", "safetensors.torch.save_file")
     "DDP009",
     "Every rank saves the same file",
     topic="one rank writes files",
-    remedy="Save on one rank: `if dist.get_rank() == 0:`, and let the others wait in a barrier.",
+    remedy="Save on one rank: `if dist.get_rank() == 0:`. Then call a barrier on all ranks.",
     applies=whole,
 )
 def saved_on_every_rank(program: Program) -> Iterator[Hit]:
@@ -36,8 +36,8 @@ def saved_on_every_rank(program: Program) -> Iterator[Hit]:
         if not path.deep_tags() & {RANK, MAYBE_RANK}:
             yield at(
                 step,
-                "Every rank writes this file at the same time: it is written N times, and may be "
-                "broken for whoever reads it.",
+                "Every rank writes this file at the same time: it is written N times, and the "
+                "result may be damaged.",
             )
 
 
@@ -45,12 +45,12 @@ def saved_on_every_rank(program: Program) -> Iterator[Hit]:
     "DDP010",
     "Every rank downloads the data",
     topic="one rank writes files",
-    remedy="Download on one rank, then let all ranks pass a barrier before they read.",
+    remedy="Download on one rank, then call a barrier on all ranks before they read.",
     applies=whole,
 )
 def downloaded_on_every_rank(program: Program) -> Iterator[Hit]:
     """Find downloads that all ranks make into the same folder."""
-    first: set[str] = set()  # what one rank has downloaded before
+    first: set[str] = set()  # the downloads that one rank has made before
     for step in program.steps:
         downloads = step.path in _DOWNLOADS or (
             step.path.startswith("torchvision.datasets.") and is_true(step.kwargs.get("download"))
@@ -88,8 +88,8 @@ def read_too_early(program: Program) -> Iterator[Hit]:
             if same and program.before(write, read) and not _meet(program, write, read):
                 yield at(
                     read,
-                    f"Line {write.node.lineno} writes this file on one rank, and nothing makes the "
-                    "others wait for it: they may find no file, or half of it.",
+                    f"Line {write.node.lineno} writes this file on one rank, but the others don't "
+                    "wait for it: they may find no file, or an incomplete one.",
                 )
                 break
 
@@ -104,7 +104,7 @@ def _meet(program: Program, one: Step, other: Step) -> bool:
 
 @rule(
     "DDP012",
-    "The wrapper's state_dict is saved as the model's",
+    "The wrapper's state_dict is saved instead of the model's",
     topic="checkpoints fit the model",
     remedy="Save `model.module.state_dict()`.",
     applies=whole,
@@ -121,8 +121,8 @@ def state_of_the_wrapper(program: Program) -> Iterator[Hit]:
             if state.kind == "state" and state.step and state.inner.surely("ddp"):
                 yield at(
                     state.step,
-                    "These are the wrapper's names: each begins with `module.`, and a model "
-                    "without the wrapper can't load them.",
+                    "In the wrapper's state_dict, each name begins with `module.`, so a model "
+                    "without the wrapper can't load it.",
                 )
 
 
@@ -143,5 +143,5 @@ def no_map_location(program: Program) -> Iterator[Hit]:
             yield at(
                 step,
                 "Every rank loads the tensors onto the GPU from which they were saved, usually "
-                "GPU 0, whose memory then holds N copies.",
+                "GPU 0, so its memory then contains N copies.",
             )

@@ -23,7 +23,7 @@ _RANKS = re.compile("world|size|replicas|ranks|nprocs|num_")
     applies=lambda program: bool(program.averages_by_hand),
 )
 def never_divided(program: Program) -> Iterator[Hit]:
-    """Find all-reduces of gradients whose sum nothing divides."""
+    """Find all-reduces of gradients whose sum is never divided."""
     for step in program.averages_by_hand:
         operation = step.argument(1, "op")
         if operation is not None and not operation.path.endswith("SUM"):
@@ -34,8 +34,8 @@ def never_divided(program: Program) -> Iterator[Hit]:
             continue
         yield at(
             step,
-            "all_reduce leaves the sum over all ranks, and nothing divides it: the step is N times "
-            "too long.",
+            "all_reduce computes the sum over all ranks, which is never divided: the step is N "
+            "times too large.",
         )
 
 
@@ -63,25 +63,25 @@ def _divides(tree: ast.AST, by: re.Pattern[str] | None = None) -> bool:
     applies=lambda program: bool(program.things("no_sync")),
 )
 def never_synchronised(program: Program) -> Iterator[Hit]:
-    """Find accumulations of which no part is averaged."""
+    """Find accumulated gradients that are never averaged."""
     left = any(step.receiver.of_kind("no_sync") for step in program.methods("__exit__"))
     for step in program.methods("__enter__"):
         if step.receiver.surely("no_sync") and not left:
-            yield at(step, "`no_sync` is entered and never left: no gradient is averaged again.")
+            yield at(step, "`no_sync` is entered and never left: no later gradient is averaged.")
             return
     inside = [step for step in program.backwards if _without_sync(step)]
     if inside and len(inside) == len(program.backwards):
         yield at(
             inside[0],
-            "Every backward runs inside `no_sync()`, so that the gradients are never averaged and "
-            "the ranks' models drift apart.",
+            "Every backward runs inside `no_sync()`, so the gradients are never averaged, and the "
+            "ranks' models become different.",
         )
         return
     for step in program.methods("step"):
         if step.receiver.of_kind("optimizer") and _without_sync(step):
             yield at(
                 step,
-                "The optimizer steps inside `no_sync()`, with the gradients of this rank alone.",
+                "The optimizer steps inside `no_sync()`, with only this rank's own gradients.",
             )
 
 
@@ -97,22 +97,22 @@ def _without_sync(step: Step) -> bool:
     applies=any_part,
 )
 def clipped_too_early(program: Program) -> Iterator[Hit]:
-    """Find gradients that each rank changes by its own norm."""
+    """Find gradients that each rank clips or unscales before they are averaged."""
     averages = {step.index for step in program.averages_by_hand}
     for position, step in enumerate(program.steps):
         clips = step.path.rpartition(".")[2] in _CLIPS or step.method == "unscale_"
         if clips and averages and _averaged_later(program, position, averages):
             yield at(
                 step,
-                "Each rank clips or unscales by the norm of its own gradients, which are averaged "
-                "only afterwards.",
+                "Each rank clips or unscales its own gradients here, and they are averaged only "
+                "afterwards.",
             )
         params = step.args[0] if step.args else None
         sharded = (params or Value()).of_kind("params") if step.path.endswith("norm_") else []
         if any(thing.inner.surely("fsdp") for thing in sharded):
             yield at(
                 step,
-                "FullyShardedDataParallel leaves this rank only a shard of the gradients, and so "
+                "With FullyShardedDataParallel, this rank has only a shard of the gradients, so "
                 "this is the norm of the shard.",
                 "Call the wrapper's own method: `model.clip_grad_norm_(max_norm)`.",
             )

@@ -1,4 +1,4 @@
-"""Launching: how a script joins the process group, and how it leaves."""
+"""Launching: how a script creates the process group, and how it destroys the group."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _PORT = re.compile(r"^tcp://[^:]*:\d+$")
 @rule(
     "DDP019",
     "The process group is never destroyed",
-    topic="the process group ends",
+    topic="the process group is destroyed",
     remedy="Call `dist.destroy_process_group()` at the end.",
     applies=lambda program: program.entry and program.whole,
 )
 def never_destroyed(program: Program) -> Iterator[Hit]:
-    """Find programs that leave the process group to the interpreter's shutdown."""
+    """Find programs that never destroy the process group."""
     if not program.entry or mentions(program, "destroy_process_group"):
         return
     for step in program.steps:
@@ -32,8 +32,8 @@ def never_destroyed(program: Program) -> Iterator[Hit]:
             return
     yield at(
         program.starts[0],
-        "Nothing destroys this process group. Its threads still run when Python exits, where they "
-        "can hang or abort the process.",
+        "This process group is never destroyed. Its threads still run when Python exits, and can "
+        "then hang or abort the process.",
     )
 
 
@@ -45,13 +45,11 @@ def never_destroyed(program: Program) -> Iterator[Hit]:
     applies=any_part,
 )
 def ranks_are_fixed(program: Program) -> Iterator[Hit]:
-    """Find numbers of ranks that are right for one launch only."""
+    """Find numbers of ranks that are correct for only one launch."""
     for step in program.starts:
         size = constant(step.kwargs.get("world_size"))
         if isinstance(size, int) and size > 1 and not _same_everywhere(program):
-            yield at(
-                step, f"The group waits for {size} ranks, whatever number the launcher starts."
-            )
+            yield at(step, f"The group waits for {size} ranks, even if the launcher starts fewer.")
     for thing in program.things("sampler") if program.starts else ():
         size = constant(thing.step.argument(1, "num_replicas")) if thing.step else None
         fixed = thing.of_class is None and isinstance(size, int) and size > 1
@@ -63,8 +61,8 @@ def ranks_are_fixed(program: Program) -> Iterator[Hit]:
                 yield Hit(
                     node,
                     step.source,
-                    "The sum over all ranks is divided by a fixed number, which gives the "
-                    "mean only for that many ranks.",
+                    "The sum over all ranks is divided by a fixed number, so the result is the "
+                    "mean only for this number of ranks.",
                     function=step.function,
                 )
 
@@ -99,7 +97,7 @@ def _item(tensor: ast.expr) -> ast.expr:
     applies=any_part,
 )
 def port_is_fixed(program: Program) -> Iterator[Hit]:
-    """Find ports that collide as soon as a second run is on the machine."""
+    """Find ports that a second run on the same machine can't use."""
     for step in program.calls("os.environ.__setitem__"):
         name, port = step.args[0].const, step.args[1].const
         if name == "MASTER_PORT" and isinstance(port, (str, int)) and str(port) != "0":

@@ -25,13 +25,14 @@ from gradsync.review.queries import (
     applies=whole,
 )
 def made_too_early(program: Program) -> Iterator[Hit]:
-    """Find loaders that ask for the process group before it exists."""
+    """Find loaders and samplers that use the process group before it exists."""
     start = program.starts[0]
     for thing in program.things("sampler", "loader"):
         step = thing.step
         if step is None or not program.before(step, start) or step.run != start.run:
             continue
-        asked = any(TOO_EARLY in guard.value.tags for guard in step.guards)  # so it isn't made
+        # Under a condition on `is_initialized()`, the sampler is not made before the group.
+        asked = any(TOO_EARLY in guard.value.tags for guard in step.guards)
         if (
             thing.kind == "sampler"
             and thing.of_class is None
@@ -40,7 +41,7 @@ def made_too_early(program: Program) -> Iterator[Hit]:
         ):
             yield at(
                 step,
-                "DistributedSampler asks the process group for the rank and the number of ranks, "
+                "DistributedSampler gets the rank and the number of ranks from the process group, "
                 f"but the group is made only in line {start.node.lineno}.",
             )
         elif thing.kind == "loader" and _depends_on_the_group(step):
@@ -88,8 +89,8 @@ def no_sampler(program: Program) -> Iterator[Hit]:
         if not shuffled and not dataset.of_kind("dataset"):
             continue  # it may be iterable, and share its samples itself
         if not shuffled and constant(step.argument(2, "shuffle")) not in (False, None):
-            continue  # we can't tell which of the two mistakes it is
-        order = "in an order of its own" if shuffled else "in the same order"
+            continue  # the order is not known, so the message would be a guess
+        order = "in a different order" if shuffled else "in the same order"
         yield at(
             step,
             f"Every rank trains on all samples, {order}, instead of on its own share: N ranks do "
@@ -116,4 +117,5 @@ def sampler_and_shuffle(program: Program) -> Iterator[Hit]:
             continue
         sampler = step.argument(3, "sampler")
         if sampler is not None and sampler.surely("sampler", "other sampler"):
-            yield at(step, "DataLoader raises a ValueError for `shuffle=True` beside a sampler.")
+            text = "DataLoader raises a ValueError if it gets both a sampler and `shuffle=True`."
+            yield at(step, text)

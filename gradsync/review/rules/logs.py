@@ -1,4 +1,4 @@
-"""Logs: what every rank prints or records."""
+"""Logs: lines and runs that every rank prints or records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RUNS = ("wandb.init", "mlflow.start_run", "SummaryWriter", "trackio.init")
 
 @rule(
     "DDP014",
-    "Every rank logs the same",
+    "Every rank writes the same log",
     topic="one rank logs",
     remedy="Log on one rank: `if dist.get_rank() == 0:`.",
     applies=whole,
@@ -25,7 +25,7 @@ def logs_on_every_rank(program: Program) -> Iterator[Hit]:
     for step in program.calls(*_RUNS):
         if surely_on_every_rank(step) and not _names_rank(step):
             what = step.path.rpartition(".")[2]
-            yield at(step, f"Every rank calls `{what}`: there are N runs or logs instead of one.")
+            yield at(step, f"Every rank calls `{what}`, which makes N runs or logs instead of one.")
     if _replaces_print(program):
         return
     training = {id(step.loops[0]) for step in program.backwards if step.loops}
@@ -36,7 +36,7 @@ def logs_on_every_rank(program: Program) -> Iterator[Hit]:
         if step.function in seen or not surely_on_every_rank(step) or _names_rank(step):
             continue
         seen.add(step.function)
-        yield at(step, "Every rank prints this line again and again during the training.")
+        yield at(step, "Every rank prints this line in each round of the training loop.")
 
 
 def _names_rank(step: Step) -> bool:

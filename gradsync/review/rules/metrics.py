@@ -32,7 +32,7 @@ def mean_of_means(program: Program) -> Iterator[Hit]:
             yield at(
                 step,
                 "Each rank divides by its own number of samples, and then the means are averaged. "
-                "If ranks have different numbers, this is not the mean over all samples.",
+                "If these numbers differ, the result is not the mean over all samples.",
             )
 
 

@@ -23,7 +23,7 @@ _WITH_BATCH_NORM = re.compile("resnet|resnext|densenet|mobilenet|efficientnet|re
     applies=any_part,
 )
 def changed_after_wrapping(program: Program) -> Iterator[Hit]:
-    """Find wrapped models that are moved to a device or get another type or other layers."""
+    """Find wrapped models that are moved to a device, or get a new type or new layers."""
     for step in program.methods(*_MOVES):
         if step.receiver.surely("ddp") and not _moved_before(program, step):
             yield at(
@@ -35,8 +35,8 @@ def changed_after_wrapping(program: Program) -> Iterator[Hit]:
         if step.args and step.args[0].surely("ddp"):
             yield at(
                 step,
-                "The BatchNorm layers are replaced after wrapping, so that the wrapper doesn't "
-                "know the new ones.",
+                "The BatchNorm layers are replaced after wrapping, but the wrapper was made for "
+                "the old layers.",
             )
 
 
@@ -56,7 +56,7 @@ def _moved_before(program: Program, step: Step) -> bool:
 
 @rule(
     "DDP024",
-    "The model is moved or sharded after its optimizer was made",
+    "The model is moved or sharded after its optimizer is made",
     topic="the model is ready before its optimizer",
     remedy="Make the optimizer last, from the parameters of the finished model.",
     applies=any_part,
@@ -75,15 +75,15 @@ def changed_after_optimizer(program: Program) -> Iterator[Hit]:
             if sharded and step.args and models & models_of(step.args[0]):
                 yield at(
                     step,
-                    "Sharding replaces the parameters. The optimizer of line "
-                    f"{made.node.lineno} keeps the old ones, and trains nothing.",
+                    "Sharding replaces the parameters, but the optimizer of line "
+                    f"{made.node.lineno} updates the old ones, so the model is not trained.",
                 )
             elif step.method in _MOVES and _moved_late(program, made, step, models):
                 yield at(
                     step,
-                    f"The optimizer of line {made.node.lineno} was made from the parameters before "
-                    "this move. State that it already has, as after `load_state_dict` or in "
-                    "Adagrad, stays on the old device.",
+                    f"The optimizer of line {made.node.lineno} was made before this move. If it "
+                    "already has state, such as Adagrad's or after `load_state_dict`, this state "
+                    "stays on the old device.",
                 )
 
 
@@ -108,21 +108,21 @@ def _moved_late(program: Program, made: Step, step: Step, models: set[Thing]) ->
     applies=data_parallel,
 )
 def compiled_first(program: Program) -> Iterator[Hit]:
-    """Find models whose compiled graph doesn't know the buckets."""
+    """Find models that are compiled before DistributedDataParallel makes its buckets."""
     for wrapper in program.things("ddp"):
         for compiled in wrapper.inner.of_kind("compiled"):
             if compiled.step is not None:
                 yield at(
                     compiled.step,
-                    "The model is compiled before DistributedDataParallel wraps it. The compiled "
-                    "backward is then one piece, and no all-reduce overlaps with it.",
+                    "The model is compiled before DistributedDataParallel wraps it. All gradients "
+                    "then become ready at the end of backward, and no all-reduce overlaps with it.",
                 )
 
 
 @rule(
     "DDP026",
     "BatchNorm uses the samples of one rank",
-    topic="BatchNorm sees the batch of all ranks",
+    topic="BatchNorm uses the batch of all ranks",
     remedy="Convert it before wrapping: `nn.SyncBatchNorm.convert_sync_batchnorm(model)`. If the "
     "batch of one rank is large enough, ignore this rule.",
     applies=data_parallel,
@@ -142,7 +142,7 @@ def local_batch_norm(program: Program) -> Iterator[Hit]:
         yield at(
             wrapper.step,
             f"The model has BatchNorm (line {layers[0].node.lineno}). Each rank normalises with "
-            "the mean and variance of its own, N times smaller batch.",
+            "the mean and variance of its own batch, not of the batch of all ranks.",
         )
 
 
@@ -154,7 +154,7 @@ def local_batch_norm(program: Program) -> Iterator[Hit]:
     applies=data_parallel,
 )
 def calls_the_inner_model(program: Program) -> Iterator[Hit]:
-    """Find forward passes that DistributedDataParallel doesn't see."""
+    """Find forward passes that do not use DistributedDataParallel."""
     wrapped = {t: w for w in program.things("ddp") for t in w.inner.of_kind("model", "compiled")}
     seen = set()
     for backward in program.backwards:
@@ -168,6 +168,6 @@ def calls_the_inner_model(program: Program) -> Iterator[Hit]:
             if wrapper is not None and wrapper.step and program.before(wrapper.step, step):
                 yield at(
                     step,
-                    "This forward pass goes around DistributedDataParallel, which then doesn't "
-                    "average the gradients: the ranks' models drift apart.",
+                    "This forward pass does not use DistributedDataParallel, so the gradients are "
+                    "not averaged, and the ranks' models become different.",
                 )

@@ -42,8 +42,8 @@ def ignores_its_rank(program: Program) -> Iterator[Hit]:
         if isinstance(constant(rank), int) and constant(replicas) != 1:
             yield at(
                 step,
-                f"The sampler has rank {constant(rank)} on every rank, so that all ranks read the "
-                "same share and the others are never read.",
+                f"The sampler has rank {constant(rank)} on every rank, so all ranks read the same "
+                "share, and the other shares are never read.",
                 "Pass the rank of this process, or leave `rank` and `num_replicas` out.",
             )
     for cls in _samplers(program):
@@ -65,7 +65,7 @@ def _samplers(program: Program) -> Iterator[ast.ClassDef]:
 
 
 def _method(cls: ast.ClassDef, name: str) -> ast.FunctionDef | None:
-    """Return a method that is written, not only announced by `raise NotImplementedError`."""
+    """Return a method, unless it only raises an error such as NotImplementedError."""
     for node in cls.body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return None if isinstance(node.body[-1], ast.Raise) else node
@@ -78,7 +78,7 @@ def _takes_rank(cls: ast.ClassDef) -> bool:
 
 
 def _uses_rank(cls: ast.ClassDef) -> bool:
-    """Return whether a method uses the rank for more than to store it or to check it."""
+    """Return whether a method does more with the rank than store it or check it."""
     for node in cls.body:
         if not isinstance(node, ast.FunctionDef):
             continue
@@ -123,8 +123,8 @@ def epoch_never_set(program: Program) -> Iterator[Hit]:
             if thing.step and thing not in set_there and not thing.escaped and _shuffles(thing):
                 yield at(
                     thing.step,
-                    "Nothing calls `set_epoch` on this sampler: every epoch has the same order, "
-                    "and the same samples always meet in a batch.",
+                    "`set_epoch` is never called on this sampler, so every epoch has the same "
+                    "order, and the same samples are always in one batch.",
                 )
 
 
@@ -144,7 +144,7 @@ def _shuffles(sampler: Thing) -> bool:
     applies=any_part,
 )
 def uneven_shares(program: Program) -> Iterator[Hit]:
-    """Find shares that are not padded, so that some ranks have one batch more."""
+    """Find shares that are not padded, with which some ranks have one batch more."""
     for cls in _samplers(program):
         method = _method(cls, "__iter__")
         stride = next(_strides(method), None) if method and _uses_rank(cls) else None
@@ -152,8 +152,8 @@ def uneven_shares(program: Program) -> Iterator[Hit]:
             yield Hit(
                 stride,
                 program.source,
-                f"`{cls.name}` neither pads nor cuts its indices. Where they don't divide evenly, "
-                "some ranks have one more, and the others never join their last collective.",
+                f"`{cls.name}` neither pads nor cuts its indices. If they don't divide evenly, "
+                "some ranks have one more, and wait in their last collective for the others.",
                 function="__iter__",
             )
     met = (
@@ -167,8 +167,8 @@ def uneven_shares(program: Program) -> Iterator[Hit]:
     if not _evens_out_somewhere(program):
         yield at(
             first,
-            "This loop goes over every n-th sample of n ranks. Where they don't divide evenly, "
-            "some ranks have one more, and wait in its all-reduce for ranks that have left.",
+            "On n ranks, this loop goes over every n-th sample. If they don't divide evenly, some "
+            "ranks have one more, and wait in its all-reduce for ranks that have left the loop.",
         )
 
 
@@ -181,7 +181,7 @@ def _is_uneven(over: Value) -> bool:
 
 
 def _datasets(loader: Thing) -> Iterator[Value]:
-    """Yield what a loader reads, and what that was made of."""
+    """Yield the dataset of a loader, and the values from which it was made."""
     value = loader.step.argument(0, "dataset") if loader.step else None
     if value is None:
         return
@@ -230,7 +230,7 @@ def _evens_out(part: ast.AST) -> bool:
     applies=any_part,
 )
 def local_rank_as_rank(program: Program) -> Iterator[Hit]:
-    """Find local ranks where the rank among all ranks is meant."""
+    """Find local ranks that are used as the rank among all ranks."""
     for thing in program.things("sampler"):
         step = thing.step
         rank = step.argument(2, "rank") if step and thing.of_class is None else None
@@ -238,7 +238,7 @@ def local_rank_as_rank(program: Program) -> Iterator[Hit]:
             yield at(
                 step,
                 "The sampler gets the local rank, which counts from 0 on each machine: on several "
-                "machines, ranks read the same samples and others are never read.",
+                "machines, some ranks read the same samples, and other samples are never read.",
             )
     for step in program.starts:
         rank = step.kwargs.get("rank")

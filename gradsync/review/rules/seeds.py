@@ -1,4 +1,4 @@
-"""Seeds: what must be the same on every rank, and what must not."""
+"""Seeds: models must be the same on every rank, and augmentations must differ."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _by_rank(step: Step) -> bool:
     applies=lambda program: program.whole and bool(program.averages_by_hand),
 )
 def different_models(program: Program) -> Iterator[Hit]:
-    """Find models that are made after a seed that differs by rank, and never made equal."""
+    """Find models that are made after a seed that differs by rank, and are never made equal."""
     if program.wrappers or any("broadcast" in step.collective for step in program.steps):
         return
     seeds = [step for step in program.calls(*_SEEDS) if _by_rank(step)]
@@ -48,11 +48,11 @@ def different_models(program: Program) -> Iterator[Hit]:
     "DDP033",
     "All ranks draw the same augmentations",
     topic="augmentations differ between ranks",
-    remedy="Once the model is made, seed with the rank: `torch.manual_seed(seed + rank)`.",
+    remedy="After the model is made, seed with the rank: `torch.manual_seed(seed + rank)`.",
     applies=data_parallel,
 )
 def same_augmentations(program: Program) -> Iterator[Hit]:
-    """Find seeds that are equal on every rank where the samples are changed at random."""
+    """Find seeds that are the same on every rank, though samples are changed at random."""
     seeds = list(program.calls("torch.manual_seed"))
     if not seeds or any(_by_rank(step) for step in seeds) or seeds[0].on_some_ranks:
         return
@@ -65,7 +65,7 @@ def same_augmentations(program: Program) -> Iterator[Hit]:
             continue
         yield at(
             seeds[0],
-            "Every rank has this seed, and so draws the same random numbers for the transforms of "
-            f"line {random.node.lineno}.",
+            "Every rank uses this seed, so all ranks draw the same random numbers for the "
+            f"transforms of line {random.node.lineno}.",
         )
         return

@@ -11,12 +11,12 @@ from gradsync.ranks import run_ranks
 from gradsync.scale.fitting import BatchTiming, Timing
 from gradsync.scale.measuring import on_ranks
 
-Progress = Callable[[str], object]  # is called with what is being measured
+Progress = Callable[[str], object]  # is called with the name of each measurement
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is measured, and which part of it is fitted; the rest tests the predictions."""
+    """The measurements, and which of them are fitted; the others test the predictions."""
 
     fitted_sizes: tuple[int, ...] = tuple(1024 * 4**i for i in range(9))  # bytes, up to 64 MiB
     other_sizes: tuple[int, ...] = tuple(2048 * 16**i for i in range(4))  # up to 8 MiB
@@ -25,8 +25,8 @@ class Plan:
     fitted_batches: tuple[int, ...] = (32, 128, 512, 2048)
     fitted_steps: tuple[int, ...] = (512,)  # batches of steps on several ranks
     other_steps: tuple[int, ...] = (256, 1024)
-    rounds: int = 3  # of everything, so that noise affects all alike
-    enough: float = 25.0  # seconds after which no further round begins
+    rounds: int = 3  # each measures everything, so that noise affects all figures equally
+    enough: float = 25.0  # seconds after which no new round begins
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -52,7 +52,7 @@ class StepTiming:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Medians of what was measured here."""
+    """The medians of this machine's measurements."""
 
     compute: tuple[BatchTiming, ...]
     all_reduces: tuple[Timing, ...]
@@ -99,13 +99,13 @@ def measure_compute(plan: Plan, progress: Progress) -> list[BatchTiming]:
 
 
 def _alone(batches: Sequence[int]) -> list[list[BatchTiming]]:
-    """Return several timings of each batch size, on a rank of its own."""
+    """Return several timings of each batch size, on one rank."""
     (values,) = run_ranks(on_ranks.alone, 1, batches=batches)
     return [[BatchTiming(*timing) for timing in timings] for timings in values]
 
 
 def _slowest(by_rank: Sequence[Sequence[Sequence[float]]]) -> list[list[float]]:
-    """Return for each case the seconds of its repetitions, each of the slowest rank."""
+    """Return, for each case, the seconds of the slowest rank in each repetition."""
     return [[max(each) for each in zip(*case, strict=True)] for case in zip(*by_rank, strict=True)]
 
 

@@ -20,7 +20,7 @@ from gradsync.scale.measuring.training import Trained
 FLOAT = 4  # bytes
 ENOUGH = 8 * 2**20  # bytes of all repetitions of one size
 FEWEST, MOST = 2, 30  # repetitions
-WARMING = 100  # the first ones are slow
+WARMING = 100  # all-reduces before the measurement, because the first ones are slow
 STEPS = 4
 
 

@@ -14,7 +14,7 @@ from gradsync.scale.fitting import BatchTiming
 
 
 class Trained:
-    """The small CNN with a batch and SGD. Every instance computes the same."""
+    """The small CNN with a batch and SGD. Every instance has the same batch."""
 
     def __init__(self, batch: int) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -44,7 +44,7 @@ class Trained:
         self._optimizer.step()
 
     def timed(self) -> BatchTiming:
-        """Return the seconds for each part of a step."""
+        """Take a step, and return the seconds for each part of it."""
         moments = [time.perf_counter()]
         loss = self.forward()
         moments.append(time.perf_counter())

@@ -9,7 +9,7 @@ from support.training import device_and_backend
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """Let torch report so many GPUs, and nccl; nothing here uses them."""
+    """Make torch report this many GPUs, and nccl; the tests don't use them."""
 
     def fake(count, nccl=True):
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
@@ -31,7 +31,7 @@ def test_without_gpus_or_nccl_a_rank_trains_on_the_cpu(gpus):
         assert device_and_backend(0) == (torch.device("cpu"), "gloo")
 
 
-def test_tensors_on_the_cpu_go_over_gloo_beside_nccl():
+def test_beside_nccl_tensors_on_the_cpu_are_sent_over_gloo():
 
     config = dist.distributed_c10d.BackendConfig(dist.Backend("cpu:gloo,cuda:nccl"))
 

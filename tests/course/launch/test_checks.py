@@ -1,4 +1,4 @@
-"""Each check of `gradsync doctor --launch` finds the thing that a test breaks."""
+"""Each check of `gradsync doctor --launch` finds the problem that a test creates."""
 
 import json
 import os
@@ -21,9 +21,9 @@ def taken_port():
 
 @pytest.fixture
 def install(monkeypatch, tmp_path):
-    """Install packages without code in a folder that Python searches first, as pip describes them.
+    """Install a package's metadata, without code, in a folder that Python searches first.
 
-    Each has a name, a version, and the packages that it requires.
+    The arguments are its name, its version, and the packages that it requires.
     """
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)  # of other processes
@@ -49,7 +49,7 @@ def test_an_interface_that_does_not_exist_is_found():
     assert "lo (127.0.0.1)" in finding.remedy
 
 
-def test_gloo_really_fails_on_it(monkeypatch):
+def test_gloo_fails_with_an_interface_that_does_not_exist(monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "wlan7")
 
     finding = software.gloo(os.environ)
@@ -72,7 +72,7 @@ def test_a_host_name_without_an_address_is_found(monkeypatch):
 
     finding = addresses.interface({})
 
-    assert "'no-such-host.invalid' is no address of this machine" in finding.found
+    assert "no address of this machine has the name 'no-such-host.invalid'" in finding.found
 
 
 def test_a_master_without_an_address_is_found():
@@ -122,7 +122,7 @@ def test_the_process_that_holds_the_port_is_named(taken_port):
     finding = addresses.port({"MASTER_PORT": str(taken_port)})
 
     assert finding.status == "failed"
-    assert f"{taken_port} is held by process {os.getpid()}" in finding.found
+    assert f"{taken_port} is in use by process {os.getpid()}" in finding.found
     assert f"MASTER_PORT={taken_port + 1}" in finding.remedy
 
 
@@ -141,10 +141,10 @@ def test_the_port_of_a_slurm_job_follows_from_its_number(monkeypatch, taken_port
     finding = addresses.port({"SLURM_JOB_ID": "3007"})
 
     assert finding.status == "failed"
-    assert finding.found.startswith(f"{taken_port} is held by")
+    assert finding.found.startswith(f"{taken_port} is in use by")
 
 
-def test_a_port_that_is_no_number_is_found():
+def test_a_port_that_is_not_a_number_is_found():
     assert addresses.port({"MASTER_PORT": "29500a"}).status == "failed"
 
 
@@ -171,7 +171,7 @@ def test_more_ranks_than_cores_are_found():
     assert machine.cores({}, ranks=8, available=2).status == "warning"
 
 
-def test_threads_that_are_no_number_are_found():
+def test_a_number_of_threads_that_is_not_a_number_is_found():
     assert machine.cores({"OMP_NUM_THREADS": "many"}, ranks=2).status == "failed"
 
 
@@ -240,7 +240,7 @@ def test_an_unsupported_python_is_found(version, status):
         (2.0, 2, 4, "ok"),
         (1.1, 2, 2, "warning"),
         (9.0, 1, 2, "warning"),
-        (0.2, 8, 2, "ok"),  # too many ranks: `cores` says so
+        (0.2, 8, 2, "ok"),  # too many ranks: `cores` reports this
     ],
 )
 def test_a_busy_machine_is_found(others, ranks, cores, status):
@@ -280,7 +280,7 @@ def test_wrong_variables_of_torchrun_are_found(variables, found):
     assert (finding.status, finding.found.partition(";")[0]) == ("warning", found)
 
 
-def test_half_a_set_of_slurm_is_found():
+def test_missing_variables_of_slurm_are_found():
     finding = environment.slurm({"SLURM_PROCID": "1"})
 
     assert finding.found == "SLURM_PROCID is set, but SLURM_NTASKS is not"
@@ -331,7 +331,7 @@ def test_without_data_a_download_is_tried(monkeypatch, tmp_path):
 # The command
 
 
-def test_the_command_exits_with_1_if_something_needed_fails(tmp_path):
+def test_the_command_exits_with_1_if_a_check_fails(tmp_path):
     data = str(write(tmp_path, mnist_files()))
     with socket.create_server(("127.0.0.1", 0)) as server:
         free = str(server.getsockname()[1])

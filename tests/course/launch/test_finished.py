@@ -77,7 +77,7 @@ def test_without_a_readable_record_the_checkpoint_is_continued(record, interrupt
     assert json.loads(interrupted.record.read_text())["lr"] == 0.3
 
 
-def test_a_complete_run_is_finished_unless_more_epochs_are_asked_for(interrupted):
+def test_a_complete_run_is_finished_unless_more_epochs_are_requested(interrupted):
     interrupted.exported.write_bytes(b"model")
 
     assert is_finished(replace(interrupted, epochs=3))
@@ -132,7 +132,7 @@ def test_each_node_of_a_complete_run_ends_without_waiting_for_the_others(address
     assert ("is complete" in result.output) == (address == "127.0.0.1")
 
 
-def test_after_a_removal_any_settings_will_do(interrupted):
+def test_after_a_removal_any_settings_are_accepted(interrupted):
     remove(interrupted)
 
     check_continuation(replace(interrupted, lr=0.3, epochs=1))

@@ -10,7 +10,7 @@ SCRIPTS = sorted((find_course().root / "cluster").glob("*.sbatch"))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_outside_the_courses_folder_a_script_says_where_to_run_it(script, tmp_path):
+def test_outside_the_courses_folder_a_script_prints_where_to_run_it(script, tmp_path):
     done = subprocess.run(
         ["bash", script], cwd=tmp_path, capture_output=True, text=True, check=False
     )

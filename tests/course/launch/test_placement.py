@@ -1,4 +1,4 @@
-"""Where the nodes meet, and clear errors where they can't."""
+"""How the nodes find their master, and clear errors if they can't reach it."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def test_the_environment_names_the_master():
     assert (master.address, master.port) == ("127.0.0.1", 1234)
 
 
-def test_without_a_master_the_remedy_is_named():
+def test_without_a_master_the_message_names_the_option():
     with pytest.raises(LaunchError, match="Add --master HOST"):
         placement.find_master({}, None)
 
@@ -42,12 +42,12 @@ def test_a_name_without_an_address_is_refused():
 
 
 @pytest.mark.parametrize("port", ["x", "0", "65536"])
-def test_a_port_that_is_none_is_refused(port):
+def test_an_invalid_port_is_refused(port):
     with pytest.raises(LaunchError, match=f"--master has the port '{port}'"):
         placement.find_master({}, f"127.0.0.1:{port}")
 
 
-def test_a_port_of_another_program_is_refused():
+def test_a_port_that_another_program_uses_is_refused():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(LaunchError, match=f"Port {port} is in use .* process {os.getpid()}"):
@@ -62,7 +62,7 @@ def silent():
 
 
 def test_a_port_that_accepts_and_never_answers_is_refused_in_time(silent):
-    """In a process of its own, as torch goes on to connect for some seconds."""
+    """The wait is in a separate process, because torch tries to connect for some more seconds."""
     code = (
         "import sys, time; from gradsync.launch.placement import Master, wait_for_master\n"
         "master = Master('there', int(sys.argv[1]), '127.0.0.1', is_here=False)\n"
@@ -78,7 +78,7 @@ def test_a_port_that_accepts_and_never_answers_is_refused_in_time(silent):
     assert done.stdout == "True\n"
 
 
-def test_a_store_of_torch_is_a_master():
+def test_a_store_of_torch_is_accepted_as_the_master():
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
     placement.wait_for_master(Master("there", store.port, "127.0.0.1", is_here=False), 60)
@@ -98,7 +98,7 @@ def test_sigterm_ends_the_wait_with_a_message(silent, tmp_path):
     process.terminate()
     _, errors = process.communicate(timeout=20)
 
-    assert b"Stopped by SIGTERM before the nodes had met." in errors
+    assert b"Stopped by SIGTERM before all nodes were connected." in errors
     assert process.returncode == 128 + signal.SIGTERM
 
 
@@ -131,7 +131,7 @@ def test_without_srun_there_is_one_node():
         (["phase1", "gradsync/model.py"], "phase1", "gradsync/model.py"),
     ],
 )
-def test_a_phase_or_a_file_or_both_name_the_trainer(words, phase, file, monkeypatch):
+def test_a_phase_or_a_file_or_both_select_the_trainer(words, phase, file, monkeypatch):
     monkeypatch.chdir(COURSE.root)
 
     assert train._trainer(COURSE, words) == (phase, COURSE.root / file)

@@ -44,7 +44,7 @@ def test_each_finding_is_a_line_with_place_code_and_text(script):
     ]
 
 
-def test_the_checklist_says_what_was_checked_found_and_absent(script):
+def test_the_checklist_shows_practices_that_are_followed_broken_and_not_applicable(script):
     printed = run(script).stderr
 
     assert re.search("✓ nothing found: .*each rank has its own samples", printed, re.DOTALL)
@@ -114,7 +114,7 @@ def test_findings_that_are_not_fixed_are_counted(script):
 
     assert ended.returncode == 1
     assert [line.split()[1] for line in ended.stdout.splitlines()] == ["DDP019"]
-    assert "1 finding left to fix by hand" in ended.stderr
+    assert "1 finding must be fixed by hand" in ended.stderr
 
 
 def test_a_fixed_file_stays_as_it_is(script):
@@ -136,7 +136,7 @@ def test_a_fixed_file_stays_as_it_is(script):
         ),
     ],
 )
-def test_a_removed_argument_leaves_no_comma_behind(before, after, tmp_path):
+def test_the_comma_of_a_removed_argument_is_removed(before, after, tmp_path):
     start = "from torch.utils.data import DataLoader, DistributedSampler\n"
     start += "s = DistributedSampler(data)\nloader = "
     path = tmp_path / "script.py"
@@ -166,7 +166,7 @@ def test_explain_shows_the_page_of_a_rule_or_all_titles(code, text):
     assert text in ended.stdout
 
 
-def test_a_review_imports_no_torch(script):
+def test_a_review_does_not_import_torch(script):
     code = (
         "import sys, pathlib; from gradsync.review import review; "
         f"review([pathlib.Path({str(script)!r})]); sys.exit('torch' in sys.modules)"

@@ -37,7 +37,7 @@ TEXT = {"type": "string"}
 MESSAGE = _only(["text"], text=TEXT)
 NUMBER = {"type": "integer", "minimum": 1}
 LEVEL = {"enum": ["none", "note", "warning", "error"]}
-# The parts of the official schema of SARIF 2.1.0 that these logs have.
+# The parts of the official schema of SARIF 2.1.0 that these logs use.
 SCHEMA = _only(
     ["version", "runs"],
     version={"enum": ["2.1.0"]},
@@ -116,7 +116,7 @@ def test_sarif_has_the_parts_of_the_official_schema(script):
     ]
 
 
-def test_sarif_paths_are_references_that_other_systems_read():
+def test_sarif_paths_are_valid_references():
     log = json.loads(sarif.render(review_text(WRONG, "a folder/train.py"), RULES, "1"))
 
     place = log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]

@@ -1,4 +1,4 @@
-"""Findings of a review stand beside the failed tests of the exercise whose code has them."""
+"""A failed test shows the findings of a review in the code of its exercise."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ def second(x):
 def _begin(x):
     dist.all_reduce(x, async_op=True)
 """
-LINE = f"{FILE}:13 DDP018 Nobody waits for an asynchronous collective"
+LINE = f"{FILE}:13 DDP018 An asynchronous collective is never waited for"
 
 
 def report_of(folder, text, **statuses):
@@ -47,7 +47,7 @@ def test_a_failed_test_has_the_findings_of_its_exercise_and_its_helpers(tmp_path
 
 
 @pytest.mark.parametrize("status", ["passed", "unfinished", "missing"])
-def test_a_test_that_did_not_fail_has_none(tmp_path, status):
+def test_a_test_that_did_not_fail_has_no_findings(tmp_path, status):
     report = report_of(tmp_path, CODE, first=status, second="failed")
 
     assert explained(report, tmp_path) == report

@@ -1,4 +1,4 @@
-"""The analysis follows names, functions, classes and files, and what conditions depend on."""
+"""The analysis follows names, functions, classes and files, and the dependences of conditions."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def codes(body, path="script.py"):
         "dist.get_world_size() > 1 and dist.get_rank() == 0",
     ],
 )
-def test_a_collective_under_a_condition_of_the_rank_is_found(condition):
+def test_a_collective_under_a_condition_on_the_rank_is_found(condition):
     assert codes(f"def f(args, self):\n    if {condition}:\n        dist.barrier()\n") == ["DDP015"]
 
 
@@ -95,7 +95,7 @@ def test_a_collective_of_a_smaller_group_is_fine():
     assert codes(body) == []
 
 
-def test_an_error_is_no_early_return():
+def test_an_error_is_not_an_early_return():
     body = (
         "def f(x):\n    if dist.get_rank() > 8:\n        raise ValueError\n    dist.all_reduce(x)\n"
     )
@@ -103,7 +103,7 @@ def test_an_error_is_no_early_return():
     assert codes(body) == []
 
 
-def test_an_early_return_in_a_branch_of_the_rank_is_found():
+def test_an_early_return_under_a_condition_on_the_rank_is_found():
     body = """
 def f(x, path):
     if dist.get_rank() == 0:
@@ -114,7 +114,7 @@ def f(x, path):
     assert codes(body) == ["DDP016"]
 
 
-def test_an_exit_status_is_no_early_return():
+def test_an_exit_status_is_not_an_early_return():
     body = """
 def main(x, path):
     if dist.get_rank() == 0:
@@ -154,7 +154,7 @@ def f(loader, model):
     assert codes(body) == []
 
 
-def test_a_value_of_this_ranks_samples_is_found():
+def test_a_condition_on_a_ranks_own_samples_is_found():
     body = """
 def f(dataset, model):
     for x in torch.utils.data.DataLoader(dataset):
@@ -228,11 +228,11 @@ def train(dataset, module):
         "if bad < 5:\n            if value < 1: break",
     ],
 )
-def test_a_loop_that_ranks_leave_by_their_own_samples_is_found(last):
+def test_a_loop_that_a_rank_leaves_because_of_its_own_samples_is_found(last):
     assert codes(LOOP.format(test="True", last=last)) == ["DDP017"]
 
 
-def test_a_while_that_ends_by_a_ranks_own_samples_is_found():
+def test_a_while_that_ends_because_of_a_ranks_own_samples_is_found():
     assert codes(LOOP.format(test="value.item() > 0.1", last="pass")) == ["DDP017"]
 
 
@@ -279,7 +279,7 @@ def test_functions_of_files_beside_a_script_are_followed(tmp_path):
     assert [(f.code, Path(f.path).name, f.line) for f in found] == [("DDP015", "script.py", 5)]
 
 
-def test_files_that_nobody_asked_for_get_no_findings(tmp_path):
+def test_files_that_the_user_did_not_name_get_no_findings(tmp_path):
     (tmp_path / "tools.py").write_text(
         "import torch.distributed as dist\n\ndef end():\n    if dist.get_rank() == 0:\n"
         "        dist.barrier()\n"
@@ -315,7 +315,7 @@ def test_a_comment_accepts_a_finding(comment, expected):
 
 
 @pytest.mark.parametrize("text", ["def f(:\n", "x = '\0'\n", "é" * 2_000_001])
-def test_what_is_no_python_is_one_clear_error(text):
+def test_a_file_that_is_not_python_is_one_clear_error(text):
     with pytest.raises(UnusableInput, match=r"script\.py"):
         review_text(text, "script.py")
 

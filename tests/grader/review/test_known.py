@@ -10,7 +10,7 @@ from gradsync.review import review_text
 
 COURSE = find_course(Path(__file__))
 RIGHT = [right for phase in COURSE.phases for right in right_submissions(COURSE, phase)]
-# The mistakes that a rule of the review recognises, by the diagnosis of the grader.
+# The mistakes that a rule of the review finds, by the grader's code for them.
 CODES = {
     "no-rank-waits": {"DDP018"},
     "deadlock-rank-missing": {"DDP015", "DDP016", "DDP017"},
@@ -35,7 +35,7 @@ def test_nothing_is_found_in_a_correct_answer(right):
 
 
 @pytest.mark.slow
-def test_mistakes_that_the_source_shows_are_found_under_their_code():
+def test_known_mistakes_are_found_by_the_expected_rules():
     found = {code: set() for code in CODES}
     for phase in COURSE.phases:
         for wrong in wrong_submissions(COURSE, phase):

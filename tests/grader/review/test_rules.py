@@ -1,4 +1,4 @@
-"""Each rule finds its mistake, and nothing in scripts that are right."""
+"""Each rule finds its mistake, and finds nothing in correct scripts."""
 
 import re
 from pathlib import Path
@@ -25,14 +25,14 @@ def page_of(rule):
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
-def test_the_wrong_code_of_a_page_gives_its_code_alone(rule):
+def test_the_wrong_script_of_a_page_has_only_the_finding_of_its_rule(rule):
     found = review_text(code_of(page_of(rule), "Wrong"), "wrong.py").findings
 
     assert [finding.code for finding in found] == [rule.code]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
-def test_the_right_code_of_a_page_gives_nothing(rule):
+def test_the_right_script_of_a_page_has_no_findings(rule):
     assert review_text(code_of(page_of(rule), "Right"), "right.py").findings == ()
 
 
@@ -47,14 +47,14 @@ def test_the_index_lists_all_rules():
     )
 
 
-def test_no_code_stands_for_two_rules():
+def test_codes_are_numbered_without_gaps_or_repetition():
     codes = [rule.code for rule in RULES]
 
     assert codes == [f"DDP{number:03}" for number in range(1, len(RULES) + 1)]
 
 
 @pytest.mark.parametrize("path", RIGHT, ids=lambda path: path.stem)
-def test_nothing_is_found_in_a_script_that_is_right(path):
+def test_nothing_is_found_in_a_correct_script(path):
     found = review([path])
 
     assert found.findings == ()

@@ -1,4 +1,4 @@
-"""What the events of a run tell about its training steps."""
+"""Figures of training steps from the events of a run."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def entered(op, call, seconds, shapes, by_test=True):
 
 
 def half_hidden(start, call):
-    """An all-reduce of 100 floats under way for 0.4 s; the rank waits in the second half."""
+    """An all-reduce of 100 floats that takes 0.4 s; the rank waits in the second half."""
     return [
         entered("all_reduce", call, start + 0.2, ((10, 10),)),
         Event(0, "wait", call, start + 0.4, MAIN),

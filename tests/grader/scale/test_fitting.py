@@ -1,4 +1,4 @@
-"""Fits recover the constants that made the timings."""
+"""Fits recover the constants from which the timings were computed."""
 
 import itertools
 import statistics
@@ -56,7 +56,7 @@ def test_noise_and_one_disturbed_timing_change_little():
     assert found.beta == pytest.approx(network.beta, rel=0.2)
 
 
-def test_timings_of_one_number_of_ranks_are_taken_for_a_ring():
+def test_for_timings_of_one_number_of_ranks_a_ring_is_assumed():
     assert fit_network(timings_of(Network("tree", 1e-5, 1e-9), [8])).algorithm == "ring"
 
 

@@ -1,4 +1,4 @@
-"""Reading what all_reduce_perf prints, in the formats of several versions."""
+"""Reading the output of all_reduce_perf, in the formats of several versions."""
 # ruff: noqa: E501
 
 import pytest

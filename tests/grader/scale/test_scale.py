@@ -83,12 +83,12 @@ def forecast():
     return make
 
 
-def test_the_answer_names_the_batch_from_which_ranks_pay(forecast):
+def test_the_summary_names_the_batches_with_which_two_ranks_are_faster(forecast):
     text = text_of(forecast())
 
     # An all-reduce takes 10.5 ms: as long as computing 11 samples, and a quarter of computing 42.
     assert "With fewer than 11 samples on each rank, 2 ranks are slower than 1." in text
-    assert "From 42 samples on, they are at least 1.6 times as fast." in text
+    assert "To be 1.6 times as fast, they need 42 samples on each rank." in text
 
 
 def test_a_busy_machine_is_reported(forecast):
@@ -146,6 +146,6 @@ def test_an_option_without_effect_on_mine_is_refused(option):
     assert f"{option[0]} has no effect with --mine" in done.stderr
 
 
-def test_times_and_sizes_have_fitting_units():
+def test_times_and_sizes_have_suitable_units():
     assert [shown(s) for s in (0.0, 2.5e-6, 0.0123, 3.0)] == ["0 ns", "2.5 µs", "12.3 ms", "3 s"]
     assert [bytes_shown(n) for n in (64, 1024, 25 * 2**20)] == ["64 B", "1 KiB", "25 MiB"]

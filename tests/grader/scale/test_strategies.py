@@ -1,4 +1,4 @@
-"""What must be true of any simulated step, whatever the constants."""
+"""Properties of simulated steps that must be true for all constants."""
 
 import pytest
 from hypothesis import given
@@ -33,7 +33,7 @@ ALMOST = 1 + 1e-9
 
 
 @given(WORKLOADS)
-def test_buckets_hold_all_gradients(workload):
+def test_buckets_contain_all_gradients(workload):
     buckets = workload.buckets()
 
     assert sum(buckets) == workload.gradients
@@ -93,7 +93,7 @@ def test_overlap_hides_all_but_the_last_bucket_on_a_fast_network():
 
 
 @given(WORKLOADS, NETWORKS, RANKS)
-def test_smaller_batches_than_the_smallest_that_pays_do_not_pay(workload, network, ranks):
+def test_with_batches_below_the_smallest_one_more_ranks_are_not_faster(workload, network, ranks):
     paying = paying_batches(plain, workload, network, ranks)
 
     for batch, least in ((paying.faster, 1.0), (paying.efficient, GOOD * ranks)):
@@ -103,7 +103,7 @@ def test_smaller_batches_than_the_smallest_that_pays_do_not_pay(workload, networ
             assert speedup(plain, workload, network, batch - 1, ranks) <= least * ALMOST
 
 
-def test_no_batch_pays_if_a_larger_one_computes_no_longer():
+def test_no_batch_is_found_if_compute_does_not_grow_with_the_batch():
     workload = Workload(Compute(1e-3, 0.0), gradients=MIB)
 
     paying = paying_batches(plain, workload, Network("ring", 1.0, 0.0), 2)

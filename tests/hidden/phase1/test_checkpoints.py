@@ -138,7 +138,7 @@ def test_a_crash_during_a_save_keeps_the_former_file(ranks):
         same,
         "not-atomic",
         "A second save_checkpoint failed halfway, as on a full disk, and the first checkpoint is "
-        "lost: no complete one is left. Keep the previous file until the new one is complete.",
+        "lost: no complete file is left. Keep the previous file until the new one is complete.",
         ranks=[0],
         guide=GUIDE,
     )
@@ -178,13 +178,13 @@ def test_loading_restores_everything_that_was_saved(ranks):
         "the epoch",
         "the model",
         "the optimizer's momentum",
-        "a setting of the optimizer, such as its learning rate or its momentum,",
+        "a setting of the optimizer (such as its learning rate or its momentum)",
     )
     expected, after, trainable = state_of_saved(seen, ranks)
     for index, name in enumerate(names):
         wrong = [rank for rank in range(2) if not close(seen[rank][index], expected[index], 0)]
-        text = f"After save_checkpoint and load_checkpoint, {name} differs from what was saved on "
-        text += f"{ranks_text(wrong)}."
+        text = f"On {ranks_text(wrong)}, {name} is not restored: after load_checkpoint, it differs "
+        text += "from the saved one."
         if wrong and index == 0:
             text = (
                 f"On {ranks_text(wrong)}, load_checkpoint returned {seen[wrong[0]][0]!r} instead "
@@ -207,7 +207,7 @@ def number(epoch):
 
 
 def state_of_saved(seen, ranks):
-    """Return what was saved, the weights one step later, and which parameters are trainable."""
+    """Return the saved values, the weights one step later, and which parameters are trainable."""
 
     def probe():
         model, optimizer = make(0)
@@ -280,9 +280,9 @@ def test_code_in_a_checkpoint_is_not_run(ranks):
     check(
         not ran and refused == len(files),
         "unsafe-load",
-        f"load_checkpoint of a file with code in it {'ran that code' if ran else 'did not fail'}. "
-        "A checkpoint from an unknown source could do anything. Load only tensors and plain "
-        "values.",
+        "A checkpoint contained code, and load_checkpoint "
+        f"{'ran it' if ran else 'did not raise an error'}. A checkpoint from an unknown source "
+        "could do anything. Load only tensors and plain values.",
         ranks=[0],
         guide=GUIDE,
     )

@@ -63,7 +63,7 @@ def joined(shares):
 
 
 def check_some(indices):
-    """Check that a pass yields something: of no indices, every order is right."""
+    """Check that a pass is not empty: an empty pass would pass the other checks."""
     check(
         len(indices) > 0,
         "samples-missing",
@@ -105,7 +105,7 @@ def test_shuffled_shares_are_chunks_of_one_padded_permutation(ranks, rng):
     check(
         any(max(share) - min(share) >= 50 for share in every_share[0]),
         "shuffle-differs-across-ranks",
-        "200 samples on 4 ranks: each rank gets 50 consecutive indices in another order, so each "
+        "200 samples on 4 ranks: each rank gets 50 consecutive indices in shuffled order, so each "
         "share is shuffled separately. Draw the permutation of all samples first, and then cut it "
         "into shares.",
         ranks=range(4),
@@ -137,8 +137,8 @@ def test_the_length_is_the_number_of_indices(ranks, rng):
         check(
             lengths == [-(-m // n)] * n,
             "wrong-length",
-            f"{m} samples on {n} ranks: by rank, `len(sampler)` is {lengths}. Every rank gets "
-            f"ceil({m}/{n}) indices.",
+            f"{m} samples on {n} ranks: the ranks' values of `len(sampler)` are {lengths}. Every "
+            f"rank gets ceil({m}/{n}) indices.",
             guide=GUIDE,
         )
 

@@ -43,7 +43,7 @@ class EpochSampler(SequentialSampler):
 
 
 def draw(rng, counts):
-    """Return, by rank, inputs (sample, 4) and targets (sample,) whose losses vary a lot."""
+    """Return each rank's inputs (sample, 4) and targets (sample,), whose losses vary a lot."""
     return [(rng.standard_normal((n, 4)) * 5, rng.integers(0, 3, n)) for n in counts]
 
 
@@ -83,7 +83,7 @@ def has_moved(model):
 
 
 def padded_chunks(count, ranks):
-    """Return the orders of all ranks: chunks of 0, 1, 2, ..., padded with its beginning."""
+    """Return each rank's chunk of the order 0, 1, 2, ..., padded with its beginning."""
     share = -(-count // ranks)
     return [[i % count for i in range(r * share, (r + 1) * share)] for r in range(ranks)]
 
@@ -107,7 +107,7 @@ def batch_losses(shares, batch_size, lr=0.3):
 
 @exercise("phase1/train_epoch", points=1.5)
 def test_the_epoch_of_the_sampler_is_set(ranks, rng):
-    """train_epoch sets the sampler's epoch before the pass, also for epoch 0."""
+    """train_epoch sets the sampler's epoch before the pass, even for epoch 0."""
 
     def probe(rank, trainer, shares):
         data = tensors(shares[rank])
@@ -145,7 +145,7 @@ def check_epoch_set(seen, epoch):
     check(
         not idle,
         "samples-dropped",
-        f"train_epoch for epoch {epoch} did not go through the loader.",
+        f"train_epoch for epoch {epoch} did not iterate over the loader.",
         ranks=idle,
         guide=GUIDE,
     )
@@ -183,13 +183,13 @@ def test_the_loss_is_the_mean_over_all_samples(ranks, rng):
             *each_on_its_own(shares),
             rounded_loss("train_epoch", GUIDE),
         ],
-        otherwise=f"by rank, train_epoch returns {list(seen)}. It should return the mean over all "
-        "samples of all ranks, each before the step of its batch",
+        otherwise=f"the ranks return {list(seen)} from train_epoch. Each should return the mean "
+        "over all samples of all ranks, where each loss is taken before the step of its batch",
     )
 
 
 def first_batch_again(shares, steps):
-    """Return the rule for the loss of so many steps on the first batch."""
+    """Return the rule for the loss of this number of steps, all on the first batch."""
     losses, _ = batch_losses([[np.concatenate([p[:4]] * steps) for p in s] for s in shares], 4)
     text = (
         f"train_epoch returns the loss of {steps} steps on the loader's first batch. Each "
@@ -247,7 +247,7 @@ def epoch_loss_mistakes(losses, sizes, count):
             kept,
             "differs-from-single-process",
             "returns the mean over the samples of this call and of the previous one. Start every "
-            "sum at zero in each call, also a sum in a default argument.",
+            "sum at zero in each call, even a sum in a default argument.",
         ),
         rule((sizes @ losses).mean() / count, "differs-from-single-process", shared),
         rule((sizes @ losses).sum() / count, "differs-from-single-process", shared),
@@ -308,7 +308,7 @@ def test_the_model_is_trained_in_training_mode(ranks, rng):
 
 @exercise("phase1/train_epoch", points=1)
 def test_a_sampler_without_set_epoch_works(ranks, rng):
-    """A sampler without `set_epoch` works, and the loader is gone through only once."""
+    """A sampler without `set_epoch` works, and train_epoch iterates over the loader only once."""
 
     def probe(trainer, data):
         model, samples = Spy(), tensors(data)
@@ -338,7 +338,7 @@ def test_a_sampler_without_set_epoch_works(ranks, rng):
 
 
 def check_trained(moved):
-    """Check that the weights have changed: without a step there is no training to judge."""
+    """Check that the weights have changed: without a step, nothing else can be checked."""
     check(
         moved,
         "does-not-learn",

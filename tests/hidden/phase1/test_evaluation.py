@@ -29,7 +29,7 @@ UNASKED = 3  # samples of each dataset that the loader's sampler does not yield
 
 
 def draw(rng, counts):
-    """Return, by rank, inputs (sample, 4) and targets (sample,) whose losses vary a lot."""
+    """Return each rank's inputs (sample, 4) and targets (sample,), whose losses vary a lot."""
     while True:
         sizes = [count + UNASKED for count in counts]
         shares = [(rng.standard_normal((n, 4)) * 5, rng.integers(0, 3, n)) for n in sizes]
@@ -42,7 +42,7 @@ def draw(rng, counts):
 def batches_of(shares, first=0):
     """Yield every batch that the ranks' loaders yield: the rank, its inputs and its targets.
 
-    The ranks' first sample is `first`.
+    Each rank starts at its sample number `first`.
     """
     for rank, share in enumerate(shares):
         end = len(share[1]) - UNASKED + first
@@ -53,7 +53,7 @@ def batches_of(shares, first=0):
 
 
 def probe_evaluate(rank, trainer, shares):
-    """Evaluate with shares of different sizes; report the result, and what was done to the model.
+    """Evaluate with shares of different sizes; report the result, and how the model was used.
 
     `again` is the result for another model with the same weights, and other samples.
     """
@@ -82,7 +82,7 @@ def metrics(rows):
 
 @exercise("phase1/evaluate", points=2.5)
 def test_every_sample_of_every_rank_counts_the_same(ranks, rng):
-    """Every sample of every rank counts the same, also in unequal shares and small batches."""
+    """Every sample of every rank counts the same, even in unequal shares and small batches."""
     shares = draw(rng, [11, 2, 5, 6])
 
     seen = ranks(probe_evaluate, 4, shares=by_rank(shares))
@@ -130,12 +130,12 @@ def check_results(seen, rows):
 
 
 def known_mistakes(rows, counts):
-    """Return mistakes as (code, the message after "evaluate", the numbers that it leads to)."""
+    """Return mistakes as (code, the message after "evaluate", the resulting numbers)."""
     right, own = metrics(rows), "differs-from-single-process"
     means = f"averages means, but the ranks have {counts} samples, in batches of at most {BATCH}"
     sizes = right["samples"] + UNASKED * len(counts)
     shrunk = {name: right[name] * right["samples"] / sizes for name in ("loss", "accuracy")}
-    odd = f"returns an accuracy that is not the share of {right['samples']:g} samples, but "
+    odd = f"as the accuracy. Return the share of the {right['samples']:g} samples that are right."
     return [
         *(("mean-of-means", f"{means}. Use sums.", m) for m in means_of_means(rows, counts)),
         (
@@ -169,8 +169,8 @@ def known_mistakes(rows, counts):
             "several operations; use the sum.",
             largest_sums(rows),
         ),
-        (own, odd + "a percentage.", {**right, "accuracy": 100 * right["accuracy"]}),
-        (own, odd + "the number of hits.", {**right, "accuracy": rows[:, 2].sum()}),
+        (own, f"returns a percentage {odd}", {**right, "accuracy": 100 * right["accuracy"]}),
+        (own, f"returns a number of samples {odd}", {**right, "accuracy": rows[:, 2].sum()}),
     ]
 
 
@@ -187,7 +187,10 @@ def largest_sums(rows):
 
 
 def means_of_means(rows, counts):
-    """Yield the numbers that result from averaging batches or ranks: in the loss, or in both."""
+    """Yield the numbers that result from averaging the means of batches or of ranks.
+
+    The loss is wrong, or the accuracy, or both.
+    """
     right = metrics(rows)
     having = [metrics(rows[rows[:, 0] == rank]) for rank, count in enumerate(counts) if count]
     loss, accuracy = means_of_batches(rows)
@@ -205,7 +208,7 @@ def means_of_means(rows, counts):
 
 
 def no_share_of_samples(rows, counts):
-    """Return whether no mean of means is an accuracy that wrong predictions can have."""
+    """Return whether every mean of means differs from each possible wrong accuracy."""
     means = {round(mean["accuracy"], 9) for mean in means_of_means(rows, counts)}
     total = rows[:, 3].sum()
     wrong = means - {round(metrics(rows)["accuracy"], 9)}

@@ -27,7 +27,7 @@ from support.rules.launching import (
 )
 
 GUIDE = "Launching ranks"
-MASTER = "127.0.0.2"  # this machine too, but not its usual address
+MASTER = "127.0.0.2"  # also an address of this machine, but not the usual one
 TIME_LIMIT = 10.0  # seconds; setting up a group takes a tenth of one
 UNDECIDED = "undefined"  # the backend if torch chooses one for each device type
 USUAL_PORTS = (29500, 12355)  # torch's default, and the port in its tutorials
@@ -39,7 +39,7 @@ def info_of(trainer, rank, world_size, port, address="127.0.0.1"):
 
 
 def probe_group(rank, world_size, trainer, port):
-    """Set up a group while the usual ports are in use; report what the group looks like."""
+    """Set up a group while the usual ports are in use; report the properties of the group."""
     taken = [listen(usual) for usual in USUAL_PORTS] if rank == 0 else []
     info = info_of(trainer, rank, world_size, port, MASTER)
     device = trainer.setup_distributed(info)
@@ -156,7 +156,7 @@ def test_setup_waits_for_every_rank(ranks):
 
 @exercise("phase1/setup_distributed", points=1)
 def test_backend_and_timeout_are_used(ranks):
-    """`backend` and `timeout` are used, the default timeout is 60 s, and GPUs are used if any."""
+    """`backend` and `timeout` are used; the default timeout is 60 s; an existing GPU is used."""
 
     def probe(rank, world_size, trainer, ports):
         timeouts = []
@@ -251,7 +251,7 @@ def test_cleanup_without_a_group_does_nothing(ranks):
 
     no_group = without_a_group(
         "cleanup_distributed fails without a process group. If none was started, or it is already "
-        "destroyed, do nothing: torch.distributed can tell you whether there is one.",
+        "destroyed, do nothing: torch.distributed has a function that checks this.",
         GUIDE,
     )
     [[started, left]] = ranks(probe, 1, process_group=False, mistakes=[no_group])

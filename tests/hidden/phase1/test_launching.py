@@ -241,7 +241,7 @@ def test_only_the_argument_is_read(ranks):
 
 
 def same(answer, other):
-    """Return whether two answers are equal; of errors, only the types are compared."""
+    """Return whether two answers are equal; two errors are equal if their types are equal."""
     if isinstance(answer, dict) and isinstance(other, dict):
         return answer.get("error") == other.get("error")
     return answer == other

@@ -54,7 +54,7 @@ def samples_in(batch):
 
 
 def probe_settings(data_loader, world_size):
-    """Return the loaders' workers and pinning, by name: by default, and if one is asked for."""
+    """Return the loaders' `num_workers` and `pin_memory`: the defaults, and if they are set."""
 
     def make(**settings):
         return data_loader.create_dataloaders(
@@ -65,7 +65,7 @@ def probe_settings(data_loader, world_size):
         return [bool(loader.pin_memory) for loader in make(**settings)]
 
     pinned = pinning(pin_memory=True)
-    if not all(pinned):  # code that pins only if there is a GPU is right too
+    if not all(pinned):  # code that pins only if there is a GPU is also correct
         with ExitStack() as there_is_one:
             for library in (torch.cuda, getattr(torch, "accelerator", torch.cuda)):
                 there_is_one.enter_context(patch.object(library, "is_available", lambda: True))
@@ -126,8 +126,8 @@ def test_one_rank_has_plain_loaders(ranks, rng):
     check(
         by_default == zero,
         "seed-ignored",
-        "Called with two datasets and a batch size only, create_dataloaders does not give the "
-        "train order of one rank with seed 0. These are the defaults.",
+        "Called with only two datasets and a batch size, create_dataloaders does not yield the "
+        "train order of one rank with seed 0. The defaults are one rank and seed 0.",
         guide=GUIDE,
     )
 
@@ -186,7 +186,7 @@ def test_the_batch_size_is_per_rank_and_nothing_is_dropped(ranks):
 
 
 def check_settings(settings):
-    """Check the settings of both loaders, with 1 rank and with 3, by default and as asked for."""
+    """Check the settings of both loaders, with 1 rank and with 3: the defaults and the given."""
     for world_size, by_name in zip((1, 3), settings, strict=True):
         for setting, (by_default, asked) in by_name.items():
             for name, without, given in zip(("train", "val"), by_default, asked, strict=True):
@@ -248,7 +248,7 @@ def test_every_rank_loads_its_own_share(ranks, rng):
 
 
 def check_seeded(train, again, other, case, advice):
-    """Check the train order against that of the same seed, and of another seed."""
+    """Check that the train order is the same for the same seed, and not for a different one."""
     found = (
         "two loaders with the same seed yield different orders"
         if train != again
@@ -272,7 +272,7 @@ def check_in_order(val):
 
 
 def check_shared(name, shares, count):
-    """Check that no rank loads the whole dataset."""
+    """Check that no rank loads all samples of the dataset."""
     everything = [rank for rank in range(4) if set(shares[rank]) == set(range(count))]
     check(
         not everything,

@@ -152,7 +152,8 @@ def test_steps_equal_those_of_one_process(ranks, rng, world_size):
 
     names = name_sets(world_size, int(rng.integers(900_000)))
     again = seen_of(lambda: ranks(probe_order, world_size, names=names))
-    ended = [-5.0 * (world_size - 1)] * PARTS  # each began as its part of the mean gradient
+    # A part that starts at k has the mean gradient k plus the mean of 10 * rank.
+    ended = [-5.0 * (world_size - 1)] * PARTS
     raise_mistake(order_depends_on_names(again, ended, "averaged", GUIDE))
 
 
@@ -188,20 +189,20 @@ def step_mistakes(inputs, targets, pick=dict):
         ),
         rule(
             "sum-not-mean",
-            f"Each step was {world_size} times too long: the gradients were summed over the "
+            f"Each step was {world_size} times too large: the gradients were summed over the "
             f"{world_size} ranks instead of averaged, or the loss or learning rate was multiplied "
             f"by {world_size}. Divide the sum by the number of ranks.",
             scale=world_size,
         ),
         rule(
             "divided-twice",
-            f"Each step was {world_size} times too short: the gradients were averaged, and then "
+            f"Each step was {world_size} times too small: the gradients were averaged, and then "
             "divided by the number of ranks again. Divide once.",
             scale=1 / world_size,
         ),
         rule(
             "does-not-learn",
-            "The weights are the same as before: there was no step, or the gradients were empty.",
+            "The weights are the same as before: there was no step, or all gradients were zero.",
             scale=0,
         ),
         rule(
@@ -251,8 +252,8 @@ def test_the_returned_loss_is_the_mean_over_ranks(ranks, rng):
             *loss_mistakes(own, loss_after(inputs, targets), GUIDE),
             rounded_loss("train_step", GUIDE),
         ],
-        otherwise=f"by rank, train_step returns {list(losses)}. It should return the mean of the "
-        "ranks' losses before the step on every rank",
+        otherwise=f"the ranks return {list(losses)} from train_step. Each should return the mean "
+        "of the ranks' losses before the step",
     )
 
 
@@ -315,5 +316,5 @@ def test_gradients_from_before_the_step_are_cleared(ranks, rng):
 
 
 def used(weights):
-    """Leave out unused parameters: no gradient or a zero gradient, both are right."""
+    """Leave out unused parameters, which may have no gradient or a zero gradient."""
     return {name: value for name, value in weights.items() if not name.startswith("unused")}

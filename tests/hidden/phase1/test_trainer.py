@@ -77,7 +77,7 @@ def test_every_rank_ends_with_the_source_model(ranks, rng, world_size, src):
 
 @exercise("phase1/broadcast_model", points=2.5)
 def test_parameters_and_buffers_stay_the_same_objects(ranks):
-    """After a broadcast, the model's tensors are the same objects, so an optimizer works on."""
+    """After a broadcast, the tensors are the same objects, so an optimizer still trains them."""
 
     def probe(rank, trainer):
         model = motley_model(rank, rank)
@@ -96,7 +96,7 @@ def test_parameters_and_buffers_stay_the_same_objects(ranks):
     check(
         not replaced,
         "tensors-replaced",
-        "After broadcast_model, the model has other parameter or buffer objects than before. An "
+        "After broadcast_model, the model has new parameter or buffer objects. An "
         "optimizer created earlier would train the old ones. Change the tensors in place.",
         ranks=replaced,
         guide=MODEL,
@@ -149,7 +149,7 @@ def check_sent(seen):
 
 
 def average(ranks, rng, world_size):
-    """Make the ranks average drawn gradients; return what they end with, and the drawn ones."""
+    """Make the ranks average drawn gradients; return the results and the drawn gradients."""
     grads = 4 * rng.standard_normal((world_size, 3, 2), dtype=np.float32)  # (rank, out, in)
     biases = 4 * rng.standard_normal((world_size, 3), dtype=np.float32)  # (rank, out)
     local = [{"weight": w, "bias": b} for w, b in zip(grads, biases, strict=True)]
@@ -173,7 +173,7 @@ def with_zeros(gradients):
 
 
 def check_synchronised(seen, local):
-    """Check that the ranks do not end with their own gradients, as if nothing had been done."""
+    """Check that the ranks do not end with their own gradients, unchanged, or with zeros."""
     raise_mistake(not_synchronised(local)(seen, local))
     raise_mistake(all_zero(seen, local))
 
@@ -193,7 +193,7 @@ def test_every_rank_ends_with_the_mean(ranks, rng, world_size):
         ],
         otherwise=NOT_THE_MEAN.format(counted(world_size, "rank")),
     )
-    if world_size == 1:  # a function that does nothing is right here too
+    if world_size == 1:  # a function that does nothing is also correct here
         check_synchronised(*average(ranks, rng, 2))
         return
 
@@ -257,7 +257,7 @@ def test_every_parameter_keeps_its_own_dtype(ranks, rng):
 
 @exercise("phase1/average_gradients", points=3)
 def test_a_missing_gradient_counts_as_zero(ranks, rng):
-    """A parameter without a gradient on some ranks counts as zero there, without a deadlock."""
+    """A gradient that some ranks do not have counts as zero there, and no rank blocks."""
     without = {1, 2}
     grads = rng.standard_normal((4, 3, 2))  # (rank, out, in)
     biases = rng.standard_normal((4, 3))  # (rank, out)

@@ -39,7 +39,7 @@ GUIDE, MODEL = "Training", "Model synchronisation"
 def probe_train(rank, world_size, trainer, data, seeds, **options):
     """Train on `data` from the weights of this rank's seed; report the result.
 
-    `orders` are those of the submission's own sampler.
+    The `orders` in the result come from the submission's own sampler.
     """
     info = trainer.RankInfo(rank, world_size, 0, "127.0.0.1", 29500)  # each on its own machine
     seen = spied_training(trainer.train, info, Classifier(seeds[rank]), data, **options)
@@ -81,7 +81,7 @@ def test_each_rank_trains_on_its_share_in_the_order_of_the_epoch(ranks, rng):
 
 @exercise("phase1/train", points=2)
 def test_the_weights_equal_those_of_one_process(ranks, rng):
-    """From rank 0's weights, the ranks end with the weights of one process with all samples."""
+    """All ranks start from rank 0's weights, and end with the weights of one process."""
     data, seeds = (draw_samples(rng, 12), draw_samples(rng, 6)), [11, 5, 6]
 
     seen = ranks(probe_train, 3, data=data, seeds=by_rank(seeds), epochs=3, batch_size=4)
@@ -115,7 +115,7 @@ def test_the_weights_equal_those_of_one_process(ranks, rng):
 
 @exercise("phase1/train", points=2)
 def test_the_history_has_the_numbers_of_each_epoch(ranks, rng):
-    """The history has an entry for each epoch, with its mean train loss and its val numbers."""
+    """The history has an entry for each epoch: the mean train loss and the validation results."""
     data = draw_samples(rng, 10), draw_samples(rng, 6)  # 5 for each rank: batches of 4 and of 1
 
     seen = ranks(probe_train, 2, data=data, seeds=[11, 11], epochs=3, batch_size=4)

@@ -1,4 +1,4 @@
-"""A whole training run on real data: a small CNN learns to read handwritten digits."""
+"""A complete training run on real data: a small CNN learns to read handwritten digits."""
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ def probe_digits(rank, world_size, trainer, known, unseen, batch_size, plan):
 @early
 @exercise("phase1/train", points=5)
 def test_the_model_learns_to_read_handwritten_digits(ranks):
-    """The small CNN, trained on 2 gloo ranks, classifies enough of the held-out digits."""
+    """The small CNN, trained on 2 gloo ranks, classifies enough held-out digits correctly."""
     data = digits()
     known, unseen = data.train.first(SAMPLES), data.test
     # A last epoch of small steps reduces the noise of a constant learning rate.

@@ -92,9 +92,10 @@ def trained(rank, trainer, inputs, targets, sizes):
 
 
 def one_process(inputs, targets, sizes, weigh=None, rank=None, scale=1.0, zero=True):
-    """Train in one process, on all samples at once or with the weights of a mistake.
+    """Train in one process, on all samples at once or with the wrong weights of a mistake.
 
-    `weigh` returns a microbatch's weight from all sizes and its number; None: by its samples.
+    `weigh` returns a microbatch's weight from all sizes and its number. If it is None, the weight
+    is the microbatch's share of the samples.
     """
     model, velocity, losses = Net(), {}, []
     trainable = [p for p in model.parameters() if p.requires_grad]
@@ -200,14 +201,14 @@ def step_mistakes(inputs, targets, sizes, calls):
             alone,
             "gradients-not-synchronised",
             "Each rank ends with the weights of a process that trains on only its own samples. "
-            "Call finish() of the averager before optimizer.step(): it leaves the mean gradients.",
+            "Call finish() of the averager before optimizer.step(): it averages the gradients.",
             GUIDE,
         ),
         stepped_too_early(calls, GUIDE),
         *(rule(code, text, weigh=weigh) for weigh, code, text in MISWEIGHED),
         rule(
             "does-not-learn",
-            "The weights did not change: no step was taken, or only with empty gradients.",
+            "The weights did not change: no step was taken, or all gradients were zero.",
             scale=0.0,
         ),
         rule(

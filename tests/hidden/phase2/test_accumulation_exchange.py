@@ -38,9 +38,9 @@ def open_blocks(averager):
 def probe_steps(rank, trainer, inputs, targets, sizes):
     """Take a step on each of this rank's batches; return a description of the last one.
 
-    `losses` is the number of calls of the loss function, `depths` how many blocks of no_sync() are
-    open in each backward, `trains` whether the model stays in training mode. Mark 1 is made before
-    each step, mark 2 in the loss of its last microbatch, mark 3 at its end.
+    `losses` is the number of calls of the loss function, `depths` is the number of open no_sync()
+    blocks in each backward, and `trains` is whether the model stays in training mode. Mark 1 is
+    made before each step, mark 2 in the loss of its last microbatch, and mark 3 at its end.
     """
     group = dist.new_group()
     model = Net()

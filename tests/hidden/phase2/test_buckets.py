@@ -1,4 +1,4 @@
-"""Gradients averaged in buckets: their values, however a model uses its parameters."""
+"""Gradients averaged in buckets: their values, for several ways to use a model's parameters."""
 
 import time
 
@@ -44,7 +44,7 @@ from support.rules.rounding import OF_FLOAT64
 
 GUIDE = "Buckets and overlap"
 TWO_PARTS = 24 / 2**20  # MiB: the bytes of two parameters whose names differ by rank
-OFTEN = 1.25  # times the model's elements: flags add less to them, a tied weight sent twice more
+OFTEN = 1.25  # times the model's elements: flags stay below, a tied weight sent twice is above
 BRANCHES = 5e-4  # MiB, 65 numbers of float64: branches.1 and branches.0 share a bucket
 
 
@@ -109,7 +109,7 @@ def check_means(seen, inputs, mistakes=(), roundings=ROUNDINGS, idle=None, dtype
 @exercise("phase2/BucketedGradientAverager", points=2)
 def test_every_rank_ends_with_the_mean(ranks, rng, caps):
     """After finish(), every gradient is the mean over the ranks, with many buckets or one."""
-    for world_size, cap in caps.items():  # on a single rank, doing nothing is right
+    for world_size, cap in caps.items():  # on a single rank, doing nothing is correct
         inputs = draw(rng, 1, world_size)
         check_means(ranks(probe_steps, world_size, inputs=by_rank(inputs, 1), cap=cap), inputs)
         if world_size > 1:
@@ -155,7 +155,7 @@ def probe_unused(rank, world_size, trainer, inputs, cases):
 
 @exercise("phase2/BucketedGradientAverager", points=2)
 def test_parameters_that_a_rank_does_not_use_count_as_zero(ranks, rng):
-    """A parameter counts as zero on ranks that do not use it in a pass; their order may differ."""
+    """A gradient counts as zero on ranks that do not use its parameter; their order may differ."""
     inputs = [draw(rng, 2, 3), draw(rng, 3, 3)]  # the idle rank's gradients are zeros, then None
     given = {"inputs": by_rank(inputs, 2), "cases": list(UNUSED.values())}
 
@@ -172,13 +172,13 @@ def test_parameters_that_a_rank_does_not_use_count_as_zero(ranks, rng):
 def count_as_zero(unused):
     return (
         f"{unused.capitalize()} did not use these parameters, so the gradients there count as "
-        "zero. Write the mean into `grad` on every rank, also where it was None."
+        "zero. Write the mean into `grad` on every rank, even where it was None."
     )
 
 
 @exercise("phase2/BucketedGradientAverager", points=0.5)
 def test_a_pass_with_unused_parameters_does_not_affect_the_next_pass(ranks, rng):
-    """If rank 1 does not use some parameters in a pass, the next pass with all of them is right."""
+    """If rank 1 does not use some parameters in a pass, the next pass with all is still correct."""
     inputs, partly = draw(rng, 2, 2), [ALL, (0, 2)]
 
     seen = ranks(probe_steps, 2, inputs=by_rank(inputs, 1), cap=BRANCHES, orders=partly, whole=(1,))
@@ -192,7 +192,7 @@ def test_a_pass_with_unused_parameters_does_not_affect_the_next_pass(ranks, rng)
     check(
         not 0 < len(wrong) < len(mean),
         "only-some-parameters",
-        "The gradients were right in a pass in which rank 1 did not use branches.1. In the next "
+        "The gradients were correct in a pass where rank 1 did not use branches.1. In the next "
         f"pass all ranks used all branches, but the gradients of {listed(wrong)} are "
         "not the mean over the ranks. Start counting a bucket's gradients from zero in each pass.",
         ranks=range(2),

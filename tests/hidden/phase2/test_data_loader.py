@@ -1,4 +1,4 @@
-"""The strided sampler without resuming: the samples of each rank in a whole epoch."""
+"""The strided sampler without resuming: the samples of each rank in a complete epoch."""
 
 from gradsync.testing import check, exercise, raise_mistake
 from gradsync.text import counted
@@ -38,7 +38,7 @@ def probe_shares(data_loader, cases, epoch=0, **options):
 
 
 def draw_cases(rng, count=30):
-    """Draw (M, N) of every kind: divisible or not, fewer samples than ranks, only one of them."""
+    """Draw pairs (M, N): divisible or not, more ranks than samples, one sample, one rank."""
     drawn = [(int(rng.integers(1, 120)), int(rng.integers(1, 17))) for _ in range(count)]
     return [(10, 4), (8, 4), (1, 4), (3, 8), (7, 1), (1, 1), (2, 3), *drawn]
 
@@ -115,7 +115,7 @@ def test_drop_last_cuts_what_does_not_fill_a_row(ranks, rng):
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
 def test_the_length_is_what_a_whole_epoch_yields(ranks, rng):
-    """`len(sampler)` is the number of indices that each rank gets, also with `drop_last`."""
+    """`len(sampler)` is the number of indices that each rank gets, even with `drop_last`."""
 
     def probe(data_loader, cases):
         sampler_class = data_loader.ResumableDistributedSampler

@@ -36,7 +36,7 @@ def draw(rng, count):
 
 
 def probe_evaluate(rank, trainer, data):
-    """Evaluate; return the result, and what happened to the model.
+    """Evaluate; return the result, and how the model was used.
 
     `again` is the result for another model with the same weights, and for negated inputs.
     """
@@ -65,7 +65,7 @@ def metrics(losses, hits, chosen=slice(None)):
 @pytest.mark.parametrize(("world_size", "count"), [(4, 23), (3, 10), (2, 10), (1, 7)])
 @exercise("phase2/evaluate", points=3)
 def test_each_sample_counts_exactly_once(ranks, rng, world_size, count):
-    """The numbers equal those of one process, also with unequal shares and batches."""
+    """The results equal the results of one process, even with unequal shares and batches."""
     data = draw(rng, count)
 
     seen = ranks(probe_evaluate, world_size, data=data)
@@ -171,13 +171,13 @@ def counts_other_samples(count):
 def other_numbers(seen, _expected):
     text = (
         f"evaluate returns {pairs(seen[0])} on {len(seen)} ranks. The number of samples is right, "
-        "but the loss or the accuracy is not that of one process with all samples."
+        "but the loss or the accuracy differs from one process with all samples."
     )
     return Diagnosis("differs-from-single-process", tuple(range(len(seen))), text, guide=GUIDE)
 
 
 def known_mistakes(losses, hits, size):
-    """Yield each known mistake as (code, message, the numbers that it leads to)."""
+    """Yield each known mistake as (code, message, the resulting numbers)."""
     right, own, count = metrics(losses, hits), "differs-from-single-process", len(losses)
     means = "evaluate averages the means of parts of unequal size. Add up the sums of all parts, "
     means += "and divide once by the number of all samples."

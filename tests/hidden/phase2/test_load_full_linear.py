@@ -90,7 +90,7 @@ def part_on_every_rank(full, rank, world_size, names=tuple(SPLIT)):
 
 @exercise("phase2/load_full_linear", points=0.75)
 def test_the_parts_together_are_the_full_layer(ranks, rng):
-    """After loading, a column layer followed by a row layer computes what the full layers do."""
+    """After loading, a column layer and then a row layer give the same outputs as full layers."""
     full = draw_mlp(rng)
     inputs = torch.from_numpy(rng.standard_normal((4, INPUTS), np.float32))
 
@@ -108,7 +108,7 @@ def test_the_parts_together_are_the_full_layer(ranks, rng):
 
 
 def loading_mistakes(full, inputs, bias, world_size):
-    """Return the rules that recognise what was loaded, by what the layers compute."""
+    """Return the rules that recognise wrongly loaded parameters by the layers' outputs."""
 
     def ends(changed):
         return [WholeMLP(changed, bias)(inputs).detach()] * world_size
@@ -117,8 +117,8 @@ def loading_mistakes(full, inputs, bias, world_size):
     no_second = {**full, "second_bias": torch.zeros_like(full["second_bias"])}
     neither = {**first, "second_bias": second["second_bias"]}
     without = (
-        "The outputs fit the full weights with different biases. Load the biases too: this "
-        "rank's part in a column layer, the whole bias in a row layer."
+        "The outputs match the full weights with different biases. Load the biases too: this "
+        "rank's part in a column layer, the complete bias in a row layer."
     )
     alone = [ends(full)[:1] + ends(wrong)[1:] for wrong in (second, no_second)]
     return [
@@ -152,7 +152,7 @@ def loading_mistakes(full, inputs, bias, world_size):
 
 
 def probe_objects(model_parallel, full):
-    """Load a frozen layer and a trainable one; describe them, and the tensors passed, after it."""
+    """Load a frozen layer and a trainable one; describe them, and the tensors that were passed."""
     column = model_parallel.ColumnParallelLinear(INPUTS, HIDDEN)
     row = model_parallel.RowParallelLinear(HIDDEN, OUTPUTS)
     column.requires_grad_(False)
@@ -180,7 +180,7 @@ AFTER_LOADING = {  # what probe_objects checks: the code and the message if it i
     ),
     "same": (
         "tensors-replaced",
-        "load_full_linear replaced the layer's parameters by other objects. An optimizer created "
+        "load_full_linear replaced the layer's parameters with new objects. An optimizer created "
         "earlier would train the old ones. Copy into the existing parameters.",
     ),
     "leaves": (
@@ -248,8 +248,8 @@ def test_an_mlp_in_parts_trains_like_the_full_one(ranks, rng):
             ends_with(
                 [untrained] * len(seen),
                 "tensors-replaced",
-                "An optimizer created before load_full_linear trains nothing after it, because the "
-                "layer's parameters are now other objects. Copy into the existing parameters.",
+                "An optimizer created before load_full_linear no longer trains the layer, because "
+                "the layer's parameters are now new objects. Copy into the existing parameters.",
                 GUIDE,
             ),
             unlike_linear(

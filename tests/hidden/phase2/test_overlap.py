@@ -39,7 +39,7 @@ OBJECT = 4096  # bytes that an object may have besides its gradients
 
 
 class Chain(nn.Module):
-    """A model that uses parameters of any sizes one after the other; of float32."""
+    """A float32 model that uses parameters of any sizes one after the other."""
 
     def __init__(self, sizes):
         super().__init__()
@@ -91,8 +91,8 @@ def test_a_small_cap_makes_several_buckets(ranks):
         check(
             in_messages(seen) or by_rank[0] == by_rank[1],
             "deadlock-order-differs",
-            f"The ranks do not start buckets of the same sizes in the same order: {by_rank} "
-            "elements, by rank. All ranks must use the same order.",
+            "The ranks do not start buckets of the same sizes in the same order. The sizes, in "
+            f"elements, are {by_rank} (one list per rank). All ranks must use the same order.",
             ranks=range(2),
             guide=GUIDE,
         )
@@ -142,9 +142,9 @@ def check_packing(buckets, averaged, sizes, cap, seen):
     require(
         in_reverse_order(buckets, sizes),
         "not-in-buckets",
-        f"the buckets are sent in the order {buckets} floats, which are not whole parameters from "
-        "the last to the first. Backward computes the last layer's gradients first, so send those "
-        "first.",
+        f"the buckets, in the order in which they are sent, have {buckets} floats, which are not "
+        "complete parameters from the last to the first. Backward computes the last layer's "
+        "gradients first, so send them first.",
     )
     for whole, following in parameters_of(buckets, sizes):
         require(
@@ -157,15 +157,15 @@ def check_packing(buckets, averaged, sizes, cap, seen):
 
 
 def in_reverse_order(buckets, sizes):
-    """Return whether each bucket has whole parameters, always the last of the remaining ones."""
+    """Return whether each bucket has complete parameters, always the last of the remaining."""
     filled = parameters_of(buckets, sizes)
     return all(bucket - whole <= BESIDE for bucket, (whole, _) in zip(buckets, filled, strict=True))
 
 
 def parameters_of(buckets, sizes):
-    """Return the elements of the whole parameters in each bucket, and of the next parameter.
+    """Return the elements of the complete parameters in each bucket, and of the next parameter.
 
-    There is no parameter after the last one: its size is given as very large.
+    If there is no next parameter, its size is infinite.
     """
     left, filled = list(sizes), []
     for bucket in buckets:
@@ -214,9 +214,9 @@ def calls_text(counts):
 
 
 SECOND, INTERRUPTED, UNUSED = (
-    "after another one",
+    "after the first one",
     "after a no_sync() block that ended with an exception",
-    "after one that did not use the last layer",
+    "after a step that did not use the last layer",
 )
 ADVICE = {
     SECOND: "Send a bucket as soon as its gradients are ready, so that it overlaps with backward.",
@@ -235,10 +235,10 @@ def probe_overlap(rank, trainer, sizes, cap, moments):
 
 
 def overlap(rank, trainer, sizes, cap, when, group, marks):
-    """Let rank 0 run its backward before the other ranks begin theirs.
+    """Run rank 0's backward before the other ranks begin theirs.
 
-    They begin when rank 0 reaches its first layer, which is the last one in backward. To get there,
-    it may have started to average buckets, but can't have waited for one.
+    They begin when rank 0 reaches its first layer, which is the last one in backward. By then,
+    rank 0 may have started to average buckets, but can't have waited for one.
     """
     model = Chain(sizes)
     averager = trainer.BucketedGradientAverager(model, bucket_cap_mb=cap)
@@ -249,7 +249,7 @@ def overlap(rank, trainer, sizes, cap, when, group, marks):
             let_rest([os.getpid()])
         mark(group, marks[1])
 
-    if when != INTERRUPTED:  # which has no earlier step
+    if when != INTERRUPTED:  # this case has no earlier step
         model(inputs, used=-1 if when == UNUSED else None).backward()
         averager.finish()
         model.zero_grad()

@@ -46,7 +46,7 @@ GUIDE = "Pipelines"
 
 
 def probe_trainings(rank, world_size, model_parallel, trainings, frozen, kind):
-    """Train a new stage on each list of steps; return what this rank has after each."""
+    """Train a new stage on each list of steps; return this rank's results of each training."""
     place = cuts(world_size)[rank]
     return [
         trained(model_parallel, stage_of(kind, *place, blocks), steps)
@@ -55,7 +55,7 @@ def probe_trainings(rank, world_size, model_parallel, trainings, frozen, kind):
 
 
 def trained(model_parallel, stage, steps):
-    """Take a step on each list of this rank's microbatches; return what the rank has after it."""
+    """Take a step on each list of this rank's microbatches; return the rank's results."""
     optimizer = optimizer_for(stage)
     watched = Watched(stage)
     losses = []
@@ -98,9 +98,9 @@ def run_each(ranks, world_size, trainings, *, frozen, stray=None, kind="vectors"
 
 
 def given_to(rank, world_size, steps, stray):
-    """Return the steps for a rank, with `stray` in the place of what only other ranks may read.
+    """Return the steps for a rank, with `stray` instead of the data that only others may read.
 
-    A rank that has the batch could run all stages alone.
+    A rank that has all data of the batch could run all stages alone.
     """
     return [
         [
@@ -194,14 +194,14 @@ def test_several_steps_equal_those_of_unsplit(ranks, rng):
     before = ends_with(
         ended([]),
         "does-not-learn",
-        "The weights did not change: the optimizer took no step, or had no gradients for it.",
+        "The weights did not change: the optimizer took no step, or there were no gradients.",
         GUIDE,
     )
     first = ends_with(
         ended(steps, zeroed=1),
         "gradients-not-zeroed",
-        "Only the gradients of the optimizer's first parameter group are cleared; those of the "
-        "second group add up over the steps. Clear the gradients of all groups.",
+        "Only the gradients of the optimizer's first parameter group are cleared. The gradients of "
+        "the second group add up over the steps. Clear the gradients of all groups.",
         GUIDE,
     )
     kept = kept_on_some_ranks(ended(steps, zeroed=0))
@@ -237,8 +237,8 @@ def test_all_forwards_come_before_all_backwards(ranks, rng):
     check(
         not other,
         "mode-not-restored",
-        "pipeline_train_step switches the stages from training to evaluation mode, in which for "
-        "example dropout does nothing. Leave the mode as it is.",
+        "pipeline_train_step switches the stages from training to evaluation mode, where dropout, "
+        "for example, does nothing. Leave the mode as it is.",
         ranks=other,
         guide=GUIDE,
     )
@@ -262,7 +262,7 @@ def test_only_activations_are_sent(ranks, rng):
 
 @exercise("phase2/pipeline_train_step", points=0.5)
 def test_activations_of_any_shape_and_dtype(ranks, rng):
-    """Inputs may be integers, and activations float64, large, and of up to six dimensions."""
+    """Inputs may be integers; activations may be float64, large, and have up to six dimensions."""
     steps = [draw_microbatches(rng, [2, 1], "words")]
 
     seen = run(ranks, 3, steps=steps, kind="words")
@@ -272,7 +272,7 @@ def test_activations_of_any_shape_and_dtype(ranks, rng):
 
 @exercise("phase2/pipeline_train_step", points=0.5)
 def test_a_stage_may_be_frozen(ranks, rng):
-    """If the first stage, or one in the middle, is frozen, the others' gradients stay right."""
+    """If the first stage or a middle stage is frozen, the others' gradients are still correct."""
     trainings = [[draw_microbatches(rng, [2, 1])] for _ in range(2)]
     frozen = [list(range(*blocks)) for blocks in cuts(3)[:2]]
 

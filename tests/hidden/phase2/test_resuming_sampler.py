@@ -9,7 +9,7 @@ from support.rules.strides import GUIDE, diagnose_strides, rows_of
 
 
 def probe_scripts(data_loader, cases, seed=0):
-    """Run each case's script on all of its ranks; return the epochs' whole orders and the passes.
+    """Run each case's script on all its ranks; return the epochs' complete orders, and the passes.
 
     A script is a list of calls, `["resume", 2, 5]` or `["set_epoch", 2]`; at each `["pass"]` the
     sampler's length and its indices are recorded. An epoch's order is what a new sampler of a
@@ -99,7 +99,7 @@ def test_the_rest_is_cut_with_drop_last(ranks, rng):
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
 def test_no_sample_is_missed_when_the_world_size_changes(ranks, rng):
-    """An epoch continued with another number of ranks yields every sample once, and the padding."""
+    """If the number of ranks changes in an epoch, every sample comes once, and then the padding."""
 
     def probe(data_loader, cases, seed):
         sampler_class = data_loader.ResumableDistributedSampler
@@ -175,15 +175,15 @@ def test_set_epoch_keeps_only_the_position_of_the_same_epoch(ranks, rng):
             diagnosis is None,
             "resume-lost" if position else diagnosis.code if diagnosis else "",
             f"{m} samples on {n} ranks: the pass after {made} must be {wanted}. A later `resume` "
-            "replaces an earlier one, also for epoch 0 or position 0. `set_epoch` with the same "
-            "epoch keeps the position; another epoch clears it.",
+            "replaces an earlier one, even for epoch 0 or position 0. `set_epoch` with the same "
+            "epoch keeps the position; a different epoch clears it.",
             guide=GUIDE,
         )
 
 
 @exercise("phase2/ResumableDistributedSampler", points=0.5)
 def test_the_pass_after_the_resumed_one_is_whole(ranks, rng):
-    """Only the first pass after `resume` is the rest of an epoch; the next one is a whole epoch."""
+    """Only the first pass after `resume` is the rest of an epoch; the next one is complete."""
     m, n = int(rng.integers(30, 60)), int(rng.integers(2, 5))
     first = [["resume", 2, 2 * n + 1], ["set_epoch", 2], ["pass"]]
     cases = [
@@ -206,7 +206,7 @@ def test_the_pass_after_the_resumed_one_is_whole(ranks, rng):
         check(
             diagnosis is None,
             diagnosis.code if diagnosis else "",
-            f"The pass after the resumed one, {between}, is not a whole epoch. Drop the position "
+            f"The pass after the resumed one, {between}, is not a full epoch. Drop the position "
             f"at the end of the resumed pass. {diagnosis.explanation if diagnosis else ''}",
             guide=GUIDE,
         )

@@ -49,7 +49,7 @@ def everyone_sends(seen, _expected):
 
 
 def needs_no_other_rank(seen, _expected):
-    """Recognise a single rank that fails: it has nobody to send to, and nothing to add."""
+    """Recognise a single rank that fails: it has no other rank to send to, and nothing to add."""
     failure = seen.failure
     if failure is None or seen.world_size > 1 or failure.status not in ("error", "deadlock"):
         return None
@@ -113,7 +113,7 @@ def check_that_it_sends(seen, size):
         sent >= least,
         "tampering",
         f"The ranks report that they sent {sent} bytes in all. A sum over {seen.world_size} ranks "
-        f"needs at least {least}, so it was not made by these sends.",
+        f"needs at least {least}, so the sum was not computed with these sends.",
         guide=GUIDE,
     )
 
@@ -126,7 +126,7 @@ def run(ranks, probe, world_size, **inputs):
 
 
 def sum_mistakes(tensors):
-    """Return the rules that recognise the ranks' results, given all parts of each array."""
+    """Return the rules that recognise a mistake by the results, given all parts of each array."""
     world_size = len(tensors[0])
     own = [[parts[rank] for parts in tensors] for rank in range(world_size)]
     means = [parts.sum(0) / world_size for parts in tensors]
@@ -164,7 +164,7 @@ def check_sums(seen, tensors, otherwise, roundings=ROUNDINGS):
 @exercise("phase2/ring_all_reduce", points=3)
 def test_every_rank_ends_with_the_sum(ranks, rng, world_sizes):
     """Tensors of any size become the sum over the ranks."""
-    for world_size in world_sizes:  # on a single rank, doing nothing is right
+    for world_size in world_sizes:  # on a single rank, doing nothing is correct
         whole = int(rng.integers(4, 8)) * world_size
         tensors = [
             rng.standard_normal((world_size, n), dtype=np.float32) for n in (whole, whole + 1)
@@ -291,7 +291,7 @@ def test_every_dtype_as_it_is(ranks, rng):
     check(
         not inexact,
         "shape-mismatch",
-        "The sum of int64 numbers is right in its first digits only: they were converted to "
+        "Only the first digits of the sum of int64 numbers are correct: they were converted to "
         "floats, which have at most 53 bits. Send and add in the tensor's own dtype.",
         ranks=inexact,
         guide=GUIDE,

@@ -94,7 +94,7 @@ def draw(rng, shapes, steps=3):
 
 
 def check_drive(seen, case, grads, what, advice=""):
-    """Check the parameters after every step, and that no rank keeps the whole state."""
+    """Check the parameters after every step, and that no rank keeps the state of all parameters."""
     before = [param.detach() for param in make_params(case)]
     alone = drive(case, grads)
     assert_on_every_rank(
@@ -134,7 +134,7 @@ def test_parameters_of_several_dtypes(ranks, rng):
 
 @exercise("phase2/ShardedOptimizer", points=1)
 def test_more_ranks_than_parameters(ranks, rng):
-    """With fewer parameters than ranks, steps are right, and each group keeps its settings."""
+    """With fewer parameters than ranks, steps are correct, and each group keeps its settings."""
     groups = [{"members": [0], "lr": 0.02}, {"members": [1], "lr": 0.2, "betas": (0.5, 0.9)}]
     case = {**PLAIN, "shapes": [(3, 2), (4,)], "groups": groups}
     grads = draw(rng, case["shapes"], steps=2)

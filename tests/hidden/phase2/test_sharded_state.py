@@ -139,7 +139,7 @@ def check_calls(seen):
 
 
 def probe_state(rank, world_size, trainer, shapes, first):
-    """Count the elements of state after steps without the last group, with it, and with many."""
+    """Count the elements of state after steps without the last group, with it, and many groups."""
     kind, made = watched(torch.optim.Adam)
 
     def kept_by(optimizer, params):
@@ -162,7 +162,7 @@ def probe_state(rank, world_size, trainer, shapes, first):
 
 @exercise("phase2/ShardedOptimizer", points=3)
 def test_each_rank_keeps_a_share_of_the_state(ranks, rng):
-    """Each rank keeps at most an even share of the state plus one parameter, and each part once."""
+    """Each part of the state is on one rank; a rank has at most an even share and a parameter."""
     world_size = 4
     small = [(int(n),) for n in rng.integers(2, 5, 4 * world_size)]
     big = [(20, 10) if index % world_size == 0 else s for index, s in enumerate(small)]
@@ -190,9 +190,9 @@ def check_shares(kept, sizes, when):
         not over,
         "state-not-sharded",
         f"{ranks_text(over).capitalize()} {verb(over, 'keeps', 'keep')} optimizer state of "
-        f"{listed(most[rank] for rank in over)} elements{when}. The whole state has {2 * total} "
-        f"elements, two for each of the parameters'. Each of {world_size} ranks may keep an even "
-        f"share and one parameter, at most {limit} elements.",
+        f"{listed(most[rank] for rank in over)} elements{when}. The complete state has {2 * total} "
+        f"elements: two for each element of a parameter. Each of {world_size} ranks may keep an "
+        f"even share plus one parameter, at most {limit} elements.",
         ranks=over,
         guide=GUIDE,
     )
@@ -201,7 +201,7 @@ def check_shares(kept, sizes, when):
         sum(shown) == 2 * total,
         "state-not-sharded",
         f"`.state` has {listed(shown)} elements on {ranks_text(range(world_size))}{when}, but the "
-        f"whole state has {2 * total}. Each rank's `.state` must contain the state of its own "
+        f"complete state has {2 * total}. Each rank's `.state` must contain the state of its own "
         "share, and each parameter must belong to one rank.",
         ranks=range(world_size),
         guide=GUIDE,
@@ -241,7 +241,7 @@ def probe_groups(trainer, members):
 
 @exercise("phase2/ShardedOptimizer", points=0.5)
 def test_it_is_an_optimizer_over_all_parameters(ranks):
-    """A torch.optim.Optimizer whose groups have all parameters, and zero_grad clears them all."""
+    """It is an Optimizer with all parameters in its groups, and zero_grad clears all gradients."""
 
     seen = ranks(probe_groups, 2, members=GROUPS)
 
@@ -285,7 +285,7 @@ def check_groups(seen):
     check(
         all(np.allclose(value["settings"], [0.03, 0.1]) for value in seen),
         "wrong-signature",
-        f"The learning rates in `param_groups` are {seen[0]['settings']}, not those that the "
-        "groups were created with.",
+        f"The learning rates in `param_groups` are {seen[0]['settings']}, but the groups were "
+        "created with [0.03, 0.1].",
         guide=GUIDE,
     )

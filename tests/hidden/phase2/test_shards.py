@@ -1,4 +1,4 @@
-"""Shares without repetition: of a dataset over the ranks, of a batch over microbatches."""
+"""Shares without repetition: a dataset split over ranks, and a batch split into microbatches."""
 
 from functools import partial
 
@@ -27,7 +27,7 @@ def check_parts(parts, count, case, guide):
             not missing,
             "samples-missing",
             f"no part contains {some(missing)}. Every sample must be in exactly one part: if the "
-            "parts can't be equal, give the first ones one sample more.",
+            "parts can't be equal, give each of the first ones one more sample.",
         ),
         (
             not strangers,
@@ -111,7 +111,10 @@ def probe_parts(data_loader, batches, num_parts):
     seen = []
     for batch, number in zip(batches, num_parts, strict=True):
         parts = data_loader.split_microbatches(tuple(batch), number)
-        is_list, parts = isinstance(parts, list), items_of(parts, "what split_microbatches returns")
+        is_list, parts = (
+            isinstance(parts, list),
+            items_of(parts, "the result of split_microbatches"),
+        )
         kinds = [is_list, *(isinstance(part, tuple) for part in parts)]
         tensors = [[[t.tolist(), list(t.shape), str(t.dtype)] for t in part] for part in parts]
         views = [lies_in(t, whole) for part in parts for t, whole in zip(part, batch, strict=False)]
@@ -120,13 +123,13 @@ def probe_parts(data_loader, batches, num_parts):
 
 
 def lies_in(tensor, whole):
-    """Return whether a tensor shares the memory of `whole`, whichever view made it."""
+    """Return whether a tensor shares the memory of `whole`, however the view was created."""
     memory = whole.untyped_storage()
     return 0 <= tensor.data_ptr() - memory.data_ptr() < memory.nbytes()
 
 
 def draw_batch(rng, samples):
-    """Draw a batch of three tensors; the first one has each sample's number."""
+    """Draw a batch of three tensors; the first one contains each sample's number."""
     return [
         torch.arange(samples),
         torch.from_numpy(rng.standard_normal((samples, 3, 2))),
@@ -141,7 +144,7 @@ def check_like(part, batch, case):
             len(shape) == whole.dim() and shape[1:] == list(whole.shape[1:]),
             "wrong-length",
             f"{case}: a tensor of shape {list(whole.shape)} has the shape {shape} in a part. Keep "
-            "all dimensions of the batch, and only reduce dim 0, also for a single sample.",
+            "all dimensions of the batch, and only reduce dim 0, even for a single sample.",
             guide=MICROBATCHES,
         )
         check(
@@ -207,7 +210,7 @@ def test_a_batch_is_split_in_order_and_evenly(ranks, rng):
 
 @exercise("phase2/split_microbatches", points=1)
 def test_the_parts_are_views_of_the_batch(ranks, rng):
-    """The parts are views of the batch, also if it is not contiguous: no sample is copied."""
+    """The parts are views of the batch, even if it is not contiguous: no sample is copied."""
     batches = [draw_batch(rng, samples) for samples in (10, 6, 3)]
     batches.append([torch.from_numpy(rng.standard_normal((2, 4, 7))).transpose(0, 2)])
 
@@ -225,7 +228,7 @@ def test_the_parts_are_views_of_the_batch(ranks, rng):
             all(views),
             "tensors-replaced",
             f"A batch of {len(batch[0])} samples{laid_out} in {number} parts: a part is a copy, so "
-            "a change to it does not reach the batch. The parts must be views of the batch.",
+            "a change to it does not change the batch. The parts must be views of the batch.",
             guide=MICROBATCHES,
         )
 
@@ -236,11 +239,11 @@ def test_more_parts_than_samples_are_refused(ranks, rng):
 
     def probe(data_loader, cases):
         answers = []
-        data_loader.split_microbatches((torch.zeros(3, 2),), 2)  # fewer are accepted
+        data_loader.split_microbatches((torch.zeros(3, 2),), 2)  # fewer parts are accepted
         for samples, number in cases:
             batch = (torch.zeros(samples, 2),)
             error = raised(partial(data_loader.split_microbatches, batch, number))
-            got = f"another error ({type(error).__name__}: {error})" if error else "no error"
+            got = f"a different error ({type(error).__name__}: {error})" if error else "no error"
             answers.append(None if isinstance(error, ValueError) else got)
         return answers
 

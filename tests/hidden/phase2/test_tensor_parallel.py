@@ -1,4 +1,4 @@
-"""Linear layers split over N ranks compute what `nn.Linear` does, forward and backward."""
+"""Linear layers split over N ranks give the same results as `nn.Linear`, in both passes."""
 
 import numpy as np
 import pytest
@@ -34,14 +34,14 @@ from support.rules.wrong_results import ends_with
 GUIDE = "Tensor parallelism"
 COLUMN, ROW = "ColumnParallelLinear", "RowParallelLinear"
 KEPT, SPLIT = 5, 12  # features on the side that is not split, and on the side that is
-CASES = {  # by world size, layers: the shape before the features, whether there is a bias
+CASES = {  # for each world size, a list of layers: (shape before the features, has a bias)
     3: [((3,), True), ((2, 1, 2), False), ((2, 3), True)],
     1: [((3,), True)],
 }
 WIDE, WEIGHT_BYTES = 64, 64 * 64 // 2 * 4  # the bytes are of each rank's part, with 2 ranks
 SENDS_WEIGHTS = (
-    f"That is for one sample, and a rank's whole part of the weight has {WEIGHT_BYTES:,}. Send "
-    "activations and their gradients, never parts of the weight."
+    f"They do so for one sample, although a rank's part of the weight has only {WEIGHT_BYTES:,} "
+    "bytes. Send activations and their gradients, never parts of the weight."
 )
 
 
@@ -65,7 +65,7 @@ def whole_layer(drawn, bias=True):
 
 
 def parts_of(drawn, world_size, dims):
-    """Return the drawn tensors for each rank: only its part of those in `dims`.
+    """Return the drawn tensors for each rank, which gets only its part of the tensors in `dims`.
 
     `dims` are the dimensions to split. A rank that has all parts could compute the layer alone.
     """
@@ -77,7 +77,7 @@ def parts_of(drawn, world_size, dims):
 
 
 def fill(layer, weight, bias):
-    """Copy a rank's parts into its layer, whatever the names; return the layer's parameters.
+    """Copy a rank's parts into its layer, by their sizes; return the layer's parameters.
 
     The result is empty if the parameters do not have the sizes of the parts.
     """
@@ -204,7 +204,7 @@ def judge_row(seen, drawn, *, input_is_parallel=True, bias=True):
     check_elements(
         seen,
         len(drawn["weight"]) * (columns + bias),
-        f"{columns} columns of the weight and, if the layer has one, the whole bias",
+        f"{columns} columns of the weight and, if the layer has one, the complete bias",
     )
     rules = row_output_mistakes(drawn, whole["outputs"], world_size)
     check_outputs(seen, [whole["outputs"]] * world_size, rules)
@@ -221,7 +221,7 @@ def judge_row(seen, drawn, *, input_is_parallel=True, bias=True):
 def check_row_bias(seen, whole):
     """Compare the bias's gradient with the full one, on every rank that has a bias."""
     raise_mistake(bias_left_behind(seen))
-    if not all(map(is_idle, seen)):  # a single rank may have it for all
+    if not all(map(is_idle, seen)):  # it is enough if one rank has the bias
         seen = each(seen, lambda kept: {**kept, "bias": whole} if is_idle(kept) else kept)
     rule = row_bias_mistake(whole, len(seen))
     check_gradient(seen, "bias", [whole] * len(seen), rule)
@@ -241,7 +241,7 @@ def draw_in_two_precisions(rng, outputs, inputs, **options):
 @pytest.mark.parametrize("world_size", CASES)
 @exercise("phase2/ColumnParallelLinear", points=2)
 def test_a_column_parallel_layer_equals_its_part_of_the_whole(ranks, rng, world_size):
-    """Each rank has its part of nn.Linear's outputs and gradients, and the input's gradient."""
+    """Each rank has its part of nn.Linear's outputs and gradients, and all input gradients."""
     cases = draw_cases(rng, world_size, SPLIT, KEPT)
     if world_size > 1:  # rank 0 contributes zeros to the gradient of the last layer's input
         cases[-1][0]["upstream"][..., : SPLIT // world_size] = 0
@@ -282,7 +282,7 @@ def test_a_row_parallel_layer_equals_the_whole(ranks, rng, world_size):
 
 @exercise("phase2/RowParallelLinear", points=1)
 def test_a_whole_input_is_split_by_the_layer(ranks, rng):
-    """With input_is_parallel=False, each rank uses its part, and the input's gradient is whole."""
+    """With input_is_parallel=False, each rank uses its part, and returns all input gradients."""
     cases = draw_in_two_precisions(rng, KEPT, SPLIT, input_is_parallel=False)
 
     for seen, (drawn, options) in zip(run(ranks, ROW, 4, cases), cases, strict=True):

@@ -17,7 +17,7 @@ from support.rules.waiting import nobody_waited
 GUIDE = "Tensor parallelism"
 GATHERED = "Gather the parts in the order of the ranks, on every rank."
 SUMMED = (
-    "A parameter that every rank has as a whole, such as a bias added to a sum, must start with "
+    "A parameter that is complete on every rank, such as a bias added to a sum, must start with "
     "the same values on all ranks."
 )
 

@@ -44,10 +44,10 @@ SAMPLER, STEP, GUIDE = "Resumable shares", "Gradient accumulation", "Resuming"
 
 
 def probe_train(rank, world_size, trainer, data, seeds, evaluating=False, **options):
-    """Train a model on `data`, with this rank's seed; return a description of the training.
+    """Train a model on `data`, with this rank's seed; return a description of the training run.
 
-    If `evaluating`, the model starts in evaluation mode. `orders` are those of the submission's
-    own sampler.
+    If `evaluating`, the model starts in evaluation mode. The `orders` in the result come from the
+    submission's own sampler.
     """
     info, model = Info(rank, world_size), Classifier(seeds[rank]).train(not evaluating)
     seen = spied_training(trainer.train, info, model, data, **options)
@@ -118,7 +118,7 @@ def test_ranks_with_different_weights_train_like_one_process(ranks, rng):
 
 @exercise("phase2/train", points=0.75)
 def test_the_history_has_the_numbers_of_each_epoch(ranks, rng):
-    """Each epoch has an entry with its mean train loss, and the val numbers after its training."""
+    """Each epoch has an entry: its mean train loss, and the validation results at its end."""
     # Training: 5 samples per rank, in batches of 4 and 1. Validation: 4 and 3 samples.
     data = draw_samples(rng, 10), draw_samples(rng, 7)
 
@@ -226,7 +226,7 @@ def check_even(seen, parts):
 
 
 def are_even(sizes, counts):
-    """Return whether each batch is split into its number of parts, of sizes that differ by one."""
+    """Return whether each batch has its number of parts, whose sizes differ by at most one."""
     left = list(sizes)
     batches = [[left.pop(0) for _ in range(min(count, len(left)))] for count in counts]
     return not left and all(batch and max(batch) - min(batch) <= 1 for batch in batches)

@@ -24,7 +24,7 @@ WIDTH = 3000  # of the hidden layer: the model's file has 190 kB, but a batch on
 
 
 class Wide(nn.Sequential):
-    """A model with a large file, which notes the file's checksum in each training forward."""
+    """A model with a large file; it records the file's checksum in each training forward."""
 
     def __init__(self):
         super().__init__(nn.Linear(4, WIDTH), nn.Linear(WIDTH, 3))
@@ -78,8 +78,8 @@ def test_only_rank_0_writes(ranks):
         updated,
         "resume-lost",
         "In a training run of 4 epochs with `resume_from`, the file at that path does not change "
-        "until the last epoch is over. If the machine fails earlier, all is lost. Save the "
-        "training there at least once in each epoch.",
+        "until the last epoch is over. If the machine fails earlier, all epochs are lost. Save the "
+        "state there at least once in each epoch.",
         guide=GUIDE,
     )
 
@@ -88,7 +88,7 @@ def check_exists(exists):
     check(
         exists,
         "resume-lost",
-        "After a training run with `resume_from`, there is no file at that path. Save the training "
+        "After a training run with `resume_from`, there is no file at that path. Save the state "
         "there at least once in each epoch.",
         guide=GUIDE,
     )
@@ -96,7 +96,7 @@ def check_exists(exists):
 
 @exercise("phase2/train", points=0.25)
 def test_a_failed_write_keeps_the_old_file(ranks):
-    """The old file stays until the new one is complete, also if the disk is full."""
+    """The old file stays until the new one is complete, even if the disk is full."""
 
     def probe(trainer):
         run_training(trainer, 0, 1, epochs=1)
@@ -115,9 +115,9 @@ def test_a_failed_write_keeps_the_old_file(ranks):
     check(
         not gone,
         "not-atomic",
-        "train deletes or empties the old file of `resume_from` before the new one is in its "
-        "place. If it is killed in between, there is no file to resume from. Complete the new file "
-        "first, and then replace the old one in one atomic step.",
+        "train deletes or empties the old file of `resume_from` before the new one replaces it. If "
+        "it is killed in between, there is no file to resume from. Complete the new file first, "
+        "and then replace the old one in one atomic step.",
         ranks=[0],
         guide=GUIDE,
     )
@@ -125,7 +125,7 @@ def test_a_failed_write_keeps_the_old_file(ranks):
         same,
         "not-atomic",
         "Writing the file of `resume_from` failed halfway, as on a full disk, and the file of the "
-        "epoch before is lost. Then there is no file to resume from. Keep the old file until the "
+        "previous epoch is lost, so there is no file to resume from. Keep the old file until the "
         "new one is complete.",
         ranks=[0],
         guide=GUIDE,
@@ -141,7 +141,7 @@ def test_code_in_the_file_is_not_run(ranks):
         kept = os.path.exists("there.pt")
         for content in files:
             Path("there.pt").write_bytes(content)
-            raised(lambda: run_training(trainer, 0, 1, epochs=1))  # refusing the file is right
+            raised(lambda: run_training(trainer, 0, 1, epochs=1))  # refusing the file is correct
         return [kept, os.path.exists("ran")]
 
     files = files_with_code({"model": {}, "epoch": 1})

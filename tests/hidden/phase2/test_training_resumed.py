@@ -37,8 +37,8 @@ class Net(nn.Module):
         seed_weights(seed)
         self.layer = nn.Linear(4, 3).double()
         self.register_buffer("center", torch.rand(4, dtype=torch.float64))
-        self.weights, self.trained = [], []  # before each step; the samples' first numbers
-        self.outputs = []  # only those of training
+        self.weights, self.trained = [], []  # before each step; the first number of each sample
+        self.outputs = []  # only in training
 
     def forward(self, inputs):
         if self.training:
@@ -58,7 +58,7 @@ class Interruption(Exception):  # noqa: N818 - it stands for an event, not for a
 
 
 def run_training(trainer, info, seed, data, path, *, epochs, batch_size=1, stop_at=None):
-    """Call `train` with a new model; return a description, also if it is interrupted."""
+    """Call `train` with a new model; return a description, even if it is interrupted."""
     model, history = Net(seed, stop_at), []
     sets = [TensorDataset(torch.from_numpy(x), torch.from_numpy(y)) for x, y in data]
     options = {"epochs": epochs, "batch_size": batch_size, "lr": 0.1, "resume_from": path}
@@ -114,8 +114,8 @@ def test_an_interrupted_training_ends_like_one_without_interruption(ranks, rng, 
     check_that(
         close(second[0]["center"], whole["center"]),
         "state-lost",
-        "The weights are as after a training run without interruption, but a buffer of the model "
-        "is not. Save the model's buffers too.",
+        "The weights equal those of a training run without interruption, but a buffer of the model "
+        "differs. Save the model's buffers too.",
     )
     epoch, steps = start_of(seen, SHARE, EPOCHS)
     check_history(second, whole["history"], epoch, steps)
@@ -152,20 +152,21 @@ def check_file(seen):
         all(value["content"] for value in seen),
         "resume-lost",
         "A training run with `resume_from` was interrupted in its second epoch, and there is no "
-        "file at that path. Save the training there at least once in each epoch.",
+        "file at that path. Save the state there at least once in each epoch.",
     )
 
 
 def start_of(seen, share, epochs):
-    """Return the epoch that the second call resumed, and a rank's samples in it before that."""
+    """Return the epoch that the second call resumed, and a rank's earlier samples in that epoch."""
     return divmod(epochs * share - len(seen[0]["second"]["trained"]), share)
 
 
 def check_history(second, whole, epoch, steps):
-    """Check that the history of the second call contains the epochs that this call ended."""
+    """Check that the history of the second call contains the epochs that this call completed."""
     returned = [round(row["epoch"]) for row in second[0]["history"]]
     ended = [*range(epoch, EPOCHS)]
-    with_former = [epoch - 1, *ended] if steps == 0 else ended  # that lacked only its evaluation
+    # The epoch before may be included if only its evaluation was missing.
+    with_former = [epoch - 1, *ended] if steps == 0 else ended
     check_that(
         returned in (ended, with_former),
         "wrong-signature",
@@ -174,31 +175,31 @@ def check_history(second, whole, epoch, steps):
         f"({listed(ended)}).",
     )
     for name in ("val_loss", "val_accuracy", "train_loss"):
-        skip = int(name == "train_loss")  # that of the resumed epoch may be of a part of it
+        skip = int(name == "train_loss")  # in the resumed epoch, it may cover only a part
         numbers = [[row[name] for row in one["history"]][skip:] for one in second]
         right = [row[name] for row in whole[returned[0] + skip :]]
         check_that(
             all(close(own, right) for own in numbers),
             "differs-from-single-process",
-            f"After an interruption, `{name}` is not that of a training run without interruption "
-            "in the same epochs, although the final weights are the same.",
+            f"After an interruption, `{name}` differs from a training run without interruption in "
+            "the same epochs, although the final weights are the same.",
         )
 
 
 def check_done(epochs, ended, again):
-    """Check that a second call with the same number of epochs trains nothing."""
+    """Check that a second call with the same number of epochs does not train."""
     case = f"train was called twice with epochs={epochs}"
     check_that(
         again["trained"] == [],
         "samples-repeated",
         f"{case}. The second call trains on {len(again['trained'])} samples per rank, although all "
-        "epochs are done. Save at the end of each epoch, also of the last, that it is done.",
+        "epochs are done. At the end of each epoch, even the last one, save that it is done.",
     )
     check_that(
         again["history"] == [],
         "samples-repeated",
-        f"{case}. The second call trains on nothing, but returns a history. Save for each epoch "
-        "that it is done, and return only the epochs that this call ended.",
+        f"{case}. The second call does not train, but returns a history. Save for each epoch that "
+        "it is done, and return only the epochs that this call completed.",
     )
     check_that(
         close(again["params"], ended["params"]),
@@ -208,7 +209,7 @@ def check_done(epochs, ended, again):
 
 
 def probe_resumed(rank, world_size, trainer, data, content, **options):
-    """Resume from a file that a training run with another number of ranks left."""
+    """Resume from a file of a training run with a different number of ranks."""
     part = Path(f"{rank}.part")
     part.write_bytes(content)
     part.replace(FILE)  # each rank writes the same content
@@ -217,7 +218,7 @@ def probe_resumed(rank, world_size, trainer, data, content, **options):
 
 @exercise("phase2/train", points=0.75)
 def test_it_resumes_with_another_number_of_ranks(ranks, rng):
-    """With more or fewer ranks than before, the remaining samples of the epoch are all used."""
+    """With more or fewer ranks than before, all remaining samples of the epoch are used."""
     samples, share = 72, 36  # steps of 2 ranks, after which the rest seldom divides by 3 ranks
     options = {"data": draw(rng, samples), "batch_size": 3}
     until = {"stop_at": share + 27, "epochs": 2, "undisturbed": False}
@@ -245,7 +246,7 @@ def test_it_resumes_with_another_number_of_ranks(ranks, rng):
             "Pad it, so that no sample is left out.",
             range(world_size),
         )
-        first = max(left, len(drawn[0]) - later)  # samples of a rank in this epoch, as it was
+        first = max(left, len(drawn[0]) - later)  # the samples that a rank used in this epoch
         missing = set(range(samples)) - done - {i for own in drawn for i in own[:first]}
         check_that(
             len(drawn[0]) >= left + later and not missing,
@@ -270,7 +271,7 @@ def test_it_resumes_with_another_number_of_ranks(ranks, rng):
 
 @exercise("phase2/train", points=0.5)
 def test_finished_epochs_are_not_repeated(ranks, rng):
-    """If all epochs are done, a second call trains nothing; with one more epoch, only that one."""
+    """A second call trains only the epochs that are not done, or none if all are done."""
 
     def probe(rank, world_size, trainer, data):
         info = Info(rank, world_size)
@@ -290,7 +291,7 @@ def test_finished_epochs_are_not_repeated(ranks, rng):
         "resume-lost",
         "Called with epochs=2 and a file in which one epoch is done, train uses "
         f"{len(more['trained'])} samples per rank and returns a history of the epochs {epochs}. "
-        "`epochs` includes the epochs before, so it must train only epoch 1.",
+        "`epochs` includes the earlier epochs, so it must train only epoch 1.",
     )
     check_that(
         not np.array_equal(more["trained"], first["trained"]),

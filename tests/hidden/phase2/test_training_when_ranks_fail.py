@@ -91,7 +91,7 @@ def probe_fault(rank, world_size, trainer, data, at, lost, *, late):
         if rank == lost:
             until = time.monotonic() + GROUP_LIMIT
             while time.monotonic() < until and len(list(Path().glob("reached-*"))) < world_size:
-                time.sleep(0.01)  # until no other rank is in the step before
+                time.sleep(0.01)  # until no other rank is in the previous step
             os.kill(process, signal.SIGKILL)
 
     def fault():
@@ -187,8 +187,8 @@ def test_the_error_names_the_rank_that_was_lost(ranks, rng, late):
         not wrong,
         "rank-not-named",
         f"Rank {lost} {what}, but {texts}. The error of each other rank must contain "
-        f'"rank {lost}", and name no rank that is alive, except the one that raises it: readers '
-        "of the error look at the named rank first.",
+        f'"rank {lost}", and must not name a rank that is alive, except the one that raises it: '
+        "readers of the error look at the named rank first.",
         wrong,
     )
     other = [rank for rank in others if seen[rank]["kind"] != "RuntimeError"]
@@ -243,8 +243,7 @@ def check_ended(seen, lost, what):
         not calm,
         "error-swallowed",
         f"Rank {lost} {what}, but train ended without an error on {ranks_text(calm)}, so the "
-        "launcher regards the job as finished. Training without all ranks is not what was asked "
-        "for. End with an error.",
+        "launcher regards the job as finished. Do not continue without a rank: end with an error.",
         calm,
     )
 
@@ -256,7 +255,7 @@ def check_resumed(ranks, inputs, seen, pause=0.0):
         content,
         "resume-lost",
         "Training ended in its second epoch, and there is no file at the path of `resume_from`. "
-        "Save the training there at least once in each epoch.",
+        "Save the state there at least once in each epoch.",
     )
 
     again = ranks(probe_again, RANKS, data=inputs["data"], content=content, pause=pause)
@@ -272,8 +271,8 @@ def check_resumed(ranks, inputs, seen, pause=0.0):
         check_that(
             sorted(sample for own in taken for sample in own[steps]) == list(range(SAMPLES)),
             "samples-repeated",
-            f"Before and after the interruption together, epoch {epoch} does not use each sample "
-            "once. Resume at the position that is in the file.",
+            f"The steps of epoch {epoch} before and after the interruption do not use each sample "
+            "exactly once. Resume at the position in the file.",
             range(RANKS),
         )
 

@@ -90,7 +90,7 @@ def test_the_former_checkpoint_survives_a_failed_save(ranks):
 
 
 def lost_text(loaded, saved):
-    """Return what to do about the first value that differs from the saved one."""
+    """Return the advice for the first value that differs from the saved one."""
     advice = {
         "weight": "The weight is the model's: save and load the state of the model.",
         "lr": "`lr` is the optimizer's learning rate: save and load the state of the optimizer.",

@@ -14,7 +14,7 @@ SHARES, LOADERS = "Data distribution", "Data loaders"
 
 
 def assert_shares(shares, wanted):
-    """Compare the ranks' indices, a list for each rank, with those of the contract."""
+    """Compare the ranks' indices, a list for each rank, with the expected lists."""
     num_samples = len({index for share in wanted for index in share})
     mistake = diagnose_shares(shares, num_samples, shuffle=False)
     check(
@@ -55,7 +55,8 @@ def test_the_last_chunk_is_padded_with_the_beginning(ranks):
     check(
         lengths == [2, 2, 2],
         "wrong-length",
-        f"5 samples on 3 ranks: by rank, `len(sampler)` is {lengths}. Every rank gets 2 indices.",
+        f"5 samples on 3 ranks: the ranks' values of `len(sampler)` are {lengths}. Every rank gets "
+        "2 indices.",
         guide=SHARES,
     )
 
@@ -117,16 +118,16 @@ def test_all_ranks_use_the_same_order_in_each_epoch(ranks):
     check(
         first == again == repeated,
         "epoch-ignored",
-        "After set_epoch(0), the samples must come in the order of epoch 0 in every pass, also in "
-        "a second pass, and after other epochs. Here the order changes. The sampler must not count "
-        "its passes: it goes through the epoch that was set last.",
+        "After set_epoch(0), the samples must come in the order of epoch 0 in every pass, even in "
+        "a second pass, and after other epochs. Here the order changes. The order must depend on "
+        "the epoch that was set last, not on the number of passes.",
         guide=SHARES,
     )
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
 def test_the_order_is_the_same_on_any_number_of_ranks(ranks):
-    """12 samples, shuffled: the shares of 2 ranks and those of 3 are cut from the same order."""
+    """12 samples, shuffled: the shares of 2 ranks and of 3 ranks are cut from the same order."""
 
     def probe(data_loader):
         orders = []
@@ -182,8 +183,8 @@ def test_the_next_random_numbers_stay_the_same(ranks):
     check(
         not changed,
         "global-rng-touched",
-        f"After a pass over the sampler, {', '.join(changed)} draws other random numbers than "
-        "without the pass. Use a generator of your own for the permutation.",
+        f"After a pass over the sampler, {', '.join(changed)} draws different random numbers from "
+        "those without the pass. Use a separate generator for the permutation.",
         guide=SHARES,
     )
 
@@ -269,8 +270,8 @@ def test_two_ranks_load_half_each(ranks):
     check(
         sizes == [[4, 2], [4, 2]],
         "batch-size-divided",
-        f"2 ranks with 6 samples each and a batch_size of 4: by rank, the batches have the sizes "
-        f"{sizes}. Each rank should have batches of 4 and 2: `batch_size` is the batch size of "
+        f"2 ranks with 6 samples each and a batch_size of 4: the sizes of the ranks' batches are "
+        f"{sizes}. Each rank should have batches of 4 and 2. `batch_size` is the batch size of "
         "each rank: do not divide it.",
         guide=LOADERS,
     )

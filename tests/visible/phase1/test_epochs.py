@@ -50,8 +50,8 @@ def test_the_epoch_of_the_sampler_is_set(ranks):
     check(
         3 in epochs,
         "epoch-not-set",
-        f"train_epoch for epoch 3 {f'set the epoch {epochs}' if epochs else 'set no epoch'} of the "
-        "sampler. Without `set_epoch(3)`, the sampler repeats the same order in every epoch.",
+        f"train_epoch for epoch 3 {f'set the epochs {epochs}' if epochs else 'set no epoch'} in "
+        "the sampler. Without `set_epoch(3)`, the sampler repeats the same order in every epoch.",
         guide=GUIDE,
     )
 
@@ -99,8 +99,8 @@ def test_a_smaller_batch_counts_less(ranks):
                 line=line,
             ),
         ],
-        otherwise=f"by rank, train_epoch returns {list(seen)}. Both ranks should return 5, the "
-        "mean loss over the samples of both",
+        otherwise=f"the ranks return {list(seen)} from train_epoch. Both should return 5, the mean "
+        "loss over the samples of both ranks",
     )
 
 
@@ -150,7 +150,7 @@ def test_every_sample_counts_the_same(ranks):
             left_the_loop(4, GUIDE, line),
             predicts_otherwise(GUIDE),
         ],
-        otherwise=f"by rank, evaluate returns {list(seen)}. Both ranks should return {wanted}",
+        otherwise=f"the ranks return {list(seen)} from evaluate. Both should return {wanted}",
     )
 
 
@@ -171,8 +171,8 @@ def test_the_evaluation_uses_evaluation_mode(ranks):
     check(
         not seen["trained meanwhile"],
         "mode-not-restored",
-        "evaluate runs the model in training mode, where dropout drops values and BatchNorm learns "
-        "from the validation samples. Switch the model to evaluation mode.",
+        "evaluate runs the model in training mode, where dropout drops values and BatchNorm "
+        "updates its statistics. Switch the model to evaluation mode.",
         guide=GUIDE,
     )
     check(

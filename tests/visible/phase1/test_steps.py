@@ -90,7 +90,7 @@ def test_the_loss_is_the_mean_over_the_ranks(ranks):
         seen,
         5.0,
         mistakes=loss_mistakes([1.0, 9.0], AFTER, GUIDE, line),
-        otherwise=f"by rank, train_step returns {list(seen)}. Both ranks should return 5, the mean "
+        otherwise=f"the ranks return {list(seen)} from train_step. Both should return 5, the mean "
         "of their losses 1 and 9",
     )
 
@@ -118,7 +118,7 @@ def test_the_gradient_of_a_step_is_cleared_for_the_next(ranks):
                 [[0.2, 0.56]],
                 "gradients-not-zeroed",
                 "Two steps change the weight from 0 to 0.2 and then to 0.56, but should lead to "
-                "0.36. The gradient of the first step was added to that of the second: clear it.",
+                "0.36. The gradient of the first step was added to the second one: clear it.",
                 GUIDE,
             ),
         ],

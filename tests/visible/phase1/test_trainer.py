@@ -100,9 +100,8 @@ def test_an_earlier_optimizer_still_trains_the_model(ranks):
             ends_with(
                 [5.0, 5.0],
                 "tensors-replaced",
-                "An optimizer created before broadcast_model does not change the model after it: "
-                "the model now has other parameter objects than the optimizer. Change the "
-                "parameters in place.",
+                "An optimizer created before broadcast_model no longer changes the model, because "
+                "the model now has new parameter objects. Change the parameters in place.",
                 MODEL,
             )
         ],

@@ -37,7 +37,7 @@ def points(count, seed):
 
 
 def train_a_little(rank, world_size, trainer):
-    """Train for 3 epochs, starting with other weights on each rank."""
+    """Train for 3 epochs, starting with different weights on each rank."""
     warnings.simplefilter("ignore")  # a warning would count as a printed line
     torch.manual_seed(rank)
     model = Line()
@@ -76,7 +76,7 @@ def test_the_model_learns(ranks):
         "does-not-learn",
         f"Over 3 epochs, the train loss goes from {losses[0]:.3f} to {losses[2]:.3f}, and the last "
         f"val_accuracy is {accuracy:.3f}. The loss should decrease, and the accuracy should reach "
-        "at least 0.8, since a straight line separates these points.",
+        "at least 0.8, because a straight line separates these points.",
         guide=GUIDE,
     )
     check(
@@ -90,7 +90,7 @@ def test_the_model_learns(ranks):
 
 @exercise("phase1/train", points=1)
 def test_both_ranks_do_half_of_the_work_and_end_with_one_model(ranks):
-    """The ranks start with other weights, use 100 of 200 points each, and end with the same."""
+    """From different weights, each rank uses half of the points, and both get the same weights."""
     seen = ranks(train_a_little, world_size=2)
 
     counts = [value["trained"] for value in seen]

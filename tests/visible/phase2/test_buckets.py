@@ -49,7 +49,7 @@ def numbers_in_gradients(model):
 
 
 def same(number):
-    """Return the gradients in which every layer has that number."""
+    """Return the gradients of a model in which every gradient is this number."""
     return {str(layer): float(number) for layer in range(4)}
 
 
@@ -81,7 +81,7 @@ def test_gradients_are_the_mean_after_finish(ranks):
         both(4, 7),
         mistakes=averaging_mistakes([both(2, 4), both(6, 10)]),
         otherwise="the gradients are 2 and 6 by rank in step 0, and 4 and 10 in step 1. They "
-        f"should become 4 and then 7 on both ranks, but by rank they become {list(seen)}",
+        f"should become 4 and then 7 on both ranks, but they become {list(seen)}",
     )
 
     def probe_names(rank, trainer, names):
@@ -125,7 +125,7 @@ def test_a_layer_that_one_rank_does_not_use(ranks):
             )
         ],
         otherwise="every gradient is 6, but rank 1 does not use layer 2, which counts as zero "
-        f"there. The gradients should become {expected} on both ranks, but by rank they become "
+        f"there. The gradients should become {expected} on both ranks, but they become "
         f"{list(seen)}",
     )
 
@@ -165,7 +165,7 @@ def test_no_sync_only_accumulates(ranks):
             *averaging_mistakes([same(3), same(30)]),
         ],
         otherwise="the gradients 1 + 2 on rank 0 and 10 + 20 on rank 1 should become 16.5 on both, "
-        f"but by rank they become {list(seen)}",
+        f"but they become {list(seen)}",
     )
 
 

@@ -13,7 +13,7 @@ MICROBATCHES = "Microbatches"
 
 
 def assert_shares(shares, wanted, *, samples, **options):
-    """Compare the ranks' indices, one list per rank, with those of the contract."""
+    """Compare the ranks' indices, one list per rank, with the expected lists."""
     mistake = diagnose_strides(shares, range(samples), **options)
     after = f", resumed after {options['seen']}" if "seen" in options else ""
     cut = ", with drop_last" if "drop_last" in options else ""
@@ -76,12 +76,12 @@ def test_the_last_row_is_filled_or_cut(ranks):
 def test_shuffled_epochs_are_the_same_on_all_ranks(ranks):
     """20 samples on 2 ranks, shuffled: each epoch uses every sample once, in a different order.
 
-    With `drop_last`, 5 samples leave one out, but not the same one in each of 30 epochs.
+    With `drop_last`, one of 5 samples is left out, but not the same one in each of 30 epochs.
     """
 
     def probe(rank, world_size, data_loader):
         for set_seed in (random.seed, np.random.seed, torch.manual_seed):
-            set_seed(rank)  # as in real trainings, the ranks' global random states differ
+            set_seed(rank)  # as in real training runs, the ranks' global random states differ
         sampler = data_loader.ResumableDistributedSampler(range(20), world_size, rank)
         epochs = []
         for epoch in (0, 1):
@@ -211,7 +211,7 @@ def test_seven_samples_make_three_microbatches(ranks):
         (
             changed == [-1, -1],
             "tensors-replaced",
-            "in 3 parts, a change to a part does not reach the batch. The parts must be views of "
+            "in 3 parts, a change to a part does not change the batch. The parts must be views of "
             "the batch, not copies.",
         ),
         (refused, "bad-arguments-accepted", "8 parts must raise a ValueError."),

@@ -50,7 +50,7 @@ def forward_and_backward(layer, weight, bias, inputs):
 
 
 def check_layer(seen, mistakes, **wanted):
-    """Compare outputs and gradients, by rank, with those of the contract."""
+    """Compare each rank's outputs and gradients with the expected values."""
     for name, values in wanted.items():
         by_rank = [torch.tensor(value) for value in values]
         rules = [unlike_linear("The layer's output")]
@@ -145,7 +145,7 @@ def test_the_products_are_summed_and_the_bias_is_added_once(ranks):
 
 @exercise("phase2/RowParallelLinear", points=1)
 def test_a_whole_input_is_split_by_the_layer(ranks):
-    """With input_is_parallel=False, both ranks get all 4 inputs, and have the gradient of all."""
+    """With input_is_parallel=False, both ranks get all 4 inputs, and all 4 input gradients."""
     seen = ranks(probe_row, world_size=2, parallel=False)
 
     check_layer(
@@ -194,7 +194,7 @@ def test_each_rank_loads_its_part(ranks):
     """Two full layers, loaded in parts on 2 ranks, map [1, 1] to 3 + 14 + 1 = 18.
 
     The first has the rows [1, 2] and [3, 4] and the biases 0 and 7, the second the row [1, 1] and
-    the bias 1. An optimizer created before still trains the layers.
+    the bias 1. An optimizer created before loading still trains the layers.
     """
 
     def probe(model_parallel):
@@ -216,7 +216,7 @@ def test_each_rank_loads_its_part(ranks):
     check(
         all(kept["same"] for kept in seen),
         "tensors-replaced",
-        "load_full_linear replaced the layer's parameters by other objects. An optimizer created "
+        "load_full_linear replaced the layer's parameters with new objects. An optimizer created "
         "earlier would train the old ones. Copy into the existing parameters.",
         guide=LAYERS,
     )

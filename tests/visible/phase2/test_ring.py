@@ -34,8 +34,8 @@ def check_sum(seen, size):
                 GUIDE,
             ),
         ],
-        otherwise=f"rank r has 10^r times 1 to {size}, so the sum is {expected}, but by rank "
-        f"`tensor` becomes {list(seen)}. Find out which chunk is wrong, and in which pass",
+        otherwise=f"rank r has 10^r times 1 to {size}, so the sum is {expected}, but the ranks' "
+        f"tensors become {list(seen)}. Find out which chunk is wrong, and in which pass",
     )
 
 
@@ -86,8 +86,8 @@ def test_a_column_of_a_matrix(ranks):
         seen,
         [22.0, 44.0, 66.0],
         otherwise="the matrix is [[1, 2], [3, 4], [5, 6]] on rank 0 and ten times that on rank 1. "
-        f"Its second column should become [22, 44, 66] on both, but by rank becomes {list(seen)}. "
-        "A column is not contiguous: you may have summed a copy of it",
+        f"The second columns should become [22, 44, 66], but they become {list(seen)}. A column is "
+        "not contiguous: you may have summed a copy of it",
     )
 
 

@@ -82,7 +82,7 @@ class Line(nn.Linear):
 
 
 def run_training(trainer, info, seed, stop_at=None, **options):
-    """Call `train` with a new model; return a description of the training."""
+    """Call `train` with a new model; return a description of the training run."""
     torch.manual_seed(seed)
     places = torch.linspace(-1, 1, COUNT)[:, None]  # (point, 1)
     data = TensorDataset(places, (places[:, 0] > 0).long())
@@ -98,7 +98,7 @@ def run_training(trainer, info, seed, stop_at=None, **options):
 
 @exercise("phase2/train", points=1)
 def test_two_ranks_train_one_model(ranks):
-    """The ranks end with equal weights, also with microbatches, and only rank 0 prints."""
+    """The ranks end with equal weights, even with microbatches, and only rank 0 prints."""
 
     def probe(rank, world_size, trainer):
         info = Info(rank, world_size)
@@ -119,8 +119,9 @@ def test_two_ranks_train_one_model(ranks):
     check(
         whole["largest"] == 4,
         "batch-size-divided",
-        f"with batch_size=4 and 6 samples on each of 2 ranks, train takes {whole['largest']} "
-        "samples at once on rank 0, but should take 4 and then 2: `batch_size` is for one rank",
+        f"With batch_size=4 and 6 samples on each of 2 ranks, rank 0 trains on {whole['largest']} "
+        "samples at once, but should train on 4 and then 2. `batch_size` is the batch size of each "
+        "rank: do not divide it.",
         guide=GUIDE,
     )
     check(
@@ -159,7 +160,7 @@ def test_an_interrupted_training_resumes(ranks):
         exists,
         "resume-lost",
         "A training run was interrupted in its second epoch, and there is no file at the path of "
-        "`resume_from`. Save the training there at least once in each epoch.",
+        "`resume_from`. Save the state there at least once in each epoch.",
         guide=GUIDE,
     )
     check(

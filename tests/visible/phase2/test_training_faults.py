@@ -66,7 +66,7 @@ def test_a_rank_is_killed_in_the_second_epoch(ranks):
         seen[0]["exists"],
         "resume-lost",
         "Rank 1 was killed in the second epoch, and there is no file at the path of "
-        "`resume_from`. Save the training there at least once in each epoch.",
+        "`resume_from`. Save the state there at least once in each epoch.",
         guide=GUIDE,
     )
     check(

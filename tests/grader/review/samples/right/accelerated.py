@@ -1,4 +1,4 @@
-"""A loop whose distribution a library does."""
+"""A training loop that a library distributes."""
 
 import torch
 from accelerate import Accelerator

@@ -1,4 +1,4 @@
-"""Averages gradients without a wrapper, on a share of the data that each rank cuts itself."""
+"""Gradients are averaged without a wrapper, and each rank selects its own share of the data."""
 
 import os
 from math import ceil

@@ -1,4 +1,4 @@
-"""The process group and the rank come out of context managers."""
+"""Context managers create the process group and return the rank."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Samples that are divided without a sampler, all shares of one size."""
+"""Samples that are divided without a sampler; all shares have the same size."""
 
 import torch
 import torch.distributed as dist
@@ -11,7 +11,7 @@ RANK, WORLD_SIZE = dist.get_rank(), dist.get_world_size()
 
 
 def my_share(dataset):
-    """Leave out what does not divide evenly."""
+    """Leave out the samples that do not divide evenly."""
     count = len(dataset) // WORLD_SIZE * WORLD_SIZE
     return Subset(dataset, range(RANK, count, WORLD_SIZE))
 

@@ -1,4 +1,4 @@
-"""Loops that all ranks leave together, in the ways that scripts do it."""
+"""Loops that all ranks leave together, in the ways that are common in scripts."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Restarts from the newest checkpoint of any rank after a failure; stops early, all alike."""
+"""Restarts from any rank's newest checkpoint after a failure; all ranks stop early together."""
 
 import os
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""One process per GPU, or a single one, as the arguments say; resumes from a checkpoint."""
+"""One process per GPU, or only one, depending on the arguments; resumes from a checkpoint."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""Steps instead of epochs, batches drawn at random, accumulation by a switch of the wrapper."""
+"""Steps instead of epochs, random batches, and accumulation with an attribute of the wrapper."""
 
 import os
 import time

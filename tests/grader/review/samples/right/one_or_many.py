@@ -1,4 +1,4 @@
-"""A script for one process or several, told by a local rank of -1, with data made by one rank."""
+"""A script for one process (local rank -1) or several, with data that one rank prepares."""
 
 import argparse
 import logging

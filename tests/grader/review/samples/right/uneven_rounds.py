@@ -1,4 +1,4 @@
-"""Ranks that leave a loop at different times, where no later round has a collective."""
+"""Ranks that leave loops in different rounds; these loops contain no collectives."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Compiled, then wrapped."""
+"""The model is compiled, then wrapped."""
 
 # expect: DDP025
 

@@ -1,4 +1,4 @@
-"""The sampler is never given the epoch."""
+"""The epoch of the sampler is never set."""
 
 # expect: DDP005
 

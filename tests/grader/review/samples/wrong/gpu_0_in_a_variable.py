@@ -1,4 +1,4 @@
-"""The GPU is a constant at the top of the script, in the manner of scripts for one GPU."""
+"""The GPU is a constant at the top of the script, as in scripts for one GPU."""
 
 # expect: DDP022, DDP013
 

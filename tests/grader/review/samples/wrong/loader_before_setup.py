@@ -1,4 +1,4 @@
-"""The loader asks whether there is a process group before `setup_distributed` makes one."""
+"""The loader checks for a process group before `setup_distributed` creates it."""
 
 # expect: DDP001
 

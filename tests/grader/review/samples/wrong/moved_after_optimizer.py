@@ -1,4 +1,4 @@
-"""The model moves after its optimizer was made."""
+"""The model is moved after its optimizer is made."""
 
 # expect: DDP024
 

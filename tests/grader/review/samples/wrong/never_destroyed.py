@@ -1,4 +1,4 @@
-"""Nothing ends the process group."""
+"""The process group is never destroyed."""
 
 # expect: DDP019
 

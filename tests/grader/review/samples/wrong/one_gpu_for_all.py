@@ -1,4 +1,4 @@
-"""All ranks of a machine use GPU 0."""
+"""All ranks on a machine use GPU 0."""
 
 # expect: DDP022
 

@@ -1,4 +1,4 @@
-"""The sampler of every rank is that of rank 0."""
+"""The sampler has rank 0 on every rank."""
 
 # expect: DDP004
 

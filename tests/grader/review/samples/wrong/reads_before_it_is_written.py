@@ -1,4 +1,4 @@
-"""The others read a file that rank 0 may still write."""
+"""The other ranks read a file that rank 0 may still be writing."""
 
 # expect: DDP011
 

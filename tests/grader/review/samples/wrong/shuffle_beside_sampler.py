@@ -1,4 +1,4 @@
-"""`shuffle=True` beside a sampler."""
+"""A loader with both `shuffle=True` and a sampler."""
 
 # expect: DDP003
 

@@ -1,4 +1,4 @@
-"""Every rank shuffles the whole dataset."""
+"""Every rank shuffles the complete dataset."""
 
 # expect: DDP002
 

@@ -1,4 +1,4 @@
-"""Early stopping with patience, by the validation loss of this rank's share."""
+"""Early stopping with patience, based on the validation loss of this rank's share."""
 
 # expect: DDP017
 

@@ -1,4 +1,4 @@
-"""Gradients are summed, and nothing divides the sum."""
+"""Gradients are summed, and the sum is never divided."""
 
 # expect: DDP028
 

@@ -1,4 +1,4 @@
-"""The batch size of all ranks is given to each."""
+"""Each rank's loader has the batch size of all ranks."""
 
 # expect: DDP008
 
