@@ -1,1 +1,1 @@
-"""The figures of docs/figures.md, each measured side by side with the usual alternative."""
+"""The figures of docs/figures.md, each measured together with the usual alternative."""

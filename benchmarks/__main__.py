@@ -35,7 +35,7 @@ PARTS = (
 
 
 def main(parts: list[str]) -> int:
-    """Return how many figures miss their target."""
+    """Measure figures and print their table; return the number of missed targets."""
     figures: list[Figure] = []
     for part in parts or PARTS:
         print(f"measuring: {part} ...", flush=True)

@@ -18,7 +18,7 @@ WIDTHS = {"0.4 M": 272, "3.3 M": 950}  # number of parameters -> width of the hi
 
 
 def figures() -> Iterator[Figure]:
-    """Measure whole steps: forward, backward, averaging, SGD."""
+    """Measure complete steps: forward, backward, averaging, SGD."""
     for size, width in WIDTHS.items():
         ours, theirs = slowest(on_plain_ranks(step_times, RANKS, width))
         yield Figure(

@@ -1,7 +1,7 @@
-"""Grading whole classes: submissions a minute, how busy the cores are, and the grader's memory.
+"""Grading classes: submissions per minute, the load of the cores, and the grader's memory.
 
-Classes of phase 1 mix the solution and known mistakes. The cheap exercise has one test of one rank,
-as the notebook of one answer has that nbgrader and Otter-Grader grade in the same run.
+Classes of phase 1 mix the solution and known mistakes. The cheap exercise has one test on one rank.
+In the same run, nbgrader and Otter-Grader grade a notebook that also has one answer and one test.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from gradsync.grading.classes.files import write_class
 from gradsync.grading.classes.results import read_class
 
 SIZES = (10, 100)  # submissions of phase 1
-CHEAP = (10, 100, 1000)
-PER_MINUTE = 8.0  # of phase 1 on two cores
-BUSY = 0.9  # of all cores
-FLAT = 1.25  # most that a submission of a large class may take, relative to one of a small class
-GROWTH = 50.0  # MiB more for the grader of the largest class than for that of the smallest
+CHEAP = (10, 100, 1000)  # submissions of the cheap exercise
+PER_MINUTE = 8.0  # submissions of phase 1, on two cores
+BUSY = 0.9  # share of the time of all cores
+FLAT = 1.25  # allowed ratio of the time per submission: the largest class to the next smaller one
+GROWTH = 50.0  # MiB that the grader may need more for the largest class than for the smallest
 GRADEBOOK_SECONDS = 2.0  # for the largest class
 EXERCISES = """
 [[exercise]]
@@ -47,12 +47,12 @@ from gradsync.testing import check, exercise
 
 @exercise("phase1/double", points=1)
 def test_a_number_is_doubled(ranks):
-    """A number comes back twice as large."""
+    """The function returns twice the number."""
 
     def probe(trainer):
         return trainer.double(2)
 
-    check(ranks(probe, 1, process_group=False)[0] == 4, "not-doubled", "it is not doubled")
+    check(ranks(probe, 1, process_group=False)[0] == 4, "not-doubled", "The number is not doubled.")
 '''
 
 
@@ -62,8 +62,8 @@ class Run:
 
     size: int
     seconds: float
-    busy: float  # share of all cores, by all processes of the machine
-    memory: float  # MiB, the most that the grader's own process had
+    busy: float  # share of the time of all cores, used by all processes of the machine
+    memory: float  # MiB, the peak of the grader's own process
 
     @property
     def each(self) -> float:
@@ -85,7 +85,8 @@ def _phase1(root: Path) -> Iterator[Figure]:
         run = _grade(root / f"phase1-{size}", course, list(islice(cycle(files), size)))
         rate = 60 * run.size / run.seconds
         wanted = PER_MINUTE * (os.cpu_count() or 1) / 2
-        busy = BUSY if size == max(SIZES) else 0.0  # a small one is half over once all cores work
+        # A small class is half graded before all cores work.
+        busy = BUSY if size == max(SIZES) else 0.0
         yield Figure(
             f"class of {size}, phase 1, solution and mistakes",
             f"{rate:.1f} a minute, cores {100 * run.busy:.0f}% busy",
@@ -148,7 +149,7 @@ def _cheap(root: Path) -> Iterator[Figure]:
 
 
 def _grade(room: Path, course: Course, members: Sequence[dict[str, bytes]]) -> Run:
-    """Grade a class of these files with `gradsync grade`, as staff do."""
+    """Grade a class with these files by `gradsync grade`, the command that staff use."""
     for number, files in enumerate(members):
         for path, source in files.items():
             target = room / "class" / f"learner-{number:04}" / path
@@ -170,14 +171,15 @@ def _grade(room: Path, course: Course, members: Sequence[dict[str, bytes]]) -> R
 
 
 def _ticks() -> tuple[int, int]:
-    """Return the time that all cores were busy so far, and all their time."""
+    """Return the busy time and the total time of all cores since the machine started."""
     fields = [int(field) for field in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
-    return sum(fields) - fields[3] - fields[4], sum(fields)  # without idle, and waiting for disks
+    # Fields 3 and 4 are idle time and time spent waiting for disks.
+    return sum(fields) - fields[3] - fields[4], sum(fields)
 
 
 def _most_memory(process: int) -> float:
     try:
         found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return 0.0
     return int(found[1]) / 1024 if found else 0.0

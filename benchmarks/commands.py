@@ -17,7 +17,7 @@ TIMES = 7
 
 
 def figures() -> Iterator[Figure]:
-    """Measure whole commands in a learner's copy of the course, whose phase 1 is solved."""
+    """Measure complete commands in a learner's copy of the course, with phase 1 solved."""
     with tempfile.TemporaryDirectory() as folder:
         copy = _solved_copy(Path(folder) / "course")
         yield _limited("gradsync --help", copy, ["--help"], 0.3)
@@ -39,7 +39,7 @@ def figures() -> Iterator[Figure]:
 
 
 def _solved_copy(folder: Path) -> Path:
-    """Write a learners' copy of the course, and the solution of phase 1 into it."""
+    """Write a learner's copy of the course that contains the solution of phase 1."""
     course = find_course()
     phase = course.phases[0]
     publish(course, folder, phase, archive=False)

@@ -20,7 +20,7 @@ GLOO_TIMEOUT = 15.0  # seconds; the default is 30 minutes
 
 
 def figures() -> Iterator[Figure]:
-    """Measure from the call to the explanation."""
+    """Measure the time from the call to the explanation."""
     run_ranks(skip_one, 1)  # warm
     ours = median_seconds(_explained, times=9)
     theirs = seconds(_timed_out)

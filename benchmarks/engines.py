@@ -1,6 +1,6 @@
-"""Twenty tests on four ranks: by the `ranks` fixture and by torch's own classes for tests.
+"""Twenty tests on four ranks: with the `ranks` fixture and with torch's own classes for tests.
 
-Each way is a run of pytest in a new process, from its start to its end.
+Each measurement is a complete run of pytest in a new process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TIMES_FASTER = 15
 
 
 def figures() -> Iterator[Figure]:
-    """Measure a warm start, and the same tests in turns."""
+    """Measure a warm start, then the same tests with each of the classes in turns."""
     run_ranks(add_up, RANKS)  # warm
     warm = statistics.median(seconds(lambda: run_ranks(add_up, RANKS)) for _ in range(30))
     yield Figure(
@@ -38,11 +38,11 @@ def figures() -> Iterator[Figure]:
         warm <= WARM,
     )
     ways = ["by_gradsync", "by_multi_process"]
-    if hasattr(common_distributed, "MultiProcContinuousTest"):  # older versions of torch lack it
+    if hasattr(common_distributed, "MultiProcContinuousTest"):  # only in newer versions of torch
         ways.append("by_continuous")
     turns = [[_pytest(way) for way in ways] for _ in range(TURNS)]
     ours, spawned, *continuous = (statistics.median(times) for times in zip(*turns, strict=True))
-    what = f"{len(CASES)} tests on {RANKS} ranks, a whole run of pytest"
+    what = f"{len(CASES)} tests on {RANKS} ranks, a complete run of pytest"
     yield Figure(
         what,
         shown(ours),
@@ -63,7 +63,7 @@ def figures() -> Iterator[Figure]:
 
 
 def _pytest(way: str) -> float:
-    """Return how long pytest takes for the tests, without the settings of this repository."""
+    """Return the seconds that pytest takes for the tests, without this repository's settings."""
     file = ROOT / "benchmarks" / "four_ranks" / f"{way}.py"
     options = ["-q", "-c", os.devnull, "--rootdir", str(ROOT), "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", *options, str(file)]
@@ -71,7 +71,7 @@ def _pytest(way: str) -> float:
     def run() -> None:
         ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if f"{len(CASES)} passed" not in ended.stdout:
-            raise RuntimeError(f"Not all tests passed {way}:\n{ended.stdout}\n{ended.stderr}")
+            raise RuntimeError(f"Not all tests of {way}.py passed:\n{ended.stdout}\n{ended.stderr}")
 
     took = seconds(run)
     print(f"  {way}: {shown(took)}", flush=True)

@@ -14,7 +14,7 @@ class Figure:
 
     what: str
     ours: str
-    alternative: str  # what users would use without gradsync, and its measurement; "" if none
+    alternative: str  # the usual tool without gradsync, and its measurement; "" if there is none
     ratio: float | None
     target: str
     reached: bool

@@ -24,7 +24,7 @@ SIZE = 5  # submissions
 
 
 def seconds_each(room: Path) -> float:
-    """Return the seconds of `nbgrader autograde` for a submission of a class, in a new folder.
+    """Grade a class with `nbgrader autograde` in a new folder; return the seconds per submission.
 
     Raises:
         SystemExit: nbgrader failed.

@@ -18,7 +18,7 @@ ALLOWED = 3.0  # seconds more than the suite
 
 
 def figures() -> Iterator[Figure]:
-    """Measure each in a separate process, in turns."""
+    """Measure both in separate processes, in turns."""
     with tempfile.TemporaryDirectory() as folder:
         root = _class(Path(folder) / "class")
         ours, theirs = in_turns(lambda: _autograde(root), _suite, times=3)
@@ -33,7 +33,7 @@ def figures() -> Iterator[Figure]:
 
 
 def _class(root: Path) -> Path:
-    """Return a course in which one learner has handed in the solution."""
+    """Write a course in which one learner has handed in the solution; return its folder."""
     shutil.copytree(find_course().root / "notebooks" / "nbgrader", root)
     _run(root, "generate_assignment", "phase1")
     submitted = root / "submitted" / "ada" / "phase1"
@@ -43,7 +43,7 @@ def _class(root: Path) -> Path:
 
 
 def _autograde(root: Path) -> float:
-    shutil.rmtree(root / ".gradsync", ignore_errors=True)  # else earlier marks are reused
+    shutil.rmtree(root / ".gradsync", ignore_errors=True)  # otherwise earlier marks would be reused
     return seconds(lambda: _run(root, "autograde", "phase1", "--force"))
 
 

@@ -1,4 +1,4 @@
-"""Cells on 4 ranks compared with ipyparallel, `check`, and the self-study notebooks."""
+"""Cells on 4 ranks compared with ipyparallel; `check`; and the self-study notebooks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def kernel() -> Iterator[Cells]:
 
 
 def figures() -> Iterator[Figure]:
-    """Measure cells side by side, then `check`, then every notebook from top to bottom."""
+    """Measure cells in turns, then `check`, then every notebook from top to bottom."""
     with kernel() as ours, kernel() as theirs:
         ours.seconds("%load_ext gradsync")
         ours.seconds(CELL)
@@ -111,7 +111,7 @@ def _deadlock(ours: Cells) -> Figure:
 
 
 def _check() -> Figure:
-    """Check some exercises in one notebook, with the code of `solutions/`."""
+    """Measure `check` on some exercises in one notebook, with the code of `solutions/`."""
     course = find_course()
     slowest = ("", 0.0)
     with kernel() as cells:

@@ -1,6 +1,6 @@
 """Otter-Grader's time for a trivial submission: one notebook with one answer and one test.
 
-It needs many packages that nothing else here needs, so it has an environment of its own.
+It needs many packages that are not needed otherwise, so it has a separate environment.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def check_is_installed() -> None:
 
 
 def seconds_each(room: Path) -> float:
-    """Return the seconds of `otter run` for a submission, in a new folder.
+    """Grade with `otter run` in a new folder; return the seconds per submission.
 
     `otter run` grades without a container, which is faster than `otter grade`.
 
     Raises:
-        SystemExit: otter failed.
+        SystemExit: Otter-Grader failed.
     """
     (room / "tests").mkdir(parents=True)
     (room / "tests" / "double.py").write_text(TEST)
@@ -53,7 +53,7 @@ def seconds_each(room: Path) -> float:
     for number in range(SIZE):
         tests = json.loads((room / f"out-{number}" / "results.json").read_text())["tests"]
         if sum(test.get("score", 0) for test in tests) != 1:
-            raise SystemExit(f"otter did not give the point: {tests}")
+            raise SystemExit(f"Otter-Grader did not give the point: {tests}")
     return took / SIZE
 
 
@@ -62,4 +62,4 @@ def _run(room: Path, *command: str) -> None:
         [PROGRAM, *command], cwd=room, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise SystemExit(f"otter failed:\n{done.stderr}")
+        raise SystemExit(f"Otter-Grader failed:\n{done.stderr}")

@@ -1,4 +1,7 @@
-"""Ranks as plain processes: recording collectives would slow down only ours, not torch's C++."""
+"""Ranks as plain processes, without gradsync's recording of collectives.
+
+Recording would slow down only the solutions' collectives, not those that torch calls in C++.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from gradsync.course.catalogue import find_course
 
 
 def on_plain_ranks(function: Callable[..., Any], world_size: int, *arguments: object) -> list[Any]:
-    """Return each rank's `function(*arguments)`, converted to JSON and back.
+    """Call `function(*arguments)` on each rank; return the results, converted to JSON and back.
 
     The ranks are spawned, with one thread each and gloo over the loopback interface, and can
     import the solutions of phase 2 by their names.
@@ -35,7 +38,7 @@ def steps_in_turns(
 ) -> tuple[float, float]:
     """Return both medians of this rank's seconds for a step; every rank must call this.
 
-    A turn is a barrier and then several steps, since ranks leave gloo's barrier at different times.
+    A turn is a barrier and several steps, because ranks leave gloo's barrier at different times.
     """
 
     def turn(step: Callable[[], object]) -> float:
@@ -47,7 +50,7 @@ def steps_in_turns(
 
 
 def slowest(medians: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return, for each of the two, the largest of the ranks' medians."""
+    """Return the largest of the ranks' medians, for each of the two measurements."""
     return max(one for one, _ in medians), max(other for _, other in medians)
 
 
@@ -66,7 +69,7 @@ def _rank(
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
     _answer(folder, rank).write_text(json.dumps(function(*arguments)))
     dist.barrier()  # a rank that ends early breaks the connections of slower ranks
-    os._exit(0)  # a gloo group's destructor aborts now and then
+    os._exit(0)  # a gloo group's destructor sometimes aborts
 
 
 def _answer(folder: str, rank: int) -> Path:

@@ -1,4 +1,4 @@
-"""How far `gradsync scale` is off where it did not measure: sizes, ranks and batches."""
+"""The errors of `gradsync scale` for sizes, ranks and batches that it did not measure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradsync.scale.tables import GOAL
 
 
 def figures() -> Iterator[Figure]:
-    """Measure this machine, fit a part of it, and compare the rest with the predictions."""
+    """Measure this machine, fit a part of the times, and compare the rest with predictions."""
     found = study_machine(Plan(), available_cores(), 64, None, None, lambda _: None)
     for prediction in found.fit.predictions:
         error = prediction.median_error

@@ -17,7 +17,7 @@ TEMPLATE = Path(__file__).parents[1] / "solutions" / "phase1" / "template_traine
 
 
 def figures() -> Iterator[Figure]:
-    """Measure whole commands, and the review of a solution inside a running one."""
+    """Measure complete commands, and the review of a solution inside a running command."""
     from gradsync.review import review
 
     with tempfile.TemporaryDirectory() as folder:
@@ -31,7 +31,7 @@ def figures() -> Iterator[Figure]:
         others = [
             f"{name}: {shown(_run(name, *options, str(script)))}"
             for name, options in (("flake8", ["--isolated"]), ("torchfix", []))
-            if importlib.util.find_spec(name)  # torchfix needs an old libcst: not among our tools
+            if importlib.util.find_spec(name)  # torchfix may be missing
         ]
     yield Figure(
         f"review a script of {LINES:,} lines",
@@ -48,7 +48,7 @@ def figures() -> Iterator[Figure]:
 
 
 def long_script() -> str:
-    """Return whole samples after each other, each a program of its own, with so many lines."""
+    """Return a text of complete sample programs that has at least `LINES` lines."""
     samples = [path.read_text(encoding="utf-8") for path in sorted(SAMPLES.glob("*.py"))]
     text = ""
     while samples and text.count("\n") < LINES:

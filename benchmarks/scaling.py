@@ -14,7 +14,7 @@ from gradsync.course.catalogue import find_course
 from gradsync.data import digits
 from gradsync.model import SmallCNN
 
-BATCH = 6144  # samples per rank: large enough for the communication
+BATCH = 6144  # samples per rank; smaller batches spend too much time on communication
 STEPS = 6
 
 

@@ -18,7 +18,7 @@ RANKS = 2
 
 
 def figures() -> Iterator[Figure]:
-    """Measure whole steps with averaged gradients, and the most bytes of state on a rank."""
+    """Measure complete steps with averaged gradients, and the most bytes of state on a rank."""
     for size, width in WIDTHS.items():
         answers = on_plain_ranks(times_and_bytes, RANKS, width)
         ours, theirs = slowest([times for times, _ in answers])
@@ -46,7 +46,8 @@ def figures() -> Iterator[Figure]:
 def times_and_bytes(width: int) -> tuple[tuple[float, float], tuple[int, int, int]]:
     """Return this rank's median seconds for a step, and the bytes of its optimizer state.
 
-    Both are for sharded and unsharded. The third number of bytes is the largest parameter's state.
+    Both are pairs, for the sharded and the unsharded optimizer. The third number of bytes is the
+    state of the parameter with the largest state.
     """
     from template_trainer import BucketedGradientAverager, ShardedOptimizer
 

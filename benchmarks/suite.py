@@ -1,4 +1,4 @@
-"""The whole hidden suites on the reference solution; phase 1 with every launcher."""
+"""The complete hidden suites on the reference solution; phase 1 with every launcher."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _fresh(phase: str, launcher: LauncherName = "fork") -> float:
 
 
 def main(phase: str, launcher: LauncherName) -> None:
-    """Grade the reference once; without full marks the time would be meaningless."""
+    """Grade the reference once, and fail without full marks: the time would be meaningless."""
     course = find_course()
     report = grade(reference(course), course, phases=[phase], seed=1, launcher=launcher)
     if report.score != FULL_MARKS:

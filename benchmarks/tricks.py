@@ -1,4 +1,4 @@
-"""What each trick of `gradsync.ranks.fast` gains: the same runs with it and without it."""
+"""The gain of each trick of `gradsync.ranks.fast`: the same runs with it and without it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from benchmarks.figure import Figure, median_seconds, seconds, shown
 from gradsync.ranks.fast import SWITCH, TRICKS, meta_kernels
 
 RANKS = 4
-TIMES = 3  # processes with a trick, and as many without it, in turns
+TIMES = 3  # processes with a trick, and the same number without it, in turns
 LEAST = 1.05  # a trick that gains less is removed
-Times = dict[str, float]  # what was measured: seconds
+Times = dict[str, float]  # name of a measurement: seconds
 
 
 def figures() -> Iterator[Figure]:
@@ -44,7 +44,7 @@ def _measured(off: str) -> Times:
         stdout=subprocess.PIPE,
         check=True,
     )
-    times: Times = json.loads(done.stdout.splitlines()[-1])  # after what the ranks print
+    times: Times = json.loads(done.stdout.splitlines()[-1])  # the ranks may print lines before it
     return times
 
 
@@ -57,12 +57,12 @@ def measure() -> Times:
     meta_kernels.defer()
     imported = seconds(lambda: importlib.import_module("torch"))
 
-    from benchmarks import start  # its functions have global names, which pickling looks up
+    from benchmarks import start  # pickling looks up its functions by their global names
     from gradsync import run_ranks
     from gradsync.ranks.protocol.pickles import pack
 
     def later(function: Callable[[], object], times: int) -> float:
-        for _ in range(2):  # the second finds what the first has caused to be imported
+        for _ in range(2):  # after the first run, the warm process imports more
             run_ranks(function, RANKS)
         return median_seconds(lambda: run_ranks(function, RANKS), times)
 
@@ -92,7 +92,7 @@ def add_functionally() -> None:
 
 
 def train() -> None:
-    """Take five steps of a model whose gradients take some MiB, as large tensors do in training."""
+    """Take five steps of a model whose gradients need some MiB, as in real training."""
     import torch
     import torch.distributed as dist
     from torch import nn

@@ -1,1 +1,1 @@
-"""Checks of the whole project, which take too long for `make test`, and of its English."""
+"""Checks of the complete project that take too long for `make test`, and a check of its English."""

@@ -1,8 +1,9 @@
 """Kill workers of a Dask cluster that grades a class, at 10 random moments.
 
-Each time, one of two workers is killed (`kill -9`), with the process that grades for it, and a new
-one is started. Counts gradebooks that differ from the gradebook of an undisturbed run on one
-machine, and graders that failed. The argument is the number of kills, by default 10.
+Each time, one of two workers is killed (`kill -9`), together with the process that grades for it.
+Then a new worker is started. The results are the number of gradebooks that differ from the
+gradebook of an undisturbed run on one machine, and the number of graders that failed. The argument
+is the number of kills, by default 10.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from checks.kills import SEED, write_course_and_class
 
 KILLS = 10
 WORKERS = 2
-LEAST, MOST = 5.0, 30.0  # seconds between two kills: a submission takes some seconds
+LEAST, MOST = 5.0, 30.0  # seconds between two kills; a submission takes some seconds
 
 
 class Cluster:
-    """A scheduler and workers on this machine, as programs of their own."""
+    """A scheduler and workers on this machine, as separate programs."""
 
     def __init__(self, room: Path) -> None:
         self.contact = room / "scheduler.json"
@@ -57,7 +58,7 @@ class Cluster:
 
 
 def main(kills: int) -> int:
-    """Grade classes while workers are killed; return 1 if one differs or a grader failed."""
+    """Grade classes while workers are killed; return 1 if a gradebook differs or a grader fails."""
     moments = random.Random(SEED)
     done = classes = differing = failed = 0
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Put correct answers that change different functions together: one grade tests all of them."""
+"""Put correct answers that change different functions together, to grade them as one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gradsync.course.known_submissions import Right
 
 
 def groups(answers: Sequence[Right]) -> list[list[Right]]:
-    """Divide correct answers of a few functions into few groups in which none changes another."""
+    """Divide correct answers into few groups; the answers of a group change different functions."""
     found: list[tuple[set[str], list[Right]]] = []
     named = [(_names(answer), answer) for answer in answers]
     for names, answer in sorted(named, key=lambda pair: -len(pair[0])):
@@ -36,7 +36,7 @@ def joined(group: Sequence[Right]) -> Right:
 
 
 def _names(answer: Right) -> set[str]:
-    """Return what an answer defines at the top of its files: "phase1/template_trainer.py NAME"."""
+    """Return the top-level names of an answer, in the form "phase1/template_trainer.py NAME"."""
     return answer.definitions | {
         f"{path} {name}"
         for path, text in answer.additions.items()

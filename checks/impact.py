@@ -1,8 +1,8 @@
-"""Find the exercises whose tests can fail for a mistake: they run a function that it changes.
+"""Find the exercises with tests that can fail for a mistake: they run a function that it changes.
 
-The other tests run exactly the code of the solution, so a grade of the mistake need not run them.
-To find out once which functions the tests run, they get the solution with one more line in each
-function: it writes the function's name into a pipe.
+The other tests run exactly the code of the solution, so they are not needed to grade the mistake.
+The functions that the tests run are recorded once. For this, the tests run on the solution with one
+more line in each function, which writes the function's name into a pipe.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Functions = frozenset[str]  # "phase1/template_trainer.py train"; a method as "C
 
 
 def ran_by_exercise(course: Course, phase: str, seed: int, pool: Executor) -> dict[str, Functions]:
-    """Return, for each exercise of a phase, the solution's functions that its hidden tests run."""
+    """Return the functions of the solution that the hidden tests of each exercise run."""
     jobs = {
         exercise.id: pool.submit(_functions_run, course, exercise.id, seed)
         for exercise in course.exercises(phase)
@@ -82,19 +82,20 @@ class _Functions(ast.NodeTransformer):
 
 
 class _Extracted(_Functions):
-    """Extracts the functions of a file, and leaves their names in their place."""
+    """Extracts the functions of a file, and replaces each by its name."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self.functions: dict[str, str] = {}
 
     def changed(self, node: ast.FunctionDef, name: str) -> ast.stmt:
-        self.functions[name] = self.functions.get(name, "") + ast.dump(node)  # all of this name
+        # A file may define several functions of the same name.
+        self.functions[name] = self.functions.get(name, "") + ast.dump(node)
         return ast.Expr(ast.Name(name))
 
 
 class _Reporting(_Functions):
-    """Makes each function write its name into a pipe, as tests notice files that are written."""
+    """Makes each function write its name into a pipe; some tests would detect a written file."""
 
     def __init__(self, path: str, pipe: Path) -> None:
         super().__init__(path)
@@ -107,7 +108,7 @@ class _Reporting(_Functions):
         return node
 
 
-@functools.lru_cache(maxsize=8)  # every mistake is compared with the solution
+@functools.lru_cache(maxsize=8)  # the solution is parsed once for all mistakes
 def _parts(path: str, source: bytes) -> tuple[str, dict[str, str]]:
     """Return a file's code outside of functions, and its functions by name."""
     extracted = _Extracted(path)
@@ -127,7 +128,7 @@ def _functions_run(course: Course, exercise: str, seed: int) -> Functions:
         reporting = Submission("the solution, reporting which functions run", files)
         with ThreadPoolExecutor(1) as reader:
             lines = reader.submit(lambda: frozenset(pipe.read_text().splitlines()))
-            with pipe.open("w"):  # else the reader stops when the first function has written
+            with pipe.open("w"):  # otherwise the reader stops after the first name
                 report = grade(
                     reporting, course, phases=[phase], seed=seed, exercises=[exercise], parallel=1
                 )

@@ -1,10 +1,10 @@
 """`make kills`: kill the grader of a class of 10 at 50 random moments, and restart it each time.
 
-The grader of a class, which grades two submissions at a time with part of phase 1's suite, is
-killed (`kill -9`) and started again until it finishes; then the next class begins, until the number
-of kills is reached. Counts gradebooks that differ from the gradebook of an undisturbed run,
-finished grades that were made a second time, and leftover processes and files. The argument is the
-number of kills, by default 50.
+The grader grades two submissions at a time with part of phase 1's suite. It is killed (`kill -9`)
+and started again until it finishes. Then the next class begins, until the number of kills is
+reached. The results are the numbers of gradebooks that differ from the gradebook of an undisturbed
+run, of finished grades that were made a second time, and of leftover processes and files. The
+argument is the number of kills, by default 50.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from gradsync.submission import Submission
 KILLS = 50
 CLASS = 10
 JOBS = "2"  # submissions at a time
-SUITE = ("test_data_loader.py", "test_trainer.py")  # take a few seconds per submission
-EXERCISES = ("phase1/PaddedDistributedSampler", "phase1/average_gradients")  # with mistakes in them
+SUITE = ("test_data_loader.py", "test_trainer.py")  # they take a few seconds per submission
+EXERCISES = ("phase1/PaddedDistributedSampler", "phase1/average_gradients")  # with known mistakes
 SEED = "1"
-GONE_SECONDS = 30.0  # within which processes must end after the grader
+GONE_SECONDS = 30.0  # after the grader, all processes must end within this time
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Grader:
             try:
                 if mark in (entry / "environ").read_bytes():
                     found.append(f"process {entry.name}")
-            except OSError:  # it has ended, or belongs to another user
+            except OSError:  # the process has ended, or belongs to another user
                 continue
         return found
 
@@ -138,7 +138,7 @@ def _finish(process: subprocess.Popen[bytes]) -> None:
 
 
 def _finished(out: Path) -> dict[str, tuple[int, int]]:
-    """Return each submission's report as inode and time, which change when it is written again."""
+    """Return the inode and the time of each report, which change when it is written again."""
     reports = {path.parent.name: path.stat() for path in out.glob("*/report.json")}
     return {name: (seen.st_ino, seen.st_mtime_ns) for name, seen in reports.items()}
 

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Run the engine's tests with each version of Python that is named and installed, each in its own
-# environment in .venv-matrix. PIP_OPTIONS is passed to pip. Fails if a test fails, or if no version
-# is installed.
+# Run the engine's tests with each named version of Python that is installed, each in a separate
+# environment in .venv-matrix. PIP_OPTIONS is passed to pip. The script fails if a test fails, or if
+# none of the versions is installed.
 set -u
 cd "$(dirname "$0")/.."
-if command -v pyenv >/dev/null; then  # its commands refuse to run versions that are not selected
+if command -v pyenv >/dev/null; then  # pyenv runs only the selected versions
   PYENV_VERSION=$(pyenv versions --bare | paste -sd : -)
   export PYENV_VERSION
 fi

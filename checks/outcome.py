@@ -14,8 +14,8 @@ class Outcome:
 
     known: Wrong | Right
     seconds: float
-    first: Verdict | None  # the first that is not passed, in the order of a report
-    same: bool | None = None  # whether all tests give the same; None: not compared
+    first: Verdict | None  # the first verdict that is not "passed", in the order of a report
+    same: bool | None = None  # whether all tests give the same first failure; None: not compared
 
     @property
     def correct(self) -> bool:
@@ -30,7 +30,7 @@ class Outcome:
         got = f"{code} in {exercise}" if self.first else "full marks"
         line = f"{self.seconds:6.1f} s  {self.known.name}: {got}"
         if self.same is False:
-            line += ", NOT the same from all tests"
+            line += ", NOT the same with all tests"
         if self.correct:
             return line
         expected = "full marks"

@@ -1,7 +1,7 @@
-"""`make lint`: find phrases that are not plain English, and say what to write instead.
+"""`make lint`: find phrases that are not plain English, and print a replacement for each.
 
-The list has phrases that were once written here and had to be read twice. A phrase is matched over
-line breaks, comment signs and quotes, in every text file of the repository.
+The list contains phrases that were once used here and are hard to understand. A phrase is matched
+over line breaks, comment signs and quotes, in every text file of the repository.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SUFFIXES = {".md", ".py", ".toml", ".j2", ".yml", ".yaml", ""}
 NOT_OURS = ("checks/prose.py", "constraints.txt", "tests/right/")
-PHRASES = {  # a regular expression: what to write instead
+PHRASES = {  # a regular expression: its replacement
     r"mistakes? to mend|mends? the mistake": "to fix",
     r"an ear for": "if the sampler has `set_epoch`",
     r"nothing learns from": "the model is not changed",
@@ -44,11 +44,11 @@ PHRASES = {  # a regular expression: what to write instead
     r"in vain": "without effect, or: for a rank that never comes",
     r"somebody else's": "another process's",
 }
-_JOINT = r"(?:\s|[#\"'*>|]|\bf(?=\"))+"  # what may stand between two words of a sentence
+_JOINT = r"(?:\s|[#\"'*>|]|\bf(?=\"))+"  # the characters between two words of a sentence
 
 
 def findings(text: str) -> Iterator[tuple[int, str, str]]:
-    """Yield the line, the phrase as found and what to write instead, for each phrase in `text`."""
+    """Yield the line number, the phrase and its replacement, for each listed phrase in `text`."""
     for pattern, instead in PHRASES.items():
         words = re.compile(pattern.replace(" ", _JOINT), re.IGNORECASE)
         for found in words.finditer(text):
@@ -56,7 +56,7 @@ def findings(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def main() -> int:
-    """Print each finding as FILE:LINE; 1 if there is one."""
+    """Print each finding with its file and line; return 1 if there are any, otherwise 0."""
     listed = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.splitlines()

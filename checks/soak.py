@@ -1,7 +1,7 @@
 """`make soak`: grade two submissions again and again, half of the time on a busy machine.
 
-Counts grades that differ from the first of the same submission, and leftover processes, files and
-descriptors. The argument is the number of grades, by default 500.
+The results are the numbers of grades that differ from the first grade of the same submission, and
+of leftover processes, files and descriptors. The argument is the number of grades, by default 500.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ DEADLOCKS = "skips-missing-gradients"
 SEED = 1
 PAGE = os.sysconf("SC_PAGE_SIZE")
 MIB = 2**20
-PROGRESS = 25  # print a line after so many grades
+PROGRESS = 25  # number of grades between two lines of output
 GROWTH = 1.05  # allowed ratio of memory in the last fifth of the grades to the first fifth
 
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """Resources of this process and of those that it started, after a grade."""
+    """Resources of this process and of the processes that it started, after a grade."""
 
     processes: int  # besides this one
     files: int  # in the temporary folder
@@ -42,7 +42,7 @@ class Traces:
 
 
 def main(times: int) -> int:
-    """Grade, print differences and leftovers, and return 1 if there are any."""
+    """Grade, print differences and leftovers; return 1 if there are any or memory has grown."""
     course = find_course(Path(__file__).parent)
     [deadlocking] = [w for w in wrong_submissions(course, "phase1") if w.name == DEADLOCKS]
     submissions = [reference(course), deadlocking.submission(course)]
@@ -78,7 +78,7 @@ def _progress(where: str, differing: int, now: Traces) -> None:
 
 @contextmanager
 def _load(busy: bool) -> Iterator[set[int]]:
-    """Keep every core busy if `busy`, with one process each; yields their ids."""
+    """Keep every core busy with one process each if `busy`; yield the ids of the processes."""
     hogs = [multiprocessing.Process(target=_spin, daemon=True) for _ in range(busy * _cores())]
     for hog in hogs:
         hog.start()

@@ -9,13 +9,13 @@ from pathlib import Path
 from checks.outcome import Outcome
 from gradsync.course.known_submissions import Right, Wrong
 
-NAMED_SHARE = 0.97  # of the mistakes must get the expected code first
+NAMED_SHARE = 0.97  # share of the mistakes that must get the expected code first
 BEGIN, END = "<!-- written by `make truth` -->", "<!-- up to here -->"
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many of a phase's grades are correct."""
+    """The numbers of correct grades of a phase."""
 
     counts: Mapping[str, tuple[int, int, float]]  # number correct, number graded, required share
 
@@ -43,7 +43,7 @@ def tally(outcomes: Sequence[Outcome]) -> Tally:
 
 
 def table(tallies: Mapping[str, Tally], seconds: float) -> str:
-    """Return a Markdown table with a column for each phase, and how long the grading took."""
+    """Return a Markdown table with a column for each phase, and the duration of the grading."""
     columns = [one.cells() for one in tallies.values()]
     rows = [["", *tallies], ["---"] * (len(columns) + 1)]
     rows += [[what, *(column[what] for column in columns)] for what in columns[0]]

@@ -1,12 +1,12 @@
-"""`make truth`: grade the whole bank, and print how many grades are correct.
+"""`make truth`: grade all known submissions, and print the number of correct grades.
 
-A submission is graded only by the exercises whose tests run a function that it changes
-(`checks.impact`), since the other tests would run exactly the code of the solution; and only up
-to the first test that fails, in the order of a report. One in fifty is also graded by the tests
+A submission is graded only by exercises with tests that run a function that it changes
+(`checks.impact`): the other tests would run exactly the code of the solution. Grading stops at the
+first test that fails, in the order of a report. One submission in fifty is also graded by the tests
 of all exercises, which must give the same first failure. Correct answers that change different
-functions are graded together, and alone only if one of them fails. The table in docs/figures.md is
-replaced. With phases or names of submissions as arguments, only these are graded and
-docs/figures.md stays unchanged: `python -m checks.truth phase1`.
+functions are graded together, and alone only if one of them fails. The script replaces the table in
+docs/figures.md. With phases or names of submissions as arguments, it grades only these and does not
+change docs/figures.md: `python -m checks.truth phase1`.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ from gradsync.submission import Submission
 Batch = Future[list[Outcome]]
 COURSE = find_course(Path(__file__).parent)
 SEED = 1
-CHECKED = 50  # one of so many is also graded by all tests
+CHECKED = 50  # one submission in fifty is also graded by all tests
 AT_ONCE = 3 * (os.cpu_count() or 1)  # while some wait for lost ranks, others can run
-FEW = 20  # if at most so many are graded, each is also graded by all tests
+FEW = 20  # up to this number of submissions, each is also graded by all tests
 
 
 def main(names: Sequence[str]) -> int:
-    """Grade, print the table, write it into docs/figures.md if complete; return the status."""
+    """Grade, print the table, write it into docs/figures.md without `names`; return the status."""
     banks = {phase: _bank(phase) for phase in COURSE.graded_phases("hidden")}
     unknown = set(names) - set(banks) - {known.name for bank in banks.values() for known in bank}
     if unknown:
-        print(f"Neither a phase nor in the bank: {', '.join(sorted(unknown))}.", file=sys.stderr)
+        print(f"Not a phase or a known submission: {', '.join(sorted(unknown))}.", file=sys.stderr)
         return 2
     asked = {
         phase: [known for known in bank if not names or {known.name, phase} & set(names)]
@@ -83,7 +83,8 @@ def _graded(asked: Mapping[str, Sequence[Wrong | Right]], pool: Executor) -> Ite
     """Grade the submissions of all phases in parallel."""
     phases = [phase for phase, some in asked.items() if some]
     bank = [known for some in asked.values() for known in some]
-    # Correct answers first, as they take longest; by name, as all whole ones together would wait.
+    # Correct answers come first because they take longest. They are sorted by name, so that
+    # complete answers are not graded all at the same time: all of them would wait.
     bank.sort(key=lambda known: (isinstance(known, Wrong), known.name))
     checked = {known.name for known in bank[:: CHECKED if len(bank) > FEW else 1]}
 
@@ -116,7 +117,7 @@ def _all_exercises(phase: str) -> list[str]:
 def _exercises(
     known: Wrong | Right, solution: Submission, ran: Mapping[str, Functions]
 ) -> list[str]:
-    """Return the exercises by which to grade a mistake, or an answer of a few definitions."""
+    """Return the exercises that grade a mistake, or an answer with only a few definitions."""
     if isinstance(known, Wrong):
         return affected_exercises(known.submission(COURSE), solution, ran)
     return exercises_running(known.definitions, ran)
@@ -125,7 +126,7 @@ def _exercises(
 def graded(
     known: Wrong | Right, exercises: Sequence[str], check: Sequence[str] = ()
 ) -> list[Outcome]:
-    """Grade by some exercises up to the first failure, and again by those of `check` if more."""
+    """Grade by some exercises up to the first failure; grade again by `check` if it has more."""
     began = time.monotonic()
     first = _first_failure(known, exercises)
     seconds = time.monotonic() - began
@@ -135,7 +136,7 @@ def graded(
 
 
 def graded_together(group: Sequence[Right], exercises: Sequence[Sequence[str]]) -> list[Outcome]:
-    """Grade answers that change different functions as one; only if that fails, each alone."""
+    """Grade answers that change different functions as one; if that fails, grade each alone."""
     union = [e for e in _all_exercises(group[0].phase) if any(e in own for own in exercises)]
     [whole] = graded(joined(group), union)
     if whole.first is None:
@@ -144,7 +145,7 @@ def graded_together(group: Sequence[Right], exercises: Sequence[Sequence[str]]) 
 
 
 def _first_failure(known: Wrong | Right, exercises: Sequence[str]) -> Verdict | None:
-    """Return the first verdict of a report that is not passed, or None."""
+    """Return the first verdict of a report that is not "passed", or None."""
     report = grade(
         known.submission(COURSE),
         COURSE,

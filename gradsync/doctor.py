@@ -15,7 +15,7 @@ from gradsync.mnist.check import check_data
 from gradsync.ranks import LauncherError, RankFailure, get_launcher, run_ranks
 from gradsync.ranks.host.launchers.choice import LauncherName
 from gradsync.ranks.sandbox import cgroups
-from gradsync.ranks.sandbox.sandbox import MEMORY, TASKS, check
+from gradsync.ranks.sandbox.sandbox import RUN_MEMORY, TASKS, check
 from gradsync.text import listed
 
 MIB = 2**20
@@ -79,7 +79,7 @@ def _sandbox() -> str:
 
 
 def _limits() -> str:
-    group = cgroups.make(MEMORY, TASKS)
+    group = cgroups.make(RUN_MEMORY, TASKS)
     if group is None:
         return "no control group is available: gradsync itself limits the ranks' resources"
     group.close()

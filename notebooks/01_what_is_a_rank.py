@@ -17,8 +17,8 @@
 # This notebook shows which variables such a process can read, which it cannot read, and how the
 # processes find each other.
 #
-# - **Afterwards you can** run a cell on several ranks, say which variables a rank sees, and start a
-#   process group.
+# - **Afterwards you can** run a cell on several ranks, explain which variables a rank can read, and
+#   start a process group.
 # - **Time:** 15 minutes, and 15 more for the three exercises.
 # - **You need:** Python functions, environment variables, and a little PyTorch (tensors).
 

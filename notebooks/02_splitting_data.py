@@ -154,7 +154,7 @@ for step, sample in enumerate(equal[rank]):
 #
 # Each rank cuts its chunk out of a different order. Some samples are drawn by several ranks, and
 # others by none.
-# Nothing fails: the number of samples is right, and the loss goes down.
+# There is no error message: the number of samples is right, and the loss goes down.
 #
 # </details>
 
@@ -299,7 +299,7 @@ for step, batch in enumerate(DataLoader(my_share, batch_size=2)):
     print(f"step {step}: my batch {batch.tolist()!s:8}  global batch: {size} samples")
 
 # %% [markdown]
-# Now we do the same without a sampler. Each rank builds a plain `DataLoader` over the whole
+# Now we do the same without a sampler. Each rank builds a plain `DataLoader` over the complete
 # dataset.
 #
 # > **Predict, then run.** What does each rank print? How would you notice this mistake in a real
@@ -308,8 +308,8 @@ for step, batch in enumerate(DataLoader(my_share, batch_size=2)):
 # <details><summary>Answer</summary>
 #
 # All ranks print the same, so the output is one line, with the label *ranks 0-3*.
-# Every rank trains on all samples. Nothing fails and the loss goes down, but an epoch takes as long
-# as on one rank.
+# Every rank trains on all samples. There is no error message and the loss goes down, but an epoch
+# takes as long as on one rank.
 # You notice it only if you look at the samples themselves, or at the number of steps.
 #
 # </details>

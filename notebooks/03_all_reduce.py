@@ -365,9 +365,9 @@ traffic([2, 3, 4, 6, 8, 12, 16])
 # ## Three details before you write it
 #
 # **1. The number of elements is not always a multiple of N.** Ten elements on four ranks need
-# chunks of three. These have twelve places, two more than there are elements.
-# A tensor may even have fewer elements than there are ranks. Decide how to fill the free places, or
-# how large each chunk is.
+# chunks of three. These have twelve places, but there are only ten elements.
+# There may even be fewer elements than ranks. Decide how to fill the free places, or how large each
+# chunk is.
 #
 # **2. The order of additions changes a sum.** Floating-point numbers are rounded after each
 # addition.
@@ -443,8 +443,8 @@ check("phase2/ring_all_reduce", ring_all_reduce)
 # - Ranks that start with different weights never become equal, although they use the same
 #   gradients.
 # - Parameters and buffers both belong to a model. Change their values, and keep the objects.
-# - On the ring each rank sends 2(N − 1)/N of its tensor: less than two tensors, however many ranks
-#   there are.
+# - On the ring each rank sends 2(N − 1)/N of its tensor: less than two tensors, for any number of
+#   ranks.
 # - If all ranks send first and receive later, no rank receives: a deadlock.
 #
 # ## Next

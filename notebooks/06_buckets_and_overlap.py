@@ -103,7 +103,7 @@ gradients = [torch.ones(4 * MB) for _ in range(LAYERS)]
 
 
 def backward_of_a_layer(running=()):
-    """Wait 10 ms, as for a GPU; polling lets the timeline record when messages arrive."""
+    """Wait 10 ms, as for a GPU; poll, so that the timeline records when messages arrive."""
     end = time.perf_counter() + 0.010
     while time.perf_counter() < end:
         time.sleep(0.0005)

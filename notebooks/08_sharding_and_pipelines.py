@@ -13,7 +13,7 @@
 # %% [markdown]
 # # 8. Sharding, tensor parallel and pipelines
 #
-# In data parallelism every rank keeps the whole model. What if the model is too large for that?
+# In data parallelism every rank keeps the complete model. What if the model is too large for that?
 # This notebook shows three ways to divide it: each rank keeps a part of the optimizer's state, a
 # part of each layer, or some of the layers.
 #
@@ -257,13 +257,13 @@ draw_cuts(first, second)
 
 # %% [markdown]
 # > **Predict, then run.** The input is (1, 2), the same on both ranks. Compute by hand what each
-# > rank gets from its two parts. How do you compute the output of the whole layers from these?
+# > rank gets from its two parts. How do you compute the output of the undivided layers from these?
 #
 # <details><summary>Answer</summary>
 #
 # Rank 0 has the hidden values (3, 2), and its columns turn them into (7, 2). Rank 1 has (2, 1), and
 # its columns give (1, 5).
-# The *sum* of both is (8, 7), the output of the whole layers. An all-reduce computes it on both
+# The *sum* of both is (8, 7), the output of the undivided layers. An all-reduce computes it on both
 # ranks.
 #
 # Between the two layers no message is necessary: each rank's columns need exactly the hidden values
@@ -280,7 +280,7 @@ for number in range(2):  # each pass of this loop simulates a rank
     summands.append(second[:, own] @ hidden)
     print(f"rank {number}: hidden {hidden.tolist()}, summand {summands[-1].tolist()}")
 print("sum:         ", sum(summands).tolist())
-print("whole layers:", (second @ (first @ x)).tolist())
+print("undivided:   ", (second @ (first @ x)).tolist())
 
 # %% [markdown]
 # The two kinds have names. They come from a paper that writes the weight transposed. So the column
@@ -316,16 +316,16 @@ print("ReLU, then sum:", torch.relu(summands).sum().item())
 #
 # Autograd works inside one process. It ignores that another rank used the same input.
 #
-# Here each rank has one row of a weight: rank 0 has 2, rank 1 has 5. The output of the whole layer
-# is (2x, 5x), and the loss is the sum of its two values.
+# Here each rank has one row of a weight: rank 0 has 2, rank 1 has 5. The output of the undivided
+# layer is (2x, 5x), and the loss is the sum of its two values.
 #
-# > **Predict, then run.** What is the gradient of x for the whole layer? What does each rank have
-# > in `x.grad` after its own backward?
+# > **Predict, then run.** What is the gradient of x for the undivided layer? What does each rank
+# > have in `x.grad` after its own backward?
 #
 # <details><summary>Answer</summary>
 #
-# The loss is 2x + 5x, so the whole gradient is 7. Rank 0 has 2 and rank 1 has 5: each has only the
-# contribution of its own output.
+# The loss is 2x + 5x, so the gradient for the undivided layer is 7. Rank 0 has 2 and rank 1 has 5:
+# each has only the contribution of its own output.
 # Their sum is right. So the *column* layer, which sends nothing in forward, needs a sum over ranks
 # in backward.
 #
@@ -343,7 +343,7 @@ print(f"x.grad = {x.grad:.0f}, weight.grad = {weight.grad[rank]:.0f}")
 
 # %% [markdown]
 # Look at `weight.grad`: it is right on both ranks. It depends only on x, and every rank has the
-# whole x.
+# complete x.
 # So the layer itself learns correctly. Only the layers *before* it get a gradient that is too
 # small. If you test a parallel layer, test the gradient of its input.
 #
@@ -386,12 +386,12 @@ print("with the limit: ", values.grad.tolist())
 #
 # Write both layers. On every rank, their outputs and all gradients must be the same as with
 # `nn.Linear`. The **column** layer keeps `out_features / N` rows, and the bias of these outputs.
-# With `gather_output=True` every rank returns the whole output.
-# The **row** layer keeps `in_features / N` columns and the whole bias, which is added once.
-# With `input_is_parallel=False` it receives the whole input and takes its own part.
+# With `gather_output=True` every rank returns the complete output.
+# The **row** layer keeps `in_features / N` columns and the complete bias, which is added once.
+# With `input_is_parallel=False` it receives the complete input and uses its own part.
 # The attributes are called `weight` and `bias`. Raise a `ValueError` if the size is not a multiple
 # of N.
-# A new layer has random weights from the same range as the whole `nn.Linear`.
+# A new layer has random weights from the same range as the undivided `nn.Linear`.
 #
 # Read [Tensor parallelism](../phase2/GUIDELINES.md#tensor-parallelism). For hints:
 # `!gradsync hint ColumnParallelLinear` and `!gradsync hint RowParallelLinear`.

@@ -536,7 +536,7 @@ for ranks in [1, 8, 64, 1024]:
 # So estimate first, then measure with a few ranks, and compare. If a measured step takes twice as
 # long as the estimate, look for the reason before you rent 1,024 GPUs.
 #
-# The guides say more about this: [What to expect in
+# The guides describe this in more detail: [What to expect in
 # speed](../phase1/GUIDELINES.md#what-to-expect-in-speed) and [When each technique is worth
 # it](../phase2/GUIDELINES.md#when-each-technique-is-worth-it).
 

@@ -52,9 +52,7 @@ def ring(ranks: int) -> Figure:
     for row, label in zip(axes[:, 0], ["first pass: add", "second pass: copy"], strict=True):
         row.set_ylabel(label, fontsize=9)
         row.set_yticks([rank + 0.5 for rank in range(ranks)], range(ranks), fontsize=8)
-    figure.suptitle(
-        "First pass: each rank completes one sum (grey). Second pass: each rank gets all."
-    )
+    figure.suptitle("First pass: a rank completes one sum (grey). Second pass: it gets all sums.")
     return _done(figure)
 
 

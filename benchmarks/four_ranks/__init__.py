@@ -1,1 +1,1 @@
-"""The same tests on four ranks, run by gradsync and by torch's own classes for tests."""
+"""The same tests on four ranks, run with gradsync and with torch's own classes for tests."""

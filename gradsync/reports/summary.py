@@ -227,7 +227,7 @@ def hint_command(exercise: Exercise) -> str:
 
 
 def repeat_command(report: Report) -> str:
-    """Return the command that repeats the grade, with the same seed."""
+    """Return the command that repeats the grade: "gradsync check NAME --seed 7"."""
     command = printable(report.command)
     if command.endswith(", "):  # a call in a notebook, to be completed by an argument
         return f"{command}seed={report.seed})"

@@ -184,6 +184,8 @@ def _answer(study: Study) -> str:
     times = f"{2 * GOOD:.1f} times as fast"
     if two.efficient is None:
         return f"{text} They are never {times}."
+    if two.efficient <= 1:
+        return f"2 ranks are at least {times} as 1 with any batch."
     return f"{text} To be {times}, they need {_batch(two.efficient)} on each rank."
 
 

@@ -26,7 +26,7 @@ from gradsync.course.settings import Settings, read_settings
 from gradsync.grading.classes.facts import Facts, read_facts
 from gradsync.grading.classes.lateness import days_late, lacks_time, points_lost, untimed_text
 from gradsync.grading.classes.overrides import OVERRIDES, read_overrides
-from gradsync.grading.classes.roster import roster_of, unknown_text, warnings_on
+from gradsync.grading.classes.roster import roster_of, unknown_submission_text, warnings_on
 from gradsync.grading.output_files import (
     FAILURE,
     REPORT,
@@ -260,7 +260,9 @@ class ClassReader:
                 self._by_person.setdefault(person, []).append(name)
                 continue
             lines = [override.line for override in self._overrides[name].values()]
-            self.warnings.append(f"{OVERRIDES}, {unknown_text(name, lines, self._roster)}")
+            self.warnings.append(
+                f"{OVERRIDES}, {unknown_submission_text(name, lines, self._roster)}"
+            )
 
 
 def _places(out: Path, facts: Mapping[str, Facts]) -> dict[str, list[tuple[str, str]]]:

@@ -94,7 +94,7 @@ def warnings_on(roster: Roster, learners: Mapping[str, Sequence[str]]) -> list[s
     ]
 
 
-def unknown_text(name: str, lines: Sequence[int], roster: Roster) -> str:
+def unknown_submission_text(name: str, lines: Sequence[int], roster: Roster) -> str:
     """Return a text on lines of a file that name an unknown submission, and what to do."""
     problem = f"there is no submission {name!r}. Copy the name from gradebook.csv or {ROSTER}."
     if people := roster.sharing(name):

@@ -11,7 +11,7 @@ from gradsync.grading.suite.parallel import MOST
 
 # Bytes of memory for a submission: the grader, the warm process and the ranks of two tests took
 # 0.8 GiB in phase 1 (counting shared pages once). Wrong submissions may take more.
-MEMORY = 1.25 * 2**30
+JOB_MEMORY = 1.25 * 2**30
 KEPT_FREE = 1 * 2**30  # bytes for the rest of the machine
 
 
@@ -20,7 +20,7 @@ def default_jobs(submissions: int) -> int:
 
     A submission keeps about one core busy: its ranks wait for each other most of the time.
     """
-    fitting = (_free_memory() - KEPT_FREE) / MEMORY
+    fitting = (_free_memory() - KEPT_FREE) / JOB_MEMORY
     return max(1, int(min(available_cores(), fitting, submissions)))
 
 

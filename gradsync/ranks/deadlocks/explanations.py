@@ -238,7 +238,10 @@ def _line(calls: Iterable[Call]) -> str | None:
 
 
 def _absences(call: Call, returned: set[int], idle: set[int]) -> list[str]:
-    """Return a sentence on the ranks that returned, and one on those that do not run this cell."""
+    """Return sentences such as "Ranks 1 and 2 returned without calling all_reduce #2.".
+
+    One is on the ranks that returned, and one on those that do not run this cell.
+    """
     calling, calls, call_, what = "calling", "calls", "call", call_text(call)
     if call.collective.op == "recv":
         calling, calls, call_ = "sending", "sends", "send"

@@ -33,7 +33,7 @@ from gradsync.temporary_folders import own_folder
 from gradsync.text import size_text
 
 GIB, MIB = 2**30, 2**20
-MEMORY = 2 * GIB  # for all ranks of a run and the processes they start; two runs may overlap
+RUN_MEMORY = 2 * GIB  # for all ranks of a run and the processes they start; two runs may overlap
 TASKS = 256  # their processes and threads
 OWN_TASKS = 8  # at most, that the warm process itself adds
 DISK = 512 * MIB  # of /tmp, where the working folder is, and as much of shared memory
@@ -120,7 +120,7 @@ class Sandbox:
         namespaces.refuse_calls(self._rules)
 
     def excess(self, members: Iterable[int]) -> tuple[str, str] | None:
-        """Return the code and a description of the limit that the members exceed, if they do.
+        """Return the code and a description of the limit that the members exceed, such as 2 GiB.
 
         Sets `runs_low` to whether they use more than half of the memory.
         """
@@ -131,9 +131,9 @@ class Sandbox:
             tasks += threads
             files += _count_open(pid)
         refused = self._refusals()
-        self.runs_low = memory > MEMORY / 2
-        if memory > MEMORY or refused.memory > self._refused.memory:
-            return "out-of-memory", f"used more than {size_text(MEMORY)} of memory together"
+        self.runs_low = memory > RUN_MEMORY / 2
+        if memory > RUN_MEMORY or refused.memory > self._refused.memory:
+            return "out-of-memory", f"used more than {size_text(RUN_MEMORY)} of memory together"
         if tasks > TASKS or refused.tasks > self._refused.tasks:
             return "rank-crashed", f"started more than {TASKS} processes and threads"
         if files > ALL_OPEN_FILES:

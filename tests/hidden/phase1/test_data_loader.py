@@ -63,7 +63,7 @@ def joined(shares):
 
 
 def check_some(indices):
-    """Check that a pass is not empty: an empty pass would pass the other checks."""
+    """Check that a pass is not empty: the other checks accept an empty order."""
     check(
         len(indices) > 0,
         "samples-missing",

@@ -135,7 +135,7 @@ def known_mistakes(rows, counts):
     means = f"averages means, but the ranks have {counts} samples, in batches of at most {BATCH}"
     sizes = right["samples"] + UNASKED * len(counts)
     shrunk = {name: right[name] * right["samples"] / sizes for name in ("loss", "accuracy")}
-    odd = f"as the accuracy. Return the share of the {right['samples']:g} samples that are right."
+    odd = "as the accuracy. Return the share of correct samples, from 0 to 1."
     return [
         *(("mean-of-means", f"{means}. Use sums.", m) for m in means_of_means(rows, counts)),
         (
@@ -170,7 +170,11 @@ def known_mistakes(rows, counts):
             largest_sums(rows),
         ),
         (own, f"returns a percentage {odd}", {**right, "accuracy": 100 * right["accuracy"]}),
-        (own, f"returns a number of samples {odd}", {**right, "accuracy": rows[:, 2].sum()}),
+        (
+            own,
+            f"returns the number of correct samples {odd}",
+            {**right, "accuracy": rows[:, 2].sum()},
+        ),
     ]
 
 

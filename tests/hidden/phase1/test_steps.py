@@ -303,8 +303,8 @@ def test_gradients_from_before_the_step_are_cleared(ranks, rng):
     cleared = ends_with(
         [stale] * 2,  # the gradient is too large by 1
         "gradients-not-zeroed",
-        "Gradients from before the step were added to those of the step. Clear the gradients in "
-        "each step.",
+        "Gradients from before the step were added to the gradients of the step. Clear the "
+        "gradients in each step.",
         GUIDE,
     )
     assert_on_every_rank(

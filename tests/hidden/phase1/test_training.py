@@ -1,4 +1,4 @@
-"""The whole training loop."""
+"""The complete training loop."""
 
 from functools import partial
 

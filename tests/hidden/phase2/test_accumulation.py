@@ -213,8 +213,8 @@ def step_mistakes(inputs, targets, sizes, calls):
         ),
         rule(
             "gradients-not-zeroed",
-            "The gradients of earlier steps are added to those of each step. Clear the gradients "
-            "once in each step, before its first microbatch.",
+            "Each step also used the gradients of earlier steps. Clear the gradients once in each "
+            "step, before its first microbatch.",
             zero=False,
         ),
         rule(

@@ -87,7 +87,7 @@ def zeros_of(grads):
 
 
 def check_means(seen, inputs, mistakes=(), roundings=ROUNDINGS, idle=None, dtype=None, **options):
-    """Compare the gradients after each step, or those of a dtype, with the mean over the ranks."""
+    """Compare the gradients after each step, of all dtypes or of one, with the ranks' mean."""
     for step in range(len(inputs)):
         local = own_gradients(inputs[step : step + 1], **options)
         local = [{n: g for n, g in own.items() if dtype in (None, g.dtype)} for own in local]

@@ -171,7 +171,7 @@ def counts_other_samples(count):
 def other_numbers(seen, _expected):
     text = (
         f"evaluate returns {pairs(seen[0])} on {len(seen)} ranks. The number of samples is right, "
-        "but the loss or the accuracy differs from one process with all samples."
+        "but the loss or the accuracy differs from the result of one process with all samples."
     )
     return Diagnosis("differs-from-single-process", tuple(range(len(seen))), text, guide=GUIDE)
 

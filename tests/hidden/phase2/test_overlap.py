@@ -201,7 +201,7 @@ def test_a_small_model_is_one_bucket(ranks):
     )
     default = seen[0]
     check(
-        default in (25.0, None),  # None: not a number, but it may stand for 25
+        default in (25.0, None),  # None: the default is not a number, but may mean 25
         "wrong-signature",
         f"The default of `bucket_cap_mb` is {default}. It must be 25.0 (MiB), because callers may "
         "omit it.",

@@ -282,7 +282,7 @@ def test_a_row_parallel_layer_equals_the_whole(ranks, rng, world_size):
 
 @exercise("phase2/RowParallelLinear", points=1)
 def test_a_whole_input_is_split_by_the_layer(ranks, rng):
-    """With input_is_parallel=False, each rank uses its part, and returns all input gradients."""
+    """With input_is_parallel=False, each rank uses its part, and has all input gradients."""
     cases = draw_in_two_precisions(rng, KEPT, SPLIT, input_is_parallel=False)
 
     for seen, (drawn, options) in zip(run(ranks, ROW, 4, cases), cases, strict=True):

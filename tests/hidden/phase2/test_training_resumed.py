@@ -181,8 +181,8 @@ def check_history(second, whole, epoch, steps):
         check_that(
             all(close(own, right) for own in numbers),
             "differs-from-single-process",
-            f"After an interruption, `{name}` differs from a training run without interruption in "
-            "the same epochs, although the final weights are the same.",
+            f"After an interruption, `{name}` differs from its values in a training run without "
+            "interruption, although the final weights are the same.",
         )
 
 

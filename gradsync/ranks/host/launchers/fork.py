@@ -282,4 +282,4 @@ def _limited_group(control: socket.socket) -> cgroups.ControlGroup | None:
 
 
 def _make_group() -> cgroups.ControlGroup | None:
-    return cgroups.make(sandbox.MEMORY, sandbox.TASKS + sandbox.OWN_TASKS)
+    return cgroups.make(sandbox.RUN_MEMORY, sandbox.TASKS + sandbox.OWN_TASKS)

@@ -1,4 +1,4 @@
-"""The warm process: imports torch once, and forks the ranks of every run.
+"""The warm process, in which `warm_program` has imported torch: forks the ranks of every run.
 
 Trusted: a learner's code runs only in its children. It exchanges messages with `ForkLauncher` over
 one socket, one JSON message per packet, and ends with it. It is the subreaper of all its
