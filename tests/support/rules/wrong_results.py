@@ -55,9 +55,9 @@ def differs_from_one_process(guide: str, case: str) -> Rule:
         if expected is None:
             return None
         text = (
-            f"The weights differ from those of one process that trains on all samples ({case})"
-            f"{describe_difference(list(seen), expected)}. Check each part of a step: clear the "
-            "gradients, forward, loss, backward, update."
+            "The weights differ from the weights of one process that trains on all samples "
+            f"({case}){describe_difference(list(seen), expected)}. Check each part of a step: "
+            "clear the gradients, forward, loss, backward, update."
         )
         ranks = tuple(range(seen.world_size))
         return Diagnosis("differs-from-single-process", ranks, text, last_line(seen), guide)
