@@ -57,7 +57,7 @@ def _odd(source: bytes, encoding: str = "utf-8") -> str:
         byte = source[problem.start : problem.start + 1]
         letter = byte.decode("latin-1")
         meant = f" ({letter} in Latin-1)" if letter.isprintable() else ""
-        return f". The first such byte is {byte[0]:#04x}{meant} in line {line}"
+        return f". The first byte that can't be decoded is {byte[0]:#04x}{meant} in line {line}"
     except UnicodeError:
         pass
     return ""

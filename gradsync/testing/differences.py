@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradsync.testing.values import ROUNDINGS, array, close, differing_ranks
-from gradsync.text import ranks_text, verb
+from gradsync.text import ranks_text
 
 SHOWN = 3  # names for which a text says how they differ
 MUCH = 1000  # times the largest element; above, the factor is noise, such as uninitialised memory
@@ -35,8 +35,8 @@ def describe_difference(
         f"; {more} more {'differs' if more == 1 else 'differ'}" if more > 0 else ""
     )
     same = [rank for rank in wrong[1:] if close(values[rank], values[first], roundings)]
-    have = f"{ranks_text(same).capitalize()} {verb(same, 'has', 'have')}"
-    return f". On rank {first}, {text}" + (f". {have} the same values" if same else "")
+    equal = f". The values on {ranks_text(same)} equal those on rank {first}" if same else ""
+    return f". On rank {first}, {text}{equal}"
 
 
 def _texts(found: Iterator[Found]) -> list[str]:
@@ -83,7 +83,7 @@ def _difference(value: Any, wanted: Any, *, named: bool) -> tuple[str, float]:
     if not np.isfinite(one).all():
         return "contains NaN or infinity", np.inf
     if not np.isfinite(other).all():
-        return "contains no NaN or infinity", np.inf
+        return "should contain NaN or infinity, but does not", np.inf
     if one.size == 1:
         return "is a wrong number" if named else "", 0.0
     error, largest = np.max(np.abs(one - other)), np.max(np.abs(other))

@@ -150,7 +150,7 @@ def _print_text(found: Review, rules: Sequence[Rule]) -> None:
         for state in ("fine", "not applicable")
     )
     if fine:
-        summary.print(f"[green]✓[/] nothing found: {'; '.join(fine)}")
+        summary.print(f"[green]✓[/] no problems in: {'; '.join(fine)}")
     if absent:
         summary.print(f"[dim]- not applicable: {'; '.join(absent)}[/]")
     if found.findings:

@@ -47,8 +47,8 @@ MasterOption = Annotated[
 ]
 Wait = Annotated[float, typer.Option(min=1, help="Seconds to wait for the other nodes.")]
 Timeout = Annotated[int, typer.Option(min=1, help="Seconds that a rank waits for the others.")]
-Epochs = Annotated[int, typer.Option(min=1, help="Passes over the training samples.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Samples of one rank in a batch.")]
+Epochs = Annotated[int, typer.Option(min=1, help="Number of epochs.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="The batch size of each rank.")]
 LearningRate = Annotated[float, typer.Option(min=0, help="The learning rate.")]
 Samples = Annotated[int, typer.Option(min=1, help="Training samples to use.")]
 Seed = Annotated[int, typer.Option(min=0, help="The seed of the weights and the shuffling.")]
@@ -58,7 +58,7 @@ Out = Annotated[
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start again, even if there is a checkpoint.")]
 TestLinks = Annotated[
-    bool, typer.Option("--test-links", help="Test the links between the ranks instead.")
+    bool, typer.Option("--test-links", help="Test the links between the ranks; do not train.")
 ]
 
 
@@ -224,7 +224,7 @@ def _launch(
     ranks = nproc or gpus or DEFAULT_RANKS
     if gpus and ranks > gpus:
         raise LaunchError(
-            f"{counted(ranks, 'rank')} need as many GPUs, but this machine has {gpus}: nccl does "
+            f"{counted(ranks, 'rank')} need {ranks} GPUs, but this machine has {gpus}: nccl does "
             f"not allow two ranks on one GPU. Use --nproc {gpus}, or set CUDA_VISIBLE_DEVICES= to "
             "train on the CPU with gloo."
         )

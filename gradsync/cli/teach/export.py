@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def export_command(
     out: Annotated[
         Path,
-        typer.Argument(help="A folder of grades. For similarity: the submissions."),
+        typer.Argument(help="A folder of grades, or for `--to similarity` the submissions."),
     ],
     to: Annotated[Format, typer.Option(help="The system that reads the export.")],
     into: Annotated[

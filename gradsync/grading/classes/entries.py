@@ -72,7 +72,7 @@ def entries_at(
     members = [each for path in named for each in _members(path, named[path], course, out)]
     if not members:
         raise SubmissionError(
-            f"There is no submission beside {out}, which is the folder for the grades."
+            f"The only folder found is {out}, the output folder. Name a folder of submissions."
         )
     names = _Names()
     entries = []
@@ -143,7 +143,7 @@ def _why(name: str, learners: set[str], entries: Sequence[Entry], roster: Roster
         return f"{len(learners)} learners have this name. Choose {choice}."
     if people := roster.called(name):
         who = listed(f"{person.name} ({person.id})" for person in people)
-        text = f"{who} {verb(people, 'is', 'are')} on the roster, but handed in none of these."
+        text = f"{who} {verb(people, 'is', 'are')} on the roster, but not in these submissions."
         of_several = (
             each.facts.learner
             for each in entries

@@ -172,7 +172,10 @@ def _with_full_limit(observation: Observation, limit: float, full: float) -> Obs
     failure = observation.failure
     if failure is None or failure.status != "timeout" or limit >= full:
         return observation
-    why = f"This test usually has {full:g} s. It had less because other tests reached their limits."
+    why = (
+        f"The time limit of this test is usually {full:g} s. It was shorter here because other "
+        "tests reached their time limits."
+    )
     diagnosis = failure.diagnosis
     explained = replace(diagnosis, explanation=f"{diagnosis.explanation} {why}")
     return replace(observation, failure=replace(failure, diagnosis=explained))

@@ -103,7 +103,8 @@ def _judge(
     kind = type(error).__name__
     return (
         "error",
-        f'"{title}" could not be judged: the returned value has an unexpected form ({kind}).',
+        f'"{title}" could not be checked: the returned value has an unexpected type or structure '
+        f"({kind}). Compare it with the docstring of the exercise.",
         None,
     )
 

@@ -160,8 +160,8 @@ def _misfit(sender: Call, receiver: Call, operation: Operation) -> Failure:
     text = (
         f"The ranks call {numbered_text(sender)} with sizes that do not match. Rank {sender.rank} "
         f"sends {sent} x {sender.collective.dtype} to {whom}{_at(sender)}. Rank {receiver.rank} "
-        f"expects {expected} x {receiver.collective.dtype} from {who}{_at(receiver)}. Each rank "
-        "must expect from each other rank as much as that rank sends to it."
+        f"expects {expected} x {receiver.collective.dtype} from {who}{_at(receiver)}. The size "
+        "that one rank sends must be the size that the other rank expects from it."
     )
     ranks = {sender.rank, receiver.rank}
     return _mismatched(operation, "shape-mismatch", ranks, text, [sender, receiver])
@@ -253,8 +253,10 @@ def _absences(call: Call, returned: set[int], idle: set[int]) -> list[str]:
     if returned:
         texts.append(f"{ranks_text(returned).capitalize()} returned without {calling} {what}.")
     if idle:
+        do_not = verb(idle, "does not", "do not")
         never = verb(idle, f"it never {calls}", f"they never {call_}")
-        texts.append(f"This cell does not run on {ranks_text(idle)}, so {never} {what}.")
+        who = ranks_text(idle).capitalize()
+        texts.append(f"{who} {do_not} run this cell, so {never} {what}.")
     return texts
 
 

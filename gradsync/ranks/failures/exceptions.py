@@ -22,15 +22,15 @@ FILE_LINE = re.compile(r"\.py:\d+$")  # a line in a notebook's cell does not mat
 UNUSABLE = ("TypeError", "AttributeError", "KeyError", "IndexError", "ValueError")
 UNUSABLE_HINTS = {  # a part of the error message -> what to do next
     "NoneType": " Does every path through the function end with a return?",
-    "non-iterator": " `__iter__` must use `yield` or return an iterator, which a list is not.",
+    "non-iterator": " `__iter__` must use `yield` or return an iterator, such as `iter(list)`.",
 }
 PROBES = {  # an exception of a test's own code -> the code of the mistake, and the text
     "ForbiddenShortcut": ("forbidden-shortcut", "{message}"),  # support.probes.ready_made
     "WrongReturn": ("wrong-signature", "{who}: {message}"),  # support.probes.returned
 }
 HINTS = {  # a message of Python or torch that does not help a beginner -> what to do next
-    "^BdbQuit": "Remove breakpoint(): a rank has no terminal for a debugger. run_ranks(..., "
-    "debug=RANK) and `pytest --ranks-pdb RANK` give it one.",
+    "^BdbQuit": "Remove breakpoint(): a rank has no terminal for a debugger. To debug a rank, use "
+    "run_ranks(..., debug=RANK) or `pytest --ranks-pdb RANK`.",
     "^EOFError(?!: input)": "Remove input(): a rank has no terminal to read from.",
     "'get_ipython' is not": "Ranks run plain Python. Use IPython in a cell without %%ranks.",
     "^NotImplementedError$": "Is the name of a method misspelt, such as __iter__ or forward?",
@@ -198,8 +198,8 @@ def on_import(failure: Failure, file: str) -> Failure:
     known = failure.diagnosis
     text = known.explanation
     if failure.status == "timeout":
-        at = f" and is at {known.where}" if known.where else ""
-        text = f"{file} can't be imported: the import does not end{at}. {import_errors.GUARD}"
+        at = f" It is still at {known.where}." if known.where else ""
+        text = f"{file} can't be imported: the import does not end.{at} {import_errors.GUARD}"
     elif not known.whole_file:
         text = f"{file} can't be imported. {text} {import_errors.GUARD}"
     found = replace(known, ranks=(), explanation=text, guide=import_errors.GUIDE, whole_file=True)

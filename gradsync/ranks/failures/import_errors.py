@@ -26,8 +26,8 @@ MISSPELT = (
     '`if __name__ == "__main__":`.'
 )
 HELPER = (
-    "If it is a file of yours, the ranks can't import it. Only a course's own files are handed in: "
-    "move what you need from it into {file}."
+    "If it is your own file, the ranks can't import it, because only the course's files are handed "
+    "in: move the code that you need into {file}."
 )
 # Python's messages that a beginner may not understand -> what to do.
 PLAIN = {

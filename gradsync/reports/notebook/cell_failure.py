@@ -79,7 +79,7 @@ class CellFailure:
             return "Other ranks are still running. The stop button ends the cell on all ranks."
         texts = []
         if self.lost:
-            texts += [self._lost_text, "Run the cells that define them again."]
+            texts += [self._lost_text, "Run the cells again that define these variables."]
         if len(self.lost) < self.seen.world_size:
             texts.append(f"{'The other' if self.lost else 'All'} ranks keep their variables.")
         if self.new_group:

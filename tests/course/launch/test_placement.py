@@ -158,5 +158,5 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "ERROR")
     settings = Settings(COURSE.root, "phase1", tmp_path / "trainer.py", tmp_path)
 
-    with pytest.raises(LaunchError, match="2 ranks need as many GPUs, but this machine has 1"):
+    with pytest.raises(LaunchError, match="2 ranks need 2 GPUs, but this machine has 1"):
         train._launch(settings, None, 1, 2, wait=1)

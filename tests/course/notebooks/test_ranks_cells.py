@@ -147,7 +147,8 @@ def test_the_variables_of_a_rank_that_can_not_be_interrupted_are_named(fresh):
 
     assert (
         "Rank 1 could not be interrupted. Rank 1 is a new process, so its variables (weights, "
-        "batch) and imports are lost. Run the cells that define them again." in stopped.text
+        "batch) and imports are lost. Run the cells again that define these variables."
+        in stopped.text
     )
 
 

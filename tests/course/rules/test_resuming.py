@@ -31,8 +31,8 @@ def training(*weights):
 @pytest.mark.parametrize(
     ("first", "code", "text"),
     [
-        (9.0, "resume-lost", "It did not continue from the file."),
-        (2.0, "samples-repeated", "It continued with the weights before the last 2 steps"),
+        (9.0, "resume-lost", "The resumed call did not continue from the file."),
+        (2.0, "samples-repeated", "continued with the weights before the last 2 steps"),
     ],
 )
 def test_training_that_starts_again_differs_from_training_that_repeats_samples(first, code, text):

@@ -113,7 +113,7 @@ def test_a_permutation_that_is_not_the_epochs_is_recognised(order, options, code
     assert code_of(shares, SHUFFLED, **options) == code
 
 
-OTHER_ORDER = "not consecutive in this epoch's order"
+OTHER_ORDER = "not a consecutive part of this epoch's order"
 
 
 @pytest.mark.parametrize(

@@ -278,7 +278,7 @@ def test_a_missing_history_is_reported():
 
     assert (found.code, found.ranks) == ("only-one-rank-has-it", (1,))
     thrice[0]["history"] = []
-    assert "train over 3 epochs returns no entries" in other_rows(thrice, GUIDE).explanation
+    assert "With epochs=3, train returns no entries" in other_rows(thrice, GUIDE).explanation
 
 
 def test_a_history_with_entries_of_an_earlier_call_is_reported():

@@ -43,7 +43,7 @@ def test_a_number_in_place_of_nan_is_reported():
 
     assert (
         reported({"bias": np.ones(2)}, {"bias": nan})
-        == ". On rank 0, `bias` contains no NaN or infinity"
+        == ". On rank 0, `bias` should contain NaN or infinity, but does not"
     )
 
 
@@ -83,7 +83,7 @@ def test_ranks_with_the_same_wrong_value_are_reported():
     text = describe_difference([RIGHT, wrong, wrong, other], [RIGHT] * 4)
 
     assert text.startswith(". On rank 1, `bias` is off by up to 1 times")
-    assert text.endswith(". Rank 2 has the same values")
+    assert text.endswith(". The values on rank 2 equal those on rank 1")
 
 
 def test_the_error_of_a_single_number_is_not_reported():

@@ -20,7 +20,7 @@ def test_utf_16_is_refused_with_advice(encoding):
 
 
 def test_a_byte_of_another_encoding_is_shown_with_its_line():
-    assert "The first such byte is 0xfc (ü in Latin-1) in line 1" in (
+    assert "The first byte that can't be decoded is 0xfc (ü in Latin-1) in line 1" in (
         source_flaw(UMLAUT.encode("latin-1"))
     )
     assert "in line 13" in source_flaw(b"x = 1\n" * 12 + UMLAUT.encode("latin-1"))

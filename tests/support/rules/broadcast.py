@@ -138,9 +138,10 @@ def models_differ(seen: Observation, expected: Any) -> Diagnosis | None:
         return None
     ranks = _ranks(seen, expected)
     text = (
-        f"On {ranks_text(ranks)}, {listed(wrong)} {verb(wrong, 'differs', 'differ')} from the "
-        "source rank's values before the call. The models would stay different in training. Copy "
-        "the source's values into every parameter and buffer, on every rank."
+        f"After the call, {listed(wrong)} on {ranks_text(ranks)} "
+        f"{verb(wrong, 'differs', 'differ')} "
+        "from the values that the source rank had before it. The models would stay different in "
+        "training. Copy the source's values into every parameter and buffer, on every rank."
     )
     return Diagnosis("models-differ", ranks, text, last_line(seen), GUIDE)
 

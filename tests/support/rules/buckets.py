@@ -163,8 +163,8 @@ def unlike_buckets(seen: Observation, _expected: Any) -> Diagnosis | None:
     text = (
         f"{without_advice(failure.diagnosis.explanation)} In this pass, the ranks "
         "use different parameters, or use them in a different order. Each rank must still start "
-        "the same buckets in the same order, even if it has no gradients for them, or has them in "
-        "a different order."
+        "the same buckets in the same order, even if some of its gradients are missing, or are "
+        "ready in a different order."
     )
     return replace(failure.diagnosis, explanation=text, guide=GUIDE)
 

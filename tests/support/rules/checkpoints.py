@@ -45,7 +45,7 @@ def other_ranks_write(names: Sequence[Sequence[str]], guide: str) -> Diagnosis |
     found = listed(name for rank in wrong for name in names[rank])
     text = (
         f"{ranks_text(wrong).capitalize()} created files beside the checkpoint: {found}. Only "
-        "rank 0 may write. The files of other ranks are never removed."
+        "rank 0 may write. Files of other ranks would stay on the disk."
     )
     return Diagnosis("every-rank-writes", tuple(wrong), text, guide=guide)
 
@@ -120,8 +120,8 @@ def former_file_harmed(harm: Sequence[str], guide: str) -> Diagnosis | None:
     text = (
         f"The previous checkpoint was {harm[0]} before the new one was in its place. If training "
         "crashes in between, no complete checkpoint is left. Write the new file completely, in the "
-        "same folder, and then replace the previous one in a single step. The folder for temporary "
-        "files is often on another disk, from which a single step is not possible."
+        "same folder, and then replace the previous one in a single step. A file in the folder for "
+        "temporary files can't be moved in a single step, because it is often on another disk."
     )
     return Diagnosis("not-atomic", (0,), text, guide=guide)
 
@@ -170,7 +170,7 @@ def unsafe_file_refused(guide: str) -> Rule:
         at = f" at {where}" if where else ""
         text = (
             f"load_checkpoint can't read the file of save_checkpoint{at}: the file "
-            f"{_content(found[1])} Change what is saved, not how it is loaded."
+            f"{_content(found[1])} Fix save_checkpoint, not load_checkpoint."
         )
         return Diagnosis("unsafe-load", ranks, text, where, guide)
 
@@ -188,8 +188,8 @@ def _content(refused: str | None) -> str:
         what = "a method (a function was saved instead of its result)"
     return (
         f"contains more than tensors and plain values, for example {what}. Such a file can't be "
-        "loaded without running code from it. Save only the state of the model and of the "
-        "optimizer, which is a dictionary."
+        "loaded without running code from it. Save only the epoch and the "
+        "`state_dict()` of the model and of the optimizer."
     )
 
 

@@ -82,9 +82,9 @@ def order_of_another_epoch(seen: Run, guide: str) -> Diagnosis | None:
             place = f"the sampler's epoch {orders.index(own)}" if own in orders else "another epoch"
             text = (
                 f"In epoch {epoch} of the history, rank {rank} goes over its samples in the order "
-                f"of {place}. The sampler must count epochs 0, 1 and so on, like the history, or a "
-                "resumed training run would use the order of a wrong epoch. Set the epoch before "
-                "each pass."
+                f"of {place}. Before each pass, call `set_epoch` with the number of the epoch in "
+                "the history: 0, 1 and so on. With other numbers, a resumed training run would use "
+                "a wrong order."
             )
             return _found("epoch-not-set", text, guide, [rank])
     return None

@@ -147,8 +147,8 @@ def kept_from_before(
     text = (
         f"The first call of evaluate is right, but a second call with other samples returns "
         f"{pairs(again[wrong[0]])}. It should return {pairs(expected)}. Do not keep values "
-        "from earlier calls: start every sum at zero, even a sum in a default argument, and use "
-        "the samples of the loader that is passed."
+        "from earlier calls, for example in a default argument: start every sum at zero, and use "
+        "only the loader that is passed."
     )
     return _found("differs-from-single-process", text, guide, wrong)
 

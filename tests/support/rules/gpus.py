@@ -40,10 +40,9 @@ def batch_not_moved(seen: Mapping[str, Any], guide: str) -> Diagnosis | None:
         )
         return Diagnosis("wrong-device", (0,), text, guide=guide)
     text = (
-        f"train_step passes the {left[0]} to {takers[left[0]]} on the device where the loader put "
-        "them, but the model may be on a GPU. Move the inputs and the targets to the device of the "
-        "model's parameters. A tensor's `to` returns the moved tensor and does not change the "
-        "original one."
+        f"train_step passes the {left[0]} to {takers[left[0]]} without moving them, but the model "
+        "may be on a GPU. Move the inputs and the targets to the device of the model's parameters. "
+        "A tensor's `to` returns the moved tensor and does not change the original one."
     )
     return Diagnosis("wrong-device", (0,), text, guide=guide)
 

@@ -11,7 +11,7 @@ from gradsync.testing.values import close
 from gradsync.text import listed, ranks_text
 
 HISTORY = {
-    "train_loss": "the mean loss over the training samples, each before the step of its batch",
+    "train_loss": "the mean loss over the training samples, computed before the step of each batch",
     "val_loss": "the loss over the validation samples after the epoch's training",
     "val_accuracy": "the accuracy, from 0 to 1, over the validation samples after the training",
 }
@@ -41,7 +41,7 @@ def other_rows(thrice: Run, guide: str) -> Diagnosis | None:
             epochs = ", ".join(f"{row['epoch']:g}" for row in rows)
             has = f"entries of the epochs {epochs}" if epochs else "no entries"
         text = (
-            f"train over 3 epochs returns {has}. It must return one entry for each epoch, counted "
+            f"With epochs=3, train returns {has}. It must return one entry for each epoch, counted "
             f"from 0, with the keys {listed(sorted(KEYS))}; more keys are allowed."
         )
         return _found("wrong-signature", text, guide)

@@ -89,9 +89,9 @@ def never_connected(seen: Observation, _expected: Any) -> Diagnosis | None:
     if any(e.kind == "exit" or (e.collective and e.collective.op != MEETING) for e in seen.events):
         return None
     known = failure.diagnosis
-    at = f" and is at {known.where}" if known.where else ""
+    at = f" It is still at {known.where}." if known.where else ""
     who = "on a single rank" if seen.world_size == 1 else f"on any of {seen.world_size} ranks"
-    text = f"setup_distributed does not return {who}{at}. {NEVER_MET}"
+    text = f"setup_distributed does not return {who}.{at} {NEVER_MET}"
     return Diagnosis("wrong-master", tuple(range(seen.world_size)), text, known.where, GUIDE)
 
 
@@ -111,8 +111,8 @@ def left_waiting(seen: Observation, _expected: Any) -> Diagnosis | None:
     at = f", at {where}" if where else ""
     text = (
         f"{ranks_text(alone).capitalize()} {verb(alone, 'waits', 'wait')} in setup_distributed{at}"
-        f", but {ranks_text(gone)} already returned from it. Every rank must make each call that "
-        "waits for all ranks."
+        f", but {ranks_text(gone)} already returned from it. Every rank must call each barrier and "
+        "each other collective in setup_distributed."
     )
     return Diagnosis("deadlock-rank-missing", tuple(gone), text, where, GUIDE)
 
@@ -124,7 +124,8 @@ def wrong_address(addresses: Sequence[Sequence[str]], wanted: str) -> Diagnosis 
         return None
     text = (
         f"According to `info`, the ranks meet at {wanted}, but {ranks_text(wrong)} connected to "
-        f"{addresses[wrong[0]][0]}. On several machines the ranks would never find each other."
+        f"{addresses[wrong[0]][0]}. On several machines the ranks would never find each other. "
+        "Use the address in `info`."
     )
     return Diagnosis("wrong-master", tuple(wrong), text, guide=GUIDE)
 
@@ -149,5 +150,5 @@ def _found(code: str, seen: Observation, text: str, guide: str = GUIDE) -> Diagn
         return None
     known = seen.failure.diagnosis
     at = f" at {known.where}" if known.where else ""
-    said = f"{full_stop(text)} It raised {seen.failure.exception}{at}."
+    said = f"setup_distributed raised {seen.failure.exception}{at}. {full_stop(text)}"
     return Diagnosis(code, known.ranks, said, known.where, guide)

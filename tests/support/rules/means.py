@@ -45,7 +45,7 @@ def other_means(
             for means, code, what in known:
                 if close(reported, list(means)):
                     heading = guide if trains else evaluation
-                    text = f"The ranks have {reported} as `{name}` of epoch {epoch}: {what}"
+                    text = f"`{name}` of epoch {epoch} is {reported} on the ranks: {what}"
                     return Diagnosis(code, tuple(range(len(seen))), text, guide=heading)
     return None
 
@@ -65,7 +65,7 @@ def mean_of_ranks(own: Sequence[Mapping[str, float]], guide: str) -> Rule:
         text = (
             f"evaluate returns {pairs(means)}: the means of the ranks' own numbers. The ranks have "
             f"{counts} samples, so a sample does not have the same weight on every rank. Sum the "
-            "losses, the hits and the samples over the ranks, and then divide once."
+            "losses, the correct answers and the samples over the ranks, and then divide once."
         )
         return Diagnosis("mean-of-means", tuple(range(len(seen))), text, guide=guide)
 

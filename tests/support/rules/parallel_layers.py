@@ -48,8 +48,8 @@ def layer_gradient_mistakes(name: str, expected: Sequence[Any]) -> list[Rule]:
     many = ends_with(
         [world_size * gradient for gradient in expected],
         "differs-from-single-process",
-        f"{what} is {world_size} times the gradient in nn.Linear: backward adds up over the ranks "
-        "a gradient that is already complete on every rank. Remove that sum.",
+        f"{what} is {world_size} times the gradient in nn.Linear: in backward, every rank already "
+        "has the complete gradient, but it is summed over the ranks. Remove that sum.",
         GUIDE,
     )
     few = ends_with(

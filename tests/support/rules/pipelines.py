@@ -69,7 +69,7 @@ def scaled_by_ranks(seen: Observation, expected: Any) -> Diagnosis | None:
         if factor is not None and close(factor, wrong):
             text = (
                 f"The gradients of every stage are exactly {cause} by the number of ranks. Do not "
-                "average or add up over the ranks: the stages have different parameters, and only "
+                "average or sum them over the ranks: the stages have different parameters. Only "
                 "the last rank has the loss, which is already the loss of the complete batch."
             )
             return Diagnosis(code, tuple(range(size)), text, last_line(seen), GUIDE)
@@ -83,8 +83,8 @@ def stepped_in_between(seen: Observation, _expected: Any) -> Diagnosis | None:
         return None
     text = (
         f"Backward failed on {ranks_text(failure.diagnosis.ranks)} because a parameter was changed "
-        "after the forward pass that belongs to it. Call optimizer.step() once, after the backward "
-        f"passes of all microbatches. ({failure.exception}: {failure.detail})"
+        "between the forward and the backward pass of a microbatch. Call optimizer.step() once, "
+        f"after the backward passes of all microbatches. ({failure.exception}: {failure.detail})"
     )
     return replace(failure.diagnosis, code="accumulation-ignored", explanation=text, guide=GUIDE)
 

@@ -32,8 +32,8 @@ def resumed_wrongly(
     code, text = _explanation(whole, second, start)
     ranks = tuple(range(len(second)))
     text = (
-        f"The complete training run uses {all_steps} samples on each rank. It was interrupted "
-        f"after {interrupted}, and the next call, with the file, used {taken}. {text}"
+        f"Without an interruption, each rank uses {all_steps} samples. This training run was "
+        f"interrupted after {interrupted}, and the resumed call used {taken}. {text}"
     )
     return Diagnosis(code, ranks, text, guide=GUIDE)
 
@@ -42,16 +42,16 @@ def _explanation(
     whole: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]], start: int
 ) -> tuple[str, str]:
     if not len(second[0]["trained"]):
-        return "samples-missing", "It must use the remaining samples."
+        return "samples-missing", "The resumed call must use the remaining samples."
     firsts = [one["weights"][0] for one in second if len(one["weights"])]
     steps = [n for n, weights in enumerate(whole[0]["weights"]) if close(firsts[0], weights)]
     if start <= 0:
         if not any(steps):
-            return "resume-lost", "It did not continue from the file."
+            return "resume-lost", "The resumed call did not continue from the file."
         left = counted(len(whole[0]["weights"]) - steps[0], "step")
         return "samples-repeated", (
-            f"It continued with the weights before the last {left}, but did not skip the samples "
-            "used before."
+            f"The resumed call continued with the weights before the last {left}, but did not skip "
+            "the samples used before."
         )
     if not all(close(one, firsts[0]) for one in firsts):
         return "models-differ", (
@@ -60,16 +60,16 @@ def _explanation(
         )
     if not steps:
         return "resume-lost", (
-            "It started with weights that a training run without interruption never has: the "
-            "weights in the file are not used, or are not the model's weights after a step."
+            "The resumed call started with weights that a training run without interruption never "
+            "has: the weights in the file are not used, or are not the weights after a step."
         )
     if start != steps[0]:
         code = "samples-repeated" if start < steps[0] else "samples-missing"
         what = "used again" if start < steps[0] else "left out"
         return code, (
-            f"It started with the weights after {counted(steps[0], 'sample')}, but with the "
-            f"samples after {start}: some samples are {what}. Save the position together with the "
-            "weights."
+            f"The resumed call loaded the weights that the model had after "
+            f"{counted(steps[0], 'sample')}, but its data continues after sample {start}: some "
+            f"samples are {what}. Save the position together with the weights."
         )
     if any(s["trained"] != w["trained"][start:] for s, w in zip(second, whole, strict=True)):
         return "samples-repeated", (

@@ -80,8 +80,8 @@ def epoch_ignored(passes: Sequence[Sequence[int]], guide: str) -> Diagnosis | No
     if len(repeated) < len(again):
         text = (
             f"A second pass without `set_epoch` yields {len(repeated)} indices, but the first "
-            f"yields {len(again)}. Each pass must start from the beginning: a validation loader is "
-            "used without `set_epoch`."
+            f"yields {len(again)}. Each pass must start from the beginning, even without "
+            "`set_epoch`: nothing calls it for a validation loader."
         )
         return _found("samples-missing", text, guide)
     for holds, text in (

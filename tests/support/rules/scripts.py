@@ -59,7 +59,9 @@ def prints_no_verdict(runs: Runs) -> Diagnosis | None:
     usual = _besides_shares(runs["whole"]["lines"])
     for sharing, what in BROKEN.items():
         if _besides_shares(runs[sharing]["lines"]) == usual:
-            return _found(f"{COMMAND} prints the same verdict, or none, if {what}")
+            return _found(
+                f"{COMMAND} prints the same text for correct shares as for wrong ones, if {what}"
+            )
     return None
 
 
@@ -77,7 +79,7 @@ def _follows(share: Sequence[int], numbers: Sequence[int]) -> bool:
 def _found(what: str) -> Diagnosis:
     text = (
         f"{what}. It should print each rank's share of {SAMPLES} samples on {RANKS} ranks, and "
-        "say whether the shares are equal in size, cover all samples, and overlap only in the "
+        "print whether the shares are equal in size, cover all samples, and overlap only in the "
         "padding."
     )
     return Diagnosis("wrong-output", (), text, guide=GUIDE)

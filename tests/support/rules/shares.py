@@ -132,7 +132,7 @@ def _why_disordered(shares: Shares, order: list[int], shuffle: bool) -> Finding:
     padded = all(index == dealt[k % len(order)] for k, index in enumerate(dealt[len(order) :]))
     if (padded or not shuffle) and _is_order(dealt[: len(order)], shuffle):
         text = (
-            f"rank 0 gets {some(shares[0])}, one index in {len(shares)}. Each rank must take a "
+            f"rank 0 gets one index in {len(shares)}: {some(shares[0])}. Each rank must take a "
             "contiguous chunk."
         )
         return "not-contiguous", every, text

@@ -16,7 +16,7 @@ from support.rules.shares import Finding, Shares, look_at_counts, repeated, some
 GUIDE = "Resumable shares"
 COUNTED = "`samples_seen` counts positions in the global order, over all ranks together."
 OTHER_ORDER = (
-    "The shares are not consecutive in this epoch's order, so they come from a different order. "
+    "Together, the shares are not a consecutive part of this epoch's order: the order differs. "
     "`resume` must also set the epoch. First shuffle all samples, by the seed and the epoch only, "
     "and then skip the samples that were seen."
 )
@@ -109,7 +109,7 @@ def _look_for_missing(
         return "samples-missing", every, text
     if rows > wanted:
         cut = " With `drop_last`, an incomplete last row of N positions is cut." * drop_last
-        there = "more than remain for it" if rest else "but no samples remain"
+        there = "but fewer remain for each rank" if rest else "but no samples remain"
         text = f"every rank gets {counted(rows, 'index', 'indices')}, {there}.{cut}"
         return "wrong-length", every, text
     return None

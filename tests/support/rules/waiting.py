@@ -30,9 +30,9 @@ def nobody_waited(
     exits = {(event.rank, event.call): event for event in seen.events if event.kind == "exit"}
     if kept := [call for call in calls if call not in exits]:
         open_still = (
-            "its tensor may not contain the received data"
+            "its tensor does not reliably contain the received data"
             if calls[kept[0]].op == "recv"
-            else "its tensor may not contain the result"
+            else "its tensor does not reliably contain the result"
         )
         text = (
             f"is never waited for. Until it is complete, {open_still}. Call `wait()` on its handle "
@@ -163,8 +163,8 @@ def skipped_because_of_nan(rank: int, what: str, guide: str) -> Rule:
             return None
         text = (
             f"{full_stop(without_advice(cause.explanation))} Only {ranks_text([rank])} "
-            f"had {what} that is NaN. All ranks must decide together whether to skip: if one rank "
-            "skips alone, the others wait for it."
+            f"had {what} that is NaN. All ranks must decide together whether to skip the step: if "
+            "one rank skips it alone, the others wait in the collective."
         )
         return Diagnosis(cause.code, cause.ranks, text, cause.where, guide)
 

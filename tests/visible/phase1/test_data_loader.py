@@ -153,7 +153,7 @@ def test_the_order_is_the_same_on_any_number_of_ranks(ranks):
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
 def test_the_next_random_numbers_stay_the_same(ranks):
-    """A pass over the sampler draws no number from a global random generator, and seeds none."""
+    """A pass over the sampler does not use or seed a global random generator."""
 
     def probe(data_loader):
         def draw():
@@ -183,8 +183,8 @@ def test_the_next_random_numbers_stay_the_same(ranks):
     check(
         not changed,
         "global-rng-touched",
-        f"After a pass over the sampler, {', '.join(changed)} draws different random numbers from "
-        "those without the pass. Use a separate generator for the permutation.",
+        f"A pass over the sampler changes the global random state of {', '.join(changed)}. "
+        "Use a separate generator for the permutation.",
         guide=SHARES,
     )
 

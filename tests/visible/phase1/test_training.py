@@ -90,7 +90,7 @@ def test_the_model_learns(ranks):
 
 @exercise("phase1/train", points=1)
 def test_both_ranks_do_half_of_the_work_and_end_with_one_model(ranks):
-    """From different weights, each rank uses half of the points, and both get the same weights."""
+    """Each rank trains on half of the points, and both end with the same weights."""
     seen = ranks(train_a_little, world_size=2)
 
     counts = [value["trained"] for value in seen]

@@ -129,7 +129,7 @@ def test_shuffled_epochs_are_the_same_on_all_ranks(ranks):
 
 @exercise("phase2/ResumableDistributedSampler", points=1)
 def test_four_ranks_continue_where_two_stopped(ranks):
-    """10 samples, of which 2 ranks have seen 4: 4 ranks share the other 6; then all 10 again."""
+    """2 ranks used 4 of 10 samples: 4 ranks share the other 6, and the next epoch has all 10."""
 
     def probe(rank, world_size, data_loader):
         sampler = data_loader.ResumableDistributedSampler(

@@ -74,7 +74,7 @@ def test_each_rank_keeps_the_state_of_one_parameter(ranks):
 
 @exercise("phase2/ShardedOptimizer", points=1)
 def test_groups_schedulers_and_closures_work(ranks):
-    """With learning rates 1 and 2, halved after a step, gradients of 1 lead from 5 to 3.5 and 2."""
+    """With rates 1 and 2, halved after a step, two steps with gradient 1 turn 5 into 3.5 and 2."""
 
     def probe(trainer):
         params = make_params()

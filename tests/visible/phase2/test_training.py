@@ -144,7 +144,7 @@ def test_two_ranks_train_one_model(ranks):
 
 @exercise("phase2/train", points=1)
 def test_an_interrupted_training_resumes(ranks):
-    """A run interrupted in the second of 3 epochs and called again ends with equal weights."""
+    """An interrupted run that is resumed ends with the weights of a run without interruption."""
 
     def probe(rank, world_size, trainer):
         info, path = Info(rank, world_size), Path("progress.pt")

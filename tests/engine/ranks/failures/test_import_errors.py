@@ -71,7 +71,7 @@ def test_an_endless_import_is_reported_as_such():
 
     text = exceptions.on_import(loop, "template_trainer.py").diagnosis.explanation
 
-    assert "the import does not end and is at template_trainer.py:3." in text
+    assert "the import does not end. It is still at template_trainer.py:3." in text
     assert "__main__" in text
 
 
@@ -81,8 +81,8 @@ def test_an_endless_import_is_reported_as_such():
         ("numpi", "Did you mean numpy?"),
         ("template_data_loaders", "Did you mean template_data_loader?"),
         ("jason", "Did you mean json?"),
-        ("my_utils", "Only a course's own files are handed in"),
-        ("my_utils.shapes", "move what you need from it into template_trainer.py"),
+        ("my_utils", "only the course's files are handed in"),
+        ("my_utils.shapes", "move the code that you need into template_trainer.py"),
     ],
 )
 def test_a_missing_module_is_misspelt_or_a_helper(module, said):

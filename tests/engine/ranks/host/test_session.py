@@ -271,7 +271,7 @@ def test_the_message_names_ranks_that_do_not_run_the_cell(run):
     outcome = run("dist.barrier()", [1, 2])
 
     explanation = outcome.observation.failure.diagnosis.explanation
-    assert "This cell does not run on rank 0, so it never calls barrier #1." in explanation
+    assert "Rank 0 does not run this cell, so it never calls barrier #1." in explanation
 
 
 def test_an_exception_is_reported_with_its_lines_and_ends_the_cell(run):

@@ -280,10 +280,10 @@ def test_only_accepts_a_name_as_a_spreadsheet_shows_it(download):
     ("name", "reason"),
     [
         ("ada", "2 learners have this name. Choose ada 17 or ada 18."),
-        ("1010", "Cleo (1010) is on the roster, but handed in none of these."),
+        ("1010", "Cleo (1010) is on the roster, but not in these submissions."),
         (
             "1021",
-            "Jürgen Müller (1021) is on the roster, but handed in none of these. Did you mean "
+            "Jürgen Müller (1021) is on the roster, but not in these submissions. Did you mean "
             "müllerjürgen?",
         ),
         (

@@ -30,7 +30,7 @@ def verdicts(course, source):
             "error",
             "line 2 starts a",
         ),
-        ("from my_utils import x\n", "error", "Only a course's own files are handed in"),
+        ("from my_utils import x\n", "error", "only the course's files are handed in"),
     ],
 )
 def test_a_file_that_can_not_be_imported_gives_one_message(course, source, status, said):
@@ -48,7 +48,7 @@ def test_an_endless_import_times_out_once(course, monkeypatch):
     seen = verdicts(course, "while True:\n    pass\n")
 
     assert {verdict.status for verdict in seen} == {"timeout"}
-    assert "the import does not end and is at template_trainer.py:" in seen[0].message
+    assert "the import does not end. It is still at template_trainer.py:" in seen[0].message
     assert min(verdict.seconds for verdict in seen) < 1.0  # the last test does not wait again
 
 
@@ -104,7 +104,7 @@ def works(x): x.clear()
 def test_a_folder_beside_the_package_can_not_be_imported(course):
     seen = verdicts(course, "import tests\n")
 
-    assert "Only a course's own files are handed in" in seen[0].message
+    assert "only the course's files are handed in" in seen[0].message
 
 
 def test_a_file_can_be_imported_from_its_phase(course):

@@ -114,7 +114,9 @@ def test_an_endless_loop_times_out_twice_and_is_then_named_as_the_cause(tmp_path
     assert len(run) == ALLOWED
     assert {(verdict.status, verdict.points) for verdict in verdicts} == {("timeout", 0.0)}
     assert {verdict.diagnosis.where for verdict in verdicts} == {run[0].diagnosis.where}
-    assert "This test usually has 3 s. It had less because" in run[1].message
+    assert (
+        "The time limit of this test is usually 3 s. It was shorter here because" in run[1].message
+    )
     assert "usually" not in run[0].message
     assert {v.diagnosis.explanation for v in verdicts if not v.world_size} == messages
     assert messages == {
