@@ -22,8 +22,8 @@ export MASTER_PORT=${MASTER_PORT:-$((29500 + SLURM_JOB_ID % 1000))}
 on_each_node() {
     local status=0
     srun --ntasks-per-node=1 --kill-on-bad-exit=1 gradsync "$@" || status=$?
-    # Slurm sends SIGTERM to a preempted job, and requeues it only if the job still runs at the end
-    # of its grace time. Then, as after scancel or the time limit, it kills this script, too.
+    # Slurm sends SIGTERM to a preempted job, and requeues it only if the job is still running at the
+    # end of its grace time. Slurm then kills this script, as after scancel or the time limit.
     if [ "$status" -eq 143 ]; then
         sleep 300
     fi

@@ -49,10 +49,10 @@ def launch(settings: Settings, master: Master | None, nodes: int, nproc: int, wa
         master: the node that all nodes connect to; None if there is only this node.
         nodes: the number of nodes.
         nproc: the number of ranks on this node.
-        wait: for how many seconds to wait for the other nodes.
+        wait: the number of seconds to wait for the other nodes.
 
     Raises:
-        TrainingError: a rank failed more often than it may be restarted, or a node is missing.
+        TrainingError: a rank failed and can't be restarted again, or a node is missing.
     """
     _report_failed_ranks(each=nodes > 1 or settings.max_restarts > 0)
     _choose_interface(master)
@@ -64,7 +64,7 @@ def launch(settings: Settings, master: Master | None, nodes: int, nproc: int, wa
     try:
         with TemporaryDirectory(prefix="gradsync-launch-") as logs:
             if master is not None and not master.is_here:
-                # The margin lets the ranks fail first, because they report where they waited.
+                # With this margin, the ranks fail first, and report where they waited.
                 seconds = settings.timeout + WATCH_MARGIN
                 watch_master(master, seconds, lambda: _lost(master, settings), logs)
             run = elastic_launch(
@@ -145,7 +145,7 @@ def how_to_continue(settings: Settings) -> str:
 
 
 def _continued_by_slurm(settings: Settings) -> str:
-    """Return what Slurm does after it has stopped a job; "" outside of a job."""
+    """Describe what Slurm does after it has stopped a job; return "" outside of a job."""
     if "SLURM_JOB_ID" not in os.environ or not settings.checkpoint.is_file():
         return ""
     return (
@@ -155,8 +155,8 @@ def _continued_by_slurm(settings: Settings) -> str:
 
 
 def _why(failures: dict[int, ProcessFailure], settings: Settings) -> str:
-    """Return which rank failed first, and what to do."""
-    # The agent ends the other ranks with SIGTERM, so these are named last. A rank that was killed
+    """Return a message that names the rank that failed first, and the next step."""
+    # The agent stops the other ranks with SIGTERM, so these are named last. A rank that was killed
     # by another signal is named first, because the others fail when their connection to it closes.
     rank, first = min(
         failures.items(),

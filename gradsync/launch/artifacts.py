@@ -14,7 +14,7 @@ from gradsync.launch.rank_errors import LaunchedWrongly
 from gradsync.launch.settings import Settings
 from gradsync.text import full_stop
 
-COMPARED = 256  # test images on which the exported model must equal the trained one
+COMPARED = 256  # test images for which the outputs of the exported model are checked
 TOLERANCE = 1e-4  # of logits: the additions may be done in a different order
 
 
@@ -68,7 +68,7 @@ def _export(settings: Settings, model: nn.Module, images: Tensor) -> None:
     Raises:
         LaunchedWrongly: the outputs differ.
     """
-    # A clone: a slice would save the storage of all images in the file.
+    # A clone, because a slice would store all images in the file.
     batch = torch.export.Dim("batch", min=1)
     program = torch.export.export(model, (images[:2].clone(),), dynamic_shapes=({0: batch},))
     torch.export.save(program, settings.exported)

@@ -25,7 +25,7 @@ from gradsync.text import listed
 CONNECT_SECONDS = 5.0
 SMALL, LARGE = 8, 4 * 2**20  # bytes of the messages that measure latency and bandwidth
 ROUNDS_SMALL, ROUNDS_LARGE = 20, 5
-SECONDS_FOR_PAIRS = 200.0  # later pairs are not measured: the test may take five minutes in all
+SECONDS_FOR_PAIRS = 200.0  # no pair is begun later: the test has five minutes in total
 SLOW = 0.25  # of the median bandwidth of links of the same kind
 FLOATS = 2**20  # elements of the tensor that is broadcast and all-reduced
 
@@ -191,4 +191,4 @@ def _verdicts(links: list[Link], hosts: list[str]) -> Iterator[str]:
         )
     left_out = len(hosts) * (len(hosts) - 1) // 2 - len(links)
     if left_out:
-        yield f"{left_out} more links were not measured: the time was up"
+        yield f"{left_out} more links were not measured, because the time limit was reached"

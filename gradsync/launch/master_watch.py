@@ -1,7 +1,7 @@
-"""End this node's ranks and its agent when the master can no longer be reached.
+"""Stop this node's ranks and its agent when the master can no longer be reached.
 
 torch's agent does not do so: if the link is cut, its next request to the master's store waits until
-the kernel gives up the connection, which takes a quarter of an hour.
+the kernel closes the connection, which takes a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GRACE_SECONDS = 2.0  # from SIGTERM to SIGKILL of the ranks
 
 
 def watch_master(master: Master, seconds: float, text: Callable[[], str], folder: str) -> None:
-    """Start a thread that ends this process if the master can't be reached for `seconds`.
+    """Start a thread that stops this process if the master can't be reached for `seconds`.
 
     Args:
         master: the node that accepts connections as long as the job runs.

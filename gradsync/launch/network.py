@@ -1,4 +1,4 @@
-"""This machine's network interfaces, the route to another machine, and the users of ports."""
+"""This machine's network interfaces, the route to another machine, and the processes on ports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 LISTENING = "0A"  # a state in /proc/net/tcp
-ANY_PORT = 9  # "discard"; connecting a UDP socket sends no packet
+ANY_PORT = 9  # the number does not matter: connecting a UDP socket sends no packet
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def gloo_address() -> tuple[str, bool]:
     """Return the address on which gloo listens if no interface is named.
 
     gloo resolves the host's name and uses the address if it belongs to this machine, or else
-    127.0.0.1. The second value is whether the address of the name could be used.
+    127.0.0.1. The second value is True if the address of the name can be used.
     """
     try:
         address = address_of(socket.gethostname())

@@ -1,4 +1,4 @@
-"""The nodes of a job: how many there are, which is the master, and how to reach it."""
+"""The nodes of a job: their number, their master, and the connection to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gradsync.launch import network
 
 DEFAULT_PORT = 29500
 CONNECT_SECONDS = 3.0  # for one attempt
-SILENT_SECONDS = 5.0  # before a message reports that this node waits
+SILENT_SECONDS = 5.0  # before a message reports that this node is waiting
 PAUSE_SECONDS = 0.3  # between two attempts
 IMPORT_SECONDS = 5.0  # for torch, on a busy machine
 
@@ -106,7 +106,7 @@ def check_port(master: Master) -> Master:
     """Check that the port is free on the master, or used by another node of the same job.
 
     Returns:
-        The master; `is_here` is False if another `gradsync train` on this machine listens already.
+        The master; `is_here` is False if another `gradsync train` on this machine listens there.
 
     Raises:
         LaunchError: another program uses the port; the message names it.
@@ -119,7 +119,7 @@ def check_port(master: Master) -> Master:
     raise LaunchError(
         f"Port {master.port} is in use on this machine, by {holder_text(holder)}. All nodes must "
         "be able to connect to the master at this port. Choose another port on every node, such "
-        f"as MASTER_PORT={master.port + 1}, or end that process."
+        f"as MASTER_PORT={master.port + 1}, or stop that process."
     )
 
 
@@ -168,7 +168,7 @@ def wait_for_master(master: Master, seconds: float) -> None:
 def _is_store(master: Master, seconds: float) -> bool:
     """Return whether torch's store answers at the master's port within `seconds`.
 
-    torch waits for an answer without a limit and can't be interrupted, so a thread connects.
+    torch waits without a time limit and can't be interrupted, so it connects in a thread.
     """
     answered = threading.Event()
     limit, patience = timedelta(seconds=max(seconds, 1)), max(seconds, IMPORT_SECONDS)

@@ -1,4 +1,4 @@
-"""What rank 0 prints and records while the ranks train."""
+"""The output and the records of rank 0 while the ranks train."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Progress:
             self._say(f"[Rank {rank}] Training samples: {count}")
 
     def continues(self, first: int) -> None:
-        """Check and print the first epoch of this attempt; 0 if there is no checkpoint.
+        """Check that all ranks begin with the epoch `first`, and print it if it is not 0.
 
         Raises:
             LaunchedWrongly: the ranks disagree, because not all of them see the checkpoint.
@@ -52,7 +52,7 @@ class Progress:
         if len(set(firsts)) > 1:
             blind = [rank for rank, epoch in enumerate(firsts) if epoch != max(firsts)]
             raise LaunchedWrongly(
-                f"rank {blind[0]} can't see the checkpoint {path.absolute()} that another rank "
+                f"Rank {blind[0]} can't see the checkpoint {path.absolute()} that another rank "
                 "continues from. Put --out on a file system that all nodes share."
             )
         if not self.is_rank_0:
@@ -83,7 +83,7 @@ class Progress:
             )
 
     def ended(self, history: list[Entry]) -> None:
-        """Record epochs whose lines the trainer itself has printed, after the recorded ones."""
+        """Record the epochs that the trainer itself has printed; keep the earlier ones."""
         if not self.is_rank_0:
             return
         if not history:

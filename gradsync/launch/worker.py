@@ -19,7 +19,7 @@ from gradsync.launch.rank_errors import LaunchedWrongly, describe, follows_anoth
 from gradsync.launch.settings import Settings
 from gradsync.ranks.fast import dynamo
 
-NOTICED_SECONDS = 1.0  # within which the agent notices that a process has ended
+NOTICED_SECONDS = 1.0  # the agent detects within this time that a process has ended
 
 
 def main() -> None:
@@ -34,14 +34,14 @@ def main() -> None:
         print(f"[Rank {rank}] {describe(error, settings)}", file=sys.stderr, flush=True)
         status = status_of(error)
         if follows_another(error):
-            time.sleep(NOTICED_SECONDS)  # the agent names the rank that ended first
+            time.sleep(NOTICED_SECONDS)  # so that the agent names the rank that ended first
     sys.stdout.flush()
     os._exit(status)  # the destructor of a gloo group that has failed can hang
 
 
 def _train(settings: Settings) -> None:
     dynamo.defer()  # the import of torch's compiler delays the start, and each restart
-    # Before there is a process group: see `main` of the trainers.
+    # Import this before a process group exists: see `main` of the trainers.
     import torch.distributed.nn.functional  # noqa: F401
 
     progress = Progress(settings)
@@ -53,7 +53,7 @@ def _train(settings: Settings) -> None:
 
 
 def _imported(settings: Settings) -> ModuleType:
-    """Import the trainer, as `python FILE` would: its folder is searched first."""
+    """Import the trainer; as with `python FILE`, its folder is searched first."""
     sys.path.insert(0, str(settings.trainer.parent))
     try:
         return importlib.import_module(settings.trainer.stem)

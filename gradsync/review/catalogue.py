@@ -46,7 +46,7 @@ def selected(codes: str | None) -> Sequence[Rule]:
     """Return the rules of a list such as "DDP004,DDP01"; all rules for None.
 
     Raises:
-        UnusableInput: if no rule's code begins with one of them.
+        UnusableInput: if no rule's code begins with one of the listed codes.
     """
     if codes is None:
         return RULES

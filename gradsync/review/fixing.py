@@ -104,7 +104,7 @@ class _Fixes(cst.CSTTransformer):
         ]
 
     def _sampler(self, statement: cst.CSTNode) -> str:
-        """Return the name of a sampler that a statement makes without epochs; "" for others."""
+        """Return the name of a sampler whose `set_epoch` is never called; "" for other code."""
         if not isinstance(statement, cst.SimpleStatementLine):
             return ""
         only = statement.body[0]

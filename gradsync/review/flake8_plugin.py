@@ -30,7 +30,7 @@ class Plugin:
         """Yield the line, the column from 0, the code with the text, and this class."""
         try:
             found = review_text(self._text, self._filename).findings
-        except UnusableInput:  # flake8 reports the error of syntax itself
+        except UnusableInput:  # flake8 itself reports the syntax error
             return
         for finding in found:
             yield finding.line, finding.column - 1, f"{finding.code} {finding.text}", type(self)

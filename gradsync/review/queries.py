@@ -10,7 +10,7 @@ from gradsync.review.flow.program import Program
 from gradsync.review.flow.project import Source
 from gradsync.review.flow.values import MAYBE_RANK, RANK, SHARE, Loop, Step, Thing, Value
 
-JOIN = r"with [^\n]*\b[Jj]oin\("  # loops of unequal length are fine inside of it
+JOIN = r"with [^\n]*\b[Jj]oin\("  # loops of unequal length are fine inside `Join`
 _DEEPEST = 6
 _POSITIONS = {"barrier": 0, "all_reduce": 2, "broadcast": 2, "all_gather": 2}  # of `group`
 # Functions that check a file, with the same result on all ranks: `os.path.exists("checkpoint.pt")`.
@@ -21,7 +21,7 @@ _MESH = ("init_device_mesh", "DeviceMesh", "parallelize_module", "initialize_mod
 
 
 def training_loops(program: Program) -> Iterator[tuple[Thing, tuple[Loop, ...]]]:
-    """Yield each loader that is trained on, and the loops around its batches, outermost first."""
+    """Yield each training loader, and the loops around its batches, outermost first."""
     seen = set()
     for step in program.backwards:
         for number, loop in enumerate(step.loops):
@@ -96,7 +96,7 @@ def function_around(step: Step) -> ast.AST:
     found: ast.AST = step.source.tree
     for node in step.source.functions:
         if node.lineno <= line <= (node.end_lineno or line):
-            found = node  # inner ones come later
+            found = node  # inner functions come later
     return found
 
 
@@ -113,7 +113,7 @@ def argument_node(step: Step, position: int, name: str) -> ast.expr | None:
 
 
 def mentions(program: Program, pattern: str) -> bool:
-    """Return whether a file of the program has this pattern anywhere."""
+    """Return whether a file of the program contains this pattern."""
     return any(re.search(pattern, source.text) for source in program.sources)
 
 

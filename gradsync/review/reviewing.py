@@ -13,7 +13,7 @@ from gradsync.review.flow.entry_points import programs
 from gradsync.review.flow.program import Program
 from gradsync.review.flow.project import Project, parse, read
 
-_DEEPEST = 8_000  # Python's limit of recursion while a script is followed
+_DEEPEST = 8_000  # Python's recursion limit while a script is followed
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def _findings(program: Program, rule: Rule) -> Iterator[Finding]:
 
 
 def _ignored(hit: Hit, code: str) -> bool:
-    """Return whether a comment on one of the lines of the place ignores the rule."""
+    """Return whether a comment on one of the lines of a hit ignores the rule."""
     first = getattr(hit.node, "lineno", 1)
     last = getattr(hit.node, "end_lineno", first) or first
     last = min(last, first + 20)

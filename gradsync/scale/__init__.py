@@ -1,4 +1,4 @@
-"""Predict what training on more ranks costs, from measurements of a few ranks.
+"""Predict the cost of training on more ranks, from measurements on a few ranks.
 
 `network` and `compute` are the models of cost, `fitting` fits them to measurements. `strategies`
 computes the time of a training step from both, and `batches` the smallest batch size with which

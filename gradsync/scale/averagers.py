@@ -24,7 +24,7 @@ class StepFigures:
     name: str
     seconds: float  # of a step
     collectives: int  # in a step
-    bytes: int  # given to collectives in a step, on one rank
+    bytes: int  # passed to collectives in a step, on one rank
     hidden: float | None  # part of the communication time in which the rank computed
 
 

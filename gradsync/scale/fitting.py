@@ -44,8 +44,8 @@ def fit_network(
 
     Args:
         timings: all-reduces of at least two sizes.
-        cores: the number of cores that the ranks share on one machine, where caches are fitted,
-            too; None if each rank has its own core or GPU.
+        cores: the number of cores that the ranks share on one machine (caches are then fitted,
+            too); None if each rank has its own core or GPU.
         algorithm: the algorithm of the all-reduce; None: the one that fits better.
 
     Raises:

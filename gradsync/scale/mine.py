@@ -50,7 +50,7 @@ def compare(
     mine: dict[str, list[StepFigures]] = {}
     failures: dict[str, str] = {}
     with support_of(course.root), unpacked(submission.files) as folder:
-        probe = command_module(course.root, AVERAGING, "what to measure")
+        probe = command_module(course.root, AVERAGING, "the averagers to measure")
         for turn in range(1, TURNS + 1):
             progress(f"measuring {probe.REFERENCE[0]}, turn {turn} of {TURNS}")
             turns.append(_measure_reference(course, *probe.REFERENCE))

@@ -2,7 +2,8 @@
 
 A row has the size in bytes, the number of elements, their type, the operation, in newer versions
 the root, and then time (us), algbw, busbw (GB/s) and errors, out of place and in place. Above the
-rows is a line for each rank. `mpirun --tag-output` prints `[1,0]<stdout>:` before each line.
+rows, the output has a line for each rank. `mpirun --tag-output` prints `[1,0]<stdout>:` before each
+line.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Fit:
     """Two networks, fitted to the same timings."""
 
     network: Network  # used for forecasts
-    other: Network  # of the algorithm that fits less well
+    other: Network  # with the algorithm that fits less well
     timings: tuple[Timing, ...]
     fitted: tuple[Timing, ...]  # the part of `timings` that was used for the fit
     predictions: tuple[Prediction, ...]
@@ -51,7 +51,7 @@ class Forecast:
 class Study:
     """All results."""
 
-    source: str  # where the timings come from
+    source: str  # of the timings, such as "nccl-tests"
     fit: Fit
     measured: Workload  # of the measured steps
     workload: Workload  # of the forecasts
@@ -165,7 +165,7 @@ def study(
 
 
 def _both(timings: Sequence[Timing], cores: int | None) -> tuple[Network, Network]:
-    """Return the network that fits better, and the one of the other algorithm."""
+    """Return the network that fits better, and the network with the other algorithm."""
     best = fit_network(timings, cores)
     return best, fit_network(timings, cores, "tree" if best.algorithm == "ring" else "ring")
 

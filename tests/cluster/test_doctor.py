@@ -51,7 +51,7 @@ def test_a_master_behind_a_broken_link_is_found():
     assert "does not answer" in after["found"]
 
 
-def test_a_slow_network_is_found_with_a_larger_batch():
+def test_a_slow_network_is_found_and_a_larger_batch_is_recommended():
     slow = "ip link set lo up && tc qdisc add dev lo root tbf rate 50mbit burst 1mbit latency 1s"
 
     found = _checks(_in_namespace("--net", slow))["overhead"]

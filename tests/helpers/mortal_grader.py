@@ -30,7 +30,7 @@ def fake_grade(submission, course, *, seed, **options):
     return report(verdict(points=points, max_points=7), submission=submission.name, seed=seed)
 
 
-def grade_class(course: Course, folder: Path, out: Path) -> None:
+def grade_folder(course: Course, folder: Path, out: Path) -> None:
     found = entries.entries_at([folder], course, out, "gradsync grade")
     for _ in grade_class.grade_class(found, course, ["phase1"], out, seed=3):
         pass
@@ -54,7 +54,7 @@ def is_killed(moment: int, course: Course, folder: Path, out: Path) -> bool:
     child = os.fork()
     if child == 0:
         die_at(moment, out)
-        grade_class(course, folder, out)
+        grade_folder(course, folder, out)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 
@@ -62,13 +62,13 @@ def is_killed(moment: int, course: Course, folder: Path, out: Path) -> bool:
 def main(root: str, folder: str) -> None:
     tasks.grade = fake_grade
     course = Course(Path(root))
-    grade_class(course, Path(folder), course.root / "undisturbed")
+    grade_folder(course, Path(folder), course.root / "undisturbed")
     print(json.dumps((course.root / "undisturbed" / "gradebook.csv").read_text()))
     moment = 1
     while is_killed(moment, course, Path(folder), out := course.root / f"out-{moment}"):
         finished = sorted(path.parent.name for path in out.glob("*/report.json"))
         graded.clear()
-        grade_class(course, Path(folder), out)
+        grade_folder(course, Path(folder), out)
         left = [path.name for path in out.rglob(".*") if path.name not in KEPT]
         book = (out / "gradebook.csv").read_text()
         print(json.dumps({"book": book, "finished": finished, "graded": graded, "left": left}))

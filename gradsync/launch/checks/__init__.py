@@ -11,7 +11,7 @@ __all__ = ["Finding", "examine"]
 
 
 def examine(environ: Mapping[str, str], ranks: int, batch_size: int) -> Iterator[Finding]:
-    """Yield the result of each check, in a few seconds altogether.
+    """Yield the result of each check; all checks take a few seconds in total.
 
     Args:
         environ: the environment in which training is to start.

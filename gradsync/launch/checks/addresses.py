@@ -77,7 +77,7 @@ def _reached(name: str, why: str, chosen: Master) -> Finding:
         remedy = "Check the address, and whether a firewall blocks the port."
         return Finding(name, "failed", found, why, remedy)
     return Finding(
-        name, "ok", f"{where} accepts connections; training shows whether it is the master", why
+        name, "ok", f"{where} accepts connections; training checks whether it is the master", why
     )
 
 
@@ -93,7 +93,7 @@ def port(environ: Mapping[str, str]) -> Finding:
     if not network.is_taken(int(text)):
         return Finding(name, "ok", f"{text} is free on this machine", why)
     holder = placement.holder_text(network.holder_of(int(text)))
-    remedy = f"Set MASTER_PORT={int(text) + 1} on every node, or end that process."
+    remedy = f"Set MASTER_PORT={int(text) + 1} on every node, or stop that process."
     found = f"{text} is in use by {holder}"
     if not {"MASTER_PORT", "MASTER_ADDR", "SLURM_JOB_ID"} & set(environ):
         found += "; `gradsync train` on one node takes a free port"
@@ -102,7 +102,7 @@ def port(environ: Mapping[str, str]) -> Finding:
 
 
 def _several_nodes(environ: Mapping[str, str]) -> bool:
-    """Return whether the environment names more than this node."""
+    """Return whether the environment names a node other than this one."""
     nodes = environ.get("SLURM_JOB_NUM_NODES", "1")
     if nodes != "1":
         return True

@@ -15,11 +15,11 @@ QUIET = ("", "0", "OFF", "WARN", "VERSION", "ERROR", "FATAL")
 
 
 def torchrun(environ: Mapping[str, str]) -> Finding:
-    """Check torchrun's variables: all of them or none, and consistent."""
+    """Check that torchrun's variables are consistent, and not only partly set."""
     name = "torchrun"
     why = "each rank reads its number and the number of ranks from these variables"
     remedy = (
-        "Start it with `gradsync train` or `torchrun`, which set all of them. Or unset the "
+        "Start training with `gradsync train` or `torchrun`, which set all of them. Or unset the "
         "variables that were set by hand: unset RANK WORLD_SIZE LOCAL_RANK"
     )
     problem = _half_a_set(environ, "RANK", "WORLD_SIZE", "LOCAL_RANK")
@@ -56,7 +56,7 @@ def slurm(environ: Mapping[str, str]) -> Finding:
     except subprocess.TimeoutExpired:
         problem = f"no answer within {ANSWER_SECONDS:g} s"
     if problem:
-        remedy = "Ask the cluster's staff, unless you train on this machine alone."
+        remedy = "If you train on more than this machine, ask the cluster's staff."
         return Finding(name, "warning", f"installed, but {problem}", why, remedy)
     states = listed(f"{count} {state}" for count, state in map(str.split, done.stdout.splitlines()))
     return Finding(name, "ok", f"nodes: {states}", why)
@@ -75,7 +75,7 @@ def debugging(environ: Mapping[str, str]) -> Finding:
 
 
 def _half_a_set(environ: Mapping[str, str], rank: str, size: str, local: str) -> str:
-    """Return what is wrong with a launcher's variables; "" if nothing is."""
+    """Return the problem with a launcher's variables; "" if there is none."""
     names = [name for name in (rank, size) if name in environ]
     if len(names) == 1:
         missing = size if names == [rank] else rank
@@ -84,5 +84,5 @@ def _half_a_set(environ: Mapping[str, str], rank: str, size: str, local: str) ->
         if key in environ and not environ[key].isdecimal():
             return f"{key}={environ[key]} is not a number"
     if names and int(environ[rank]) >= int(environ[size]):
-        return f"{rank}={environ[rank]} is outside of {size}={environ[size]}"
+        return f"{rank}={environ[rank]} is not less than {size}={environ[size]}"
     return ""

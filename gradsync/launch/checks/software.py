@@ -24,8 +24,8 @@ FAIR_SHARE = 0.2  # of a step's time; with more communication, a larger batch is
 
 
 def torch_and_torchvision() -> Finding:
-    """Check that torchvision was built for the torch that is installed."""
-    name, why = "torch", "torchvision works only with the torch that it was built for"
+    """Check that torchvision was built for the installed version of torch."""
+    name, why = "torch", "torchvision works only with the version of torch that it was built for"
     try:
         torch, vision = version("torch"), version("torchvision")
         matches = map(REQUIRED.match, requires("torchvision") or [])
@@ -61,7 +61,7 @@ def gpus(ranks: int) -> Finding:
             hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
             reason = f"CUDA_VISIBLE_DEVICES={hidden}" if hidden is not None else "a CPU build"
             remedy = "Unset CUDA_VISIBLE_DEVICES, or install a torch with CUDA."
-            return Finding(name, "warning", f"torch sees no GPU ({reason})", why, remedy)
+            return Finding(name, "warning", f"torch finds no GPU ({reason})", why, remedy)
         return Finding(name, "ok", "none, so gloo on the CPU is used", why)
     found = f"{counted(count, 'GPU')} for {counted(ranks, 'rank')}"
     if not dist.is_nccl_available():
@@ -72,7 +72,7 @@ def gpus(ranks: int) -> Finding:
 
 
 def gloo(environ: Mapping[str, str]) -> Finding:
-    """All-reduce over gloo between two ranks, which are threads of this process."""
+    """Check an all-reduce over gloo between two ranks, which are threads of this process."""
     name, why = "gloo", "ranks on CPUs exchange gradients through it"
     chosen = environ.get("GLOO_SOCKET_IFNAME")
     try:
@@ -122,12 +122,12 @@ def communication(batch_size: int) -> Finding:
 
 
 def data() -> Finding:
-    """Check that MNIST is here and complete, or can be downloaded."""
+    """Check that MNIST is present and complete, or can be downloaded."""
     return replace(check_data(), why="without MNIST, scikit-learn's 1,797 smaller digits are used")
 
 
 def _all_reduce(elements: int) -> float:
-    """Return the seconds of the fastest of some all-reduces of floats between two threads.
+    """Run several all-reduces between two threads, and return the seconds of the fastest.
 
     Raises:
         RuntimeError: the threads can't connect.

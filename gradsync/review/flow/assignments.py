@@ -108,7 +108,7 @@ class Assignments(Calls):
         return {OWN} if any(OWN in guard.value.tags for guard in guards) else set()
 
     def clear(self, node: ast.expr) -> None:
-        """Note that a tensor, or each of several, is the same on every rank now."""
+        """Record that a tensor, or each of several, is now the same on every rank."""
         while isinstance(node, (ast.Attribute, ast.Subscript)) and not _of_object(node):
             node = node.value
         for part in _parts_of(node):
@@ -121,7 +121,7 @@ class Assignments(Calls):
                 self.frame.cleared.add(node.id)
 
     def collect(self, function: ast.expr, step: Step) -> None:
-        """Note that a list or a set gets a value that depends on samples or on the rank."""
+        """Record that a list or a set gets a value that depends on samples or on the rank."""
         if step.method not in _COLLECTS or not isinstance(function, ast.Attribute):
             return
         plain = not step.receiver.things and not step.receiver.path and step.receiver.code is None

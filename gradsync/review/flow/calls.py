@@ -31,8 +31,8 @@ from gradsync.review.flow.values import (
     uncertain,
 )
 
-DEEPEST = 14  # calls in calls
-MOST_TIMES = 10  # how many times one function is followed, for all its calls together
+DEEPEST = 14  # nested calls
+MOST_TIMES = 10  # that one function is followed, over all its calls
 MOST_CALLS = 12_000  # of a program
 SPAWN = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
 PROCESS = ("torch.multiprocessing.Process", "multiprocessing.Process")
@@ -59,7 +59,7 @@ class Calls(Evaluator):
         self.loops: list[Loop] = []
         self.contexts: list[Value] = []
         self.stack: list[ast.AST] = []
-        self.functions: list[ast.AST] = []  # that run now, innermost last
+        self.functions: list[ast.AST] = []  # that are being followed, innermost last
         self.times: Counter[ast.AST] = Counter()
         self.started = False
         self.spawned: set[ast.AST] = set()
@@ -95,7 +95,7 @@ class Calls(Evaluator):
         return step.result
 
     def _clear_arguments(self, step: Step) -> None:
-        """Note that a call's first arguments are the same on every rank now."""
+        """Record that a call's first arguments are now the same on every rank."""
         for node in (*step.node.args[:2], *(keyword.value for keyword in step.node.keywords)):
             self.clear(node)
 
@@ -204,7 +204,7 @@ class Calls(Evaluator):
 
     @staticmethod
     def _escape(step: Step) -> None:
-        """Note that the arguments of a call are passed to a function that we can't read."""
+        """Record that the arguments of a call are passed to a function that we can't read."""
         escape([*step.args, *step.kwargs.values()])
 
     def _call_back(self, step: Step) -> None:

@@ -58,14 +58,14 @@ def _fragment(interpreter: Interpreter, source: Source, code: Code) -> Program:
 
 
 def _is_used(node: Definition, interpreter: Interpreter) -> bool:
-    """Return whether a class has an instance: its unused methods are not followed then."""
+    """Return whether a class has an instance; its unused methods are then not followed."""
     if not isinstance(node, ast.ClassDef):
         return False
     return any(inner in interpreter.times for inner in node.body)
 
 
 def _callers_first(source: Source) -> list[Definition]:
-    """Return the file's functions and classes, first the ones that no other one mentions."""
+    """Return the file's functions and classes; those that no other one mentions come first."""
     nodes = [node for node in source.tree.body if isinstance(node, Definition)]
     defined = {node.name for node in nodes}
     mentioned: Counter[str] = Counter()

@@ -133,7 +133,7 @@ class Interpreter(Assignments):
         return ""
 
     def _note_departure(self, statement: ast.AST, test: Value, end: str) -> None:
-        """Note that a rank leaves its loop, or all loops of its function, under a condition."""
+        """Record that a rank leaves its loop, or all loops of its function, under a condition."""
         first = len(self.loops) - 1 if end == "break" else self.frame.loops
         loops = tuple(self.loops[first:]) if end != "continue" and self.loops else ()
         if loops:

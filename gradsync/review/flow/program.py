@@ -72,7 +72,7 @@ class Program:
 
     @property
     def whole(self) -> bool:
-        """Whether it starts a process group and trains: nothing important happens elsewhere."""
+        """Whether it starts a process group and trains, so no important part is elsewhere."""
         return bool(self.starts and (self.backwards or self.wrappers))
 
     @property

@@ -18,7 +18,7 @@ from gradsync.errors import UnusableInput
 LARGEST = 2_000_000  # characters of a file
 MOST_FILES = 60  # that are read in addition to the files that the user named
 _IGNORE = re.compile(r"#\s*gradsync:\s*ignore(?:\[([A-Za-z0-9, ]*)\])?")
-# Packages whose functions the rules know by name or do not need.
+# Packages that are not followed: the rules use the names of their functions, or ignore them.
 NOT_FOLLOWED = sys.stdlib_module_names | {
     "torch", "torchvision", "torchaudio", "numpy", "scipy", "pandas", "sklearn", "PIL",
     "matplotlib", "tqdm", "wandb", "transformers", "datasets", "accelerate", "timm",
@@ -66,7 +66,7 @@ class Source:
         return self.text.splitlines()
 
     def column(self, line: int, offset: int) -> int:
-        """Return the column, from 1, of an offset in bytes, as syntax trees have it."""
+        """Convert a syntax tree's offset in bytes to a column, counted from 1."""
         text = self.lines[line - 1] if line <= len(self.lines) else ""
         return len(text.encode()[:offset].decode(errors="ignore")) + 1
 

@@ -68,7 +68,7 @@ def result_of(step: Step, *, started: bool) -> Value | None:
 
     Args:
         step: the call.
-        started: whether there was an `init_process_group` before it.
+        started: whether `init_process_group` was called before.
     """
     path, name = step.path, step.path.rpartition(".")[2]
     if path in _TAGS:

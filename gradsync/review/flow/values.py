@@ -10,7 +10,7 @@ from gradsync.review.flow.project import Source
 
 UNKNOWN = object()  # the `const` of a value that is not a known constant
 RANK = "rank"  # differs between ranks
-MAYBE_RANK = "rank?"  # a function that we can't read had the rank as an argument
+MAYBE_RANK = "rank?"  # may differ: a function that we can't read got the rank as an argument
 LOCAL = "local"  # the rank on this machine, not among all ranks
 WORLD = "world"  # depends on the number of ranks: the same on every rank
 DATA = "data"  # computed from samples, which may be this rank's own
@@ -18,7 +18,7 @@ OWN = "own"  # computed from samples that certainly only this rank has
 MEAN = "mean"  # divided by a number of this rank
 SHARE = "share"  # every n-th sample on n ranks, without padding: some ranks may have one more
 GRAD = "grad"  # a gradient
-NUMBERED = "numbered"  # what `enumerate` returns
+NUMBERED = "numbered"  # a result of `enumerate`
 TOO_EARLY = "too early"  # `is_initialized()`, called before there was a process group
 COLLECTIVES = frozenset(
     [
@@ -137,7 +137,7 @@ class Guard:
     node: ast.AST  # the `if`, `while` or `for`
     value: Value  # of its test
     positive: bool  # whether the test must be true
-    early: bool = False  # the other ranks have left before, by `return`, `continue` or `break`
+    early: bool = False  # the other ranks have already left, by `return`, `continue` or `break`
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +198,7 @@ class Step:
 
     @property
     def on_some_ranks(self) -> bool:
-        """Whether a condition that may depend on the rank decides if it runs."""
+        """Whether it runs under a condition that may depend on the rank."""
         values = [*(guard.value for guard in self.guards), *self.contexts]
         return any(value.tags & {RANK, MAYBE_RANK} for value in values)
 
@@ -244,7 +244,7 @@ def _tags_of_either(one: Value, other: Value) -> frozenset[str]:
 
 
 def uncertain(value: Value) -> Value:
-    """Return the value, but if it depends on the rank, say only that it may."""
+    """Return the value; if it depends on the rank, mark this as uncertain."""
     tags = value.tags - {RANK, LOCAL} | {MAYBE_RANK} if RANK in value.tags else value.tags
     return replace(value, tags=tags)
 
@@ -264,7 +264,7 @@ def strided(found: Value, first: Value, stride: Value) -> Value:
 
 
 def escape(values: list[Value]) -> None:
-    """Note that these values, and all values inside them, are passed to code that we can't read."""
+    """Mark these values, and all values inside them, as passed to code that we can't read."""
     pending = [thing for value in values for thing in value.deep()]
     while pending:
         thing = pending.pop()

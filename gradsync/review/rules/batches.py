@@ -1,4 +1,4 @@
-"""Batches: the size of a rank's batch is not the size of the batch of all ranks."""
+"""Batches: the batch size of one rank, and the batch size of all ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OF_ALL = re.compile(r"(^|_)(global|total|effective)_(\w+_)?batch(_?size)?$", re
     applies=data_parallel,
 )
 def batch_of_all_ranks(program: Program) -> Iterator[Hit]:
-    """Find loaders with the batch size of all ranks, and steps that are counted without N."""
+    """Find loaders with the batch size of all ranks, and step counts that ignore the ranks."""
     for loader in program.things("loader"):
         step = loader.step
         if step is None or not has_distributed_sampler(step):

@@ -52,7 +52,7 @@ def _differ(one: Guard, other: Guard) -> bool:
     "DDP015",
     "Only some ranks call a collective",
     topic="all ranks call each collective",
-    remedy="Move it out of the branch, so that every rank calls it.",
+    remedy="Move the collective out of the branch, so that every rank calls it.",
     applies=any_part,
 )
 def on_some_ranks(program: Program) -> Iterator[Hit]:
@@ -76,7 +76,7 @@ def on_some_ranks(program: Program) -> Iterator[Hit]:
     "DDP016",
     "Some ranks leave before a collective",
     topic="all ranks call each collective",
-    remedy="Call it on all ranks: put only the work of one rank into the branch.",
+    remedy="Call the collective on all ranks: put only the work of one rank into the branch.",
     applies=any_part,
 )
 def left_before(program: Program) -> Iterator[Hit]:
@@ -136,14 +136,14 @@ def _loops_left_by_samples(program: Program) -> Iterator[Hit]:
         yield Hit(
             departure.node,
             departure.source,
-            "When a rank leaves this loop depends on its own samples. The ranks that continue wait "
-            f"in {what}, in line {met[-1].node.lineno}, for the ranks that have left.",
+            "A rank may leave this loop because of its own samples. The ranks that continue then "
+            f"wait in {what}, in line {met[-1].node.lineno}, for the ranks that have left.",
             function=departure.function,
         )
 
 
 def _meets_in(step: Step, departure: Departure) -> bool:
-    """Return whether all ranks must make this call in each round of the loop that some leave."""
+    """Return whether all ranks must make this call in each round of a loop that some leave."""
     return any(loop in departure.loops for loop in step.loops) and all_ranks_meet(step)
 
 

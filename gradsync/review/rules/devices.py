@@ -1,4 +1,4 @@
-"""Devices: each rank on a machine needs its own."""
+"""Devices: each rank on a machine needs its own device."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _PINS = (
     applies=whole,
 )
 def one_device_for_all(program: Program) -> Iterator[Hit]:
-    """Find GPUs that are fixed, and programs that never choose one."""
+    """Find hard-coded GPUs, and programs that never choose a GPU."""
     if mentions(program, "CUDA_VISIBLE_DEVICES"):
         return
-    named = False  # whether a variable with a GPU was reported; its later uses are not
+    named = False  # a variable with a GPU was reported; its later uses are skipped
     for step in program.steps:
         if not surely_on_every_rank(step) or _single_process(step):
             continue

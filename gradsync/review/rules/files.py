@@ -1,4 +1,4 @@
-"""Files: which ranks write and read them, and the contents of checkpoints."""
+"""Files: the ranks that write and read them, and the contents of checkpoints."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def state_of_the_wrapper(program: Program) -> Iterator[Hit]:
     """Find checkpoints whose names all begin with "module."."""
     for step in program.methods("load_state_dict"):
         if step.receiver.of_kind("ddp"):
-            return  # it is loaded as it was saved
+            return  # the wrapper loads it, so the names fit
     if mentions(program, r"""["']module\.["']|consume_prefix_in_state_dict_if_present"""):
         return  # the prefix is removed
     for save in program.calls("torch.save"):

@@ -40,7 +40,7 @@ def never_divided(program: Program) -> Iterator[Hit]:
 
 
 def _divides(tree: ast.AST, by: re.Pattern[str] | None = None) -> bool:
-    """Return whether code divides or scales by something, or by something of this name."""
+    """Return whether code divides or scales by a value whose text matches `by`, if given."""
     for node in ast.walk(tree):
         right: ast.AST | None = None
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):

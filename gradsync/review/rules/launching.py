@@ -1,4 +1,4 @@
-"""Launching: how a script creates the process group, and how it destroys the group."""
+"""Launching: the end of the process group, the number of ranks, and the port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loaders: when they are made, and whether ranks read different samples."""
+"""Loaders: they need a process group, and must give each rank different samples."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def no_sampler(program: Program) -> Iterator[Hit]:
             continue
         shuffled = is_true(step.argument(2, "shuffle"))
         if not shuffled and not dataset.of_kind("dataset"):
-            continue  # it may be iterable, and share its samples itself
+            continue  # an iterable dataset may divide its samples itself
         if not shuffled and constant(step.argument(2, "shuffle")) not in (False, None):
             continue  # the order is not known, so the message would be a guess
         order = "in a different order" if shuffled else "in the same order"
@@ -110,7 +110,7 @@ def _ignores_ranks(kinds: set[str]) -> bool:
     applies=lambda program: bool(program.things("loader")),
 )
 def sampler_and_shuffle(program: Program) -> Iterator[Hit]:
-    """Find loaders that PyTorch refuses to make."""
+    """Find loaders for which PyTorch raises a ValueError."""
     for loader in program.things("loader"):
         step = loader.step
         if step is None or not is_true(step.argument(2, "shuffle")):

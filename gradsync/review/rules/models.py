@@ -62,7 +62,7 @@ def _moved_before(program: Program, step: Step) -> bool:
     applies=any_part,
 )
 def changed_after_optimizer(program: Program) -> Iterator[Hit]:
-    """Find optimizers that refer to parameters from before the model was changed."""
+    """Find optimizers that were made before the model was moved or sharded."""
     for optimizer in program.things("optimizer"):
         made = optimizer.step
         models = models_of(optimizer.inner)
@@ -82,8 +82,8 @@ def changed_after_optimizer(program: Program) -> Iterator[Hit]:
                 yield at(
                     step,
                     f"The optimizer of line {made.node.lineno} was made before this move. If it "
-                    "already has state, such as Adagrad's or after `load_state_dict`, this state "
-                    "stays on the old device.",
+                    "already has state (Adagrad has, and others have after `load_state_dict`), "
+                    "this state stays on the old device.",
                 )
 
 
@@ -123,8 +123,8 @@ def compiled_first(program: Program) -> Iterator[Hit]:
     "DDP026",
     "BatchNorm uses the samples of one rank",
     topic="BatchNorm uses the batch of all ranks",
-    remedy="Convert it before wrapping: `nn.SyncBatchNorm.convert_sync_batchnorm(model)`. If the "
-    "batch of one rank is large enough, ignore this rule.",
+    remedy="Convert the model before wrapping: `nn.SyncBatchNorm.convert_sync_batchnorm(model)`. "
+    "If the batch of one rank is large enough, ignore this rule.",
     applies=data_parallel,
 )
 def local_batch_norm(program: Program) -> Iterator[Hit]:

@@ -1,4 +1,4 @@
-"""Samplers: whether each rank gets its own samples, as many as the others, in a new order."""
+"""Samplers: the ranks need different samples, equally many, in a new order in each epoch."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def ignores_its_rank(program: Program) -> Iterator[Hit]:
 
 
 def _samplers(program: Program) -> Iterator[ast.ClassDef]:
-    """Yield the classes of samplers in a file, with the first of its programs only."""
+    """Yield the sampler classes in a file, only for the first of its programs."""
     for cls in classes_in(program.source) if program.entry else ():
         if any(ast.unparse(base).split("[")[0].endswith("Sampler") for base in cls.bases):
             yield cls
@@ -144,7 +144,7 @@ def _shuffles(sampler: Thing) -> bool:
     applies=any_part,
 )
 def uneven_shares(program: Program) -> Iterator[Hit]:
-    """Find shares that are not padded, with which some ranks have one batch more."""
+    """Find shares without padding: some ranks may then have one batch more."""
     for cls in _samplers(program):
         method = _method(cls, "__iter__")
         stride = next(_strides(method), None) if method and _uses_rank(cls) else None
@@ -153,7 +153,7 @@ def uneven_shares(program: Program) -> Iterator[Hit]:
                 stride,
                 program.source,
                 f"`{cls.name}` neither pads nor cuts its indices. If they don't divide evenly, "
-                "some ranks have one more, and wait in their last collective for the others.",
+                "some ranks have one index more, and wait in their last collective for the others.",
                 function="__iter__",
             )
     met = (
@@ -167,8 +167,9 @@ def uneven_shares(program: Program) -> Iterator[Hit]:
     if not _evens_out_somewhere(program):
         yield at(
             first,
-            "On n ranks, this loop goes over every n-th sample. If they don't divide evenly, some "
-            "ranks have one more, and wait in its all-reduce for ranks that have left the loop.",
+            "On n ranks, this loop goes over every n-th sample. If the samples don't divide "
+            "evenly, some ranks have one sample more, and wait in an all-reduce for the ranks that "
+            "have left the loop.",
         )
 
 
@@ -192,7 +193,7 @@ def _datasets(loader: Thing) -> Iterator[Value]:
 
 
 def _evens_out_somewhere(program: Program) -> bool:
-    """Return whether a function or a module's own code divides samples, and evens the shares."""
+    """Return whether some code divides samples among ranks, and makes the shares equal."""
     for source in program.sources:
         inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
         own = [node for node in source.tree.body if not isinstance(node, inner)]
@@ -203,7 +204,7 @@ def _evens_out_somewhere(program: Program) -> bool:
 
 
 def _strides(part: ast.AST) -> Iterator[ast.AST]:
-    """Yield where every n-th element of n ranks is taken."""
+    """Yield the start of each slice or range that takes every n-th element on n ranks."""
     for node in ast.walk(part):
         if isinstance(node, ast.Slice) and node.step is not None:
             first, step = node.lower or node.step, node.step

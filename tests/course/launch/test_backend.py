@@ -1,4 +1,4 @@
-"""Which device and backends a rank of phase 2 gets."""
+"""The device and the backends of a rank in phase 2."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def test_without_gpus_or_nccl_a_rank_trains_on_the_cpu(gpus):
         assert device_and_backend(0) == (torch.device("cpu"), "gloo")
 
 
-def test_beside_nccl_tensors_on_the_cpu_are_sent_over_gloo():
+def test_with_nccl_on_gpus_tensors_on_the_cpu_are_sent_over_gloo():
 
     config = dist.distributed_c10d.BackendConfig(dist.Backend("cpu:gloo,cuda:nccl"))
 

@@ -118,7 +118,7 @@ def test_a_master_that_is_not_started_yet_is_fine(monkeypatch):
 # Address already in use
 
 
-def test_the_process_that_holds_the_port_is_named(taken_port):
+def test_the_process_that_uses_the_port_is_named(taken_port):
     finding = addresses.port({"MASTER_PORT": str(taken_port)})
 
     assert finding.status == "failed"
@@ -151,7 +151,7 @@ def test_a_port_that_is_not_a_number_is_found():
 # Slower than on a single node
 
 
-def test_a_batch_that_is_too_small_is_found_with_a_larger_one(monkeypatch):
+def test_a_batch_that_is_too_small_is_found_and_a_larger_one_is_recommended(monkeypatch):
     monkeypatch.setattr(software, "_all_reduce", lambda _numbers: 1.0)  # seconds: a slow network
     finding = software.communication(batch_size=1)
 
@@ -271,7 +271,7 @@ def test_missing_shared_memory_is_found(tmp_path):
         ({"RANK": "0"}, "RANK is set, but WORLD_SIZE is not"),
         ({"WORLD_SIZE": "2"}, "WORLD_SIZE is set, but RANK is not"),
         ({"RANK": "0", "WORLD_SIZE": "four"}, "WORLD_SIZE=four is not a number"),
-        ({"RANK": "4", "WORLD_SIZE": "4"}, "RANK=4 is outside of WORLD_SIZE=4"),
+        ({"RANK": "4", "WORLD_SIZE": "4"}, "RANK=4 is not less than WORLD_SIZE=4"),
     ],
 )
 def test_wrong_variables_of_torchrun_are_found(variables, found):

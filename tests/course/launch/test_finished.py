@@ -1,4 +1,4 @@
-"""Which runs `gradsync train` continues from their checkpoint, and which it refuses."""
+"""`gradsync train` continues some runs from their checkpoint, and refuses other runs."""
 
 import json
 from dataclasses import replace
@@ -61,7 +61,7 @@ def test_all_changed_settings_are_named_in_one_message(interrupted):
         check_continuation(replace(interrupted, batch_size=1, seed=2))
 
 
-def test_fewer_epochs_than_are_done_are_refused(interrupted):
+def test_fewer_epochs_than_the_checkpoint_has_are_refused(interrupted):
     with pytest.raises(UnusableInput, match="has 3 epochs already, more than --epochs 2"):
         check_continuation(replace(interrupted, epochs=2))
 

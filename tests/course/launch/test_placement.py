@@ -1,4 +1,4 @@
-"""How the nodes find their master, and clear errors if they can't reach it."""
+"""The nodes find their master, or report a clear error if they can't reach it."""
 
 import os
 import signal
@@ -62,7 +62,7 @@ def silent():
 
 
 def test_a_port_that_accepts_and_never_answers_is_refused_in_time(silent):
-    """The wait is in a separate process, because torch tries to connect for some more seconds."""
+    """The wait is in a separate process, because torch continues to connect for some seconds."""
     code = (
         "import sys, time; from gradsync.launch.placement import Master, wait_for_master\n"
         "master = Master('there', int(sys.argv[1]), '127.0.0.1', is_here=False)\n"

@@ -1,4 +1,4 @@
-"""What rank 0 records of a trainer that prints its own lines, and why a checkpoint is refused."""
+"""The history of a trainer that prints its own lines, and checkpoints that are refused."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The analysis follows names, functions, classes and files, and the dependences of conditions."""
+"""The analysis follows names, functions, classes and files, and the dependencies of conditions."""
 
 from pathlib import Path
 
@@ -127,7 +127,7 @@ def main(x, path):
     assert codes(body) == []
 
 
-def test_an_early_return_ends_with_its_function():
+def test_an_early_return_affects_only_its_own_function():
     body = """
 def log(text):
     if dist.get_rank() != 0:
@@ -315,7 +315,7 @@ def test_a_comment_accepts_a_finding(comment, expected):
 
 
 @pytest.mark.parametrize("text", ["def f(:\n", "x = '\0'\n", "é" * 2_000_001])
-def test_a_file_that_is_not_python_is_one_clear_error(text):
+def test_a_file_that_is_not_python_causes_one_clear_error(text):
     with pytest.raises(UnusableInput, match=r"script\.py"):
         review_text(text, "script.py")
 

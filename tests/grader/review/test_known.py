@@ -10,7 +10,7 @@ from gradsync.review import review_text
 
 COURSE = find_course(Path(__file__))
 RIGHT = [right for phase in COURSE.phases for right in right_submissions(COURSE, phase)]
-# The mistakes that a rule of the review finds, by the grader's code for them.
+# The rules that find a mistake, by the grader's code for the mistake.
 CODES = {
     "no-rank-waits": {"DDP018"},
     "deadlock-rank-missing": {"DDP015", "DDP016", "DDP017"},

@@ -45,7 +45,7 @@ def test_a_fit_recovers_contention_and_the_cache():
     assert found.beta_beyond == pytest.approx(2e-9, rel=0.01)
 
 
-def test_noise_and_one_disturbed_timing_change_little():
+def test_noise_and_one_outlier_change_the_fit_little():
     network = Network("ring", 2e-5, 4e-10)
     timings = timings_of(network, [2, 4], noise=0.1)
     timings[3] = Timing(timings[3].ranks, timings[3].size, 50 * timings[3].seconds)
@@ -56,11 +56,11 @@ def test_noise_and_one_disturbed_timing_change_little():
     assert found.beta == pytest.approx(network.beta, rel=0.2)
 
 
-def test_for_timings_of_one_number_of_ranks_a_ring_is_assumed():
+def test_a_ring_is_assumed_if_all_timings_have_the_same_number_of_ranks():
     assert fit_network(timings_of(Network("tree", 1e-5, 1e-9), [8])).algorithm == "ring"
 
 
-def test_errors_are_parts_of_the_measured_time():
+def test_errors_are_relative_to_the_measured_time():
     timings = timings_of(Network("ring", 1e-5, 1e-9), [2])
 
     assert statistics.median(errors(Network("ring", 2e-5, 2e-9), timings)) == pytest.approx(1.0)
@@ -71,7 +71,7 @@ def test_a_fit_needs_two_sizes():
         fit_network([Timing(2, 1024, 1e-3), Timing(4, 1024, 1e-3)])
 
 
-def test_compute_is_a_part_for_each_batch_and_a_part_for_each_sample():
+def test_compute_has_a_part_for_each_batch_and_a_part_for_each_sample():
     timings = [
         BatchTiming(
             batch,

@@ -25,7 +25,7 @@ def test_a_tree_sends_fewer_messages_and_the_same_bytes():
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "tree"])
-def test_reduce_scatter_and_all_gather_cost_an_all_reduce(algorithm):
+def test_reduce_scatter_and_all_gather_cost_as_much_as_an_all_reduce(algorithm):
     network = Network(algorithm, 3.0, 2.0)
 
     both = network.reduce_scatter(100, 5) + network.all_gather(100, 5)

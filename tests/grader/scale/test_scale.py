@@ -1,4 +1,4 @@
-"""`gradsync scale`: from measuring to tables, JSON and a plot."""
+"""`gradsync scale`: measurements, tables, JSON and a plot."""
 
 import io
 import json
@@ -71,7 +71,7 @@ def text_of(study):
 
 @pytest.fixture
 def forecast():
-    """Return a study of 10 MiB of gradients with some compute, on a network without latency."""
+    """Return a function that makes a study: 10 MiB of gradients, a network with low latency."""
     network = Network("ring", 1e-9, 1e-9, 1.0, cores=2)
     timings = tuple(Timing(2, size, network.all_reduce(size, 2)) for size in (1024, 2**20, 2**24))
     fit = Fit(network, network, timings, timings, ())
@@ -133,7 +133,7 @@ def test_a_missing_folder_is_reported_before_anything_is_measured(tmp_path):
     "option",
     [
         ("--plot", "scale.png"),
-        ("--batch-size", 64),  # also the default, which would not change anything
+        ("--batch-size", 64),  # even the default, which would not change anything
         ("--parameters", 1000),
         ("--sample-ms", 3),
         ("--nccl-tests", "16.txt"),

@@ -19,7 +19,7 @@ from gradsync.grading.classes.tables import TableError
 from gradsync.grading.tasks import in_processes
 from gradsync.reports.gradebook import NoGradebook
 
-HELPERS = Path(__file__).parents[2] / "helpers"
+HELPERS = Path(__file__).parents[3] / "helpers"
 
 
 class Class:

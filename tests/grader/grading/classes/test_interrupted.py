@@ -36,7 +36,7 @@ def typed(tmp_path):
             process = subprocess.Popen(
                 [sys.executable, "-c", code, *map(str, arguments)],
                 cwd=course.root,
-                env={**os.environ, "TMPDIR": temporary, "PYTHONPATH": str(HERE.parents[2])},
+                env={**os.environ, "TMPDIR": temporary, "PYTHONPATH": str(HERE.parents[3])},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,

@@ -1,4 +1,4 @@
-"""Restarts from any rank's newest checkpoint after a failure; all ranks stop early together."""
+"""After a failure, the newest checkpoint of any rank is used; all ranks stop early together."""
 
 import os
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Started by srun; a smaller group for each node, and shards of an iterable dataset."""
+"""A script for srun, with a group for each node, and shards of an iterable dataset."""
 
 import os
 import subprocess
