@@ -1,10 +1,10 @@
 """Run a function on N ranks and observe what each of them does.
 
 `run` is the entry point. `task` describes a run, and `host` starts and supervises its ranks, with a
-`sandbox` around them if asked. `inside` is what runs in a rank: nothing trusted imports it, except
-`warm_program`, the program of the process that forks the ranks. Both sides know the `protocol`.
+`sandbox` around them on request. `inside` runs in a rank: no trusted module imports it, except
+`warm_program`, the program of the process that forks the ranks. Both sides use the `protocol`.
 `deadlocks` proves from the ranks' events which rank waits for which, and `failures` describes how a
-run failed. `fast` has what only saves time.
+run failed. `fast` contains optimisations, which only save time.
 """
 
 from __future__ import annotations

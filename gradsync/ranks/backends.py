@@ -9,7 +9,7 @@ def lacking(backend: str, world_size: int, launcher: str | None = None) -> str |
         return None
     if launcher == "sandbox":
         return f"backend={backend!r} needs GPUs, and a sandbox has none: use another launcher"
-    import torch  # only for this backend: it takes a second
+    import torch  # only for this backend: the import takes a second
 
     count = torch.cuda.device_count()
     if count >= world_size:

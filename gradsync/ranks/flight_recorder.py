@@ -1,8 +1,8 @@
 """Write a run's collectives in the format of torch's flight recorder, for torch's own analyser.
 
 `torchfrtrace FOLDER` reads the dumps, matches the ranks' calls and names the missing ones. Without
-this, only nccl's process groups write such dumps. The format is the one of torch's
-`torch/distributed/flight_recorder` (version 2.10), whose `builder.py` lists the fields.
+this, only nccl's process groups write such dumps. `torch/distributed/flight_recorder` in torch
+defines the format (version 2.10); its `builder.py` lists the fields.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 from gradsync.records import Collective, Event, Observation
 
 VERSION = "2.10"
-PREFIX = "rank_"  # of the files' names; the analyser finds it by itself
-DESCRIPTION = "undefined"  # as of a group without one
+PREFIX = "rank_"  # of the files' names; the analyser detects it
+DESCRIPTION = "undefined"  # torch's value for a group without a description
 MESSAGES = ("send", "recv")
-NAMES = {  # where the flight recorder's name differs from torch.distributed's
+NAMES = {  # a name in torch.distributed -> the flight recorder's name, if it is different
     "all_gather_into_tensor": "_all_gather_base",
     "reduce_scatter_tensor": "_reduce_scatter_base",
     "all_reduce_coalesced": "allreduce_coalesced",
@@ -27,7 +27,7 @@ NAMES = {  # where the flight recorder's name differs from torch.distributed's
     "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor_coalesced",
     "monitored_barrier": "barrier",
 }
-# They start and end groups, and are not collectives in torch's format.
+# These start and end groups; torch's format does not count them as collectives.
 UNKNOWN = ("init_process_group", "new_group", "destroy_process_group")
 
 
@@ -59,8 +59,8 @@ def write_flight_records(observation: Observation, folder: Path | str) -> list[P
 def _groups(observation: Observation) -> dict[str, tuple[int, ...]]:
     """Return the members of each process group that a rank used.
 
-    The messages from one rank to another count as a group of these two. The analyser would expect
-    every rank of their real group to take part.
+    The messages from one rank to another count as a group of these two, because the analyser would
+    expect every rank of their real group to take part.
     """
     everyone = tuple(range(observation.world_size))
     groups = {}
@@ -123,9 +123,9 @@ def _name(call: Collective, rank: int, members: tuple[int, ...]) -> str:
 
 
 def _tensors(call: Collective, size: int) -> dict[str, Any]:
-    """Return sizes and dtypes, with a list of tensors as one that is concatenated.
+    """Return sizes and dtypes; a list of tensors counts as one concatenated tensor.
 
-    Events have the inputs alone, or the outputs of a reduce-scatter: the other sizes follow.
+    Events have only the inputs, or the outputs of a reduce-scatter. The other sizes are computed.
     """
     inputs = [list(shape) for shape in call.shapes] or [[]]
     if len(inputs) > 1 and all(inputs) and not call.op.endswith("_coalesced"):

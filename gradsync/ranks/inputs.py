@@ -1,4 +1,4 @@
-"""Trusted: inputs of which each rank receives only its own part.
+"""Trusted: inputs that are split between the ranks: each rank receives only its own part.
 
 A rank with the inputs of all ranks could compute the result without communication.
 """
@@ -34,7 +34,7 @@ class OfRanks:
 
 
 def by_rank(items: Any, depth: int = 0) -> Any:
-    """Return inputs of which each rank receives only `items[rank]`, below `depth` outer axes."""
+    """Split inputs: each rank receives only `items[rank]`, at each index of `depth` outer axes."""
     if depth:
         return [by_rank(item, depth - 1) for item in items]
     return OfRanks(items)
@@ -42,7 +42,7 @@ def by_rank(items: Any, depth: int = 0) -> Any:
 
 @contextmanager
 def packing_for(rank: int) -> Iterator[Packing]:
-    """Pickle inputs for this rank while the block runs."""
+    """Set the rank that inputs are pickled for, while the block runs."""
     packing = Packing(rank)
     token = _packing.set(packing)
     try:

@@ -30,19 +30,19 @@ def run_ranks(
     debug: int | None = None,
     **inputs: Any,
 ) -> Observation:
-    """Run `function` on `world_size` ranks, each a process with a process group around it.
+    """Run `function` on `world_size` ranks: processes that form a process group.
 
-    The ranks' output is printed here.
+    This process prints the ranks' output.
 
     Args:
         function: called with `rank`, `world_size` (if it has such parameters) and the `inputs`; it
             returns numbers, strings, tensors, arrays, or containers of them. Closures are allowed.
         world_size: the number of ranks, 1 to 64.
-        timeout: seconds after which running ranks are stopped; a deadlock is found at once.
+        timeout: seconds after which running ranks are stopped; a deadlock is found immediately.
         process_group: start the default group before the function is called.
         backend: the group's backend. With "nccl", rank r uses GPU r as its current device.
         launcher: "fork" (Linux, fast), "spawn" (anywhere, slow) or "sandbox" (with bubblewrap).
-        may_fail: ranks that may die or be late, not raise; the others continue.
+        may_fail: ranks that may die or be late, but not raise; the others continue.
         debug: the rank on which `breakpoint()` and an uncaught exception open pdb in this terminal.
         **inputs: the function's other arguments, the same for every rank.
 
@@ -77,7 +77,7 @@ def _collected(may_fail: Collection[int]) -> tuple[int, ...]:
 
 
 def _surroundings(launcher: LauncherName | None) -> dict[str, Any]:
-    """Return what ranks have in common with this process, as far as a sandbox allows it."""
+    """Return the settings that ranks share with this process, as far as a sandbox allows it."""
     in_sandbox = launcher == "sandbox"
     return {
         "path": tuple(entry or str(Path.cwd()) for entry in sys.path),
@@ -99,7 +99,7 @@ def _terminal() -> str:
 
 
 def _checked(observation: Observation) -> Observation:
-    """Print what the ranks printed; return the observation, or raise its failure."""
+    """Print the ranks' output; return the observation, or raise its failure."""
     __tracebackhide__ = True
     for rank, text in enumerate(observation.output):
         for line in text.splitlines():

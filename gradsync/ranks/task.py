@@ -24,8 +24,8 @@ RESERVED = {"rank", "world_size"}
 class Task:
     """A function for N ranks; its parameters are filled by name.
 
-    `rank` and `world_size` are set on each rank, a name in `modules` is the file there, imported
-    on the rank, and all other arguments come from `inputs`.
+    `rank` and `world_size` are set on each rank. For a name in `modules`, the rank imports the file
+    and passes the module. All other arguments come from `inputs`.
     """
 
     function: Callable[..., Any]
@@ -36,11 +36,11 @@ class Task:
     path: tuple[str, ...] = ()  # inserted before the ranks' sys.path
     readable: tuple[Path, ...] = ()  # further folders that ranks in a sandbox can read
     cwd: Path | None = None  # None: a private temporary folder
-    environ: Mapping[str, str] | None = None  # None: the launcher's
+    environ: Mapping[str, str] | None = None  # None: the environment of the launcher
     process_group: bool = True  # start the default group before calling the function
     backend: str = "gloo"  # of the default group
     timeout: float = 60.0  # seconds; a deadlock is found much sooner
-    processor_seconds: float = math.inf  # for each rank: the same work on any machine
+    processor_seconds: float = math.inf  # limit for each rank, independent of the machine's load
     may_fail: tuple[int, ...] = ()  # ranks that may die or be late: the others continue
     debugger: tuple[int, str] | None = None  # a rank, and the terminal in which pdb opens
     seed: str | None = None  # of the global random states, different on each rank; None: random
@@ -84,7 +84,7 @@ class Task:
         return [first, *(self._payload(rank)[0] for rank in range(1, self.world_size))]
 
     def _payload(self, rank: int) -> tuple[bytes, bool]:
-        """Return what a rank unpickles, and whether it differs between ranks."""
+        """Return the pickled task of a rank, and whether it differs between ranks."""
         with packing_for(rank) as packing:
             try:
                 data = pickles.pack(self.function, dict(self.inputs))

@@ -1,13 +1,13 @@
 """The program of the warm process: import all that ranks use, then fork ranks on request.
 
-No other module imports both sides: what `host` does is trusted, and `inside` runs in its forks.
+No other module imports both sides: `host` is trusted, and `inside` runs in the forked ranks.
 """
 
 from __future__ import annotations
 
 import gc
 
-gc.disable()  # until all is imported: searching for garbage takes long, and there is none
+gc.disable()  # until all modules are imported: collecting is slow, and there is no garbage yet
 
 import importlib
 import linecache
@@ -30,7 +30,7 @@ WANTED_SOON = (
     "torch.profiler._cupti_monitor",
     "torch.utils.data",
 )
-# torch.manual_seed formats the stack of each call, for which it reads the source of these.
+# torch.manual_seed formats the stack of each call, and reads the source of these files for it.
 READ_SOON = ("torch.random", "torch.cuda", "torch.cuda.random", "torch.xpu", "torch.xpu.random")
 
 

@@ -1,1 +1,1 @@
-"""Trusted, pure: from the events that ranks report to a proof of which rank waits for which."""
+"""Trusted, pure: prove from the ranks' events which ranks can never continue, and explain why."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gradsync.records import Collective
 
-# The ranks' tensors may have different sizes in these. `misfit` compares those of all_to_all.
+# The ranks' tensors may have different sizes in these. `misfit` compares the sizes of all_to_all.
 UNEVEN_OPS = {"all_to_all", "all_to_all_single", "barrier", "monitored_barrier"}
 ITEM_BYTES = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "float16": 2, "bfloat16": 2,
@@ -35,7 +35,7 @@ class Call:
     collective: Collective
     expected: frozenset[int]  # the ranks that take part
     operation: Operation
-    number: int = 1  # of the call on this rank, in a notebook in this cell; 0: of an earlier cell
+    number: int = 1  # of the call on this rank (in a notebook: in this cell); 0: an earlier cell's
     mail: Mail | None = None  # for a send or recv
     from_anyone: bool = False
     left: bool = False  # it is complete for this rank
@@ -77,7 +77,7 @@ def misfit(call: Call, others: Iterable[Call]) -> tuple[Call, Call] | None:
 
 
 def portion(call: Call, rank: int, *, arriving: bool = False) -> int | None:
-    """Return the elements of an all_to_all for `rank`, or from it; None if they are unknown."""
+    """Return how many elements go to `rank` in an all_to_all, or arrive from it; None: unknown."""
     elements = call.collective.receives if arriving else call.collective.sends
     members = call.collective.members
     known = rank in members and len(elements) == len(members)
@@ -85,7 +85,7 @@ def portion(call: Call, rank: int, *, arriving: bool = False) -> int | None:
 
 
 def _fits(ends: Sequence[Collective]) -> bool:
-    """Return whether a message fits its receiver: a longer one aborts it, a shorter one fits."""
+    """Return whether a message fits into its receiver's tensor; a larger one aborts the receiver."""
     send = next((end for end in ends if end.op == "send"), None)
     recv = next((end for end in ends if end.op == "recv"), None)
     if send is None or recv is None:

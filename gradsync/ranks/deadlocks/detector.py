@@ -16,14 +16,14 @@ from gradsync.ranks.deadlocks.calls import Call, Mail, Operation, disagreement, 
 from gradsync.ranks.protocol.events import LOOSE_OPS
 from gradsync.records import Collective, Event
 
-# These do not wait if the tensors are empty.
+# These collectives do not wait if the tensors are empty.
 SKIPPED_WHEN_EMPTY = {
     "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_into_tensor",
     "all_gather_coalesced", "all_gather_into_tensor_coalesced", "reduce_scatter",
     "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced",
 }  # fmt: skip
 ENDS_GROUPS = "destroy_process_group"  # waits for all collectives that its rank has started
-MAX_THREADS = 1024  # of a rank whose waits are stored
+MAX_THREADS = 1024  # the waits of at most so many threads of a rank are stored
 
 Stuck = dict[int, list[Call]]  # rank -> the calls in which its threads wait
 
@@ -48,7 +48,7 @@ class DeadlockDetector:
         self._conflicts: list[Operation] = []
 
     def feed(self, event: Event) -> bool:
-        """Process an event; return False if the rank may not start this call, as it mismatches."""
+        """Process an event; return False if the rank may not start this call: it does not match."""
         rank = event.rank
         self._others[rank] = event.others
         waiting = self._waiting[rank]
@@ -78,7 +78,7 @@ class DeadlockDetector:
         return True
 
     def renumber(self) -> None:
-        """Count collectives from 1 again for a new cell; incomplete ones belong to an older one."""
+        """Count collectives from 1 again for a new cell; incomplete ones belong to earlier cells."""
         self._numbers.clear()
         for call in self._calls.values():
             call.number = 0
@@ -140,7 +140,7 @@ class DeadlockDetector:
         return set() if (group, target, tag) in self._from_anyone else call.elsewhere
 
     def waits_for_anyone(self) -> list[Call]:
-        """Return the calls in which a thread waits for a message from whichever rank."""
+        """Return the calls in which a thread waits for a message from any rank."""
         threads = [call for held in self._waiting.values() for call in held.values()]
         return [call for call in threads if call.from_anyone]
 
@@ -174,7 +174,7 @@ class DeadlockDetector:
     def _can_go_on(self, call: Call, able: set[int], *, sure: bool) -> bool:
         if call.operation.conflict is not None:
             return False
-        if call.pending:  # for certain, not even these: another rank may close the connections
+        if call.pending:  # to be sure, assume that it returns: another rank may close connections
             return sure or all(self._can_go_on(p, able, sure=False) for p in call.pending)
         missing = self.missing(call)
         if call.from_anyone:
@@ -189,7 +189,8 @@ class DeadlockDetector:
     def _has_mail(self, call: Call, *, sure: bool) -> bool:
         """Return whether a send is posted that a recv from any rank would receive.
 
-        A complete send was received: by an earlier recv, unless this call's is in progress.
+        A complete send was usually received by an earlier recv. But this recv may be receiving it
+        now, so it counts if the result must be `sure`.
         """
         group, tag = call.collective.group, call.collective.tag
         posted = (
@@ -265,7 +266,7 @@ def _address(call: Call) -> tuple[str, int, int]:
 
 
 def _indispensable(call: Call, missing: Set[int]) -> set[int]:
-    """Return the missing ranks without which a rank can't complete a loose collective."""
+    """Return the missing ranks that a rank needs in order to complete a loose collective."""
     root = call.collective.root
     if call.collective.op in ("reduce", "gather"):
         return set(missing) if root == call.rank else set()

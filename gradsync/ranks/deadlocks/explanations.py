@@ -19,10 +19,10 @@ from gradsync.text import ranks_text, verb
 
 GUIDE = "Deadlocks"
 SHOWN = 8  # tensors of a call whose shapes are shown; a bucket may have hundreds
-# After this, a rule that knows the cause need not add where to look.
+# A rule that finds the cause replaces this general advice: see `without_advice`.
 ADVICE = "Every rank must make this call. Look for a branch or an early return before it."
 UNTIL = "It returns only when all collectives that the rank has started are complete."
-# What the calls of an operation disagree in -> the code, what happened, and what was expected.
+# The kind of difference between the calls -> the code, what happened, and what was expected.
 MISMATCHES = {
     "ops": (
         "deadlock-order-differs",
@@ -146,7 +146,7 @@ def mismatch(operation: Operation) -> Failure:
 
 
 def _unequal(calls: Sequence[Call]) -> tuple[Call, Call] | None:
-    """Return a sender and a receiver: the same ones, whoever has not arrived yet."""
+    """Return a sender and a receiver whose sizes differ, the same pair on every run, or None."""
     alone = (misfit(call, [call]) for call in calls)
     between = (misfit(call, calls) for call in calls)
     return next(filter(None, chain(alone, between)), None)
@@ -217,7 +217,7 @@ def _is_message(call: Call) -> bool:
 
 
 def _first(detector: DeadlockDetector, stuck: Stuck) -> Call:
-    """Return the call from which to explain a deadlock: the same one on every run of a program.
+    """Return the call with which an explanation begins: the same one on every run of a program.
 
     Calls that a returned rank is missing from come first: that rank cannot be waiting for anyone.
     Then come the calls in which most ranks wait.
@@ -240,7 +240,7 @@ def _line(calls: Iterable[Call]) -> str | None:
 def _absences(call: Call, returned: set[int], idle: set[int]) -> list[str]:
     """Return sentences such as "Ranks 1 and 2 returned without calling all_reduce #2.".
 
-    One is on the ranks that returned, and one on those that do not run this cell.
+    One is about the ranks that returned, the other about the ranks that do not run this cell.
     """
     calling, calls, call_, what = "calling", "calls", "call", call_text(call)
     if call.collective.op == "recv":

@@ -1,7 +1,7 @@
 """Trusted, pure: the detector of a run in which ranks may be lost.
 
 A collective that fails on one rank may succeed on another. From then on it is unknown which calls
-belong together. gloo raises errors on the ranks that notice, and the time limit ends the others.
+belong together. gloo raises errors on some of the ranks, and the time limit ends the others.
 """
 
 from __future__ import annotations

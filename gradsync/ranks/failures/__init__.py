@@ -1,1 +1,1 @@
-"""Trusted, pure: from an exception or an end of a rank to a `Failure`."""
+"""Trusted, pure: describe a rank's exception, or the end of its process, as a `Failure`."""

@@ -75,7 +75,7 @@ def timeout(
     texts += busy_texts(busy, waiting)
     if used and all(used.get(rank, IDLE) < IDLE for rank in busy):
         texts.append(
-            f"{ranks_text(busy).capitalize()} used no processor time. "
+            f"{ranks_text(busy).capitalize()} used almost no processor time. "
             "Look for a sleep, or for a call that waits."
         )
     elif not waiting:
@@ -85,7 +85,7 @@ def timeout(
 
 
 def busy_texts(busy: dict[int, str | None], waiting: Iterable[Call]) -> list[str]:
-    """Return a sentence on each running rank, and sentences on what the others wait in."""
+    """Return a sentence for each running rank, and sentences about the others' waiting calls."""
     texts = [
         f"Rank {rank} is at {where}." if where else f"Rank {rank} is still running."
         for rank, where in sorted(busy.items())
@@ -94,12 +94,12 @@ def busy_texts(busy: dict[int, str | None], waiting: Iterable[Call]) -> list[str
 
 
 def too_many(started: int, posted: int) -> bool:
-    """Return whether a rank has more incomplete calls than can be kept, or than programs need."""
+    """Return whether a rank has too many incomplete calls to store; no usual program has so many."""
     return started > MAX_OPEN or posted > MAX_POSTED
 
 
 def endless_calls(rank: int, started: int, posted: int, last: Collective) -> Failure:
-    """Return the failure of a rank that starts one call after the other and completes none.
+    """Return the failure of a rank that starts one call after another and completes none.
 
     Args:
         rank: the rank.
@@ -132,7 +132,7 @@ def _signal_text(number: int) -> str:
     hints = {
         signal.SIGSEGV: " (a segmentation fault)",
         signal.SIGABRT: " (it called abort)",
-        signal.SIGKILL: " (by another process, or because memory ran out)",
+        signal.SIGKILL: " (sent by another process, or because memory ran out)",
     }
     try:
         return signal.Signals(number).name + hints.get(signal.Signals(number), "")

@@ -45,7 +45,7 @@ SIGNATURES = {  # a part of Python's message on arguments -> what to do next
     r"\w\.\w+\(\) takes": "Add `self` if it is missing, or restore the template's parameters.",
     "": "Restore the template's parameters.",
 }
-REPEATS = 4  # of the 20 frames that a rank reports, so many of one function mean a recursion
+REPEATS = 4  # if so many of the 20 reported frames belong to one function, it is a recursion
 NO_GROUP = "process group has not been initialized"
 
 
@@ -123,7 +123,7 @@ class Raised:
 
     @property
     def endless_call(self) -> str | None:
-        """The function that most frames belong to, if it is there at least `REPEATS` times."""
+        """The function that most frames belong to, if it occurs at least `REPEATS` times."""
         for name, count in Counter(name for _, name, _ in self.frames).most_common(1):
             return name if count >= REPEATS else None
         return None
@@ -194,7 +194,7 @@ def _failed_import(error: Raised, ranks: tuple[int, ...]) -> Failure:
 
 
 def on_import(failure: Failure, file: str) -> Failure:
-    """Return the failure of the first import of a file, which names no rank: all tests need it."""
+    """Return the failure of a file's first import; it names no ranks: all tests need the file."""
     known = failure.diagnosis
     text = known.explanation
     if failure.status == "timeout":
@@ -249,7 +249,7 @@ def _exception(error: Raised, at: str) -> str:
 
 
 def _hint(error: Raised) -> str:
-    """Return a sentence on what to do next, with a space before it, or ""."""
+    """Return a space and a sentence that suggests what to do next, or ""."""
     hints = [hint for sign, hint in HINTS.items() if re.search(sign, error.said)]
     if hints:
         return f" {hints[0]}"
@@ -259,7 +259,7 @@ def _hint(error: Raised) -> str:
 
 
 def endless_text(name: str | None) -> str:
-    """Return a sentence on the function that calls itself, with a space before it, or ""."""
+    """Return a space and a sentence about the function that calls itself, or ""."""
     if name is None:
         return ""
     return (

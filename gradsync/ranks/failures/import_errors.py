@@ -74,7 +74,7 @@ def missing_name(name: str, file: str, defined: Iterable[str]) -> str:
 
 
 def missing_module(message: str, where: str | None) -> str:
-    """Return a sentence on a module that can't be found, with a space before it, or ""."""
+    """Return a space and a sentence about a module that can't be found, or ""."""
     if not (found := NO_MODULE.search(message)):
         return ""
     name = found[1].partition(".")[0]
@@ -118,6 +118,6 @@ def failed_import(type_: str, said: str, message: str, frames: Iterable[tuple[st
         what = "starts a process group, but only your functions may start one"
     text = f"{file} can't be imported: line {place.partition(':')[2]} {what}"
     advice = f" {GUARD}"
-    if type_ == "NameError" and ASSIGNS.match(source):  # perhaps a constant that others need
+    if type_ == "NameError" and ASSIGNS.match(source):  # other code may need the name
         advice = f" {MISSPELT}"
     return full_stop(text + inside) + ("" if DEFINES.match(source) else advice)

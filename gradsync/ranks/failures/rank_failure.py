@@ -16,8 +16,8 @@ class RankError(Exception):
         super().__init__("\n".join(lines))
 
 
-class RankFailure(Exception):  # noqa: N818 - it is about a rank's failure, not an error of ours
-    """A run of ranks failed; `observation` has all that was observed."""
+class RankFailure(Exception):  # noqa: N818 - a rank's failure, not an error of this package
+    """A run of ranks failed; `observation` has everything that was observed."""
 
     def __init__(self, observation: Observation) -> None:
         super().__init__(observation)
@@ -42,4 +42,4 @@ class RankFailure(Exception):  # noqa: N818 - it is about a rank's failure, not 
         return "\n".join(lines)
 
 
-RankFailure.__module__ = "gradsync"  # from where users import it; pytest's summary shows the name
+RankFailure.__module__ = "gradsync"  # users import it from there; pytest's summary shows the name

@@ -1,8 +1,8 @@
-"""What makes torch, cloudpickle and Python's memory faster than they are on their own.
+"""Tricks that make torch, cloudpickle and Python's memory faster.
 
 Everything works without these tricks, only slower. `GRADSYNC_SLOW=all` in the environment turns all
-of them off, and `GRADSYNC_SLOW=dynamo,store` these two. `python -m benchmarks tricks` measures what
-each gains; one that gains less than 5% is removed.
+of them off, and `GRADSYNC_SLOW=dynamo,store` these two. `python -m benchmarks tricks` measures the
+gain of each trick; a trick that gains less than 5% is removed.
 """
 
 from __future__ import annotations

@@ -74,8 +74,8 @@ class Deferral(MetaPathFinder):
         self.module.__spec__.loader.exec_module(self.module)
 
     def _lacking(self, name: str) -> Any:
-        """Return what the module lacks so far."""
-        if not name.startswith("__"):  # callers that look through all modules ask for these
+        """Run the module, and return its attribute; `__NAME__` does not run it."""
+        if not name.startswith("__"):  # code that searches all modules requests such names
             self.run()
             if name in vars(self.module):
                 return vars(self.module)[name]
@@ -93,5 +93,5 @@ class _Loaded(Loader):
         return self._module
 
     def exec_module(self, module: ModuleType) -> None:
-        with suppress(AttributeError):  # a module that refuses this still has its own spec
+        with suppress(AttributeError):  # a module that does not allow this still has its own spec
             module.__spec__ = self._spec

@@ -2,7 +2,7 @@
 
 Every optimizer imports `torch._dynamo`, and every process group clears one of its caches, though
 nothing is compiled. Its import takes as long as the rest of torch, and its memory makes each fork
-slower. It runs, and is then complete, when `torch.compile` or DDP first uses more of it.
+slower. The complete module runs when `torch.compile` or DDP first uses more of it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def defer() -> None:
 
 
 def forget() -> None:
-    """Empty a cache now, which each start of a process group would otherwise have to empty."""
+    """Empty a cache now; otherwise each start of a process group would have to empty it."""
     with suppress(KeyError, AttributeError):  # this torch has no such cache
         sys.modules[NAME].trace_rules.clear_lru_cache()
 
@@ -54,7 +54,7 @@ class _Compiler(Deferral):
         super().__init__(spec, stopgaps)
 
     def execute(self) -> None:
-        """Run it with a temporary cache folder, which it creates when it is imported."""
+        """Run it with a temporary folder for its cache, which its import creates."""
         previous = os.environ.get(CACHE)
         with own_folder() as folder:
             os.environ[CACHE] = str(folder)
@@ -68,7 +68,7 @@ class _Compiler(Deferral):
             vars(function).pop(DISABLED, None)
 
     def _disable(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Return torch's own functions unchanged: nothing compiles them."""
+        """Return torch's own functions unchanged: they are never compiled."""
         if options != {"wrapping": False}:  # another caller, which may compile
             self.run()
             return self.module.disable(function, *arguments, **options)

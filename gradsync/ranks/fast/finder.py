@@ -1,4 +1,4 @@
-"""Let cloudpickle search the loaded modules once per function."""
+"""Make cloudpickle search the loaded modules once per function."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Finder = Callable[[CodeType, Iterable[Any]], list[ModuleType]]
 def quick_finder() -> Iterator[None]:
     """Make cloudpickle search sys.modules once per function, not each time it is pickled.
 
-    It looks for submodules that the function uses, among the thousands of torch.
+    It looks for submodules that the function uses, among torch's thousands of modules.
     """
     library = cloudpickle.cloudpickle
     slow: Finder | None = getattr(library, "_find_imported_submodules", None)

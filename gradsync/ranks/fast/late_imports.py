@@ -1,7 +1,7 @@
 """Import modules in the warm process that ranks of an earlier run have imported.
 
-Some parts of torch take up to two seconds to import. Few programs need them, but then on every
-rank. Ranks are not trusted, so they can request only the modules listed here.
+Some parts of torch take up to two seconds to import. Few programs need them, but these programs
+need them on every rank. Ranks are not trusted, so they can request only the modules listed here.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from contextlib import suppress
 from gradsync.ranks.fast import uses
 
 LATE = (
-    "torch._dynamo.eval_frame",  # there once torch._dynamo has run: see dynamo.py
-    "torch.utils._sympy.functions",  # once symbolic shapes have run: see symbolic_shapes.py
+    "torch._dynamo.eval_frame",  # imported if torch._dynamo has run: see dynamo.py
+    "torch.utils._sympy.functions",  # if symbolic shapes have run: see symbolic_shapes.py
     "torch.distributed._functional_collectives",
     "torch.distributed.checkpoint",
     "torch.distributed.fsdp",
@@ -25,19 +25,19 @@ LATE = (
 
 
 class LateImports:
-    """A page of shared memory in which the ranks of one run report what they have imported."""
+    """A page of shared memory in which the ranks of one run report their late imports."""
 
     def __init__(self) -> None:
         self._page = mmap.mmap(-1, len(LATE))  # shared with every fork
 
     def report(self) -> None:
-        """Report, on a rank, what it has imported."""
+        """Report which of the modules this rank has imported."""
         for index, name in enumerate(LATE):
             if name in sys.modules:
                 self._page[index] = True
 
     def catch_up(self) -> bool:
-        """Import the modules that a rank has and this process lacks; tell whether there are any."""
+        """Import the modules that a rank has and this process lacks; return whether any existed."""
         imported = [name for index, name in enumerate(LATE) if self._page[index]]
         lacking = [name for name in imported if name not in sys.modules]
         if not uses("late_imports"):

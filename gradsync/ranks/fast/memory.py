@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gradsync.ranks.fast import uses
 
-# A heap in huge pages makes starting and ending a rank a third cheaper. All threads share one heap:
+# A heap in huge pages saves a third of the time to start and end a rank. All threads share a heap:
 # gloo starts two threads in each rank, and separate heaps would begin with a huge page each.
 MALLOC = "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1"
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h

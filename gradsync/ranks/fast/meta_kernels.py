@@ -1,8 +1,8 @@
-"""Defer torch's Python kernels for meta tensors: they take a quarter of the time to import torch.
+"""Defer torch's Python kernels for meta tensors: they take a quarter of torch's import time.
 
-Only tensors on the device "meta" and compilers use them, but torch does not import them at that
-moment. So they are deferred only in a process whose code is known, the grader's, and `complete`
-runs them if that code mentions such tensors or compilers.
+Only tensors on the device "meta" and compilers use them, but torch does not import them again when
+they are used. So they are deferred only in the grader's process, whose code is known, and
+`complete` runs them if that code mentions such tensors or compilers.
 """
 
 from __future__ import annotations

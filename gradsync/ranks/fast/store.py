@@ -26,8 +26,8 @@ def start_group(path: str, rank: int, world_size: int, backend: str = "gloo") ->
 class EagerFileStore(dist.Store):  # type: ignore[name-defined, misc]
     """A `FileStore` that looks for a missing key every half a millisecond instead of every ten.
 
-    Unlike a port, a file can't be taken by a run beside this one. But with torch's FileStore, ranks
-    that start a few milliseconds apart spend most of their start asleep.
+    Unlike a port, a file can't be taken by a parallel run. But with torch's FileStore, ranks that
+    start a few milliseconds apart sleep for most of their start.
     """
 
     def __init__(self, path: str, world_size: int) -> None:
@@ -56,7 +56,7 @@ class EagerFileStore(dist.Store):  # type: ignore[name-defined, misc]
         until = time.monotonic() + deadline.total_seconds()
         while not self._file.check(keys):
             if time.monotonic() > until:
-                raise dist.DistStoreError(f"{listed(keys)} did not come within {deadline}")
+                raise dist.DistStoreError(f"{listed(keys)} not set within {deadline}")
             time.sleep(POLL_SECONDS)
 
     def add(self, key: str, amount: int) -> int:

@@ -1,8 +1,8 @@
 """Defer torch's symbolic shapes until a shape is symbolic.
 
-A `backward` that is given a gradient compares two shapes with a function of this module, and so
-imports sympy, which takes a fifth of the time of importing torch. Shapes are plain numbers unless
-something is compiled.
+A `backward` that receives a gradient compares two shapes with a function of this module, and so
+imports sympy, which takes a fifth of torch's import time. Shapes are plain numbers unless code is
+compiled.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What both sides know: events, values and frames, read as hostile input; whose a file is."""
+"""Shared by both sides: events, values and frames, read as hostile input; the user's files."""

@@ -1,6 +1,6 @@
 """Write the events of a rank, and read them as hostile input: types and sizes are checked.
 
-An event is a row of numbers, with the collective that is entered. A training loop enters the same
+An event is a row of numbers, with the collective if one is entered. A training loop enters the same
 collectives thousands of times, so a collective is sent in full once and then by its number.
 """
 
@@ -21,11 +21,11 @@ MAX_RANKS = 64
 MAX_TEXT = 200  # characters of a name; longer ones are cut
 MAX_SIDES = 64
 MAX_TENSORS = 4096
-MAX_CALLERS = 8  # of the user's functions that are named, the innermost ones
+MAX_CALLERS = 8  # at most so many of the user's functions are named: the innermost ones
 MAX_BATCH = 4096  # events in one frame
 SHAPE_ITEMS = 5  # numbers that take as much memory as an empty tuple
 MAX_KNOWN = 2048  # collectives of a rank that are sent by number
-MAX_KNOWN_WEIGHT = 8  # of each of them
+MAX_KNOWN_WEIGHT = 8  # of each of these collectives
 FIELDS = (
     *("op", "group", "members", "shapes", "dtype", "reduce", "root", "peer", "tag"),
     *("sends", "receives", "label", "where", "callers", "by_test"),
@@ -111,12 +111,12 @@ def text(value: Any, limit: int = MAX_TEXT) -> str:
 
 
 def weight(event: Event) -> int:
-    """Return how much memory an event takes: 1 is a usual event, of about a kilobyte."""
+    """Return how much memory an event takes: 1 is a usual event of about a kilobyte."""
     return 1 if event.collective is None else _weight(event.collective)
 
 
 def light(event: Event) -> Event:
-    """Return the event with one shape of as many elements instead of all shapes."""
+    """Return the event with all its shapes replaced by one shape with the same total size."""
     if event.collective is None:
         return event
     elements = sum(map(math.prod, event.collective.shapes))

@@ -50,7 +50,7 @@ def pack(function: Callable[..., Any], inputs: dict[str, Any]) -> bytes:
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # it has no types
-    """cloudpickle's pickler, with names of files and a faster format for tensors than torch's."""
+    """cloudpickle's pickler, but it keeps file names, and pickles tensors faster than torch."""
 
     def __init__(self, file: io.BytesIO) -> None:
         reducers: dict[type, Callable[[Any], Any]] = {CodeType: _reduce_code}
@@ -62,13 +62,13 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # it has no types
 
 
 def _reduce_code(code: CodeType) -> Any:
-    """Keep the name of the file, which cloudpickle 3.1.3 replaces: failures show its lines."""
+    """Keep the file's name, which cloudpickle 3.1.3 replaces: failures name lines of the file."""
     make, parts = cloudpickle.Pickler.dispatch_table[CodeType](code)
     return make, tuple(code.co_filename if part == "<dynamic-code>" else part for part in parts)
 
 
 def _reduce_storage(storage: TypedStorage) -> Any:
-    # The public attribute warns about a use that torch itself has.
+    # The public method warns that TypedStorage is deprecated, but torch itself still uses it.
     memory = storage._untyped_storage
     if memory.device.type != "cpu":
         return storage.__reduce__()  # type: ignore[no-untyped-call]

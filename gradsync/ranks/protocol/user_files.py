@@ -1,4 +1,4 @@
-"""Pure: tell which files are the user's, and name a line in a file."""
+"""Pure: find out which files are the user's, and name a line in a file."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ ARRAY_DTYPES = {np.dtype(order + kind).str for order in "<>" for kind in NUMBERS
 CONTAINERS: dict[str, type] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 
 
-LARGE = 2**16  # bytes of a tensor that is neither copied when it is sent nor when it arrives
+LARGE = 2**16  # bytes; so large a tensor is not copied, neither when it is sent nor on arrival
 
 
 def encode(value: Any) -> tuple[Any, list[bytearray | memoryview]]:
@@ -64,7 +64,7 @@ class _Blobs:
         self.pieces: list[bytearray | memoryview] = []
 
     def add(self, data: memoryview) -> None:
-        """Append bytes; small ones join those before, so that few pieces are sent."""
+        """Append bytes; a small piece is added to the previous one, so that few are sent."""
         if len(data) >= LARGE:
             self.pieces.append(data)
         elif self.pieces and isinstance(self.pieces[-1], bytearray):
@@ -173,7 +173,7 @@ class _Reader:
     def take(self, size: int, alignment: int = 1) -> bytearray | memoryview:
         """Return the next bytes: a copy, or a view if they are many and at an aligned address."""
         if size > len(self.rest):
-            raise WireError("the tensors of its answer are longer than the bytes that came")
+            raise WireError("its answer has fewer bytes than its tensors need")
         taken, self.rest = self.rest[:size], self.rest[size:]
         if size < LARGE or taken.readonly or _address(taken) % alignment:
             return bytearray(taken)
@@ -239,7 +239,7 @@ def _decode_tensor(dtype: Any, shape: list[int], reader: _Reader) -> torch.Tenso
         if not data:
             return torch.empty(shape, dtype=kind)
         return torch.frombuffer(data, dtype=kind).reshape(shape)
-    except RuntimeError:  # sides that overflow, one of which is 0
+    except RuntimeError:  # one dimension is 0, and the product of the others overflows
         raise WireError("its answer contains a tensor with an impossible shape") from None
 
 
@@ -252,7 +252,7 @@ def _decode_array(dtype: Any, shape: list[int], reader: _Reader) -> np.ndarray[A
         _check_bools(data)
     try:
         return np.frombuffer(data, dtype=kind).reshape(shape)
-    except ValueError:  # too many sides for NumPy, or sides that overflow, one of which is 0
+    except ValueError:  # too many dimensions for NumPy, or their product overflows, as above
         raise WireError("its answer contains an array with an impossible shape") from None
 
 

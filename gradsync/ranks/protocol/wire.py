@@ -18,7 +18,7 @@ PREFIX = struct.Struct("!II")
 MAX_HEADER = 16 * 2**20  # bytes
 MAX_ANSWER = 256 * 2**20  # bytes of tensors in a rank's answer
 MAX_TASK = 2**31  # bytes of the function and its inputs, which the trusted side sends
-ALIGNMENT = 16  # bytes: a body's place in its frame is a multiple
+ALIGNMENT = 16  # bytes: a body's offset in its frame is a multiple of this
 GO = b"+"  # from the trusted side: the collective may start
 
 
@@ -43,7 +43,7 @@ def pack(
 def head(kind: str, header: dict[str, Any], size: int, limit: int = MAX_ANSWER) -> bytes:
     """Return a frame's bytes before its body of `size` bytes, which is not copied."""
     data = json.dumps({**header, "kind": kind}).encode()
-    data += b" " * (-(PREFIX.size + len(data)) % ALIGNMENT)  # of the body, which tensors view
+    data += b" " * (-(PREFIX.size + len(data)) % ALIGNMENT)  # tensors are views of the body
     if len(data) > MAX_HEADER or size > limit:
         raise WireError(
             f"the {kind!r} frame of {len(data) + size:,} bytes is over the limit of "

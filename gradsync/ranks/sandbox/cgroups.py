@@ -29,7 +29,7 @@ _numbers = itertools.count()
 class Refusals:
     """How often the kernel has refused something to the processes of a group."""
 
-    memory: int = 0  # each time it ended a process
+    memory: int = 0  # each time, it killed a process
     tasks: int = 0
 
 
@@ -93,7 +93,7 @@ def make(memory: int, tasks: int) -> ControlGroup | None:
 
 
 def _limit(group: ControlGroup, memory: int, tasks: int) -> None:
-    """Set the limits, by the names of this system; swapped memory counts, too."""
+    """Set the limits, under the names that this system uses; swapped memory counts, too."""
     limits = {
         group.memory / "memory.max": memory,
         group.memory / "memory.swap.max": 0,
@@ -107,7 +107,7 @@ def _limit(group: ControlGroup, memory: int, tasks: int) -> None:
 
 
 def _make_folder(place: Path) -> Path:
-    """Create a folder for this process, and remove those that killed graders have left."""
+    """Create a folder for this process, and remove the folders of graders that were killed."""
     for other in place.glob(NAME.format(process="*", number="*")):
         if not Path("/proc", other.name.split("-")[1]).exists():
             with suppress(OSError):  # it still contains processes

@@ -79,7 +79,7 @@ def _call(name: str, *arguments: object) -> None:
 
 
 def fork() -> int:
-    """Fork; if memory is short, wait until the kernel has freed that of earlier ranks.
+    """Fork; if memory is short, wait until the kernel has freed the memory of earlier ranks.
 
     Raises:
         OSError: memory is still short after `FORK_SECONDS`.

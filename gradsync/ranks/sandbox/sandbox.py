@@ -1,14 +1,14 @@
 """Trusted: limit what a rank that runs a learner's code can see and use.
 
 There are two bubblewrap sandboxes, one inside the other. The outer one contains the warm process
-for its whole life. It hides nothing, but makes the warm process root of a user namespace, whoever
+from start to end. It hides nothing, but makes the warm process root of a user namespace, whoever
 the user is: it can create namespaces and enter them, and its /proc lists its own descendants only.
 
 The inner one is created for each run, in milliseconds. The run's ranks are forked from the warm
-process and enter the sandbox before they read anything of the learner's. There they have Python
+process and enter the sandbox before they read any data of the learner. There they have Python
 and the system, read-only, an empty home of limited size, a private loopback interface, no other
-processes and no capabilities. The warm process counts what all ranks of a run use together; where
-it could join a control group, the kernel limits it too.
+processes and no capabilities. The warm process limits the memory, processes and files that all
+ranks of a run use together. If it could join a control group, the kernel limits them too.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from gradsync.text import size_text
 GIB, MIB = 2**30, 2**20
 RUN_MEMORY = 2 * GIB  # for all ranks of a run and the processes they start; two runs may overlap
 TASKS = 256  # their processes and threads
-OWN_TASKS = 8  # at most, that the warm process itself adds
-DISK = 512 * MIB  # of /tmp, where the working folder is, and as much of shared memory
-FILES = 16_384  # in each of these: an empty file takes memory, too
+OWN_TASKS = 8  # at most so many more of the warm process itself
+DISK = 512 * MIB  # for each folder that ranks can write to, such as /tmp and /dev/shm
+FILES = 16_384  # in each of these folders: an empty file takes memory, too
 FILE_SIZE = 256 * MIB
 # Of a process. It also limits the descriptors that all ranks can have in flight through sockets:
 # the kernel counts these per user, and refuses more than the usual limit of 1024 open files.
@@ -96,7 +96,7 @@ class Sandbox:
         self._process = os.pidfd_open(self._first)
         self._outside = os.pidfd_open(os.getpid())
         self._others = set(_processes())  # processes that are not ranks
-        # Memory that each rank inherits, which does not count.
+        # Each rank inherits this memory, so it does not count.
         self._shared, _ = _usage(os.getpid())
         self._directory = directory
         self.runs_low = False
@@ -120,7 +120,7 @@ class Sandbox:
         namespaces.refuse_calls(self._rules)
 
     def excess(self, members: Iterable[int]) -> tuple[str, str] | None:
-        """Return the code and a description of the limit that the members exceed, such as 2 GiB.
+        """Return the code and a description of a limit that the members exceed, or None.
 
         Sets `runs_low` to whether they use more than half of the memory.
         """
@@ -188,9 +188,9 @@ def check(secret: Path | None = None) -> None:
         )
     if tried.returncode != 0:
         raise SandboxError(
-            f"bubblewrap can't create namespaces here ({tried.stderr.strip()}). In a container, "
-            "start it with --security-opt seccomp=unconfined. On Ubuntu, see "
-            "kernel.apparmor_restrict_unprivileged_userns."
+            f"bubblewrap can't create namespaces here ({tried.stderr.strip()}). If this is a "
+            "container, start it with --security-opt seccomp=unconfined. On Ubuntu, set the sysctl "
+            "kernel.apparmor_restrict_unprivileged_userns to 0."
         )
 
 
@@ -206,7 +206,7 @@ def _inner(directory: str, readable: Sequence[str] = (), rules: int | None = Non
         else:
             command += ["--ro-bind-try", str(path), str(path)]
     command += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
-    # A mapping of it is memory that is not counted.
+    # A mapping of /dev/zero is memory that is not counted.
     command += ["--dev-bind", "/dev/null", "/dev/zero"]
     for tmpfs in _tmpfs(directory):
         command += ["--size", str(DISK), "--tmpfs", tmpfs]
@@ -235,7 +235,7 @@ def _readable() -> list[str]:
 
 
 def _limit(pid: int) -> None:
-    """Set the limits of a process (0: this one) to those of ranks, unless they are lower."""
+    """Set the limits of a process (0: this one) to the ranks' limits, unless they are lower."""
     for limit, most in LIMITS.items():
         hard = resource.prlimit(pid, limit)[1]
         allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)

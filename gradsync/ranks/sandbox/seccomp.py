@@ -20,12 +20,12 @@ import struct
 from mmap import MAP_ANONYMOUS, MAP_SHARED
 
 LOAD, AND, RETURN = 0x20, 0x54, 0x06  # operations on a word of the call, and a constant
-EQUAL, NOT_BELOW = 0x15, 0x35  # each has two jumps: if it holds, and if not
+EQUAL, NOT_BELOW = 0x15, 0x35  # each has two jumps: if it is true, and if it is false
 ALLOW, KILL, REFUSE = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EPERM
 IGNORE = 0x00050000  # does nothing, and the call succeeds
 NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16  # offsets in the data of a call
 X32 = 0x40000000  # a second set of call numbers on x86_64
-# Time without a core does not count towards time limits: a rank must not be able to cause it.
+# Time without a core does not count towards time limits, so a rank must not be able to cause it.
 IGNORED = {
     *("sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler", "setpriority")
 }
@@ -107,7 +107,7 @@ MACHINES: dict[str, tuple[int, dict[str, int]]] = {
 
 @functools.cache  # the same for every sandbox
 def program(machine: str | None = None) -> bytes:
-    """Return the filter for the kernel; on machines with unknown calls, it allows all."""
+    """Return the filter for the kernel; on a machine that is not listed, it allows all calls."""
     mark, calls = MACHINES.get(machine or platform.machine(), (0, {}))
     return b"".join(struct.pack("=HBBI", *line) for line in _lines(mark, calls))
 
