@@ -1,4 +1,4 @@
-"""Frozen, plain data on a class: its people, the results of their submissions, and corrections.
+"""Frozen, plain data on a class of learners: its people, their results, and corrections.
 
 `gradsync.grading.classes.results` reads them from a folder of grades; pages and exports show them.
 """
@@ -31,7 +31,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """A row of overrides.csv: points that replace those of an exercise, and why."""
+    """A row of overrides.csv: points that replace an exercise's points, and the reason."""
 
     submission: str
     exercise: str  # "phase1/NAME"
@@ -82,10 +82,10 @@ class Result:
     handed_in: datetime | None = None
     days_late: float = 0.0  # after extension and grace
     points_lost: float = 0.0  # by lateness
-    attempt: int | None = None  # the one that counts, from 1, where there are several
+    attempt: int | None = None  # number of the one that counts, from 1, if there are several
     attempts: int = 1
     notes: tuple[str, ...] = ()
-    download_notes: tuple[str, ...] = ()  # those of the notes that come from the download
+    download_notes: tuple[str, ...] = ()  # the part of the notes that comes from the download
     folder: str = ""  # of its report in the folder of grades; "" if it has none
     sandboxed: bool = True  # False: its ranks ran with the grader's rights
 
@@ -93,7 +93,8 @@ class Result:
     def first_code(self) -> str:
         """The code of the first mistake that costs points, or "".
 
-        An override may give an exercise full marks, and of an unreadable submission no test ran.
+        Exercises that have full points after an override do not count. An unreadable submission
+        has no mistakes, because no test ran.
         """
         if self.status == "unreadable":
             return ""
@@ -127,4 +128,4 @@ class ClassResults:
     results: Sequence[Result]
     seed: int | None = None
     graded_at: datetime | None = None  # when the last of them was graded
-    warnings: tuple[str, ...] = ()  # on lines of overrides.csv, and names that roster.csv lacks
+    warnings: tuple[str, ...] = ()  # about lines of overrides.csv, and names missing in roster.csv

@@ -56,7 +56,7 @@ class InMemoryDigits(Dataset[tuple[torch.Tensor, int]]):
         return list(zip(self.images.unbind(), self.labels.tolist(), strict=True))
 
     def __reduce__(self) -> tuple[type[InMemoryDigits], tuple[torch.Tensor, torch.Tensor]]:
-        """Pickle the two tensors instead of 60,000 views, which would be as many files."""
+        """Pickle the two tensors instead of 60,000 views: each view would need an open file."""
         return InMemoryDigits, (self.images, self.labels)
 
     def first(self, count: int) -> InMemoryDigits:
@@ -113,7 +113,7 @@ def _builtin_digits(obstacle: str) -> Digits:
     from sklearn.model_selection import train_test_split
 
     source = (
-        "scikit-learn's built-in digits (8x8, enlarged to 28x28), since MNIST is not in "
+        "scikit-learn's built-in digits (8x8, enlarged to 28x28), because MNIST is not in "
         f"{cache_folder()} and could not be downloaded ({obstacle}). To use MNIST, set "
         "GRADSYNC_DATA to a folder with MNIST/raw"
     )

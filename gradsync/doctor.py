@@ -1,4 +1,4 @@
-"""Check what the course and the grader need on this machine by trying each part."""
+"""Check that the course and the grader work on this machine, by trying each part."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def examine() -> Iterator[Finding]:
 
 
 def _warm_up() -> None:
-    """Let the processes of both launchers import torch at the same time."""
+    """Make the processes of both launchers import torch at the same time."""
     for launcher in LAUNCHERS:
         with suppress(ValueError, OSError):  # the check of this launcher reports it
             get_launcher(launcher).warm_up()
@@ -100,7 +100,7 @@ def _gpus() -> str:
 
 
 def gpus() -> str:
-    """Describe the GPUs that a rank sees."""
+    """Return a description of the GPUs that a rank can use."""
     import torch
     import torch.distributed as dist
 

@@ -10,10 +10,10 @@ Status = Literal["ok", "warning", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found, why it matters, and what to do."""
+    """The result of one check, why it matters, and what to do."""
 
     name: str
     status: Status  # failed: something needed does not work; warning: it may be slow or fail later
     found: str
     why: str = ""  # the reason why it matters; only with --launch
-    remedy: str = ""  # only where the status is not ok
+    remedy: str = ""  # only if the status is not ok

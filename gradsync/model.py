@@ -11,7 +11,7 @@ class SmallCNN(nn.Module):
     """Two convolutions and two linear layers for 28x28 greyscale images of ten classes.
 
     Samples are independent: there are no batch statistics and no randomness, in training or in
-    evaluation. So N ranks with B samples each equal one process with N*B samples.
+    evaluation. So N ranks with B samples each get the result of one process with N*B samples.
     40,394 parameters; one pass over 10,000 samples takes about 0.1 s on one core.
     """
 
@@ -33,5 +33,5 @@ class SmallCNN(nn.Module):
 
 
 def _normalised(features: torch.Tensor) -> torch.Tensor:
-    """Normalise each sample separately, with which plain SGD needs half the steps."""
+    """Normalise each sample separately: with this, plain SGD needs only half the steps."""
     return F.layer_norm(features, features.shape[1:])

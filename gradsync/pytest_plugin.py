@@ -1,4 +1,4 @@
-"""The engine's pytest plugin: the `ranks` fixture, and `@pytest.mark.ranks` for whole tests."""
+"""The engine's pytest plugin: the `ranks` fixture, and the mark `@pytest.mark.ranks`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Hooks:
         self,
         request: pytest.FixtureRequest,  # noqa: ARG002
     ) -> Callable[..., Observation] | None:
-        """Return what the `ranks` fixture is for this test, or None for `gradsync.run_ranks`."""
+        """Return the value of this test's `ranks` fixture, or None for `gradsync.run_ranks`."""
         return None
 
 
@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def ranks(request: pytest.FixtureRequest) -> Callable[..., Observation]:
-    """Run a function on N ranks: call it as `gradsync.run_ranks`."""
+    """Run a function on N ranks: call the fixture as you would call `gradsync.run_ranks`."""
     made: Callable[..., Observation] = request.config.hook.pytest_make_ranks(request=request)
     return made
 
@@ -69,7 +69,7 @@ def ranks(request: pytest.FixtureRequest) -> Callable[..., Observation]:
 @pytest.hookimpl(trylast=True)
 def pytest_make_ranks(request: pytest.FixtureRequest) -> Callable[..., Observation]:
     """Run functions with the options of the command line and the configuration."""
-    # Few of the tests that load this plugin need it.
+    # Imported here because few of the tests that load this plugin need it.
     from gradsync.ranks import RankFailure, lacking, run_ranks
 
     config = request.config
@@ -103,7 +103,7 @@ def _debugged(config: pytest.Config, world_size: int) -> int | None:
 
 
 def _end_test(failure: RankFailure) -> None:
-    """Skip the test, or let it fail as expected, if a rank asked for it."""
+    """Skip the test if a rank called `pytest.skip`; the same for `pytest.xfail`."""
     __tracebackhide__ = True
     seen = failure.observation.failure
     if seen is None or seen.exception not in ("Skipped", "XFailed"):
@@ -115,14 +115,14 @@ def _end_test(failure: RankFailure) -> None:
 
 
 def _skip(reason: str) -> NoReturn:
-    """Skip the test; pytest's summary names the test's line and not ours."""
+    """Skip the test; pytest's summary names the line of the test, not a line of this file."""
     __tracebackhide__ = True
     raise pytest.skip.Exception(reason, _use_item_location=True)
 
 
 @contextmanager
 def _terminal_of(config: pytest.Config) -> Iterator[None]:
-    """Give a debugger the terminal, from which pytest otherwise captures what tests print."""
+    """Suspend pytest's capturing of output while the block runs: a debugger needs the terminal."""
     capture = config.pluginmanager.getplugin("capturemanager")
     capture.suspend(in_=True)
     try:
@@ -132,7 +132,7 @@ def _terminal_of(config: pytest.Config) -> Iterator[None]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make a test of `@pytest.mark.ranks(2, 4)` one for each world size."""
+    """Turn a test with `@pytest.mark.ranks(2, 4)` into one test for each world size."""
     mark = metafunc.definition.get_closest_marker("ranks")
     if mark is None:
         return
@@ -210,6 +210,6 @@ def _refuse_unpicklable(values: dict[str, Any]) -> None:
     for name, value in values.items():
         try:
             cloudpickle.dumps(value)
-        except Exception as problem:  # noqa: BLE001 - whatever a value's own code raises
+        except Exception as problem:  # noqa: BLE001 - a value's own code may raise anything
             text = f"the value of the fixture {name!r} can't be sent to the ranks: {problem}"
             raise TypeError(text) from None

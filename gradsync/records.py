@@ -17,7 +17,7 @@ Status = Literal[
 STATUSES: tuple[Status, ...] = get_args(Status)
 EventKind = Literal["enter", "wait", "go_on", "exit"]
 GradeStatus = Literal["graded", "unreadable", "grader-failed"]
-FIRST_PHASE = "phase1"  # each course has it; in a command, an exercise without a phase is in it
+FIRST_PHASE = "phase1"  # each course has it; commands assume it for an exercise without a phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Collective:
     dtype: str | None = None  # "float32"
     reduce: str | None = None  # "SUM"
     root: int | None = None  # global rank: the src or dst of a broadcast, reduce, gather or scatter
-    peer: int | None = None  # global rank of the other end of a send or recv; None is any
+    peer: int | None = None  # global rank of the other end of a send or recv; None: any rank
     tag: int = 0
     sends: tuple[int, ...] = ()  # elements that go to each member, in an all_to_all
     receives: tuple[int, ...] = ()  # elements that each member is expected to send
@@ -53,7 +53,7 @@ class Event:
     rank: int
     kind: EventKind
     call: int
-    seconds: float  # since the run began
+    seconds: float  # since the start of the run
     thread: int
     others: int = 0  # further threads of this rank that could still enter a collective
     collective: Collective | None = None  # with `enter` only
@@ -74,7 +74,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a run of ranks failed: the root cause only."""
+    """The root cause of a failed run of ranks."""
 
     status: Status
     diagnosis: Diagnosis
@@ -145,7 +145,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Digests of what a report was made from: with the same seed, they give the same grade."""
+    """Digests of a report's inputs: the same digests and the same seed give the same grade."""
 
     submission: str  # of its name, files and notes
     course: str  # of suites, exercises, the package, and the versions of Python and torch

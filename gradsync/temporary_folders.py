@@ -1,4 +1,4 @@
-"""Temporary folders that are removed by their owner, or, if it was killed, by the next grade.
+"""Temporary folders that their owner removes, or the next grade if the owner was killed.
 
 A killed grader can't remove its folders. So each grader locks its folders, and the system releases
 the locks when the process ends. Each grader removes the folders that are not locked.
@@ -29,7 +29,7 @@ def unpacked(files: Mapping[str, bytes]) -> Iterator[Path]:
                 target.write_bytes(source)
             yield folder
     finally:
-        _remove_abandoned()  # of a worker of this grade that was killed
+        _remove_abandoned()  # a worker of this grade may have been killed
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def own_folder() -> Iterator[Path]:
 
 
 def _locked_folder() -> tuple[Path, int]:
-    """Create a folder and lock it; retry if another grader took it for an abandoned one."""
+    """Create a folder and lock it; retry if another grader removes it before it is locked."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         lock = _lock(folder)

@@ -1,16 +1,16 @@
-"""How ranks, counts, sizes and lists read in a sentence."""
+"""Format ranks, counts, sizes and lists for a sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sized
 
-RANGE = 4  # consecutive ranks from which "0-3" is easier to read than "0, 1, 2 and 3"
+RANGE = 4  # with so many consecutive ranks, "0-3" is easier to read than "0, 1, 2 and 3"
 FORGOTTEN = "Did you forget `return`?"
 UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """Return "1 rank" or "3 ranks"; pass the `plural` of a noun that takes more than an s."""
+    """Return "1 rank" or "3 ranks"; pass the `plural` of an irregular noun."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
@@ -21,7 +21,7 @@ def listed(items: Iterable[object], last: str = "and") -> str:
 
 
 def in_list(name: str) -> str:
-    """Return a name as a list of names shows it: "Müller, Anna" must not read as two people."""
+    """Return a name for a list of names, in quotes if needed: "Müller, Anna" is one person."""
     return f'"{name}"' if "," in name else name
 
 
@@ -45,12 +45,12 @@ def ranks_text(ranks: Collection[int]) -> str:
 
 
 def verb(subjects: Sized, singular: str, plural: str) -> str:
-    """Return the form of a verb, or of another word, that agrees with so many subjects."""
+    """Return the form of a verb, or of another word, that agrees with the number of subjects."""
     return singular if len(subjects) == 1 else plural
 
 
 def no_float(function: str, kinds: Iterable[str]) -> str:
-    """Say that a function returns these types instead of a float; None may lack a `return`."""
+    """Return the message about a function that returns these types instead of a float."""
     kinds = sorted(set(kinds))
     names = [
         "None" if kind == "NoneType" else f"a{'n' * kind.startswith(tuple('aeiou'))} {kind}"
@@ -62,7 +62,7 @@ def no_float(function: str, kinds: Iterable[str]) -> str:
 
 
 def full_stop(text: str) -> str:
-    """Return a text with a full stop at its end, unless a mark already ends its last sentence."""
+    """Return a text that ends with a full stop, unless another mark already ends it."""
     text = text.rstrip()
     return text if text.endswith((".", "!", "?", ":", "…")) else f"{text}."
 

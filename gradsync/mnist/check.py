@@ -10,7 +10,7 @@ NAME = "data"
 
 
 def check_data() -> Finding:
-    """Look for MNIST, and read it; if there is none, try whether it can be downloaded."""
+    """Look for MNIST, and read it; if there is none, check whether it can be downloaded."""
     try:
         root = mnist_root()
         if root is not None:

@@ -1,4 +1,4 @@
-"""Download MNIST with torchvision: a download is complete, or leaves no files."""
+"""Download MNIST with torchvision: a failed download leaves no files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIME_LIMIT = 15.0  # seconds without new data after which a download is given up
 def download_mnist(target: Path) -> str | None:
     """Download MNIST into the root `target`, one process at a time, with a progress bar.
 
-    Returns None on success, or else the reason for the failure, in one line.
+    Return None on success, otherwise the reason for the failure, in one line.
     """
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -33,7 +33,7 @@ def download_mnist(target: Path) -> str | None:
         try:
             if holds_mnist(target):
                 return None
-            if waited:  # it failed, and N ranks should not each wait for the same failure
+            if waited:  # the other process failed: N ranks should not wait for the same failure
                 return "another process has just failed to download it"
             _fetch(target)
         finally:

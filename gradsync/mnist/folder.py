@@ -1,4 +1,4 @@
-"""Find the folder that has MNIST, without importing torch: `$GRADSYNC_DATA` or a usual folder."""
+"""Find the folder with MNIST, without importing torch: `$GRADSYNC_DATA` or a usual folder."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def mnist_root(root: Path | str | None = None) -> Path | None:
 
 
 def usual_folders() -> Iterator[Path]:
-    """Yield the folders in which MNIST is looked for if none is named.
+    """Yield the folders to search for MNIST if the user names none.
 
-    They are `data` in the course, `shared/mnist` beside it, and the cache. The course is the one of
-    the working folder, or else the one that contains this package.
+    They are `data` in the course, `shared/mnist` beside the course, and the cache. The course is
+    found from the working folder, or else from the folder of this package.
     """
     with suppress(CourseError):
         root = find_course().root
@@ -71,7 +71,7 @@ def download_obstacle(seconds: float = 2.0) -> str | None:
     request = urllib.request.Request(MIRROR, method="HEAD")
     try:
         urllib.request.urlopen(request, timeout=seconds).close()
-    except HTTPError as refusal:  # an answer: the address of the folder itself is not served
+    except HTTPError as refusal:  # the server answers, but does not serve the folder's own address
         return None if refusal.code < 500 else str(refusal)
     except (OSError, HTTPException) as problem:
         reason = getattr(problem, "reason", problem)
@@ -80,7 +80,7 @@ def download_obstacle(seconds: float = 2.0) -> str | None:
 
 
 def advice(root: Path) -> str:
-    """Return what to do about a folder whose files are missing or damaged."""
+    """Return advice on a folder whose files are missing or damaged."""
     if root == cache_folder():
         return f"Delete {root / 'MNIST'} and run this again to download MNIST"
     return (

@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from gradsync.ranks.fast import dynamo, memory, symbolic_shapes
 from gradsync.ranks.host.launchers.warm_process import WarmProcess
-from gradsync.ranks.inside import watch, worker
+from gradsync.ranks.inside import watch, worker  # these import torch
 from gradsync.ranks.sandbox import namespaces
 
 # Modules that ranks use, imported here so that every fork has them.

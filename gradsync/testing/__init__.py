@@ -42,10 +42,10 @@ early = pytest.mark.early
 
 
 def free_port() -> int:
-    """Return a random port on which no program listens, so that parallel runs never share one.
+    """Return a random port on which no program listens: parallel runs rarely choose the same one.
 
-    It is outside of the range from which the system gives a port to a program that asks for any,
-    as gloo does for each connection. So no such program can take it before the ranks do.
+    It is outside the range from which the system chooses a port for a program that requests any
+    free port, as gloo does for each connection. So no such program can take it before the ranks do.
 
     Raises:
         OSError: no free port was found.

@@ -1,7 +1,8 @@
 """Assertions on the values that ranks return, whose messages are written for learners.
 
-They compare in the grader's process. A message shows what the submission did, and the expected
-value only if the contract states it. A rule (see `gradsync.testing.rules`) may name the mistake.
+The values are compared in the grader's process. A message shows what the submission did, and the
+expected value only if the contract states it. A rule (see `gradsync.testing.rules`) may name the
+mistake.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from gradsync.testing.values import ROUNDINGS, differing_ranks
 from gradsync.text import ranks_text
 
 
-class Mistake(AssertionError):  # noqa: N818 - a mistake of the learner, not an error of ours
+class Mistake(AssertionError):  # noqa: N818 - the learner's mistake, not this package's error
     """The submission breaks the contract; the text is the message for the learner."""
 
     def __init__(self, message: str, diagnosis: Diagnosis | None = None) -> None:
@@ -40,9 +41,9 @@ def assert_on_every_rank(
     Args:
         seen: the ranks' values: numbers, arrays, tensors, and lists and dicts of them.
         expected: the value that all ranks should have.
-        mistakes: rules to try in turn, which may recognise the mistake.
-        otherwise: the message if no rule does, to follow "Wrong result on rank 1: ".
-        roundings: how many roundings of its largest element a value may be off by.
+        mistakes: rules that may recognise the mistake, tried in this order.
+        otherwise: the message if no rule does; it follows "Wrong result on rank 1: ".
+        roundings: the largest error allowed, in roundings of the value's largest element.
 
     Raises:
         Mistake: a rank's value differs.
@@ -60,7 +61,7 @@ def assert_rank_by_rank(
     otherwise: str = "the returned values are not the expected ones",
     roundings: float = ROUNDINGS,
 ) -> None:
-    """Check that each rank's value equals that rank's own expected value; see above."""
+    """Check each rank's value against its own expected value; see `assert_on_every_rank`."""
     wrong = differing_ranks(seen, expected, roundings)
     if wrong:
         raise_mistake(first_diagnosis(seen, expected, mistakes))

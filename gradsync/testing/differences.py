@@ -1,4 +1,4 @@
-"""Describe how wrong values differ if no rule recognises the mistake, without the answers."""
+"""Describe how wrong values differ if no rule recognises the mistake; do not reveal the answer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from gradsync.testing.values import ROUNDINGS, array, close, differing_ranks
 from gradsync.text import ranks_text
 
-SHOWN = 3  # names for which a text says how they differ
-MUCH = 1000  # times the largest element; above, the factor is noise, such as uninitialised memory
+SHOWN = 3  # names whose differences a text describes
+MUCH = 1000  # times the largest element; a larger factor is noise, such as uninitialised memory
 Found = tuple[str, str, float]  # a name, how it differs, and by how much if both are numbers
 
 
@@ -20,8 +20,8 @@ def describe_difference(
 ) -> str:
     """Return sentences to append to "the values differ", or "" for a single bare number.
 
-    They begin with a full stop and end without one. How far a single number is off is not said:
-    together with the number itself it would reveal the right one.
+    They begin with a full stop and end without one. The error of a single number is not shown:
+    together with the number itself, it would reveal the right number.
     """
     wrong = differing_ranks(values, expected, roundings)
     if not wrong:
@@ -85,7 +85,7 @@ def _difference(value: Any, wanted: Any, *, named: bool) -> tuple[str, float]:
     if not np.isfinite(other).all():
         return "should contain NaN or infinity, but does not", np.inf
     if one.size == 1:
-        return "is a wrong number" if named else "", 0.0
+        return "has a wrong value" if named else "", 0.0
     error, largest = np.max(np.abs(one - other)), np.max(np.abs(other))
     if largest == 0:
         return "is not zero", np.inf

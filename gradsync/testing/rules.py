@@ -1,7 +1,7 @@
-"""Pure functions from evidence to `Diagnosis`: they use only what was observed of a run.
+"""Pure functions that diagnose a mistake from the observation of a run alone.
 
-A rule takes what the ranks did, and the expected value of each rank (None if the run itself
-failed). It returns a diagnosis if it recognises the mistake, otherwise None.
+A rule takes the observation, and the expected value of each rank (None if the run itself failed).
+It returns a diagnosis if it recognises the mistake, otherwise None.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Rule = Callable[[Observation, Any], "Diagnosis | None"]
 
 
 def first_diagnosis(seen: Observation, expected: Any, rules: Sequence[Rule]) -> Diagnosis | None:
-    """Return the diagnosis of the first rule that recognises the evidence."""
+    """Return the diagnosis of the first rule that recognises the mistake, or None."""
     for rule in rules:
         diagnosis = rule(seen, expected)
         if diagnosis is not None:
@@ -25,7 +25,7 @@ def first_diagnosis(seen: Observation, expected: Any, rules: Sequence[Rule]) -> 
 
 
 def first_match(seen: Observation, rules: Sequence[Rule]) -> Observation:
-    """Return a failed observation with the diagnosis of the first rule that recognises it."""
+    """Return a failed observation, with the diagnosis of the first rule that recognises it."""
     diagnosis = first_diagnosis(seen, None, rules)
     if diagnosis is None or seen.failure is None:
         return seen

@@ -1,4 +1,4 @@
-"""Count the bytes that ranks send, and recognise ranks that send too many."""
+"""Count the bytes that ranks send, and diagnose ranks that send too many."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MARKER = "new_group"  # called by a probe before the collectives to count
 
 
 def bytes_by_rank(seen: Observation) -> list[int]:
-    """Return how many bytes each rank sends in collectives, after the probe's marker if any.
+    """Return how many bytes each rank sends in collectives, after the probe's marker if it has one.
 
     Received bytes do not count, even if the receiver passes a buffer to the collective.
     """
@@ -33,8 +33,8 @@ def too_many_bytes(seen: Observation, limit: int, text: str, guide: str) -> Diag
 
     Args:
         seen: the run.
-        limit: the number of bytes that is too many, on any rank.
-        text: one or more sentences on what should not be sent.
+        limit: the smallest number of bytes that is too many for a rank.
+        text: one or more sentences about the data that should not be sent.
         guide: the heading of GUIDELINES.md to read.
     """
     sent = bytes_by_rank(seen)

@@ -85,7 +85,7 @@ def portion(call: Call, rank: int, *, arriving: bool = False) -> int | None:
 
 
 def _fits(ends: Sequence[Collective]) -> bool:
-    """Return whether a message fits into its receiver's tensor; a larger one aborts the receiver."""
+    """Return whether a message fits into its receiver's tensor; a larger one aborts that rank."""
     send = next((end for end in ends if end.op == "send"), None)
     recv = next((end for end in ends if end.op == "recv"), None)
     if send is None or recv is None:

@@ -78,7 +78,7 @@ class DeadlockDetector:
         return True
 
     def renumber(self) -> None:
-        """Count collectives from 1 again for a new cell; incomplete ones belong to earlier cells."""
+        """Count collectives from 1 again for a new cell; incomplete ones are of earlier cells."""
         self._numbers.clear()
         for call in self._calls.values():
             call.number = 0

@@ -85,7 +85,7 @@ def timeout(
 
 
 def busy_texts(busy: dict[int, str | None], waiting: Iterable[Call]) -> list[str]:
-    """Return a sentence for each running rank, and sentences about the others' waiting calls."""
+    """Return a sentence for each running rank, and sentences about the other ranks' waits."""
     texts = [
         f"Rank {rank} is at {where}." if where else f"Rank {rank} is still running."
         for rank, where in sorted(busy.items())
@@ -94,7 +94,7 @@ def busy_texts(busy: dict[int, str | None], waiting: Iterable[Call]) -> list[str
 
 
 def too_many(started: int, posted: int) -> bool:
-    """Return whether a rank has too many incomplete calls to store; no usual program has so many."""
+    """Return whether a rank has too many incomplete calls to store; usual programs have few."""
     return started > MAX_OPEN or posted > MAX_POSTED
 
 

@@ -37,7 +37,7 @@ class LateImports:
                 self._page[index] = True
 
     def catch_up(self) -> bool:
-        """Import the modules that a rank has and this process lacks; return whether any existed."""
+        """Import modules that a rank has and this process lacks; return whether there were any."""
         imported = [name for index, name in enumerate(LATE) if self._page[index]]
         lacking = [name for name in imported if name not in sys.modules]
         if not uses("late_imports"):

@@ -56,7 +56,7 @@ class EagerFileStore(dist.Store):  # type: ignore[name-defined, misc]
         until = time.monotonic() + deadline.total_seconds()
         while not self._file.check(keys):
             if time.monotonic() > until:
-                raise dist.DistStoreError(f"{listed(keys)} not set within {deadline}")
+                raise dist.DistStoreError(f"{listed(keys)} did not appear within {deadline}")
             time.sleep(POLL_SECONDS)
 
     def add(self, key: str, amount: int) -> int:

@@ -22,7 +22,7 @@ def first_failure(
     detector: DeadlockDetector,
     shows: Callable[[str], bool],
 ) -> Failure:
-    """Return the failure of the rank that failed first, not of those it took down."""
+    """Return the failure of the rank that failed first, not of ranks that failed because of it."""
     if excess := processes.excess():
         return explain_excess(states, excess, shows)
     for state in states:

@@ -33,7 +33,7 @@ class ProcessorTime:
         }
 
     def over(self, now: float) -> bool:
-        """Return whether some rank has used more; it is measured every `LOOK_SECONDS`."""
+        """Return whether a rank has exceeded the limit; measure it every `LOOK_SECONDS`."""
         if self.seconds == math.inf or now - self._looked < LOOK_SECONDS:
             return False
         self._looked = now
@@ -63,10 +63,10 @@ class Helpers:
 def starved(ranks: Iterable[int], helpers: Iterable[int] = (), seen: float = 0.0) -> float:
     """Return how many seconds the worst-off thread of these ranks has waited for a core.
 
-    The time that the ranks' other threads and child processes ran is subtracted, as otherwise a
-    rank could extend its own time limit. The result is 0 if the system does not report the times.
-    The source is `/proc/PID/task/TID/schedstat`: the nanoseconds that a thread ran, and those that
-    it waited on a run queue (Documentation/scheduler/sched-stats.rst).
+    The time that the ranks' other threads and child processes ran is subtracted: otherwise a rank
+    could extend its own time limit. The result is 0 if the system does not report the times.
+    The source is `/proc/PID/task/TID/schedstat`: the nanoseconds that a thread ran, and that it
+    waited on a run queue (Documentation/scheduler/sched-stats.rst).
 
     Args:
         ranks: the ranks' process ids.

@@ -18,7 +18,7 @@ MAX_STACKS = 256 * 2**10  # bytes kept of the stacks that it writes
 MAX_OUTPUT = 256 * 2**10  # bytes kept of a rank's stdout and stderr
 IN_FLIGHT = 8  # reads that empty a socket
 
-READ_BYTES = 2**16  # bytes that are read at once: malloc would map and unmap larger buffers
+READ_BYTES = 2**16  # bytes of one read: malloc would map and unmap a larger buffer each time
 LARGE_READ_BYTES = 2**20  # of a large frame
 
 
@@ -27,7 +27,7 @@ class RankState:
         self.rank = rank
         self.lines = lines
         self.may_be_lost = may_be_lost
-        self.ready = False  # it has its task and its process group
+        self.ready = False  # it has received its task and started its process group
         self.answered = False
         self.value: Any = None
         self.raised: Raised | None = None
@@ -41,7 +41,7 @@ class RankState:
 
     @property
     def lost(self) -> bool:
-        """Whether it died, and was allowed to."""
+        """Whether it died, and is one of the ranks that may die."""
         silent = self.closed and not self.answered and self.raised is None and self.broken is None
         return silent and self.ready and self.may_be_lost
 
@@ -96,7 +96,7 @@ class RankState:
         self.broken = endings.protocol(self.rank, problem)
 
     def go(self) -> None:
-        """Let it start its function, or the collective that it has entered."""
+        """Permit it to start its function, or the collective that it has entered."""
         try:
             self.lines.channel.send(wire.GO)
         except BlockingIOError:
@@ -105,7 +105,7 @@ class RankState:
             self.closed = True
 
     def dismiss(self) -> None:
-        """Let its process exit, which closes its connections to the other ranks."""
+        """Make its process exit, which closes its connections to the other ranks."""
         with suppress(OSError):
             self.lines.channel.shutdown(socket.SHUT_WR)
 

@@ -159,7 +159,7 @@ class Session:
         return seen
 
     def _make_ready(self) -> set[int]:
-        """Have every rank alive, and in a process group; return those that are new processes."""
+        """Ensure that all ranks run and are in a process group; return those that were replaced."""
         lost = self._replace_dead()
         for _ in range(MEETINGS):
             if not self._has_group:
@@ -169,7 +169,7 @@ class Session:
         return lost
 
     def _shown(self, seen: Observation, lost: Collection[int], since: float) -> Observation:
-        """Store the ranks' variables; return what a cell showed, its seconds from 0."""
+        """Store the ranks' variables; return a cell's observation, with seconds counted from 0."""
         for rank, value in enumerate(seen.values):
             if rank in lost:
                 self._variables[rank] = []
@@ -238,7 +238,7 @@ class Session:
     def _wake_up_calls(self) -> dict[int, list[list[Any]]]:
         """Return, by sender, the messages for ranks that wait for one from any rank.
 
-        Only a message ends such a wait: gloo does not look at connections that are cut.
+        Only a message ends such a wait: gloo does not check for cut connections there.
         """
         alive = {state.rank for state in self._states if not state.closed}
         found: dict[int, list[list[Any]]] = defaultdict(list)

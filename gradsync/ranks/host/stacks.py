@@ -17,7 +17,7 @@ ANSWER_SECONDS = 0.4  # for ranks to write their stacks
 QUIET_SECONDS = 0.1  # without new data after which a dump is complete
 FRAME = re.compile(r'File "([^"]{1,4096})", line (\d{1,9}) in (\S{1,512})')
 THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
-DEEP = 20  # of the 100 frames in a dump; so many of one function mean a recursion
+DEEP = 20  # if so many of the 100 frames in a dump belong to one function, it is a recursion
 MAX_NAME = 80  # characters of a function's name
 
 
@@ -44,7 +44,7 @@ def now(
 def user_line(text: str, shows: Callable[[str], bool]) -> str | None:
     """Return the innermost line in the user's files, from a dump of all threads' stacks.
 
-    It belongs to the thread that started first, of those that do not wait in a collective.
+    Of the threads that do not wait in a collective, it is a line of the one that started first.
     """
     for file, number, _ in _user_frames(text, shows):
         return file_and_line(file, int(number))

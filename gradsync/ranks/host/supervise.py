@@ -1,7 +1,7 @@
 """Trusted: the loop that supervises the ranks of one run until its outcome is certain.
 
-It reads what the ranks send, and lets each collective start once it matches those of the other
-ranks. It ends the run when all ranks have answered, or one has failed and no other can continue.
+It reads the ranks' messages, and permits each collective to start once it matches the other ranks'
+calls. It ends the run when all ranks have answered, or one has failed and no other can continue.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gradsync.ranks.host.rank_state import RankState
 from gradsync.ranks.protocol import events, values, wire
 from gradsync.records import Event, Failure, Observation
 
-# Events gather while the loop rests: reading each one at once would take cores from the ranks.
+# Events accumulate while the loop rests: reading each one immediately would use the ranks' cores.
 REST_SECONDS = 0.001  # added each time that no rank waits for a reply
 MAX_REST_SECONDS = 0.005  # a rank that has finished may wait so long for a reply
 POLL_SECONDS = 0.05  # between two looks for dead ranks, whose children may keep sockets open
@@ -81,7 +81,7 @@ class Run:
         self._grace: Grace | None = None  # for the others, once a rank has failed
         self._stuck: Stuck = {}
         self._stuck_at = self.began
-        self._still: Deadline | None = None  # starts when the same ranks have looked stuck a while
+        self._still: Deadline | None = None  # starts when `_stuck` has not changed for a while
         self._pressing = False  # a rank waits for a reply, or has finished
 
     def observe(self, each_time: Callable[[], None] = lambda: None) -> Observation:
@@ -124,7 +124,7 @@ class Run:
                 selector.unregister(key.fileobj)
 
     def _read_frames(self, state: RankState) -> bool:
-        """Process what a rank sent; return False when it can send nothing more."""
+        """Process a rank's data; return False when no more can arrive."""
         for frame in state.read_frames():
             self._take(frame, state)
         self._pressing = self._pressing or state.is_sending_much
@@ -219,7 +219,7 @@ class Run:
         return proof if certain else None
 
     def _failed(self) -> Failure:
-        """Return the failure of the rank that failed first, not of those it took down."""
+        """Return the failure that caused the others: see `postmortem.first_failure`."""
         return postmortem.first_failure(self._states, self._processes, self._detector, self._shows)
 
     def _notice_deaths(self) -> None:
@@ -228,13 +228,13 @@ class Run:
             state = self._states[rank]
             if state.exit_code is None:
                 state.exit_code = code
-            elif not state.over:  # it was already dead at the last look: all it sent has been read
+            elif not state.over:  # it was already dead at the last look: all its data has been read
                 state.closed = True
 
     def _let_survivors_end(self) -> None:
-        """Once a rank is lost, let finished ranks exit, as they would in an ordinary run.
+        """Once a rank is lost, make finished ranks exit, as they would in an ordinary run.
 
-        This breaks their connections, which informs ranks without a connection to the lost one.
+        This closes their connections, so ranks without a connection to the lost one notice it too.
         """
         if any(state.lost for state in self._states):
             for state in [state for state in self._states if state.over]:

@@ -1,1 +1,1 @@
-"""Untrusted side: what runs in a rank, beside a learner's code."""
+"""Untrusted side: the code that runs in a rank, beside a learner's code."""

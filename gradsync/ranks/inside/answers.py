@@ -1,4 +1,4 @@
-"""Untrusted side: what a rank answers to the trusted side."""
+"""Untrusted side: a rank's answer to the trusted side."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def answer_of(
 
     Args:
         compute: the function.
-        nonce: shows the trusted side to which question this is the answer.
-        roots: the folders of files whose lines an exception names.
+        nonce: identifies the run to which this answer belongs.
+        roots: an exception's description names lines of the files in these folders only.
     """
     try:
         tree, pieces = values.encode(compute())
         head = {"value": tree, "nonce": nonce}
         return wire.head("answer", head, sum(map(len, pieces))), pieces
-    except BaseException as error:  # noqa: BLE001 - whatever is raised is reported as itself
+    except BaseException as error:  # noqa: BLE001 - any exception is reported
         return wire.head("raised", describe_exception(error, roots), 0), []

@@ -57,7 +57,7 @@ class Cells:
         self._recorder = self._new_recorder(setup["began"])
         self._displays = Displays()
         builtins.input = _no_input
-        module = ModuleType("__main__")  # where pickle looks for what a cell defines
+        module = ModuleType("__main__")  # where pickle looks for the definitions of cells
         sys.modules["__main__"] = module
         self._namespace = vars(module)
         self._namespace |= {
@@ -91,7 +91,7 @@ class Cells:
         self._recorder.end()
         if dist.is_initialized():
             dist.destroy_process_group()
-        # Ranks identify groups by their number, which an interrupted start has increased.
+        # Ranks identify groups by their number, which an interrupted start may have increased.
         distributed_c10d._world.group_count = 0
         self._inbox.begin_group()
         self._recorder = self._new_recorder(frame.header["began"])
@@ -103,9 +103,9 @@ class Cells:
         watch.install().begin(self._recorder, self._world_size, ())
 
     def _run(self, frame: wire.Frame) -> dict[str, Any]:
-        """Run a cell as a notebook does; return what it shows, and the names of all variables.
+        """Run a cell as a notebook does; return its displays and the names of all variables.
 
-        If this process ends later, the trusted side uses the names to say which variables are lost.
+        If this process ends later, the trusted side uses the names to list the lost variables.
         """
         source, name = frame.header["source"], frame.header["name"]
         lines = source.splitlines(keepends=True)
@@ -156,7 +156,7 @@ def _no_input(_prompt: object = "") -> NoReturn:
 
 
 def serve(channel: socket.socket, setup: dict[str, Any]) -> NoReturn:
-    """Be a rank of a notebook until the notebook ends it."""
+    """Run a rank of a notebook until the notebook ends it."""
     Cells(channel, setup).serve()
 
 

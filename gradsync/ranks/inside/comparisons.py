@@ -7,9 +7,9 @@ from typing import Any
 
 
 def install() -> None:
-    """Let an `assert` that pytest has rewritten show the same differences as in a test's process.
+    """Make an `assert` that pytest has rewritten show the same differences as in a test's process.
 
-    pytest calls a hook there, for the test that runs; on a rank, no test runs.
+    There, pytest calls a hook of the running test; on a rank, no test is running.
     """
     util = sys.modules.get("_pytest.assertion.util")  # imported by the code of rewritten asserts
     if util is not None:

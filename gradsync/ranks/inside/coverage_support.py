@@ -10,7 +10,7 @@ ASKED = ("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG")
 
 
 def start_coverage() -> Callable[[], None]:
-    """Start to measure; return what saves the data, since a rank ends with `os._exit`."""
+    """Start to measure; return a function that saves the data: a rank ends with `os._exit`."""
     if not any(name in os.environ for name in ASKED):
         return lambda: None
     import coverage

@@ -1,6 +1,6 @@
 """Untrusted side: receive the messages for a notebook's rank, and end a running cell.
 
-A separate thread reads the channel, since other threads may wait for permission to start a
+A separate thread reads the channel, because other threads may wait for permission to start a
 collective while the main thread waits for the next cell, or is busy.
 """
 
@@ -22,12 +22,12 @@ from torch.distributed import distributed_c10d
 
 from gradsync.ranks.protocol import wire
 
-SIGNAL_SECONDS = 0.05  # between two signals to a main thread that goes on
-# After which all ranks know that the cell ends, and gloo has sent what it can. A deadlock is known
-# as a rank enters a collective: if gloo's own thread finds a connection closed while it sends, it
-# loses the message, and the thread that waits for it never wakes.
+SIGNAL_SECONDS = 0.05  # between two signals to a main thread that does not stop
+# Until all ranks have received the end of the cell, and gloo has sent its data. A deadlock is found
+# as soon as a rank enters a collective, so gloo may still be sending. If gloo's own thread then
+# finds a connection closed, it loses the message, and the thread that waits for it never wakes up.
 NOTICE_SECONDS = 0.03
-MESSAGE_SECONDS = 0.2  # for a message to come and be taken
+MESSAGE_SECONDS = 0.2  # for a message to be sent and received
 
 
 class CellEnded(KeyboardInterrupt):
@@ -44,7 +44,7 @@ class Inbox:
         self._go = 0  # permissions for collectives that are not used yet
         self._ended = False  # the cell, and all calls on this process group
         self._running = False
-        self._sent: list[Any] = []  # keeps what was sent until the next group
+        self._sent: list[Any] = []  # keeps the handles of sent messages until the next group
         signal.signal(signal.SIGINT, self._interrupt)
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -62,7 +62,7 @@ class Inbox:
         self._running = False
 
     def await_go(self) -> None:
-        """Block until the trusted side lets a collective start.
+        """Block until the trusted side permits a collective to start.
 
         Raises:
             CellEnded: the cell has been ended.
@@ -89,7 +89,7 @@ class Inbox:
 
     def _listen(self) -> None:
         while first := self._channel.recv(1):
-            if first == wire.GO:  # no frame begins with it: it would be too long
+            if first == wire.GO:  # no frame begins with this byte: the frame would be too long
                 with self._changed:
                     self._go += 1
                     self._changed.notify()
@@ -112,7 +112,7 @@ class Inbox:
             self._ended = True
             self._changed.notify_all()
         waiting = threading.Event()
-        if header["await"]:  # some rank wakes by a message alone, and must not go on then
+        if header["await"]:  # a rank that only a message can wake must be interrupted before it
             self._signal()
         waiting.wait(NOTICE_SECONDS)
         if header["await"]:
@@ -121,7 +121,7 @@ class Inbox:
             while self._running and time.monotonic() < until:
                 waiting.wait(SIGNAL_SECONDS / 10)
         close_connections()
-        while self._running:  # a program may catch what it is interrupted with, and go on
+        while self._running:  # a program may catch the exception, and continue
             waiting.wait(SIGNAL_SECONDS / 10)
             self._signal()
             waiting.wait(SIGNAL_SECONDS)
@@ -132,12 +132,12 @@ class Inbox:
 
     def _send(self, messages: list[list[Any]]) -> None:
         for group, to, tag in messages:
-            with suppress(Exception):  # the group, or the connection, is gone
+            with suppress(Exception):  # the group or the connection no longer exists
                 self._sent.append(send_nothing(group, to, tag))
 
 
 def send_nothing(name: str, to: int, tag: int) -> Any:
-    """Send a message of no bytes to a rank of a group, and wait for nobody; return its handle."""
+    """Send an empty message to a rank of a group, without waiting; return its handle."""
     for group, ranks in list(distributed_c10d._world.pg_group_ranks.items()):
         if group.group_name == name:
             backend: Any = group._get_backend(torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""Untrusted side: one rank. Reads its task, runs it, answers, and leaves with `os._exit`."""
+"""Untrusted side: one rank: it reads its task, runs it, answers, and ends with `os._exit`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from gradsync.ranks.inside.watch.recorder import Recorder
 from gradsync.ranks.protocol import wire
 from gradsync.ranks.protocol.user_files import PACKAGE, PACKAGES
 
-MAX_TMPDIR = 70  # characters; multiprocessing's socket names are 32 longer, and limited
+MAX_TMPDIR = 70  # characters; multiprocessing adds 32 for its socket names, and they are limited
 STACK = 8 * 2**20  # bytes, the default of Linux
 # The folder that gradsync was imported from. Unless it has installed packages, it is a copy of the
 # course, and a submission must not import other files from it.
@@ -118,7 +118,7 @@ def _run(channel: socket.socket, setup: dict[str, Any], recorder: Recorder) -> A
 
 
 def _settle(setup: dict[str, Any]) -> None:
-    """Set up this process like a rank that was started by hand."""
+    """Set up this process as if the user had started it."""
     if setup["environ"] is not None:
         _be_in(setup["environ"])
     os.environ.setdefault("HOME", setup["directory"])

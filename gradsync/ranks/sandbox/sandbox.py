@@ -1,8 +1,8 @@
 """Trusted: limit what a rank that runs a learner's code can see and use.
 
 There are two bubblewrap sandboxes, one inside the other. The outer one contains the warm process
-from start to end. It hides nothing, but makes the warm process root of a user namespace, whoever
-the user is: it can create namespaces and enter them, and its /proc lists its own descendants only.
+from start to end. It hides nothing, but makes the warm process root of a user namespace, for any
+user: it can create namespaces and enter them, and its /proc lists its own descendants only.
 
 The inner one is created for each run, in milliseconds. The run's ranks are forked from the warm
 process and enter the sandbox before they read any data of the learner. There they have Python

@@ -88,4 +88,4 @@ def test_ranks_with_the_same_wrong_value_are_reported():
 
 def test_the_error_of_a_single_number_is_not_reported():
     assert reported(1.25, 1.0) == ""
-    assert reported({"loss": 1.25}, {"loss": 1.0}) == ". On rank 0, `loss` is a wrong number"
+    assert reported({"loss": 1.25}, {"loss": 1.0}) == ". On rank 0, `loss` has a wrong value"

@@ -36,9 +36,10 @@ def _launchers(name: LauncherName) -> Launcher:
 
 
 def _open_standard_streams() -> None:
-    """Open those that the caller has closed, as services do with stdin.
+    """Open the standard streams that the caller has closed; services often close stdin.
 
-    Otherwise a socket for the ranks would get such a number, and a stream of theirs replace it.
+    Otherwise a socket for the ranks would get the number of a closed stream, and a rank's own
+    standard stream would replace it.
     """
     for number in range(3):
         try:

@@ -157,7 +157,7 @@ class ForkLauncher:
         return self._control
 
     def _environ(self) -> dict[str, str]:
-        """Return the environment of the warm process, which itself is not to be measured."""
+        """Return the warm process's environment, in which coverage.py does not measure it."""
         environ = rank_environ(bare=self._sandboxed)
         kept = {n: value for n, value in environ.items() if not n.startswith("COVERAGE_PROCESS")}
         return {**kept, **memory.tunables()}
@@ -239,7 +239,7 @@ class ForkedProcesses:
             raise LauncherError(f"the process that forks the ranks has ended ({error})") from error
 
     def _await(self, answer: str) -> dict[str, Any]:
-        """Return the message with the key `answer`; note the ranks that end before it arrives."""
+        """Return the message with the key `answer`; record ranks that end before it arrives."""
         self._control.settimeout(END_SECONDS)
         while message := packets.receive(self._control):
             if answer in message:

@@ -1,4 +1,4 @@
-"""Trusted: the messages between the fork launcher and its warm process, a JSON object a packet."""
+"""Trusted: messages between the fork launcher and its warm process, one JSON object per packet."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def send(control: socket.socket, descriptors: Sequence[int] = (), **message: Any
 def receive(control: socket.socket, *, wait: bool = True) -> dict[str, Any] | None:
     """Return the next message, with the key "fds" if it has file descriptors.
 
-    Without `wait`, the message is {} if there is none yet. It is None if the other process has
-    ended, or if the socket's timeout is over.
+    Without `wait`, return {} if there is no message yet. Return None if the other process has
+    ended, or if the socket's timeout has passed.
     """
     if not wait and not select.select([control], [], [], 0)[0]:
         return {}

@@ -1,8 +1,8 @@
 """The warm process, in which `warm_program` has imported torch: forks the ranks of every run.
 
 Trusted: a learner's code runs only in its children. It exchanges messages with `ForkLauncher` over
-one socket, one JSON message per packet, and ends with it. It is the subreaper of all its
-descendants, so it inherits the processes that a rank leaves behind, and ends them with the run.
+one socket, one JSON message per packet, and ends when the launcher ends. It is the subreaper of all
+its descendants, so it inherits the processes that a rank leaves behind, and kills them after a run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gradsync.ranks.sandbox.sandbox import Sandbox
 
 CHECK_SECONDS = 0.05  # between two checks of the limits of ranks in a sandbox
 PR_SET_CHILD_SUBREAPER = 36
-# Runs a rank with its channel, its stacks, and what it calls before it leaves.
+# Runs a rank. Arguments: its channel, its stacks, and a function to call before it exits.
 RunRank = Callable[[socket.socket, socket.socket, Callable[[], None]], NoReturn]
 PACK_AFTER = 10  # runs; for fewer it is not worth the time
 
@@ -245,12 +245,12 @@ class WarmProcess:
                     os.waitpid(pid, 0)
 
     def _end_siblings(self) -> None:
-        """Wait until the siblings have ended, whose launchers have ended already."""
+        """Wait until the siblings have ended; their launchers have ended already."""
         while self._siblings:
             os.waitpid(self._siblings.pop(), 0)
 
     def _catch_up(self) -> None:
-        """Import, for all later ranks, what the ranks of this run imported themselves."""
+        """Import, for all later ranks, the modules that ranks of this run imported themselves."""
         if self._late.catch_up():
             dynamo.forget()
             gc.freeze()

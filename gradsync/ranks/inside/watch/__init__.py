@@ -2,8 +2,8 @@
 
 Every function of `torch.distributed` ends in a method of `ProcessGroup`, however it is called (by a
 name imported early, in an object collective, from a hook or a helper thread), and every wait ends
-in `Work.wait`. Only these methods are wrapped. Functional collectives (and with them DTensor's) and
-those of DistributedDataParallel start in C++, and are redirected to these methods.
+in `Work.wait`. Only these methods are wrapped. Functional collectives (which DTensor uses) and the
+collectives of DistributedDataParallel start in C++, and are redirected to these methods.
 """
 
 from __future__ import annotations

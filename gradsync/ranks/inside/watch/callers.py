@@ -28,7 +28,7 @@ NAMES: WeakKeyDictionary[nn.Module, tuple[Named, set[str]]] = WeakKeyDictionary(
 # Files between the caller and the collective.
 CALLED = (f"{PACKAGE / 'ranks'}{os.sep}", f"{Path(dist.__file__).parent}{os.sep}")
 NO_FUNCTIONS = ("<module>", "<cell>")
-HELD_BY_ITS_FRAME = 3  # references: the frame's, the local variable's, and that of the count
+HELD_BY_ITS_FRAME = 3  # references: the frame's, the local variable's, and one for counting
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +100,13 @@ def _modules(frames: list[FrameType]) -> Iterator[nn.Module]:
 def _variables(frame: FrameType) -> list[Any]:
     """Return the values of a frame's variables, and keep none of them alive.
 
-    Before Python 3.13 a function's frame keeps the dict of its variables that was asked for, until
-    it is asked for again. What the function has let go meanwhile, with its hooks, would live on.
+    Before Python 3.13, a function's frame keeps the dict that `f_locals` returns until it is read
+    again. So it would keep objects and their hooks alive after the function has released them.
     """
     named = frame.f_locals
     values = list(named.values())
     is_copy = frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(named, dict)
-    if is_copy and sys.getrefcount(named) == HELD_BY_ITS_FRAME:  # nobody else asked for `locals()`
+    if is_copy and sys.getrefcount(named) == HELD_BY_ITS_FRAME:  # no other code uses the dict
         named.clear()
     return values
 

@@ -74,7 +74,7 @@ def all_to_all_single(
     )
 
 
-# For several tensors, gloo has no faster way than one call after the other.
+# For several tensors, gloo has no faster way than one call after another.
 
 
 def all_reduce_coalesced(tensors: list[Tensor], reduction: str, group: Group) -> list[Tensor]:
@@ -112,7 +112,7 @@ def _start(collective: Callable[..., Any], result: Tensor, group: Group, **optio
 
 
 def _newest(name: str, previous: str) -> Any:
-    """Return a collective by its newer name if there is one, since the older one warns."""
+    """Return a collective by its newer name if there is one: the older function warns."""
     return getattr(dist, name, None) or getattr(dist, previous)
 
 

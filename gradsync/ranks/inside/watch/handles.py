@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from gradsync.ranks.inside.watch.recorder import Recorder
 
-SWEEP_FROM = 64  # open calls from which complete ones are searched for and dropped
+SWEEP_FROM = 64  # if so many calls are open, complete ones are searched for and dropped
 WORK_DONE = dist.Work.is_completed
 FUTURE_DONE = torch._C.Future.done
 WORK_WAIT = dist.Work.wait

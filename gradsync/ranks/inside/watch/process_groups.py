@@ -58,7 +58,7 @@ def _founders(watch: Watch, arguments: dict[str, Any]) -> tuple[int, ...] | None
 
 
 def _leavers(watch: Watch, arguments: dict[str, Any]) -> tuple[int, ...] | None:
-    """Return this rank if the end of all groups has to wait: for collectives still under way."""
+    """Return this rank if destroying all groups must wait for incomplete collectives, or None."""
     everything = arguments.get("group") in (None, distributed_c10d.GroupMember.WORLD)
     if not (everything and watch.sees() and watch.handles.pending()):
         return None

@@ -20,14 +20,14 @@ MAX_BACKLOG = events.MAX_BATCH // 2  # events that may wait to be sent with the 
 
 
 class Recorder:
-    """Sends this rank's events, each collective's before it starts.
+    """Sends this rank's events; it reports each collective before the collective starts.
 
-    The first collective of a kind starts when the trusted side permits it. Later ones start at
-    once: a training loop makes the same calls thousands of times, and each question costs two
-    context switches. If the ranks then differ, the events that were sent show it.
+    The first collective of a kind starts when the trusted side permits it. Later ones start
+    immediately: a training loop makes the same calls thousands of times, and each request costs two
+    context switches. If the ranks then differ, the events show it.
 
     Entering a collective and waiting are reported immediately. Leaving one is reported with the
-    next event, since the trusted side knows that it completes once all ranks have entered it.
+    next event: the trusted side assumes that it completes once all ranks have entered it.
     """
 
     def __init__(self, channel: socket.socket, rank: int, began: float) -> None:
@@ -38,7 +38,7 @@ class Recorder:
         self._writer = events.Writer()
         self._backlog: list[list[Any]] = []
         self._waits: dict[int, int] = {}  # thread (negative: a future one) -> the call it waits for
-        self._known: set[tuple[Any, ...]] = set()  # kinds of which one was permitted to start
+        self._known: set[tuple[Any, ...]] = set()  # kinds of collectives that were permitted once
         self._urgent: set[int] = set()  # calls that may complete before all ranks have arrived
         self._asleep: set[int] = set()  # threads that can't act until another one ends
         self._lock = threading.Lock()
@@ -65,7 +65,7 @@ class Recorder:
         return call
 
     def await_go(self) -> None:
-        """Block until the trusted side lets this rank continue."""
+        """Block until the trusted side permits this rank to continue."""
         if not self._channel.recv(1):  # the trusted side has ended
             os._exit(1)
 

@@ -52,8 +52,8 @@ def exchanged(args: tuple[Any, ...], size: int) -> tuple[tuple[int, ...], tuple[
     """Return how many elements an all_to_all receives from and sends to each of `size` ranks.
 
     Args:
-        args: those of ProcessGroup's method: the output and the input, as lists with a tensor for
-            each rank, or as tensors, followed by how many of their rows belong to each rank.
+        args: the arguments of ProcessGroup's method: the output and the input, as lists with a
+            tensor for each rank, or as tensors, followed by each rank's number of rows in them.
         size: the number of ranks in the group.
     """
     arriving, leaving, *rest = args

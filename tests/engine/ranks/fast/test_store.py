@@ -32,7 +32,7 @@ def test_a_missing_key_is_named_at_the_time_limit(path):
     store = EagerFileStore(path, 2)
     began = time.monotonic()
 
-    with pytest.raises(dist.DistStoreError, match=r"rank 1 not set within 0:00:00\.1"):
+    with pytest.raises(dist.DistStoreError, match=r"rank 1 did not appear within 0:00:00\.1"):
         store.wait(["rank 1"], timedelta(seconds=0.1))
     assert time.monotonic() - began >= 0.1
 
