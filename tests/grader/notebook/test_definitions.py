@@ -345,11 +345,11 @@ def test_a_notebook_that_is_too_large_is_refused():
     ids=range(11),
 )
 def test_hostile_cells_take_linear_time(source):
-    began = time.monotonic()
+    began = time.process_time()
 
     made(source, "def f0(): return f")
 
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 @given(st.lists(st.text(alphabet="def f():\n\t=%!?'\"\\x,#[]\0\ud800é@;", max_size=60), max_size=4))
