@@ -135,7 +135,7 @@ def read_submission(
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether a path is to be read as an archive, by its name."""
+    """Return whether a path has the name of an archive, and is not a folder."""
     return path.name.lower().endswith(ENDINGS) and (path.is_symlink() or not path.is_dir())
 
 

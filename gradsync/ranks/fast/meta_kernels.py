@@ -34,8 +34,11 @@ def defer() -> None:
 
 def complete(folder: Path) -> None:
     """Run them if a module of `folder` that is imported needs them."""
-    if NAME in sys.modules and any(map(_needs, _files(folder))):
-        _ = sys.modules[NAME].activate_meta  # any attribute runs the module
+    module = sys.modules.get(NAME)
+    if module is None or "activate_meta" in vars(module):  # it has run
+        return
+    if any(map(_needs, _files(folder))):
+        _ = module.activate_meta  # any attribute runs the module
 
 
 def _files(folder: Path) -> Iterable[Path]:

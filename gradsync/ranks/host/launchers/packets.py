@@ -32,7 +32,7 @@ def receive(control: socket.socket, *, wait: bool = True) -> dict[str, Any] | No
     Without `wait`, return {} if there is no message yet. Return None if the other process has
     ended, or if the socket's timeout has passed.
     """
-    if not wait and not select.select([control], [], [], 0)[0]:
+    if not wait and not _has_arrived(control):
         return {}
     try:
         data, descriptors, _, _ = socket.recv_fds(control, MAX_BYTES, MAX_DESCRIPTORS)
@@ -41,3 +41,10 @@ def receive(control: socket.socket, *, wait: bool = True) -> dict[str, Any] | No
     if not data:
         return None
     return {**json.loads(data), **({"fds": descriptors} if descriptors else {})}
+
+
+def _has_arrived(control: socket.socket) -> bool:
+    """Return whether a message or the end can be read; `select` refuses descriptors above 1023."""
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    return bool(poll.poll(0))
