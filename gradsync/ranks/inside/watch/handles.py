@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -22,24 +23,27 @@ CALLBACK_SECONDS = 1.0  # for a running callback to return
 
 
 class Handles:
-    """Maps handles to the calls that they wait for, until these are known to be complete."""
+    """Maps handles to the calls that they wait for, until these are known to be complete.
+
+    Callbacks run on threads of torch, so several threads change these maps.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
+        self._lock = threading.RLock()  # never held while this thread waits for other ranks
         self._calls: dict[int, dict[int, None]] = {}  # id of a handle -> calls, in order
-        self._handles: dict[
-            int, list[Any]
-        ] = {}  # call -> its handles; keeps handles alive so that ids are not reused
+        # call -> its handles; keeps them alive, so that ids are not reused
+        self._handles: dict[int, list[Any]] = {}
         self._callbacks: Counter[int] = Counter()  # call -> callbacks that have not finished
         self._running: Counter[int] = Counter()  # call -> callbacks that are running
-        self._versions: dict[
-            int, list[tuple[torch.Tensor, int]]
-        ] = {}  # call -> versions at its start
+        # call -> its tensors, and their versions when it started
+        self._versions: dict[int, list[tuple[torch.Tensor, int]]] = {}
         self._many = SWEEP_FROM
 
     def calls_of(self, handle: Any) -> tuple[int, ...]:
         """Return the open calls that are complete when the handle is."""
-        return tuple(self._calls.get(id(handle), ()))
+        with self._lock:
+            return tuple(self._calls.get(id(handle), ()))
 
     def begin(self, handle: Any, call: int, tensors: Iterable[torch.Tensor] = ()) -> None:
         """Remember the first handle of a call.
@@ -51,17 +55,23 @@ class Handles:
         """
         if len(self._handles) >= self._many:
             self._drop_complete()
-        if versions := [(tensor, tensor._version) for tensor in tensors]:
-            self._versions[call] = versions
-        self._handles[call] = []
-        self.add(handle, [call])
+        versions = [(tensor, tensor._version) for tensor in tensors]
+        with self._lock:
+            if versions:
+                self._versions[call] = versions
+            self._handles[call] = []
+            self.add(handle, [call])
 
     def add(self, handle: Any, calls: Iterable[int]) -> None:
         """Remember that this work or future is complete only when all these calls are."""
-        for call in calls:
-            if call in self._handles:  # otherwise it is already known to be complete
-                self._calls.setdefault(id(handle), {})[call] = None
-                self._handles[call].append(handle)
+        with self._lock:
+            for call in calls:
+                if call not in self._handles:  # it is already known to be complete
+                    continue
+                known = self._calls.setdefault(id(handle), {})
+                if call not in known:
+                    known[call] = None
+                    self._handles[call].append(handle)
 
     def touched(self, calls: Iterable[int]) -> set[int]:
         """Return the calls whose tensors this rank has changed: the outcome is a race."""
@@ -83,41 +93,34 @@ class Handles:
 
     def pending(self) -> bool:
         """Return whether a collective that has started is not complete yet."""
-        return any(not is_done(handles[0]) for handles in self._handles.values())
+        return any(not is_done(handle) for _, handle in self._first_handles())
 
     def done(
         self, calls: Iterable[int], *, at_once: bool = False, touched: Collection[int] = ()
     ) -> None:
         """Report that calls are complete, when this is first known."""
         for call in calls:
-            if (
-                call in self._callbacks and not at_once
-            ):  # the callbacks may enter further collectives
-                continue
-            handles = self._handles.pop(call, None)
-            self._versions.pop(call, None)
-            if handles is not None:
-                for handle in handles:
-                    self._forget(handle, call)
+            if self._drop(call, despite_callbacks=at_once):
                 self.recorder.leave(call, at_once=at_once, touched=call in touched)
 
     def watched(self, calls: Sequence[int], callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Wrap a callback that runs on a new thread when the calls are complete."""
+        with self._lock:
+            self._callbacks.update(calls)
         for call in calls:
-            self._callbacks[call] += 1
             self.recorder.expect(call)
 
         def run(future: Any) -> Any:
-            self._running.update(calls)
+            with self._lock:
+                self._running.update(calls)
             try:
                 return callback(future)
             finally:
-                self._callbacks.subtract(calls)
-                for call in calls:
-                    if not self._callbacks[call]:
-                        del self._callbacks[call]
-                self.done([call for call in calls if call not in self._callbacks])
-                self._running.subtract(calls)
+                with self._lock:
+                    self._callbacks -= Counter(calls)  # drops those that reach 0
+                self.done(calls)
+                with self._lock:
+                    self._running -= Counter(calls)
 
         return run
 
@@ -128,8 +131,23 @@ class Handles:
         which is before the callback itself returns.
         """
         until = time.monotonic() + CALLBACK_SECONDS
-        while any(self._running.values()) and time.monotonic() < until:
+        while self._running and time.monotonic() < until:
             time.sleep(0.001)
+
+    def _first_handles(self) -> list[tuple[int, Any]]:
+        with self._lock:
+            return [(call, handles[0]) for call, handles in self._handles.items()]
+
+    def _drop(self, call: int, *, despite_callbacks: bool) -> bool:
+        """Forget a call, and return whether it was known until now."""
+        with self._lock:
+            if call in self._callbacks and not despite_callbacks:
+                return False  # the callbacks may enter further collectives
+            handles = self._handles.pop(call, None)
+            self._versions.pop(call, None)
+            for handle in handles or ():
+                self._forget(handle, call)
+        return handles is not None
 
     def _forget(self, handle: Any, call: int) -> None:
         calls = self._calls[id(handle)]
@@ -138,8 +156,8 @@ class Handles:
             del self._calls[id(handle)]
 
     def _drop_complete(self) -> None:
-        for call, handles in list(self._handles.items()):
-            if is_done(handles[0]):
+        for call, handle in self._first_handles():
+            if is_done(handle):
                 self.done([call])
         self._many = max(SWEEP_FROM, 2 * len(self._handles))
 
