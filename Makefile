@@ -5,7 +5,7 @@ PIP_OPTIONS ?=
 EXAMPLES ?= 2500
 VERSIONS ?= 3.10 3.11 3.12 3.13  # of Python, for `make matrix`
 BIN := .venv/bin
-AT_ONCE := -n 4  # while the ranks of one test wait, those of another run
+AT_ONCE := -n 5  # while the ranks of one test wait, those of another run
 ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)  # Jupyter requires it for root
 
 .PHONY: demo test quick-tests test-all test-cluster matrix notebooks bench truth soak kills fuzz \

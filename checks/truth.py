@@ -47,6 +47,7 @@ COURSE = find_course(Path(__file__).parent)
 SEED = 1
 CHECKED = 50  # one submission in fifty is also graded by all tests
 AT_ONCE = 3 * (os.cpu_count() or 1)  # while some wait for lost ranks, others can run
+HANGS = "hangs-after-a-fault"  # the code of mistakes that wait more than a minute
 FEW = 20  # up to this number of submissions, each is also graded by all tests
 
 
@@ -83,9 +84,9 @@ def _graded(asked: Mapping[str, Sequence[Wrong | Right]], pool: Executor) -> Ite
     """Grade the submissions of all phases in parallel."""
     phases = [phase for phase, some in asked.items() if some]
     bank = [known for some in asked.values() for known in some]
-    # Correct answers come first because they take longest. They are sorted by name, so that
-    # complete answers are not graded all at the same time: all of them would wait.
-    bank.sort(key=lambda known: (isinstance(known, Wrong), known.name))
+    # What takes longest comes first. Correct answers are sorted by name, so that complete answers
+    # are not graded all at the same time: all of them would wait.
+    bank.sort(key=lambda known: (isinstance(known, Wrong) and known.code != HANGS, known.name))
     checked = {known.name for known in bank[:: CHECKED if len(bank) > FEW else 1]}
 
     def alone(known: Wrong | Right, exercises: Sequence[str]) -> Batch:

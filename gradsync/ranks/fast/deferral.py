@@ -12,8 +12,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import module_from_spec, spec_from_loader
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec, module_from_spec, spec_from_loader
 from types import ModuleType
 from typing import Any
 
@@ -80,6 +80,12 @@ class Deferral(MetaPathFinder):
             if name in vars(self.module):
                 return vars(self.module)[name]
         raise AttributeError(f"module {self._name!r} has no attribute {name!r}")
+
+
+def module_spec(name: str) -> ModuleSpec | None:
+    """Find a module, such as `torch._dynamo`, without running it or the package `torch`."""
+    package = find_spec(name.rpartition(".")[0])
+    return PathFinder.find_spec(name, package.submodule_search_locations) if package else None
 
 
 class _Loaded(Loader):

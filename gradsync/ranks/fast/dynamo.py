@@ -12,13 +12,12 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import find_spec
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 from gradsync.ranks.fast import uses
-from gradsync.ranks.fast.deferral import Deferral
+from gradsync.ranks.fast.deferral import Deferral, module_spec
 from gradsync.temporary_folders import own_folder
 
 NAME = "torch._dynamo"
@@ -29,11 +28,7 @@ DISABLED = "__dynamo_disable"  # where `torch._compile` caches the result of `di
 
 def defer() -> None:
     """Defer torch._dynamo until it is needed, unless it has run."""
-    torch = find_spec("torch")
-    if NAME in sys.modules or torch is None or not uses("dynamo"):
-        return
-    spec = PathFinder.find_spec(NAME, torch.submodule_search_locations)
-    if spec is not None:
+    if NAME not in sys.modules and uses("dynamo") and (spec := module_spec(NAME)):
         _Compiler(spec).begin()
 
 

@@ -11,12 +11,10 @@ import os
 import re
 import sys
 from collections.abc import Iterable
-from importlib.machinery import PathFinder
-from importlib.util import find_spec
 from pathlib import Path
 
 from gradsync.ranks.fast import uses
-from gradsync.ranks.fast.deferral import Deferral
+from gradsync.ranks.fast.deferral import Deferral, module_spec
 
 NAME = "torch._meta_registrations"
 NEEDED = re.compile(r"[\"']meta\b|FakeTensor|torch\.(compile|export|_dynamo|distributed\.tensor)")
@@ -24,11 +22,7 @@ NEEDED = re.compile(r"[\"']meta\b|FakeTensor|torch\.(compile|export|_dynamo|dist
 
 def defer() -> None:
     """Defer them until `complete`, unless torch is imported already."""
-    torch = find_spec("torch")
-    if "torch" in sys.modules or torch is None or not uses("meta_kernels"):
-        return
-    spec = PathFinder.find_spec(NAME, torch.submodule_search_locations)
-    if spec is not None:
+    if "torch" not in sys.modules and uses("meta_kernels") and (spec := module_spec(NAME)):
         Deferral(spec, {}).begin()
 
 

@@ -8,11 +8,11 @@ compiled.
 from __future__ import annotations
 
 import sys
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 from gradsync.ranks.fast import uses
-from gradsync.ranks.fast.deferral import Deferral
+from gradsync.ranks.fast.deferral import Deferral, module_spec
 
 PACKAGE = "torch.fx.experimental"  # torch imports this package itself
 NAME = f"{PACKAGE}.symbolic_shapes"
@@ -22,8 +22,7 @@ def defer() -> None:
     """Defer symbolic shapes until one is needed, if torch is imported."""
     if NAME in sys.modules or PACKAGE not in sys.modules or not uses("symbolic_shapes"):
         return
-    spec = PathFinder.find_spec(NAME, sys.modules[PACKAGE].__path__)
-    if spec is not None:
+    if spec := module_spec(NAME):
         _Shapes(spec).begin()
 
 

@@ -26,7 +26,8 @@ class Deadline:
         """Return whether more than so many seconds have passed."""
         if now <= self._end(seconds):
             return False
-        self._lost = self._processes.starved() - self._starved_before
+        # `starved` falls when the worst-off thread ends, but lost time is not found again.
+        self._lost = max(self._lost, self._processes.starved() - self._starved_before)
         return now > self._end(seconds)
 
     def _end(self, seconds: float) -> float:

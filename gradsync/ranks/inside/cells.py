@@ -95,11 +95,11 @@ class Cells:
         distributed_c10d._world.group_count = 0
         self._inbox.begin_group()
         self._recorder = self._new_recorder(frame.header["began"])
-        self._inbox.run()
         try:
+            self._inbox.run()
             start_group(frame.header["store"], self._rank, self._world_size)
         finally:
-            self._inbox.rest()
+            self._inbox.running = False
         watch.install().begin(self._recorder, self._world_size, ())
 
     def _run(self, frame: wire.Frame) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class Cells:
                 if value is not None:
                     self._displays.show(value)
         finally:
-            self._inbox.rest()
+            self._inbox.running = False
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
         return {"shown": self._displays.take(), "variables": self._variables()}

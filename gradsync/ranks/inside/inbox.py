@@ -43,23 +43,22 @@ class Inbox:
         self._changed = threading.Condition()
         self._go = 0  # permissions for collectives that are not used yet
         self._ended = False  # the cell, and all calls on this process group
-        self._running = False
+        # Whether the main thread may be interrupted. The main thread itself clears it, without a
+        # call: in a call, Python could handle one more signal.
+        self.running = False
         self._sent: list[Any] = []  # keeps the handles of sent messages until the next group
         signal.signal(signal.SIGINT, self._interrupt)
         threading.Thread(target=self._listen, daemon=True).start()
 
     def run(self) -> None:
-        """Allow the main thread to be interrupted from now on, until `rest`.
+        """Allow the main thread to be interrupted from now on, until it clears `running`.
 
         Raises:
             CellEnded: the cell has already been ended.
         """
-        self._running = True
+        self.running = True
         if self._ended:
             raise CellEnded
-
-    def rest(self) -> None:
-        self._running = False
 
     def await_go(self) -> None:
         """Block until the trusted side permits a collective to start.
@@ -84,7 +83,7 @@ class Inbox:
         self._sent.clear()
 
     def _interrupt(self, *_: object) -> None:
-        if self._running:
+        if self.running:
             raise CellEnded
 
     def _listen(self) -> None:
@@ -118,16 +117,16 @@ class Inbox:
         if header["await"]:
             self._send(header["messages"])
             until = time.monotonic() + MESSAGE_SECONDS
-            while self._running and time.monotonic() < until:
+            while self.running and time.monotonic() < until:
                 waiting.wait(SIGNAL_SECONDS / 10)
         close_connections()
-        while self._running:  # a program may catch the exception, and continue
+        while self.running:  # a program may catch the exception, and continue
             waiting.wait(SIGNAL_SECONDS / 10)
             self._signal()
             waiting.wait(SIGNAL_SECONDS)
 
     def _signal(self) -> None:
-        if self._running:
+        if self.running:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def _send(self, messages: list[list[Any]]) -> None:

@@ -115,6 +115,7 @@ def test_a_trainer_without_its_loader_file_is_graded(tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_a_report_says_whether_it_ran_in_a_sandbox(graded_class):
     _, out = graded_class
 

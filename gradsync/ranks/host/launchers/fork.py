@@ -103,7 +103,7 @@ class ForkLauncher:
                 packets.send(
                     control, [theirs.fileno()], do="sibling", outlives=outlives, group=folders
                 )
-            ours.settimeout(END_SECONDS)
+            ours.settimeout(START_SECONDS)  # it may still be importing torch
             if not packets.receive(ours):
                 ours.close()
                 raise LauncherError(GONE)

@@ -9,8 +9,11 @@ collectives of DistributedDataParallel start in C++, and are redirected to these
 from __future__ import annotations
 
 import functools
+import math
+import os
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -49,6 +52,7 @@ COLLECTIVES: dict[str, tuple[str, int | None]] = {
     "recv": ("recv", 0),
     "recv_anysource": ("recv", 0),
 }
+ENDLESS = 30.0  # seconds; a rank in a shorter wait is not blocked: it continues in any case
 BLOCKS = {"monitored_barrier"}  # the call itself blocks, and returns no handle
 REDUCTIONS = {
     getattr(dist.ReduceOp, name): name
@@ -77,6 +81,7 @@ def install() -> Watch:
     process_groups.install(watch)
     ddp.install(watch)
     _wrap_join(watch)
+    os.register_at_fork(after_in_child=watch.end)  # a child of this rank is not this rank
     return watch
 
 
@@ -135,7 +140,7 @@ def _wrap_wait(watch: Watch, owner: Any) -> None:
         if not calls:
             return original(handle, *args, **kwargs)
         touched = watch.handles.touched(calls)
-        if not is_done(handle):
+        if not is_done(handle) and _seconds(*args, **kwargs) >= ENDLESS:
             watch.handles.wait(handle, calls)
         try:
             result = original(handle, *args, **kwargs)
@@ -149,6 +154,12 @@ def _wrap_wait(watch: Watch, owner: Any) -> None:
         return result
 
     owner.wait = wrapper
+
+
+def _seconds(timeout: Any = None) -> float:
+    """Return the time limit of a wait: `Work.wait` takes a timedelta, or seconds; 0 is no limit."""
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    return seconds or math.inf
 
 
 def _wrap_look(watch: Watch, owner: Any, name: str, shows_end: Callable[[Any], bool]) -> None:
@@ -214,9 +225,9 @@ def _wrap_join(watch: Watch) -> None:
     original = threading.Thread.join
 
     def join(thread: threading.Thread, timeout: float | None = None) -> None:
-        if timeout is not None or not watch.began:
+        if timeout is not None or not watch.began or not thread.is_alive():
             return original(thread, timeout)
-        with watch.recorder.asleep():
+        with watch.recorder.asleep(thread):
             return original(thread)
 
     threading.Thread.join = join  # type: ignore[method-assign, assignment]

@@ -19,7 +19,7 @@ WORK_DONE = dist.Work.is_completed
 FUTURE_DONE = torch._C.Future.done
 WORK_WAIT = dist.Work.wait
 FUTURE_WAIT = torch._C.Future.wait
-CALLBACK_SECONDS = 1.0  # for a running callback to return
+CALLBACK_SECONDS = 10.0  # for the callbacks of complete calls to return
 
 
 class Handles:
@@ -35,7 +35,7 @@ class Handles:
         # call -> its handles; keeps them alive, so that ids are not reused
         self._handles: dict[int, list[Any]] = {}
         self._callbacks: Counter[int] = Counter()  # call -> callbacks that have not finished
-        self._running: Counter[int] = Counter()  # call -> callbacks that are running
+        self._reporting = 0  # threads that are reporting the end of calls
         # call -> its tensors, and their versions when it started
         self._versions: dict[int, list[tuple[torch.Tensor, int]]] = {}
         self._many = SWEEP_FROM
@@ -99,55 +99,70 @@ class Handles:
         self, calls: Iterable[int], *, at_once: bool = False, touched: Collection[int] = ()
     ) -> None:
         """Report that calls are complete, when this is first known."""
-        for call in calls:
-            if self._drop(call, despite_callbacks=at_once):
-                self.recorder.leave(call, at_once=at_once, touched=call in touched)
+        with self._lock:
+            ended = self._drop(calls, despite_callbacks=at_once)
+        self._report(ended, at_once=at_once, touched=touched)
 
     def watched(self, calls: Sequence[int], callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Wrap a callback that runs on a new thread when the calls are complete."""
         with self._lock:
+            calls = [call for call in calls if call in self._handles]
             self._callbacks.update(calls)
         for call in calls:
             self.recorder.expect(call)
 
         def run(future: Any) -> Any:
-            with self._lock:
-                self._running.update(calls)
             try:
                 return callback(future)
             finally:
                 with self._lock:
                     self._callbacks -= Counter(calls)  # drops those that reach 0
-                self.done(calls)
-                with self._lock:
-                    self._running -= Counter(calls)
+                    ended = self._drop(calls)
+                self._report(ended)
 
         return run
 
     def settle(self) -> None:
-        """Wait for running callbacks to end.
+        """Wait until the ends of all complete calls are reported.
 
-        The program may continue, and return, as soon as a callback has put a value into a queue,
-        which is before the callback itself returns.
+        Torch wakes the threads that wait for a future before it runs the future's callbacks. So the
+        program may return before they have started, or while they run.
         """
         until = time.monotonic() + CALLBACK_SECONDS
-        while self._running and time.monotonic() < until:
+        while self._is_unsettled() and time.monotonic() < until:
             time.sleep(0.001)
 
     def _first_handles(self) -> list[tuple[int, Any]]:
         with self._lock:
             return [(call, handles[0]) for call, handles in self._handles.items()]
 
-    def _drop(self, call: int, *, despite_callbacks: bool) -> bool:
-        """Forget a call, and return whether it was known until now."""
+    def _is_unsettled(self) -> bool:
         with self._lock:
+            due = [handle for call in self._callbacks for handle in self._handles.get(call, ())]
+            return self._reporting > 0 or any(map(is_done, due))
+
+    def _drop(self, calls: Iterable[int], *, despite_callbacks: bool = False) -> list[int]:
+        """Forget these calls, and return those whose end must now be reported."""
+        ended = []
+        for call in calls:
             if call in self._callbacks and not despite_callbacks:
-                return False  # the callbacks may enter further collectives
+                continue  # the callbacks may enter further collectives
             handles = self._handles.pop(call, None)
             self._versions.pop(call, None)
-            for handle in handles or ():
-                self._forget(handle, call)
-        return handles is not None
+            if handles is not None:
+                ended.append(call)
+                for handle in handles:
+                    self._forget(handle, call)
+        self._reporting += bool(ended)
+        return ended
+
+    def _report(
+        self, ended: Sequence[int], *, at_once: bool = False, touched: Collection[int] = ()
+    ) -> None:
+        for call in ended:
+            self.recorder.leave(call, at_once=at_once, touched=call in touched)
+        with self._lock:
+            self._reporting -= bool(ended)
 
     def _forget(self, handle: Any, call: int) -> None:
         calls = self._calls[id(handle)]

@@ -14,8 +14,10 @@ from gradsync.ranks.protocol import events, wire
 from gradsync.ranks.protocol.events import LOOSE_OPS
 from gradsync.records import Collective, Event, EventKind
 
-# Threads of PyTorch, multiprocessing and the rank itself, which never enter a collective.
-NOT_TRAINING = ("torch.utils.data", "multiprocessing", "gradsync.ranks")
+# Threads of PyTorch, multiprocessing and the rank itself never enter a collective, except those
+# that run any function.
+NOT_TRAINING = ("torch.utils.data.", "multiprocessing.", "gradsync.ranks.")
+ANY_FUNCTION = ("multiprocessing.pool", "worker")  # of a ThreadPool
 MAX_BACKLOG = events.MAX_BATCH // 2  # events that may wait to be sent with the next one
 
 
@@ -40,7 +42,8 @@ class Recorder:
         self._waits: dict[int, int] = {}  # thread (negative: a future one) -> the call it waits for
         self._known: set[tuple[Any, ...]] = set()  # kinds of collectives that were permitted once
         self._urgent: set[int] = set()  # calls that may complete before all ranks have arrived
-        self._asleep: set[int] = set()  # threads that can't act until another one ends
+        # thread -> the thread that it waits for in `join`
+        self._asleep: dict[int, threading.Thread] = {}
         self._lock = threading.Lock()
 
     def enter(self, collective: Collective, *, waits: bool) -> int:
@@ -79,9 +82,9 @@ class Recorder:
     def go_on(self, call: int) -> None:
         """Report that this thread no longer blocks, though the call is not complete."""
         with self._lock:
-            self._waits.pop(threading.get_ident(), None)
-            self._add("go_on", call)
-            self._flush()
+            if self._waits.pop(threading.get_ident(), None) is not None:
+                self._add("go_on", call)
+                self._flush()
 
     def expect(self, call: int) -> None:
         """Report that a new thread will act when the call is complete."""
@@ -102,14 +105,18 @@ class Recorder:
             self._urgent.discard(call)
 
     @contextmanager
-    def asleep(self) -> Iterator[None]:
-        """Mark this thread as waiting for another thread of this process."""
+    def asleep(self, joined: threading.Thread) -> Iterator[None]:
+        """Mark this thread as waiting for another thread of this process to end."""
         thread = threading.get_ident()
-        self._report_waits(self._asleep.add, thread)
+        with self._lock:
+            self._asleep[thread] = joined
+            self._report_waits()
         try:
             yield
         finally:
-            self._report_waits(self._asleep.discard, thread)
+            with self._lock:
+                self._asleep.pop(thread, None)
+                self._report_waits()
 
     def send(self, *parts: bytes | bytearray | memoryview) -> None:
         """Send a frame other than an event."""
@@ -118,12 +125,10 @@ class Recorder:
             for part in parts:
                 self._channel.sendall(part)
 
-    def _report_waits(self, change: Any, thread: int) -> None:
-        with self._lock:
-            change(thread)
-            for waiting, call in self._waits.items():
-                self._add("wait", call, thread=waiting)
-            self._flush()
+    def _report_waits(self) -> None:
+        for waiting, call in self._waits.items():
+            self._add("wait", call, thread=waiting)
+        self._flush()
 
     def _wait(self, call: int) -> None:
         self._waits[threading.get_ident()] = call
@@ -160,15 +165,20 @@ class Recorder:
     def _others(self, thread: int) -> int:
         """Count the other threads that could still enter a collective."""
         to_come = sum(other < 0 and other != thread for other in self._waits)
-        here = sum(
-            self._could_act(other) for other in threading.enumerate() if other.ident != thread
-        )
-        return to_come + here
+        training = {other for other in threading.enumerate() if _trains(other)}
+        # A thread in `join` can act as soon as the other thread has ended.
+        here = [t for t in training if t.ident != thread and self._joined_by(t) not in training]
+        return to_come + len(here)
 
-    def _could_act(self, thread: threading.Thread) -> bool:
-        target = getattr(thread, "_target", None)  # the function that it is running
-        module = str(getattr(target, "__module__", ""))
-        return thread.ident not in self._asleep and not module.startswith(NOT_TRAINING)
+    def _joined_by(self, thread: threading.Thread) -> threading.Thread | None:
+        return self._asleep.get(thread.ident or 0)
+
+
+def _trains(thread: threading.Thread) -> bool:
+    """Return whether a thread could enter a collective."""
+    target = getattr(thread, "_target", None)  # the function that it is running
+    module, name = getattr(target, "__module__", None), getattr(target, "__name__", None)
+    return (module, name) == ANY_FUNCTION or not f"{module}.".startswith(NOT_TRAINING)
 
 
 def _kind(call: Collective) -> tuple[Any, ...]:

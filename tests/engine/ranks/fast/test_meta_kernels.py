@@ -44,7 +44,11 @@ def run(folder, suite, program=PROGRAM, **environ):
 
 
 @pytest.mark.parametrize(
-    ("suite", "complete"), [("import torch\nmetadata = 'metal'", "False"), (CONVOLUTION, "True")]
+    ("suite", "complete"),
+    [
+        pytest.param("import torch\nmetadata = 'metal'", "False", marks=pytest.mark.slow),
+        pytest.param(CONVOLUTION, "True", marks=pytest.mark.slow),
+    ],
 )
 def test_they_run_if_the_suite_mentions_what_needs_them(tmp_path, suite, complete):
     assert run(tmp_path, suite) == ["False", complete]
@@ -56,5 +60,6 @@ def test_once_complete_they_work_as_usual(tmp_path):
     assert run(tmp_path, CONVOLUTION, program) == ["False", "True", "1", "4", "6", "6"]
 
 
+@pytest.mark.slow
 def test_they_run_at_once_if_the_trick_is_off(tmp_path):
     assert run(tmp_path, "", **{SWITCH: "meta_kernels"}) == ["True", "True"]

@@ -32,6 +32,16 @@ def test_time_in_which_ranks_could_not_run_does_not_count():
     assert deadline.over(20.0, 35.1)
 
 
+def test_a_limit_is_not_shortened_when_the_thread_that_waited_most_ends():
+    processes = RankProcesses()
+    processes.waited = 7.0
+    deadline = Deadline(processes, now=0.0)
+    processes.waited = 0.0
+
+    assert deadline.over(0.4, 0.5)
+    assert [deadline.over(1.0, now) for now in (0.6, 1.1)] == [False, True]
+
+
 def test_a_limit_is_not_extended_endlessly():
     processes = RankProcesses()
     deadline = Deadline(processes, now=0.0)

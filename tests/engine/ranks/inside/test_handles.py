@@ -1,11 +1,12 @@
 import queue
 import sys
 import threading
+import time
 
 import pytest
 import torch
 
-from gradsync.ranks.inside.watch.handles import Handles
+from gradsync.ranks.inside.watch.handles import CALLBACK_SECONDS, Handles
 
 CALLS = 2000
 
@@ -13,12 +14,13 @@ CALLS = 2000
 class Recorder:
     def __init__(self):
         self.left = []
+        self.expected = []
 
     def leave(self, call, **_):
         self.left.append(call)
 
     def expect(self, call):
-        pass
+        self.expected.append(call)
 
 
 @pytest.fixture
@@ -70,3 +72,41 @@ def test_a_handle_may_be_added_again():
 
     assert handles.recorder.left == [0]
     assert not handles.calls_of(future)
+
+
+def test_the_end_of_a_call_is_reported_though_its_callback_starts_late():
+    handles = Handles(Recorder())
+    work = torch.futures.Future()
+    handles.begin(work, 0)
+    callback = handles.watched([0], lambda _: None)
+    work.set_result(None)
+    handles.done([0])  # the program has waited for the future
+    assert handles.recorder.left == []
+    thread = threading.Timer(0.1, callback, [work])
+    thread.start()
+
+    handles.settle()
+
+    assert handles.recorder.left == [0]
+    thread.join()
+
+
+def test_the_answer_does_not_wait_for_callbacks_of_incomplete_calls():
+    handles = Handles(Recorder())
+    handles.begin(torch.futures.Future(), 0)
+    handles.watched([0], lambda _: None)
+    began = time.monotonic()
+
+    handles.settle()
+
+    assert time.monotonic() - began < CALLBACK_SECONDS
+
+
+def test_a_callback_of_a_call_that_has_ended_is_not_expected():
+    handles = Handles(Recorder())
+    handles.begin(torch.futures.Future(), 0)
+    handles.done([0])
+
+    handles.watched([0], lambda _: None)
+
+    assert handles.recorder.expected == []

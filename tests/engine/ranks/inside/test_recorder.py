@@ -1,0 +1,125 @@
+"""Which threads and processes of a rank are reported as able to enter a collective."""
+
+import multiprocessing
+import socket
+import threading
+import time
+from collections import Counter
+from multiprocessing.pool import ThreadPool
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from gradsync import run_ranks
+from gradsync.ranks.inside.watch.recorder import Recorder
+from gradsync.ranks.protocol import events, wire
+
+LATE = 0.2  # seconds after which a helper thread enters its collective
+
+
+def run_and_join(target, *arguments):
+    thread = threading.Thread(target=target, args=arguments)
+    thread.start()
+    thread.join()
+    return thread
+
+
+@pytest.fixture
+def waiting_thread():
+    """A recorder, the events that it sends, and a thread that waits for a collective."""
+    ours, theirs = socket.socketpair()
+    reader, over = events.Reader(0), threading.Event()
+    with ours, theirs:
+        recorder = Recorder(theirs, 0, 0.0)
+
+        def wait():
+            recorder.wait(0)
+            over.wait()
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        read = lambda: reader.read(wire.receive(ours))  # noqa: E731
+        read()
+        yield recorder, read
+        over.set()
+        thread.join()
+
+
+def test_a_thread_that_joins_a_running_thread_can_not_act(waiting_thread):
+    recorder, read = waiting_thread
+    over = threading.Event()
+    joined = threading.Thread(target=over.wait)
+    joined.start()
+
+    with recorder.asleep(joined):
+        [event] = read()
+
+    over.set()
+    joined.join()
+    assert event.others == 1  # the joined thread
+
+
+def test_a_thread_that_joins_an_ended_thread_can_act(waiting_thread):
+    recorder, read = waiting_thread
+
+    with recorder.asleep(run_and_join(int)):
+        [event] = read()
+
+    assert event.others == 1  # this thread
+
+
+def test_a_thread_that_joins_one_of_multiprocessing_can_act(waiting_thread):
+    recorder, read = waiting_thread
+    over = threading.Event()
+
+    def feed():
+        over.wait()
+
+    feed.__module__ = "multiprocessing.queues"
+    joined = threading.Thread(target=feed)
+    joined.start()
+
+    with recorder.asleep(joined):
+        [event] = read()
+
+    over.set()
+    joined.join()
+    assert event.others == 1  # this thread
+
+
+def test_threads_of_a_pool_can_enter_collectives():
+    def function(rank):
+        tensor = torch.ones(1)
+        if rank == 1:
+            dist.recv(tensor, 0)
+            dist.send(2 * tensor, 0)
+            return 0
+
+        def send_late():
+            time.sleep(LATE)
+            dist.send(torch.ones(1), 1)
+
+        with ThreadPool(1) as pool:
+            sent = pool.apply_async(send_late)
+            dist.recv(tensor, 1)
+            sent.get()
+        return tensor.item()
+
+    assert list(run_ranks(function, 2)) == [2, 0]
+
+
+def test_a_child_process_reports_nothing_in_the_name_of_its_rank():
+    def function():
+        dist.barrier()  # the end of this call is reported with the next one
+        child = multiprocessing.get_context("fork").Process(target=run_and_join, args=(int,))
+        child.start()
+        child.join()
+        dist.barrier()
+        return child.exitcode
+
+    seen = run_ranks(function, 2)
+
+    assert list(seen) == [0, 0]
+    exits = Counter((event.rank, event.call) for event in seen.events if event.kind == "exit")
+    assert set(exits.values()) == {1}
