@@ -22,7 +22,7 @@ from gradsync.ranks import LauncherError
 from gradsync.ranks.host.launchers.fork import ForkLauncher
 from gradsync.ranks.sandbox.namespaces import end_with
 
-MOST = 2  # tests with up to four ranks each; the memory limit of a grade covers all of them
+MOST = 2  # tests with up to four ranks each
 INDEX = 2  # bytes of a test's number
 
 

@@ -33,7 +33,7 @@ from gradsync.temporary_folders import own_folder
 from gradsync.text import size_text
 
 GIB, MIB = 2**30, 2**20
-RUN_MEMORY = 2 * GIB  # for all ranks of a run and the processes they start; two runs may overlap
+RUN_MEMORY = 2 * GIB  # for all ranks of a run and the processes they start
 TASKS = 256  # their processes and threads
 OWN_TASKS = 8  # at most so many more of the warm process itself
 DISK = 512 * MIB  # for each folder that ranks can write to, such as /tmp and /dev/shm
@@ -95,7 +95,7 @@ class Sandbox:
         _limit(self._first)
         self._process = os.pidfd_open(self._first)
         self._outside = os.pidfd_open(os.getpid())
-        self._others = set(_processes())  # processes that are not ranks
+        self._namespace = _pid_namespace(self._first)
         # Each rank inherits this memory, so it does not count.
         self._shared, _ = _usage(os.getpid())
         self._directory = directory
@@ -142,7 +142,8 @@ class Sandbox:
 
     def members(self) -> set[int]:
         """Return the processes in the sandbox: ranks, and the processes they started."""
-        return set(_processes()) - self._others
+        inside = {pid for pid in _processes() if _pid_namespace(pid) == self._namespace}
+        return inside - {self._first}
 
     def _refusals(self) -> Refusals:
         return self._group.refusals() if self._group else Refusals()
@@ -244,6 +245,13 @@ def _limit(pid: int) -> None:
 
 def _processes() -> Iterator[int]:
     return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def _pid_namespace(pid: int) -> str:
+    """Return the name of a process's namespace of process ids; "" if it has ended."""
+    with suppress(OSError):
+        return str(Path(f"/proc/{pid}/ns/pid").readlink())
+    return ""
 
 
 def _usage(pid: int) -> tuple[int, int]:

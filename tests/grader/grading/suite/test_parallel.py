@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections import Counter
 
 import pytest
@@ -17,6 +18,7 @@ from gradsync.grading.suite.parallel import (
     forked_graders,
 )
 from gradsync.ranks import LauncherError, get_launcher, run_ranks
+from gradsync.ranks.sandbox.sandbox import TASKS
 from gradsync.submission import Submission
 
 pytestmark = linux_only
@@ -186,3 +188,19 @@ def test_a_worker_has_its_own_ranks():
         warm, own = other.result(), run_ranks(os.getppid, 1)[0]
 
     assert warm != own
+
+
+def test_each_worker_has_the_limits_of_a_run(needs_sandbox):
+    def start_threads():
+        for _ in range(TASKS * 2 // 3):
+            threading.Thread(target=time.sleep, args=[60.0], daemon=True).start()
+        time.sleep(1.0)  # while the other worker's ranks start their threads
+        return threading.active_count()
+
+    def run():
+        return run_ranks(start_threads, 1, launcher="sandbox", timeout=30)[0]
+
+    with forked_graders(1, get_launcher("sandbox"), run) as [other]:
+        started = [run(), other.result()]
+
+    assert min(started) > TASKS / 2  # together, more than one run may start
