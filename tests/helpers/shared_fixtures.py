@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,10 @@ __all__ = [
 # The same examples in every run, without a time limit, because the machine may be busy.
 hypothesis.settings.register_profile("gradsync", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("gradsync")
+
+# A shell starts programs in the background with Ctrl-C ignored, and so are their child processes.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)

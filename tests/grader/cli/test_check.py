@@ -1,7 +1,6 @@
 """`gradsync check` as a learner uses it: its activity line, and checks after each save."""
 
 import contextlib
-import functools
 import os
 import pty
 import select
@@ -29,10 +28,9 @@ def copy(tmp_path):
 
 @contextlib.contextmanager
 def start(folder, *arguments, **streams):
-    """Run a check that Ctrl-C ends, even if the tests ignore it; kill it at the end."""
+    """Run a check, and kill it at the end."""
     command = [sys.executable, "-m", "gradsync", "check", *arguments]
-    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    with subprocess.Popen(command, cwd=folder, preexec_fn=heed, **streams) as process:  # noqa: PLW1509
+    with subprocess.Popen(command, cwd=folder, **streams) as process:
         try:
             yield process
         finally:

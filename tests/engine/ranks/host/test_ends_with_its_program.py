@@ -42,9 +42,6 @@ from pathlib import Path
 from gradsync import run_ranks
 from gradsync.ranks import LauncherError, get_launcher
 
-# If the tests run in the background, they and their child processes ignore Ctrl-C.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
 def tell(*words):
     print(*words, flush=True)
 
