@@ -1,4 +1,4 @@
-"""The grade of one submission from the bank, compared with the expected result."""
+"""The grade of one known submission, compared with the expected result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts of correct grades in a phase's bank, and their table in docs/figures.md."""
+"""Counts of correct grades of a phase's known submissions, and their table in docs/figures.md."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ print("total:", total.item(), " expected:", 999_999 * 1_000_000 // 2)
 # <details><summary>Answer</summary>
 #
 # About 0.3 seconds. They cannot have the sum before rank 3 has sent its part.
-# The slowest rank sets the pace for all.
+# All ranks are as slow as the slowest one.
 #
 # </details>
 

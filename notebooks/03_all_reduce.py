@@ -384,7 +384,7 @@ for first in range(4):
 
 # %% [markdown]
 # If each rank added in its own order, the ranks would get different sums, and their models would
-# slowly drift apart.
+# slowly become different.
 # On the ring each chunk is added up only *once*, and then copied. So all ranks have exactly the
 # same numbers.
 #

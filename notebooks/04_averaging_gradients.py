@@ -267,7 +267,7 @@ for name, (_, ranks) in runs.items():
 # add the same update, so the distance between them never changes. This is why training begins with
 # a broadcast (notebook 3).
 #
-# ### A mistake that hides on two ranks
+# ### A mistake that is hard to notice on two ranks
 #
 # The sum is N times the mean. So it has the same effect as a learning rate that is N times too
 # large. Move the slider to 2 ranks. Would you notice the mistake there?

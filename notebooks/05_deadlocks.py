@@ -289,8 +289,8 @@ while my_loss > 0.2:
 
 # %% [markdown]
 # **The fix:** all ranks must make the same decision, so they must use a number that is the same on
-# all of them. The mean is such a number. The first line shows how far each rank had got when the
-# deadlock ended the cell.
+# all of them. The mean is such a number. The first line shows which round each rank had entered
+# when the deadlock ended the cell.
 
 # %%
 # %%ranks 4
@@ -495,7 +495,7 @@ check("load_checkpoint", load_checkpoint)
 # %% [markdown]
 # ## What to remember
 #
-# - Look for the mistake at the rank that is missing, not at the ranks that wait.
+# - Look for the mistake on the rank that is missing, not on the ranks that wait.
 # - For each collective, ask: is there a rank that, with some data, does not call it?
 # - A branch or a loop around a collective may depend only on values that are the same on all ranks.
 # - All ranks need the same order, shape and root. Collectives have no names that distinguish them.

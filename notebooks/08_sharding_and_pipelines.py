@@ -273,13 +273,13 @@ draw_cuts(first, second)
 
 # %%
 x = torch.tensor([1.0, 2.0])
-summands = []
+terms = []
 for number in range(2):  # each pass of this loop simulates a rank
     own = slice(2 * number, 2 * number + 2)
     hidden = first[own] @ x
-    summands.append(second[:, own] @ hidden)
-    print(f"rank {number}: hidden {hidden.tolist()}, summand {summands[-1].tolist()}")
-print("sum:         ", sum(summands).tolist())
+    terms.append(second[:, own] @ hidden)
+    print(f"rank {number}: hidden {hidden.tolist()}, term {terms[-1].tolist()}")
+print("sum:         ", sum(terms).tolist())
 print("undivided:   ", (second @ (first @ x)).tolist())
 
 # %% [markdown]
@@ -289,26 +289,26 @@ print("undivided:   ", (second @ (first @ x)).tolist())
 # | | part of the weight | output | message in forward |
 # |---|---|---|---|
 # | `ColumnParallelLinear` | some **rows** | a part of the values | none |
-# | `RowParallelLinear` | some **columns** | a summand of every value | a sum over ranks |
+# | `RowParallelLinear` | some **columns** | a term of every value | a sum over ranks |
 #
 # > **Predict, then run.** Real networks have a ReLU between the layers, which replaces negative
 # > values by 0. May each rank apply it to its own hidden values? If a ReLU comes after the *second*
-# > layer, may each rank apply it to its summand?
+# > layer, may each rank apply it to its term?
 #
 # <details><summary>Answer</summary>
 #
 # On hidden values, yes: each value is complete on one rank, and ReLU is applied to each value
-# separately. On summands, no: 3 + (−2) is 1, but relu(3) + relu(−2) is 3. The sum must come first.
+# separately. On terms, no: 3 + (−2) is 1, but relu(3) + relu(−2) is 3. The sum must come first.
 #
 # </details>
 
 # %%
-summands = torch.tensor([3.0, -2.0])
-print("sum, then ReLU:", torch.relu(summands.sum()).item())
-print("ReLU, then sum:", torch.relu(summands).sum().item())
+terms = torch.tensor([3.0, -2.0])
+print("sum, then ReLU:", torch.relu(terms.sum()).item())
+print("ReLU, then sum:", torch.relu(terms).sum().item())
 
 # %% [markdown]
-# The bias of the second layer has the same problem. If each of N ranks adds it to its summand, the
+# The bias of the second layer has the same problem. If each of N ranks adds it to its term, the
 # sum contains it N times.
 # With one rank that is right, so a test on one rank does not find the mistake.
 #
@@ -348,7 +348,7 @@ print(f"x.grad = {x.grad:.0f}, weight.grad = {weight.grad[rank]:.0f}")
 # small. If you test a parallel layer, test the gradient of its input.
 #
 # The *row* layer is the mirror image: a sum in forward, no message in backward.
-# Each summand counts once in the sum, so its gradient is the gradient of the sum. A second
+# Each term counts once in the sum, so its gradient is the gradient of the sum. A second
 # all-reduce would make it N times too large.
 #
 # ## How to define a different backward
@@ -545,8 +545,8 @@ explore(
 # Each number is a microbatch. A tick is the time that a rank needs for the forward pass of one
 # microbatch.
 #
-# With N stages and m microbatches, the first microbatch needs N turns to reach the end. Each of the
-# other m − 1 microbatches arrives one turn after the previous one. That makes m + N − 1 turns, and
+# With N stages and m microbatches, the first microbatch needs N ticks to reach the end. Each of the
+# other m − 1 microbatches arrives one tick after the previous one. That makes m + N − 1 ticks, and
 # each rank works in m of them:
 #
 # > bubble = (N − 1) / (m + N − 1)

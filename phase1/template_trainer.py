@@ -66,8 +66,8 @@ def setup_distributed(
 ) -> torch.device:
     """Start the default process group and return this rank's device.
 
-    The function returns only when every rank is up. Each rank on a machine gets its own device:
-    GPU `local_rank` if there are GPUs, else the CPU.
+    The function returns only when every rank has joined the group. Each rank on a machine gets its
+    own device: GPU `local_rank` if there are GPUs, else the CPU.
 
     Args:
         info: this process's rank, the world size and the address.

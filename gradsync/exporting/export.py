@@ -205,8 +205,8 @@ def _nothing_to_compare(submissions: Path, count: int) -> str:
         )
     return (
         f"{submissions} has nothing to compare. It has {counted(count, 'submission')}, with "
-        "unchanged templates or without the course's files. Name the folder of a class, or a "
-        "download."
+        "unchanged templates or without the course's files. Name the folder of a class, or "
+        "its downloaded archive."
     )
 
 

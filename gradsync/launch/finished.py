@@ -19,7 +19,7 @@ FIXED = {
     "samples": "--samples",
     "seed": "--seed",
 }
-REMEDY = "To start again, add --fresh; to keep both, use another --out."
+REMEDY = "To start again, add --fresh. To keep this run as well, use another --out."
 
 
 def is_finished(settings: Settings) -> bool:

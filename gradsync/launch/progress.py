@@ -89,7 +89,7 @@ class Progress:
         if not history:
             self._say(
                 f"No epoch was left to train: {self._settings.checkpoint} has "
-                f"{self._settings.epochs} or more. To start again, add --fresh."
+                f"{self._settings.epochs} epochs or more. To start again, add --fresh."
             )
             return
         known = artifacts.read_history(self._settings)

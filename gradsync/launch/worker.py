@@ -62,7 +62,7 @@ def _imported(settings: Settings) -> ModuleType:
             raise
         raise LaunchedWrongly(
             f"{settings.trainer} imports {missing.name}, which is not in {settings.trainer.parent} "
-            "and is not installed."
+            "and is not installed. Install it, or put its file into that folder."
         ) from None
 
 

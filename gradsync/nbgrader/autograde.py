@@ -107,8 +107,9 @@ def phases_of(sources: Iterable[str]) -> list[str]:
         exercise = exercise_of(source)
         if exercise is None:
             raise GraderError(
-                f"this grading cell does not call gradsync.notebook.grade: {source!r}. Other "
-                "grading cells can't be graded, because no cell is run"
+                f"this grading cell does not call gradsync.notebook.grade: {source!r}. Only "
+                "cells with this call can be graded, because cells are not run. Add the call, or "
+                "remove the cell from the assignment"
             )
         phases.add(exercise.partition("/")[0])
     return sorted(phases)

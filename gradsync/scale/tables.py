@@ -80,7 +80,7 @@ def _all_reduces(study: Study) -> Table:
             style = "dim" if timing in fitted else "bold"
             cells.append(f"{shown(timing.seconds)} / [{style}]{predicted}[/]")
         table.add_row(bytes_shown(size), *cells)
-    table.caption = "The measurements for the predictions in bold were not used for the fit."
+    table.caption = "If a prediction is bold, its measurement was not used for the fit."
     return table
 
 

@@ -91,9 +91,9 @@ def _difference(value: Any, wanted: Any, *, named: bool) -> tuple[str, float]:
         return "is not zero", np.inf
     share = float(error / largest)
     if share > MUCH:
-        return f"is off by more than {MUCH} times its largest element", share
+        return f"differs by more than {MUCH} times the largest expected element", share
     much = _percent(100 * share) if share < 1 else f"{share:.0f} times"
-    return f"is off by up to {much} {'of ' * (share < 1)}its largest element", share
+    return f"differs by up to {much} {'of ' * (share < 1)}the largest expected element", share
 
 
 def _percent(number: float) -> str:

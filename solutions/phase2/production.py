@@ -52,11 +52,11 @@ class Way:
 def with_ddp(model: nn.Module, data: Dataset, options: argparse.Namespace) -> Way:
     """Replicate the model: replaces `broadcast_model` and `BucketedGradientAverager`.
 
-    It adds three things. The gradients are views of the buckets, so none is copied
+    PyTorch adds three things. The gradients are views of the buckets, so none is copied
     (gradient_as_bucket_view). The buckets are filled in the order of the first backward
     (static_graph). Ranks may run out of batches at different times (Join), so no sample is
     repeated or dropped. At the end, Join makes the weights equal, but not the optimizer's state:
-    with momentum, the ranks would drift apart.
+    with momentum, the ranks' models would become different.
     """
     ddp = DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True)
     optimizer = SGD(ddp.parameters(), lr=options.lr)
@@ -88,8 +88,8 @@ def with_ddp(model: nn.Module, data: Dataset, options: argparse.Namespace) -> Wa
 def with_zero(model: nn.Module, data: Dataset, options: argparse.Namespace) -> Way:
     """Shard the optimizer's state: replaces `ShardedOptimizer`.
 
-    SGD has no state, so this function uses Adam. It adds: collecting the state of all ranks for a
-    checkpoint (consolidate_state_dict), and a step in the same hook as the all-reduce
+    SGD has no state, so this function uses Adam. PyTorch adds: collecting the state of all ranks
+    for a checkpoint (consolidate_state_dict), and a step in the same hook as the all-reduce
     (overlap_with_ddp, not used here).
     """
     ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
@@ -106,7 +106,7 @@ def with_fsdp(model: nn.Module, data: Dataset, options: argparse.Namespace) -> W
     """Shard parameters, gradients and state: ZeRO's stage 3; `ShardedOptimizer` is stage 1.
 
     Each layer's parameters are gathered just before it computes and freed afterwards: an all-gather
-    in forward, another one in backward, and a reduce-scatter of the gradients. It adds: an
+    in forward, another one in backward, and a reduce-scatter of the gradients. PyTorch adds: an
     all-gather of the next layer during this layer's computation, mixed precision, and offloading.
     """
     device = next(model.parameters()).device
@@ -138,9 +138,9 @@ def with_fsdp(model: nn.Module, data: Dataset, options: argparse.Namespace) -> W
 def with_pipeline(model: nn.Module, data: Dataset, options: argparse.Namespace) -> Way:
     """Split the model into stages: replaces `pipeline_train_step`.
 
-    It adds: splitting a model at the names of its layers, with torch.export; other schedules, which
-    have smaller bubbles or need less memory (1F1B, interleaved, zero bubble); and shapes that are
-    exchanged once instead of before each tensor. All microbatches have the same size.
+    PyTorch adds: splitting a model at the names of its layers, with torch.export; other schedules,
+    which have smaller bubbles or need less memory (1F1B, interleaved, zero bubble); and shapes that
+    are exchanged once instead of before each tensor. All microbatches have the same size.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     device = next(model.parameters()).device

@@ -114,7 +114,7 @@ class ColumnParallelLinear(nn.Module):
         bias: (out_features/N,), or None.
 
     Raises:
-        ValueError: if `out_features` does not divide by N.
+        ValueError: if `out_features` is not divisible by N.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class RowParallelLinear(nn.Module):
         bias: (out_features,), the same on every rank, or None.
 
     Raises:
-        ValueError: if `in_features` does not divide by N.
+        ValueError: if `in_features` is not divisible by N.
     """
 
     def __init__(

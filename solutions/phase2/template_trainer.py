@@ -390,7 +390,7 @@ def evaluate(
 
 
 ### BEGIN SOLUTION
-GRACE_SECONDS = 0.5  # the longest wait for an answer from another rank; a step takes less
+GRACE_SECONDS = 0.5  # the longest wait for an answer from another rank
 
 
 @contextmanager

@@ -69,5 +69,5 @@ def test_a_host_name_without_an_address_of_this_machine_is_found():
 
     assert found["status"] == "warning"
     assert "gloo picks lo (127.0.0.1)" in found["found"]
-    assert "no address of this machine has the name 'no-such-host.invalid'" in found["found"]
+    assert "the host name 'no-such-host.invalid' does not lead to an address" in found["found"]
     assert "set GLOO_SOCKET_IFNAME to one of" in found["remedy"]

@@ -54,8 +54,8 @@ def review_command(
 ) -> None:
     """Find the pitfalls of distributed training in any PyTorch script, without running it.
 
-    Exits with status 1 if something was found. A comment `# gradsync: ignore[DDP004]` on the line
-    accepts a finding.
+    Exits with status 1 if something was found. The comment `# gradsync: ignore[DDP004]` on a line
+    suppresses this finding there.
 
     [dim]gradsync review train.py[/]             all rules
     [dim]gradsync review --explain DDP005[/]     why a rule matters, with wrong and right code

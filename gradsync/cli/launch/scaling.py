@@ -71,7 +71,7 @@ def scale_command(
     sample_ms: SampleMs = None,
     mine: Mine = False,
 ) -> None:
-    """Measure all-reduce and compute, and predict the speed of training on up to 1,024 ranks.
+    """Measure all-reduce and computation, and predict training speed on up to 1,024 ranks.
 
     Shows the smallest batch size with which more ranks are faster than one.
     docs/scaling.md describes the models.

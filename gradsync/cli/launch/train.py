@@ -158,7 +158,7 @@ def _phase(course: Course, word: str) -> str:
 
 def _existing(file: Path) -> Path:
     if not file.is_file():
-        raise LaunchError(f"There is no trainer {file}.")
+        raise LaunchError(f"The trainer {file} does not exist. Name a Python file that exists.")
     return file.resolve()
 
 

@@ -12,7 +12,7 @@ from gradsync.course.catalogue import find_course
 from gradsync.submission import SubmissionError, read_submission
 
 UNFINISHED = (
-    "A trace needs a trainer that is complete, so none was written. "
+    "A trace needs a complete trainer, so no trace was written. "
     "`gradsync check` shows what to write next."
 )
 
@@ -26,7 +26,7 @@ def trace_command(
         str | None, typer.Option(help="The phase of the trainer, such as 2. Default: the first.")
     ] = None,
     ranks: Annotated[int, typer.Option(min=1, max=8, help="The number of ranks.")] = 2,
-    out: Annotated[Path, typer.Option(help="The path of the trace, without an ending.")] = Path(
+    out: Annotated[Path, typer.Option(help="The path of the trace, without an extension.")] = Path(
         "trace"
     ),
 ) -> None:

@@ -26,7 +26,7 @@ def release_command(
     """Write the learners' copy of the course, without solutions and hidden tests.
 
     If OUT is a release already, it is updated. Files that a learner edited are not
-    changed; a new version is saved beside them, with the ending .new.
+    changed; a new version is saved beside them, with the extension .new.
 
     [dim]gradsync release ../ddp-course[/]                the whole course
     [dim]gradsync release ../ddp-course --phase 1 --zip[/]  phase 1 only, and an archive of it

@@ -18,8 +18,8 @@ options=()
 if ! "$python" -m gradsync.exporting.probe; then
   options+=(--unsafe-no-sandbox)
 fi
-# The submission becomes the only one of a class. Without the course's files it is then graded, too:
-# as unreadable.
+# The submission becomes the only one of a class. So a submission without the course's files also gets
+# a result: unreadable.
 mkdir "$grades/class" && cp -R "$submission" "$grades/class/submission" || exit 3
 "$python" -m gradsync grade "$grades/class" --out "$grades/out" ${options[@]+"${options[@]}"} || exit
 "$python" -m gradsync export "$grades/out" --to "$format" --into "$results"

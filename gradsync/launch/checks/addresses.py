@@ -31,7 +31,8 @@ def interface(environ: Mapping[str, str]) -> Finding:
     own = network.interface_with(address) or "lo"
     found = f"gloo picks {own} ({address})"
     if not resolved:
-        found += f", because no address of this machine has the name {socket.gethostname()!r}"
+        host = socket.gethostname()
+        found += f", because the host name {host!r} does not lead to an address of this machine"
     if not address.startswith("127."):
         return Finding(name, "ok", found, why)
     if _several_nodes(environ):

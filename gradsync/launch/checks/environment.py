@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping
 
 from gradsync.finding import Finding
-from gradsync.text import listed
+from gradsync.text import listed, verb
 
 ANSWER_SECONDS = 1.5  # within which Slurm's controller must answer
 SLOW = ("TORCH_DISTRIBUTED_DEBUG", "NCCL_DEBUG", "CUDA_LAUNCH_BLOCKING", "TORCH_CPP_LOG_LEVEL")
@@ -69,7 +69,13 @@ def debugging(environ: Mapping[str, str]) -> Finding:
     loud = [f"{key}={environ[key]}" for key in SLOW if environ.get(key, "") not in QUIET]
     if loud:
         names = " ".join(word.partition("=")[0] for word in loud)
-        return Finding(name, "warning", f"{listed(loud)} is set", why, f"Run: unset {names}")
+        return Finding(
+            name,
+            "warning",
+            f"{listed(loud)} {verb(loud, 'is', 'are')} set",
+            why,
+            f"Run: unset {names}",
+        )
     hint = "off; after a crash, set TORCH_DISTRIBUTED_DEBUG=DETAIL and NCCL_DEBUG=INFO"
     return Finding(name, "ok", hint, why)
 

@@ -44,7 +44,7 @@ def cores(environ: Mapping[str, str], ranks: int, available: int | None = None) 
     if ranks * threads <= available:
         return Finding(name, "ok", found, why)
     if ranks > available:
-        remedy = f"The results are correct, but training is slower than with --nproc {available}."
+        remedy = f"Use --nproc {available}: with more ranks, training is slower, though correct."
     else:
         remedy = f"Set OMP_NUM_THREADS={max(1, available // ranks)}, or unset it."
     return Finding(name, "warning", found, why, remedy)

@@ -36,7 +36,7 @@ def torch_and_torchvision() -> Finding:
     found = f"torch {torch}, torchvision {vision}"
     base, _, build = torch.partition("+")
     if needs and needs[0] != base:
-        remedy = f"Install a pair: pip install torch=={needs[0]} torchvision=={vision}"
+        remedy = f"Install versions that match: pip install torch=={needs[0]} torchvision=={vision}"
         return Finding(name, "failed", f"{found}, which needs torch {needs[0]}", why, remedy)
     other = vision.partition("+")[2]
     if build != other:
@@ -60,12 +60,12 @@ def gpus(ranks: int) -> Finding:
         if NVIDIA.exists():
             hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
             reason = f"CUDA_VISIBLE_DEVICES={hidden}" if hidden is not None else "a CPU build"
-            remedy = "Unset CUDA_VISIBLE_DEVICES, or install a torch with CUDA."
+            remedy = "Unset CUDA_VISIBLE_DEVICES, or install a build of torch with CUDA."
             return Finding(name, "warning", f"torch finds no GPU ({reason})", why, remedy)
         return Finding(name, "ok", "none, so gloo on the CPU is used", why)
     found = f"{counted(count, 'GPU')} for {counted(ranks, 'rank')}"
     if not dist.is_nccl_available():
-        return Finding(name, "failed", f"{found}, but no nccl", why, "Install a torch with nccl.")
+        return Finding(name, "failed", f"{found}, but no nccl", why, "Install torch with nccl.")
     if ranks > count:
         return Finding(name, "failed", found, why, f"Use --nproc {count}.")
     return Finding(name, "ok", f"{found}, with nccl", why)
@@ -108,15 +108,15 @@ def communication(batch_size: int) -> Finding:
     share = averaging / (averaging + computing)
     found = (
         f"computing a batch of {batch_size} takes {_ms(computing)}, and an all-reduce of its "
-        f"gradients takes {_ms(averaging)}: {share:.0%} of the step, on this machine"
+        f"gradients takes {_ms(averaging)}, which is {share:.0%} of the step on this machine"
     )
     if share <= FAIR_SHARE:
         return Finding(name, "ok", found, why)
     enough = averaging * (1 - FAIR_SHARE) / FAIR_SHARE * batch_size / computing
     larger = max(batch_size + 1, round(enough))
     remedy = (
-        f"Use a larger --batch-size (about {larger} for {FAIR_SHARE:.0%}), GPUs with nccl, or "
-        "fewer ranks."
+        f"Use a larger --batch-size (with about {larger}, the all-reduce is {FAIR_SHARE:.0%} of "
+        "the step), GPUs with nccl, or fewer ranks."
     )
     return Finding(name, "warning", found, why, remedy)
 

@@ -21,7 +21,7 @@ GUIDE = "Deadlocks"
 SHOWN = 8  # tensors of a call whose shapes are shown; a bucket may have hundreds
 # A rule that finds the cause replaces this general advice: see `without_advice`.
 ADVICE = "Every rank must make this call. Look for a branch or an early return before it."
-UNTIL = "It returns only when all collectives that the rank has started are complete."
+UNTIL = f"{ENDS_GROUPS} returns only when all collectives that the rank has started are complete."
 # The kind of difference between the calls -> the code, what happened, and what was expected.
 MISMATCHES = {
     "ops": (

@@ -38,7 +38,7 @@ HINTS = {  # a message of Python or torch that does not help a beginner -> what 
     "starting another.",
     "NCCL built in|only supported with GPUs": "There is no GPU: use the gloo backend.",
     "no attribute 'set_epoch'": "Not every sampler has `set_epoch`: check before you call it.",
-    "'(builtin_function_or_)?(method|function)'": "Are the brackets of a call missing?",
+    "'(builtin_function_or_)?(method|function)'": "Are the parentheses of a call missing?",
 }
 SIGNATURES = {  # a part of Python's message on arguments -> what to do next
     r"takes no arguments": "Is __init__ misspelt?",

@@ -65,6 +65,7 @@ def _assignment(header: list[str], title: str) -> str:
     if len(same) == 1 or len(columns) == 1:
         return (same or list(columns))[0]
     raise NotASheet(
-        f"It is not clear which column to fill in. Its assignments are {listed(columns.values())}. "
-        f"Delete the columns of the others, or rename one to {title!r}, the title in course.toml."
+        "It is not clear which column to fill in, because the file has the assignments "
+        f"{listed(columns.values())}. Delete all but one of these columns, or rename one to "
+        f"{title!r}, the title in course.toml."
     )

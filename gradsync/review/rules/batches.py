@@ -23,7 +23,7 @@ _OF_ALL = re.compile(r"(^|_)(global|total|effective)_(\w+_)?batch(_?size)?$", re
     "DDP008",
     "The batch size of all ranks is confused with the batch size of one rank",
     topic="each loader has the batch size of one rank",
-    remedy="Divide by the number of ranks.",
+    remedy="Divide the batch size by the number of ranks.",
     applies=data_parallel,
 )
 def batch_of_all_ranks(program: Program) -> Iterator[Hit]:

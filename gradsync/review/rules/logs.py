@@ -36,7 +36,7 @@ def logs_on_every_rank(program: Program) -> Iterator[Hit]:
         if step.function in seen or not surely_on_every_rank(step) or _names_rank(step):
             continue
         seen.add(step.function)
-        yield at(step, "Every rank prints this line in each round of the training loop.")
+        yield at(step, "Every rank prints this line in each iteration of the training loop.")
 
 
 def _names_rank(step: Step) -> bool:

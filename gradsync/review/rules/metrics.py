@@ -19,7 +19,7 @@ _EVALUATES = re.compile("eval|valid|test", re.IGNORECASE)
     "DDP031",
     "The evaluation averages the ranks' means",
     topic="metrics count each sample once",
-    remedy="Sum the totals and the counts over all ranks, then divide one by the other.",
+    remedy="Sum the totals and the counts over all ranks, then divide the total by the count.",
     applies=any_part,
 )
 def mean_of_means(program: Program) -> Iterator[Hit]:

@@ -124,7 +124,7 @@ def epoch_never_set(program: Program) -> Iterator[Hit]:
                 yield at(
                     thing.step,
                     "`set_epoch` is never called on this sampler, so every epoch has the same "
-                    "order, and the same samples are always in one batch.",
+                    "order and the same batches.",
                 )
 
 

@@ -72,7 +72,7 @@ def test_a_host_name_without_an_address_is_found(monkeypatch):
 
     finding = addresses.interface({})
 
-    assert "no address of this machine has the name 'no-such-host.invalid'" in finding.found
+    assert "the host name 'no-such-host.invalid' does not lead to an address" in finding.found
 
 
 def test_a_master_without_an_address_is_found():
@@ -356,4 +356,7 @@ def test_the_command_finds_a_torchvision_for_another_torch(install):
     [found] = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "torch"]
     assert found["status"] == "failed"
     assert "torchvision 0.18.0, which needs torch 2.3.0" in found["found"]
-    assert found["remedy"] == "Install a pair: pip install torch==2.3.0 torchvision==0.18.0"
+    assert (
+        found["remedy"]
+        == "Install versions that match: pip install torch==2.3.0 torchvision==0.18.0"
+    )

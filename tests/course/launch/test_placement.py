@@ -141,7 +141,7 @@ def test_a_phase_or_a_file_or_both_select_the_trainer(words, phase, file, monkey
     ("words", "problem"),
     [
         (["phase9"], "'phase9' is neither a phase"),
-        (["no_such_file.py"], "There is no trainer no_such_file.py"),
+        (["no_such_file.py"], "The trainer no_such_file.py does not exist"),
         (["gradsync/model.py"], "Name the phase, too: gradsync train phase1 gradsync/model.py"),
         (["1", "2"], "Name one phase and one file at most"),
     ],

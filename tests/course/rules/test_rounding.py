@@ -1,4 +1,4 @@
-"""Values that were rounded to a coarser dtype, as opposed to other wrong values."""
+"""Values that were rounded to a lower precision, as opposed to other wrong values."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def diagnose(value, wanted):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_values_rounded_to_a_coarser_dtype_are_recognised(dtype):
+def test_values_rounded_to_a_lower_precision_are_recognised(dtype):
     assert diagnose(DOUBLES.to(dtype).double(), DOUBLES).code == "shape-mismatch"
 
 

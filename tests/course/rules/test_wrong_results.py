@@ -31,4 +31,4 @@ def test_the_size_of_a_difference_is_reported():
 
     diagnosis = differs_from_one_process("Training", "2 ranks")(seen, weights)
 
-    assert "On rank 0, `fc.weight` is off by up to 50 %" in diagnosis.explanation
+    assert "On rank 0, `fc.weight` differs by up to 50 %" in diagnosis.explanation

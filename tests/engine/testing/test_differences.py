@@ -20,12 +20,18 @@ def test_right_values_have_no_differences():
 @pytest.mark.parametrize(
     ("bias", "text"),
     [
-        (np.array([1.0, 1.0]), "`bias` is off by up to 50 % of its largest element"),
-        (torch.tensor([1.0, 202.0]), "`bias` is off by up to 100 times its largest element"),
-        (np.array([1e30, 2.0]), "`bias` is off by more than 1000 times its largest element"),
+        (np.array([1.0, 1.0]), "`bias` differs by up to 50 % of the largest expected element"),
+        (
+            torch.tensor([1.0, 202.0]),
+            "`bias` differs by up to 100 times the largest expected element",
+        ),
+        (
+            np.array([1e30, 2.0]),
+            "`bias` differs by more than 1000 times the largest expected element",
+        ),
         (np.ones(3), "`bias` has shape [3], not [2]"),
         (np.array([np.nan, 2.0]), "`bias` contains NaN or infinity"),
-        (np.array([1.0, 2.008]), "`bias` is off by up to 0.4 % of its largest element"),
+        (np.array([1.0, 2.008]), "`bias` differs by up to 0.4 % of the largest expected element"),
         (None, "`bias` is None"),
         ("1, 2", "`bias` is a str"),
     ],
@@ -60,20 +66,20 @@ def test_only_some_of_many_names_are_reported():
 
     text = reported({name: np.zeros(2) for name in "abcde"}, wanted)
 
-    assert text.count("is off by") == 3
+    assert text.count("differs by") == 3
     assert text.endswith("; 2 more differ")
 
 
 def test_the_largest_difference_in_a_list_is_reported():
     text = reported([np.ones(2), np.full(2, 3.0)], [np.full(2, 2.0), np.ones(2)])
 
-    assert text == ". On rank 0, the value is off by up to 2 times its largest element"
+    assert text == ". On rank 0, the value differs by up to 2 times the largest expected element"
 
 
 def test_a_description_is_not_quoted():
     text = reported({"parameter 0": np.zeros(2)}, {"parameter 0": np.ones(2)})
 
-    assert text.startswith(". On rank 0, parameter 0 is off by")
+    assert text.startswith(". On rank 0, parameter 0 differs by")
 
 
 def test_ranks_with_the_same_wrong_value_are_reported():
@@ -82,7 +88,7 @@ def test_ranks_with_the_same_wrong_value_are_reported():
 
     text = describe_difference([RIGHT, wrong, wrong, other], [RIGHT] * 4)
 
-    assert text.startswith(". On rank 1, `bias` is off by up to 1 times")
+    assert text.startswith(". On rank 1, `bias` differs by up to 1 times")
     assert text.endswith(". The values on rank 2 equal those on rank 1")
 
 

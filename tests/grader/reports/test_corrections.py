@@ -25,8 +25,8 @@ def test_lateness_is_shown():
     late = Result("ada", "graded", 2.0, 4.0, days_late=1.5, points_lost=0.8)
 
     shown = " ".join(corrections.insert(PAGE, late).split())
-    assert "Days late, after extensions and days of grace: 1.5." in shown
-    assert "Each started day costs points: 0.8 points are subtracted." in shown
+    assert "Days late, after extensions and grace days: 1.5." in shown
+    assert "0.8 points are subtracted." in shown
 
 
 def test_later_corrections_replace_earlier_ones():

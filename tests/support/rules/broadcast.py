@@ -190,7 +190,7 @@ def weight_not_sent(seen: Observation, weights: Sequence[Any]) -> Diagnosis | No
             "broadcast_model did nothing: the weights of the first layer still differ between rank "
             "0 and rank 1."
         )
-    text = f"{found} This test can only judge a model that was broadcast from rank 0."
+    text = f"{found} Fix that first: this test needs a model that was broadcast from rank 0."
     return Diagnosis(code, tuple(range(len(seen))), text, last_line(seen), GUIDE)
 
 

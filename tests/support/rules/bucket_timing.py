@@ -63,9 +63,9 @@ def overwritten(local: Sequence[Gradients]) -> Rule:
         if all(close(seen[r].get(n), own[n]) for r, own in enumerate(local) for n in wrong):
             return None
         text = (
-            f"The gradients of {listed(wrong)} are not the mean over the ranks of both passes, "
-            "while all other gradients are. These buckets may be views of `grad`, not copies: then "
-            "a second backward changes a bucket while it is being averaged."
+            f"The gradients of {listed(wrong)} are not the sum of both passes, averaged over the "
+            "ranks, but all other gradients are. These buckets may be views of `grad`, not copies: "
+            "then a second backward changes a bucket while it is being averaged."
         )
         return _found("only-some-parameters", seen, text, OVERWRITTEN)
 
@@ -74,5 +74,5 @@ def overwritten(local: Sequence[Gradients]) -> Rule:
 
 def _found(code: str, seen: Observation, text: str, trap: str) -> Diagnosis:
     ranks = tuple(range(seen.world_size))
-    text = f'{text} Read "{trap}" in that section of the guide.'
+    text = f'{text} Read "{trap}" in the guide.'
     return Diagnosis(code, ranks, text, last_reduce(seen), GUIDE)

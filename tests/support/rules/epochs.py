@@ -168,10 +168,10 @@ def other_shares(
             "drop samples."
         )
         return _found("samples-missing", text, guide, range(2))
-    same = "are the same" if len(both) == size else f"have {len(both)} in common"
+    which = "the" if len(both) == size else f"{len(both)} of the"
     text = (
-        f"In the first epoch, the first {size} samples of both ranks {same}. The shares should "
-        "overlap only in the padding. Pass your sampler to the training loader."
+        f"In the first epoch, {which} first {size} samples are the same on both ranks. The shares "
+        "should overlap only in the padding. Pass your sampler to the training loader."
     )
     return _found("sampler-not-used", text, guide, range(2))
 

@@ -74,8 +74,8 @@ def not_synchronised(local: Sequence[Gradients], steps: int = 1) -> Rule:
                 "the mean in the gradients themselves."
             )
         text = (
-            f"Every rank still has only its own gradients{divided}, so the models would drift "
-            f"apart. {why}"
+            f"Every rank still has only its own gradients{divided}, so the models would become "
+            f"different. {why}"
         )
         return found("gradients-not-synchronised", range(seen.world_size), text, where)
 
@@ -87,7 +87,10 @@ def all_zero(seen: Observation, expected: Any) -> Diagnosis | None:
     values, wanted = flat(list(seen)), flat(list(expected or ()))
     if values is None or wanted is None or values.any() or not wanted.any():
         return None
-    text = "Every gradient is zero on every rank. Average the gradients that the ranks had before."
+    text = (
+        "Every gradient is zero on every rank. Average the gradients that the ranks had before the "
+        "call."
+    )
     return found("gradients-not-synchronised", range(seen.world_size), text, last_reduce(seen))
 
 
@@ -118,7 +121,7 @@ def wrong_scale(seen: Observation, expected: Any) -> Diagnosis | None:
         return found("divided-twice", wrong, text + at, where)
     divisor = size / factor
     if not _is(divisor, round(divisor)) and not _is(1 / divisor, round(1 / divisor)):
-        text = f"{who} is {factor:.4g} times the mean over the ranks{_norm_text(seen, wrong)}."
+        text = f"{who} is {factor:.4g} times the mean over the ranks. {_norm_text(seen, wrong)}"
         return found("differs-from-single-process", wrong, text + at, where)
     made = f"divided by {divisor:.4g}" if divisor >= 1 else f"multiplied by {1 / divisor:.4g}"
     text = (
@@ -129,15 +132,16 @@ def wrong_scale(seen: Observation, expected: Any) -> Diagnosis | None:
 
 
 def _norm_text(seen: Observation, ranks: Sequence[int]) -> str:
-    """Return the text on gradients that were scaled to a round norm, otherwise ""."""
+    """Return what to do; if the gradients were scaled to a round norm, name it."""
     vectors = [flat([seen[rank]]) for rank in ranks]
     norms = [float(norm(v)) for v in vectors if v is not None and v.size > 1]
     bound = float(f"{norms[0]:.1g}") if norms else 0.0
     if len(norms) < len(vectors) or not all(_is(one, bound) for one in norms):
-        return ""  # the norm of a single number may be round by chance
+        # The norm of a single number may be round by chance.
+        return "Divide the sum over the ranks by the number of ranks, and by nothing else."
     return (
-        f", and their common norm is {bound:g}. They were scaled to this norm, as gradient "
-        "clipping does. Average the gradients without scaling them"
+        f"The norm of all gradients together is {bound:g}: they were scaled to this norm, as in "
+        "gradient clipping. Average the gradients without scaling them."
     )
 
 
@@ -177,7 +181,7 @@ def _divisor(seen: Observation, expected: Sequence[Gradients]) -> float | None:
 
 
 def digits_lost(seen: Observation, expected: Any) -> Diagnosis | None:
-    """Recognise gradients that are nearly the mean: they were rounded to a narrower dtype."""
+    """Recognise gradients that are nearly the mean: they were rounded to a lower precision."""
     one, other = flat(list(seen)), flat(list(expected or ()))
     if one is None or other is None or one.shape != other.shape or not other.any():
         return None
@@ -186,8 +190,8 @@ def digits_lost(seen: Observation, expected: Any) -> Diagnosis | None:
         return None
     text = (
         f"The mean over the ranks is accurate to only about {int(-np.log10(error))} digits: "
-        "the gradients were rounded to a narrower dtype. Send and average each gradient in its own "
-        "dtype."
+        "the gradients were rounded to a dtype of lower precision. Send and average each gradient "
+        "in its own dtype."
     )
     return found("shape-mismatch", range(seen.world_size), text, last_reduce(seen))
 

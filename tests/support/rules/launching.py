@@ -136,7 +136,8 @@ def without_a_group(text: str, guide: str) -> Rule:
     def rule(seen: Observation, _expected: Any) -> Diagnosis | None:
         if not NO_GROUP.search(_detail(seen)):
             return None
-        return _found("group-not-initialised", seen, text, guide)
+        who = ranks_text(seen.failure.diagnosis.ranks).capitalize() if seen.failure else ""
+        return _found("group-not-initialised", seen, text, guide, who)
 
     return rule
 
@@ -145,10 +146,12 @@ def _detail(seen: Observation) -> str:
     return (seen.failure.detail or "") if seen.failure else ""
 
 
-def _found(code: str, seen: Observation, text: str, guide: str = GUIDE) -> Diagnosis | None:
+def _found(
+    code: str, seen: Observation, text: str, guide: str = GUIDE, who: str = "setup_distributed"
+) -> Diagnosis | None:
     if seen.failure is None:
         return None
     known = seen.failure.diagnosis
     at = f" at {known.where}" if known.where else ""
-    said = f"setup_distributed raised {seen.failure.exception}{at}. {full_stop(text)}"
+    said = f"{who} raised {seen.failure.exception}{at}. {full_stop(text)}"
     return Diagnosis(code, known.ranks, said, known.where, guide)

@@ -37,7 +37,7 @@ def loss_mistakes(
             [total / count**2] * count,
             "divided-twice",
             f"The returned loss is {count} times too small: the sum over the ranks was divided by "
-            "the number of ranks twice.",
+            "the number of ranks twice. Divide it once.",
         ),
         _only_rank_0_has_it(guide),
         *_local_losses(own, guide, line),

@@ -56,7 +56,8 @@ def layer_gradient_mistakes(name: str, expected: Sequence[Any]) -> list[Rule]:
         [gradient / world_size for gradient in expected],
         "differs-from-single-process",
         f"{what} is the gradient in nn.Linear divided by the number of ranks. Here the ranks split "
-        "the features, not the samples, so no gradient is a mean over the ranks.",
+        "the features, not the samples, so no gradient is a mean over the ranks. Remove the "
+        "division.",
         GUIDE,
     )
     return [no_gradient, many, few, other]
@@ -74,8 +75,8 @@ def unlike_linear(what: str) -> Rule:
             return None
         wrong = tuple(r for r, wanted in enumerate(expected) if not close(seen[r], wanted))
         text = (
-            f"{what} is wrong on {ranks_text(wrong)}: it must be the result of nn.Linear with the "
-            "full weight and bias, or this rank's part of it"
+            f"{what} is wrong on {ranks_text(wrong)}: it must equal the value in nn.Linear with "
+            "the full weight and bias, or this rank's part of that value"
             f"{describe_difference(list(seen), expected)}."
         )
         return Diagnosis("differs-from-single-process", wrong, text, last_line(seen), GUIDE)
@@ -224,7 +225,7 @@ def diagnose_refusals(seen: Sequence[Sequence[str | None]], name: str) -> Diagno
         return None
     text = (
         f"With {name} that {len(seen)} ranks can split evenly, the constructor raised an error "
-        f"({refused[0][1]}). Only {name} is split; the other number of features can be any."
+        f"({refused[0][1]}). Only {name} is split; the other number of features can have any value."
     )
     ranks = tuple(rank for rank, _ in refused)
     return Diagnosis("differs-from-single-process", ranks, text, guide=GUIDE)

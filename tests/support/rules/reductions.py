@@ -96,8 +96,8 @@ def parameters_averaged(names: Sequence[str], guide: str) -> Rule:
             return None
         text = (
             f"The ranks average their parameters, such as {calls[0].label}, instead of their "
-            "gradients. So each rank steps with its own gradients, and the state of its optimizer "
-            "differs. Average the gradients before the step."
+            "gradients. So each rank steps with its own gradients, and the optimizers' states "
+            "differ between the ranks. Average the gradients before the step."
         )
         ranks = tuple(range(seen.world_size))
         return Diagnosis("gradients-not-synchronised", ranks, text, calls[0].where, guide)

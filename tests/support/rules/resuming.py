@@ -47,7 +47,10 @@ def _explanation(
     steps = [n for n, weights in enumerate(whole[0]["weights"]) if close(firsts[0], weights)]
     if start <= 0:
         if not any(steps):
-            return "resume-lost", "The resumed call did not continue from the file."
+            return "resume-lost", (
+                "The resumed call did not continue from the file. Before the first step, load the "
+                "weights and the position from it."
+            )
         left = counted(len(whole[0]["weights"]) - steps[0], "step")
         return "samples-repeated", (
             f"The resumed call continued with the weights before the last {left}, but did not skip "
@@ -73,8 +76,9 @@ def _explanation(
         )
     if any(s["trained"] != w["trained"][start:] for s, w in zip(second, whole, strict=True)):
         return "samples-repeated", (
-            "The number of samples is right, but some are repeated and some are missing. It must "
-            "continue in the same epoch's order, from where it was interrupted."
+            "The number of samples is right, but some are repeated and some are missing. The "
+            "resumed call must continue in the same epoch's order, after the last sample that was "
+            "used before the interruption."
         )
     return "state-lost", (
         "Its first weights and its samples are right, but its final weights differ from the "

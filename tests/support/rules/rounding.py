@@ -1,4 +1,4 @@
-"""Values that are nearly right: they were rounded to a coarser dtype, or to a few digits."""
+"""Values that are nearly right: they were rounded to a lower precision, or to a few digits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def without_fractions(guide: str) -> Rule:
 
 
 def rounded(what: str, guide: str) -> Rule:
-    """Return the rule for values whose error can come from a coarser dtype.
+    """Return the rule for values whose error can come from a dtype of lower precision.
 
     Args:
         what: the right values, such as "the sum over the ranks".
@@ -53,7 +53,8 @@ def rounded(what: str, guide: str) -> Rule:
             return None
         text = (
             f"Every number is nearly {what}, but less exact than its dtype allows: the numbers "
-            "were converted to a coarser dtype. Send and add up each tensor in its own dtype."
+            "were converted to a dtype of lower precision. Send and add up each tensor in its own "
+            "dtype."
         )
         ranks = tuple(range(seen.world_size))
         return Diagnosis("shape-mismatch", ranks, text, last_line(seen), guide)

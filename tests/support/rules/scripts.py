@@ -60,7 +60,8 @@ def prints_no_verdict(runs: Runs) -> Diagnosis | None:
     for sharing, what in BROKEN.items():
         if _besides_shares(runs[sharing]["lines"]) == usual:
             return _found(
-                f"{COMMAND} prints the same text for correct shares as for wrong ones, if {what}"
+                f"{COMMAND} prints the same text for correct shares and for wrong shares in which "
+                f"{what}"
             )
     return None
 

@@ -74,12 +74,12 @@ def _text(calls: Calls, unchanged: bool) -> str:
     if "backward" not in names:
         return (
             "No gradient is computed: `backward()` is not called on the loss. `loss.backward` "
-            "without brackets does nothing."
+            "without parentheses does nothing."
         )
     if "step" not in names:
         return (
             "The gradients are computed, but `optimizer.step()` is not called, so the weights "
-            "do not change. `optimizer.step` without brackets does nothing."
+            "do not change. `optimizer.step` without parentheses does nothing."
         ) * unchanged  # otherwise something else changes the weight
     if names.index("step") < names.index("backward"):
         return (

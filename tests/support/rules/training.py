@@ -190,9 +190,9 @@ def trained_in_evaluation_mode(seen: Run, guide: str) -> Diagnosis | None:
     if not wrong:
         return None
     text = (
-        "train was called with a model in evaluation mode, as it is after an evaluation, and "
-        "trained it in that mode. Then dropout and BatchNorm behave as in evaluation. Switch the "
-        "model to training mode first."
+        "train was called with a model in evaluation mode, and did not switch it to training "
+        "mode. Then dropout and BatchNorm behave as in evaluation. Switch the model to training "
+        "mode first."
     )
     return _found("mode-not-restored", text, guide, wrong)
 
