@@ -546,8 +546,9 @@ explore(
 # microbatch.
 #
 # With N stages and m microbatches, the first microbatch needs N ticks to reach the end. Each of the
-# other m − 1 microbatches arrives one tick after the previous one. That makes m + N − 1 ticks, and
-# each rank works in m of them:
+# other m − 1 microbatches arrives one tick after the previous one. So forward takes m + N − 1
+# ticks, and each rank works in m of them. Backward takes longer, but each rank waits for the same
+# share of its time:
 #
 # > bubble = (N − 1) / (m + N − 1)
 
@@ -569,7 +570,7 @@ for n in (2, 4, 8):
 #
 # <details><summary>Answer</summary>
 #
-# In one piece 3 × 120 = 360 ms. In four parts there are 4 + 3 − 1 = 6 turns of 30 ms: 180 ms.
+# In one piece 3 × 120 = 360 ms. In four parts there are 4 + 3 − 1 = 6 ticks of 30 ms: 180 ms.
 # Real messages take a few milliseconds more.
 #
 # </details>

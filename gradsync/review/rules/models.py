@@ -123,8 +123,7 @@ def compiled_first(program: Program) -> Iterator[Hit]:
     "DDP026",
     "BatchNorm uses the samples of one rank",
     topic="BatchNorm uses the batch of all ranks",
-    remedy="Convert the model before wrapping: `nn.SyncBatchNorm.convert_sync_batchnorm(model)`. "
-    "If the batch of one rank is large enough, ignore this rule.",
+    remedy="Convert the model before wrapping: `nn.SyncBatchNorm.convert_sync_batchnorm(model)`.",
     applies=data_parallel,
 )
 def local_batch_norm(program: Program) -> Iterator[Hit]:

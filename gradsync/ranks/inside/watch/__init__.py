@@ -8,6 +8,7 @@ collectives of DistributedDataParallel start in C++, and are redirected to these
 
 from __future__ import annotations
 
+import _thread
 import functools
 import math
 import os
@@ -81,6 +82,7 @@ def install() -> Watch:
     process_groups.install(watch)
     ddp.install(watch)
     _wrap_join(watch)
+    _wrap_bare_threads(watch)
     os.register_at_fork(after_in_child=watch.end)  # a child of this rank is not this rank
     return watch
 
@@ -231,3 +233,13 @@ def _wrap_join(watch: Watch) -> None:
             return original(thread)
 
     threading.Thread.join = join  # type: ignore[method-assign, assignment]
+
+
+def _wrap_bare_threads(watch: Watch) -> None:
+    """Wrap the function that starts a thread; `threading` itself calls another name of it."""
+    original = _thread.start_new_thread
+
+    def start_new_thread(function: Callable[..., Any], *args: Any) -> int:
+        return original(watch.recorder.bare(function) if watch.began else function, *args)
+
+    _thread.start_new_thread = _thread.start_new = start_new_thread

@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,6 +42,8 @@ class Recorder:
         self._waits: dict[int, int] = {}  # thread (negative: a future one) -> the call it waits for
         self._known: set[tuple[Any, ...]] = set()  # kinds of collectives that were permitted once
         self._urgent: set[int] = set()  # calls that may complete before all ranks have arrived
+        # The threads that `threading` does not list: their numbers, or an object before they run.
+        self._bare: set[object] = set()
         # thread -> the thread that it waits for in `join`
         self._asleep: dict[int, threading.Thread] = {}
         self._lock = threading.Lock()
@@ -118,6 +120,27 @@ class Recorder:
                 self._asleep.pop(thread, None)
                 self._report_waits()
 
+    def bare(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what a new thread that `threading` does not list must run instead of `function`.
+
+        The thread counts as one that could enter a collective, from now on until it ends.
+        """
+        new = object()
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            thread = threading.get_ident()
+            with self._lock:
+                self._bare ^= {new, thread}
+            try:
+                return function(*args, **kwargs)
+            finally:
+                with self._lock:
+                    self._bare.discard(thread)
+
+        with self._lock:
+            self._bare.add(new)
+        return run
+
     def send(self, *parts: bytes | bytearray | memoryview) -> None:
         """Send a frame other than an event."""
         with self._lock:
@@ -168,7 +191,7 @@ class Recorder:
         training = {other for other in threading.enumerate() if _trains(other)}
         # A thread in `join` can act as soon as the other thread has ended.
         here = [t for t in training if t.ident != thread and self._joined_by(t) not in training]
-        return to_come + len(here)
+        return to_come + len(here) + len(self._bare - {thread})
 
     def _joined_by(self, thread: threading.Thread) -> threading.Thread | None:
         return self._asleep.get(thread.ident or 0)
@@ -176,6 +199,8 @@ class Recorder:
 
 def _trains(thread: threading.Thread) -> bool:
     """Return whether a thread could enter a collective."""
+    if isinstance(thread, threading._DummyThread):  # bare, or torch's: see `expect`
+        return False
     target = getattr(thread, "_target", None)  # the function that it is running
     module, name = getattr(target, "__module__", None), getattr(target, "__name__", None)
     return (module, name) == ANY_FUNCTION or not f"{module}.".startswith(NOT_TRAINING)

@@ -1,6 +1,8 @@
 """Which threads and processes of a rank are reported as able to enter a collective."""
 
+import _thread
 import multiprocessing
+import queue
 import socket
 import threading
 import time
@@ -11,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gradsync import run_ranks
+from gradsync import RankFailure, run_ranks
 from gradsync.ranks.inside.watch.recorder import Recorder
 from gradsync.ranks.protocol import events, wire
 
@@ -107,6 +109,35 @@ def test_threads_of_a_pool_can_enter_collectives():
         return tensor.item()
 
     assert list(run_ranks(function, 2)) == [2, 0]
+
+
+def test_threads_that_python_does_not_list_can_enter_collectives():
+    def function(rank):
+        def send_late():
+            time.sleep(LATE)
+            dist.send(torch.full((1,), float(rank)), 1 - rank)
+
+        tensor = torch.zeros(1)
+        _thread.start_new_thread(send_late, ())
+        dist.recv(tensor, 1 - rank)
+        return tensor.item()
+
+    assert list(run_ranks(function, 2)) == [1, 0]
+
+
+def test_a_deadlock_is_found_though_an_unlisted_thread_has_ended():
+    def function(rank):
+        done = queue.SimpleQueue()
+        _thread.start_new_thread(lambda: done.put(threading.current_thread().name), ())
+        done.get()
+        if rank == 0:
+            time.sleep(LATE)  # the thread ends
+            dist.barrier()
+
+    with pytest.raises(RankFailure, match="barrier") as caught:
+        run_ranks(function, 2, timeout=20)
+
+    assert caught.value.observation.seconds < 10
 
 
 def test_a_child_process_reports_nothing_in_the_name_of_its_rank():
