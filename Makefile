@@ -28,7 +28,7 @@ quick-tests: .venv/ready
 	  tests/engine/ranks/test_correct_programs.py
 
 test-all: test  ## `make test`, then the slow tests
-	$(BIN)/pytest $(AT_ONCE) -m slow
+	$(BIN)/pytest -n 4 -m slow
 
 test-cluster: .venv/ready slurm  ## train on a real Slurm and on two network namespaces (as root, 4 minutes)
 	$(BIN)/pytest tests/cluster

@@ -140,7 +140,7 @@ def is_archive(path: Path) -> bool:
 
 
 def submission_name(path: Path) -> str:
-    """Return the name of a submission: the name of its file, without the ending."""
+    """Return the name of a submission: the name of its file, without the extension."""
     name = path.name if path.is_symlink() else path.resolve().name
     if is_archive(path):
         ending = next(ending for ending in ENDINGS if name.lower().endswith(ending))

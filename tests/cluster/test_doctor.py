@@ -57,7 +57,7 @@ def test_a_slow_network_is_found_and_a_larger_batch_is_recommended():
     found = _checks(_in_namespace("--net", slow))["overhead"]
 
     share = re.search(r"(\d+)% of the step", found["found"])
-    batch = re.search(r"Use a larger --batch-size \(about (\d+) for 20%\)", found["remedy"])
+    batch = re.search(r"\(with about (\d+), the all-reduce is 20% of the step\)", found["remedy"])
     assert int(share[1]) > 60
     assert int(batch[1]) > 500
 
@@ -69,5 +69,5 @@ def test_a_host_name_without_an_address_of_this_machine_is_found():
 
     assert found["status"] == "warning"
     assert "gloo picks lo (127.0.0.1)" in found["found"]
-    assert "the host name 'no-such-host.invalid' does not lead to an address" in found["found"]
+    assert "the host name 'no-such-host.invalid' does not resolve to an address" in found["found"]
     assert "set GLOO_SOCKET_IFNAME to one of" in found["remedy"]

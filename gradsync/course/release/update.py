@@ -19,7 +19,7 @@ from gradsync.errors import UnusableInput
 
 MANIFEST = ".gradsync-release.json"
 STAGING = ".gradsync-release-"  # the beginning of the temporary folder's name
-BESIDE = ".new"  # the ending of a new version beside an edited file
+BESIDE = ".new"  # the extension of a new version beside an edited file
 OWN = (".git", MANIFEST)  # a folder that has only these may become a release
 
 

@@ -123,7 +123,7 @@ def _is_canvas(name: str) -> bool:
 
 
 def _is_zipped(name: str) -> bool:
-    """Return whether a name has the ending of an archive."""
+    """Return whether a name has the extension of an archive."""
     return is_archive(Path("/nonexistent", name))
 
 

@@ -32,7 +32,7 @@ def interface(environ: Mapping[str, str]) -> Finding:
     found = f"gloo picks {own} ({address})"
     if not resolved:
         host = socket.gethostname()
-        found += f", because the host name {host!r} does not lead to an address of this machine"
+        found += f", because the host name {host!r} does not resolve to an address of this machine"
     if not address.startswith("127."):
         return Finding(name, "ok", found, why)
     if _several_nodes(environ):

@@ -65,7 +65,8 @@ def gpus(ranks: int) -> Finding:
         return Finding(name, "ok", "none, so gloo on the CPU is used", why)
     found = f"{counted(count, 'GPU')} for {counted(ranks, 'rank')}"
     if not dist.is_nccl_available():
-        return Finding(name, "failed", f"{found}, but no nccl", why, "Install torch with nccl.")
+        remedy = "Install a build of torch with nccl."
+        return Finding(name, "failed", f"{found}, but no nccl", why, remedy)
     if ranks > count:
         return Finding(name, "failed", found, why, f"Use --nproc {count}.")
     return Finding(name, "ok", f"{found}, with nccl", why)

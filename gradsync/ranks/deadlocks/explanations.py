@@ -188,10 +188,11 @@ def waits_texts(calls: Iterable[Call]) -> list[str]:
 
 
 def call_text(call: Call, more: str = "") -> str:
-    """Return "all_reduce #7 (fc2.bias.grad, 10 x float32)"; `more` is added in the brackets."""
+    """Return "all_reduce #7 (fc2.bias.grad, 10 x float32)"; `more` is added in the parentheses."""
     collective = call.collective
     size = f"{numel(collective)} x {collective.dtype}" if collective.dtype else None
-    details = ", ".join(detail for detail in (collective.label, size, more) if detail)
+    tag = f"tag {collective.tag}" if _is_message(call) and collective.tag else ""
+    details = ", ".join(detail for detail in (collective.label, size, tag, more) if detail)
     peer = ""
     if _is_message(call):
         whom = "any rank" if collective.peer is None else f"rank {collective.peer}"

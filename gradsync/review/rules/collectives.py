@@ -143,7 +143,7 @@ def _loops_left_by_samples(program: Program) -> Iterator[Hit]:
 
 
 def _meets_in(step: Step, departure: Departure) -> bool:
-    """Return whether all ranks must make this call in each round of a loop that some leave."""
+    """Return whether all ranks must make this call in each iteration of a loop that some leave."""
     return any(loop in departure.loops for loop in step.loops) and all_ranks_meet(step)
 
 

@@ -72,7 +72,7 @@ def test_a_host_name_without_an_address_is_found(monkeypatch):
 
     finding = addresses.interface({})
 
-    assert "the host name 'no-such-host.invalid' does not lead to an address" in finding.found
+    assert "the host name 'no-such-host.invalid' does not resolve to an address" in finding.found
 
 
 def test_a_master_without_an_address_is_found():
@@ -156,7 +156,7 @@ def test_a_batch_that_is_too_small_is_found_and_a_larger_one_is_recommended(monk
     finding = software.communication(batch_size=1)
 
     assert finding.status == "warning"
-    assert "Use a larger --batch-size (about " in finding.remedy
+    assert "Use a larger --batch-size (with about " in finding.remedy
 
 
 def test_more_threads_than_cores_are_found():

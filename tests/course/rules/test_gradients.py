@@ -176,7 +176,7 @@ def test_other_factors_are_reported_with_their_value(factor, made):
     ("norm", "text"),
     [
         (0.3, "all gradients together is 0.3: they were scaled"),
-        (0.1, "norm is 0.1."),
+        (0.1, "together is 0.1: they"),
         (0.1234, "0.2327 times the mean"),
     ],
 )

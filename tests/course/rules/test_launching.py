@@ -124,3 +124,20 @@ def test_an_exception_of_the_process_group_is_explained(rule, detail, code):
     assert "template_trainer.py:115" in diagnosis.explanation
     assert rule(raised("something else"), None) is None
     assert rule(ended(None), None) is None
+
+
+@pytest.mark.parametrize(
+    ("ranks", "beginning"), [((0,), "Rank 0 raised"), ((0, 1), "Ranks 0 and 1 raised")]
+)
+def test_a_missing_group_names_the_ranks_and_not_the_setup(ranks, beginning):
+    run = raised("Default process group has not been initialized")
+    known = replace(run.failure.diagnosis, ranks=ranks)
+    run = replace(run, failure=replace(run.failure, diagnosis=known))
+
+    rule = without_a_group("load_checkpoint must work without a process group", "Checkpoints")
+    found = rule(run, None)
+
+    assert found.explanation == (
+        f"{beginning} ValueError at template_trainer.py:115. load_checkpoint must work without a "
+        "process group."
+    )

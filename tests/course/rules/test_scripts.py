@@ -89,7 +89,7 @@ def test_a_verdict_that_never_changes_is_reported(tmp_path, verdict):
     runs = runs_of(tmp_path, f"{SHARES.format(shown='share')}\n{verdict}")
 
     assert prints_no_shares(runs) is None
-    assert "if the last rank gets fewer" in prints_no_verdict(runs).explanation
+    assert "in which the last rank gets fewer" in prints_no_verdict(runs).explanation
 
 
 def test_a_sampler_that_is_not_written_yet_raises_not_implemented(tmp_path):

@@ -40,6 +40,7 @@ def _threads_of_gloo(folder):
     return [[name for name in left if "gloo" in name] for left in all_left]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["phase1"], indirect=True)
 def test_the_data_loader_file_shows_its_shares(phase):
     shown = output_of([sys.executable, "template_data_loader.py"], phase).splitlines()

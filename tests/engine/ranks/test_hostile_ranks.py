@@ -133,7 +133,9 @@ def test_data_that_no_unmodified_rank_sends_is_tampering(failure_of, attack):
     assert failure.diagnosis.ranks == (1,)
 
 
-@pytest.mark.parametrize("attack", [floods_with_entering, floods_with_messages])
+@pytest.mark.parametrize(
+    "attack", [floods_with_entering, pytest.param(floods_with_messages, marks=pytest.mark.slow)]
+)
 def test_endless_calls_are_stopped_like_an_endless_loop(failure_of, attack):
     failure = failure_of(hostile(attack))
 

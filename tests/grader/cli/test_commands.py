@@ -264,6 +264,7 @@ def test_a_trace_shows_every_rank_of_a_trainer(tmp_path, phase):
     assert (tmp_path / "seen.svg").read_text().startswith("<svg")
 
 
+@pytest.mark.slow
 def test_the_trace_of_a_failing_trainer_says_why(tmp_path):
     shutil.copytree(SOLUTIONS, tmp_path / "bob")
     source = (tmp_path / "bob" / TRAINER).read_text()

@@ -40,7 +40,7 @@ class Gpus:
         return int(self.pinned[-1].removeprefix("cuda:")) if self.pinned else 0
 
     def refuse(self) -> None:
-        """Raise the error of a torch without CUDA."""
+        """Raise the error of a build of torch without CUDA."""
         self.tried = True
         raise AssertionError("Torch not compiled with CUDA enabled")
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradsync.records import Diagnosis
-from gradsync.text import counted, listed
+from gradsync.text import counted, listed, verb
 from support.rules.shares import repeated, some
 
 Run = Sequence[Mapping[str, Any]]
@@ -169,9 +169,10 @@ def other_shares(
         )
         return _found("samples-missing", text, guide, range(2))
     which = "the" if len(both) == size else f"{len(both)} of the"
+    are = verb(both, "is", "are")
     text = (
-        f"In the first epoch, {which} first {size} samples are the same on both ranks. The shares "
-        "should overlap only in the padding. Pass your sampler to the training loader."
+        f"In the first epoch, {which} first {size} samples {are} the same on both ranks. The "
+        "shares should overlap only in the padding. Pass your sampler to the training loader."
     )
     return _found("sampler-not-used", text, guide, range(2))
 

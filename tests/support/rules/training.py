@@ -190,7 +190,7 @@ def trained_in_evaluation_mode(seen: Run, guide: str) -> Diagnosis | None:
     if not wrong:
         return None
     text = (
-        "train was called with a model in evaluation mode, and did not switch it to training "
+        "train was called with a model in evaluation mode and did not switch it to training "
         "mode. Then dropout and BatchNorm behave as in evaluation. Switch the model to training "
         "mode first."
     )

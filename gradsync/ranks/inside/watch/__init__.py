@@ -240,6 +240,8 @@ def _wrap_bare_threads(watch: Watch) -> None:
     original = _thread.start_new_thread
 
     def start_new_thread(function: Callable[..., Any], *args: Any) -> int:
-        return original(watch.recorder.bare(function) if watch.began else function, *args)
+        if not watch.began:
+            return original(function, *args)
+        return watch.recorder.start_bare(original, function, *args)
 
     _thread.start_new_thread = _thread.start_new = start_new_thread

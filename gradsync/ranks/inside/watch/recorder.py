@@ -14,10 +14,11 @@ from gradsync.ranks.protocol import events, wire
 from gradsync.ranks.protocol.events import LOOSE_OPS
 from gradsync.records import Collective, Event, EventKind
 
-# Threads of PyTorch, multiprocessing and the rank itself never enter a collective, except those
-# that run any function.
-NOT_TRAINING = ("torch.utils.data.", "multiprocessing.", "gradsync.ranks.")
-ANY_FUNCTION = ("multiprocessing.pool", "worker")  # of a ThreadPool
+# Threads of PyTorch, multiprocessing and the rank itself that never call a user's function.
+NOT_TRAINING = (
+    *("torch.utils.data.", "gradsync.ranks."),
+    *("multiprocessing.queues.", "multiprocessing.resource_sharer."),
+)
 MAX_BACKLOG = events.MAX_BATCH // 2  # events that may wait to be sent with the next one
 
 
@@ -120,8 +121,10 @@ class Recorder:
                 self._asleep.pop(thread, None)
                 self._report_waits()
 
-    def bare(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what a new thread that `threading` does not list must run instead of `function`.
+    def start_bare(
+        self, start: Callable[..., int], function: Callable[..., Any], *arguments: Any
+    ) -> int:
+        """Call `start(function, *arguments)`, which starts a thread that `threading` does not list.
 
         The thread counts as one that could enter a collective, from now on until it ends.
         """
@@ -139,7 +142,12 @@ class Recorder:
 
         with self._lock:
             self._bare.add(new)
-        return run
+        try:
+            return start(run, *arguments)
+        except RuntimeError:  # there are too many threads
+            with self._lock:
+                self._bare.discard(new)
+            raise
 
     def send(self, *parts: bytes | bytearray | memoryview) -> None:
         """Send a frame other than an event."""
@@ -202,8 +210,7 @@ def _trains(thread: threading.Thread) -> bool:
     if isinstance(thread, threading._DummyThread):  # bare, or torch's: see `expect`
         return False
     target = getattr(thread, "_target", None)  # the function that it is running
-    module, name = getattr(target, "__module__", None), getattr(target, "__name__", None)
-    return (module, name) == ANY_FUNCTION or not f"{module}.".startswith(NOT_TRAINING)
+    return not f"{getattr(target, '__module__', '')}.".startswith(NOT_TRAINING)
 
 
 def _kind(call: Collective) -> tuple[Any, ...]:

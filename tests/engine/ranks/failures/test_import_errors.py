@@ -120,7 +120,7 @@ def test_a_learners_not_implemented_error_is_unfinished():
 @pytest.mark.parametrize(
     ("type_", "message", "said"),
     [
-        ("TypeError", "'method' object is not iterable", "Are the brackets of a call missing?"),
+        ("TypeError", "'method' object is not iterable", "Are the parentheses of a call missing"),
         (
             "RuntimeError",
             "Distributed package doesn't have NCCL built in",

@@ -37,7 +37,7 @@ def script(folder, tmp_path):
 
 ROOT = Path(__file__).parents[4]
 PREAMBLE = """
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
 from gradsync import run_ranks
 from gradsync.ranks import LauncherError, get_launcher

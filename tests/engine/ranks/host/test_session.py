@@ -241,6 +241,7 @@ def test_a_rank_may_compute_after_a_recv_from_any_rank(run):
     assert shown(run(f"{cell}\ndist.barrier()\nkept")) == ["0", "10", "20"]
 
 
+@pytest.mark.slow
 def test_fifty_deadlocks_in_a_row_leave_no_connection_open(run):
     count = "len(os.listdir('/dev/fd')), threading.active_count()"
     run("if rank: dist.barrier()")

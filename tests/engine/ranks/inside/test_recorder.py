@@ -90,39 +90,46 @@ def test_a_thread_that_joins_one_of_multiprocessing_can_act(waiting_thread):
     assert event.others == 1  # this thread
 
 
-def test_threads_of_a_pool_can_enter_collectives():
+def run_late(send):
+    time.sleep(LATE)
+    send()
+
+
+def start_in_a_thread_pool(send):
+    return ThreadPool(1).apply_async(run_late, (send,))
+
+
+def start_in_the_callback_of_a_pool(send):
+    pool = multiprocessing.get_context("fork").Pool(1)
+    return pool.apply_async(time.sleep, (LATE,), callback=lambda _: send())
+
+
+def start_a_thread_that_python_does_not_list(send):
+    return _thread.start_new_thread(run_late, (send,))
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        start_in_a_thread_pool,
+        start_in_the_callback_of_a_pool,
+        start_a_thread_that_python_does_not_list,
+    ],
+)
+def test_helper_threads_can_enter_collectives(start):
     def function(rank):
-        tensor = torch.ones(1)
-        if rank == 1:
-            dist.recv(tensor, 0)
-            dist.send(2 * tensor, 0)
-            return 0
+        sent = queue.SimpleQueue()
 
-        def send_late():
-            time.sleep(LATE)
-            dist.send(torch.ones(1), 1)
-
-        with ThreadPool(1) as pool:
-            sent = pool.apply_async(send_late)
-            dist.recv(tensor, 1)
-            sent.get()
-        return tensor.item()
-
-    assert list(run_ranks(function, 2)) == [2, 0]
-
-
-def test_threads_that_python_does_not_list_can_enter_collectives():
-    def function(rank):
-        def send_late():
-            time.sleep(LATE)
+        def send():
             dist.send(torch.full((1,), float(rank)), 1 - rank)
+            sent.put(True)
 
+        _job = start(send)  # keeps the pool
         tensor = torch.zeros(1)
-        _thread.start_new_thread(send_late, ())
         dist.recv(tensor, 1 - rank)
-        return tensor.item()
+        return tensor.item(), sent.get()
 
-    assert list(run_ranks(function, 2)) == [1, 0]
+    assert list(run_ranks(function, 2, timeout=20)) == [(1, True), (0, True)]
 
 
 def test_a_deadlock_is_found_though_an_unlisted_thread_has_ended():
