@@ -144,7 +144,7 @@ class Recorder:
             self._bare.add(new)
         try:
             return start(run, *arguments)
-        except RuntimeError:  # there are too many threads
+        except (RuntimeError, TypeError):  # too many threads; unsuitable arguments
             with self._lock:
                 self._bare.discard(new)
             raise
