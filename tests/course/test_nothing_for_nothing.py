@@ -117,6 +117,7 @@ def test_functions_that_do_nothing_earn_nothing(phase):
     assert passed == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", COURSE.graded_phases("hidden"))
 def test_an_empty_file_is_reported_in_every_test(phase):
     empty = Submission("empty", dict.fromkeys(untouched(COURSE).files, b""))

@@ -352,7 +352,14 @@ def test_reset_ends_the_ranks(fresh):
 
 
 @linux_only
-@pytest.mark.parametrize("how", ["restart", "shut down", "kill"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param("restart", marks=pytest.mark.slow),
+        pytest.param("shut down", marks=pytest.mark.slow),
+        "kill",
+    ],
+)
 def test_no_process_is_left_when_the_kernel_ends(fresh, how):
     processes = descendants(fresh)
     assert len(processes) >= 4, "expected two warm processes and two ranks"

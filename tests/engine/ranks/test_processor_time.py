@@ -31,7 +31,7 @@ def test_a_loop_ends_when_its_processor_time_is_used_up():
     assert "a loop that never ends" in failure.diagnosis.explanation
 
 
-@pytest.mark.parametrize("launcher", ["fork", "spawn"])
+@pytest.mark.parametrize("launcher", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_a_sleep_is_not_reported_as_a_loop(launcher):
     with pytest.raises(RankFailure) as caught:
         run_ranks(lambda: time.sleep(60), 2, timeout=1.5, launcher=launcher)

@@ -149,6 +149,7 @@ def test_the_doctor_reports_what_does_not_work(tmp_path, monkeypatch):
     assert "apt install bubblewrap" in " ".join(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_the_doctor_reports_a_missing_mnist_and_continues(tmp_path, monkeypatch):
     monkeypatch.setenv("GRADSYNC_DATA", str(tmp_path))
     done = gradsync("doctor")
@@ -277,6 +278,7 @@ def test_the_trace_of_a_failing_trainer_says_why(tmp_path):
     assert (tmp_path / "seen.svg").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_a_trace_without_a_trainer_is_refused(tmp_path):
     (tmp_path / "phase1").mkdir()
     (tmp_path / "phase1" / "template_data_loader.py").write_text("")

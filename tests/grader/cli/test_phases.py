@@ -29,7 +29,10 @@ def gradsync(course, *arguments):
     return subprocess.run(command, cwd=course.root, check=False, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize(("options", "graded"), [((), PHASES), (("--phase", "3"), ("phase3",))])
+@pytest.mark.parametrize(
+    ("options", "graded"),
+    [((), PHASES), pytest.param(("--phase", "3"), ("phase3",), marks=pytest.mark.slow)],
+)
 def test_the_gradebook_has_a_column_for_each_phase(course, tmp_path, options, graded):
     for phase in PHASES:
         write_submission(tmp_path / "ada" / phase, RIGHT)

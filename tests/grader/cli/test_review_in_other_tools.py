@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jsonschema
 import pytest
 import yaml
 from review_samples import WRONG, run
@@ -100,6 +99,8 @@ SCHEMA["properties"]["$schema"] = {"type": "string", "format": "uri"}
 
 
 def test_sarif_has_the_parts_of_the_official_schema(script):
+    import jsonschema  # takes seconds, and each process imports all files of tests
+
     ended = run("--format", "sarif", script)
 
     log = json.loads(ended.stdout)

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from learners import COURSE, write
-from nbgrader.api import Gradebook
 
 PROGRAMS = Path(sys.executable).parent
 Points = dict[str, dict[str, float]]  # by learner and grading cell
@@ -56,6 +55,8 @@ class ClassFolder:
 
     def points(self, assignment: str) -> Points:
         """Return the points in the gradebook."""
+        from nbgrader.api import Gradebook  # takes a second, and each process imports this file
+
         with Gradebook(f"sqlite:///{self.root / 'gradebook.db'}") as gradebook:
             return {
                 submission.student.id: {

@@ -8,6 +8,7 @@ import torch
 from gradsync import run_ranks
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="needs the fork launcher"),
     pytest.mark.usefixtures("afresh"),
 ]

@@ -180,9 +180,9 @@ def test_destroying_a_group_with_pending_collectives_ends_the_cell(run):
     assert (diagnosis.code, diagnosis.ranks) == ("deadlock-rank-missing", (0,))
     assert diagnosis.explanation == (
         "Rank 0 returned without calling all_reduce #1 (2 x float32). Ranks 1 and 2 are waiting in "
-        "destroy_process_group, at In [2]:4. It returns only when all collectives that the rank "
-        "has started are complete. Every rank must make this call. Look for a branch or an early "
-        "return before it."
+        "destroy_process_group, at In [2]:4. destroy_process_group returns only when all "
+        "collectives that the rank has started are complete. Every rank must make this call. Look "
+        "for a branch or an early return before it."
     )
     assert seconds < 2
     assert outcome.lost == ()

@@ -142,6 +142,7 @@ def test_a_builtin_hook_is_used():
     assert [value.item() for value in run_ranks(train, 2)] == [1.0, 1.0]  # float16 has 10 bits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("by_all", "wanted"), [(True, 0.75), (False, 1.5)])
 def test_in_a_join_ranks_without_samples_count_as_configured(by_all, wanted):
     def train(rank, by_all):

@@ -147,6 +147,7 @@ def test_a_daemon_ends_with_its_run():
     assert not [command for command in commands if command == f"sleep\0{mark}\0".encode()]
 
 
+@pytest.mark.slow
 def test_ranks_that_use_too_much_memory_are_stopped_and_reported(monkeypatch):
     def hog():
         kept = []

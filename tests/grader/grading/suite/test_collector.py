@@ -1,12 +1,17 @@
 """Which tests of a suite run, and which verdicts are recorded."""
 
 import pytest
-import torch._dynamo  # noqa: F401 - pytester removes modules after a run; this one can't return
 
 from gradsync.grading.suite.collector import Collector
 
 pytest_plugins = "pytester"
 PLUGIN = ("-p", "gradsync.grading.suite.plugin")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiler():
+    """Import torch's compiler now: pytester removes new modules, and this one can't return."""
+    import torch._dynamo  # noqa: F401
 
 
 def test_early_tests_run_first_and_are_reported_in_order(pytester):
