@@ -2,11 +2,11 @@
 
 A submission is graded only by exercises with tests that run a function that it changes
 (`checks.impact`): the other tests would run exactly the code of the solution. Grading stops at the
-first test that fails, in the order of a report. One submission in fifty is also graded by the tests
-of all exercises, which must give the same first failure. Correct answers that change different
-functions are graded together, and alone only if one of them fails. The script replaces the table in
-docs/figures.md. With phases or names of submissions as arguments, it grades only these and does not
-change docs/figures.md: `python -m checks.truth phase1`.
+first test that fails, in the order of a report. One submission in a hundred is also graded by the
+tests of all exercises, which must give the same first failure. Correct answers that change
+different functions are graded together, and alone only if one of them fails. The script replaces
+the table in docs/figures.md. With phases or names of submissions as arguments, it grades only these
+and does not change docs/figures.md: `python -m checks.truth phase1`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from gradsync.submission import Submission
 Batch = Future[list[Outcome]]
 COURSE = find_course(Path(__file__).parent)
 SEED = 1
-CHECKED = 50  # one submission in fifty is also graded by all tests
+CHECKED = 100  # one submission in a hundred is also graded by all tests
 AT_ONCE = 3 * (os.cpu_count() or 1)  # while some wait for lost ranks, others can run
 HANGS = "hangs-after-a-fault"  # the code of mistakes that wait more than a minute
 FEW = 20  # up to this number of submissions, each is also graded by all tests
