@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SUFFIXES = {".md", ".py", ".toml", ".j2", ".yml", ".yaml", ""}
-NOT_OURS = ("checks/prose.py", "constraints.txt", "tests/right/")
+NOT_OURS = ("checks/prose.py", "constraints.txt", "tests/known/right/")
 PHRASES = {  # a regular expression: its replacement
     r"mistakes? to mend|mends? the mistake": "to fix",
     r"an ear for": "if the sampler has `set_epoch`",

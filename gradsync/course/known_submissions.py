@@ -1,9 +1,9 @@
 """Known submissions: wrong ones with one mistake each, and right ones written differently.
 
-A wrong one is the solution with a small patch, an entry of `tests/wrong/PHASE/FILE.toml`. A right
-one is the solution with some functions replaced: `tests/right/PHASE/FILE/NAME.py` is appended to
-the file, so its definitions override earlier ones. `tests/right/PHASE/whole/NAME` has all files of
-a phase, written only from the guide and the templates.
+A wrong one is the solution with a small patch, an entry of `tests/known/wrong/PHASE/FILE.toml`. A
+right one is the solution with some functions replaced: `tests/known/right/PHASE/FILE/NAME.py` is
+appended to the file, so its definitions override earlier ones. `tests/known/right/PHASE/whole/NAME`
+has all files of a phase, written only from the guide and the templates.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Wrong:
             for old, new in self.patches:
                 source = patched(source, old, new)
         except ValueError as problem:
-            where = f"tests/wrong, {self.name!r}, on solutions/{self.file}"
+            where = f"tests/known/wrong, {self.name!r}, on solutions/{self.file}"
             raise CourseError(f"{where}: {problem}") from None
         files[self.file] = source.encode()
         return Submission(self.name, files)
@@ -89,12 +89,12 @@ class Right:
 
 
 def wrong_submissions(course: Course, phase: str) -> tuple[Wrong, ...]:
-    """Return the known mistakes of a phase, from `tests/wrong/PHASE`.
+    """Return the known mistakes of a phase, from `tests/known/wrong/PHASE`.
 
     Raises:
         CourseError: a file there can't be read.
     """
-    paths = sorted((course.root / "tests" / "wrong" / phase).glob("*.toml"))
+    paths = sorted((course.root / "tests" / "known" / "wrong" / phase).glob("*.toml"))
     return tuple(wrong for path in paths for wrong in _wrong_ones(path, course, phase))
 
 
@@ -108,7 +108,8 @@ def shown_mistake(course: Course) -> Wrong:
         for wrong in wrong_submissions(course, phase):
             if wrong.demo:
                 return wrong
-    raise CourseError("No mistake in tests/wrong has `demo = true`, so there is nothing to show.")
+    nothing = "No mistake in tests/known/wrong has `demo = true`, so there is nothing to show."
+    raise CourseError(nothing)
 
 
 def _wrong_ones(path: Path, course: Course, phase: str) -> tuple[Wrong, ...]:
@@ -130,10 +131,10 @@ def _wrong_ones(path: Path, course: Course, phase: str) -> tuple[Wrong, ...]:
 
 
 def right_submissions(course: Course, phase: str) -> tuple[Right, ...]:
-    """Return the correct answers of a phase, from `tests/right/PHASE`, sorted by name."""
+    """Return the correct answers of a phase, from `tests/known/right/PHASE`, sorted by name."""
     additions: dict[str, dict[str, str]] = {}
     for file in course.files(phase):
-        folder = course.root / "tests" / "right" / phase / Path(file).stem
+        folder = course.root / "tests" / "known" / "right" / phase / Path(file).stem
         for path in sorted(folder.glob("*.py")):
             text = path.read_text(encoding="utf-8")
             additions.setdefault(path.stem, {})[f"{phase}/{file}"] = text
@@ -142,7 +143,7 @@ def right_submissions(course: Course, phase: str) -> tuple[Right, ...]:
 
 
 def _whole_answers(course: Course, phase: str) -> list[Right]:
-    folders = sorted((course.root / "tests" / "right" / phase / "whole").glob("*"))
+    folders = sorted((course.root / "tests" / "known" / "right" / phase / "whole").glob("*"))
     return [
         Right(
             folder.name,

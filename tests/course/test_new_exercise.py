@@ -94,7 +94,7 @@ def add_exercise(root):
     for audience, points, size in (("visible", "1", "2"), ("hidden", "5", "4")):  # steps 5 and 6
         suite = SUITE.replace("POINTS", points).replace("SIZE", size)
         add(root / "tests" / audience / "phase1/test_sums.py", suite)
-    add(root / "tests/wrong/phase1/template_trainer.toml", WRONG)  # step 7
+    add(root / "tests/known/wrong/phase1/template_trainer.toml", WRONG)  # step 7
     gradsync(root, "templates")  # step 8
 
 
@@ -109,7 +109,7 @@ def gradsync(root, *arguments):
 def course(tmp_path_factory):
     root = tmp_path_factory.mktemp("course")
     ignored = shutil.ignore_patterns("__pycache__")
-    parts = ("support", "visible", "hidden", "wrong")
+    parts = ("support", "visible", "hidden", "known/wrong")
     for part in (*COURSE.phases, "solutions", *(f"tests/{name}" for name in parts)):
         shutil.copytree(COURSE.root / part, root / part, ignore=ignored)
     add_exercise(root)

@@ -11,7 +11,7 @@ from ordinary_user import as_an_ordinary_user
 
 CORPUS = ("test_archives.py", "test_attacks.py")
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
+ROOT = HERE.parents[2]
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from gradsync.ranks import get_launcher
 from gradsync.reports import html, terminal
 
 pytestmark = pytest.mark.usefixtures("needs_sandbox")
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 COURSE = find_course(ROOT)
 ATTACKS = {f"{attack.group}: {attack.name}": attack for attack in read_attacks()}
 MARK = f"hostile-{os.getpid()}-"
