@@ -36,6 +36,7 @@ class Collective:
     sends: tuple[int, ...] = ()  # elements that go to each member, in an all_to_all
     receives: tuple[int, ...] = ()  # elements that each member is expected to send
     label: str | None = None  # "fc2.bias.grad", if the tensor belongs to a model
+    via: str | None = None  # "DistributedDataParallel", if the user's code called this instead
     where: str | None = None  # "template_trainer.py:91"
     callers: tuple[str, ...] = ()  # the user's functions that led there: "train", "evaluate"
     by_test: bool = False  # the test's function calls it, not the file under test

@@ -192,7 +192,8 @@ def call_text(call: Call, more: str = "") -> str:
     collective = call.collective
     size = f"{numel(collective)} x {collective.dtype}" if collective.dtype else None
     tag = f"tag {collective.tag}" if _is_message(call) and collective.tag else ""
-    details = ", ".join(detail for detail in (collective.label, size, tag, more) if detail)
+    via = f"in {collective.via}" if collective.via else ""
+    details = ", ".join(detail for detail in (via, collective.label, size, tag, more) if detail)
     peer = ""
     if _is_message(call):
         whom = "any rank" if collective.peer is None else f"rank {collective.peer}"

@@ -63,7 +63,7 @@ def _user_frames(text: str, shows: Callable[[str], bool]) -> list[tuple[str, str
     """Return the frames of the user's files on one thread, innermost first."""
     threads = [FRAME.findall(part) for part in reversed(THREAD.split(text))]
     busy = [
-        frames for frames in threads if not any((file, name) == WATCH for file, _, name in frames)
+        frames for frames in threads if not any((file, name) in WATCH for file, _, name in frames)
     ]
     for frames in (*busy, *threads):
         if users := [frame for frame in frames if shows(frame[0])]:

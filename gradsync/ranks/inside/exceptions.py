@@ -18,7 +18,7 @@ MAX_FRAMES = 20  # of a traceback that are reported, innermost last
 MAX_MESSAGE = 10_000  # characters
 MAX_NAMES = 200  # of a module's definitions that are reported
 # File and function of each frame that runs a collective for the rank.
-STARTERS = (WATCH, (start_group.__code__.co_filename, start_group.__name__))
+STARTERS = {*WATCH, (start_group.__code__.co_filename, start_group.__name__)}
 
 
 def describe_exception(error: BaseException, roots: tuple[str, ...]) -> dict[str, Any]:

@@ -97,9 +97,9 @@ def _run(channel: socket.socket, setup: dict[str, Any], recorder: Recorder) -> A
     _settle(setup)
     if "nccl" in setup["backend"]:
         torch.cuda.set_device(rank)
+    watching = watch.install()
     if setup["process_group"]:
         start_group(str(Path(setup["directory"]) / "store"), rank, world_size, setup["backend"])
-    watching = watch.install()
     watching.begin(recorder, world_size, tuple(setup["roots"]))
     task = _receive(channel)  # pickled while the ranks met
     recorder.send(wire.pack("ready"))

@@ -28,7 +28,7 @@ MAX_KNOWN = 2048  # collectives of a rank that are sent by number
 MAX_KNOWN_WEIGHT = 8  # of each of these collectives
 FIELDS = (
     *("op", "group", "members", "shapes", "dtype", "reduce", "root", "peer", "tag"),
-    *("sends", "receives", "label", "where", "callers", "by_test"),
+    *("sends", "receives", "label", "via", "where", "callers", "by_test"),
 )
 
 
@@ -134,7 +134,7 @@ def last(events: Sequence[Event], most: int) -> tuple[Event, ...]:
 
 
 def _weight(call: Collective) -> int:
-    texts = (call.op, call.group, call.dtype, call.reduce, call.label, call.where)
+    texts = (call.op, call.group, call.dtype, call.reduce, call.label, call.via, call.where)
     letters = sum(len(text) for text in (*texts, *call.callers) if text is not None)
     sides = sum(len(shape) + SHAPE_ITEMS for shape in call.shapes)
     numbers = len(call.members) + len(call.sends) + len(call.receives)
@@ -143,7 +143,8 @@ def _weight(call: Collective) -> int:
 
 def _collective(
     op: Any, group: Any, members: Any, shapes: Any, dtype: Any, reduce: Any, root: Any, peer: Any,
-    tag: Any, sends: Any, receives: Any, label: Any, where: Any, callers: Any, by_test: Any,
+    tag: Any, sends: Any, receives: Any, label: Any, via: Any, where: Any, callers: Any,
+    by_test: Any,
 ) -> Collective:  # fmt: skip
     return Collective(
         op=text(op),
@@ -158,6 +159,7 @@ def _collective(
         sends=_integers(sends, MAX_RANKS),
         receives=_integers(receives, MAX_RANKS),
         label=_optional(text, label),
+        via=_optional(text, via),
         where=_optional(text, where),
         callers=tuple(text(name) for name in _items(callers, MAX_CALLERS)),
         by_test=by_test is True,

@@ -8,8 +8,13 @@ import sysconfig
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2]  # gradsync itself
-# The file and function of the frame from which a rank starts, or waits for, a collective.
-WATCH = str(PACKAGE / "ranks" / "inside" / "watch" / "__init__.py"), "wrapper"
+# File and function of the frames in which a rank starts, or waits for, a collective.
+_WATCH = PACKAGE / "ranks" / "inside" / "watch"
+WATCH = {
+    (str(_WATCH / "process_group.py"), "collective"),
+    (str(_WATCH / "group_functions.py"), "meet"),
+    (str(_WATCH / "state.py"), "wait"),
+}
 _FOLDERS = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 _FOLDERS.add(str(PACKAGE))
 LIBRARIES = tuple(folder + os.sep for folder in sorted(_FOLDERS))

@@ -27,6 +27,8 @@ Named = list[tuple[str, torch.Tensor]]
 NAMES: WeakKeyDictionary[nn.Module, tuple[Named, set[str]]] = WeakKeyDictionary()
 # Files between the caller and the collective.
 CALLED = (f"{PACKAGE / 'ranks'}{os.sep}", f"{Path(dist.__file__).parent}{os.sep}")
+WATCHING = str(Path(__file__).parent)
+DECORATORS = ("wrapper", "inner_func", "decorate_context")  # functions around those of torch
 NO_FUNCTIONS = ("<module>", "<cell>")
 HELD_BY_ITS_FRAME = 3  # references: the frame's, the local variable's, and one for counting
 
@@ -38,11 +40,12 @@ class Caller:
     where: str | None = None  # "template_trainer.py:91"
     names: tuple[str, ...] = ()  # the user's functions on the stack, innermost last
     label: str | None = None  # "fc2.bias.grad"
+    via: str | None = None  # "DistributedDataParallel": what the user called, if not the collective
     by_test: bool = False  # the test itself calls it, not the user's files
 
 
-def caller(roots: tuple[str, ...], tensor: torch.Tensor | None) -> Caller:
-    """Return the caller of the current call."""
+def caller(roots: tuple[str, ...], op: str, tensor: torch.Tensor | None) -> Caller:
+    """Return the caller of the current call of the collective `op`."""
     stack = list(_stack())
     if roots and _is_test(stack, roots):
         return Caller(by_test=True)
@@ -50,15 +53,13 @@ def caller(roots: tuple[str, ...], tensor: torch.Tensor | None) -> Caller:
     if not frames:
         return Caller()
     where = file_and_line(frames[0].f_code.co_filename, frames[0].f_lineno)
-    names = _names(frames)
-    if tensor is None or tensor.numel() == 0:
-        return Caller(where, names)
+    label = None
     with suppress(RuntimeError, ValueError, TypeError, AttributeError):
         # a name is optional: an unusual tensor must not make the call fail
-        for module in _modules(frames[:MODULE_FRAMES]):
-            if label := _label(module, tensor, where):
-                return Caller(where, names, label)
-    return Caller(where, names)
+        if tensor is not None and tensor.numel() > 0:
+            modules = _modules(frames[:MODULE_FRAMES])
+            label = next(filter(None, (_label(each, tensor, where) for each in modules)), None)
+    return Caller(where, _names(frames), label, _via(stack[: stack.index(frames[0])], op))
 
 
 def _is_test(stack: Sequence[FrameType], roots: tuple[str, ...]) -> bool:
@@ -70,6 +71,23 @@ def _is_test(stack: Sequence[FrameType], roots: tuple[str, ...]) -> bool:
                 return False
             return is_users(file, ())
     return False
+
+
+def _via(called: Sequence[FrameType], op: str) -> str | None:
+    """Return the function or class that the user called, if it is not the collective itself.
+
+    Args:
+        called: the frames of libraries that the user's frame called, innermost first.
+        op: the collective.
+    """
+    called = [f for f in called if not f.f_code.co_filename.startswith(WATCHING)]
+    outer = [f for f in called[1:] if f.f_code.co_name not in DECORATORS]
+    if not outer:
+        return None
+    name = outer[-1].f_code.co_name
+    if name == "__init__":
+        return type(outer[-1].f_locals.get("self")).__name__
+    return None if name == op or name.startswith("_") else name
 
 
 def _names(frames: Sequence[FrameType]) -> tuple[str, ...]:
@@ -91,13 +109,13 @@ def _modules(frames: list[FrameType]) -> Iterator[nn.Module]:
     """Yield the modules in local variables of these frames, each once."""
     seen = set()
     for frame in frames:
-        for value in _variables(frame):
+        for value in variables(frame):
             if isinstance(value, nn.Module) and id(value) not in seen:
                 seen.add(id(value))
                 yield value
 
 
-def _variables(frame: FrameType) -> list[Any]:
+def variables(frame: FrameType) -> list[Any]:
     """Return the values of a frame's variables, and keep none of them alive.
 
     Before Python 3.13, a function's frame keeps the dict that `f_locals` returns until it is read

@@ -14,9 +14,9 @@ from gradsync.ranks.protocol import events, wire
 from gradsync.ranks.protocol.events import LOOSE_OPS
 from gradsync.records import Collective, Event, EventKind
 
-# Threads of PyTorch, multiprocessing and the rank itself that never call a user's function.
+# Modules of threads that never call a user's function. torch.compile starts tqdm's monitor.
 NOT_TRAINING = (
-    *("torch.utils.data.", "gradsync.ranks."),
+    *("torch.utils.data.", "gradsync.ranks.", "tqdm."),
     *("multiprocessing.queues.", "multiprocessing.resource_sharer."),
 )
 MAX_BACKLOG = events.MAX_BATCH // 2  # events that may wait to be sent with the next one
@@ -209,8 +209,8 @@ def _trains(thread: threading.Thread) -> bool:
     """Return whether a thread could enter a collective."""
     if isinstance(thread, threading._DummyThread):  # bare, or torch's: see `expect`
         return False
-    target = getattr(thread, "_target", None)  # the function that it is running
-    return not f"{getattr(target, '__module__', '')}.".startswith(NOT_TRAINING)
+    runs = getattr(thread, "_target", None) or type(thread)  # a function, or a class with `run`
+    return not f"{getattr(runs, '__module__', '')}.".startswith(NOT_TRAINING)
 
 
 def _kind(call: Collective) -> tuple[Any, ...]:

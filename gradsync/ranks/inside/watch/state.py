@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from gradsync.ranks.inside.watch import callers
-from gradsync.ranks.inside.watch.handles import Handles
+from gradsync.ranks.inside.watch.handles import Handles, is_done
 from gradsync.ranks.inside.watch.recorder import Recorder
 from gradsync.ranks.inside.watch.tensors import tensors_in
 from gradsync.ranks.protocol import events
 from gradsync.records import Collective
+
+ENDLESS = 30.0  # seconds; a rank in a shorter wait is not blocked: it continues in any case
 
 
 class Watch:
@@ -43,6 +47,35 @@ class Watch:
     def calls_of(self, handle: Any) -> tuple[int, ...]:
         return self.handles.calls_of(handle) if self.began else ()
 
+    def wait(self, handle: Any, wait: Callable[..., Any], *limit: timedelta) -> Any:
+        """Call `wait`, which blocks until this work or future is complete, and report it."""
+        calls = self.calls_of(handle)
+        if not calls:
+            return wait(*limit)
+        touched = self.handles.touched(calls)
+        if not is_done(handle) and _seconds(*limit) >= ENDLESS:
+            self.handles.wait(handle, calls)
+        try:
+            result = wait(*limit)
+        except BaseException as error:
+            if isinstance(error, Exception) and not is_done(handle):  # it timed out
+                self.recorder.go_on(calls[-1])
+            else:
+                self.handles.done(calls, at_once=True)
+            raise
+        self.handles.done(calls, touched=touched)
+        return result
+
+    def saw_end(self, handle: Any) -> None:
+        """Report that this rank knows that a work or future is complete."""
+        if calls := self.calls_of(handle):
+            self.handles.done(calls, touched=self.handles.touched(calls))
+
+    def follow(self, future: Any, handles: Iterable[Any]) -> None:
+        """Remember that a future is complete only when all these works and futures are."""
+        if calls := [call for handle in handles for call in self.calls_of(handle)]:
+            self.handles.add(future, calls)
+
     def sees(self) -> bool:
         """Return whether the default group has the ranks of this run, with the same numbers."""
         return (
@@ -59,13 +92,14 @@ class Watch:
 
     def describe(self, op: str, group: str, tensors: Any = (), **more: Any) -> Collective:
         flat = list(tensors_in(tensors))[: events.MAX_TENSORS]
-        caller = callers.caller(self._roots, flat[0] if flat else None)
+        caller = callers.caller(self._roots, op, flat[0] if flat else None)
         return Collective(
             op=op,
             group=group,
             shapes=tuple(tuple(t.shape[: events.MAX_SIDES]) for t in flat),
             dtype=str(flat[0].dtype).removeprefix("torch.") if flat else None,
             label=caller.label,
+            via=caller.via,
             where=caller.where,
             callers=caller.names,
             by_test=caller.by_test,
@@ -80,3 +114,8 @@ class Watch:
             yield
         finally:
             self.recorder.leave(call, at_once=True)
+
+
+def _seconds(limit: timedelta | None = None) -> float:
+    """Return the time limit of a wait; torch takes 0 for no limit."""
+    return (limit.total_seconds() if limit else 0) or math.inf

@@ -7,8 +7,9 @@ HELPER = """Thread 0x00007f01 (most recent call first):
   File "/class/ada/helper.py", line 3 in fetch
   File "/usr/lib/python3.11/threading.py", line 975 in run
 """
+FILE, FUNCTION = sorted(WATCH)[0]
 WAITING = f"""Thread 0x00007f02 (most recent call first):
-  File "{WATCH[0]}", line 101 in {WATCH[1]}
+  File "{FILE}", line 101 in {FUNCTION}
   File "/class/ada/trainer.py", line 8 in step
 """
 MAIN = """

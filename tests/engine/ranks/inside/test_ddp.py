@@ -10,8 +10,6 @@ from torch.nn.parallel import DistributedDataParallel
 from gradsync import RankFailure, run_ranks
 from gradsync.ranks.inside import watch
 
-DDP = "DistributedDataParallel"
-
 
 def gradients(ddp):
     return [parameter.grad.clone() for parameter in ddp.module.parameters()]
@@ -106,10 +104,10 @@ def test_a_rank_that_creates_no_ddp_is_named():
     failure = failure_of(make)
 
     assert failure.diagnosis.ranks == (2,)
-    assert f"returned without calling {DDP}" in failure.diagnosis.explanation
+    assert "without calling all_gather #1 (in Distributed" in failure.diagnosis.explanation
 
 
-def test_a_hook_of_the_program_replaces_ours():
+def test_a_hook_of_the_program_is_used():
     def train():
         ddp = DistributedDataParallel(nn.Linear(3, 2))
         sizes = []
@@ -122,14 +120,10 @@ def test_a_hook_of_the_program_replaces_ours():
 
         ddp.register_comm_hook(sizes, hook)
         ddp(torch.ones(4, 3)).sum().backward()
-        try:
-            ddp.register_comm_hook(sizes, hook)
-        except RuntimeError as error:
-            return [sizes, ddp.module.weight.grad.sum(), str(error)]
+        return [sizes, ddp.module.weight.grad.sum()]
 
-    for sizes, total, error in run_ranks(train, 2):
+    for sizes, total in run_ranks(train, 2):
         assert (sizes, total.item()) == ([8], 0.0)
-        assert "only be registered once" in error
 
 
 def test_a_builtin_hook_is_used():

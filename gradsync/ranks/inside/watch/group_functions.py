@@ -16,28 +16,30 @@ from gradsync.ranks.inside.watch.state import Watch
 
 def install(watch: Watch) -> None:
     """Wrap these functions."""
-    _wrap(watch, "init_process_group", _world)
-    _wrap(watch, "new_group", _founders)
-    _wrap(watch, "destroy_process_group", _leavers)
+    _wrap(watch, "init_process_group", "init_process_group", _world)
+    # All functions that create groups call it; they may have been imported by name.
+    _wrap(watch, "_new_group_with_tag", "new_group", _founders)
+    _wrap(watch, "destroy_process_group", "destroy_process_group", _leavers)
 
 
 def _wrap(
-    watch: Watch, name: str, who: Callable[[Watch, dict[str, Any]], tuple[int, ...] | None]
+    watch: Watch, name: str, op: str, who: Callable[[Watch, dict[str, Any]], tuple[int, ...] | None]
 ) -> None:
     original: Callable[..., Any] = getattr(distributed_c10d, name)
     signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def meet(*args: Any, **kwargs: Any) -> Any:
         members = who(watch, _by_name(signature, args, kwargs)) if watch.began else None
         if members is None:
             return original(*args, **kwargs)
-        collective = watch.describe(name, f"{name} {members}", members=members)
+        collective = watch.describe(op, f"{op} {members}", members=members)
         with watch.blocking(collective):
             return original(*args, **kwargs)
 
     for module in (dist, distributed_c10d):
-        setattr(module, name, wrapper)
+        if hasattr(module, name):
+            setattr(module, name, meet)
 
 
 def _world(watch: Watch, arguments: dict[str, Any]) -> tuple[int, ...] | None:
