@@ -20,7 +20,6 @@ from typing import NoReturn
 from gradsync.ranks.fast import dynamo, memory, symbolic_shapes
 from gradsync.ranks.host.launchers.warm_process import WarmProcess
 from gradsync.ranks.inside import watch, worker  # these import torch
-from gradsync.ranks.sandbox import namespaces
 
 # Modules that ranks use, imported here so that every fork has them.
 WANTED_SOON = (
@@ -34,10 +33,8 @@ WANTED_SOON = (
 READ_SOON = ("torch.random", "torch.cuda", "torch.cuda.random", "torch.xpu", "torch.xpu.random")
 
 
-def start(descriptor: int, sandboxed: int) -> NoReturn:
+def start(descriptor: int) -> NoReturn:
     """Serve the launcher at the other end of this socket until it ends."""
-    if sandboxed:
-        namespaces.mount_proc()  # bubblewrap's /proc prevents mounting another
     dynamo.defer()
     symbolic_shapes.defer()
     _import_what_ranks_use()

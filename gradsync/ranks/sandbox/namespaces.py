@@ -1,5 +1,7 @@
 """System calls for a sandbox that Python lacks, or lacks before 3.12.
 
+As a program, with a command as its arguments, it mounts a /proc of its own and runs the command.
+
 Sources: setns(2), pidfd_open(2), mount(2), tmpfs(5), prctl(2), capget(2), capabilities(7),
 seccomp(2).
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -92,3 +95,11 @@ def fork() -> int:
             if time.monotonic() > until:
                 raise
         time.sleep(FORK_PAUSE)
+
+
+if __name__ == "__main__":
+    try:
+        mount_proc()
+        os.execvp(sys.argv[1], sys.argv[1:])
+    except OSError as error:
+        sys.exit(error.strerror)

@@ -16,10 +16,12 @@ from __future__ import annotations
 import json
 import os
 import resource
+import select
 import shutil
 import site
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -52,6 +54,8 @@ LIMITS = {
     resource.RLIMIT_CORE: 0,
     resource.RLIMIT_SIGPENDING: SIGNALS,
 }
+CREATE_SECONDS = 30.0  # for bubblewrap, which takes milliseconds on an idle machine
+READ_BYTES = 4096
 NOBODY = "1000"  # the ranks' user and group id
 SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/sbin", "/etc/ld.so.cache", "/etc/localtime")
 INSTALL = "Install it with `apt install bubblewrap` or `dnf install bubblewrap`."
@@ -90,8 +94,7 @@ class Sandbox:
         for end in (info_out, echo, keys, rules):
             os.close(end)
         os.write(self._keys, bytes(MAX_RANKS))
-        with os.fdopen(info) as lines:
-            self._first = int(json.load(lines)["child-pid"])
+        self._first = _first_process(info)
         _limit(self._first)
         self._process = os.pidfd_open(self._first)
         self._outside = os.pidfd_open(os.getpid())
@@ -162,9 +165,14 @@ class Sandbox:
 
 
 def outer(command: Sequence[str]) -> list[str]:
-    """Return a command that runs `command` as root of new user and pid namespaces."""
+    """Return a command that runs `command` as root of new user and pid namespaces.
+
+    Its /proc must show the new pid namespace, or an inner bubblewrap finds other processes there,
+    or none. bubblewrap's own `--proc` covers parts of it, which prevents mounting another.
+    """
     rights = ("--unshare-user", "--unshare-pid", "--uid", "0", "--gid", "0", "--cap-add", "ALL")
-    return ["bwrap", *rights, "--dev-bind", "/", "/", "--", *command]
+    mount_proc = (sys.executable, "-I", namespaces.__file__)
+    return ["bwrap", *rights, "--dev-bind", "/", "/", "--", *mount_proc, *command]
 
 
 def check(secret: Path | None = None) -> None:
@@ -183,16 +191,46 @@ def check(secret: Path | None = None) -> None:
                 f"{secret} is in {path}, which ranks must be able to read. Move the course, or "
                 "install Python's environment in another place."
             )
-    with own_folder() as folder:
-        tried = subprocess.run(
-            outer([*_inner(str(folder)), "--", "true"]), capture_output=True, text=True, check=False
-        )
-    if tried.returncode != 0:
+    if problem := _try():
         raise SandboxError(
-            f"bubblewrap can't create namespaces here ({tried.stderr.strip()}). If this is a "
-            "container, start it with --security-opt seccomp=unconfined. On Ubuntu, set the sysctl "
-            "kernel.apparmor_restrict_unprivileged_userns to 0."
+            f"bubblewrap can't create a sandbox here ({problem}). If this is a container, start it "
+            "with --security-opt seccomp=unconfined --security-opt systempaths=unconfined. On "
+            "Ubuntu, set the sysctl kernel.apparmor_restrict_unprivileged_userns to 0."
         )
+
+
+def _try() -> str:
+    """Run a program in both sandboxes; return why this failed, or ""."""
+    with own_folder() as folder:
+        outermost, *rest = outer([*_inner(str(folder)), "--", "true"])
+        try:
+            tried = subprocess.run(
+                [outermost, "--die-with-parent", *rest],  # ends what the time limit leaves behind
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=CREATE_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            return f"it has not finished after {CREATE_SECONDS:g} s"
+    return "" if tried.returncode == 0 else tried.stderr.strip() or "it failed"
+
+
+def _first_process(info: int) -> int:
+    """Return the id of a sandbox's first process, which bubblewrap writes to this pipe.
+
+    Raises:
+        SandboxError: it did not write it in time. A process that it leaves behind when it fails
+            keeps the pipe open.
+    """
+    data = b""
+    until = time.monotonic() + CREATE_SECONDS
+    with os.fdopen(info, "rb", buffering=0) as pipe:
+        while select.select([pipe], [], [], max(0.0, until - time.monotonic()))[0]:
+            if not (part := pipe.read(READ_BYTES)):
+                return int(json.loads(data)["child-pid"])
+            data += part
+    raise SandboxError(f"bubblewrap has not created a sandbox within {CREATE_SECONDS:g} s.")
 
 
 def _inner(directory: str, readable: Sequence[str] = (), rules: int | None = None) -> list[str]:

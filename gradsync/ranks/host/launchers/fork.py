@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -73,7 +74,7 @@ class ForkLauncher:
             try:
                 process.wait(END_SECONDS)
             except subprocess.TimeoutExpired:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)  # with bubblewrap's first process
                 process.wait()
         for group in groups:
             group.close()
@@ -144,7 +145,7 @@ class ForkLauncher:
         if self._control is None:
             ours, theirs = packets.pair()
             with theirs:
-                warm = command("gradsync.ranks.warm_program", theirs.fileno(), int(self._sandboxed))
+                warm = command("gradsync.ranks.warm_program", theirs.fileno())
                 self._process = subprocess.Popen(
                     sandbox.outer(warm) if self._sandboxed else warm,
                     pass_fds=[theirs.fileno()],

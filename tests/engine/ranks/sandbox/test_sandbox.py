@@ -227,3 +227,24 @@ def test_without_bubblewrap_the_message_says_what_to_install(monkeypatch):
 
     with pytest.raises(SandboxError, match="apt install bubblewrap"):
         sandbox.check()
+
+
+def test_a_bubblewrap_that_hangs_is_given_up(monkeypatch, tmp_path):
+    (tmp_path / "bwrap").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(sandbox, "CREATE_SECONDS", 0.2)
+
+    with pytest.raises(SandboxError, match=r"has not finished after 0\.2 s"):
+        sandbox.check()
+
+
+def test_a_sandbox_that_never_starts_is_given_up(monkeypatch):
+    monkeypatch.setattr(sandbox, "CREATE_SECONDS", 0.2)
+    info, orphans = os.pipe()
+    os.write(orphans, b'{ "child-pid": 3')
+
+    with pytest.raises(SandboxError, match=r"has not created a sandbox within 0\.2 s"):
+        sandbox._first_process(info)
+
+    os.close(orphans)
