@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import statistics
 import subprocess
 import sys
@@ -67,6 +65,5 @@ def main(phase: str, launcher: LauncherName) -> None:
 
 
 if __name__ == "__main__":
-    atexit.register(gc.freeze)  # as `gradsync` does
     [launcher] = [name for name in get_args(LauncherName) if name == sys.argv[2]]
     main(sys.argv[1], launcher)

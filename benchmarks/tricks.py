@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import statistics
@@ -11,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from benchmarks.figure import Figure, median_seconds, seconds, shown
-from gradsync.ranks.fast import SWITCH, TRICKS, meta_kernels
+from gradsync.ranks.fast import SWITCH, TRICKS
 
 RANKS = 4
 TIMES = 3  # processes with a trick, and the same number without it, in turns
@@ -54,9 +53,6 @@ def _medians(measured: list[Times]) -> Times:
 
 def measure() -> Times:
     """Measure in this process: the first run with its imports, then the medians of later runs."""
-    meta_kernels.defer()
-    imported = seconds(lambda: importlib.import_module("torch"))
-
     from benchmarks import start  # pickling looks up its functions by their global names
     from gradsync import run_ranks
     from gradsync.ranks.protocol.pickles import pack
@@ -68,7 +64,6 @@ def measure() -> Times:
 
     first = seconds(lambda: run_ranks(train, RANKS))
     return {
-        "the grader's import of torch": imported,
         "first run": first,
         "start, all-reduce, end": later(add_up, 25),
         "five steps of SGD": later(train, 9),

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import sys
 
-from gradsync.cli.ending import Ending
-
 NEEDED = "gradsync's commands need more packages: pip install 'gradsync[course]'"
 
 
 def main() -> None:
     """Run the command that this process's arguments name."""
-    ending = Ending()
     if sys.argv[1:2] == ["check"] and "--help" not in sys.argv:
         _import_torch_for_ranks()
     try:
@@ -25,8 +22,7 @@ def main() -> None:
             raise
         print(f"gradsync: {missing.name} is not installed. {NEEDED}", file=sys.stderr)
         sys.exit(2)
-    ending.status = exit_status.run()
-    sys.exit(ending.status)
+    sys.exit(exit_status.run())
 
 
 def _import_torch_for_ranks() -> None:

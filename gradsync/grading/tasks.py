@@ -12,7 +12,6 @@ from gradsync.errors import GraderError
 from gradsync.grading.fingerprint import submission_digest
 from gradsync.grading.grade import grade
 from gradsync.grading.processes.pool import in_pool
-from gradsync.ranks.fast import meta_kernels
 from gradsync.ranks.host.launchers.choice import LauncherName
 from gradsync.records import Grade, Origin, Report
 from gradsync.reports import html, machine, summary
@@ -73,7 +72,6 @@ def in_processes(jobs: int) -> Perform:
 
 def do(task: GradingTask) -> Graded:
     """Grade a submission; an error of the grader is part of the result."""
-    meta_kernels.defer()  # this process belongs to the grader
     submission, conditions = task.submission, task.conditions
     launcher: LauncherName | None = "sandbox" if conditions.sandboxed else None
     try:

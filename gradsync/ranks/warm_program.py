@@ -17,7 +17,7 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
-from gradsync.ranks.fast import dynamo, memory, symbolic_shapes
+from gradsync.ranks.fast import dynamo
 from gradsync.ranks.host.launchers.warm_process import WarmProcess
 from gradsync.ranks.inside import watch, worker  # these import torch
 
@@ -36,11 +36,9 @@ READ_SOON = ("torch.random", "torch.cuda", "torch.cuda.random", "torch.xpu", "to
 def start(descriptor: int) -> NoReturn:
     """Serve the launcher at the other end of this socket until it ends."""
     dynamo.defer()
-    symbolic_shapes.defer()
     _import_what_ranks_use()
     gc.freeze()  # keeps the pages of all modules shared with every rank
     gc.enable()
-    memory.keep()
     WarmProcess(socket.socket(fileno=descriptor), worker.main).serve()
     os._exit(0)
 

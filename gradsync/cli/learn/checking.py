@@ -90,9 +90,7 @@ def _check(
 
 def _run(course: Course, phase: str, chosen: Exercise | None, seed: int) -> Report:
     from gradsync.grading.grade import grade
-    from gradsync.ranks.fast import meta_kernels
 
-    meta_kernels.defer()  # this process belongs to the grader
     command = "gradsync check"
     if chosen is not None:
         command += f" {chosen.name if course.find(chosen.name) == chosen else chosen.id}"

@@ -15,7 +15,6 @@ from gradsync.grading.suite.parallel import Turns, forked_graders
 from gradsync.grading.suite.time_budget import BUDGET, TimeBudget
 from gradsync.grading.suite.verdicts import REFUSED, exercise_of
 from gradsync.ranks import LauncherError
-from gradsync.ranks.fast import meta_kernels, symbolic_shapes
 from gradsync.ranks.host.launchers.fork import ForkLauncher
 from gradsync.ranks.host.launchers.launcher import Launcher
 from gradsync.records import Verdict
@@ -72,8 +71,6 @@ class Collector:
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if torch := sys.modules.get("torch"):  # a suite computes little, and ranks need the cores
             torch.set_num_threads(1)
-            symbolic_shapes.defer()
-            meta_kernels.complete(session.config.rootpath)
         gc.freeze()  # existing objects are not garbage: later collections skip them
         count = min(self._parallel, len(session.items))
         if count < 2 or session.testsfailed or not isinstance(self._launcher, ForkLauncher):

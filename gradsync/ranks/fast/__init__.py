@@ -1,8 +1,7 @@
-"""Tricks that make torch, cloudpickle and Python's memory faster.
+"""Tricks that save imports: `dynamo` defers torch's compiler, `late_imports` shares other imports.
 
-Everything works without these tricks, only slower. `GRADSYNC_SLOW=all` in the environment turns all
-of them off, and `GRADSYNC_SLOW=dynamo,store` these two. `python -m benchmarks tricks` measures the
-gain of each trick; a trick that gains less than 5% is removed.
+Everything works without them, only slower. `GRADSYNC_SLOW=all` in the environment turns both off,
+and `GRADSYNC_SLOW=dynamo` this one. `python -m benchmarks tricks` measures the gain of each.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import os
 
 SWITCH = "GRADSYNC_SLOW"
-TRICKS = ("dynamo", "symbolic_shapes", "meta_kernels", "late_imports", "store", "finder", "memory")
+TRICKS = ("dynamo", "late_imports")
 _OFF = os.environ.get(SWITCH, "").split(",")  # read once: a rank's own environment has no influence
 
 

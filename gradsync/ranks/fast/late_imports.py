@@ -15,7 +15,7 @@ from gradsync.ranks.fast import uses
 
 LATE = (
     "torch._dynamo.eval_frame",  # imported if torch._dynamo has run: see dynamo.py
-    "torch.utils._sympy.functions",  # if symbolic shapes have run: see symbolic_shapes.py
+    "torch.fx.experimental.symbolic_shapes",  # by a `backward` that receives a gradient
     "torch.distributed._functional_collectives",
     "torch.distributed.checkpoint",
     "torch.distributed.fsdp",

@@ -17,11 +17,11 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from gradsync.ranks.fast.store import start_group
 from gradsync.ranks.inside import watch
 from gradsync.ranks.inside.answers import answer_of
 from gradsync.ranks.inside.displays import Displays
 from gradsync.ranks.inside.inbox import Inbox
+from gradsync.ranks.inside.rendezvous import start_group
 from gradsync.ranks.inside.watch.recorder import Recorder
 from gradsync.ranks.protocol import wire
 

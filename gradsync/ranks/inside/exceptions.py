@@ -10,7 +10,7 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
-from gradsync.ranks.fast.store import start_group
+from gradsync.ranks.inside.rendezvous import start_group
 from gradsync.ranks.protocol.user_files import WATCH, file_and_line, is_users
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")

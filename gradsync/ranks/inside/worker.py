@@ -24,12 +24,12 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from gradsync.ranks.fast import dynamo, memory, symbolic_shapes
-from gradsync.ranks.fast.store import start_group
+from gradsync.ranks.fast import dynamo
 from gradsync.ranks.inside import cells, comparisons, watch
 from gradsync.ranks.inside.answers import answer_of
 from gradsync.ranks.inside.coverage_support import start_coverage
 from gradsync.ranks.inside.debugging import call_with
+from gradsync.ranks.inside.rendezvous import start_group
 from gradsync.ranks.inside.watch.recorder import Recorder
 from gradsync.ranks.protocol import wire
 from gradsync.ranks.protocol.user_files import PACKAGE, PACKAGES
@@ -45,9 +45,7 @@ PARENT_SECONDS = 1.0  # between two checks that the parent is still alive
 def start(channel: int, stacks: int) -> NoReturn:
     """Run a rank in a new process; it ends itself if its parent is killed."""
     threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
-    memory.keep()
     dynamo.defer()
-    symbolic_shapes.defer()
     main(socket.socket(fileno=channel), socket.socket(fileno=stacks))
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from gradsync.ranks.fast.finder import quick_finder
 from gradsync.ranks.protocol.user_files import is_users
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def pack(function: Callable[..., Any], inputs: dict[str, Any]) -> bytes:
         TypeError, ValueError, AttributeError, pickle.PicklingError: something can't be pickled.
     """
     pickled = io.BytesIO()
-    with _at_work, _by_value(_home(function)), quick_finder():
+    with _at_work, _by_value(_home(function)):
         Pickler(pickled).dump((function, inputs))
     return pickled.getvalue()
 

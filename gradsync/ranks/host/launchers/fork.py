@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from gradsync.ranks.fast import memory
 from gradsync.ranks.host.launchers import packets
 from gradsync.ranks.host.launchers.launcher import (
     START_SECONDS,
@@ -160,8 +159,7 @@ class ForkLauncher:
     def _environ(self) -> dict[str, str]:
         """Return the warm process's environment, in which coverage.py does not measure it."""
         environ = rank_environ(bare=self._sandboxed)
-        kept = {n: value for n, value in environ.items() if not n.startswith("COVERAGE_PROCESS")}
-        return {**kept, **memory.tunables()}
+        return {n: value for n, value in environ.items() if not n.startswith("COVERAGE_PROCESS")}
 
     def _finish(self, control: socket.socket, what: str) -> None:
         """Ask the warm process to end this run or its siblings, and wait until it has."""

@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gradsync.ranks.fast import dynamo, memory
+from gradsync.ranks.fast import dynamo
 from gradsync.ranks.fast.late_imports import LateImports
 from gradsync.ranks.host.launchers import packets
 from gradsync.ranks.host.processor_time import Helpers, ran, starved
@@ -34,7 +34,6 @@ CHECK_SECONDS = 0.05  # between two checks of the limits of ranks in a sandbox
 PR_SET_CHILD_SUBREAPER = 36
 # Runs a rank. Arguments: its channel, its stacks, and a function to call before it exits.
 RunRank = Callable[[socket.socket, socket.socket, Callable[[], None]], NoReturn]
-PACK_AFTER = 10  # runs; for fewer it is not worth the time
 
 
 class WarmProcess:
@@ -54,7 +53,6 @@ class WarmProcess:
         self._siblings: set[int] = set()  # warm processes like this one, which end on their own
         self._independent_siblings: set[int] = set()  # siblings that may outlive this process
         self._looked = 0.0  # when the limits were last checked
-        self._runs = 0
 
     def serve(self) -> None:
         """Answer messages until the launcher closes its end, or is killed."""
@@ -178,9 +176,6 @@ class WarmProcess:
         self._directory = self._sandbox = None
         self._send(ended=True)
         self._catch_up()
-        self._runs += 1
-        if self._runs == PACK_AFTER:
-            memory.collapse()
 
     def _become_rank(self, parent: int, fds: list[int]) -> NoReturn:
         try:

@@ -26,7 +26,7 @@ print("imported" if run_ranks(look, 1)[0] else "deferred")
     [
         ("", "deferred"),
         ("all", "imported"),
-        pytest.param("store,dynamo", "imported", marks=pytest.mark.slow),
+        pytest.param("late_imports,dynamo", "imported", marks=pytest.mark.slow),
     ],
 )
 def test_tricks_are_turned_off_in_the_ranks_too(off, compiler):
@@ -44,6 +44,6 @@ def test_tricks_are_turned_off_in_the_ranks_too(off, compiler):
 def test_every_trick_can_be_turned_off_by_its_name(monkeypatch):
     from gradsync.ranks import fast
 
-    monkeypatch.setattr(fast, "_OFF", ["finder"])
+    monkeypatch.setattr(fast, "_OFF", ["late_imports"])
 
-    assert [trick for trick in TRICKS if not fast.uses(trick)] == ["finder"]
+    assert [trick for trick in TRICKS if not fast.uses(trick)] == ["late_imports"]
