@@ -56,7 +56,6 @@ lint: .venv/ready  ## the checks that pre-commit runs too
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python checks/prose.py
 
 bubblewrap:  ## the sandbox: root installs it; other users get a message if it is missing
 	@command -v bwrap >/dev/null \
