@@ -1,7 +1,7 @@
 """Register all commands, in the order of `gradsync --help`."""
 
 # isort: off
-from gradsync.cli.learn import checking, hints, trace  # noqa: F401
+from gradsync.cli.learn import checking, hints, explaining, trace  # noqa: F401
 from gradsync.cli.launch import train, reviewing, scaling  # noqa: F401
 from gradsync.cli.teach import grading  # noqa: F401
 from gradsync.cli.classes import merge  # noqa: F401

@@ -5,26 +5,13 @@ import re
 from pathlib import Path
 
 from gradsync.course.catalogue import find_course
+from gradsync.course.codes import meanings
 from gradsync.course.known_submissions import wrong_submissions
 
 COURSE = find_course(Path(__file__))
 PACKAGE = COURSE.root / "gradsync"
 # Codes from the engine, the grader, or the rules of `gradsync.testing`.
-OF_THE_PACKAGE = {
-    "deadlock-order-differs",
-    "deadlock-rank-missing",
-    "exception",
-    "forbidden-shortcut",
-    "group-not-initialised",
-    "missing-name",
-    "rank-crashed",
-    "shape-mismatch",
-    "tampering",
-    "too-many-bytes",
-    "unfinished",
-    "wrong-signature",
-    "wrong-source",
-}
+OF_THE_PACKAGE = {meaning.code for meaning in meanings(None)}
 NAMES = {exercise.name for phase in COURSE.phases for exercise in COURSE.exercises(phase)}
 WRONG = [wrong for phase in COURSE.phases for wrong in wrong_submissions(COURSE, phase)]
 MISTAKES = {wrong.name for wrong in WRONG if "-" in wrong.name}
@@ -74,7 +61,8 @@ def known_to(path):
 
 
 def test_no_file_of_the_package_mentions_the_course():
-    known = {path.relative_to(PACKAGE): known_to(path) for path in PACKAGE.rglob("*.[jp][2y]")}
+    paths = [path for kind in ("py", "j2", "toml") for path in PACKAGE.rglob(f"*.{kind}")]
+    known = {path.relative_to(PACKAGE): known_to(path) for path in paths}
 
     assert {path: words for path, words in known.items() if words} == {}
 

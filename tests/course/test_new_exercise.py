@@ -76,6 +76,15 @@ old = '''
 new = ""
 """
 
+MEANING = """
+[[meaning]]
+code = "number-is-local"
+exercise = "sum_over_ranks"
+cause = "The ranks' numbers are not added up."
+wrong = "return number"
+right = "dist.all_reduce(total)"
+"""
+
 
 def add(path, text, before=None):
     """Append a text to a file, or insert it before another text."""
@@ -95,6 +104,7 @@ def add_exercise(root):
         suite = SUITE.replace("POINTS", points).replace("SIZE", size)
         add(root / "tests" / audience / "phase1/test_sums.py", suite)
     add(root / "tests/known/wrong/phase1/template_trainer.toml", WRONG)  # step 7
+    add(root / "phase1/codes.toml", MEANING)
     gradsync(root, "templates")  # step 8
 
 
@@ -130,6 +140,12 @@ def test_the_template_and_the_guide_have_the_exercise(course):
     assert 'NotImplementedError("phase1/sum_over_ranks")' in template
     assert "all_reduce(total)" not in template
     assert re.search(r"^\| \d+ \| `sum_over_ranks` \| 3 \| \[Sums\]", guide, re.MULTILINE)
+
+
+def test_the_code_of_its_mistake_is_explained(course):
+    assert "The ranks' numbers are not added up." in gradsync(
+        course.root, "explain", "number-is-local"
+    )
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ ORDINARY = {
     "beside.unlink(missing_ok=True)",
     "dist.all_reduce(total)",
     "except RuntimeError:",
+    "for batch in loader:",
     "for param in model.parameters():",
     "for param in params:",
     "if dist.is_initialized():",

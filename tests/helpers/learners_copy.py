@@ -34,12 +34,22 @@ def test_two_becomes_four(ranks):
         return trainer.double(2)
 
     [number] = ranks(probe, 1)
-    check(four(number), "wrong", "2 becomes something else")
+    check(four(number), "not-doubled", "2 becomes something else")
+"""
+CODES = """
+[[meaning]]
+code = "not-doubled"
+exercise = "double"
+symptom = "Two stays two."
+cause = "The number is not added to itself."
+wrong = "return number"
+right = "return number * 2"
 """
 FILES = {
     "course.toml": '[course]\ntitle = "Doubling, for \\"beginners\\""\n',
     "constraints.txt": "numpy==1.26.4\n",
     "phase1/exercises.toml": EXERCISES,
+    "phase1/codes.toml": CODES,
     "phase1/GUIDELINES.md": "# Doubling\n\n![Two](pictures/two.svg) [far](https://example.org)\n",
     "phase1/pictures/two.svg": "<svg/>",
     "phase1/draft.py": "secret = 1\n",

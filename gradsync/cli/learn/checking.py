@@ -16,8 +16,9 @@ import typer
 from gradsync.cli.activity import activity
 from gradsync.cli.app import Seed, app, show
 from gradsync.course.catalogue import Course, Exercise, find_course
+from gradsync.course.codes import meanings
 from gradsync.records import Report
-from gradsync.reports import progress, terminal
+from gradsync.reports import progress, summary, terminal
 from gradsync.submission import read_submission
 from gradsync.text import listed
 
@@ -85,7 +86,19 @@ def _check(
         passed = passed and done
         render = partial(terminal.render, with_points=False) if chosen else progress.render
         show(render, report)
+        if chosen:
+            _show_explain(course, report)
     return passed
+
+
+def _show_explain(course: Course, report: Report) -> None:
+    """Name the command that explains the first mistake, if the course explains it."""
+    explained = {meaning.code for meaning in meanings(course)}
+    for problem in summary.problems(report):
+        diagnosis = problem.first.diagnosis
+        if diagnosis is not None and diagnosis.code in explained:
+            print(f"To see wrong and right lines: gradsync explain {diagnosis.code}")
+            break
 
 
 def _run(course: Course, phase: str, chosen: Exercise | None, seed: int) -> Report:

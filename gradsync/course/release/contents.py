@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gradsync.course.catalogue import EXERCISES_FILE, Course, CourseError
+from gradsync.course.codes import CODES_FILE
 from gradsync.course.release.notebooks import notebooks
 from gradsync.course.release.texts import texts
 from gradsync.course.release.visible_tests import visible_tests
@@ -50,9 +51,13 @@ def release_files(course: Course, phases: Sequence[str]) -> dict[str, bytes]:
 
 
 def _phase(course: Course, phase: str) -> Mapping[str, bytes]:
-    """Return a phase's list of exercises, its templates, its guide and the files linked there."""
+    """Return a phase's exercises, codes and templates, its guide and the files linked there."""
     folder = course.root / phase
-    found = {f"{phase}/{EXERCISES_FILE}": (folder / EXERCISES_FILE).read_bytes()}
+    found = {
+        f"{phase}/{name}": (folder / name).read_bytes()
+        for name in (EXERCISES_FILE, CODES_FILE)
+        if (folder / name).is_file()
+    }
     for file in course.files(phase):
         found[f"{phase}/{file}"] = template_of(course, phase, file).encode()
     if (folder / GUIDE).is_file():

@@ -190,6 +190,7 @@ def test_a_file_that_does_not_import_is_graded(tmp_path, source, status):
         (["hint", "averge_gradients"], "average_gradients"),
         (["hint"], "Name an exercise, as in `gradsync hint NAME`. In phase1: Padded"),
         (["check", "averge_gradients"], "average_gradients"),
+        (["explain", "sum-not-men"], "Did you mean sum-not-mean"),
         (["nonsense"], "nonsense"),
     ],
 )

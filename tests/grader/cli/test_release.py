@@ -78,13 +78,19 @@ def test_a_learner_solves_the_exercise_in_the_copy(copy):
     before = gradsync(copy, "check", "--exit-code")
     template = copy / "phase1/template_trainer.py"
     stub = 'raise NotImplementedError("phase1/double")'
-    template.write_text(template.read_text().replace(stub, "return 2 * number"))
+    unwritten = template.read_text()
+    template.write_text(unwritten.replace(stub, "return number"))
+    wrong = gradsync(copy, "check", "double")
+    template.write_text(unwritten.replace(stub, "return 2 * number"))
     after = gradsync(copy, "check", "double", "--exit-code")
 
     assert (before.returncode, after.returncode) == (1, 0), after.stdout + after.stderr
     assert "1 still to write" in before.stdout
     assert "✓ double" in after.stdout
+    assert "gradsync explain" not in before.stdout + after.stdout
+    assert wrong.stdout.count("gradsync explain not-doubled") == 1
     assert "Add it to itself." in gradsync(copy, "hint", "double").stdout
+    assert "return number * 2" in gradsync(copy, "explain", "not-doubled").stdout
 
 
 @pytest.mark.parametrize("arguments", [("grade", ".", "--phase", 2), ("demo",)])

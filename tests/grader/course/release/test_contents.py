@@ -39,6 +39,7 @@ def test_a_release_has_exactly_these_files(files):
         "notebooks/exercises/phase1.ipynb",
         "notebooks/requirements.txt",
         "phase1/GUIDELINES.md",
+        "phase1/codes.toml",
         "phase1/exercises.toml",
         "phase1/pictures/two.svg",
         "phase1/template_trainer.py",
